@@ -1,0 +1,143 @@
+"""Every error that Farkas raises on purpose, under one base; each says whose mistake it is.
+
+========================  =========================================================
+error                     what went wrong
+========================  =========================================================
+`LanguageError`           the text of a comprehension (carries text and position)
+`ProgramError`            a program that is well-formed text but has no meaning
+`ScheduleError`           a schedule request that makes no sense (no such loop, …)
+`IllegalScheduleError`    a transformation that would break a dependence
+`ArgumentError`           an array handed to a kernel (dtype, rank, size, stride)
+`ToolchainError`          no C compiler, or the C compiler failed
+`CacheError`              the on-disk cache cannot be used
+`ModelError`              an ONNX file that is broken, hostile or inconsistent
+`UnsupportedModelError`   an ONNX file with nodes that Farkas cannot compile yet
+========================  =========================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class FarkasError(Exception):
+    """Base of all errors that Farkas raises for its user."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A half-open range ``[start, end)`` of character offsets in a source text."""
+
+    start: int
+    end: int
+
+
+class LanguageError(FarkasError):
+    """A mistake in the text of a comprehension, shown with a caret under the place.
+
+    `text` and `span` may be None when the mistake has no place (an empty text, say).
+    """
+
+    def __init__(
+        self, message: str, text: str | None = None, span: Span | None = None, hint: str = ""
+    ) -> None:
+        self.message, self.text, self.span, self.hint = message, text, span, hint
+        super().__init__(self._render())
+
+    def _render(self) -> str:
+        lines = [self.message]
+        if self.text is not None and self.span is not None:
+            start = min(max(self.span.start, 0), len(self.text))
+            begin = self.text.rfind("\n", 0, start) + 1
+            stop = self.text.find("\n", start)
+            line = self.text[begin : len(self.text) if stop < 0 else stop]
+            number = self.text.count("\n", 0, begin) + 1
+            width = max(1, min(self.span.end, begin + len(line)) - start)
+            # Tabs stay tabs, so that the caret stands under its column in any terminal.
+            pad = "".join("\t" if c == "\t" else " " for c in line[: start - begin])
+            gutter = f"{number:>4} | "
+            lines += [gutter + line, " " * (len(gutter) - 2) + "| " + pad + "^" * width]
+        if self.hint:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class ProgramError(FarkasError):
+    """A program whose values violate the rules of `poly.program`."""
+
+
+class ScheduleError(FarkasError):
+    """A schedule request that cannot be understood: unknown loop, bad factor, wrong place."""
+
+
+class IllegalScheduleError(ScheduleError):
+    """A transformation that would run two dependent instances in the wrong order.
+
+    Attributes
+    ----------
+    primitive : str        the refused step, as it would stand in a script, e.g. ``parallelize(k)``
+    kind : str             ``flow``, ``anti``, ``output`` or ``reduction``
+    source, sink : str     the two statement instances, e.g. ``S[0, 0, 0]``; source must come first
+    element : str          the array element through which they depend, e.g. ``C[0, 0]``
+    sizes : dict           the smallest sizes at which the order breaks, e.g. ``{"N": 2}``
+    """
+
+    def __init__(
+        self,
+        primitive: str,
+        kind: str,
+        source: str,
+        sink: str,
+        element: str,
+        sizes: dict[str, int] | None = None,
+        reason: str = "",
+    ) -> None:
+        self.primitive, self.kind, self.source, self.sink = primitive, kind, source, sink
+        self.element, self.sizes, self.reason = element, dict(sizes or {}), reason
+        at = ", ".join(f"{k}={v}" for k, v in self.sizes.items())
+        message = (
+            f"{primitive} is illegal: {source} must come before {sink} "
+            f"({kind} through {element})"
+            + (f", first broken at {at}" if at else "")
+            + (f"; {reason}" if reason else "")
+        )
+        super().__init__(message)
+
+
+class ArgumentError(FarkasError):
+    """An argument of a kernel or model call that does not fit its declaration."""
+
+
+class ToolchainError(FarkasError):
+    """No usable C compiler, or the compiler rejected or miscompiled generated code."""
+
+
+class CacheError(FarkasError):
+    """The on-disk cache cannot be read, written or cleared."""
+
+
+class ModelError(FarkasError):
+    """A model file that is broken, hostile or inconsistent."""
+
+
+@dataclass(frozen=True)
+class UnsupportedNode:
+    """One node that cannot be compiled: where it is, and why."""
+
+    name: str
+    operator: str
+    opset: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.operator} (opset {self.opset}) '{self.name}': {self.reason}"
+
+
+class UnsupportedModelError(ModelError):
+    """A sound model with nodes that Farkas cannot compile; `nodes` lists all of them."""
+
+    def __init__(self, nodes: tuple[UnsupportedNode, ...]) -> None:
+        self.nodes = tuple(nodes)
+        count = len(self.nodes)
+        head = f"{count} node{'s' if count != 1 else ''} cannot be compiled:"
+        super().__init__("\n".join([head, *(f"  {n}" for n in self.nodes)]))

@@ -1,0 +1,359 @@
+"""Programs: sequences of tensor comprehensions over size parameters.
+
+A `Program` is what every frontend produces and everything after consumes.  It prints as the
+language of comprehensions, with every inferred range written out, and that text parses back.
+
+Meaning of one statement ``T[f(x)] op value(x, y)``, with free indices x and reduction indices y:
+
+* its *iteration domain* is the box of `Range`s restricted by `guards`; instances run in
+  lexicographic order of `indices` = free indices, then reduction indices;
+* with ``init`` (written ``!``), before its first instance the identity of `op` is stored to
+  ``T[f(x)]`` for every x in the box of the free ranges that satisfies the guards which mention
+  no reduction index; so a point whose reduction domain is empty holds the identity;
+* statements run one after the other in the order written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from poly.dtypes import DType, dtype_of
+from poly.errors import ProgramError, Span
+from poly.expr import (
+    FUNCTIONS,
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    Size,
+    dtype_of_expr,
+    indices_of,
+    reads_of,
+    simplify,
+    sizes_of,
+    substitute,
+    walk,
+)
+
+UPDATE_OPS = ("=", "+=", "*=", "max=", "min=")
+
+#: Words that name no tensor, index or size: words of the language and of isl's notation.
+RESERVED = frozenset(FUNCTIONS) | frozenset(
+    "def where in and or not true false inf nan mod floord ceild exists implies infty rat "
+    "for if else".split()
+)
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A named array: element type and shape, the shape in sizes and literals only."""
+
+    name: str
+    dtype: DType
+    shape: tuple[Expr, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.name}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Range:
+    """``lo <= index < hi``; the bounds are over sizes and literals only."""
+
+    index: str
+    lo: Expr
+    hi: Expr
+
+    def __str__(self) -> str:
+        return f"{self.index} in {self.lo}:{self.hi}"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One comprehension; see the module's text for its meaning.
+
+    `target` is the written element, `ranges` has one entry per index, free indices first in
+    order of appearance on the left, then `reductions` in order of appearance on the right.
+    """
+
+    name: str
+    target: Read
+    op: str
+    init: bool
+    value: Expr
+    ranges: tuple[Range, ...]
+    reductions: tuple[str, ...] = ()
+    guards: tuple[Expr, ...] = ()
+    span: Span | None = field(default=None, compare=False)
+
+    @property
+    def indices(self) -> tuple[str, ...]:
+        """All iteration indices, in execution order."""
+        return tuple(r.index for r in self.ranges)
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """The indices that appear on the left."""
+        return tuple(i for i in self.indices if i not in self.reductions)
+
+    @property
+    def is_update(self) -> bool:
+        """Whether the statement combines with what the target held before."""
+        return self.op != "="
+
+    @property
+    def is_reduction(self) -> bool:
+        """Whether instances may be reordered: an update whose value does not read the target."""
+        return self.is_update and all(
+            r.tensor != self.target.tensor
+            for e in (self.value, *self.target.indices)
+            for r in reads_of(e)
+        )
+
+    @property
+    def free_guards(self) -> tuple[Expr, ...]:
+        """Guards without reduction indices: those that restrict the initialisation too."""
+        return tuple(g for g in self.guards if not set(indices_of(g)) & set(self.reductions))
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        """Every element that an instance reads, without the target of an update."""
+        exprs = (self.value, *self.guards, *self.target.indices)
+        return tuple(dict.fromkeys(r for e in exprs for r in reads_of(e)))
+
+    def __str__(self) -> str:
+        op = self.op + ("!" if self.init else "")
+        where = ", ".join([*map(str, self.ranges), *map(str, self.guards)])
+        return f"{self.target} {op} {self.value}" + (f" where {where}" if where else "")
+
+
+@dataclass(frozen=True)
+class Program:
+    """Statements over declared tensors.
+
+    A tensor in both `inputs` and `outputs` is updated: its output starts as a copy of the input.
+    `constraints` are what callers must guarantee of the sizes, beside each size being >= 0.
+    `text` is the source that it came from, for messages; it takes no part in comparison.
+    """
+
+    name: str
+    sizes: tuple[str, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    temps: tuple[Tensor, ...]
+    statements: tuple[Statement, ...]
+    constraints: tuple[Expr, ...] = ()
+    text: str | None = field(default=None, compare=False)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name."""
+        return {t.name: t for t in (*self.inputs, *self.outputs, *self.temps)}
+
+    @property
+    def dtypes(self) -> dict[str, DType]:
+        return {name: t.dtype for name, t in self.tensors.items()}
+
+    @property
+    def updated(self) -> tuple[str, ...]:
+        """Names of the tensors that are both input and output."""
+        inputs = {t.name for t in self.inputs}
+        return tuple(t.name for t in self.outputs if t.name in inputs)
+
+    def statement(self, name: str) -> Statement:
+        for s in self.statements:
+            if s.name == name:
+                return s
+        raise ProgramError(
+            f"there is no statement {name!r}; there are "
+            + ", ".join(s.name for s in self.statements)
+        )
+
+    def __str__(self) -> str:
+        ins = ", ".join(map(str, self.inputs))
+        outs = ", ".join(map(str, self.outputs))
+        where = " where " + ", ".join(map(str, self.constraints)) if self.constraints else ""
+        lines = [f"def {self.name}({ins}) -> ({outs}){where} {{"]
+        # A temporary is declared by its first assignment; `fk` keeps its type in the text.
+        declared = {t.name for t in self.temps}
+        for s in self.statements:
+            prefix = ""
+            if s.target.tensor in declared:
+                declared.discard(s.target.tensor)
+                prefix = f"{self.tensors[s.target.tensor]}\n    "
+            lines.append(f"    {prefix}{s}")
+        return "\n".join([*lines, "}"])
+
+    @property
+    def digest(self) -> str:
+        """A content hash of the meaning (the name takes no part)."""
+        return hashlib.sha256(str(replace(self, name="f")).encode()).hexdigest()[:16]
+
+
+def specialise(program: Program, sizes: Mapping[str, int]) -> Program:
+    """The same program with some sizes replaced by numbers.
+
+    Raises
+    ------
+    ProgramError : for an unknown size or a negative value.
+    """
+    for name, value in sizes.items():
+        if name not in program.sizes:
+            raise ProgramError(f"{program.name} has no size {name!r}; it has {program.sizes}")
+        if value < 0:
+            raise ProgramError(f"size {name} = {value} is negative")
+    env = {name: Const(int(v)) for name, v in sizes.items()}
+
+    def fix(e: Expr) -> Expr:
+        return simplify(substitute(e, sizes=env))
+
+    def fix_tensor(t: Tensor) -> Tensor:
+        return replace(t, shape=tuple(map(fix, t.shape)))
+
+    def fix_read(r: Read) -> Read:
+        return replace(r, indices=tuple(map(fix, r.indices)))
+
+    return replace(
+        program,
+        sizes=tuple(s for s in program.sizes if s not in env),
+        inputs=tuple(map(fix_tensor, program.inputs)),
+        outputs=tuple(map(fix_tensor, program.outputs)),
+        temps=tuple(map(fix_tensor, program.temps)),
+        constraints=tuple(c for c in map(fix, program.constraints) if sizes_of(c)),
+        statements=tuple(
+            replace(
+                s,
+                target=fix_read(s.target),
+                value=substitute(s.value, sizes=env),
+                ranges=tuple(replace(r, lo=fix(r.lo), hi=fix(r.hi)) for r in s.ranges),
+                guards=tuple(map(fix, s.guards)),
+            )
+            for s in program.statements
+        ),
+    )
+
+
+def verify_program(program: Program) -> Program:
+    """Check every rule of the representation; returns the program.
+
+    Raises
+    ------
+    ProgramError : naming the statement or tensor that breaks a rule.
+    """
+    declared = [*program.inputs, *program.outputs, *program.temps]
+    names: dict[str, Tensor] = {}
+    for t in declared:
+        _check_identifier(t.name, "tensor")
+        if names.setdefault(t.name, t) != t:
+            raise ProgramError(f"tensor {t.name} is declared twice, differently")
+        dtype_of(t.dtype)
+        for extent in t.shape:
+            _check_over_sizes(extent, program, f"the shape of {t.name}")
+    temps = {t.name for t in program.temps}
+    if temps & {t.name for t in (*program.inputs, *program.outputs)}:
+        raise ProgramError("a temporary is also an input or output")
+    for name in program.sizes:
+        _check_identifier(name, "size")
+        if name in names:
+            raise ProgramError(f"{name} is both a size and a tensor")
+    for c in program.constraints:
+        _check_over_sizes(c, program, "a constraint")
+    if not program.outputs:
+        raise ProgramError(f"{program.name} has no output")
+    seen: set[str] = set()
+    read_only = {t.name for t in program.inputs} - {t.name for t in program.outputs}
+    for s in program.statements:
+        if s.name in seen:
+            raise ProgramError(f"two statements are named {s.name}")
+        seen.add(s.name)
+        _check_identifier(s.name, "statement")
+        _verify_statement(s, program, names, read_only)
+    for t in program.outputs:
+        if all(s.target.tensor != t.name for s in program.statements):
+            raise ProgramError(f"output {t.name} is never written")
+    return program
+
+
+def _verify_statement(
+    s: Statement, program: Program, names: Mapping[str, Tensor], read_only: set[str]
+) -> None:
+    where = f"statement {s.name}"
+    if s.op not in UPDATE_OPS:
+        raise ProgramError(f"{where}: unknown operator {s.op!r}")
+    if s.init and s.op == "=":
+        raise ProgramError(f"{where}: '=!' does not exist; '=' needs no initialisation")
+    if len(set(s.indices)) != len(s.indices):
+        raise ProgramError(f"{where}: an index has two ranges")
+    if set(s.reductions) - set(s.indices):
+        raise ProgramError(f"{where}: a reduction index has no range")
+    if s.reductions and s.indices[len(s.indices) - len(s.reductions) :] != s.reductions:
+        raise ProgramError(f"{where}: reduction indices must come last")
+    if s.reductions and not s.is_update:
+        raise ProgramError(
+            f"{where}: {', '.join(s.reductions)} appears only on the right of a plain '='"
+        )
+    if s.target.tensor in read_only:
+        raise ProgramError(f"{where}: {s.target.tensor} is an input and cannot be written")
+    for index in s.indices:
+        _check_identifier(index, "index")
+        if index in names or index in program.sizes:
+            raise ProgramError(f"{where}: {index} is an index and also a tensor or a size")
+    for r in s.ranges:
+        _check_over_sizes(r.lo, program, f"{where}, the range of {r.index}")
+        _check_over_sizes(r.hi, program, f"{where}, the range of {r.index}")
+    for e in (s.target, s.value, *s.guards):
+        for node in walk(e):
+            if isinstance(node, Index) and node.name not in s.indices:
+                raise ProgramError(f"{where}: index {node.name} has no range")
+            if isinstance(node, Size) and node.name not in program.sizes:
+                raise ProgramError(f"{where}: there is no size {node.name}")
+            if isinstance(node, Read):
+                _check_read(node, names, where)
+    if any(reads_of(i) for i in s.target.indices):
+        raise ProgramError(f"{where}: a write whose place depends on data is not allowed")
+    for g in s.guards:
+        if reads_of(g):
+            raise ProgramError(f"{where}: a guard that depends on data is not allowed; use select")
+        if dtype_of_expr(g, program.dtypes).kind != "b":
+            raise ProgramError(f"{where}: {g} is no condition")
+    value = dtype_of_expr(s.value, program.dtypes)
+    target = names[s.target.tensor].dtype
+    if (value.kind == "b") != (target.kind == "b"):
+        raise ProgramError(f"{where}: stores {value} into {target} {s.target.tensor}; cast it")
+    if target.kind == "b" and s.op in ("+=", "*="):
+        raise ProgramError(f"{where}: {s.op} is not defined on bool; use max= or min=")
+
+
+def _check_read(read: Read, names: Mapping[str, Tensor], where: str) -> None:
+    if read.tensor not in names:
+        raise ProgramError(f"{where}: there is no tensor {read.tensor!r}")
+    rank = names[read.tensor].rank
+    if len(read.indices) != rank:
+        raise ProgramError(
+            f"{where}: {read} has {len(read.indices)} indices, but {read.tensor} has rank {rank}"
+        )
+
+
+def _check_over_sizes(expr: Expr, program: Program, where: str) -> None:
+    for e in walk(expr):
+        if isinstance(e, Size) and e.name not in program.sizes:
+            raise ProgramError(f"{where} uses {e.name}, which is no size of {program.name}")
+        if not isinstance(e, (Size, Const, Op)):
+            raise ProgramError(f"{where} must be made of sizes and numbers, not {e}")
+
+
+def _check_identifier(name: str, what: str) -> None:
+    if not _IDENTIFIER.match(name):
+        raise ProgramError(f"{name!r} is no name for a {what}: letters, digits and _ only")
+    if name in RESERVED:
+        raise ProgramError(f"{name!r} is a word of the language and cannot name a {what}")
