@@ -1,0 +1,1 @@
+"""From kernel text to results: toolchains, the cache, argument checks, calls, reference results."""

@@ -1,0 +1,384 @@
+"""Checking what a caller hands to a kernel: dtype, rank, sizes, layout, aliasing.
+
+Nothing is converted silently.  The one thing done for the caller is a copy of an input that is
+not C-contiguous or not aligned, and ``copy=False`` refuses that too.  Every refusal is an
+`ArgumentError` that names the argument, what it is and what was expected.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from poly.dtypes import DType
+from poly.errors import ArgumentError
+from poly.expr import Const, Expr, Op, Size, evaluate_int, sizes_of
+from poly.program import Program, Tensor
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Shape = tuple[int, ...]
+
+#: No array may take this many bytes or more; sizes and offsets then fit into an int64.
+BYTES_LIMIT = 2**62
+MAX_THREADS = 4096
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The value of every size, and with them the shape of every tensor of a program."""
+
+    sizes: Mapping[str, int]
+    shapes: Mapping[str, Shape]
+
+
+def bind(program: Program, shapes: Mapping[str, Shape], given: Mapping[str, Any]) -> Binding:
+    """Find the value of every size from the inputs' shapes and from sizes given by name.
+
+    Parameters
+    ----------
+    shapes : the shape of each of the program's inputs
+    given : values for sizes; needed for those that no shape determines
+
+    Raises
+    ------
+    ArgumentError : a size is missing, two shapes disagree, an extent is not what the program
+        says, a precondition does not hold, or a tensor would be negative or absurdly large.
+    """
+    env, origin = _given_sizes(program, given)
+    for tensor in program.inputs:
+        _bind_plain(tensor, shapes[tensor.name], env, origin)
+    _bind_solved(program, shapes, env, origin)
+    missing = [s for s in program.sizes if s not in env]
+    if missing:
+        raise ArgumentError(
+            f"no input's shape determines {', '.join(missing)}: pass "
+            + ", ".join(f"{name}=…" for name in missing)
+        )
+    for tensor in program.inputs:
+        _check_shape(tensor, shapes[tensor.name], env)
+    for constraint in program.constraints:
+        if not evaluate_int(constraint, env):
+            raise ArgumentError(f"precondition {constraint} does not hold: {_at(constraint, env)}")
+    found = {t.name: shape_of(t, env) for t in program.tensors.values()}
+    return Binding({name: env[name] for name in program.sizes}, found)
+
+
+def shape_of(tensor: Tensor, sizes: Mapping[str, int]) -> Shape:
+    """The concrete shape of a tensor.
+
+    Raises
+    ------
+    ArgumentError : a negative extent, or 2**62 bytes and more.
+    """
+    shape = tuple(evaluate_int(extent, sizes) for extent in tensor.shape)
+    for axis, (extent, value) in enumerate(zip(tensor.shape, shape, strict=True)):
+        if value < 0:
+            raise ArgumentError(
+                f"{tensor.name}.shape[{axis}] would be {extent} = {value}: {_at(extent, sizes)}"
+            )
+    total = tensor.dtype.bytes
+    for value in shape:
+        total *= max(value, 1)  # numpy, too, refuses absurd extents beside a zero
+    if total >= BYTES_LIMIT:
+        raise ArgumentError(f"{tensor.name} would have shape {shape}: too large to be addressed")
+    return shape
+
+
+def allocate(tensor: Tensor, shape: Shape) -> Array:
+    """An uninitialised array.  Raises `ArgumentError` when there is not enough memory."""
+    try:
+        return np.empty(shape, tensor.dtype.numpy)
+    except (MemoryError, ValueError, OverflowError):
+        total = tensor.dtype.bytes
+        for value in shape:
+            total *= value
+        raise ArgumentError(
+            f"there is not enough memory for {tensor.name} of shape {shape} ({total} bytes)"
+        ) from None
+
+
+# --- sizes ---------------------------------------------------------------------------------
+
+
+def _given_sizes(program: Program, given: Mapping[str, Any]) -> tuple[dict[str, int], _Origin]:
+    env: dict[str, int] = {}
+    origin: _Origin = {}
+    for name, value in given.items():
+        if name not in program.sizes:
+            raise ArgumentError(unknown_argument(program, name))
+        env[name] = _integer(f"size {name}", value)
+        if not 0 <= env[name] < BYTES_LIMIT:
+            raise ArgumentError(f"size {name} = {value} is not in the range 0 to 2**62 - 1")
+        origin[name] = f"{name} = {value} was given"
+    return env, origin
+
+
+_Origin = dict[str, str]
+
+
+def unknown_argument(program: Program, name: str) -> str:
+    """The message for a keyword that names neither an input nor a size."""
+    names = [*(t.name for t in program.inputs), *program.sizes]
+    return f"{program.name} has no input or size {name!r}; it has {', '.join(names) or 'none'}"
+
+
+def _bind_plain(tensor: Tensor, shape: Shape, env: dict[str, int], origin: _Origin) -> None:
+    """Bind the sizes that stand alone as an extent."""
+    for axis, (extent, got) in enumerate(zip(tensor.shape, shape, strict=True)):
+        if not isinstance(extent, Size):
+            continue
+        place = f"{tensor.name}.shape[{axis}]"
+        if env.setdefault(extent.name, got) != got:
+            raise ArgumentError(f"{place} is {got} but {origin[extent.name]}")
+        origin.setdefault(extent.name, f"{place} makes {extent.name} = {got}")
+
+
+def _bind_solved(
+    program: Program, shapes: Mapping[str, Shape], env: dict[str, int], origin: _Origin
+) -> None:
+    """Solve extents such as ``2*N + 1`` in which one size is still unknown."""
+    progress = True
+    while progress and any(s not in env for s in program.sizes):
+        progress = False
+        for tensor in program.inputs:
+            for axis, extent in enumerate(tensor.shape):
+                unknown = [s for s in sizes_of(extent) if s not in env]
+                if len(unknown) != 1:
+                    continue
+                line = _linear(extent, unknown[0], env)
+                if line is None or line[0] == 0:
+                    continue
+                got = shapes[tensor.name][axis]
+                value, rest = divmod(got - line[1], line[0])
+                place = f"{tensor.name}.shape[{axis}]"
+                if rest or value < 0:
+                    raise ArgumentError(
+                        f"{place} is {got}, which is {extent} for no {unknown[0]}"
+                        + _at_known(extent, env)
+                    )
+                env[unknown[0]] = value
+                origin[unknown[0]] = f"{place} = {extent} makes {unknown[0]} = {value}"
+                progress = True
+
+
+def _linear(expr: Expr, name: str, env: Mapping[str, int]) -> tuple[int, int] | None:
+    """``(a, b)`` with expr = a * name + b, or None if it is not of that form."""
+    if isinstance(expr, Const) and isinstance(expr.value, int):
+        return 0, int(expr.value)
+    if isinstance(expr, Size):
+        return (1, 0) if expr.name == name else (0, env[expr.name])
+    if not isinstance(expr, Op):
+        return None
+    if name not in sizes_of(expr):
+        return 0, evaluate_int(expr, env)
+    parts = [_linear(a, name, env) for a in expr.args]
+    if any(p is None for p in parts):
+        return None
+    lines = [p for p in parts if p is not None]
+    if expr.fn == "neg":
+        return -lines[0][0], -lines[0][1]
+    if expr.fn in ("add", "sub"):
+        (a, b), (c, d) = lines
+        return (a + c, b + d) if expr.fn == "add" else (a - c, b - d)
+    if expr.fn == "mul":
+        (a, b), (c, d) = lines
+        if a and c:
+            return None
+        return (a * d, b * d) if c == 0 else (c * b, d * b)
+    return None
+
+
+def _check_shape(tensor: Tensor, shape: Shape, env: Mapping[str, int]) -> None:
+    for axis, (extent, got) in enumerate(zip(tensor.shape, shape, strict=True)):
+        expected = evaluate_int(extent, env)
+        if got != expected:
+            known = _at(extent, env)
+            must = f"{extent} = {expected} ({known})" if known else f"{expected}"
+            raise ArgumentError(f"{tensor.name}.shape[{axis}] is {got} but must be {must}")
+
+
+def _at(expr: Expr, env: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={env[name]}" for name in sizes_of(expr))
+
+
+def _at_known(expr: Expr, env: Mapping[str, int]) -> str:
+    known = ", ".join(f"{name}={env[name]}" for name in sizes_of(expr) if name in env)
+    return f" ({known})" if known else ""
+
+
+# --- arrays --------------------------------------------------------------------------------
+
+
+def check_input(tensor: Tensor, value: Any, copy: bool = True) -> Array:
+    """One input as a C-contiguous, aligned array of the tensor's dtype and rank.
+
+    An array that is not contiguous or not aligned is copied; with ``copy=False`` it is refused.
+
+    Raises
+    ------
+    ArgumentError : no array, a masked array, another dtype, byte order or rank.
+    """
+    array = _check_array(tensor, value)
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array
+    if not copy:
+        what = "aligned" if array.flags.c_contiguous else "C-contiguous"
+        raise ArgumentError(f"{tensor.name} is not {what} and would be copied; copy=False forbids")
+    return np.array(array, order="C", copy=True)
+
+
+def check_output(tensor: Tensor, value: Any, shape: Shape) -> Array:
+    """An array given by ``out=``: exactly what the kernel writes, since it is never copied.
+
+    Raises
+    ------
+    ArgumentError : another dtype or shape; read-only, not C-contiguous or not aligned.
+    """
+    array = _check_array(tensor, value)
+    what = f"out {tensor.name}"
+    if array.shape != shape:
+        raise ArgumentError(f"{what} has shape {array.shape}, expected {shape}")
+    if not array.flags.writeable:
+        raise ArgumentError(f"{what} is read-only")
+    if not array.flags.c_contiguous:
+        raise ArgumentError(f"{what} is not C-contiguous, and results are not copied")
+    if not array.flags.aligned:
+        raise ArgumentError(f"{what} is not aligned to its elements, and results are not copied")
+    return array
+
+
+def check_overlaps(
+    program: Program, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
+) -> None:
+    """Refuse outputs that share memory with an input or with each other.
+
+    An updated tensor may be its own output: exactly the same memory, updated in place.
+
+    Raises
+    ------
+    ArgumentError : naming the two arguments.
+    """
+    places = [(f"out {name}", name, *_memory(array)) for name, array in outputs.items()]
+    sources = [(name, name, *_memory(array)) for name, array in inputs.items()]
+    for number, (label, name, start, stop) in enumerate(places):
+        for other, other_name, begin, end in [*sources, *places[:number]]:
+            if not (start < end and begin < stop):
+                continue
+            in_place = other == name == other_name and name in program.updated
+            if not (in_place and (start, stop) == (begin, end)):
+                raise ArgumentError(f"{label} overlaps {other} in memory")
+
+
+def _memory(array: Array) -> tuple[int, int]:
+    """First address and the one after the last, of a contiguous array; equal when empty."""
+    start = array.ctypes.data
+    return start, start + array.nbytes
+
+
+def _check_array(tensor: Tensor, value: Any) -> Array:
+    name, expected = tensor.name, tensor.dtype
+    if isinstance(value, np.generic):
+        value = np.asarray(value)
+    if not isinstance(value, np.ndarray):
+        raise ArgumentError(
+            f"{name} is a {type(value).__name__}, expected a numpy array of {expected}; "
+            f"pass numpy.asarray({name}, dtype=…)"
+        )
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError(f"{name} is a masked array; its mask would be ignored, so fill it")
+    if value.dtype != expected.numpy:
+        raise ArgumentError(f"{name} {_dtype_mismatch(value.dtype, expected)}")
+    if value.ndim != tensor.rank:
+        raise ArgumentError(
+            f"{name} has rank {value.ndim} (shape {value.shape}), expected rank {tensor.rank}: "
+            f"{tensor}"
+        )
+    return value.view(np.ndarray) if type(value) is not np.ndarray else value
+
+
+def _dtype_mismatch(got: np.dtype[Any], expected: DType) -> str:
+    if got.newbyteorder("=") == expected.numpy:
+        return f"has {expected} elements in foreign byte order; use .astype({expected.name!r})"
+    return f"has dtype {got.name}, expected {expected}; use .astype if a conversion is meant"
+
+
+# --- calls ---------------------------------------------------------------------------------
+
+
+def match_arguments(
+    program: Program, positional: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Sort the arguments of a call into inputs and sizes, both by name.
+
+    Raises
+    ------
+    ArgumentError : too many, twice the same, unknown or missing ones.
+    """
+    names = [t.name for t in program.inputs]
+    if len(positional) > len(names):
+        raise ArgumentError(
+            f"{program.name} takes {len(names)} arrays ({', '.join(names)}), "
+            f"but {len(positional)} were given"
+        )
+    inputs: dict[str, Any] = dict(zip(names, positional, strict=False))
+    sizes: dict[str, Any] = {}
+    for name, value in named.items():
+        if name in inputs:
+            raise ArgumentError(f"{name} is given twice")
+        if name in names:
+            inputs[name] = value
+        elif name in program.sizes:
+            sizes[name] = value
+        else:
+            raise ArgumentError(unknown_argument(program, name))
+    missing = [name for name in names if name not in inputs]
+    if missing:
+        raise ArgumentError(f"{program.name} needs {', '.join(missing)}, not given")
+    return inputs, sizes
+
+
+def match_outputs(program: Program, out: Any) -> dict[str, Any]:
+    """The arrays of ``out=`` by output name: one array, a sequence of all, or a mapping of some.
+
+    Raises
+    ------
+    ArgumentError : the wrong number of arrays, or an unknown name.
+    """
+    names = [t.name for t in program.outputs]
+    if out is None:
+        return {}
+    if isinstance(out, Mapping):
+        for name in out:
+            if name not in names:
+                raise ArgumentError(
+                    f"{program.name} has no output {name!r}; it has {', '.join(names)}"
+                )
+        return dict(out)
+    values = list(out) if isinstance(out, (tuple, list)) else [out]
+    if len(values) != len(names):
+        raise ArgumentError(
+            f"out= has {len(values)} arrays, but {program.name} has {len(names)} outputs "
+            f"({', '.join(names)})"
+        )
+    return dict(zip(names, values, strict=True))
+
+
+def check_threads(threads: Any) -> int:
+    """A number of threads.  Raises `ArgumentError` unless it is an integer from 1 to 4096."""
+    value = _integer("threads", threads)
+    if not 1 <= value <= MAX_THREADS:
+        raise ArgumentError(f"threads={value} is not in the range 1 to {MAX_THREADS}")
+    return value
+
+
+def _integer(what: str, value: Any) -> int:
+    if isinstance(value, (bool, np.bool_)):
+        raise ArgumentError(f"{what} must be an integer, not {value}")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{what} must be an integer, not {value!r}") from None

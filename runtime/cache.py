@@ -1,0 +1,340 @@
+"""A content-addressed cache on disk, safe against other users, crashes and other processes.
+
+An entry is a folder of named files under a key that hashes everything it was made from, so two
+processes that make one entry make equal ones and no lock is needed: an entry is written under a
+temporary name and renamed into place, whole.  A process killed half-way leaves only a temporary
+folder, which a later one removes.  A manifest holds the size and SHA-256 of each file; an entry
+that does not match it is thrown away and built again, and is never loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from poly.errors import CacheError
+
+DEFAULT_LIMIT = 2 << 30
+ENVIRONMENT = "FARKAS_CACHE_DIR"
+_FORMAT = "v1"
+_MANIFEST = "manifest.json"
+_STALE_SECONDS = 3600.0
+_KEY = re.compile(r"[0-9a-f]{16,64}\Z")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
+
+
+def digest(*parts: str | bytes) -> str:
+    """The key of what is made from these parts (each is hashed with its length)."""
+    hasher = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        hasher.update(len(data).to_bytes(8, "little"))
+        hasher.update(data)
+    return hasher.hexdigest()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A verified entry: its key, its folder and the names of its files."""
+
+    key: str
+    path: Path
+    files: tuple[str, ...]
+
+    def file(self, name: str) -> Path:
+        """Path of one file.  Raises `CacheError` if the entry has no such file."""
+        if name not in self.files:
+            raise CacheError(f"cache entry {self.key} has no {name}; it has {self.files}")
+        return self.path / name
+
+    def read(self, name: str) -> bytes:
+        """Content of one file.  Raises `CacheError` if it is not there (any more)."""
+        try:
+            return self.file(name).read_bytes()
+        except OSError as error:
+            raise CacheError(f"{error.filename}: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """How much a cache holds: entries, their size in bytes, and the bound on it."""
+
+    directory: Path
+    entries: int
+    bytes: int
+    limit: int
+
+    def __str__(self) -> str:
+        entries = "1 entry" if self.entries == 1 else f"{self.entries} entries"
+        size, limit = self.bytes / 2**20, self.limit / 2**20
+        return f"{self.directory}: {entries}, {size:.1f} of at most {limit:.0f} MiB"
+
+
+class Cache:
+    """A cache in one directory.
+
+    Parameters
+    ----------
+    directory : where; default is the environment variable ``FARKAS_CACHE_DIR``, else the
+        user's cache directory.  It is made with permissions for its owner alone.
+    limit : bytes that the entries may take together; the least recently used ones go first.
+        The entry written last always stays.
+
+    Raises
+    ------
+    CacheError : the directory cannot be made, belongs to someone else, or others may write to
+        it: code is loaded from it.
+    """
+
+    def __init__(self, directory: str | Path | None = None, limit: int = DEFAULT_LIMIT) -> None:
+        if limit <= 0:
+            raise CacheError(f"the size limit of a cache must be positive, not {limit}")
+        chosen = directory or os.environ.get(ENVIRONMENT) or platformdirs.user_cache_dir("farkas")
+        self.directory = Path(chosen).expanduser().absolute()
+        self.limit = limit
+        self._entries = self.directory / _FORMAT
+        self._temporary = self.directory / "temporary"
+        self._unchecked: int | None = None  # bytes written since the last check of the limit
+        for folder in (self.directory, self._entries, self._temporary):
+            _make_private(folder)
+
+    def get(self, key: str) -> Entry | None:
+        """The entry of a key if it is there and sound; marks it as used.
+
+        An entry that is damaged is removed.
+        """
+        folder = self._folder(key)
+        if not folder.is_dir():
+            return None
+        files = _verified_files(folder, key)
+        if files is None:
+            self._discard(folder)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(folder)
+        return Entry(key, folder, files)
+
+    def put(self, key: str, files: Mapping[str, bytes]) -> Entry:
+        """Store files under a key; what another process stored there first is as good.
+
+        Raises
+        ------
+        CacheError : the files cannot be written (disk full, say); nothing is left behind.
+        """
+        folder = self._folder(key)
+        for name in files:
+            if not _NAME.match(name) or name == _MANIFEST:
+                raise CacheError(f"{name!r} is no name for a file in the cache")
+        try:
+            for parent in (self.directory, self._entries, self._temporary, folder.parent):
+                _make_private(parent)
+            written = self._write(key, files)
+            try:
+                self._rename(written, folder, key)
+            finally:
+                shutil.rmtree(written, ignore_errors=True)
+        except OSError as error:
+            raise CacheError(
+                f"cannot write to the cache at {self.directory}: {error.strerror or error}"
+            ) from error
+        size = sum(map(len, files.values()))
+        self._keep_limit(size, keep=folder)
+        return Entry(key, folder, tuple(sorted(files)))
+
+    def get_or_build(self, key: str, build: Callable[[], Mapping[str, bytes]]) -> Entry:
+        """The entry of a key, made by `build` if it is missing or damaged."""
+        return self.get(key) or self.put(key, build())
+
+    @contextlib.contextmanager
+    def workspace(self) -> Iterator[Path]:
+        """A private folder for making an entry, on the cache's file system; removed at the end.
+
+        Raises
+        ------
+        CacheError : it cannot be made.
+        """
+        _make_private(self._temporary)
+        folder = self._temporary / f"{os.getpid()}-{uuid.uuid4().hex}"
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise CacheError(f"cannot write to the cache: {folder}: {error.strerror}") from error
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def info(self) -> CacheInfo:
+        """Count and measure the entries."""
+        sizes = [size for _, _, size in self._scan()]
+        return CacheInfo(self.directory, len(sizes), sum(sizes), self.limit)
+
+    def clear(self) -> CacheInfo:
+        """Remove all entries; returns what was there.
+
+        What another process is writing at this moment stays, and so does nothing else.
+        """
+        before = self.info()
+        for folder, _, _ in list(self._scan()):
+            self._discard(folder)
+        self._remove_stale()
+        return before
+
+    # --- inside ---------------------------------------------------------------------------
+
+    def _folder(self, key: str) -> Path:
+        if not _KEY.match(key):
+            raise CacheError(f"{key!r} is no cache key")
+        return self._entries / key[:2] / key
+
+    def _write(self, key: str, files: Mapping[str, bytes]) -> Path:
+        """Write a complete entry under a temporary name."""
+        folder = self._temporary / f"{os.getpid()}-{uuid.uuid4().hex}"
+        folder.mkdir(mode=0o700)
+        try:
+            manifest = {"key": key, "files": {n: _fingerprint(d) for n, d in files.items()}}
+            for name, data in files.items():
+                (folder / name).write_bytes(data)
+            (folder / _MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True))
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return folder
+
+    def _rename(self, written: Path, folder: Path, key: str) -> None:
+        """Move an entry into place, unless a sound one is there; replaces a damaged one."""
+        for _ in range(8):
+            try:
+                written.rename(folder)
+                return
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                    raise
+            if _verified_files(folder, key) is not None:
+                return
+            self._discard(folder)
+        raise CacheError(f"cache entry {folder} is damaged and cannot be replaced")
+
+    def _discard(self, path: Path) -> None:
+        """Take an entry out of sight at once, then delete it."""
+        aside = self._temporary / f"{os.getpid()}-{uuid.uuid4().hex}"
+        with contextlib.suppress(OSError):
+            path.rename(aside)
+            path = aside
+        _remove(path)
+
+    def _scan(self) -> Iterator[tuple[Path, float, int]]:
+        """Each entry with the time of its last use and its size."""
+        for group in _children(self._entries):
+            for folder in _children(group):
+                with contextlib.suppress(OSError):
+                    used = folder.stat().st_mtime
+                    size = sum(f.stat().st_size for f in _children(folder))
+                    yield folder, used, size
+
+    def _keep_limit(self, written: int, keep: Path) -> None:
+        """Evict down to nine tenths of the limit; looks only now and then at a large cache."""
+        if self._unchecked is not None:
+            self._unchecked += written
+            if self._unchecked < self.limit // 64:
+                return
+        self._unchecked = 0
+        self._remove_stale()
+        entries = sorted(self._scan(), key=lambda e: e[1])
+        total = sum(size for _, _, size in entries)
+        if total <= self.limit:
+            return
+        for folder, _, size in entries:
+            if total <= self.limit * 9 // 10:
+                break
+            if folder != keep:
+                self._discard(folder)
+                total -= size
+
+    def _remove_stale(self) -> None:
+        """Remove what processes that were killed left behind more than an hour ago."""
+        oldest = time.time() - _STALE_SECONDS
+        for path in _children(self._temporary):
+            with contextlib.suppress(OSError):
+                if path.lstat().st_mtime < oldest:
+                    _remove(path)
+
+
+def _fingerprint(data: bytes) -> dict[str, int | str]:
+    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _verified_files(folder: Path, key: str) -> tuple[str, ...] | None:
+    """The names of an entry's files if all of them match the manifest, else None."""
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text())
+        if manifest["key"] != key:
+            return None
+        for name, expected in manifest["files"].items():
+            if not _NAME.match(name):
+                return None
+            path = folder / name
+            if path.is_symlink() or path.stat().st_size != expected["size"]:
+                return None
+            if _fingerprint(path.read_bytes()) != expected:
+                return None
+        return tuple(sorted(manifest["files"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _make_private(folder: Path) -> None:
+    """Make a directory for the owner alone, or check that an existing one is safe to use."""
+    try:
+        if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+        status = folder.stat()
+    except OSError as error:
+        raise CacheError(
+            f"cannot make the cache directory {folder}: {error.strerror}; "
+            f"choose another with Cache(directory=…) or {ENVIRONMENT}"
+        ) from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise CacheError(f"the cache directory {folder} is not a directory")
+    if status.st_uid != os.geteuid():
+        raise CacheError(
+            f"the cache directory {folder} belongs to another user (uid {status.st_uid}); code "
+            f"is loaded from it, so choose another with Cache(directory=…) or {ENVIRONMENT}"
+        )
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise CacheError(
+            f"other users may write to the cache directory {folder}; code is loaded from it, "
+            f"so run: chmod go-w '{folder}'"
+        )
+
+
+def _children(folder: Path) -> list[Path]:
+    """What a directory holds; empty when it is gone."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _remove(path: Path) -> None:
+    """Delete a file or a folder that another process may be deleting too."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()

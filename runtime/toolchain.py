@@ -1,0 +1,401 @@
+"""The C compiler: finding it, describing it, and running it.
+
+Everything here that starts a compiler does so with a time limit and, on failure, raises a
+`ToolchainError` that says what to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from poly.errors import ToolchainError
+
+#: Flags that every compiler taken here has; the rest is probed, see `find_toolchain`.
+BASE_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fwrapv", "-Wall", "-Wextra")
+NATIVE = "-march=native"
+OPENMP = "-fopenmp"
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.[ch]\Z")
+_PROBE = """\
+#include <math.h>
+#include <stdint.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+int probe(int32_t n, const float *x);
+int probe(int32_t n, const float *x) {
+    float s = 0;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(n) reduction(+:s)
+#endif
+    for (int32_t i = 0; i < n; i++) s += x[i];
+    return (int)expf(s);
+}
+"""
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """One C compiler and the flags with which it builds kernels on this machine.
+
+    Attributes
+    ----------
+    path : str               absolute path of the program that is run
+    arguments : tuple        what follows the program in every command (``ccache`` -> ``gcc``)
+    kind : str               ``gcc`` or ``clang``
+    version : tuple of int   e.g. ``(12, 2, 0)``
+    target : str             e.g. ``x86_64-linux-gnu``
+    flags : tuple of str     flags to compile a translation unit
+    cpu : str                which processor ``-march=native`` stood for
+    notes : tuple of str     what this compiler lacks, in words, for `farkas show` and messages
+    """
+
+    path: str
+    kind: str
+    version: tuple[int, ...]
+    target: str
+    flags: tuple[str, ...]
+    cpu: str
+    arguments: tuple[str, ...] = ()
+    link_flags: tuple[str, ...] = ("-shared",)
+    libraries: tuple[str, ...] = ("-lm",)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The words that start every compiler command."""
+        return (self.path, *self.arguments)
+
+    @property
+    def openmp(self) -> bool:
+        """Whether parallel loops run in parallel."""
+        return OPENMP in self.flags
+
+    @property
+    def identity(self) -> str:
+        """Everything that decides which machine code a source becomes; part of cache keys."""
+        parts = (
+            self.kind, ".".join(map(str, self.version)), self.target, *self.command, *self.flags,
+            *self.link_flags, *self.libraries, self.cpu,
+        )  # fmt: skip
+        return "\n".join(parts)
+
+    def __str__(self) -> str:
+        version = ".".join(map(str, self.version))
+        return f"{self.kind} {version} for {self.target} at {' '.join(self.command)}"
+
+
+def find_toolchain(path: str | None = None) -> Toolchain:
+    """Find and describe a C compiler.
+
+    Taken is the first of: `path`, the environment variable ``CC`` (a command, arguments
+    allowed), then ``gcc``, ``clang`` and ``cc`` on the search path.  What was asked for by
+    `path` or ``CC`` is used or refused, never silently replaced by another compiler.
+
+    The compiler is asked once per process who it is and whether ``-march=native`` and
+    ``-fopenmp`` work; one that lacks either still works, and `Toolchain.notes` says so.
+
+    Raises
+    ------
+    ToolchainError : no compiler; `path` is no program; it is neither gcc nor clang; or it
+        cannot build a shared library.
+    """
+    if path is not None:
+        return _describe((_executable(path, "cc="),))
+    words = shlex.split(os.environ.get("CC", ""))
+    if words:
+        return _describe((_executable(words[0], "$CC: "), *words[1:]))
+    for name in ("gcc", "clang", "cc"):
+        found = shutil.which(name)
+        if found is not None:
+            return _describe((os.path.abspath(found),))
+    raise ToolchainError("no C compiler was found: install gcc or clang, or pass cc=…")
+
+
+def _executable(name: str, where: str) -> str:
+    found = shutil.which(name)
+    if found is not None:
+        return os.path.abspath(found)
+    advice = "install gcc or clang, or pass cc=…"
+    if os.path.isdir(name):
+        raise ToolchainError(f"{where}{name} is a directory, not a compiler; {advice}")
+    if os.path.exists(name):
+        raise ToolchainError(f"{where}{name} is not executable; {advice}")
+    raise ToolchainError(f"{where}{name} does not exist; {advice}")
+
+
+def _describe(command: tuple[str, ...]) -> Toolchain:
+    real = os.path.realpath(command[0])
+    status = os.stat(real)
+    return _describe_cached(command, real, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=16)
+def _describe_cached(command: tuple[str, ...], real: str, mtime: int, size: int) -> Toolchain:
+    """Describe a compiler; the last three arguments say which version of the file it was."""
+    macros = _macros(command)
+    if "__clang__" in macros:
+        kind, prefix = "clang", "__clang_{}__"
+        names = ("major", "minor", "patchlevel")
+    elif "__GNUC__" in macros:
+        kind, prefix = "gcc", "__{}__"
+        names = ("GNUC", "GNUC_MINOR", "GNUC_PATCHLEVEL")
+    else:
+        raise ToolchainError(
+            f"{' '.join(command)} is neither gcc nor clang; install one of them, or pass cc=…"
+        )
+    version = tuple(int(macros.get(prefix.format(n), "0")) for n in names)
+    target = _run((*command, "-dumpmachine"), None, 30).output.strip()
+    flags, notes = _probe_flags(command)
+    return Toolchain(
+        path=command[0],
+        arguments=command[1:],
+        kind=kind,
+        version=version,
+        target=target or platform.machine(),
+        flags=flags,
+        cpu=cpu_identity(),
+        notes=notes,
+    )
+
+
+def _macros(command: tuple[str, ...]) -> dict[str, str]:
+    """The compiler's predefined macros; empty when it does not behave like a C compiler."""
+    done = _run((*command, "-dM", "-E", "-x", "c", os.devnull), None, 30)
+    if done.code != 0:
+        return {}
+    pairs = re.findall(r"^#define (\w+) (.*)$", done.output, re.MULTILINE)
+    return dict(pairs)
+
+
+def _probe_flags(command: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The flags that work, and a note for each that does not."""
+    wanted = (*BASE_FLAGS, NATIVE, OPENMP)
+    if _builds(command, wanted) is None:
+        return wanted, ()
+    problem = _builds(command, BASE_FLAGS)
+    if problem is not None:
+        raise ToolchainError(
+            f"{' '.join(command)} cannot build a shared library; "
+            f"is the C library's development package installed?\n{problem}"
+        )
+    flags, notes = list(BASE_FLAGS), []
+    if _builds(command, (*flags, NATIVE)) is None:
+        flags.append(NATIVE)
+    else:
+        notes.append(f"{NATIVE} is not understood: kernels use the baseline instruction set")
+    problem = _builds(command, (*flags, OPENMP))
+    if problem is None:
+        flags.append(OPENMP)
+    else:
+        flags.append("-Wno-unknown-pragmas")
+        notes.append(
+            f"{OPENMP} does not work: kernels run on one thread; install the compiler's "
+            "OpenMP library (libgomp for gcc, libomp for clang)"
+        )
+    return tuple(flags), tuple(notes)
+
+
+def _builds(command: tuple[str, ...], flags: Sequence[str]) -> str | None:
+    """None if a small shared library can be built with these flags, else the compiler's words."""
+    with tempfile.TemporaryDirectory(prefix="farkas-") as folder:
+        Path(folder, "probe.c").write_text(_PROBE)
+        line = (*command, *flags, "-Wno-unknown-pragmas", "-shared", "probe.c", "-o", "probe.so")
+        done = _run((*line, "-lm"), folder, 60)
+        return None if done.code == 0 else first_lines(done.errors)
+
+
+@functools.cache
+def cpu_identity() -> str:
+    """The processor, by name and features: code built for one must not run on another.
+
+    Virtual machines and clusters give one name to processors with different features, so the
+    features take part as a hash.
+    """
+    name, features = platform.processor(), ""
+    with contextlib.suppress(OSError):
+        fields: dict[str, str] = {}
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            fields.setdefault(key.strip(), value.strip())
+        name = fields.get("model name", name)
+        names = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU implementer",
+                 "CPU architecture", "CPU variant", "CPU part")  # fmt: skip
+        features = "\n".join(" ".join(sorted(fields.get(n, "").split())) for n in names)
+    digest = hashlib.sha256(features.encode()).hexdigest()[:16]
+    return f"{platform.machine()} {name or 'unknown'} {digest}"
+
+
+def compile_shared(
+    toolchain: Toolchain,
+    sources: Mapping[str, str],
+    extra_flags: Sequence[str],
+    out: Path,
+    timeout: float = 600.0,
+) -> str:
+    """Build a shared library from C text; returns the compiler's warnings, empty if none.
+
+    Parameters
+    ----------
+    sources : file name to text; ``.c`` files are translation units, compiled in parallel and
+        linked; ``.h`` files lie beside them.
+    extra_flags : further flags, given to every compilation and to the link.
+    out : the library to write; it appears complete or not at all.
+    timeout : seconds that one compiler command may take.
+
+    Raises
+    ------
+    ToolchainError : the compiler failed, was killed or took too long.  The message has the
+        first lines of its output, and the folder where the sources were kept for inspection.
+    """
+    units = [name for name in sources if name.endswith(".c")]
+    for name in sources:
+        if not _SAFE_NAME.match(name):
+            raise ToolchainError(f"{name!r} is no name for a C source file")
+    if not units:
+        raise ToolchainError("there is no C source file to compile")
+    folder = Path(tempfile.mkdtemp(prefix="farkas-"))
+    keep = False
+    try:
+        for name, text in sources.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        warnings = _build(toolchain, units, tuple(extra_flags), folder, timeout)
+        _install(folder / "library.so", out)
+        return warnings
+    except _CompilerError as failure:
+        keep = True
+        for path in folder.iterdir():
+            if path.name not in sources:
+                path.unlink()
+        raise ToolchainError(f"{failure}\nthe sources were kept in {folder}") from None
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class _CompilerError(Exception):
+    """One compiler command that did not succeed; the text is for the user."""
+
+
+def _build(
+    toolchain: Toolchain, units: list[str], extra: tuple[str, ...], folder: Path, timeout: float
+) -> str:
+    flags = (*toolchain.flags, *extra)
+    tail = ("-o", "library.so", *toolchain.libraries)
+    if len(units) == 1:
+        line = (*toolchain.command, *flags, *toolchain.link_flags, units[0], *tail)
+        return _compiler(toolchain, line, folder, timeout)
+
+    def compile_one(unit: str) -> str:
+        line = (*toolchain.command, *flags, "-c", unit, "-o", unit + ".o")
+        return _compiler(toolchain, line, folder, timeout)
+
+    workers = min(len(units), os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(compile_one, unit) for unit in units]
+        try:
+            warnings = [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    objects = [unit + ".o" for unit in units]
+    line = (*toolchain.command, *flags, *toolchain.link_flags, *objects, *tail)
+    return "".join([*warnings, _compiler(toolchain, line, folder, timeout)])
+
+
+def _compiler(toolchain: Toolchain, line: tuple[str, ...], folder: Path, timeout: float) -> str:
+    """Run one compiler command; returns what it wrote to its error stream."""
+    shown = shlex.join(line)
+    done = _run(line, str(folder), timeout)
+    if done.code == 0:
+        return done.errors
+    if done.code is None:
+        raise _CompilerError(f"{toolchain.kind} took longer than {timeout:g} s: {shown}")
+    if done.code < 0:
+        name = signal.Signals(-done.code).name
+        raise _CompilerError(
+            f"{toolchain.kind} was killed by {name} (out of memory, perhaps): {shown}"
+        )
+    raise _CompilerError(
+        f"{toolchain.kind} failed with exit code {done.code}: {shown}\n{first_lines(done.errors)}"
+    )
+
+
+def _install(built: Path, out: Path) -> None:
+    """Move a file to `out` so that it appears there whole."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=".farkas-", dir=out.parent)
+    os.close(handle)
+    try:
+        shutil.copyfile(built, temporary)
+        os.chmod(temporary, 0o700)
+        os.replace(temporary, out)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A finished command; `code` None says that it ran out of time."""
+
+    code: int | None
+    output: str
+    errors: str
+
+
+def _run(line: tuple[str, ...], folder: str | None, timeout: float) -> _Done:
+    """Run a command in its own process group, so that a time-out ends its children too."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        process = subprocess.Popen(
+            line,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ToolchainError(f"{line[0]} cannot be run: {error.strerror}") from error
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        _end_group(process)
+        return _Done(None, "", "")
+    except BaseException:
+        _end_group(process)
+        raise
+    return _Done(process.returncode, output, errors)
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.communicate()
+
+
+def first_lines(text: str, count: int = 12) -> str:
+    """The first lines of a compiler's output, and how many were left out."""
+    lines = text.strip().splitlines()
+    if len(lines) <= count:
+        return "\n".join(lines)
+    return "\n".join([*lines[:count], f"… and {len(lines) - count} more lines"])
