@@ -80,6 +80,7 @@ class IllegalScheduleError(ScheduleError):
     source, sink : str     the two statement instances, e.g. ``S[0, 0, 0]``; source must come first
     element : str          the array element through which they depend, e.g. ``C[0, 0]``
     sizes : dict           the smallest sizes at which the order breaks, e.g. ``{"N": 2}``
+    violation              the `poly.legality.Violation` with all of this as numbers
     """
 
     def __init__(
@@ -91,7 +92,9 @@ class IllegalScheduleError(ScheduleError):
         element: str,
         sizes: dict[str, int] | None = None,
         reason: str = "",
+        violation: object = None,
     ) -> None:
+        self.violation = violation
         self.primitive, self.kind, self.source, self.sink = primitive, kind, source, sink
         self.element, self.sizes, self.reason = element, dict(sizes or {}), reason
         at = ", ".join(f"{k}={v}" for k, v in self.sizes.items())

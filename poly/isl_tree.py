@@ -1,0 +1,272 @@
+"""Between our schedule trees and isl's.
+
+`to_isl` spells a tree in isl's YAML form.  What isl's trees cannot say (names and marks of loops)
+travels in ``mark`` nodes whose ids index `IslTree.bands`; copies of promoted tensors become
+extension nodes with statements of their own, listed in `IslTree.copies`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import islpy as isl
+
+from poly.errors import ScheduleError
+from poly.promotion import Copy, plan_promotion
+from poly.scop import Scop
+from poly.tree import Band, Filter, Leaf, Member, Node, Promote, Sequence, band, leaf, sequence
+
+
+@dataclass(frozen=True)
+class IslBand:
+    """What stands behind a mark ``band:n``: the loops, and the depth of the first of them."""
+
+    depth: int
+    members: tuple[Member, ...]
+
+
+@dataclass
+class IslTree:
+    """An isl schedule with the tables that its marks refer to."""
+
+    schedule: isl.Schedule | None = None
+    bands: list[IslBand] = field(default_factory=list)
+    promotes: list[Promote] = field(default_factory=list)
+    copies: dict[str, Copy] = field(default_factory=dict)
+
+
+def to_isl(tree: Node, scop: Scop) -> IslTree:
+    """The isl schedule tree for `tree`."""
+    result = IslTree()
+    body = _node(tree, scop, [], tuple(s.name for s in scop.statements), result)
+    domain = scop.domain.intersect_params(scop.context)
+    text = f'{{ domain: "{domain}"'
+    if body:
+        text += f", child: {body}"
+    result.schedule = isl.Schedule.read_from_str(scop.context.get_ctx(), text + " }")
+    return result
+
+
+def _node(
+    node: Node, scop: Scop, outer: list[Member], statements: tuple[str, ...], out: IslTree
+) -> str:
+    """The node in isl's flow-style YAML; "" for a leaf."""
+    if isinstance(node, Leaf):
+        return ""
+    if isinstance(node, Sequence):
+        children = []
+        for f in node.children:
+            child = _node(f.child, scop, outer, f.statements, out)
+            body = f", child: {child}" if child else ""
+            children.append(f'{{ filter: "{_filter(scop, f)}"{body} }}')
+        return f"{{ sequence: [ {', '.join(children)} ] }}"
+    if isinstance(node, Promote):
+        return _promote(node, scop, outer, statements, out)
+    assert isinstance(node, Band)
+    # isl separates full tiles a band at a time, so a band ends behind an isolated member.
+    cut = next((n + 1 for n, m in enumerate(node.members) if m.isolate), len(node.members))
+    here, below = node.members[:cut], band(node.members[cut:], node.child)
+    number = len(out.bands)
+    out.bands.append(IslBand(len(outer), here))
+    child = _node(below, scop, [*outer, *here], statements, out)
+    functions = ", ".join(str(_with_domain(m, scop, statements)) for m in here)
+    options = ""
+    if here[-1].isolate:
+        isolated = _full_tiles(scop, outer, here, node.members[cut:], statements)
+        if isolated is not None:
+            options = f', options: "{isolated}"'
+    text = f'{{ schedule: "[{functions}]"{options}'
+    text += f", child: {child} }}" if child else " }"
+    return f'{{ mark: "band:{number}", child: {text} }}'
+
+
+def _with_domain(m: Member, scop: Scop, statements: tuple[str, ...]) -> isl.UnionPwAff:
+    return m.schedule
+
+
+def _filter(scop: Scop, f: Filter) -> str:
+    names = [
+        f"{s.name}[{', '.join(f'd{n}' for n in range(len(s.loops)))}]"
+        for s in (scop.statement(name) for name in f.statements)
+    ]
+    return "{ " + "; ".join(names) + " }"
+
+
+def _promote(
+    node: Promote, scop: Scop, outer: list[Member], statements: tuple[str, ...], out: IslTree
+) -> str:
+    number = len(out.promotes)
+    out.promotes.append(node)
+    plan = plan_promotion(node, scop, outer, statements)
+    inner = _node(node.child, scop, outer, statements, out)
+    child = f", child: {inner}" if inner else ""
+    children: list[str] = []
+    extensions: list[str] = []
+
+    def copy(c: Copy) -> None:
+        out.copies[c.name] = c
+        extensions.append(str(c.extension))
+        at = len(out.bands)
+        out.bands.append(IslBand(len(outer), c.members))
+        functions = ", ".join(str(m.schedule) for m in c.members)
+        text = f'{{ mark: "band:{at}", child: {{ schedule: "[{functions}]" }} }}'
+        children.append(f'{{ filter: "{{ {c.tuple_text} }}", child: {text} }}')
+
+    if plan.copy_in is not None:
+        copy(plan.copy_in)
+    own = "; ".join(_filter(scop, Filter((s,), leaf())).strip("{ }") for s in statements)
+    children.append(f'{{ filter: "{{ {own} }}"{child} }}')
+    if plan.copy_out is not None:
+        copy(plan.copy_out)
+    if not extensions:
+        return f'{{ mark: "promote:{number}"{child} }}' if inner else ""
+    union = isl.UnionMap(extensions[0])
+    for e in extensions[1:]:
+        union = union.union(isl.UnionMap(e))
+    body = f"{{ sequence: [ {', '.join(children)} ] }}"
+    return f'{{ mark: "promote:{number}", child: {{ extension: "{union}", child: {body} }} }}'
+
+
+def _full_tiles(
+    scop: Scop,
+    outer: list[Member],
+    here: tuple[Member, ...],
+    inner: tuple[Member, ...],
+    statements: tuple[str, ...],
+) -> isl.UnionMap | None:
+    """``{ isolate[[outer] -> [here]] }``: where every point of the box of `inner` has an instance.
+
+    The box is what the inner loops take over all tiles; loops without a constant range are left
+    out.  A tile is full if no point of its box is missing: box(o, h) minus the image of the
+    domain, projected, and complemented.
+    """
+    names = set(statements)
+    image: isl.Set | None = None
+    for s in scop.statements:
+        if s.name not in names:
+            continue
+        members = [*outer, *here, *inner]
+        times = _times(members, s.domain)
+        if times is None:
+            continue
+        image = times if image is None else image.intersect(times)
+    if image is None:
+        return None
+    image = image.intersect_params(scop.context)
+    n_outer, n_here = len(outer), len(here)
+    start = n_outer + n_here
+    bounded: list[tuple[int, int, int]] = []
+    for k in range(len(inner)):
+        low = image.dim_min_val(start + k)
+        high = image.dim_max_val(start + k)
+        if low.is_int() and high.is_int():
+            bounded.append((k, low.to_python(), high.to_python()))
+    dropped = [k for k in range(len(inner)) if k not in {b[0] for b in bounded}]
+    for k in reversed(dropped):
+        image = image.project_out(isl.dim_type.set, start + k, 1)
+    tiles = image.project_out(isl.dim_type.set, start, len(bounded))
+    box = tiles.add_dims(isl.dim_type.set, len(bounded))
+    for position, (_, low, high) in enumerate(bounded):
+        box = box.lower_bound_val(isl.dim_type.set, start + position, isl.Val(low))
+        box = box.upper_bound_val(isl.dim_type.set, start + position, isl.Val(high))
+    partial = box.subtract(image).project_out(isl.dim_type.set, start, len(bounded))
+    full = tiles.subtract(partial).coalesce()
+    if full.is_empty() or not bounded:
+        return None
+    # As isl wants it: the outer dimensions are the domain of a wrapped map.
+    params = ", ".join(full.get_var_names(isl.dim_type.param))
+    o = ", ".join(f"o{k}" for k in range(n_outer))
+    h = ", ".join(f"h{k}" for k in range(n_here))
+    flat = ", ".join(x for x in (o, h) if x)
+    wrap = isl.Map(f"[{params}] -> {{ [{flat}] -> [[{o}] -> [{h}]] }}")
+    wrapped = full.apply(wrap).set_tuple_name("isolate")
+    return isl.UnionSet.from_set(wrapped)
+
+
+def _times(members: list[Member], domain: isl.Set) -> isl.Set | None:
+    """The values of the members' functions over one statement's domain."""
+    result: isl.Set | None = None
+    union = isl.UnionSet.from_set(domain)
+    mupa: isl.MultiUnionPwAff | None = None
+    for m in members:
+        one = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule.intersect_domain_union_set(union))
+        mupa = one if mupa is None else mupa.flat_range_product(one)
+    if mupa is None:
+        return None
+    image = union.apply(isl.UnionMap.from_multi_union_pw_aff(mupa))
+    sets = image.get_set_list()
+    result = sets.get_at(0) if sets.n_set() else None
+    return result
+
+
+def from_isl(node: isl.ScheduleNode, scop: Scop) -> Node:
+    """Our tree for the part of an isl tree below `node`; loops are named after the statements'.
+
+    Raises
+    ------
+    ScheduleError : for node types that isl's scheduler does not make.
+    """
+    kind = node.get_type()
+    types = isl.schedule_node_type
+    if kind == types.leaf:
+        return leaf()
+    if kind == types.domain:
+        return _rename(from_isl(node.child(0), scop), scop, ())
+    if kind == types.band:
+        mupa = node.band_get_partial_schedule()
+        members = [
+            Member(f"?{k}", mupa.get_at(k)) for k in range(mupa.dim(isl.dim_type.out))
+        ]
+        return band(members, from_isl(node.child(0), scop))
+    if kind in (types.sequence, types.set):
+        return sequence(
+            [_filtered(node.child(k), scop) for k in range(node.n_children())]
+        )
+    raise ScheduleError(f"an isl schedule node of type {kind} is not understood")
+
+
+def _filtered(node: isl.ScheduleNode, scop: Scop) -> Filter:
+    sets = node.filter_get_filter().get_set_list()
+    found = {sets.get_at(k).get_tuple_name() for k in range(sets.n_set())}
+    names = tuple(s.name for s in scop.statements if s.name in found)
+    return Filter(names, from_isl(node.child(0), scop))
+
+
+def _rename(node: Node, scop: Scop, taken: tuple[str, ...]) -> Node:
+    """Name each loop after the statement dimension that it runs, made unique on its path."""
+    if isinstance(node, Sequence):
+        return sequence([Filter(f.statements, _rename(f.child, scop, taken)) for f in node.children])
+    if not isinstance(node, Band):
+        return node
+    members = []
+    for m in node.members:
+        name = _plain_dimension(m, scop) or "t"
+        unique, count = name, 2
+        while unique in taken:
+            unique, count = f"{name}{count}", count + 1
+        taken = (*taken, unique)
+        members.append(Member(unique, m.schedule))
+    return band(members, _rename(node.child, scop, taken))
+
+
+def _plain_dimension(m: Member, scop: Scop) -> str | None:
+    """The loop of some statement that the member runs exactly, the last statement's first."""
+    found: str | None = None
+    for s in scop.statements:
+        for name in s.loops:
+            params = ", ".join(s.domain.get_var_names(isl.dim_type.param))
+            own = isl.UnionPwAff(
+                f"[{params}] -> {{ {s.name}[{', '.join(s.loops)}] -> [({name})] }}"
+            )
+            domain = isl.UnionSet.from_set(s.domain)
+            mine = m.schedule.intersect_domain_union_set(domain)
+            if mine.plain_is_equal(own.intersect_domain_union_set(domain)) or _equal(mine, own):
+                found = name
+    return found
+
+
+def _equal(a: isl.UnionPwAff, b: isl.UnionPwAff) -> bool:
+    left = isl.UnionMap.from_union_pw_aff(a)
+    if left.is_empty():
+        return False
+    return bool(left.is_subset(isl.UnionMap.from_union_pw_aff(b)))

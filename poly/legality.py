@@ -1,0 +1,264 @@
+"""Is a schedule tree legal?  And if not, which two instances would swap?
+
+A tree is walked from the root with the set D of dependences (source -> sink) that nothing above
+has ordered yet:
+
+* at a loop f, ``{ s -> t in D : f(s) > f(t) }`` must be empty; ``{ f(s) < f(t) }`` is ordered
+  by it and leaves D;
+* at a sequence, no source may be in a later child than its sink; pairs in different children
+  leave D;
+* at a leaf, D must be empty: two dependent instances may not share a time;
+* a loop that runs in parallel or in vector lanes must order nothing: ``{ f(s) != f(t) }`` is
+  empty in the D of *all* dependences, those among updates of one reduction included.
+
+Every isl computation has a budget of operations.  One that exceeds it proves nothing, and the
+schedule is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import islpy as isl
+
+from poly.dependences import Dependences
+from poly.errors import IllegalScheduleError, ScheduleError
+from poly.scop import Scop
+from poly.tree import Band, Member, Node, Promote, Sequence
+
+#: Bound on isl's internal operations for one legality question, about ten seconds.
+BUDGET = 50_000_000
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One pair of instances that a tree runs in the wrong order, or at once.
+
+    `loop` is the loop that is to blame, "" for a sequence or a missing order.
+    """
+
+    kind: str
+    source: tuple[str, tuple[int, ...]]
+    sink: tuple[str, tuple[int, ...]]
+    element: tuple[str, tuple[int, ...]]
+    sizes: dict[str, int]
+    loop: str
+    at_once: bool
+
+    def error(self, primitive: str) -> IllegalScheduleError:
+        reason = f"both would run at once in the iterations of {self.loop}" if self.at_once else ""
+        return IllegalScheduleError(
+            primitive, self.kind, _instance(self.source), _instance(self.sink),
+            _instance(self.element), self.sizes, reason, violation=self,
+        )  # fmt: skip
+
+
+def _instance(named: tuple[str, tuple[int, ...]]) -> str:
+    return f"{named[0]}[{', '.join(map(str, named[1]))}]"
+
+
+def check_tree(tree: Node, scop: Scop, dependences: Dependences) -> Violation | None:
+    """The first violation in a tree, outermost first, or None if the tree is legal.
+
+    Raises
+    ------
+    ScheduleError : if isl could not decide within the budget.
+    """
+    with budget(scop, "legality"):
+        bad = _find(tree, dependences.ordering, dependences.all, "")
+        return _witness(bad, scop, dependences) if bad is not None else None
+
+
+@dataclass(frozen=True)
+class _Bad:
+    pairs: isl.UnionMap
+    loop: str
+    at_once: bool
+
+
+def _find(node: Node, order: isl.UnionMap, both: isl.UnionMap, loop: str) -> _Bad | None:
+    if isinstance(node, Band):
+        for m in node.members:
+            f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule)
+            if m.mark in ("parallel", "vector"):
+                at_once = carried(both, m)
+                if not at_once.is_empty():
+                    return _Bad(at_once, m.name, True)
+            backwards = order.lex_gt_at_multi_union_pw_aff(f)
+            if not backwards.is_empty():
+                return _Bad(backwards, m.name, False)
+            order = order.eq_at_multi_union_pw_aff(f)
+            both = both.eq_at_multi_union_pw_aff(f)
+            loop = m.name
+        return _find(node.child, order, both, loop)
+    if isinstance(node, Promote):
+        return _find(node.child, order, both, loop)
+    if isinstance(node, Sequence):
+        for position, f_later in enumerate(node.children):
+            for f_earlier in node.children[:position]:
+                swapped = _between(order, f_later.statements, f_earlier.statements)
+                if not swapped.is_empty():
+                    return _Bad(swapped, loop, False)
+        for f in node.children:
+            inside = _between(order, f.statements, f.statements)
+            inside_both = _between(both, f.statements, f.statements)
+            found = _find(f.child, inside, inside_both, loop)
+            if found is not None:
+                return found
+        return None
+    return None if order.is_empty() else _Bad(order, loop, False)
+
+
+def carried(dependences: isl.UnionMap, member: Member) -> isl.UnionMap:
+    """The dependences between different iterations of a loop."""
+    f = isl.MultiUnionPwAff.from_union_pw_aff(member.schedule)
+    return dependences.lex_lt_at_multi_union_pw_aff(f).union(
+        dependences.lex_gt_at_multi_union_pw_aff(f)
+    )
+
+
+def coincident_members(tree: Node, statement: str, dependences: Dependences) -> dict[str, bool]:
+    """For each loop around `statement`: whether it carries no dependence at all."""
+    result: dict[str, bool] = {}
+    both = dependences.all
+    node = tree
+    while True:
+        if isinstance(node, Band):
+            for m in node.members:
+                result[m.name] = carried(both, m).is_empty()
+                f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule)
+                both = both.eq_at_multi_union_pw_aff(f)
+            node = node.child
+        elif isinstance(node, Promote):
+            node = node.child
+        elif isinstance(node, Sequence):
+            f_in = next(f for f in node.children if statement in f.statements)
+            both = _between(both, f_in.statements, f_in.statements)
+            node = f_in.child
+        else:
+            return result
+
+
+def _between(
+    pairs: isl.UnionMap, sources: tuple[str, ...], sinks: tuple[str, ...]
+) -> isl.UnionMap:
+    """Pairs from instances of `sources` to instances of `sinks`."""
+    result = isl.UnionMap.empty(pairs.get_space())
+    maps = pairs.get_map_list()
+    for n in range(maps.n_map()):
+        m = maps.get_at(n)
+        if (
+            m.get_tuple_name(isl.dim_type.in_) in sources
+            and m.get_tuple_name(isl.dim_type.out) in sinks
+        ):
+            result = result.union(isl.UnionMap.from_map(m))
+    return result
+
+
+# --- witnesses ----------------------------------------------------------------------------
+
+
+def _witness(bad: _Bad, scop: Scop, dependences: Dependences) -> Violation:
+    """The lexicographically smallest violated pair, at the smallest sizes at which there is one."""
+    pairs = bad.pairs.intersect_params(scop.context)
+    sizes: dict[str, int] = {}
+    params = pairs.params()
+    if params.dim(isl.dim_type.param):
+        point = _smallest(params)
+        names = params.get_var_names(isl.dim_type.param)
+        sizes = dict(zip(names, point, strict=True))
+        pairs = pairs.intersect_params(_fixed(params, names, point))
+    best: tuple[str, tuple[int, ...], str, tuple[int, ...]] | None = None
+    maps = pairs.get_map_list()
+    for n in range(maps.n_map()):
+        m = maps.get_at(n)
+        wrapped = m.wrap().lexmin().sample_point()
+        values = [
+            wrapped.get_coordinate_val(isl.dim_type.set, k).to_python()
+            for k in range(m.dim(isl.dim_type.in_) + m.dim(isl.dim_type.out))
+        ]
+        n_in = m.dim(isl.dim_type.in_)
+        candidate = (
+            m.get_tuple_name(isl.dim_type.in_), tuple(values[:n_in]),
+            m.get_tuple_name(isl.dim_type.out), tuple(values[n_in:]),
+        )  # fmt: skip
+        if best is None or (candidate[1], candidate[3]) < (best[1], best[3]):
+            best = candidate
+    assert best is not None
+    source, sink = _point_set(scop, best[0], best[1], sizes), _point_set(
+        scop, best[2], best[3], sizes
+    )
+    kind = dependences.kind_of(source, sink)
+    element = _common_element(scop, kind, source, sink)
+    return Violation(
+        kind, (best[0], best[1]), (best[2], best[3]), element, sizes, bad.loop, bad.at_once
+    )
+
+
+def _smallest(params: isl.Set) -> list[int]:
+    """The sizes with the least sum, and among those the lexicographically least."""
+    n = params.dim(isl.dim_type.param)
+    as_set = isl.Set.universe(isl.Space.set_alloc(params.get_ctx(), 0, n))
+    names = params.get_var_names(isl.dim_type.param)
+    text = f"[{', '.join(names)}] -> {{ [{' + '.join(names)}, {', '.join(names)}] }}"
+    del as_set
+    chosen = isl.Set(text).intersect_params(params).project_out(
+        isl.dim_type.param, 0, n
+    ).lexmin()
+    point = chosen.sample_point()
+    return [
+        int(point.get_coordinate_val(isl.dim_type.set, k + 1).to_python()) for k in range(n)
+    ]
+
+
+def _fixed(params: isl.Set, names: list[str], values: list[int]) -> isl.Set:
+    conditions = " and ".join(f"{n} = {v}" for n, v in zip(names, values, strict=True))
+    return isl.Set(f"[{', '.join(names)}] -> {{ : {conditions} }}")
+
+
+def _point_set(
+    scop: Scop, name: str, point: tuple[int, ...], sizes: dict[str, int]
+) -> isl.UnionSet:
+    params = ", ".join(sizes)
+    fixed = " and ".join(f"{n} = {v}" for n, v in sizes.items())
+    coordinates = ", ".join(map(str, point))
+    text = f"[{params}] -> {{ {name}[{coordinates}] : {fixed or 'true'} }}"
+    return isl.UnionSet(text)
+
+
+def _common_element(
+    scop: Scop, kind: str, source: isl.UnionSet, sink: isl.UnionSet
+) -> tuple[str, tuple[int, ...]]:
+    first = scop.reads if kind == "anti" else scop.writes
+    second = scop.reads if kind == "flow" else scop.writes
+    both = source.apply(first).intersect(sink.apply(second))
+    sets = both.get_set_list()
+    element = sets.get_at(0).lexmin().sample_point()
+    space = element.get_space()
+    coordinates = tuple(
+        int(element.get_coordinate_val(isl.dim_type.set, k).to_python())
+        for k in range(space.dim(isl.dim_type.set))
+    )
+    return sets.get_at(0).get_tuple_name(), coordinates
+
+
+@contextmanager
+def budget(scop: Scop, what: str, operations: int = BUDGET) -> Iterator[None]:
+    """Bound isl's work inside the block; beyond it, ScheduleError: what is unknown is refused."""
+    ctx = scop.context.get_ctx()
+    ctx.set_max_operations(operations)
+    ctx.reset_operations()
+    try:
+        yield
+    except isl.Error as error:
+        if ctx.last_error() == isl.error.quota:
+            raise ScheduleError(
+                f"{what} could not be decided within {operations} isl operations, "
+                "so the step is refused"
+            ) from None
+        raise ScheduleError(f"{what} could not be decided: {error}") from None
+    finally:
+        ctx.set_max_operations(0)
+        ctx.reset_operations()

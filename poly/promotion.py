@@ -1,0 +1,229 @@
+"""Promotion: what a buffer holds, and the copies that fill it and write it back.
+
+For a `Promote` node below the loops p, with statements S below it, and A_S the accesses to the
+tensor T:
+
+* footprint  ``F = { p -> T[e] : some S[x] with p(x) = p and A_S(x) = T[e] }``
+* copied in  the part of F that is read before it is written below
+* copied out the part of F that is written below, unless nothing outside reads a temporary
+
+The buffer has the size of the footprint's box, which must be constant; element e lies at
+``e mod size``, which is injective on any box of that size and needs no origin.
+The copies are extension statements ``in[p, e]`` with loops of their own over e.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import islpy as isl
+
+from poly.dependences import value_flow
+from poly.errors import ScheduleError
+from poly.scop import Scop, ScopStatement
+from poly.tree import Member, Promote
+
+#: A promoted buffer is on a thread's stack; beyond this many bytes it is refused.
+BUFFER_LIMIT = 1 << 20
+#: The longest vector, in bytes, in which copies move contiguous elements.
+VECTOR_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One extension statement: ``buffer[e mod size] = T[e]``, or back."""
+
+    name: str
+    tensor: str
+    buffer: str
+    inward: bool
+    depth: int
+    rank: int
+    sizes: tuple[int, ...]
+    extension: str
+    members: tuple[Member, ...]
+
+    @property
+    def tuple_text(self) -> str:
+        return f"{self.name}[{', '.join(f'x{k}' for k in range(self.depth + self.rank))}]"
+
+
+@dataclass(frozen=True)
+class PromotionPlan:
+    """Box sizes of the buffer, by tensor dimension, and its copies."""
+
+    sizes: tuple[int, ...]
+    copy_in: Copy | None
+    copy_out: Copy | None
+
+
+def plan_promotion(
+    node: Promote, scop: Scop, outer: list[Member], statements: tuple[str, ...]
+) -> PromotionPlan:
+    """What the promotion of `node`, below the loops `outer`, copies.
+
+    Raises
+    ------
+    ScheduleError : the tensor is not accessed below, or not in a place that is affine, or its
+        footprint is not bounded by a constant, or the buffer is too large.
+    """
+    tensor = scop.program.tensors[node.tensor]
+    below = [scop.statement(name) for name in statements]
+    for s in below:
+        if any(m.get_tuple_name(isl.dim_type.out) == node.tensor for m in s.may_reads):
+            raise ScheduleError(
+                f"{node.tensor} cannot be promoted: {s.name} reads it at a place that depends on data"
+            )
+    reads = _prefix_relation(below, outer, [(s, m) for s in below for m in s.reads], node.tensor)
+    writes = _prefix_relation(below, outer, [(s, s.write) for s in below], node.tensor)
+    footprint = writes if reads is None else reads if writes is None else reads.union(writes)
+    if footprint is None:
+        names = ", ".join(statements)
+        raise ScheduleError(f"{node.tensor} is not accessed by {names}; nothing to promote")
+    footprint = footprint.intersect_params(scop.context).coalesce()
+    sizes = tuple(_extent(footprint, k, node.tensor) for k in range(tensor.rank))
+    count = tensor.dtype.bytes
+    for s in sizes:
+        count *= s
+    if count > BUFFER_LIMIT:
+        raise ScheduleError(
+            f"the part of {node.tensor} to promote takes {count} bytes, over {BUFFER_LIMIT}; "
+            "promote below an inner loop or use smaller tiles"
+        )
+    inward, outward = reads, writes
+    if writes is not None:
+        inward = _exposed(scop, node.tensor, outer, statements)
+        if node.tensor in {t.name for t in scop.program.temps} and not _read_outside(
+            scop, node.tensor, outer, statements
+        ):
+            outward = None
+    return PromotionPlan(
+        sizes,
+        _copy(node, scop, inward, True, len(outer), sizes),
+        _copy(node, scop, outward, False, len(outer), sizes),
+    )
+
+
+def _prefix_map(s: ScopStatement, outer: list[Member]) -> isl.Map:
+    """``{ S[x] -> [p] }`` on the domain of S."""
+    domain = isl.UnionSet.from_set(s.domain)
+    if not outer:
+        target = isl.Set("{ [] }")
+        return isl.Map.from_domain_and_range(s.domain, target)
+    mupa: isl.MultiUnionPwAff | None = None
+    for m in outer:
+        f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule.intersect_domain_union_set(domain))
+        mupa = f if mupa is None else mupa.flat_range_product(f)
+    maps = isl.UnionMap.from_multi_union_pw_aff(mupa).get_map_list()
+    return maps.get_at(0)
+
+
+def _prefix_relation(
+    below: list[ScopStatement],
+    outer: list[Member],
+    accesses: list[tuple[ScopStatement, isl.Map]],
+    tensor: str,
+) -> isl.Map | None:
+    """``{ [p] -> T[e] }`` over the given accesses to the tensor, or None if there are none."""
+    result: isl.Map | None = None
+    for s, access in accesses:
+        if access.get_tuple_name(isl.dim_type.out) != tensor:
+            continue
+        one = _prefix_map(s, outer).reverse().apply_range(access)
+        result = one if result is None else result.union(one)
+    return result
+
+
+def _extent(footprint: isl.Map, dim: int, tensor: str) -> int:
+    """The constant that bounds the extent of dimension `dim` over all prefixes."""
+    low, high = footprint.dim_min(dim), footprint.dim_max(dim)
+    extent = high.sub(low).max_val()
+    if not extent.is_int():
+        raise ScheduleError(
+            f"{tensor} cannot be promoted here: its footprint has no constant bound in "
+            f"dimension {dim}; tile the loops that it depends on first"
+        )
+    return int(extent.to_python()) + 1
+
+
+def _inside(scop: Scop, outer: list[Member], statements: tuple[str, ...]) -> isl.UnionMap:
+    """Pairs of instances below the node with the same prefix."""
+    maps = [_prefix_map(scop.statement(s), outer) for s in statements]
+    union = isl.UnionMap.from_map(maps[0])
+    for m in maps[1:]:
+        union = union.union(isl.UnionMap.from_map(m))
+    return union.apply_range(union.reverse())
+
+
+def _exposed(
+    scop: Scop, tensor: str, outer: list[Member], statements: tuple[str, ...]
+) -> isl.Map | None:
+    """``{ [p] -> T[e] }``: elements read below whose value was not written in the same prefix."""
+    flow, _ = value_flow(scop)
+    fed = flow.intersect(_inside(scop, outer, statements))
+    result: isl.Map | None = None
+    for name in statements:
+        s = scop.statement(name)
+        for access in s.reads:
+            if access.get_tuple_name(isl.dim_type.out) != tensor:
+                continue
+            served = fed.range().extract_set(s.domain.get_space())
+            rest = access.subtract_domain(served)
+            if rest.is_empty():
+                continue
+            one = _prefix_map(s, outer).reverse().apply_range(rest)
+            result = one if result is None else result.union(one)
+    return result
+
+
+def _read_outside(
+    scop: Scop, tensor: str, outer: list[Member], statements: tuple[str, ...]
+) -> bool:
+    """Whether a value written below is read in another prefix or by another statement."""
+    flow, _ = value_flow(scop)
+    own = isl.UnionSet.empty(scop.context.get_space())
+    for name in statements:
+        s = scop.statement(name)
+        if s.write.get_tuple_name(isl.dim_type.out) == tensor:
+            own = own.union(isl.UnionSet.from_set(s.domain))
+    leaving = flow.intersect_domain(own).subtract(_inside(scop, outer, statements))
+    return not leaving.is_empty()
+
+
+def _copy(
+    node: Promote, scop: Scop, elements: isl.Map | None, inward: bool, depth: int,
+    sizes: tuple[int, ...],
+) -> Copy | None:  # fmt: skip
+    if elements is None:
+        return None
+    elements = elements.intersect_params(scop.context).coalesce()
+    rank = len(sizes)
+    name = f"{node.buffer}_{'in' if inward else 'out'}"
+    p = [f"p{k}" for k in range(depth)]
+    e = [f"e{k}" for k in range(rank)]
+    params = ", ".join(elements.get_var_names(isl.dim_type.param))
+    pair = isl.Map(
+        f"[{params}] -> {{ [[{', '.join(p)}] -> {node.tensor}[{', '.join(e)}]]"
+        f" -> {name}[{', '.join(p + e)}] }}"
+    )
+    # { [p] -> T[e] }  becomes  { [p] -> name[p, e] }
+    extension = elements.domain_map().reverse().apply_range(pair)
+    instance = f"{name}[{', '.join(p + e)}]"
+
+    def member(loop: str, value: str, mark: str) -> Member:
+        return Member(loop, isl.UnionPwAff(f"[{params}] -> {{ {instance} -> [({value})] }}"), mark)
+
+    mark = "unroll" if node.scope == "register" else "seq"
+    dtype = scop.program.tensors[node.tensor].dtype
+    lanes = VECTOR_BYTES // dtype.bytes
+    members: list[Member] = []
+    for k in node.order:
+        loop = f"{node.buffer}_e{k}"
+        if k == node.order[-1] and k == rank - 1 and sizes[k] % lanes == 0 and dtype.bits >= 32:
+            members.append(member(f"{loop}_o", f"floor(e{k}/{lanes})", mark))
+            members.append(member(f"{loop}_i", f"e{k} mod {lanes}", "vector"))
+        else:
+            members.append(member(loop, f"e{k}", mark))
+    return Copy(
+        name, node.tensor, node.buffer, inward, depth, rank, sizes, str(extension), tuple(members)
+    )

@@ -1,0 +1,203 @@
+"""Schedules: an execution order of a program, and the checked steps that made it.
+
+A `Schedule` is immutable.  Every primitive returns a new one, after checking the whole new tree
+against the exact dependences; an illegal step raises `IllegalScheduleError` with two instances
+that would swap, and what cannot be decided is refused.
+
+>>> s = Schedule.of(program)
+>>> s = s.tile("C", ["i", "j", "k"], [32, 32, 32]).parallelize("C", "i_o")
+>>> print(s)                         # a script that parses back
+tile C: i, j, k by 32, 32, 32
+parallelize C: i_o
+>>> Schedule.of(other).replay(str(s))
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from poly.dependences import Dependences, compute_dependences
+from poly.errors import ScheduleError
+from poly.legality import budget, check_tree
+from poly.program import Program
+from poly.scop import Scop, build_scop
+from poly.script import parse_script
+from poly.transforms import PRIMITIVES, Step, fuse_early
+from poly.tree import Node, loops_of, show_tree
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """A legal execution order: scop, dependences, tree, and the steps that led to it."""
+
+    scop: Scop
+    dependences: Dependences
+    tree: Node
+    steps: tuple[Step, ...] = ()
+
+    @staticmethod
+    def of(program: Program, exact: bool = False) -> Schedule:
+        """The order in which the program is written.
+
+        exact : keep the written order of reductions, so that floats equal the reference bit
+        for bit; otherwise the updates of a reduction may run in any (fixed) order.
+        """
+        scop = build_scop(program)
+        with budget(scop, "dependence analysis"):
+            dependences = compute_dependences(scop, exact)
+        return Schedule(scop, dependences, scop.initial_tree)
+
+    @property
+    def program(self) -> Program:
+        return self.scop.program
+
+    @property
+    def exact(self) -> bool:
+        """Whether reductions keep the written order."""
+        return self.dependences.exact
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        return tuple(s.name for s in self.scop.statements)
+
+    def loops(self, statement: str) -> tuple[str, ...]:
+        """Names of the loops around a statement, outermost first."""
+        self._known(statement)
+        return tuple(m.name for m in loops_of(self.tree, statement))
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.steps))
+
+    @cached_property
+    def show(self) -> str:
+        """The tree as indented text."""
+        return show_tree(self.tree)
+
+    @cached_property
+    def digest(self) -> str:
+        """A content hash of program, mode and steps; it stands in the generated code."""
+        text = f"{self.program.digest}\n{self.exact}\n{self}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    # --- primitives ----------------------------------------------------------------------
+
+    def tile(
+        self, statement: str, loops: Seq[str], sizes: Seq[int], names: Seq[str] = ()
+    ) -> Schedule:
+        """Run neighbouring loops tile by tile.
+
+        ``for i, for j: S``  with sizes 4, 8 becomes
+        ``for i_o, for j_o, for i_i in 4, for j_i in 8: S``.
+        `names`: the new loops' names, all outer ones first.
+        """
+        return self.apply(
+            Step("tile", (statement,), tuple(loops), tuple(sizes), words=tuple(names))
+        )
+
+    def split(self, statement: str, loop: str, factor: int, names: Seq[str] = ()) -> Schedule:
+        """One loop becomes two, in the same order: ``for i`` -> ``for i_o, for i_i in factor``."""
+        return self.apply(Step("split", (statement,), (loop,), (factor,), words=tuple(names)))
+
+    def interchange(self, statement: str, a: str, b: str) -> Schedule:
+        """Swap two loops of a nest: ``for i, for j`` -> ``for j, for i``."""
+        return self.apply(Step("interchange", (statement,), (a, b)))
+
+    def reorder(self, statement: str, loops: Seq[str]) -> Schedule:
+        """Put loops of a nest in this order, at the places they now take together."""
+        return self.apply(Step("reorder", (statement,), tuple(loops)))
+
+    def fuse(self, first: str, second: str, loops: Seq[str]) -> Schedule:
+        """Share the outermost loops of two nests that run one after the other.
+
+        ``for i: S;  for j: T`` with loops ``i`` becomes ``for i: {S; T}`` (i-th with i-th).
+        """
+        return self.apply(Step("fuse", (first, second), tuple(loops)))
+
+    def distribute(self, statement: str, loop: str) -> Schedule:
+        """The inverse of `fuse`: ``for i: {S; T}`` becomes ``for i: S;  for i: T``."""
+        return self.apply(Step("distribute", (statement,), (loop,)))
+
+    def skew(self, statement: str, loop: str, by: str, factor: int = 1) -> Schedule:
+        """Run `loop` at ``loop + factor * by``; makes stencils tileable."""
+        return self.apply(Step("skew", (statement,), (loop, by), (factor,)))
+
+    def shift(self, statement: str, loop: str, amount: int) -> Schedule:
+        """Run one statement `amount` iterations of a shared loop later."""
+        return self.apply(Step("shift", (statement,), (loop,), (amount,)))
+
+    def reverse(self, statement: str, loop: str) -> Schedule:
+        """Run a loop backwards."""
+        return self.apply(Step("reverse", (statement,), (loop,)))
+
+    def parallelize(self, statement: str, loop: str) -> Schedule:
+        """Run the iterations of a loop on several threads."""
+        return self.apply(Step("parallelize", (statement,), (loop,)))
+
+    def vectorize(self, statement: str, loop: str, width: int = 0) -> Schedule:
+        """Run an innermost loop in vector lanes; with `width`, after splitting it by that."""
+        return self.apply(Step("vectorize", (statement,), (loop,), (width,) if width else ()))
+
+    def unroll(self, statement: str, loop: str, factor: int = 0) -> Schedule:
+        """Write out the iterations of a loop; with `factor`, after splitting it by that."""
+        return self.apply(Step("unroll", (statement,), (loop,), (factor,) if factor else ()))
+
+    def isolate(self, statement: str, loop: str) -> Schedule:
+        """Generate full tiles apart from partial ones, up to this tile loop; changes no order."""
+        return self.apply(Step("isolate", (statement,), (loop,)))
+
+    # --- steps as data -------------------------------------------------------------------
+
+    def apply(self, step: Step) -> Schedule:
+        """One step, checked.
+
+        Raises
+        ------
+        ScheduleError : the step makes no sense here, or its legality could not be decided.
+        IllegalScheduleError : it would break a dependence.
+        """
+        if step.primitive not in PRIMITIVES:
+            raise ScheduleError(
+                f"there is no primitive {step.primitive!r}; there are {', '.join(PRIMITIVES)}"
+            )
+        for name in step.statements:
+            self._known(name)
+        if not step.statements:
+            raise ScheduleError(f"{step.primitive} needs a statement, as in `tile C: i by 8`")
+        with budget(self.scop, str(step)):
+            tree = PRIMITIVES[step.primitive](self.tree, self.scop, step)
+        if step.primitive == "isolate":
+            return replace(self, tree=tree, steps=(*self.steps, step))
+        violation = check_tree(tree, self.scop, self.dependences)
+        if violation is not None and step.primitive == "fuse":
+            # What runs between the two may allow the early place where it forbids the late one.
+            early = fuse_early(self.tree, self.scop, step)
+            if check_tree(early, self.scop, self.dependences) is None:
+                tree, violation = early, None
+        if violation is not None:
+            raise violation.error(str(step))
+        return replace(self, tree=tree, steps=(*self.steps, step))
+
+    def replay(self, script: str) -> Schedule:
+        """Apply the steps of a script, in order.
+
+        Raises
+        ------
+        ScheduleError : with the number and text of the line that no longer applies.
+        """
+        schedule = self
+        for number, step in parse_script(script):
+            try:
+                schedule = schedule.apply(step)
+            except ScheduleError as error:
+                error.add_note(f"at line {number} of the script: {step}")
+                raise
+        return schedule
+
+    def _known(self, statement: str) -> None:
+        if statement not in self.scop.by_name:
+            raise ScheduleError(
+                f"there is no statement {statement}; there are {', '.join(self.statements)}"
+            )

@@ -1,0 +1,244 @@
+"""Schedule trees as frozen values, with named loops.
+
+A tree orders statement instances.  Its nodes:
+
+* ``Band``: a perfect nest of loops, outermost first.  Each `Member` has a name and a piecewise
+  affine function of every statement instance below it; instances run by increasing value.
+* ``Sequence``: children run one after the other; a `Filter` says which statements are in which.
+* ``Promote``: below it, accesses to one tensor go to a small buffer (registers or local memory)
+  that is filled on entry and written back on exit.
+* ``Leaf``: nothing more to order.
+
+isl's own trees are mutable handles without names for loops; these are plain values, and
+`to_isl` gives the isl tree (Verdoolaege et al., "Schedule Trees", IMPACT 2014) when one is
+needed: to print it, or to generate code from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence as Seq
+from dataclasses import dataclass, replace
+
+import islpy as isl
+
+#: What a loop becomes.  ``vector``: its instances run in lanes; ``parallel``: on threads.
+MARKS = ("seq", "parallel", "vector", "unroll")
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One loop of a band: ``{ S[i,j] -> [(i)]; T[i] -> [(i)] }``.
+
+    With `isolate`, code is generated separately for the values of this and the outer members of
+    its band at which the loops below are full (no partial tile), so that these have constant bounds.
+    """
+
+    name: str
+    schedule: isl.UnionPwAff
+    mark: str = "seq"
+    isolate: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Member)
+            and (self.name, self.mark, self.isolate) == (other.name, other.mark, other.isolate)
+            and self.schedule.plain_is_equal(other.schedule)
+        )
+
+
+class Node:
+    """Base of the tree's nodes."""
+
+
+@dataclass(frozen=True)
+class Leaf(Node):
+    pass
+
+
+@dataclass(frozen=True)
+class Band(Node):
+    members: tuple[Member, ...]
+    child: Node
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(m.name for m in self.members)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """One child of a sequence: the statements that it holds, by name."""
+
+    statements: tuple[str, ...]
+    child: Node
+
+
+@dataclass(frozen=True)
+class Sequence(Node):
+    children: tuple[Filter, ...]
+
+
+@dataclass(frozen=True)
+class Promote(Node):
+    """Accesses to `tensor` below go to `buffer`, which holds what one iteration above touches.
+
+    scope : ``register`` (fully unrolled, becomes variables) or ``local`` (an array of the thread).
+    order : the tensor's dimensions, outermost first, as they are laid out in the buffer.
+    """
+
+    tensor: str
+    buffer: str
+    scope: str
+    order: tuple[int, ...]
+    child: Node
+
+
+_LEAF = Leaf()
+
+
+def leaf() -> Leaf:
+    return _LEAF
+
+
+def band(members: Seq[Member], child: Node) -> Node:
+    """A band in normal form: no empty bands, no band directly below a band."""
+    if not members:
+        return child
+    if isinstance(child, Band):
+        return Band((*members, *child.members), child.child)
+    return Band(tuple(members), child)
+
+
+def sequence(children: Seq[Filter]) -> Node:
+    """A sequence in normal form: no single children, no sequence directly below a sequence."""
+    flat: list[Filter] = []
+    for f in children:
+        if isinstance(f.child, Sequence):
+            flat += f.child.children
+        else:
+            flat.append(f)
+    return flat[0].child if len(flat) == 1 else Sequence(tuple(flat))
+
+
+def band_of(statement: str, loops: Seq[str], domain: isl.Set, child: Node) -> Node:
+    """The band that runs one statement in lexicographic order of its own dimensions."""
+    params = ", ".join(domain.get_var_names(isl.dim_type.param))
+    dims = ", ".join(loops)
+    members = [
+        Member(name, isl.UnionPwAff(f"[{params}] -> {{ {statement}[{dims}] -> [({name})] }}"))
+        for name in loops
+    ]
+    return band(members, child)
+
+
+def constant(domain: isl.UnionSet, value: int = 0) -> isl.UnionPwAff:
+    """The function that is `value` on every instance of `domain`."""
+    return isl.UnionPwAff.val_on_domain(domain, isl.Val(value))
+
+
+# --- walking and rebuilding ---------------------------------------------------------------
+
+
+def child_nodes(node: Node) -> tuple[Node, ...]:
+    if isinstance(node, (Band, Promote)):
+        return (node.child,)
+    if isinstance(node, Sequence):
+        return tuple(f.child for f in node.children)
+    return ()
+
+
+def walk_tree(node: Node) -> Iterator[Node]:
+    """The node and everything below, outermost first."""
+    yield node
+    for child in child_nodes(node):
+        yield from walk_tree(child)
+
+
+def rebuild(node: Node, fn: Callable[[Node], Node]) -> Node:
+    """Rebuild in normal form bottom-up, applying `fn` to every node."""
+    if isinstance(node, Band):
+        node = band(node.members, rebuild(node.child, fn))
+    elif isinstance(node, Promote):
+        node = replace(node, child=rebuild(node.child, fn))
+    elif isinstance(node, Sequence):
+        node = sequence([replace(f, child=rebuild(f.child, fn)) for f in node.children])
+    return fn(node)
+
+
+def path_to(root: Node, statement: str) -> list[Node]:
+    """The nodes from the root down to the leaf that runs `statement`."""
+    path: list[Node] = []
+    node = root
+    while True:
+        path.append(node)
+        if isinstance(node, (Band, Promote)):
+            node = node.child
+        elif isinstance(node, Sequence):
+            node = next(f.child for f in node.children if statement in f.statements)
+        else:
+            return path
+
+
+def loops_of(root: Node, statement: str) -> tuple[Member, ...]:
+    """The loops around `statement`, outermost first."""
+    return tuple(m for n in path_to(root, statement) if isinstance(n, Band) for m in n.members)
+
+
+def replace_node(root: Node, old: Node, new: Node) -> Node:
+    """The tree with the node `old` (by identity) replaced, in normal form above it."""
+    if root is old:
+        return new
+    if isinstance(root, Band):
+        return band(root.members, replace_node(root.child, old, new))
+    if isinstance(root, Promote):
+        return replace(root, child=replace_node(root.child, old, new))
+    if isinstance(root, Sequence):
+        return sequence(
+            [replace(f, child=replace_node(f.child, old, new)) for f in root.children]
+        )
+    return root
+
+
+def statements_below(root: Node, node: Node, all_statements: Seq[str]) -> tuple[str, ...]:
+    """Names of the statements that `node` orders."""
+    if root is node:
+        return tuple(all_statements)
+    if isinstance(root, (Band, Promote)):
+        return statements_below(root.child, node, all_statements)
+    if isinstance(root, Sequence):
+        for f in root.children:
+            found = statements_below(f.child, node, f.statements)
+            if found:
+                return found
+    return ()
+
+
+# --- text ---------------------------------------------------------------------------------
+
+
+def show_tree(node: Node, indent: str = "") -> str:
+    """The tree as indented text, a line a node."""
+    return "\n".join(_lines(node, indent))
+
+
+def _lines(node: Node, indent: str) -> Iterator[str]:
+    if isinstance(node, Band):
+        for m in node.members:
+            mark = "" if m.mark == "seq" else f"  [{m.mark}]"
+            yield f"{indent}for {m.name}{mark}: {_short(m.schedule)}"
+            indent += "  "
+        yield from _lines(node.child, indent)
+    elif isinstance(node, Promote):
+        yield f"{indent}promote {node.tensor} to {node.scope} {node.buffer}"
+        yield from _lines(node.child, indent + "  ")
+    elif isinstance(node, Sequence):
+        for f in node.children:
+            yield f"{indent}- {', '.join(f.statements)}"
+            yield from _lines(f.child, indent + "  ")
+
+
+def _short(schedule: isl.UnionPwAff) -> str:
+    """``S[i, j] -> i`` without parameters and domain conditions."""
+    text = str(schedule)
+    text = text[text.index("{") + 1 : text.rindex("}")].strip()
+    return "; ".join(sorted(part.split(" : ")[0].strip() for part in text.split("; ")))
