@@ -67,6 +67,27 @@ def bind(program: Program, shapes: Mapping[str, Shape], given: Mapping[str, Any]
     return Binding({name: env[name] for name in program.sizes}, found)
 
 
+def undetermined(program: Program) -> tuple[str, ...]:
+    """The sizes that no input's shape determines, which a call must give by name."""
+    known: set[str] = set()
+    extents = [e for t in program.inputs for e in t.shape]
+    progress = True
+    while progress:
+        progress = False
+        for extent in extents:
+            unknown = [s for s in sizes_of(extent) if s not in known]
+            if len(unknown) == 1 and _is_affine(extent):
+                known.add(unknown[0])
+                progress = True
+    return tuple(s for s in program.sizes if s not in known)
+
+
+def _is_affine(expr: Expr) -> bool:
+    ones = dict.fromkeys(sizes_of(expr), 1)
+    unknown = [name for name in ones if (_linear(expr, name, ones) or (0, 0))[0] != 0]
+    return len(unknown) == len(ones)
+
+
 def shape_of(tensor: Tensor, sizes: Mapping[str, int]) -> Shape:
     """The concrete shape of a tensor.
 
