@@ -103,9 +103,7 @@ def domain_set(program: Program, statement: Statement) -> isl.Set:
 
 def init_domain_set(program: Program, statement: Statement) -> isl.Set:
     """``{ S_init[i, j] : ranges and guards of the free indices }``."""
-    return _domain(
-        program, statement, init_name(statement), statement.free, statement.free_guards
-    )
+    return _domain(program, statement, init_name(statement), statement.free, statement.free_guards)
 
 
 def _domain(
@@ -138,11 +136,7 @@ def access_map(
     places = [isl_expr(i) for i in access.indices]
     if any(p is None for p in places):
         return None
-    outs = ", ".join(f"y{n}" for n in range(len(places)))
-    equal = " and ".join(f"y{n} = {p}" for n, p in enumerate(places)) or "true"
     name = domain.get_tuple_name()
-    text = (
-        f"{parameters(program)} {{ {name}[{', '.join(indices)}] -> "
-        f"{access.tensor}[{outs}] : {equal} }}"
-    )
+    outs = ", ".join(map(str, places))
+    text = f"{parameters(program)} {{ {name}[{', '.join(indices)}] -> {access.tensor}[{outs}] }}"
     return isl.Map(text).intersect_domain(domain).coalesce()

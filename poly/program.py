@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from poly.dtypes import DType, dtype_of
+from poly.dtypes import DTYPES, DType, dtype_of
 from poly.errors import ProgramError, Span
 from poly.expr import (
     FUNCTIONS,
@@ -41,10 +41,15 @@ from poly.expr import (
 
 UPDATE_OPS = ("=", "+=", "*=", "max=", "min=")
 
-#: Words that name no tensor, index or size: words of the language and of isl's notation.
+#: Words that name no tensor, index or size: words of the language …
 RESERVED = frozenset(FUNCTIONS) | frozenset(
-    "def where in and or not true false inf nan mod floord ceild exists implies infty rat "
-    "for if else".split()
+    "def where in and or not true false inf nan for if else".split()
+)
+
+#: … and of isl's notation, which isl knows in any case: ``Min`` is no name either.
+ISL_WORDS = frozenset(
+    "exists and or implies not infty infinity nan min max rat true false "
+    "ceild floord mod ceil floor".split()
 )
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -182,22 +187,31 @@ class Program:
     def __str__(self) -> str:
         ins = ", ".join(map(str, self.inputs))
         outs = ", ".join(map(str, self.outputs))
+        # Sizes are declared by the shapes in which they appear, unless that is not all of them.
+        shown = dict.fromkeys(
+            n
+            for t in (*self.inputs, *self.outputs, *self.temps)
+            for e in t.shape
+            for n in sizes_of(e)
+        )
+        sizes = "" if tuple(shown) == self.sizes else f"[{', '.join(self.sizes)}]"
         where = " where " + ", ".join(map(str, self.constraints)) if self.constraints else ""
-        lines = [f"def {self.name}({ins}) -> ({outs}){where} {{"]
-        # A temporary is declared by its first assignment; `fk` keeps its type in the text.
-        declared = {t.name for t in self.temps}
-        for s in self.statements:
-            prefix = ""
-            if s.target.tensor in declared:
-                declared.discard(s.target.tensor)
-                prefix = f"{self.tensors[s.target.tensor]}\n    "
-            lines.append(f"    {prefix}{s}")
+        lines = [f"def {self.name}{sizes}({ins}) -> ({outs}){where} {{"]
+        lines += [f"    {t}" for t in self.temps]
+        for n, s in enumerate(self.statements):
+            label = "" if s.name == default_name(n) else f"{s.name}: "
+            lines.append(f"    {label}{s}")
         return "\n".join([*lines, "}"])
 
     @property
     def digest(self) -> str:
         """A content hash of the meaning (the name takes no part)."""
         return hashlib.sha256(str(replace(self, name="f")).encode()).hexdigest()[:16]
+
+
+def default_name(position: int) -> str:
+    """The name of a statement without a label: S0, S1, … by position."""
+    return f"S{position}"
 
 
 def specialise(program: Program, sizes: Mapping[str, int]) -> Program:
@@ -355,5 +369,5 @@ def _check_over_sizes(expr: Expr, program: Program, where: str) -> None:
 def _check_identifier(name: str, what: str) -> None:
     if not _IDENTIFIER.match(name):
         raise ProgramError(f"{name!r} is no name for a {what}: letters, digits and _ only")
-    if name in RESERVED:
+    if name in RESERVED or name in DTYPES or name.lower() in ISL_WORDS:
         raise ProgramError(f"{name!r} is a word of the language and cannot name a {what}")
