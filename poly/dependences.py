@@ -22,7 +22,7 @@ from functools import cached_property
 import islpy as isl
 
 from poly.scop import Scop, ScopStatement
-from poly.tree import Band, Node, Sequence, child_nodes
+from poly.tree import Band, Node, Sequence, child_nodes, joint
 
 KINDS = ("flow", "anti", "output", "reduction")
 
@@ -137,10 +137,7 @@ def time_map(root: Node, statements: dict[str, ScopStatement]) -> isl.UnionMap:
 def _multi(functions: list[isl.UnionPwAff], domain: isl.UnionSet) -> isl.UnionMap:
     if not functions:
         return isl.UnionMap.from_domain_and_range(domain, isl.UnionSet("{ [] }"))
-    mupa = isl.MultiUnionPwAff.from_union_pw_aff(functions[0])
-    for f in functions[1:]:
-        mupa = mupa.flat_range_product(isl.MultiUnionPwAff.from_union_pw_aff(f))
-    return isl.UnionMap.from_multi_union_pw_aff(mupa)
+    return isl.UnionMap.from_multi_union_pw_aff(joint(functions))
 
 
 def _time_depth(node: Node) -> int:

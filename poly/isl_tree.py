@@ -12,9 +12,22 @@ from dataclasses import dataclass, field
 import islpy as isl
 
 from poly.errors import ScheduleError
-from poly.promotion import Copy, plan_promotion
+from poly.promotion import Copy, PromotionPlan, plan_promotion
 from poly.scop import Scop
-from poly.tree import Band, Filter, Leaf, Member, Node, Promote, Sequence, band, leaf, sequence
+from poly.tree import (
+    Band,
+    Filter,
+    Leaf,
+    Member,
+    Node,
+    Promote,
+    Sequence,
+    band,
+    joint,
+    leaf,
+    loops_of,
+    sequence,
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +44,7 @@ class IslTree:
 
     schedule: isl.Schedule | None = None
     bands: list[IslBand] = field(default_factory=list)
-    promotes: list[Promote] = field(default_factory=list)
+    promotes: list[tuple[Promote, PromotionPlan]] = field(default_factory=list)
     copies: dict[str, Copy] = field(default_factory=dict)
 
 
@@ -69,19 +82,15 @@ def _node(
     number = len(out.bands)
     out.bands.append(IslBand(len(outer), here))
     child = _node(below, scop, [*outer, *here], statements, out)
-    functions = ", ".join(str(_with_domain(m, scop, statements)) for m in here)
+    functions = joint([m.schedule for m in here])
     options = ""
     if here[-1].isolate:
-        isolated = _full_tiles(scop, outer, here, node.members[cut:], statements)
+        isolated = _full_tiles(scop, outer, here, below, statements)
         if isolated is not None:
             options = f', options: "{isolated}"'
-    text = f'{{ schedule: "[{functions}]"{options}'
+    text = f'{{ schedule: "{functions}"{options}'
     text += f", child: {child} }}" if child else " }"
     return f'{{ mark: "band:{number}", child: {text} }}'
-
-
-def _with_domain(m: Member, scop: Scop, statements: tuple[str, ...]) -> isl.UnionPwAff:
-    return m.schedule
 
 
 def _filter(scop: Scop, f: Filter) -> str:
@@ -96,8 +105,8 @@ def _promote(
     node: Promote, scop: Scop, outer: list[Member], statements: tuple[str, ...], out: IslTree
 ) -> str:
     number = len(out.promotes)
-    out.promotes.append(node)
     plan = plan_promotion(node, scop, outer, statements)
+    out.promotes.append((node, plan))
     inner = _node(node.child, scop, outer, statements, out)
     child = f", child: {inner}" if inner else ""
     children: list[str] = []
@@ -108,8 +117,8 @@ def _promote(
         extensions.append(str(c.extension))
         at = len(out.bands)
         out.bands.append(IslBand(len(outer), c.members))
-        functions = ", ".join(str(m.schedule) for m in c.members)
-        text = f'{{ mark: "band:{at}", child: {{ schedule: "[{functions}]" }} }}'
+        functions = joint([m.schedule for m in c.members])
+        text = f'{{ mark: "band:{at}", child: {{ schedule: "{functions}" }} }}'
         children.append(f'{{ filter: "{{ {c.tuple_text} }}", child: {text} }}')
 
     if plan.copy_in is not None:
@@ -131,72 +140,55 @@ def _full_tiles(
     scop: Scop,
     outer: list[Member],
     here: tuple[Member, ...],
-    inner: tuple[Member, ...],
+    below: Node,
     statements: tuple[str, ...],
-) -> isl.UnionMap | None:
-    """``{ isolate[[outer] -> [here]] }``: where every point of the box of `inner` has an instance.
+) -> isl.UnionSet | None:
+    """``{ isolate[[outer] -> [here]] }``: where no lane and no unrolled iteration is missing.
 
-    The box is what the inner loops take over all tiles; loops without a constant range are left
-    out.  A tile is full if no point of its box is missing: box(o, h) minus the image of the
-    domain, projected, and complemented.
+    For each statement below, the box is what its vector and unrolled loops take over all tiles.
+    A tile is full if no point of the box is missing: the complement of box(o, h) minus the image
+    of the domain, projected on (o, h).
     """
-    names = set(statements)
-    image: isl.Set | None = None
-    for s in scop.statements:
-        if s.name not in names:
+    full: isl.Set | None = None
+    start = len(outer) + len(here)
+    for name in statements:
+        inner = [m for m in loops_of(below, name) if m.mark in ("vector", "unroll")]
+        image = _times([*outer, *here, *inner], scop.statement(name).domain)
+        if image is None or not inner:
             continue
-        members = [*outer, *here, *inner]
-        times = _times(members, s.domain)
-        if times is None:
-            continue
-        image = times if image is None else image.intersect(times)
-    if image is None:
-        return None
-    image = image.intersect_params(scop.context)
-    n_outer, n_here = len(outer), len(here)
-    start = n_outer + n_here
-    bounded: list[tuple[int, int, int]] = []
-    for k in range(len(inner)):
-        low = image.dim_min_val(start + k)
-        high = image.dim_max_val(start + k)
-        if low.is_int() and high.is_int():
-            bounded.append((k, low.to_python(), high.to_python()))
-    dropped = [k for k in range(len(inner)) if k not in {b[0] for b in bounded}]
-    for k in reversed(dropped):
-        image = image.project_out(isl.dim_type.set, start + k, 1)
-    tiles = image.project_out(isl.dim_type.set, start, len(bounded))
-    box = tiles.add_dims(isl.dim_type.set, len(bounded))
-    for position, (_, low, high) in enumerate(bounded):
-        box = box.lower_bound_val(isl.dim_type.set, start + position, isl.Val(low))
-        box = box.upper_bound_val(isl.dim_type.set, start + position, isl.Val(high))
-    partial = box.subtract(image).project_out(isl.dim_type.set, start, len(bounded))
-    full = tiles.subtract(partial).coalesce()
-    if full.is_empty() or not bounded:
+        image = image.intersect_params(scop.context)
+        tiles = image.project_out(isl.dim_type.set, start, len(inner))
+        box = tiles.add_dims(isl.dim_type.set, len(inner))
+        for k in range(len(inner)):
+            low, high = image.dim_min_val(start + k), image.dim_max_val(start + k)
+            if low.is_int() and high.is_int():
+                box = box.lower_bound_val(isl.dim_type.set, start + k, low)
+                box = box.upper_bound_val(isl.dim_type.set, start + k, high)
+            else:
+                image = image.drop_constraints_involving_dims(isl.dim_type.set, start + k, 1)
+        partial = box.subtract(image).project_out(isl.dim_type.set, start, len(inner))
+        own = tiles.subtract(partial).coalesce()
+        full = own if full is None else full.intersect(own).coalesce()
+    if full is None or full.is_empty():
         return None
     # As isl wants it: the outer dimensions are the domain of a wrapped map.
     params = ", ".join(full.get_var_names(isl.dim_type.param))
-    o = ", ".join(f"o{k}" for k in range(n_outer))
-    h = ", ".join(f"h{k}" for k in range(n_here))
+    o = ", ".join(f"o{k}" for k in range(len(outer)))
+    h = ", ".join(f"h{k}" for k in range(len(here)))
     flat = ", ".join(x for x in (o, h) if x)
-    wrap = isl.Map(f"[{params}] -> {{ [{flat}] -> [[{o}] -> [{h}]] }}")
-    wrapped = full.apply(wrap).set_tuple_name("isolate")
-    return isl.UnionSet.from_set(wrapped)
+    wrap = isl.Map(f"[{params}] -> {{ [{flat}] -> isolate[[{o}] -> [{h}]] }}")
+    return isl.UnionSet.from_set(full.apply(wrap))
 
 
 def _times(members: list[Member], domain: isl.Set) -> isl.Set | None:
     """The values of the members' functions over one statement's domain."""
-    result: isl.Set | None = None
-    union = isl.UnionSet.from_set(domain)
-    mupa: isl.MultiUnionPwAff | None = None
-    for m in members:
-        one = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule.intersect_domain_union_set(union))
-        mupa = one if mupa is None else mupa.flat_range_product(one)
-    if mupa is None:
+    if not members:
         return None
+    union = isl.UnionSet.from_set(domain)
+    mupa = joint([m.schedule.intersect_domain_union_set(union) for m in members])
     image = union.apply(isl.UnionMap.from_multi_union_pw_aff(mupa))
     sets = image.get_set_list()
-    result = sets.get_at(0) if sets.n_set() else None
-    return result
+    return sets.get_at(0) if sets.n_set() else None
 
 
 def from_isl(node: isl.ScheduleNode, scop: Scop) -> Node:
@@ -214,14 +206,10 @@ def from_isl(node: isl.ScheduleNode, scop: Scop) -> Node:
         return _rename(from_isl(node.child(0), scop), scop, ())
     if kind == types.band:
         mupa = node.band_get_partial_schedule()
-        members = [
-            Member(f"?{k}", mupa.get_at(k)) for k in range(mupa.dim(isl.dim_type.out))
-        ]
+        members = [Member(f"?{k}", mupa.get_at(k)) for k in range(mupa.dim(isl.dim_type.out))]
         return band(members, from_isl(node.child(0), scop))
     if kind in (types.sequence, types.set):
-        return sequence(
-            [_filtered(node.child(k), scop) for k in range(node.n_children())]
-        )
+        return sequence([_filtered(node.child(k), scop) for k in range(node.n_children())])
     raise ScheduleError(f"an isl schedule node of type {kind} is not understood")
 
 
@@ -235,7 +223,9 @@ def _filtered(node: isl.ScheduleNode, scop: Scop) -> Filter:
 def _rename(node: Node, scop: Scop, taken: tuple[str, ...]) -> Node:
     """Name each loop after the statement dimension that it runs, made unique on its path."""
     if isinstance(node, Sequence):
-        return sequence([Filter(f.statements, _rename(f.child, scop, taken)) for f in node.children])
+        return sequence(
+            [Filter(f.statements, _rename(f.child, scop, taken)) for f in node.children]
+        )
     if not isinstance(node, Band):
         return node
     members = []

@@ -141,9 +141,7 @@ def coincident_members(tree: Node, statement: str, dependences: Dependences) -> 
             return result
 
 
-def _between(
-    pairs: isl.UnionMap, sources: tuple[str, ...], sinks: tuple[str, ...]
-) -> isl.UnionMap:
+def _between(pairs: isl.UnionMap, sources: tuple[str, ...], sinks: tuple[str, ...]) -> isl.UnionMap:
     """Pairs from instances of `sources` to instances of `sinks`."""
     result = isl.UnionMap.empty(pairs.get_space())
     maps = pairs.get_map_list()
@@ -187,8 +185,9 @@ def _witness(bad: _Bad, scop: Scop, dependences: Dependences) -> Violation:
         if best is None or (candidate[1], candidate[3]) < (best[1], best[3]):
             best = candidate
     assert best is not None
-    source, sink = _point_set(scop, best[0], best[1], sizes), _point_set(
-        scop, best[2], best[3], sizes
+    source, sink = (
+        _point_set(scop, best[0], best[1], sizes),
+        _point_set(scop, best[2], best[3], sizes),
     )
     kind = dependences.kind_of(source, sink)
     element = _common_element(scop, kind, source, sink)
@@ -204,13 +203,9 @@ def _smallest(params: isl.Set) -> list[int]:
     names = params.get_var_names(isl.dim_type.param)
     text = f"[{', '.join(names)}] -> {{ [{' + '.join(names)}, {', '.join(names)}] }}"
     del as_set
-    chosen = isl.Set(text).intersect_params(params).project_out(
-        isl.dim_type.param, 0, n
-    ).lexmin()
+    chosen = isl.Set(text).intersect_params(params).project_out(isl.dim_type.param, 0, n).lexmin()
     point = chosen.sample_point()
-    return [
-        int(point.get_coordinate_val(isl.dim_type.set, k + 1).to_python()) for k in range(n)
-    ]
+    return [int(point.get_coordinate_val(isl.dim_type.set, k + 1).to_python()) for k in range(n)]
 
 
 def _fixed(params: isl.Set, names: list[str], values: list[int]) -> isl.Set:
@@ -253,7 +248,7 @@ def budget(scop: Scop, what: str, operations: int = BUDGET) -> Iterator[None]:
     try:
         yield
     except isl.Error as error:
-        if ctx.last_error() == isl.error.quota:
+        if "maximal number of operations" in str(error):
             raise ScheduleError(
                 f"{what} could not be decided within {operations} isl operations, "
                 "so the step is refused"

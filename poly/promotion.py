@@ -21,7 +21,7 @@ import islpy as isl
 from poly.dependences import value_flow
 from poly.errors import ScheduleError
 from poly.scop import Scop, ScopStatement
-from poly.tree import Member, Promote
+from poly.tree import Member, Promote, joint
 
 #: A promoted buffer is on a thread's stack; beyond this many bytes it is refused.
 BUFFER_LIMIT = 1 << 20
@@ -72,7 +72,8 @@ def plan_promotion(
     for s in below:
         if any(m.get_tuple_name(isl.dim_type.out) == node.tensor for m in s.may_reads):
             raise ScheduleError(
-                f"{node.tensor} cannot be promoted: {s.name} reads it at a place that depends on data"
+                f"{node.tensor} cannot be promoted: {s.name} reads it at a place that depends "
+                "on data"
             )
     reads = _prefix_relation(below, outer, [(s, m) for s in below for m in s.reads], node.tensor)
     writes = _prefix_relation(below, outer, [(s, s.write) for s in below], node.tensor)
@@ -83,8 +84,8 @@ def plan_promotion(
     footprint = footprint.intersect_params(scop.context).coalesce()
     sizes = tuple(_extent(footprint, k, node.tensor) for k in range(tensor.rank))
     count = tensor.dtype.bytes
-    for s in sizes:
-        count *= s
+    for size in sizes:
+        count *= size
     if count > BUFFER_LIMIT:
         raise ScheduleError(
             f"the part of {node.tensor} to promote takes {count} bytes, over {BUFFER_LIMIT}; "
@@ -97,10 +98,11 @@ def plan_promotion(
             scop, node.tensor, outer, statements
         ):
             outward = None
+    aligned = tuple(_is_aligned(footprint, k, size) for k, size in enumerate(sizes))
     return PromotionPlan(
         sizes,
-        _copy(node, scop, inward, True, len(outer), sizes),
-        _copy(node, scop, outward, False, len(outer), sizes),
+        _copy(node, scop, inward, True, len(outer), sizes, aligned),
+        _copy(node, scop, outward, False, len(outer), sizes, aligned),
     )
 
 
@@ -110,12 +112,8 @@ def _prefix_map(s: ScopStatement, outer: list[Member]) -> isl.Map:
     if not outer:
         target = isl.Set("{ [] }")
         return isl.Map.from_domain_and_range(s.domain, target)
-    mupa: isl.MultiUnionPwAff | None = None
-    for m in outer:
-        f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule.intersect_domain_union_set(domain))
-        mupa = f if mupa is None else mupa.flat_range_product(f)
-    maps = isl.UnionMap.from_multi_union_pw_aff(mupa).get_map_list()
-    return maps.get_at(0)
+    times = joint([m.schedule.intersect_domain_union_set(domain) for m in outer])
+    return isl.UnionMap.from_multi_union_pw_aff(times).get_map_list().get_at(0)
 
 
 def _prefix_relation(
@@ -144,6 +142,13 @@ def _extent(footprint: isl.Map, dim: int, tensor: str) -> int:
             f"dimension {dim}; tile the loops that it depends on first"
         )
     return int(extent.to_python()) + 1
+
+
+def _is_aligned(footprint: isl.Map, dim: int, size: int) -> bool:
+    """Whether the footprint's box begins at a multiple of its size for every prefix."""
+    rest = footprint.dim_min(dim).mod_val(isl.Val(size))
+    low, high = rest.min_val(), rest.max_val()
+    return bool(low.is_zero() and high.is_zero())
 
 
 def _inside(scop: Scop, outer: list[Member], statements: tuple[str, ...]) -> isl.UnionMap:
@@ -192,7 +197,7 @@ def _read_outside(
 
 def _copy(
     node: Promote, scop: Scop, elements: isl.Map | None, inward: bool, depth: int,
-    sizes: tuple[int, ...],
+    sizes: tuple[int, ...], aligned: tuple[bool, ...],
 ) -> Copy | None:  # fmt: skip
     if elements is None:
         return None
@@ -219,11 +224,13 @@ def _copy(
     members: list[Member] = []
     for k in node.order:
         loop = f"{node.buffer}_e{k}"
+        # Loops over aligned boxes run from 0, which makes places in the buffer plain.
+        place = f"(e{k} mod {sizes[k]})" if aligned[k] else f"e{k}"
         if k == node.order[-1] and k == rank - 1 and sizes[k] % lanes == 0 and dtype.bits >= 32:
-            members.append(member(f"{loop}_o", f"floor(e{k}/{lanes})", mark))
-            members.append(member(f"{loop}_i", f"e{k} mod {lanes}", "vector"))
+            members.append(member(f"{loop}_o", f"floor({place}/{lanes})", mark))
+            members.append(member(f"{loop}_i", f"{place} mod {lanes}", "vector"))
         else:
-            members.append(member(loop, f"e{k}", mark))
+            members.append(member(loop, place, mark))
     return Copy(
         name, node.tensor, node.buffer, inward, depth, rank, sizes, str(extension), tuple(members)
     )

@@ -148,6 +148,18 @@ class Schedule:
         """Generate full tiles apart from partial ones, up to this tile loop; changes no order."""
         return self.apply(Step("isolate", (statement,), (loop,)))
 
+    def promote(
+        self, statement: str, loop: str, tensor: str, scope: str, order: Seq[int] = ()
+    ) -> Schedule:
+        """Keep the part of a tensor that one iteration of `loop` touches in a buffer.
+
+        The buffer is filled before and written back after what is inside `loop`, where needed.
+        scope: ``register`` (meant to be unrolled away) or ``local`` (packed in memory of the
+        thread); order: the tensor's dimensions as they lie in the buffer, outermost first.
+        """
+        words = (tensor, scope, *map(str, order))
+        return self.apply(Step("promote", (statement,), (loop,), words=words))
+
     # --- steps as data -------------------------------------------------------------------
 
     def apply(self, step: Step) -> Schedule:
@@ -168,7 +180,7 @@ class Schedule:
             raise ScheduleError(f"{step.primitive} needs a statement, as in `tile C: i by 8`")
         with budget(self.scop, str(step)):
             tree = PRIMITIVES[step.primitive](self.tree, self.scop, step)
-        if step.primitive == "isolate":
+        if step.primitive in ("isolate", "promote"):
             return replace(self, tree=tree, steps=(*self.steps, step))
         violation = check_tree(tree, self.scop, self.dependences)
         if violation is not None and step.primitive == "fuse":

@@ -18,9 +18,9 @@ from functools import cached_property
 import islpy as isl
 
 from poly.affine import access_map, context_set, domain_set, init_domain_set, init_name
+from poly.dtypes import identity
 from poly.errors import ProgramError
 from poly.expr import Const, Expr, Read
-from poly.dtypes import identity
 from poly.program import Program, Statement
 from poly.tree import Filter, Node, band_of, leaf, sequence
 
@@ -83,10 +83,7 @@ class Scop:
     def initial_tree(self) -> Node:
         """The order written: statements in sequence, each in lexicographic order of its loops."""
         return sequence(
-            [
-                Filter((s.name,), band_of(s.name, s.loops, s.domain, leaf()))
-                for s in self.statements
-            ]
+            [Filter((s.name,), band_of(s.name, s.loops, s.domain, leaf())) for s in self.statements]
         )
 
     def __str__(self) -> str:

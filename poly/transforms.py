@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import islpy as isl
 
 from poly.errors import ScheduleError
+from poly.promotion import plan_promotion
 from poly.scop import Scop
 from poly.tree import (
     Band,
@@ -20,6 +21,7 @@ from poly.tree import (
     Leaf,
     Member,
     Node,
+    Promote,
     Sequence,
     band,
     child_nodes,
@@ -390,6 +392,42 @@ def isolate(tree: Node, scop: Scop, step: Step) -> Node:
     return _with_member(tree, place, replace(place.member, isolate=True))
 
 
+def promote(tree: Node, scop: Scop, step: Step) -> Node:
+    if len(step.loops) != 1 or len(step.words) < 2:
+        raise ScheduleError(f"{step}: write `promote S: loop as tensor, register`")
+    tensor, scope, *dims = step.words
+    if tensor not in scop.program.tensors:
+        raise ScheduleError(f"{step}: there is no tensor {tensor}")
+    if scope not in ("register", "local"):
+        raise ScheduleError(f"{step}: the scope is `register` or `local`, not {scope}")
+    rank = scop.program.tensors[tensor].rank
+    order = tuple(int(d) for d in dims) if dims else tuple(range(rank))
+    if sorted(order) != list(range(rank)):
+        raise ScheduleError(f"{step}: the order names each dimension of {tensor} once, from 0")
+    place = find_loop(tree, step.statements[0], step.loops[0])
+    outer = place.band.members[: place.position + 1]
+    inner = band(place.band.members[place.position + 1 :], place.band.child)
+    for node in walk_tree(inner):
+        if isinstance(node, Band) and any(m.mark == "parallel" for m in node.members):
+            raise ScheduleError(
+                f"{step}: a buffer belongs to one thread, but loops inside run on several"
+            )
+        if isinstance(node, Promote) and node.tensor == tensor and scope == "local":
+            raise ScheduleError(f"{step}: {tensor} is already promoted further in")
+    used = {n.buffer for n in walk_tree(tree) if isinstance(n, Promote)}
+    used |= set(scop.program.tensors) | set(scop.by_name)
+    buffer, count = f"{tensor}_{'r' if scope == 'register' else 'p'}", 2
+    while buffer in used:
+        buffer, count = f"{buffer.rstrip('0123456789')}{count}", count + 1
+    below = Promote(tensor, buffer, scope, order, inner)
+    above = [m for n in path_to(tree, step.statements[0]) if isinstance(n, Band)
+             for m in n.members]  # fmt: skip
+    prefix = above[: [m.name for m in above].index(step.loops[0]) + 1]
+    names = statements_below(tree, place.band, [s.name for s in scop.statements])
+    plan_promotion(below, scop, prefix, names)
+    return replace_node(tree, place.band, band(outer, below))
+
+
 def _only_loop(tree: Node, step: Step) -> _Place:
     if len(step.loops) != 1:
         raise ScheduleError(f"{step}: {step.primitive} takes one loop")
@@ -417,4 +455,5 @@ PRIMITIVES: dict[str, Callable[[Node, Scop, Step], Node]] = {
     "vectorize": vectorize,
     "unroll": unroll,
     "isolate": isolate,
+    "promote": promote,
 }

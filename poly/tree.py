@@ -16,7 +16,8 @@ needed: to print it, or to generate code from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence as Seq
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 import islpy as isl
@@ -131,9 +132,12 @@ def band_of(statement: str, loops: Seq[str], domain: isl.Set, child: Node) -> No
     return band(members, child)
 
 
-def constant(domain: isl.UnionSet, value: int = 0) -> isl.UnionPwAff:
-    """The function that is `value` on every instance of `domain`."""
-    return isl.UnionPwAff.val_on_domain(domain, isl.Val(value))
+def joint(functions: Seq[isl.UnionPwAff]) -> isl.MultiUnionPwAff:
+    """Several functions as one multi-dimensional function, the first outermost."""
+    result = isl.MultiUnionPwAff.from_union_pw_aff(functions[0])
+    for f in functions[1:]:
+        result = result.flat_range_product(isl.MultiUnionPwAff.from_union_pw_aff(f))
+    return result
 
 
 # --- walking and rebuilding ---------------------------------------------------------------
@@ -193,9 +197,7 @@ def replace_node(root: Node, old: Node, new: Node) -> Node:
     if isinstance(root, Promote):
         return replace(root, child=replace_node(root.child, old, new))
     if isinstance(root, Sequence):
-        return sequence(
-            [replace(f, child=replace_node(f.child, old, new)) for f in root.children]
-        )
+        return sequence([replace(f, child=replace_node(f.child, old, new)) for f in root.children])
     return root
 
 

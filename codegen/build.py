@@ -1,0 +1,191 @@
+"""Schedule tree -> isl AST -> loop IR.
+
+isl's code generator (Grosser, Verdoolaege, Cohen, "Polyhedral AST Generation Is More Than
+Scanning Polyhedra", TOPLAS 2015) makes the loops and their bounds.  Its loop variables are named
+by schedule depth, which together with the ``band:n`` marks tells which loop of our tree each is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import islpy as isl
+
+from codegen.loopir import Buffer, For, If, Instance, LoopError, LoopNode, block
+from poly.expr import Const, Expr, Index, Op, Size, add, maximum, minimum, mul, neg, sub
+from poly.isl_tree import IslBand, IslTree, to_isl
+from poly.legality import budget
+from poly.program import Program
+from poly.promotion import Copy
+from poly.schedule import Schedule
+from poly.tree import Member
+
+_MAX_DEPTH = 64
+#: Bound on isl's operations for generating the loops of one kernel.
+AST_BUDGET = 400_000_000
+
+
+@dataclass(frozen=True)
+class LoopProgram:
+    """The loops of a schedule, with the copies that its promotions introduced."""
+
+    schedule: Schedule
+    body: LoopNode
+    copies: dict[str, Copy]
+
+
+def build_loops(schedule: Schedule) -> LoopProgram:
+    """Generate the loops of a schedule.
+
+    Raises
+    ------
+    ScheduleError : if isl exceeds its budget.
+    """
+    scop = schedule.scop
+    with budget(scop, "code generation", AST_BUDGET):
+        tree = to_isl(schedule.tree, scop)
+        ctx = scop.context.get_ctx()
+        build = isl.AstBuild.from_context(scop.context)
+        names = isl.IdList.alloc(ctx, _MAX_DEPTH)
+        for depth in range(_MAX_DEPTH):
+            names = names.add(isl.Id(f"c{depth}", context=ctx))
+        build = build.set_iterators(names)
+        ast = build.node_from_schedule(tree.schedule)
+        body = _Converter(tree, scop.program).node(ast, {}, None)
+    return LoopProgram(schedule, body, tree.copies)
+
+
+class _Converter:
+    """Turns an isl AST into loop IR; `env` maps isl's iterators to expressions."""
+
+    def __init__(self, tree: IslTree, program: Program) -> None:
+        self.tree = tree
+        self.sizes = frozenset(program.sizes)
+        self.dtypes = program.dtypes
+
+    def node(self, ast: isl.AstNode, env: dict[str, Expr], at: IslBand | None) -> LoopNode:
+        kind = ast.get_type()
+        types = isl.ast_node_type
+        if kind == types.for_:
+            return self._for(ast, env, at)
+        if kind == types.if_:
+            cond = self.expr(ast.if_get_cond(), env)
+            then = self.node(ast.if_get_then_node(), env, at)
+            other = self.node(ast.if_get_else_node(), env, at) if ast.if_has_else_node() else None
+            return If(cond, then, other)
+        if kind == types.block:
+            children = ast.block_get_children()
+            return block(
+                [self.node(children.get_at(k), env, at) for k in range(children.n_ast_node())]
+            )
+        if kind == types.mark:
+            what, number = ast.mark_get_id().get_name().split(":")
+            below = ast.mark_get_node()
+            if what == "band":
+                return self.node(below, env, self.tree.bands[int(number)])
+            promote, plan = self.tree.promotes[int(number)]
+            dtype = self.dtypes[promote.tensor]
+            shape = tuple(plan.sizes[k] for k in promote.order)
+            body = self.node(below, env, at)
+            return Buffer(
+                promote.buffer, promote.tensor, dtype, shape, promote.order, promote.scope, body
+            )
+        if kind == types.user:
+            call = ast.user_get_expr()
+            args = [self.expr(call.get_op_arg(k), env) for k in range(1, call.get_op_n_arg())]
+            return Instance(call.get_op_arg(0).get_id().get_name(), tuple(args))
+        raise LoopError(f"an isl AST node of type {kind} is not understood")
+
+    def _for(self, ast: isl.AstNode, env: dict[str, Expr], at: IslBand | None) -> LoopNode:
+        iterator = ast.for_get_iterator().get_id().get_name()
+        lower = self.expr(ast.for_get_init(), env)
+        member = _member(at, iterator)
+        if ast.for_is_degenerate():
+            return self.node(ast.for_get_body(), {**env, iterator: lower}, at)
+        var = _variable(member.name if member else iterator, env)
+        inner = {**env, iterator: Index(var)}
+        cond = ast.for_get_cond()
+        step = ast.for_get_inc().get_val().to_python()
+        upper = self._upper(cond, iterator, inner)
+        body = self.node(ast.for_get_body(), inner, at)
+        mark = member.mark if member else "seq"
+        return For(var, lower, upper, step, body, mark, member.name if member else "")
+
+    def _upper(self, cond: isl.AstExpr, iterator: str, env: dict[str, Expr]) -> Expr:
+        ops = isl.ast_expr_op_type
+        kind = cond.get_op_type()
+        left = cond.get_op_arg(0)
+        is_plain = left.get_type() == isl.ast_expr_type.id and left.get_id().get_name() == iterator
+        if not is_plain or kind not in (ops.lt, ops.le):
+            raise LoopError(f"a loop condition is not understood: {cond.to_C_str()}")
+        bound = self.expr(cond.get_op_arg(1), env)
+        return add(bound, Const(1)) if kind == ops.le else bound
+
+    def expr(self, e: isl.AstExpr, env: dict[str, Expr]) -> Expr:
+        kind = e.get_type()
+        if kind == isl.ast_expr_type.int:
+            return Const(int(e.get_val().to_python()))
+        if kind == isl.ast_expr_type.id:
+            name = e.get_id().get_name()
+            if name in env:
+                return env[name]
+            if name in self.sizes:
+                return Size(name)
+            raise LoopError(f"isl names {name}, which is neither a loop nor a size")
+        args = [self.expr(e.get_op_arg(k), env) for k in range(e.get_op_n_arg())]
+        return _operation(e.get_op_type(), args)
+
+
+def _operation(kind: isl.ast_expr_op_type, args: list[Expr]) -> Expr:
+    ops = isl.ast_expr_op_type
+    if kind == ops.add:
+        return add(*args)
+    if kind == ops.sub:
+        return sub(*args)
+    if kind == ops.mul:
+        return mul(*args)
+    if kind == ops.minus:
+        return neg(*args)
+    if kind == ops.min:
+        return minimum(*args)
+    if kind == ops.max:
+        return maximum(*args)
+    if kind in (ops.and_, ops.and_then, ops.or_, ops.or_else):
+        fn = "and" if kind in (ops.and_, ops.and_then) else "or"
+        result = args[0]
+        for arg in args[1:]:
+            result = Op(fn, (result, arg))
+        return result
+    simple = {
+        ops.div: "div",
+        ops.fdiv_q: "floordiv",
+        ops.pdiv_q: "div",
+        ops.pdiv_r: "fmod",
+        ops.zdiv_r: "fmod",
+        ops.cond: "select",
+        ops.select: "select",
+        ops.eq: "eq",
+        ops.le: "le",
+        ops.lt: "lt",
+        ops.ge: "ge",
+        ops.gt: "gt",
+    }
+    if kind not in simple:
+        raise LoopError(f"an isl operation of type {kind} is not understood")
+    return Op(simple[kind], tuple(args))
+
+
+def _member(at: IslBand | None, iterator: str) -> Member | None:
+    if at is None:
+        return None
+    position = int(iterator[1:]) - at.depth
+    return at.members[position] if 0 <= position < len(at.members) else None
+
+
+def _variable(name: str, env: dict[str, Expr]) -> str:
+    """The loop's own name, made unique among the enclosing loops."""
+    taken = {e.name for e in env.values() if isinstance(e, Index)}
+    unique, count = name, 2
+    while unique in taken:
+        unique, count = f"{name}_{count}", count + 1
+    return unique

@@ -1,0 +1,230 @@
+"""Expressions as C text: index arithmetic in int64, values in their own types."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from codegen.prelude import C_TYPES, suffix
+from poly.dtypes import BOOL, DType
+from poly.errors import ProgramError
+from poly.expr import OPS, Cast, Const, Expr, Index, Op, Read, Size, dtype_of_expr
+
+_INT_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Names:
+    """C identifiers of tensors, sizes and loop variables, and how an element is addressed."""
+
+    tensors: Mapping[str, str]
+    sizes: Mapping[str, str]
+    loops: Mapping[str, str]
+    place: Callable[[Read], str]
+
+
+def index_text(e: Expr, names: Names, outer: int = 0) -> str:
+    """An integer expression of loop variables and sizes; `outer` is the precedence around it."""
+    if isinstance(e, Const):
+        value = int(e.value)
+        text = str(value) if abs(value) <= _INT_MAX else f"INT64_C({value})"
+        return f"({text})" if value < 0 and outer > 0 else text
+    if isinstance(e, Index):
+        return names.loops[e.name]
+    if isinstance(e, Size):
+        return names.sizes[e.name]
+    if isinstance(e, Read):
+        return f"(int64_t){names.place(e)}"
+    if isinstance(e, Cast):
+        return f"(({C_TYPES[e.dtype.name]}){index_text(e.arg, names, 20)})"
+    assert isinstance(e, Op)
+    if e.fn in ("floordiv", "mod", "min", "max"):
+        fn = {"floordiv": "fk_floordiv", "mod": "fk_mod", "min": "fk_lo", "max": "fk_hi"}[e.fn]
+        return f"{fn}({', '.join(index_text(a, names) for a in e.args)})"
+    if e.fn == "select":
+        c, a, b = (index_text(x, names, 2) for x in e.args)
+        return f"({c} ? {a} : {b})"
+    symbols = {"div": "/", "fmod": "%", "and": "&&", "or": "||", "not": "!"}
+    symbol = symbols.get(e.fn, OPS[e.fn].symbol)
+    p = OPS[e.fn].precedence or 10
+    if len(e.args) == 1:
+        return f"{symbol}{index_text(e.args[0], names, 20)}"
+    tight = symbol in ("*", "/", "%")
+    left, right = index_text(e.args[0], names, p), index_text(e.args[1], names, p + 1)
+    text = f"{left}{symbol}{right}" if tight else f"{left} {symbol} {right}"
+    # && inside || and arithmetic inside comparisons get parentheses that C does not need but
+    # compilers warn about.
+    return f"({text})" if p < outer or (symbol == "&&" and outer > 0) else text
+
+
+class ValueText:
+    """Prints values; `dtypes` are the element types of tensors and buffers."""
+
+    def __init__(self, names: Names, dtypes: Mapping[str, DType]) -> None:
+        self.names, self.dtypes = names, dtypes
+
+    def type_of(self, e: Expr) -> DType:
+        return dtype_of_expr(e, self.dtypes)
+
+    def text(self, e: Expr, want: DType | None = None) -> str:
+        """C text of the value of `e` in the compute type of `want` (of its own type if None)."""
+        own = self.type_of(e)
+        want = own if want is None else want
+        if isinstance(e, Const):
+            # A weak literal takes the type that is wanted; a typed one is rounded to its own first.
+            return literal(e.value, want if e.dtype is None else e.dtype.compute)
+        if isinstance(e, (Index, Size)):
+            return self._convert(index_text(e, self.names, 20), own, want)
+        if isinstance(e, Read):
+            return self._convert(load(self.names.place(e), own), own, want)
+        if isinstance(e, Cast):
+            return self._convert(self._cast(e), e.dtype, want)
+        assert isinstance(e, Op)
+        return self._convert(self._operation(e, own), own, want)
+
+    def store(self, target: Read, op: str, value: Expr) -> str:
+        """``target = value`` or ``target = target op value`` as a C statement."""
+        dtype = self.dtypes[target.tensor]
+        place = self.names.place(target)
+        if op == "=":
+            return f"{place} = {stored(self.text(value, dtype), dtype)};"
+        fn = {"+=": "add", "*=": "mul", "max=": "max", "min=": "min"}[op]
+        narrow = dtype.bits < 32 or dtype.kind == "b"
+        if op in ("+=", "*=") and not narrow:
+            return f"{place} {op} {self.text(value, dtype)};"
+        combined = self._apply(fn, dtype, [load(place, dtype), self.text(value, dtype)])
+        return f"{place} = {stored(combined, dtype)};"
+
+    def _convert(self, text: str, have: DType, want: DType) -> str:
+        if have.compute == want.compute:
+            return text
+        if want.kind == "b":
+            return f"({text} != 0)"
+        return f"({C_TYPES[want.compute.name]})({text})"
+
+    def _cast(self, e: Cast) -> str:
+        inner = self.text(e.arg)
+        own = self.type_of(e.arg)
+        if e.dtype.name == "bfloat16":
+            return f"fk_bf16_load(fk_bf16_store((float)({inner})))"
+        if e.dtype.name == "float16":
+            return f"(float)(_Float16)({inner})"
+        if e.dtype.kind == "b":
+            return f"({inner} != 0)"
+        if own == e.dtype:
+            return inner
+        return f"({C_TYPES[e.dtype.name]})({inner})"
+
+    def _operation(self, e: Op, own: DType) -> str:
+        info = OPS[e.fn]
+        if info.rule == "logic":
+            if e.fn == "not":
+                return f"(!{self.text(e.args[0])})"
+            symbol = "&&" if e.fn == "and" else "||"
+            return f"({self.text(e.args[0])} {symbol} {self.text(e.args[1])})"
+        if info.rule == "compare":
+            met = self.type_of(Op("min", e.args))
+            left, right = (self.text(a, met) for a in e.args)
+            return f"({left} {info.symbol} {right})"
+        if info.rule == "test":
+            x = self.text(e.args[0])
+            if not self.type_of(e.args[0]).is_float:
+                return "0"
+            return f"(isnan({x}) != 0)" if e.fn == "isnan" else f"(isinf({x}) != 0)"
+        if e.fn == "select":
+            c = self.text(e.args[0], BOOL)
+            return f"({c} ? {self.text(e.args[1], own)} : {self.text(e.args[2], own)})"
+        return self._apply(e.fn, own, [self.text(a, own) for a in e.args])
+
+    def _apply(self, fn: str, dtype: DType, args: list[str]) -> str:
+        """One arithmetic operator on arguments that already have the compute type of `dtype`."""
+        d = dtype.compute
+        c = C_TYPES[d.name]
+        if fn in ("add", "sub", "mul", "bitand", "bitor", "bitxor"):
+            text = f"({args[0]} {OPS[fn].symbol} {args[1]})"
+            return f"({c}){text}" if d.bits < 32 and d.kind != "b" else text
+        if fn in ("neg", "bitnot"):
+            if d.kind == "b":
+                return f"(!{args[0]})"
+            text = f"({OPS[fn].symbol}{args[0]})"
+            return f"({c}){text}" if d.bits < 32 else text
+        if fn == "div" and d.is_float:
+            return f"({args[0]} / {args[1]})"
+        if fn == "abs":
+            if d.kind == "u":
+                return args[0]
+            if d.is_float:
+                return f"fabs{_f(d)}({args[0]})"
+        helpers = ("max", "min", "sign", "abs", "div", "floordiv", "mod", "shl", "shr",
+                   "rsqrt", "sigmoid")  # fmt: skip
+        if fn in helpers or (fn == "fmod" and not d.is_float):
+            return f"fk_{fn}_{suffix(d)}({', '.join(args)})"
+        if not d.is_float:
+            raise ProgramError(f"{fn} has no meaning on {dtype}")
+        name = "rint" if fn == "round" else fn
+        return f"{name}{_f(d)}({', '.join(args)})"
+
+
+def _f(d: DType) -> str:
+    return "f" if d.bits == 32 else ""
+
+
+def load(place: str, dtype: DType) -> str:
+    """A stored element in its compute type."""
+    if dtype.name == "bfloat16":
+        return f"fk_bf16_load({place})"
+    if dtype.name == "float16":
+        return f"(float){place}"
+    return f"({place} != 0)" if dtype.kind == "b" else place
+
+
+def stored(text: str, dtype: DType) -> str:
+    """A value in its compute type as it is stored."""
+    if dtype.name == "bfloat16":
+        return f"fk_bf16_store({text})"
+    if dtype.name == "float16":
+        return f"(_Float16)({text})"
+    return text
+
+
+def literal(value: int | float | bool, dtype: DType) -> str:
+    """A number as a C literal of the compute type of `dtype`."""
+    d = dtype.compute
+    if d.kind == "b":
+        return "1" if value else "0"
+    if d.is_float:
+        f = "f" if d.bits == 32 else ""
+        number = float(value)
+        if math.isnan(number):
+            return "NAN" if f else "(double)NAN"
+        if math.isinf(number):
+            text = "INFINITY" if f else "(double)INFINITY"
+            return text if number > 0 else f"(-{text})"
+        if f:
+            import numpy as np
+
+            rounded = np.float32(number)
+            if np.isinf(rounded):
+                return "INFINITY" if number > 0 else "(-INFINITY)"
+            text = (
+                repr(float(rounded)) if rounded == number else np.format_float_scientific(rounded)
+            )
+        else:
+            text = repr(number)
+        if not any(ch in text for ch in ".en"):
+            text += ".0"
+        return f"({text}{f})" if text.startswith("-") else f"{text}{f}"
+    bits = d.bits
+    number_i = int(value) & ((1 << bits) - 1)
+    if d.kind == "i" and number_i >> (bits - 1):
+        number_i -= 1 << bits
+    if d.kind == "u":
+        return f"UINT64_C({number_i})" if bits == 64 else f"{number_i}u"
+    if bits == 64:
+        if number_i == -(1 << 63):
+            return "INT64_MIN"
+        return f"INT64_C({number_i})" if number_i >= 0 else f"(-INT64_C({-number_i}))"
+    if number_i == -(1 << 31):
+        return "INT32_MIN"
+    return str(number_i) if number_i >= 0 else f"({number_i})"

@@ -1,0 +1,258 @@
+"""The loop IR: what isl's AST becomes before it is printed, and what passes rewrite.
+
+Values are frozen.  Scalars everywhere are `poly.expr` expressions: loop variables are `Index`,
+sizes are `Size`, elements of tensors and of promoted buffers are `Read`.  Index arithmetic is
+in int64; in it ``div`` and ``fmod`` are C's ``/`` and ``%`` on values known to be >= 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from poly.dtypes import DType
+from poly.errors import FarkasError
+from poly.expr import Const, Expr, Read, indices_of, walk
+
+
+class LoopNode:
+    """Base of the loop IR's nodes."""
+
+
+@dataclass(frozen=True)
+class Block(LoopNode):
+    """Nodes that run one after the other."""
+
+    children: tuple[LoopNode, ...]
+
+
+@dataclass(frozen=True)
+class For(LoopNode):
+    """``for (var = lower; var < upper; var += step)``.
+
+    mark : ``seq``, ``parallel`` (iterations may run at once on threads), ``vector`` (in lanes),
+    ``unroll``.  `label` is the loop's name in the schedule.
+    """
+
+    var: str
+    lower: Expr
+    upper: Expr
+    step: int
+    body: LoopNode
+    mark: str = "seq"
+    label: str = ""
+
+    @property
+    def trip(self) -> int | None:
+        """Number of iterations, if it is a constant."""
+        if isinstance(self.lower, Const) and isinstance(self.upper, Const):
+            span = int(self.upper.value) - int(self.lower.value)
+            return max(0, -(-span // self.step))
+        return None
+
+
+@dataclass(frozen=True)
+class If(LoopNode):
+    cond: Expr
+    then: LoopNode
+    other: LoopNode | None = None
+
+
+@dataclass(frozen=True)
+class Instance(LoopNode):
+    """An instance of a scop statement or of a copy, before it is lowered to a `Store`."""
+
+    statement: str
+    args: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Store(LoopNode):
+    """``target = value``, or with `op` ``target = target op value``.
+
+    `dtype` is the target's storage type; `statement` names where it came from.
+    """
+
+    target: Read
+    op: str
+    value: Expr
+    dtype: DType
+    statement: str
+
+
+@dataclass(frozen=True)
+class VectorStore(LoopNode):
+    """A `Store` in `lanes` lanes at once; `var` is the lane, which runs from 0."""
+
+    store: Store
+    var: str
+    lanes: int
+
+
+@dataclass(frozen=True)
+class Buffer(LoopNode):
+    """A buffer that stands for part of `tensor` in `body`.  scope: ``register`` or ``local``.
+
+    `shape` is in buffer order: its dimension k holds the tensor's dimension ``order[k]``.
+    """
+
+    name: str
+    tensor: str
+    dtype: DType
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    scope: str
+    body: LoopNode
+
+
+@dataclass(frozen=True)
+class Single(LoopNode):
+    """Code that one thread of the team runs while the others wait."""
+
+    body: LoopNode
+
+
+def children_of(node: LoopNode) -> tuple[LoopNode, ...]:
+    if isinstance(node, Block):
+        return node.children
+    if isinstance(node, (For, Buffer, Single)):
+        return (node.body,)
+    if isinstance(node, If):
+        return (node.then,) if node.other is None else (node.then, node.other)
+    if isinstance(node, VectorStore):
+        return (node.store,)
+    return ()
+
+
+def walk_loops(node: LoopNode) -> Iterator[LoopNode]:
+    """The node and everything below, in order."""
+    yield node
+    for child in children_of(node):
+        yield from walk_loops(child)
+
+
+def block(children: list[LoopNode]) -> LoopNode:
+    """A block in normal form: flat, and no block around a single node."""
+    flat: list[LoopNode] = []
+    for c in children:
+        flat += c.children if isinstance(c, Block) else [c]
+    return flat[0] if len(flat) == 1 else Block(tuple(flat))
+
+
+def map_children(node: LoopNode, fn: Callable[[LoopNode], LoopNode]) -> LoopNode:
+    """The node with `fn` applied to its direct children."""
+    if isinstance(node, Block):
+        return block([fn(c) for c in node.children])
+    if isinstance(node, (For, Buffer, Single)):
+        return replace(node, body=fn(node.body))
+    if isinstance(node, If):
+        other = None if node.other is None else fn(node.other)
+        return replace(node, then=fn(node.then), other=other)
+    return node
+
+
+def map_exprs(node: LoopNode, fn: Callable[[Expr], Expr]) -> LoopNode:
+    """The tree with `fn` applied to every expression (whole bounds, conditions, values)."""
+    node = map_children(node, lambda c: map_exprs(c, fn))
+    if isinstance(node, For):
+        return replace(node, lower=fn(node.lower), upper=fn(node.upper))
+    if isinstance(node, If):
+        return replace(node, cond=fn(node.cond))
+    if isinstance(node, Instance):
+        return replace(node, args=tuple(map(fn, node.args)))
+    if isinstance(node, Store):
+        target = fn(node.target)
+        assert isinstance(target, Read)
+        return replace(node, target=target, value=fn(node.value))
+    if isinstance(node, VectorStore):
+        store = map_exprs(node.store, fn)
+        assert isinstance(store, Store)
+        return replace(node, store=store)
+    return node
+
+
+class LoopError(FarkasError):
+    """A loop tree that breaks a rule: a fault of Farkas, not of its user."""
+
+
+def verify_loops(node: LoopNode, bound: frozenset[str] = frozenset()) -> LoopNode:
+    """Check that every loop variable is bound where it is used, once on each path.
+
+    Raises
+    ------
+    LoopError : naming the variable.
+    """
+
+    def check(*exprs: Expr) -> None:
+        for e in exprs:
+            for name in indices_of(e):
+                if name not in bound:
+                    raise LoopError(f"loop variable {name} is used outside its loop, in {e}")
+
+    if isinstance(node, For):
+        check(node.lower, node.upper)
+        if node.var in bound:
+            raise LoopError(f"loop variable {node.var} is bound twice")
+        if node.step < 1:
+            raise LoopError(f"loop {node.var} has step {node.step}")
+        bound = bound | {node.var}
+    elif isinstance(node, If):
+        check(node.cond)
+    elif isinstance(node, Instance):
+        check(*node.args)
+    elif isinstance(node, Store):
+        check(node.target, node.value)
+    elif isinstance(node, VectorStore):
+        bound = bound | {node.var}
+    for child in children_of(node):
+        verify_loops(child, bound)
+    return node
+
+
+def show_loops(node: LoopNode, indent: str = "") -> str:
+    """The loop tree as indented text."""
+    return "\n".join(_lines(node, indent))
+
+
+def _lines(node: LoopNode, indent: str) -> Iterator[str]:
+    inner = indent + "  "
+    if isinstance(node, Block):
+        for c in node.children:
+            yield from _lines(c, indent)
+    elif isinstance(node, For):
+        step = f" step {node.step}" if node.step != 1 else ""
+        mark = f"  [{node.mark}]" if node.mark != "seq" else ""
+        yield f"{indent}for {node.var} in {node.lower}:{node.upper}{step}{mark}"
+        yield from _lines(node.body, inner)
+    elif isinstance(node, If):
+        yield f"{indent}if {node.cond}"
+        yield from _lines(node.then, inner)
+        if node.other is not None:
+            yield f"{indent}else"
+            yield from _lines(node.other, inner)
+    elif isinstance(node, Instance):
+        yield f"{indent}{node.statement}({', '.join(map(str, node.args))})"
+    elif isinstance(node, Store):
+        yield f"{indent}{node.target} {node.op} {node.value}"
+    elif isinstance(node, VectorStore):
+        yield f"{indent}lanes {node.var} in 0:{node.lanes}"
+        yield from _lines(node.store, inner)
+    elif isinstance(node, Buffer):
+        shape = ", ".join(map(str, node.shape))
+        yield f"{indent}{node.scope} {node.dtype} {node.name}[{shape}]"
+        yield from _lines(node.body, inner)
+    elif isinstance(node, Single):
+        yield f"{indent}single"
+        yield from _lines(node.body, inner)
+
+
+def reads_in(node: LoopNode) -> Iterator[Read]:
+    """Every element that stores below read or write."""
+    for n in walk_loops(node):
+        if isinstance(n, Store):
+            for e in (n.target, n.value):
+                yield from (x for x in walk(e) if isinstance(x, Read))
+
+
+def has_mark(node: LoopNode, mark: str) -> bool:
+    return any(isinstance(n, For) and n.mark == mark for n in walk_loops(node))

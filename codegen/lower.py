@@ -1,0 +1,97 @@
+"""Instances to stores: statement bodies with loop expressions for indices, buffers for tensors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from codegen.build import LoopProgram
+from codegen.linear import Ranges, extreme, modulo, normal
+from codegen.loopir import Buffer, For, Instance, LoopNode, Store, map_children
+from poly.expr import Const, Expr, Read, maximum, minimum, reads_of, rewrite, sub, substitute
+from poly.program import Program
+
+
+def lower(loops: LoopProgram) -> LoopNode:
+    """Replace every instance by its `Store`.
+
+    Reads of a promoted tensor go to the innermost buffer; a read at a place that depends on data
+    is clamped into the tensor.
+    """
+    return _Lowering(loops).node(loops.body, (), {})
+
+
+def var_range(node: For, ranges: Ranges) -> tuple[int, int] | None:
+    """Inclusive constant bounds of a loop's variable, if it has them."""
+    low, high = extreme(node.lower, ranges, min), extreme(node.upper, ranges, max)
+    return None if low is None or high is None or high <= low else (low, high - 1)
+
+
+class _Lowering:
+    def __init__(self, loops: LoopProgram) -> None:
+        self.loops = loops
+        self.program: Program = loops.schedule.program
+        self.scop = loops.schedule.scop
+
+    def node(
+        self, node: LoopNode, buffers: tuple[Buffer, ...], ranges: dict[str, tuple[int, int]]
+    ) -> LoopNode:
+        if isinstance(node, Instance):
+            return self._store(node, buffers, ranges)
+        if isinstance(node, Buffer):
+            buffers = (*buffers, node)
+        elif isinstance(node, For):
+            bound = var_range(node, ranges)
+            if bound is not None:
+                ranges = {**ranges, node.var: bound}
+        return map_children(node, lambda c: self.node(c, buffers, ranges))
+
+    def _store(self, node: Instance, buffers: tuple[Buffer, ...], ranges: Ranges) -> Store:
+        if node.statement in self.loops.copies:
+            return self._copy(node, buffers, ranges)
+        s = self.scop.statement(node.statement)
+        env = dict(zip(s.loops, node.args, strict=True))
+        target = substitute(s.target, indices=env)
+        assert isinstance(target, Read)
+        value = substitute(s.value, indices=env)
+        op = s.source.op if s.role == "update" else "="
+        dtype = self.program.tensors[target.tensor].dtype
+        return Store(
+            self._place(target, buffers, ranges),
+            op,
+            rewrite(value, lambda e: self._read(e, buffers, ranges)),
+            dtype,
+            s.name,
+        )
+
+    def _read(self, e: Expr, buffers: tuple[Buffer, ...], ranges: Ranges) -> Expr:
+        return self._place(e, buffers, ranges) if isinstance(e, Read) else e
+
+    def _place(self, read: Read, buffers: tuple[Buffer, ...], ranges: Ranges) -> Read:
+        for buffer in reversed(buffers):
+            if buffer.tensor == read.tensor:
+                return _in_buffer(buffer, read.indices, ranges)
+        if read.tensor not in self.program.tensors:
+            return read
+        shape = self.program.tensors[read.tensor].shape
+        indices = tuple(
+            maximum(Const(0), minimum(i, sub(extent, Const(1)))) if reads_of(i) else normal(i)
+            for i, extent in zip(read.indices, shape, strict=True)
+        )
+        return replace(read, indices=indices)
+
+    def _copy(self, node: Instance, buffers: tuple[Buffer, ...], ranges: Ranges) -> Store:
+        copy = self.loops.copies[node.statement]
+        own = next(n for n, b in enumerate(buffers) if b.name == copy.buffer)
+        elements = node.args[copy.depth :]
+        inside = _in_buffer(buffers[own], elements, ranges)
+        outside = self._place(Read(copy.tensor, elements), buffers[:own], ranges)
+        target, source = (inside, outside) if copy.inward else (outside, inside)
+        return Store(target, "=", source, buffers[own].dtype, node.statement)
+
+
+def _in_buffer(buffer: Buffer, indices: tuple[Expr, ...], ranges: Ranges) -> Read:
+    """Element e of the tensor lies at ``e mod size`` in each dimension of the buffer."""
+    places = tuple(
+        modulo(indices[k], size, ranges) for k, size in zip(buffer.order, buffer.shape, strict=True)
+    )
+    return Read(buffer.name, places)

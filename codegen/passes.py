@@ -1,0 +1,229 @@
+"""Passes over the loop IR: pure functions from tree to tree, in the order of `optimise`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from codegen.linear import depends_on, linear_form, normal, replace_var
+from codegen.loopir import (
+    Block,
+    Buffer,
+    For,
+    If,
+    LoopNode,
+    Single,
+    Store,
+    VectorStore,
+    block,
+    has_mark,
+    map_children,
+    map_exprs,
+    reads_in,
+    verify_loops,
+    walk_loops,
+)
+from poly.dtypes import DType
+from poly.expr import Cast, Const, Expr, Index, Op, Read, evaluate_int, rewrite, simplify, walk
+from poly.program import Program
+
+#: Operators that act on vectors lane by lane in generated code.
+VECTOR_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max"))
+#: The most statements that unrolling may write out for one loop nest.
+UNROLL_LIMIT = 2048
+
+
+def optimise(root: LoopNode, program: Program) -> LoopNode:
+    """All passes, with the verifier between them."""
+    for fn in (simplify_indices, lambda n: vectorise(n, program), unroll, workshare):
+        root = verify_loops(fn(root))
+    return root
+
+
+def simplify_indices(root: LoopNode) -> LoopNode:
+    """Bring the places of all accesses into linear normal form."""
+
+    def visit(e: Expr) -> Expr:
+        return replace(e, indices=tuple(map(normal, e.indices))) if isinstance(e, Read) else e
+
+    return map_exprs(root, lambda e: rewrite(e, visit))
+
+
+# --- vector lanes ---------------------------------------------------------------------------
+
+
+def vectorise(root: LoopNode, program: Program) -> LoopNode:
+    """Turn full vector loops into `VectorStore`s where every access allows it.
+
+    A vector loop that stays a loop (its bounds are not constant, or its body does not act on
+    lanes) is printed as a loop that the C compiler may run in lanes.
+    """
+    buffers = {n.name: n.dtype for n in walk_loops(root) if isinstance(n, Buffer)}
+    dtypes = {**program.dtypes, **buffers}
+
+    def visit(node: LoopNode) -> LoopNode:
+        node = map_children(node, visit)
+        if not isinstance(node, For) or node.mark != "vector" or node.trip is None:
+            return node
+        body = node.body
+        stores = body.children if isinstance(body, Block) else (body,)
+        lanes = node.trip
+        if lanes < 2 or lanes & (lanes - 1) or node.step != 1 or node.lower != Const(0):
+            return node
+        vectors: list[LoopNode] = []
+        for s in stores:
+            if not isinstance(s, Store) or not _acts_on_lanes(s, node.var, dtypes):
+                return node
+            vectors.append(VectorStore(s, node.var, lanes))
+        return block(vectors)
+
+    return visit(root)
+
+
+def lane_stride(read: Read, var: str) -> int | None:
+    """How the element moves with the lane: 0 not at all, 1 to the next, None otherwise."""
+    for index in read.indices[:-1]:
+        if depends_on(index, var):
+            return None
+    if not read.indices:
+        return 0
+    form = linear_form(read.indices[-1])
+    rest = form.without(Index(var))
+    if any(depends_on(a, var) for a, _ in rest.coefficients):
+        return None
+    stride = form.coefficient(Index(var))
+    return stride if stride in (0, 1) else None
+
+
+def _acts_on_lanes(s: Store, var: str, dtypes: dict[str, DType]) -> bool:
+    if s.dtype.name not in ("float32", "float64") or s.op not in ("=", "+=", "*=", "max=", "min="):
+        return False
+    if lane_stride(s.target, var) != 1:
+        return False
+    return _lanes(s.value, var, s.dtype, dtypes)
+
+
+def _lanes(e: Expr, var: str, dtype: DType, dtypes: dict[str, DType]) -> bool:
+    if isinstance(e, Const):
+        return not isinstance(e.value, bool) and e.dtype in (None, dtype)
+    if isinstance(e, Read):
+        return dtypes[e.tensor] == dtype and lane_stride(e, var) is not None
+    if isinstance(e, Op):
+        return e.fn in VECTOR_OPS and all(_lanes(a, var, dtype, dtypes) for a in e.args)
+    return isinstance(e, Cast) and e.dtype == dtype and _lanes(e.arg, var, dtype, dtypes)
+
+
+# --- unrolling -----------------------------------------------------------------------------
+
+
+def unroll(root: LoopNode) -> LoopNode:
+    """Write out loops marked so, when their number of iterations is a small constant."""
+
+    def visit(node: LoopNode) -> LoopNode:
+        node = map_children(node, visit)
+        if not isinstance(node, For) or node.mark != "unroll":
+            return node
+        size = sum(isinstance(n, (Store, VectorStore)) for n in walk_loops(node.body))
+        if node.trip is None or node.trip * max(size, 1) > UNROLL_LIMIT:
+            return replace(node, mark="seq")
+        assert isinstance(node.lower, Const)
+        start = int(node.lower.value)
+        return block([_at(node.body, node.var, start + k * node.step) for k in range(node.trip)])
+
+    return visit(root)
+
+
+def _at(body: LoopNode, var: str, value: int) -> LoopNode:
+    def fix(e: Expr) -> Expr:
+        return simplify(replace_var(e, var, Const(value))) if depends_on(e, var) else e
+
+    return fold_conditions(simplify_indices(map_exprs(body, fix)))
+
+
+def fold_conditions(root: LoopNode) -> LoopNode:
+    """Decide conditions that have become constant."""
+
+    def visit(node: LoopNode) -> LoopNode:
+        node = map_children(node, visit)
+        if isinstance(node, If) and all(isinstance(e, (Op, Const)) for e in walk(node.cond)):
+            if evaluate_int(node.cond, {}):
+                return node.then
+            return node.other if node.other is not None else Block(())
+        return node
+
+    return visit(root)
+
+
+# --- threads -------------------------------------------------------------------------------
+
+
+def workshare(root: LoopNode) -> LoopNode:
+    """Every thread runs the tree; what is not in a parallel loop is left to a single one.
+
+    Loops that contain a parallel loop run on all threads, in step: a parallel loop and a
+    `Single` both end in a barrier.
+    """
+    if not has_mark(root, "parallel"):
+        return root
+
+    def visit(node: LoopNode) -> LoopNode:
+        if isinstance(node, For) and node.mark == "parallel":
+            return node
+        if not has_mark(node, "parallel"):
+            return Single(node)
+        if isinstance(node, Block):
+            return block(_join([visit(c) for c in node.children]))
+        return map_children(node, visit)
+
+    return visit(root)
+
+
+def _join(nodes: list[LoopNode]) -> list[LoopNode]:
+    """Merge neighbouring singles, so that they share one barrier."""
+    result: list[LoopNode] = []
+    for node in nodes:
+        last = result[-1] if result else None
+        if isinstance(node, Single) and isinstance(last, Single):
+            result[-1] = Single(block([last.body, node.body]))
+        else:
+            result.append(node)
+    return result
+
+
+# --- registers -----------------------------------------------------------------------------
+
+
+def is_scalarisable(buffer: Buffer) -> bool:
+    """Whether every access to a buffer has a constant place, up to whole vectors of lanes."""
+    lanes = vector_lanes(buffer)
+    if lanes is None:
+        return False
+    vectors = {id(n.store): n.var for n in walk_loops(buffer.body) if isinstance(n, VectorStore)}
+    for n in walk_loops(buffer.body):
+        if not isinstance(n, Store):
+            continue
+        var = vectors.get(id(n))
+        for read in reads_in(n):
+            if read.tensor != buffer.name:
+                continue
+            for index in read.indices:
+                form = linear_form(index)
+                if var is not None:
+                    form = form.without(Index(var))
+                if form.coefficients:
+                    return False
+    return True
+
+
+def vector_lanes(buffer: Buffer) -> int | None:
+    """The one number of lanes in which a buffer is accessed (1: scalars), None if it varies."""
+    widths: set[int] = set()
+    inside: set[int] = set()
+    for n in walk_loops(buffer.body):
+        if isinstance(n, VectorStore):
+            inside.add(id(n.store))
+            for read in reads_in(n.store):
+                if read.tensor == buffer.name:
+                    widths.add(n.lanes if lane_stride(read, n.var) == 1 else 1)
+        elif isinstance(n, Store) and id(n) not in inside:
+            widths |= {1 for read in reads_in(n) if read.tensor == buffer.name}
+    return widths.pop() if len(widths) == 1 else None

@@ -1,0 +1,169 @@
+"""The C helpers that generated code may use, and the text of those that a kernel does use.
+
+Each is a static inline function, so that a kernel's text is complete and readable by itself.
+"""
+
+from __future__ import annotations
+
+import re
+
+from poly.dtypes import DTYPES, DType
+
+C_TYPES: dict[str, str] = {
+    "float16": "_Float16",
+    "bfloat16": "fk_bf16",
+    "float32": "float",
+    "float64": "double",
+    "bool": "uint8_t",
+    **{f"{u}int{b}": f"{u}int{b}_t" for u in ("", "u") for b in (8, 16, 32, 64)},
+}
+
+_HEADER = """\
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+"""
+
+
+def suffix(dtype: DType) -> str:
+    """How a helper for this type ends: f32, i8, u64, b8 …"""
+    return f"{dtype.kind}{dtype.bits}"
+
+
+def vector_type(dtype: DType, lanes: int) -> str:
+    """Name of the GCC vector type of `lanes` elements."""
+    return f"fk_{suffix(dtype)}x{lanes}"
+
+
+def _helpers() -> dict[str, str]:
+    found: dict[str, str] = {
+        "fk_floordiv": (
+            "/* floor(a / b) for b > 0 */\n"
+            "static inline int64_t fk_floordiv(int64_t a, int64_t b)\n"
+            "{ int64_t q = a / b; return q - (a % b < 0); }"
+        ),
+        "fk_mod": (
+            "/* a mod b in [0, b) for b > 0 */\n"
+            "static inline int64_t fk_mod(int64_t a, int64_t b)\n"
+            "{ int64_t r = a % b; return r < 0 ? r + b : r; }"
+        ),
+        "fk_lo": "static inline int64_t fk_lo(int64_t a, int64_t b) { return a < b ? a : b; }",
+        "fk_hi": "static inline int64_t fk_hi(int64_t a, int64_t b) { return a > b ? a : b; }",
+        "fk_bf16_load": (
+            "static inline float fk_bf16_load(fk_bf16 x)\n"
+            "{ uint32_t u = (uint32_t)x << 16; float f; memcpy(&f, &u, 4); return f; }"
+        ),
+        "fk_bf16_store": (
+            "/* round to nearest even; NaN stays NaN */\n"
+            "static inline fk_bf16 fk_bf16_store(float f)\n"
+            "{ uint32_t u; memcpy(&u, &f, 4);\n"
+            "  if (f != f) return (fk_bf16)((u >> 16) | 64);\n"
+            "  return (fk_bf16)((u + 0x7fff + ((u >> 16) & 1)) >> 16); }"
+        ),
+    }
+    for dtype in DTYPES.values():
+        if dtype.bits == 16 and dtype.is_float:
+            continue
+        found.update(_for_type(dtype))
+    return found
+
+
+def _for_type(d: DType) -> dict[str, str]:
+    c, s = C_TYPES[d.name], suffix(d)
+    out: dict[str, str] = {}
+
+    def define(name: str, args: str, body: str) -> None:
+        params = ", ".join(f"{c} {a}" for a in args)
+        out[f"fk_{name}_{s}"] = f"static inline {c} fk_{name}_{s}({params})\n{{ {body} }}"
+
+    if d.is_float:
+        f = "f" if d.bits == 32 else ""
+        define("max", "ab", "return (a > b || a != a) ? a : b;")
+        define("min", "ab", "return (a < b || a != a) ? a : b;")
+        define("sign", "x", f"return x != x ? x : ({c})((x > 0) - (x < 0));")
+        define("rsqrt", "x", f"return 1 / sqrt{f}(x);")
+        define("sigmoid", "x", f"return 1 / (1 + exp{f}(-x));")
+        define(
+            "mod", "ab",
+            f"{c} r = fmod{f}(a, b); "
+            f"return r == 0 ? copysign{f}(0, b) : ((r < 0) != (b < 0)) ? r + b : r;",
+        )  # fmt: skip
+        define("floordiv", "ab", f"return floor{f}(a / b);")
+        return out
+    define("max", "ab", "return a > b ? a : b;")
+    define("min", "ab", "return a < b ? a : b;")
+    if d.kind == "b":
+        return out
+    if d.kind == "i":
+        define("abs", "x", f"return x < 0 ? ({c})-x : x;")
+        define("sign", "x", f"return ({c})((x > 0) - (x < 0));")
+        guard = f"if (b == 0) return 0; if (b == -1) return ({c})-a;"
+        zero = "if (b == 0 || b == -1) return 0;"
+        define("div", "ab", f"{guard} return ({c})(a / b);")
+        define("fmod", "ab", f"{zero} return ({c})(a % b);")
+        define(
+            "floordiv",
+            "ab",
+            f"{guard} return ({c})(a / b - ((a % b != 0) && ((a < 0) != (b < 0))));",
+        )
+        define(
+            "mod",
+            "ab",
+            f"{zero} {c} r = ({c})(a % b); return ({c})((r != 0 && ((r < 0) != (b < 0))) ? r + b : r);",
+        )
+        u = C_TYPES[f"uint{d.bits}"]
+        define("shl", "ab", f"return (b < 0 || b >= {d.bits}) ? 0 : ({c})(({u})a << b);")
+        define(
+            "shr", "ab", f"return (b < 0 || b >= {d.bits}) ? ({c})(a < 0 ? -1 : 0) : ({c})(a >> b);"
+        )
+    else:
+        define("sign", "x", f"return ({c})(x > 0);")
+        for name in ("div", "floordiv"):
+            define(name, "ab", f"return b == 0 ? 0 : ({c})(a / b);")
+        for name in ("fmod", "mod"):
+            define(name, "ab", f"return b == 0 ? 0 : ({c})(a % b);")
+        define("shl", "ab", f"return b >= {d.bits} ? 0 : ({c})(a << b);")
+        define("shr", "ab", f"return b >= {d.bits} ? 0 : ({c})(a >> b);")
+    return out
+
+
+HELPERS: dict[str, str] = _helpers()
+
+_VECTOR = re.compile(r"\bfk_f(32|64)x(\d+)(_u)?\b")
+_VECTOR_EXTREMUM = re.compile(r"\bfk_(max|min)_f(32|64)x(\d+)\b")
+
+
+def prelude_for(body: str) -> str:
+    """The includes, types and helpers that `body` uses, in a fixed order."""
+    parts = [_HEADER]
+    if re.search(r"\bfk_bf16", body):
+        parts.append("typedef uint16_t fk_bf16;")
+    shapes = {(int(b), int(n)) for b, n, _ in _VECTOR.findall(body)}
+    extrema = {(k, int(b), int(n)) for k, b, n in _VECTOR_EXTREMUM.findall(body)}
+    shapes |= {(b, n) for _, b, n in extrema}
+    for bits, lanes in sorted(shapes):
+        c, size = ("float" if bits == 32 else "double"), bits // 8 * lanes
+        parts.append(
+            f"typedef {c} fk_f{bits}x{lanes} __attribute__((vector_size({size})));\n"
+            f"typedef {c} fk_f{bits}x{lanes}_u "
+            f"__attribute__((vector_size({size}), aligned({bits // 8}), may_alias));"
+        )
+    for kind, bits, lanes in sorted(extrema):
+        parts.append(_vector_extremum(kind, bits, lanes))
+    parts += [text for name, text in HELPERS.items() if re.search(rf"\b{name}\b", body)]
+    return "\n".join(parts) + "\n"
+
+
+def _vector_extremum(kind: str, bits: int, lanes: int) -> str:
+    """Lane-wise max or min, NaN if either is: a comparison of vectors gives masks of 0 or -1."""
+    v = f"fk_f{bits}x{lanes}"
+    size = bits // 8 * lanes
+    op = ">" if kind == "max" else "<"
+    mask = f"fk_mask{bits}x{lanes}_{kind}"
+    return (
+        f"typedef int{bits}_t {mask} __attribute__((vector_size({size})));\n"
+        f"static inline __attribute__((always_inline)) {v} fk_{kind}_f{bits}x{lanes}({v} a, {v} b)\n"
+        f"{{ {mask} m = (a {op} b) | (a != a); "
+        f"return ({v})((m & ({mask})a) | (~m & ({mask})b)); }}"
+    )

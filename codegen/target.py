@@ -1,0 +1,247 @@
+"""Targets: how the loop IR is spelt in a language.  `CTarget` is C with OpenMP.
+
+A target is a small class; a dialect overrides the hooks that differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cgen
+
+from codegen.cexpr import Names, ValueText, index_text
+from codegen.linear import depends_on, expr_of, linear_form, normal
+from codegen.loopir import (
+    Block,
+    Buffer,
+    For,
+    If,
+    LoopError,
+    LoopNode,
+    Single,
+    Store,
+    VectorStore,
+)
+from codegen.passes import is_scalarisable, vector_lanes
+from codegen.prelude import C_TYPES, suffix, vector_type
+from poly.dtypes import DType
+from poly.expr import Cast, Const, Expr, Index, Op, Read, add, mul
+from poly.program import Program
+
+
+@dataclass(frozen=True)
+class _Registers:
+    """A buffer that has become variables, one for each constant place."""
+
+    buffer: Buffer
+    lanes: int
+
+
+class CTarget:
+    """Prints loop IR as C statements."""
+
+    def __init__(self, program: Program, identifiers: Names) -> None:
+        self.program = program
+        self.ids = identifiers
+        self.buffers: dict[str, Buffer] = {}
+        self.registers: dict[str, _Registers] = {}
+        names = Names(identifiers.tensors, identifiers.sizes, identifiers.loops, self.place)
+        self.names = names
+        self.dtypes: dict[str, DType] = dict(program.dtypes)
+        self.values = ValueText(names, self.dtypes)
+
+    # --- hooks of the dialect --------------------------------------------------------------
+
+    def parallel_for(self, loop: cgen.Generable) -> cgen.Generable:
+        """A loop whose iterations are shared among the threads that all run this code."""
+        return cgen.Collection([cgen.Pragma("omp for schedule(static)"), loop])
+
+    def lanes_for(self, loop: cgen.Generable) -> cgen.Generable:
+        """A loop whose iterations may run in lanes, left to the C compiler."""
+        return cgen.Collection([cgen.Pragma("omp simd"), loop])
+
+    def single(self, body: cgen.Generable) -> cgen.Generable:
+        return cgen.Collection([cgen.Pragma("omp single"), as_block(body)])
+
+    # --- statements ------------------------------------------------------------------------
+
+    def statement(self, node: LoopNode) -> cgen.Generable:
+        """The C of one node."""
+        if isinstance(node, Block):
+            return cgen.Collection([self.statement(c) for c in node.children])
+        if isinstance(node, For):
+            return self._for(node)
+        if isinstance(node, If):
+            other = None if node.other is None else as_block(self.statement(node.other))
+            return cgen.If(
+                index_text(node.cond, self.names), as_block(self.statement(node.then)), other
+            )
+        if isinstance(node, Single):
+            return self.single(self.statement(node.body))
+        if isinstance(node, Store):
+            return cgen.Line(self.values.store(node.target, node.op, node.value))
+        if isinstance(node, VectorStore):
+            return self._vector_store(node)
+        if isinstance(node, Buffer):
+            return self._buffer(node)
+        raise LoopError(f"{type(node).__name__} has no C form; it should have been lowered")
+
+    def _for(self, node: For) -> cgen.Generable:
+        var = self.names.loops[node.var]
+        lower, upper = index_text(node.lower, self.names), index_text(node.upper, self.names, 5)
+        step = f"{var}++" if node.step == 1 else f"{var} += {node.step}"
+        body = as_block(self.statement(node.body))
+        loop = cgen.For(f"int64_t {var} = {lower}", f"{var} < {upper}", step, body)
+        if node.mark == "parallel":
+            return self.parallel_for(loop)
+        return self.lanes_for(loop) if node.mark == "vector" and _simple(node.body) else loop
+
+    # --- buffers ---------------------------------------------------------------------------
+
+    def _buffer(self, node: Buffer) -> cgen.Generable:
+        outer = self.buffers.get(node.name)
+        self.buffers[node.name] = node
+        self.dtypes[node.name] = node.dtype
+        lines: list[cgen.Generable] = []
+        lanes = vector_lanes(node) if node.scope == "register" else None
+        if lanes is not None and is_scalarisable(node):
+            self.registers[node.name] = _Registers(node, lanes)
+            kind = vector_type(node.dtype, lanes) if lanes > 1 else C_TYPES[node.dtype.name]
+            for name in self._register_names(node, lanes):
+                lines.append(cgen.Line(f"{kind} {name};"))
+        else:
+            self.registers.pop(node.name, None)
+            shape = "".join(f"[{n}]" for n in node.shape)
+            name = self.names.tensors[node.name]
+            c = C_TYPES[node.dtype.name]
+            lines.append(cgen.Line(f"{c} {name}{shape} __attribute__((aligned(64)));"))
+        lines.append(self.statement(node.body))
+        self.registers.pop(node.name, None)
+        if outer is not None:
+            self.buffers[node.name] = outer
+        return as_block(cgen.Collection(lines))
+
+    def _register_names(self, node: Buffer, lanes: int) -> list[str]:
+        places: list[tuple[int, ...]] = [()]
+        *outer, last = node.shape or (1,)
+        for extent in (*outer, -(-last // lanes)):
+            places = [(*p, k) for p in places for k in range(extent)]
+        return [self._register(node.name, p) for p in places]
+
+    def _register(self, buffer: str, place: tuple[int, ...]) -> str:
+        return "_".join([self.names.tensors[buffer], *map(str, place)])
+
+    # --- places ----------------------------------------------------------------------------
+
+    def place(self, read: Read) -> str:
+        """The C lvalue of an element of a tensor, of a buffer, or of a register."""
+        name = self.names.tensors[read.tensor]
+        if read.tensor in self.registers:
+            return self._register_of(read, None)
+        if read.tensor in self.buffers:
+            return name + "".join(f"[{index_text(i, self.names)}]" for i in read.indices)
+        return f"{name}[{index_text(self.offset(read), self.names)}]"
+
+    def offset(self, read: Read) -> Expr:
+        """Row-major position of an element in its tensor, Horner-style."""
+        shape = self.program.tensors[read.tensor].shape
+        result: Expr = Const(0)
+        for index, extent in zip(read.indices, shape, strict=True):
+            result = add(mul(result, extent), index)
+        return _flatten(result)
+
+    def _register_of(self, read: Read, var: str | None) -> str:
+        lanes = self.registers[read.tensor].lanes
+        place: list[int] = []
+        for index in read.indices or (Const(0),):
+            form = linear_form(index)
+            if var is not None:
+                form = form.without(Index(var))
+            place.append(form.constant)
+        place[-1] //= lanes
+        return self._register(read.tensor, tuple(place))
+
+    # --- vectors ---------------------------------------------------------------------------
+
+    def _vector_store(self, node: VectorStore) -> cgen.Generable:
+        store, var, lanes = node.store, node.var, node.lanes
+        target = self._vector_place(store.target, var, lanes)
+        value = self._vector(store.value, var, lanes, store.dtype)
+        if store.op == "=":
+            if not _is_vector(store.value, var):
+                # A vector minus nothing: GCC's way to broadcast a scalar.
+                value = f"{value} - ({vector_type(store.dtype, lanes)}){{0}}"
+            return cgen.Line(f"{target} = {value};")
+        if store.op in ("+=", "*="):
+            return cgen.Line(f"{target} {store.op} {value};")
+        if not _is_vector(store.value, var):
+            value = f"{value} - ({vector_type(store.dtype, lanes)}){{0}}"
+        fn = f"fk_{store.op[:3]}_{suffix(store.dtype)}x{lanes}"
+        return cgen.Line(f"{target} = {fn}({target}, {value});")
+
+    def _vector_place(self, read: Read, var: str, lanes: int) -> str:
+        """A vector lvalue whose lane 0 is the element at lane 0."""
+        if read.tensor in self.registers:
+            return self._register_of(read, var)
+        first = Read(read.tensor, tuple(_lane_zero(i, var) for i in read.indices))
+        return f"*({vector_type(self.dtypes[read.tensor], lanes)}_u *)&{self.place(first)}"
+
+    def _vector(self, e: Expr, var: str, lanes: int, dtype: DType) -> str:
+        """The value of `e` in all lanes; an expression that is the same in all is a scalar."""
+        if not _is_vector(e, var):
+            return self.values.text(e, dtype)
+        if isinstance(e, Read):
+            if e.tensor in self.registers:
+                return self._register_of(e, var)
+            first = Read(e.tensor, tuple(_lane_zero(i, var) for i in e.indices))
+            return f"*(const {vector_type(dtype, lanes)}_u *)&{self.place(first)}"
+        if isinstance(e, Cast):
+            return self._vector(e.arg, var, lanes, dtype)
+        assert isinstance(e, Op)
+        args = [self._vector(a, var, lanes, dtype) for a in e.args]
+        if e.fn in ("min", "max"):
+            zero = f"({vector_type(dtype, lanes)}){{0}}"
+            args = [
+                text if _is_vector(a, var) else f"({text} - {zero})"
+                for a, text in zip(e.args, args, strict=True)
+            ]
+            return f"fk_{e.fn}_{suffix(dtype)}x{lanes}({', '.join(args)})"
+        if e.fn == "neg":
+            return f"(-{args[0]})"
+        symbol = {"add": "+", "sub": "-", "mul": "*", "div": "/"}[e.fn]
+        return f"({args[0]} {symbol} {args[1]})"
+
+
+def _is_vector(e: Expr, var: str) -> bool:
+    return depends_on(e, var)
+
+
+def _lane_zero(index: Expr, var: str) -> Expr:
+    return expr_of(linear_form(index).without(Index(var)))
+
+
+def _flatten(e: Expr) -> Expr:
+    """Multiply out products of literals and sums, so that constant strides show."""
+    if isinstance(e, Op) and e.fn == "mul":
+        a, b = _flatten(e.args[0]), _flatten(e.args[1])
+        return normal(mul(a, b))
+    if isinstance(e, Op) and e.fn in ("add", "sub"):
+        return normal(Op(e.fn, (_flatten(e.args[0]), _flatten(e.args[1]))))
+    return e
+
+
+def _simple(node: LoopNode) -> bool:
+    """Whether a loop body is one that OpenMP's simd loops take: stores and conditions only."""
+    if isinstance(node, Block):
+        return all(_simple(c) for c in node.children)
+    if isinstance(node, If):
+        return _simple(node.then) and (node.other is None or _simple(node.other))
+    return isinstance(node, Store)
+
+
+def as_block(body: cgen.Generable) -> cgen.Block:
+    """The statements in braces, braces never doubled."""
+    if isinstance(body, cgen.Collection):
+        contents = list(body.contents)
+        return as_block(contents[0]) if len(contents) == 1 else cgen.Block(contents)
+    return body if isinstance(body, cgen.Block) else cgen.Block([body])
