@@ -1,0 +1,52 @@
+# make demo    set up, compile a real network and run it
+# make test    set up and run the checks: ruff, mypy, the tests that are not slow
+# make sweep   the slow tests
+# make clean   remove the environment and everything built
+#
+# Needed beforehand: Python 3.11 or later, make, and gcc or clang.
+# PYTHON=… chooses the interpreter, VENV=… the folder of the virtual environment.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test sweep check clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.installed
+	$(BIN)/farkas demo
+
+test: check
+	$(BIN)/python -m pytest -m "not slow"
+
+check: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+sweep: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m slow
+
+# The stamps are made last, so an interrupted setup is done again.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "Python 3.11 or later is needed; choose one with make PYTHON=…" >&2; exit 1; }
+	@$(PYTHON) -m venv --clear "$(VENV)" || \
+	    { echo "python -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@touch "$@"
+
+$(VENV)/.installed: $(VENV)/.made setup.cfg pyproject.toml
+	@echo "installing into $(VENV)"
+	@$(PIP) install --editable .
+	@touch "$@"
+
+$(VENV)/.installed-test: $(VENV)/.made setup.cfg pyproject.toml
+	@echo "installing into $(VENV), with what the tests need"
+	@$(PIP) install --editable '.[test]'
+	@touch "$(VENV)/.installed" "$@"
+
+clean:
+	rm -rf "$(VENV)" build dist *.egg-info
+	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

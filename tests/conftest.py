@@ -1,0 +1,49 @@
+"""What all tests share: a cache of their own, the compiler, and reproducible random tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from runtime.cache import ENVIRONMENT, Cache
+from runtime.toolchain import Toolchain, find_toolchain
+
+settings.register_profile(
+    "farkas",
+    deadline=None,  # the first example of a test may start a compiler
+    derandomize=True,
+    max_examples=50,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("farkas")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Point every cache of this session to a fresh folder, child processes included."""
+    folder = tmp_path_factory.mktemp("cache")
+    folder.chmod(0o700)
+    before = os.environ.get(ENVIRONMENT)
+    os.environ[ENVIRONMENT] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ[ENVIRONMENT]
+    else:
+        os.environ[ENVIRONMENT] = before
+
+
+@pytest.fixture(scope="session")
+def cache(cache_directory: Path) -> Cache:
+    """A cache shared by the whole session."""
+    return Cache(cache_directory)
+
+
+@pytest.fixture(scope="session")
+def toolchain() -> Toolchain:
+    """The machine's C compiler."""
+    return find_toolchain()
