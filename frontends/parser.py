@@ -14,7 +14,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedToken, VisitError
 from lark.tree import Meta
 from lark.visitors import Transformer_NonRecursive
 
-from frontends.spelling import closest
+from frontends.spelling import is_near
 from frontends.syntax import (
     Access,
     Apply,
@@ -332,14 +332,13 @@ def _token_error(text: str, error: UnexpectedToken) -> LanguageError:
             f"the text ends where {_wanted(expected)} is expected", text, Span(end, end + 1)
         )
     span = _token_span(token)
-    before = re.search(r"([A-Za-z_]\w*)\s*\Z", text[: span.start])
-    keyword = closest(before[1], _KEYWORDS) if before else None
     hint = ""
-    if before is not None and keyword is not None:
-        span = Span(*before.span(1))
-        return LanguageError(
-            f"{before[1]!r} is not understood here", text, span, f"did you mean {keyword!r}?"
-        )
+    for word in [*re.finditer(r"[A-Za-z_]\w*", text[: span.start])][-2:]:
+        meant = [k for k in _KEYWORDS if is_near(word[0], k) or word[0].lower() == k != word[0]]
+        if meant:
+            place = Span(*word.span())
+            message = f"{word[0]!r} is not understood here"
+            return LanguageError(message, text, place, f"did you mean {meant[0]!r}?")
     if token.type == "UPDATE" or (token.type == "COMPARE" and "UPDATE" in expected):
         if expected & {"RSQB", "RPAR"} and "UPDATE" not in expected:
             hint = "is a bracket not closed?"
