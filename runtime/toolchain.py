@@ -268,23 +268,24 @@ def compile_shared(
             raise ToolchainError(f"{name!r} is no name for a C source file")
     if not units:
         raise ToolchainError("there is no C source file to compile")
-    folder = Path(tempfile.mkdtemp(prefix="farkas-"))
-    keep = False
-    try:
-        for name, text in sources.items():
-            (folder / name).write_text(text, encoding="utf-8")
-        warnings = _build(toolchain, units, tuple(extra_flags), folder, timeout)
-        _install(folder / "library.so", out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".farkas-", dir=out.parent) as name:
+        folder = Path(name)
+        _write(sources, folder)
+        try:
+            warnings = _build(toolchain, units, tuple(extra_flags), folder, timeout)
+        except _CompilerError as failure:
+            kept = Path(tempfile.mkdtemp(prefix="farkas-failed-"))
+            _write(sources, kept)
+            raise ToolchainError(f"{failure}\nthe sources were kept in {kept}") from None
+        os.chmod(folder / "library.so", 0o700)
+        os.replace(folder / "library.so", out)
         return warnings
-    except _CompilerError as failure:
-        keep = True
-        for path in folder.iterdir():
-            if path.name not in sources:
-                path.unlink()
-        raise ToolchainError(f"{failure}\nthe sources were kept in {folder}") from None
-    finally:
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(sources: Mapping[str, str], folder: Path) -> None:
+    for name, text in sources.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 class _CompilerError(Exception):
@@ -333,20 +334,6 @@ def _compiler(toolchain: Toolchain, line: tuple[str, ...], folder: Path, timeout
     raise _CompilerError(
         f"{toolchain.kind} failed with exit code {done.code}: {shown}\n{first_lines(done.errors)}"
     )
-
-
-def _install(built: Path, out: Path) -> None:
-    """Move a file to `out` so that it appears there whole."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=".farkas-", dir=out.parent)
-    os.close(handle)
-    try:
-        shutil.copyfile(built, temporary)
-        os.chmod(temporary, 0o700)
-        os.replace(temporary, out)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 @dataclass(frozen=True)
