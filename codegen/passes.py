@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from codegen.linear import depends_on, linear_form, normal, replace_var
+from codegen.linear import depends_on, extreme, linear_form, normal, replace_var
 from codegen.loopir import (
     Block,
     Buffer,
@@ -22,6 +22,7 @@ from codegen.loopir import (
     verify_loops,
     walk_loops,
 )
+from codegen.lower import var_range
 from poly.dtypes import DType
 from poly.expr import Cast, Const, Expr, Index, Op, Read, evaluate_int, rewrite, simplify, walk
 from poly.program import Program
@@ -97,7 +98,8 @@ def lane_stride(read: Read, var: str) -> int | None:
 def _acts_on_lanes(s: Store, var: str, dtypes: dict[str, DType]) -> bool:
     if s.dtype.name not in ("float32", "float64") or s.op not in ("=", "+=", "*=", "max=", "min="):
         return False
-    if lane_stride(s.target, var) != 1:
+    stride = lane_stride(s.target, var)
+    if stride == 0 or (stride is None and s.op != "="):
         return False
     return _lanes(s.value, var, s.dtype, dtypes)
 
@@ -116,20 +118,44 @@ def _lanes(e: Expr, var: str, dtype: DType, dtypes: dict[str, DType]) -> bool:
 
 
 def unroll(root: LoopNode) -> LoopNode:
-    """Write out loops marked so, when their number of iterations is a small constant."""
+    """Write out loops marked so, when few iterations are possible.
 
-    def visit(node: LoopNode) -> LoopNode:
-        node = map_children(node, visit)
-        if not isinstance(node, For) or node.mark != "unroll":
-            return node
-        size = sum(isinstance(n, (Store, VectorStore)) for n in walk_loops(node.body))
-        if node.trip is None or node.trip * max(size, 1) > UNROLL_LIMIT:
-            return replace(node, mark="seq")
-        assert isinstance(node.lower, Const)
-        start = int(node.lower.value)
-        return block([_at(node.body, node.var, start + k * node.step) for k in range(node.trip)])
+    Where the bounds are not constant but bounded, each iteration that may run gets the condition
+    under which it does, as far as that is not known.
+    """
+    return _unroll(root, {})
 
-    return visit(root)
+
+def _unroll(node: LoopNode, ranges: dict[str, tuple[int, int]]) -> LoopNode:
+    if not isinstance(node, For):
+        return map_children(node, lambda c: _unroll(c, ranges))
+    bound = var_range(node, ranges)
+    if bound is not None:
+        ranges = {**ranges, node.var: bound}
+    if node.mark != "unroll" or node.step != 1:
+        return map_children(node, lambda c: _unroll(c, ranges))
+    size = sum(isinstance(n, (Store, VectorStore)) for n in walk_loops(node.body))
+    if bound is None or (bound[1] - bound[0] + 1) * max(size, 1) > UNROLL_LIMIT:
+        return replace(node, mark="seq", body=_unroll(node.body, ranges))
+    children: list[LoopNode] = []
+    for value in range(bound[0], bound[1] + 1):
+        body = _unroll(_at(node.body, node.var, value), ranges)
+        conditions = [
+            c
+            for c in (Op("le", (node.lower, Const(value))), Op("lt", (Const(value), node.upper)))
+            if not _holds(c, ranges)
+        ]
+        for c in conditions:
+            body = If(simplify(c), body)
+        children.append(body)
+    return block(children)
+
+
+def _holds(condition: Op, ranges: dict[str, tuple[int, int]]) -> bool:
+    """Whether ``a < b`` or ``a <= b`` holds for all values of the variables."""
+    left, right = condition.args
+    gap = extreme(Op("sub", (right, left)), ranges, min)
+    return gap is not None and gap >= (1 if condition.fn == "lt" else 0)
 
 
 def _at(body: LoopNode, var: str, value: int) -> LoopNode:

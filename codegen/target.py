@@ -22,7 +22,7 @@ from codegen.loopir import (
     Store,
     VectorStore,
 )
-from codegen.passes import is_scalarisable, vector_lanes
+from codegen.passes import is_scalarisable, lane_stride, vector_lanes
 from codegen.prelude import C_TYPES, suffix, vector_type
 from poly.dtypes import DType
 from poly.expr import Cast, Const, Expr, Index, Op, Read, add, mul
@@ -165,6 +165,8 @@ class CTarget:
 
     def _vector_store(self, node: VectorStore) -> cgen.Generable:
         store, var, lanes = node.store, node.var, node.lanes
+        if lane_stride(store.target, var) is None:
+            return self._scatter(node)
         target = self._vector_place(store.target, var, lanes)
         value = self._vector(store.value, var, lanes, store.dtype)
         if store.op == "=":
@@ -178,6 +180,20 @@ class CTarget:
             value = f"{value} - ({vector_type(store.dtype, lanes)}){{0}}"
         fn = f"fk_{store.op[:3]}_{suffix(store.dtype)}x{lanes}"
         return cgen.Line(f"{target} = {fn}({target}, {value});")
+
+    def _scatter(self, node: VectorStore) -> cgen.Generable:
+        """Lanes that are not neighbours in memory are stored one by one."""
+        store, var, lanes = node.store, node.var, node.lanes
+        kind = vector_type(store.dtype, lanes)
+        value = self._vector(store.value, var, lanes, store.dtype)
+        if not _is_vector(store.value, var):
+            value = f"{value} - ({kind}){{0}}"
+        lane = self.names.loops[var]
+        each = cgen.Line(f"{self.place(store.target)} = lane_values[{lane}];")
+        loop = cgen.For(
+            f"int64_t {lane} = 0", f"{lane} < {lanes}", f"{lane}++", cgen.Block([each])
+        )
+        return cgen.Block([cgen.Line(f"const {kind} lane_values = {value};"), loop])
 
     def _vector_place(self, read: Read, var: str, lanes: int) -> str:
         """A vector lvalue whose lane 0 is the element at lane 0."""

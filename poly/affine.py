@@ -21,7 +21,9 @@ def isl_expr(expr: Expr) -> str | None:
     if isinstance(expr, (Index, Size)):
         return expr.name
     if isinstance(expr, Const):
-        return f"({expr.value})" if type(expr.value) is int else None
+        if type(expr.value) is not int:
+            return None
+        return str(expr.value) if expr.value >= 0 else f"({expr.value})"
     if isinstance(expr, Cast):
         # Index arithmetic is in int64; a cast to it changes nothing.
         return isl_expr(expr.arg) if expr.dtype.name == "int64" else None
@@ -36,7 +38,11 @@ def isl_expr(expr: Expr) -> str | None:
         return f"({args[0]} {'+' if expr.fn == 'add' else '-'} {args[1]})"
     if expr.fn == "mul":
         left, right = (_integer(a) for a in expr.args)
-        return f"({args[0]} * {args[1]})" if left is not None or right is not None else None
+        if left is None and right is None:
+            return None
+        # isl takes a literal factor only bare and in front.
+        factor, other = (left, args[1]) if left is not None else (right, args[0])
+        return f"({factor} * {other})"
     if expr.fn in ("floordiv", "mod"):
         divisor = _integer(expr.args[1])
         if divisor is None or divisor <= 0:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import islpy as isl
 
+from poly.affine import parameters
 from poly.errors import ScheduleError
 from poly.promotion import Copy, PromotionPlan, plan_promotion
 from poly.scop import Scop
@@ -83,11 +84,14 @@ def _node(
     out.bands.append(IslBand(len(outer), here))
     child = _node(below, scop, [*outer, *here], statements, out)
     functions = joint([m.schedule for m in here])
-    options = ""
+    # One loop a member: isl may otherwise split a loop by statement, and with it what is below.
+    atomic = "; ".join(f"atomic[{k}]" for k in range(len(here)))
     if here[-1].isolate:
         isolated = _full_tiles(scop, outer, here, below, statements)
         if isolated is not None:
-            options = f', options: "{isolated}"'
+            inside = "; ".join(f"[isolate[] -> atomic[{k}]]" for k in range(len(here)))
+            atomic = f"{atomic}; {inside}; {str(isolated).partition('{')[2].rpartition('}')[0]}"
+    options = f', options: "{parameters(scop.program)} {{ {atomic} }}"'
     text = f'{{ schedule: "{functions}"{options}'
     text += f", child: {child} }}" if child else " }"
     return f'{{ mark: "band:{number}", child: {text} }}'
@@ -118,7 +122,9 @@ def _promote(
         at = len(out.bands)
         out.bands.append(IslBand(len(outer), c.members))
         functions = joint([m.schedule for m in c.members])
-        text = f'{{ mark: "band:{at}", child: {{ schedule: "{functions}" }} }}'
+        atomic = "; ".join(f"atomic[{k}]" for k in range(len(c.members)))
+        options = f'options: "{{ {atomic} }}"'
+        text = f'{{ mark: "band:{at}", child: {{ schedule: "{functions}", {options} }} }}'
         children.append(f'{{ filter: "{{ {c.tuple_text} }}", child: {text} }}')
 
     if plan.copy_in is not None:

@@ -23,6 +23,7 @@ from poly.dependences import Dependences, compute_dependences
 from poly.errors import ScheduleError
 from poly.legality import budget, check_tree
 from poly.program import Program
+from poly.scheduler import isl_schedule
 from poly.scop import Scop, build_scop
 from poly.script import parse_script
 from poly.transforms import PRIMITIVES, Step, fuse_early
@@ -160,6 +161,15 @@ class Schedule:
         words = (tensor, scope, *map(str, order))
         return self.apply(Step("promote", (statement,), (loop,), words=words))
 
+    def reschedule(self) -> Schedule:
+        """Forget the order and let isl's scheduler find one; replay runs it again.
+
+        Raises
+        ------
+        ScheduleError : if it finds none within its budget of CPU time.
+        """
+        return self.apply(Step("reschedule", ()))
+
     # --- steps as data -------------------------------------------------------------------
 
     def apply(self, step: Step) -> Schedule:
@@ -170,10 +180,16 @@ class Schedule:
         ScheduleError : the step makes no sense here, or its legality could not be decided.
         IllegalScheduleError : it would break a dependence.
         """
-        if step.primitive not in PRIMITIVES:
+        if step.primitive not in (*PRIMITIVES, "reschedule"):
             raise ScheduleError(
                 f"there is no primitive {step.primitive!r}; there are {', '.join(PRIMITIVES)}"
             )
+        if step.primitive == "reschedule":
+            tree = isl_schedule(self.scop, self.dependences)
+            violation = check_tree(tree, self.scop, self.dependences)
+            if violation is not None:
+                raise violation.error(str(step))
+            return replace(self, tree=tree, steps=(*self.steps, step))
         for name in step.statements:
             self._known(name)
         if not step.statements:

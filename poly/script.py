@@ -43,7 +43,7 @@ def _parse_step(line: str, number: int) -> Step:
             "hint: a step reads `primitive statements: loops by numbers as names`, "
             "for example `tile C: i, j by 32, 32`"
         )
-    if match["primitive"] not in PRIMITIVES:
+    if match["primitive"] not in (*PRIMITIVES, "reschedule"):
         raise ScheduleError(
             f"line {number}: there is no primitive {match['primitive']!r}; "
             f"there are {', '.join(PRIMITIVES)}"

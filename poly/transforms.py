@@ -350,6 +350,14 @@ def reverse(tree: Node, scop: Scop, step: Step) -> Node:
 def parallelize(tree: Node, scop: Scop, step: Step) -> Node:
     place = _only_loop(tree, step)
     _plain(step, place.member)
+    for node in path_to(tree, step.statements[0]):
+        if node is place.band:
+            break
+        if isinstance(node, Promote):
+            raise ScheduleError(
+                f"{step}: {node.buffer} around {place.member.name} belongs to one thread; "
+                "parallelize first, and promote inside"
+            )
     for other in statements_below(tree, place.band, [s.name for s in scop.statements]):
         for m in loops_of(tree, other):
             if m.mark == "parallel":

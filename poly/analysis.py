@@ -1,0 +1,295 @@
+"""What accesses say about loops: extents, reuse, strides, and whether a nest is a contraction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import islpy as isl
+
+from poly.expr import Cast, Const, Expr, Index, Op, Read, indices_of
+from poly.machine import Machine
+from poly.promotion import BUFFER_LIMIT
+from poly.schedule import Schedule
+from poly.scop import Scop, ScopStatement
+from poly.tree import loops_of
+
+#: Operators that generated code can apply to vectors lane by lane.
+LANE_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max"))
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """An update with reuse, and the loops to tile.
+
+    v, w : the vector loop, and the loop along which the vector operands are reused ("" if none)
+    lanes, vectors, rows : the register tile is ``rows`` by ``vectors`` vectors of ``lanes``
+    packed : tensors that move with v but are not contiguous along it, with the dimension of v
+    free, reductions : the statement's loops; `shaped` are reductions that bound w (padding)
+    """
+
+    statement: str
+    v: str
+    w: str
+    lanes: int
+    vectors: int
+    rows: int
+    packed: tuple[tuple[str, int], ...]
+    free: tuple[str, ...]
+    reductions: tuple[str, ...]
+    shaped: tuple[str, ...]
+    extents: tuple[tuple[str, int | None], ...]
+
+    def extent(self, loop: str) -> int | None:
+        return dict(self.extents).get(loop)
+
+
+def static_extents(s: ScopStatement) -> dict[str, int | None]:
+    """For each dimension of a statement, its constant extent over the domain, else None."""
+    result: dict[str, int | None] = {}
+    for k, name in enumerate(s.loops):
+        low, high = s.domain.dim_min_val(k), s.domain.dim_max_val(k)
+        result[name] = (
+            int(high.to_python()) - int(low.to_python()) + 1
+            if low.is_int() and high.is_int()
+            else None
+        )
+    return result
+
+
+def loop_extents(schedule: Schedule, statement: str) -> dict[str, int | None]:
+    """For each loop around a statement, its constant extent, else None."""
+    domain = schedule.scop.statement(statement).domain
+    union = isl.UnionSet.from_set(domain)
+    result: dict[str, int | None] = {}
+    for m in loops_of(schedule.tree, statement):
+        f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule.intersect_domain_union_set(union))
+        sets = union.apply(isl.UnionMap.from_multi_union_pw_aff(f)).get_set_list()
+        if not sets.n_set():
+            result[m.name] = 0
+            continue
+        values = sets.get_at(0)
+        low, high = values.dim_min_val(0), values.dim_max_val(0)
+        known = low.is_int() and high.is_int()
+        result[m.name] = int(high.to_python()) - int(low.to_python()) + 1 if known else None
+    return result
+
+
+def shares_ranges(
+    schedule: Schedule, first: tuple[str, ...], second: tuple[str, ...], depth: int
+) -> bool:
+    """Whether the outer `depth` loops of two groups take the same values, position by position."""
+    a, b = (_outer_values(schedule, names[-1], depth) for names in (first, second))
+    return bool(a is not None and b is not None and a.is_equal(b))
+
+
+def _outer_values(schedule: Schedule, statement: str, depth: int) -> isl.Set | None:
+    from poly.tree import joint
+
+    members = loops_of(schedule.tree, statement)[:depth]
+    if len(members) < depth:
+        return None
+    domain = schedule.scop.statement(statement).domain
+    union = isl.UnionSet.from_set(domain)
+    f = joint([m.schedule.intersect_domain_union_set(union) for m in members])
+    sets = union.apply(isl.UnionMap.from_multi_union_pw_aff(f)).get_set_list()
+    return sets.get_at(0) if sets.n_set() else None
+
+
+def lane_value(e: Expr) -> bool:
+    """Whether an expression can be computed in vector lanes from its reads."""
+    if isinstance(e, Const):
+        return not isinstance(e.value, bool)
+    if isinstance(e, Read):
+        return True
+    if isinstance(e, Op):
+        return e.fn in LANE_OPS and all(lane_value(a) for a in e.args)
+    return isinstance(e, Cast) and lane_value(e.arg)
+
+
+def stride_of(read: Read, loop: str) -> int | None:
+    """How many elements of its last dimension `read` moves with `loop`.
+
+    0: not at all; n: only the last dimension moves, n times the loop; None: otherwise.
+    """
+    *outer, last = read.indices or (Const(0),)
+    if any(loop in indices_of(i) for i in outer):
+        return None
+    return _coefficient(last, loop)
+
+
+def _coefficient(e: Expr, loop: str) -> int | None:
+    """The constant coefficient of `loop` in a linear expression, None if it is not linear."""
+    if loop not in indices_of(e):
+        return 0
+    if isinstance(e, Index):
+        return 1
+    if isinstance(e, Op) and e.fn in ("add", "sub"):
+        a, b = (_coefficient(x, loop) for x in e.args)
+        if a is None or b is None:
+            return None
+        return a + b if e.fn == "add" else a - b
+    if isinstance(e, Op) and e.fn == "mul":
+        for literal, other in (e.args, e.args[::-1]):
+            if isinstance(literal, Const) and isinstance(literal.value, int):
+                inner = _coefficient(other, loop)
+                return None if inner is None else int(literal.value) * inner
+    return None
+
+
+def plain_dimension(read: Read, loop: str) -> int | None:
+    """The one dimension of `read` whose index is just `loop`, if no other dimension moves with it."""
+    moving = [k for k, i in enumerate(read.indices) if loop in indices_of(i)]
+    if len(moving) == 1 and read.indices[moving[0]] == Index(loop):
+        return moving[0]
+    return None
+
+
+def find_contraction(scop: Scop, s: ScopStatement, machine: Machine) -> Contraction | None:
+    """How to register-tile `s`, or None if it is no contraction with a usable vector loop."""
+    tensor = scop.program.tensors[s.target.tensor]
+    if not s.is_reduction or s.may_reads or tensor.dtype.name not in ("float32", "float64"):
+        return None
+    reductions = s.source.reductions
+    reads = [r for r in s.source.reads if r.indices]
+    same = all(scop.program.tensors[r.tensor].dtype == tensor.dtype for r in s.source.reads)
+    if not reductions or not reads or not same or not lane_value(s.value):
+        return None
+    free = s.source.free
+    moves = {r: frozenset(i for e in r.indices for i in indices_of(e)) for r in reads}
+    if all(set(free) <= moved for moved in moves.values()):
+        return None
+    extents = static_extents(s)
+    lanes = machine.vector_bytes // tensor.dtype.bytes
+    best: tuple[tuple[int, ...], Contraction] | None = None
+    for v in free:
+        made = _with_vector(s, v, free, reductions, reads, moves, extents, lanes, tensor.dtype.bytes, machine)
+        if made is not None and (best is None or made[0] > best[0]):
+            best = made
+    return best[1] if best is not None else None
+
+
+def _with_vector(
+    s: ScopStatement,
+    v: str,
+    free: tuple[str, ...],
+    reductions: tuple[str, ...],
+    reads: list[Read],
+    moves: dict[Read, frozenset[str]],
+    extents: dict[str, int | None],
+    lanes: int,
+    tensor_bytes: int,
+    machine: Machine,
+) -> tuple[tuple[int, ...], Contraction] | None:
+    """The contraction with vector loop v, and how good that is (greater is better)."""
+    extent = extents[v]
+    while extent is not None and lanes > extent:
+        lanes //= 2
+    if lanes < 2 or plain_dimension(s.target, v) is None or not is_rectangular(s, v):
+        return None
+    moving = [r for r in reads if v in moves[r]]
+    still = [r for r in reads if v not in moves[r]]
+    if not moving:
+        return None
+    packed: list[tuple[str, int]] = []
+    for r in moving:
+        if stride_of(r, v) == 1:
+            continue
+        dim = plain_dimension(r, v)
+        if dim is None:
+            return None
+        packed.append((r.tensor, dim))
+    rows_of = [w for w in free if w != v and all(w not in moves[r] for r in moving)
+               and any(w in moves[r] for r in still)]  # fmt: skip
+    rows_of = [w for w in rows_of if extents[w] != 1]
+    w = max(rows_of, key=lambda x: (extents[x] is None, extents[x] or 0, free.index(x)), default="")
+    if w:
+        # The innermost of the loops that offer enough rows keeps neighbouring reads together.
+        enough = [x for x in rows_of if extents[x] is None or (extents[x] or 0) >= 4]
+        w = enough[-1] if enough else w
+    if packed and not rows_of:
+        # Packing pays by reuse; without a loop that reuses the packed operand there is none.
+        return None
+    panel = tensor_bytes * lanes
+    for r in reductions:
+        panel *= extents[r] or 1
+    most = max(1, BUFFER_LIMIT // panel)
+    vectors, rows = register_tile(extent, extents.get(w) if w else 1, lanes, machine, most)
+    shaped = tuple(r for r in reductions if w and not is_rectangular(s, w, (r,)))
+    full = extent is None or extent % lanes == 0
+    score = (
+        int(full),
+        lanes,
+        int(bool(w)),
+        int(stride_of(s.target, v) == 1),
+        -len(packed),
+        extent or 1 << 30,
+    )
+    found = Contraction(
+        s.name, v, w, lanes, vectors, rows, tuple(packed), free, reductions, shaped,
+        tuple(extents.items()),
+    )  # fmt: skip
+    return score, found
+
+
+def register_tile(
+    columns: int | None, rows: int | None, lanes: int, machine: Machine, most_vectors: int = 4
+) -> tuple[int, int]:
+    """(vectors, rows) of accumulators that fit the registers beside operands, for given extents.
+
+    Rows are a divisor of the extent where a good one exists, so that no tile is partial.
+    """
+    accumulators = machine.registers - 4
+    best = (0.0, 1, 1)
+    for vectors in (1, 2, 4):
+        if vectors > most_vectors or (columns is not None and columns // lanes % vectors):
+            continue
+        most = min(accumulators // vectors, 14)
+        for count in range(1, most + 1):
+            if rows is not None and count > rows:
+                break
+            # Loads per multiply-add; a partial tile runs several times slower than a full one.
+            partial = 0.0 if rows is None else rows % count / rows
+            wasted = 1.0 + 3 * partial
+            used = vectors * count
+            latency = min(1.0, used / 8)
+            quality = latency * used / (vectors + count) / wasted
+            if quality > best[0] * 1.02:
+                best = (quality, vectors, count)
+    if rows is None:
+        # A symbolic extent has a tail of up to rows - 1; a moderate tile keeps it short.
+        return 2 if columns is None or columns // lanes % 2 == 0 else 1, 8
+    return best[1], best[2]
+
+
+def is_rectangular(s: ScopStatement, loop: str, against: tuple[str, ...] | None = None) -> bool:
+    """Whether the values of `loop` do not depend on the statement's other loops.
+
+    against : only those other loops are asked about (all if None).
+    """
+    position = s.loops.index(loop)
+    domain = s.domain
+    others = [
+        k for k, name in enumerate(s.loops)
+        if k != position and (against is None or name in against)
+    ]  # fmt: skip
+    if against is not None:
+        dropped = [k for k in range(len(s.loops)) if k != position and k not in others]
+        for k in reversed(dropped):
+            domain = domain.project_out(isl.dim_type.set, k, 1)
+            position -= int(k < position)
+    dims = domain.dim(isl.dim_type.set)
+    alone = domain
+    rest = domain.project_out(isl.dim_type.set, position, 1).insert_dims(
+        isl.dim_type.set, position, 1
+    )
+    for k in reversed(range(dims)):
+        if k != position:
+            alone = alone.project_out(isl.dim_type.set, k, 1)
+    spread = alone.insert_dims(isl.dim_type.set, 0, position)
+    spread = spread.add_dims(isl.dim_type.set, dims - position - 1)
+    spread = spread.reset_tuple_id() if spread.has_tuple_name() else spread
+    rest = rest.reset_tuple_id() if rest.has_tuple_name() else rest
+    domain = domain.reset_tuple_id() if domain.has_tuple_name() else domain
+    return bool(spread.intersect(rest).is_subset(domain))
+
+

@@ -1,0 +1,186 @@
+"""Register tiling of one contraction and what is fused with it, as schedule steps."""
+
+from __future__ import annotations
+
+from poly.analysis import Contraction, lane_value, loop_extents, plain_dimension
+from poly.errors import ScheduleError
+from poly.legality import coincident_members
+from poly.machine import Machine
+from poly.schedule import Schedule
+
+#: Reduction extents up to this are written out when they bound the rows of a tile (padding).
+UNROLLED_TAPS = 11
+#: Iterations of the reduction between two passes over the accumulators, when it is symbolic.
+REDUCTION_BLOCK = 256
+#: Columns of the vector operand that one thread packs at a time, when extents are symbolic.
+PANEL = 256
+
+
+def contraction_steps(
+    schedule: Schedule, names: tuple[str, ...], core: Contraction, machine: Machine
+) -> Schedule:
+    """The register-tiled schedule of the group `names` around `core`.
+
+    Raises
+    ------
+    ScheduleError : if a step that the tile needs is refused.
+    """
+    if core.extent(core.v) is None or any(core.extent(r) is None for r in core.reductions):
+        return _blocked(schedule, names, core, machine)
+    return _direct(schedule, names, core, machine)
+
+
+def _direct(
+    schedule: Schedule, names: tuple[str, ...], core: Contraction, machine: Machine
+) -> Schedule:
+    """The whole reduction for one register tile: zero, accumulate, store with its epilogue."""
+    s, v, w = core.statement, core.v, core.w
+    together = _fused_around(schedule, names, s)
+    target = schedule.scop.statement(s).target.tensor
+    epilogue = [n for n in together if n != s and not n.startswith(f"{s}_init")]
+    if any(not lane_value(schedule.scop.statement(n).value) for n in epilogue):
+        raise ScheduleError("an epilogue is not made of operators on lanes")
+    width = core.vectors * core.lanes
+    schedule = schedule.split(s, v, width, (f"{v}_o", f"{v}_i"))
+    tiles, points = [f"{v}_o"], [f"{v}_i"]
+    if w:
+        schedule = schedule.split(s, w, core.rows, (f"{w}_o", f"{w}_i"))
+        tiles, points = [*tiles, f"{w}_o"], [f"{w}_i", f"{v}_i"]
+    others = [loop for loop in core.free if loop not in (v, w)]
+    # Tiles of v stay outside the loops that reuse its packed operand.
+    outer = [f"{v}_o", *others, *tiles[1:]]
+    shared = _shared_loop(schedule, s, outer, machine)
+    if shared and shared != tiles[-1]:
+        outer = [shared, *(x for x in outer if x != shared)]
+    schedule = schedule.reorder(s, [*outer, *points])
+    if shared:
+        schedule = schedule.parallelize(s, shared)
+    last = outer[-1]
+    if len(together) > 1:
+        schedule = schedule.distribute(s, points[0])
+    shaped = [r for r in core.shaped if (core.extent(r) or 99) <= UNROLLED_TAPS]
+    taps = sorted(
+        (r for r in core.reductions if r not in shaped and (core.extent(r) or 0) <= UNROLLED_TAPS),
+        key=core.reductions.index,
+    )
+    long = [r for r in core.reductions if r not in shaped and r not in taps]
+    schedule = schedule.reorder(s, [*taps, *shaped, *long, *points])
+    schedule = _pack(schedule, core, f"{v}_o")
+    schedule = schedule.promote(s, last, target, "register", _lanes_last(schedule, s, v))
+    for name in together:
+        schedule = schedule.vectorize(name, f"{v}_i", core.lanes)
+        if core.vectors > 1:
+            schedule = schedule.unroll(name, f"{v}_i_o")
+        if w:
+            schedule = schedule.unroll(name, f"{w}_i")
+    for tap in shaped:
+        schedule = schedule.unroll(s, tap)
+    if (core.extent(v) or 1) % width or (w and (core.extent(w) or 1) % core.rows):
+        schedule = schedule.isolate(s, last)
+    return schedule
+
+
+def _blocked(
+    schedule: Schedule, names: tuple[str, ...], core: Contraction, machine: Machine
+) -> Schedule:
+    """Symbolic extents: panels of v, blocks of the reduction, accumulators loaded and stored."""
+    s, v, w = core.statement, core.v, core.w
+    target = schedule.scop.statement(s).target.tensor
+    if not w or len(core.reductions) != 1 or core.shaped:
+        raise ScheduleError("no blocked form for this shape yet")
+    if len(_fused_around(schedule, names, s)) > 1:
+        schedule = schedule.distribute(s, core.free[0])
+    (k,) = core.reductions
+    width = core.vectors * core.lanes
+    schedule = schedule.split(s, v, PANEL, (f"{v}_p", f"{v}_q"))
+    schedule = schedule.split(s, f"{v}_q", width, (f"{v}_o", f"{v}_i"))
+    schedule = schedule.split(s, k, REDUCTION_BLOCK, (f"{k}_o", f"{k}_i"))
+    schedule = schedule.split(s, w, core.rows, (f"{w}_o", f"{w}_i"))
+    others = [loop for loop in core.free if loop not in (v, w)]
+    order = [*others, f"{v}_p", f"{k}_o", f"{v}_o", f"{w}_o", f"{k}_i", f"{w}_i", f"{v}_i"]
+    schedule = schedule.reorder(s, order)
+    for r in schedule.scop.statement(s).source.reads:
+        if v in [i for e in r.indices for i in _names(e)]:
+            dim = plain_dimension(r, v)
+            if dim is not None:
+                dims = [d for d in range(len(r.indices)) if d != dim]
+                schedule = schedule.promote(s, f"{k}_o", r.tensor, "local", (*dims, dim))
+    schedule = schedule.promote(s, f"{w}_o", target, "register", _lanes_last(schedule, s, v))
+    schedule = schedule.vectorize(s, f"{v}_i", core.lanes)
+    if core.vectors > 1:
+        schedule = schedule.unroll(s, f"{v}_i_o")
+    schedule = schedule.unroll(s, f"{w}_i")
+    schedule = schedule.isolate(s, f"{w}_o")
+    schedule = schedule.parallelize(s, f"{v}_p" if not others else others[0])
+    for name in names:
+        if name != s:
+            schedule = _plain(schedule, name)
+    return schedule
+
+
+def _lanes_last(schedule: Schedule, s: str, v: str) -> tuple[int, ...]:
+    """The dimensions of the target with the one that moves with v last."""
+    target = schedule.scop.statement(s).target
+    dim = plain_dimension(target, v)
+    rest = tuple(d for d in range(len(target.indices)) if d != dim)
+    return rest if dim is None else (*rest, dim)
+
+
+def _plain(schedule: Schedule, name: str) -> Schedule:
+    """Threads and lanes for a statement that was split off a contraction."""
+    flags = coincident_members(schedule.tree, name, schedule.dependences)
+    loops = schedule.loops(name)
+    for step in (f"vectorize {name}: {loops[-1]}", f"parallelize {name}: {loops[0]}"):
+        if flags[loops[-1]] and len(loops) > 1:
+            try:
+                schedule = schedule.replay(step)
+            except ScheduleError:
+                continue
+    return schedule
+
+
+def _names(e: object) -> tuple[str, ...]:
+    from poly.expr import Expr, indices_of
+
+    assert isinstance(e, Expr)
+    return indices_of(e)
+
+
+def _fused_around(schedule: Schedule, names: tuple[str, ...], s: str) -> tuple[str, ...]:
+    """The statements of the group that share the free loops with `s`."""
+    own = schedule.loops(s)[0]
+    return tuple(n for n in names if schedule.loops(n) and schedule.loops(n)[0] == own)
+
+
+def _pack(schedule: Schedule, core: Contraction, loop: str) -> Schedule:
+    """Copy the operands that move with v into contiguous panels of one v tile.
+
+    An operand that is contiguous along v and no wider than the tile is a panel already; one
+    whose panel is too large for a buffer stays where it is.
+    """
+    s = schedule.scop.statement(core.statement)
+    width = core.vectors * core.lanes
+    if not core.w:
+        return schedule
+    for read in s.source.reads:
+        dim = plain_dimension(read, core.v)
+        rank = len(read.indices)
+        if dim is None or (dim == rank - 1 and (core.extent(core.v) or width + 1) <= width):
+            continue
+        order = (*(d for d in range(rank) if d != dim), dim)
+        try:
+            schedule = schedule.promote(core.statement, loop, read.tensor, "local", order)
+        except ScheduleError:
+            continue
+    return schedule
+
+
+def _shared_loop(schedule: Schedule, s: str, outer: list[str], machine: Machine) -> str:
+    """The loop to share among threads: the first that has enough iterations to balance them."""
+    extents = loop_extents(schedule, s)
+    flags = coincident_members(schedule.tree, s, schedule.dependences)
+    for least in (4 * machine.cores, machine.cores, 2):
+        for loop in outer:
+            if flags.get(loop) and (extents[loop] or 1 << 30) >= least:
+                return loop
+    return ""
