@@ -7,11 +7,21 @@ by schedule depth, which together with the ``band:n`` marks tells which loop of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import islpy as isl
 
-from codegen.loopir import Buffer, For, If, Instance, LoopError, LoopNode, block
+from codegen.loopir import (
+    Buffer,
+    For,
+    If,
+    Instance,
+    LoopError,
+    LoopNode,
+    block,
+    map_children,
+    walk_loops,
+)
 from poly.expr import Const, Expr, Index, Op, Size, add, maximum, minimum, mul, neg, sub
 from poly.isl_tree import IslBand, IslTree, to_isl
 from poly.legality import budget
@@ -76,19 +86,30 @@ class _Converter:
         if kind == types.block:
             children = ast.block_get_children()
             return block(
-                [self.node(children.get_at(k), env, at) for k in range(children.n_ast_node())]
+                join_buffers(
+                    [self.node(children.get_at(k), env, at) for k in range(children.n_ast_node())]
+                )
             )
         if kind == types.mark:
             what, number = ast.mark_get_id().get_name().split(":")
             below = ast.mark_get_node()
             if what == "band":
                 return self.node(below, env, self.tree.bands[int(number)])
-            promote, plan = self.tree.promotes[int(number)]
+            promote, plan, depth = self.tree.promotes[int(number)]
+            # isl leaves out loops of one iteration; such a loop tells no iterations apart.
+            prefix = tuple(env.get(f"c{k}", Const(0)) for k in range(depth))
             dtype = self.dtypes[promote.tensor]
             shape = tuple(plan.sizes[k] for k in promote.order)
             body = self.node(below, env, at)
             return Buffer(
-                promote.buffer, promote.tensor, dtype, shape, promote.order, promote.scope, body
+                promote.buffer,
+                promote.tensor,
+                dtype,
+                shape,
+                promote.order,
+                promote.scope,
+                body,
+                prefix,
             )
         if kind == types.user:
             call = ast.user_get_expr()
@@ -134,6 +155,33 @@ class _Converter:
             raise LoopError(f"isl names {name}, which is neither a loop nor a size")
         args = [self.expr(e.get_op_arg(k), env) for k in range(e.get_op_n_arg())]
         return _operation(e.get_op_type(), args)
+
+
+def join_buffers(children: list[LoopNode]) -> list[LoopNode]:
+    """One buffer where isl has put a copy of a mark around each child of a sequence.
+
+    Buffers of one promotion in the same iteration of the loops above are one buffer, which must
+    live from the first to the last of them.
+    """
+    keys = [{b.key for b in walk_loops(c) if isinstance(b, Buffer)} for c in children]
+    for first, found in enumerate(keys):
+        for key in sorted(found, key=str):
+            last = max(n for n, other in enumerate(keys) if key in other)
+            if last == first:
+                continue
+            inside = children[first : last + 1]
+            whole = next(
+                b for c in inside for b in walk_loops(c) if isinstance(b, Buffer) and b.key == key
+            )
+            body = block(join_buffers([_without(c, key) for c in inside]))
+            merged = replace(whole, body=body)
+            return join_buffers([*children[:first], merged, *children[last + 1 :]])
+    return children
+
+
+def _without(node: LoopNode, key: object) -> LoopNode:
+    node = map_children(node, lambda c: _without(c, key))
+    return node.body if isinstance(node, Buffer) and node.key == key else node
 
 
 def _operation(kind: isl.ast_expr_op_type, args: list[Expr]) -> Expr:

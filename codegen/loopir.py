@@ -94,6 +94,7 @@ class Buffer(LoopNode):
     """A buffer that stands for part of `tensor` in `body`.  scope: ``register`` or ``local``.
 
     `shape` is in buffer order: its dimension k holds the tensor's dimension ``order[k]``.
+    `prefix` is the iteration of the loops around the promotion.
     """
 
     name: str
@@ -103,6 +104,12 @@ class Buffer(LoopNode):
     order: tuple[int, ...]
     scope: str
     body: LoopNode
+    prefix: tuple[Expr, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, tuple[Expr, ...]]:
+        """What tells one use of a promotion from others."""
+        return self.name, self.prefix
 
 
 @dataclass(frozen=True)

@@ -190,9 +190,7 @@ class CTarget:
             value = f"{value} - ({kind}){{0}}"
         lane = self.names.loops[var]
         each = cgen.Line(f"{self.place(store.target)} = lane_values[{lane}];")
-        loop = cgen.For(
-            f"int64_t {lane} = 0", f"{lane} < {lanes}", f"{lane}++", cgen.Block([each])
-        )
+        loop = cgen.For(f"int64_t {lane} = 0", f"{lane} < {lanes}", f"{lane}++", cgen.Block([each]))
         return cgen.Block([cgen.Line(f"const {kind} lane_values = {value};"), loop])
 
     def _vector_place(self, read: Read, var: str, lanes: int) -> str:

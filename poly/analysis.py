@@ -162,7 +162,9 @@ def find_contraction(scop: Scop, s: ScopStatement, machine: Machine) -> Contract
     lanes = machine.vector_bytes // tensor.dtype.bytes
     best: tuple[tuple[int, ...], Contraction] | None = None
     for v in free:
-        made = _with_vector(s, v, free, reductions, reads, moves, extents, lanes, tensor.dtype.bytes, machine)
+        made = _with_vector(
+            s, v, free, reductions, reads, moves, extents, lanes, tensor.dtype.bytes, machine
+        )
         if made is not None and (best is None or made[0] > best[0]):
             best = made
     return best[1] if best is not None else None
@@ -291,5 +293,3 @@ def is_rectangular(s: ScopStatement, loop: str, against: tuple[str, ...] | None 
     rest = rest.reset_tuple_id() if rest.has_tuple_name() else rest
     domain = domain.reset_tuple_id() if domain.has_tuple_name() else domain
     return bool(spread.intersect(rest).is_subset(domain))
-
-

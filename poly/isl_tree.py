@@ -45,7 +45,7 @@ class IslTree:
 
     schedule: isl.Schedule | None = None
     bands: list[IslBand] = field(default_factory=list)
-    promotes: list[tuple[Promote, PromotionPlan]] = field(default_factory=list)
+    promotes: list[tuple[Promote, PromotionPlan, int]] = field(default_factory=list)
     copies: dict[str, Copy] = field(default_factory=dict)
 
 
@@ -110,7 +110,7 @@ def _promote(
 ) -> str:
     number = len(out.promotes)
     plan = plan_promotion(node, scop, outer, statements)
-    out.promotes.append((node, plan))
+    out.promotes.append((node, plan, len(outer)))
     inner = _node(node.child, scop, outer, statements, out)
     child = f", child: {inner}" if inner else ""
     children: list[str] = []

@@ -135,9 +135,7 @@ def _connected(schedule: Schedule, first: tuple[str, ...], second: tuple[str, ..
     return False
 
 
-def _core(
-    schedule: Schedule, names: tuple[str, ...], machine: Machine
-) -> Contraction | None:
+def _core(schedule: Schedule, names: tuple[str, ...], machine: Machine) -> Contraction | None:
     for name in names:
         s: ScopStatement = schedule.scop.statement(name)
         found = find_contraction(schedule.scop, s, machine)
@@ -201,5 +199,3 @@ def _lanes(schedule: Schedule, name: str) -> Schedule:
 def _is_small(schedule: Schedule, name: str, loop: str) -> bool:
     extent = loop_extents(schedule, name).get(loop)
     return extent is not None and extent < 4096
-
-

@@ -1,0 +1,355 @@
+"""Proofs that a program stays inside its arrays, and leaves no element of its results unset.
+
+For every statement and access, isl shows for all sizes at once that ``0 <= index < extent``.
+What holds for some sizes only becomes a precondition in the program's `constraints`, which is
+checked at every call; what holds for none, or only below some fixed size, is a mistake.
+
+A data-dependent index, as in ``X[I[i]]``, cannot be shown to be inside.  It has a meaning outside
+as well: it reads the nearest element, so that no array of indices can make a kernel crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import islpy as isl
+
+from poly.affine import (
+    access_map,
+    context_set,
+    domain_set,
+    init_domain_set,
+    isl_condition,
+    isl_expr,
+    parameters,
+)
+from poly.conditions import conditions_of, witness
+from poly.errors import ProgramError
+from poly.expr import Const, Expr, Op, Read, evaluate_int, indices_of, reads_of, simplify
+from poly.program import Program, Statement, Tensor
+from poly.prove import limited
+
+#: isl operations for all proofs of one program; real programs take some ten thousand.
+BUDGET = 20_000_000
+
+
+class BoundsError(ProgramError):
+    """An access that cannot be in bounds, or an element that is never written.
+
+    Attributes
+    ----------
+    statement : str | None    the statement at fault
+    access : Read | None      the access at fault, as in the program
+    sizes : dict              the smallest sizes at which it goes wrong
+    hint : str                what to do about it
+    """
+
+    def __init__(
+        self,
+        message: str,
+        statement: str | None = None,
+        access: Read | None = None,
+        sizes: dict[str, int] | None = None,
+        hint: str = "",
+    ) -> None:
+        self.statement, self.access, self.sizes = statement, access, dict(sizes or {})
+        self.hint = hint
+        super().__init__(message)
+
+
+def check_bounds(program: Program) -> Program:
+    """Prove a verified program in bounds; returns it with the preconditions that this needs.
+
+    Raises
+    ------
+    BoundsError : naming the access, with the smallest sizes and an instance at which it leaves
+        its array, reads what nothing wrote, or at which an output keeps an unset element; and
+        when isl cannot decide it within its budget.
+    """
+    for s in program.statements:
+        _check_affine(program, s)
+    try:
+        with limited(BUDGET):
+            return _Checker(program).check()
+    except isl.Error as error:
+        if "maximal number of operations" not in str(error):
+            raise
+        raise BoundsError(
+            f"it could not be decided within {BUDGET} isl operations "
+            f"whether {program.name} stays in bounds",
+            hint="simplify the guards, or give sizes as numbers",
+        ) from None
+
+
+def _check_affine(program: Program, s: Statement) -> None:
+    where = f"statement {s.name}"
+    hint = "multiply and divide indices and sizes by literals only"
+    for r in s.ranges:
+        if isl_expr(r.lo) is None or isl_expr(r.hi) is None:
+            raise BoundsError(f"{where}: the range {r} is not affine", s.name, hint=hint)
+    for g in s.guards:
+        if isl_condition(g) is None:
+            raise BoundsError(f"{where}: the guard {g} is not affine", s.name, hint=hint)
+    for access in (s.target, *s.reads):
+        shape = program.tensors[access.tensor].shape
+        for place, extent in zip(access.indices, shape, strict=True):
+            if reads_of(place):
+                continue
+            if isl_expr(place) is None:
+                raise BoundsError(
+                    f"{where}: {place} in {access} is not affine", s.name, access, hint=hint
+                )
+            if isl_expr(extent) is None:
+                raise BoundsError(
+                    f"{where}: {access} has the extent {extent}, which is not affine",
+                    s.name,
+                    access,
+                    hint=hint,
+                )
+
+
+@dataclass(frozen=True)
+class _Write:
+    """One set of instances that stores to a tensor, in the order of the program."""
+
+    statement: Statement
+    domain: isl.Set
+    relation: isl.Map
+
+
+class _Checker:
+    """The context as it grows during one check."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.given = context_set(program)
+        self.context = self.given
+        self.inputs = {t.name for t in program.inputs}
+
+    def check(self) -> Program:
+        for t in self.program.tensors.values():
+            self._check_extents(t)
+        for s in self.program.statements:
+            if s.init:
+                self._check_access(s, s.target, init_domain_set(self.program, s), s.free)
+            for access in dict.fromkeys((s.target, *s.reads)):
+                self._check_access(s, access, domain_set(self.program, s), s.indices)
+        self._check_coverage()
+        if self.context.is_equal(self.given):
+            return self.program
+        found = conditions_of(self.context, self.given)
+        if found is None:
+            raise BoundsError(
+                f"{self.program.name} is in bounds only for sizes that are too involved to state",
+                hint="give ranges with where i in lo:hi, or state what holds of the sizes",
+            )
+        return replace(self.program, constraints=(*self.program.constraints, *found))
+
+    def _set(self, condition: str) -> isl.Set:
+        return isl.Set(f"{parameters(self.program)} {{ : {condition} }}")
+
+    def _check_extents(self, t: Tensor) -> None:
+        for extent in t.shape:
+            text = isl_expr(extent)
+            if text is None or isinstance(extent, Const):
+                continue
+            negative = self.context.intersect(self._set(f"{text} < 0"))
+            if negative.is_empty():
+                continue
+
+            def explain(sizes: dict[str, int], _: tuple[int, ...], e: Expr = extent) -> str:
+                return f"the extent {e} of {t.name} is negative{_at(sizes)}"
+
+            self._require(negative, self.context, explain, None, None, "")
+
+    def _check_access(
+        self, s: Statement, access: Read, domain: isl.Set, indices: Sequence[str]
+    ) -> None:
+        shape = self.program.tensors[access.tensor].shape
+        outside = [
+            f"{isl_expr(p)} < 0 or {isl_expr(p)} >= {isl_expr(e)}"
+            for p, e in zip(access.indices, shape, strict=True)
+            if not reads_of(p)
+        ]
+        if not outside:
+            return
+        domain = domain.intersect_params(self.context)
+        text = f"{domain.get_tuple_name()}[{', '.join(indices)}] : {' or '.join(outside)}"
+        bad = isl.Set(f"{parameters(self.program)} {{ {text} }}").intersect(domain)
+        if bad.is_empty():
+            return
+
+        def explain(sizes: dict[str, int], instance: tuple[int, ...]) -> str:
+            env = {**sizes, **dict(zip(indices, instance, strict=True))}
+            return _outside(access, shape, env, indices, sizes)
+
+        hint = "bound the index with where, or correct the access"
+        if any(access in reads_of(e) for e in _selects(s.value)):
+            hint = (
+                "both sides of select are read whatever its condition: "
+                "write two statements with where, or clamp the index with min and max"
+            )
+        self._require(bad, domain, explain, s, access, hint)
+
+    def _require(
+        self,
+        bad: isl.Set,
+        domain: isl.Set,
+        explain: Callable[[dict[str, int], tuple[int, ...]], str],
+        s: Statement | None,
+        access: Read | None,
+        hint: str,
+    ) -> None:
+        """Add to the context that `bad` is empty, if that leaves sizes worth having.
+
+        `domain` is what would go wrong: sizes at which it is empty do not count.  A precondition
+        that puts a fixed ceiling on a size that had none is a mistake, not a precondition: an
+        access that is one off is in bounds for arrays of no elements, too.
+        """
+        allowed = self.context.subtract(bad.params()).coalesce()
+        before = domain.params().intersect(self.context)
+        after = before.intersect(allowed)
+        capped = [
+            size
+            for n, size in enumerate(self.program.sizes)
+            if not before.dim_has_any_upper_bound(isl.dim_type.param, n)
+            and after.dim_has_any_upper_bound(isl.dim_type.param, n)
+        ]
+        if after.is_empty() or capped:
+            sizes, instance = witness(bad, self.program.sizes)
+            message = explain(sizes, instance)
+            if not after.is_empty():
+                wanted = conditions_of(allowed, self.context)
+                if wanted:
+                    text = ", ".join(map(str, wanted))
+                    hint = f"{hint}; or, if it is meant, state: where {text}".lstrip("; ")
+            raise BoundsError(message, s.name if s else None, access, sizes, hint)
+        self.context = allowed
+
+    # --- what is written before it is read ----------------------------------------------
+
+    def _check_coverage(self) -> None:
+        written: dict[str, isl.Set] = {}
+        for s in self.program.statements:
+            name = s.target.tensor
+            if s.init:
+                _add(written, name, self._write(s, init_domain_set(self.program, s), s.free))
+            own = self._write(s, domain_set(self.program, s), s.indices)
+            for access in (*((s.target,) if s.is_update else ()), *s.reads):
+                if access.tensor not in self.inputs:
+                    self._check_read(s, access, written, own)
+            _add(written, name, own)
+        for t in self.program.outputs:
+            if t.name not in self.inputs:
+                self._check_output(t, written[t.name])
+
+    def _write(self, s: Statement, domain: isl.Set, indices: Sequence[str]) -> _Write:
+        domain = domain.intersect_params(self.context)
+        relation = access_map(self.program, domain, indices, s.target)
+        assert relation is not None  # `_check_affine` saw to it
+        return _Write(s, domain, relation)
+
+    def _whole(self, t: Tensor) -> isl.Set:
+        dims = [f"d{n}_" for n in range(t.rank)]
+        while set(dims) & set(self.program.sizes):
+            dims = [f"{d}_" for d in dims]
+        box = " and ".join(f"0 <= {d} < {isl_expr(e)}" for d, e in zip(dims, t.shape, strict=True))
+        text = f"{parameters(self.program)} {{ {t.name}[{', '.join(dims)}] : {box or 'true'} }}"
+        return isl.Set(text).intersect_params(self.context)
+
+    def _check_read(
+        self, s: Statement, access: Read, written: dict[str, isl.Set], own: _Write
+    ) -> None:
+        tensor = self.program.tensors[access.tensor]
+        domain = own.domain.intersect_params(self.context)
+        before = written.get(access.tensor)
+        relation = access_map(self.program, domain, s.indices, access)
+        if relation is None:
+            # A data-dependent read may touch any element, as soon as there is an instance.
+            relation = isl.Map.from_domain_and_range(
+                domain, self._whole(tensor).intersect_params(domain.params())
+            )
+        if before is not None:
+            relation = relation.subtract_range(before)
+        if relation.is_empty():
+            return
+        if own.statement.target.tensor == access.tensor:
+            # Instances of the same statement write, too: those that run earlier.
+            earlier = isl.Map.lex_gt(domain.get_space()).intersect_domain(domain)
+            relation = relation.subtract(earlier.apply_range(own.relation)).coalesce()
+            if relation.is_empty():
+                return
+
+        def explain(sizes: dict[str, int], element: tuple[int, ...]) -> str:
+            return f"{_element(tensor, element)} is read before it is written{_at(sizes)}"
+
+        hint = f"write {tensor.name} in an earlier statement"
+        if s.is_update and not s.init and access == s.target:
+            hint = f"start it with {s.op}!, which sets it to the identity first"
+            if all(t.name != access.tensor for t in self.program.temps):
+                hint += f", or declare {tensor.name} as an input, too, to update it"
+        self._require(relation.range(), domain, explain, s, access, hint)
+
+    def _check_output(self, t: Tensor, written: isl.Set) -> None:
+        whole = self._whole(t)
+        missing = whole.subtract(written)
+        if missing.is_empty():
+            return
+        writers = [s for s in self.program.statements if s.target.tensor == t.name]
+
+        def explain(sizes: dict[str, int], element: tuple[int, ...]) -> str:
+            return (
+                f"{_element(t, element)} is never written{_at(sizes)}; "
+                f"{t.name} has the shape [{', '.join(map(str, t.shape))}]"
+            )
+
+        hint = "write the rest in another statement, or declare a smaller output"
+        self._require(missing, whole, explain, writers[-1], None, hint)
+
+
+def _add(written: dict[str, isl.Set], tensor: str, write: _Write) -> None:
+    new = write.relation.range()
+    old = written.get(tensor)
+    written[tensor] = new if old is None else old.union(new).coalesce()
+
+
+def _selects(value: Expr) -> list[Expr]:
+    """The arguments of every select that a condition chooses between."""
+    if isinstance(value, Op):
+        own = list(value.args[1:]) if value.fn == "select" else []
+        return own + [e for a in value.args for e in _selects(a)]
+    return []
+
+
+def _at(sizes: dict[str, int]) -> str:
+    return f" at {', '.join(f'{k} = {v}' for k, v in sizes.items())}" if sizes else ""
+
+
+def _element(t: Tensor, element: tuple[int, ...]) -> str:
+    return f"{t.name}[{', '.join(map(str, element))}]"
+
+
+def _outside(
+    access: Read,
+    shape: tuple[Expr, ...],
+    env: dict[str, int],
+    indices: Sequence[str],
+    sizes: dict[str, int],
+) -> str:
+    """``X[i + 1] is out of bounds: at i = 3, N = 4 it is X[4], but …``"""
+    for n, (place, extent) in enumerate(zip(access.indices, shape, strict=True)):
+        if reads_of(place):
+            continue
+        value, size = evaluate_int(place, env), evaluate_int(extent, env)
+        if 0 <= value < size:
+            continue
+        used = [i for i in indices if i in indices_of(place)]
+        point = [f"{i} = {env[i]}" for i in used] + [f"{k} = {v}" for k, v in sizes.items()]
+        shown = f"{extent} = {size}" if not isinstance(simplify(extent), Const) else f"{size}"
+        at = f" at {', '.join(point)}" if point else ""
+        return (
+            f"{access} is out of bounds: dimension {n} has extent {shown}, "
+            f"but the index {place} is {value}{at}"
+        )
+    return f"{access} is out of bounds"
