@@ -1,0 +1,70 @@
+"""Numpy's broadcasting, as index text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from frontends.onnx.limits import checked_shape
+from frontends.onnx.node import Node, Value
+from frontends.onnx.text import at
+
+
+def broadcast(node: Node, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The common shape.
+
+    Raises
+    ------
+    ModelError : if there is none.
+    """
+    rank = max((len(s) for s in shapes), default=0)
+    result = []
+    for axis in range(rank):
+        extents = {s[axis - rank] for s in shapes if rank - axis <= len(s)} - {1}
+        if len(extents) > 1:
+            raise node.fail(f"shapes {', '.join(str(list(s)) for s in shapes)} do not broadcast")
+        result.append(extents.pop() if extents else 1)
+    return tuple(result)
+
+
+def operand(tensor: str, shape: Sequence[int], indices: Sequence[str], out: Sequence[int]) -> str:
+    """The read of a tensor that is broadcast to `out`, whose element is at `indices`.
+
+    >>> operand("B", (1, 5), ("i", "j", "k"), (3, 4, 5))
+    'B[0,k]'
+    """
+    skip = len(out) - len(shape)
+    return at(
+        tensor,
+        [
+            indices[skip + axis] if extent == out[skip + axis] else 0
+            for axis, extent in enumerate(shape)
+        ],
+    )
+
+
+def legacy_pair(node: Node, a: Value, b: Value) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Output shape, B's shape as declared and B's first axis in A, before opset 7.
+
+    Raises
+    ------
+    ModelError : if the shapes do not fit the attributes `broadcast` and `axis`.
+    """
+    if not node.flag("broadcast"):
+        if a.shape != b.shape:
+            raise node.fail(f"shapes {list(a.shape)} and {list(b.shape)} differ")
+        return a.shape, b.shape, 0
+    suffix = a.rank - b.rank
+    axis = node.integer("axis", suffix) if "axis" in node.attributes else suffix
+    if axis < 0:
+        axis += a.rank
+    if not 0 <= axis <= suffix:
+        raise node.fail(f"{list(b.shape)} does not fit into {list(a.shape)} at axis {axis}")
+    covered = a.shape[axis : axis + b.rank]
+    if any(e not in (1, c) for e, c in zip(b.shape, covered, strict=True)):
+        raise node.fail(f"{list(b.shape)} does not fit into {list(a.shape)} at axis {axis}")
+    return a.shape, b.shape, axis
+
+
+def result_shape(node: Node, shape: Sequence[int], value: Value) -> tuple[int, ...]:
+    """`shape`, checked against the limits for a tensor of the type of `value`."""
+    return checked_shape(shape, value.dtype, node.origin)

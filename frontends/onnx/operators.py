@@ -1,0 +1,27 @@
+"""All operator families; importing this module fills the registry."""
+
+from frontends.onnx import (
+    ops_binary,
+    ops_conv,
+    ops_elementwise,
+    ops_matmul,
+    ops_move,
+    ops_norm,
+    ops_pool,
+    ops_reduce,
+    ops_resize,
+    ops_shape,
+)
+
+__all__ = [
+    "ops_binary",
+    "ops_conv",
+    "ops_elementwise",
+    "ops_matmul",
+    "ops_move",
+    "ops_norm",
+    "ops_pool",
+    "ops_reduce",
+    "ops_resize",
+    "ops_shape",
+]

@@ -1,0 +1,176 @@
+"""Convolutions: any number of spatial axes, groups, strides, dilations, pads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from frontends.onnx.limits import checked_shape
+from frontends.onnx.node import Compute, Node, Result, Unsupported, operator
+from frontends.onnx.text import Extent, affine, at, declare, function, line
+from frontends.onnx.windows import axis_names, spatial, windows
+from poly.dtypes import DType
+
+
+def accumulator(dtype: DType) -> DType:
+    """The type in which sums of `dtype` are kept."""
+    return dtype.compute
+
+
+def _kernel_shape(node: Node, weights: Sequence[int]) -> tuple[int, ...]:
+    kernel = node.ints("kernel_shape")
+    if kernel is not None and kernel != tuple(weights[2:]):
+        raise node.fail(f"kernel_shape {list(kernel)} differs from the weights' {weights[2:]}")
+    if any(k < 1 for k in weights[2:]):
+        raise node.fail("the kernel is empty")
+    return tuple(weights[2:])
+
+
+@operator("Conv")
+def conv(node: Node) -> Sequence[Result]:
+    """Y[n,g*K+k,p] = B[g*K+k] + sum over c, r of X[n,g*C+c,s*p+d*r-pad] * W[g*K+k,c,r]."""
+    x, w, b = node.required(0), node.required(1), node.optional(2)
+    if x.rank < 3 or w.rank != x.rank:
+        raise node.fail(f"an input of rank {x.rank} with weights of rank {w.rank}")
+    group, filters, channels = node.integer("group", 1), w.shape[0], w.shape[1]
+    if group < 1 or filters % group or channels * group != x.shape[1]:
+        raise node.fail(
+            f"{x.shape[1]} channels and {filters} filters of {channels} channels "
+            f"do not make {group} groups"
+        )
+    if b is not None and b.shape != (filters,):
+        raise node.fail(f"a bias of shape {list(b.shape)} for {filters} filters")
+    rank = x.rank - 2
+    kernel = _kernel_shape(node, w.shape)
+    axes = windows(node, x.shape[2:], kernel, spatial(node, "dilations", rank, 1))
+    positions, taps = axis_names(node, rank)
+    per_group = filters // group
+    ranges: dict[str, Extent] = {"n": x.shape[0]}
+    filter_terms: list[tuple[int, str]] = []
+    channel_terms: list[tuple[int, str]] = []
+    if group > 1:
+        ranges["g"] = group
+        filter_terms.append((per_group, "g"))
+        channel_terms.append((channels, "g"))
+    if per_group != 1 or group == 1:
+        ranges["k"] = per_group
+        filter_terms.append((1, "k"))
+    ranges |= {p: a.out for p, a in zip(positions, axes, strict=True)}
+    outer = dict(ranges)
+    if channels != 1 or group == 1:
+        ranges["c"] = channels
+        channel_terms.append((1, "c"))
+    guards: list[str] = []
+    for a, p, r in zip(axes, positions, taps, strict=True):
+        ranges |= a.ranges(r)
+        guards += a.guards(p, r)
+    k = affine(filter_terms)
+    inside = [a.index(p, r) for a, p, r in zip(axes, positions, taps, strict=True)]
+    source = at("X", ["n", affine(channel_terms), *inside])
+    weight = at(
+        "W",
+        [
+            k,
+            "c" if "c" in ranges else 0,
+            *(r if a.kernel != 1 else 0 for a, r in zip(axes, taps, strict=True)),
+        ],
+    )
+    shape = checked_shape((x.shape[0], filters, *(a.out for a in axes)), x.dtype, node.origin)
+    y = at("Y", ["n", k, *positions])
+    inputs = [declare("X", x.dtype, x.shape), declare("W", w.dtype, w.shape)]
+    outputs = [declare("Y", x.dtype, shape)]
+    if b is None and accumulator(x.dtype) == x.dtype:
+        lines = [line(f"{y} +=! {source} * {weight}", ranges, guards)]
+    else:
+        t = at("T", ["n", k, *positions])
+        lines = [
+            declare("T", accumulator(x.dtype), shape),
+            line(f"{t} +=! {source} * {weight}", ranges, guards),
+            line(f"{y} = {t}" + (f" + B[{k}]" if b is not None else ""), outer),
+        ]
+    operands = (x, w)
+    if b is not None:
+        inputs.append(declare("B", b.dtype, b.shape))
+        operands = (x, w, b)  # type: ignore[assignment]
+    return [Compute(function("conv", inputs, outputs, lines), operands)]
+
+
+@operator("ConvTranspose")
+def conv_transpose(node: Node) -> Sequence[Result]:
+    """Y[n,k,s*p+d*r-pad] += X[n,c,p] * W[c,k,r], elements that fall outside are dropped."""
+    x, w, b = node.required(0), node.required(1), node.optional(2)
+    if x.rank < 3 or w.rank != x.rank:
+        raise node.fail(f"an input of rank {x.rank} with weights of rank {w.rank}")
+    rank, group = x.rank - 2, node.integer("group", 1)
+    if group < 1 or w.shape[0] != x.shape[1] or w.shape[0] % group:
+        raise node.fail(f"{x.shape[1]} channels, weights {list(w.shape)}, {group} groups")
+    per_group, channels = w.shape[1], w.shape[0] // group
+    filters = per_group * group
+    if b is not None and b.shape != (filters,):
+        raise node.fail(f"a bias of shape {list(b.shape)} for {filters} filters")
+    if x.dtype != accumulator(x.dtype):
+        raise Unsupported(f"ConvTranspose of {x.dtype}")
+    kernel = _kernel_shape(node, w.shape)
+    outs, begins = _transposed_sizes(node, x.shape[2:], kernel)
+    strides = spatial(node, "strides", rank, 1)
+    dilations = spatial(node, "dilations", rank, 1)
+    positions, taps = axis_names(node, rank)
+    places, guards = [], []
+    for a in range(rank):
+        place = affine([(strides[a], positions[a]), (dilations[a], taps[a])], -begins[a])
+        last = strides[a] * (x.shape[2 + a] - 1) + dilations[a] * (kernel[a] - 1) - begins[a]
+        guards += [f"0 <= {place}"] if begins[a] > 0 else []
+        guards += [f"{place} < {outs[a]}"] if last >= outs[a] else []
+        places.append(place)
+    shape = checked_shape((x.shape[0], filters, *outs), x.dtype, node.origin)
+    k = affine([(per_group, "g"), (1, "k")])
+    everywhere = dict(zip(("n", "k", *positions), shape, strict=True))
+    zero = f"{at('Y', ['n', 'k', *positions])} = {'B[k]' if b is not None else '0'}"
+    value = (
+        f"{at('X', ['n', affine([(channels, 'g'), (1, 'c')]), *positions])}"
+        f" * {at('W', [affine([(channels, 'g'), (1, 'c')]), 'k', *taps])}"
+    )
+    ranges: dict[str, Extent] = {"n": x.shape[0], "g": group, "k": per_group}
+    ranges |= dict(zip(positions, x.shape[2:], strict=True))
+    ranges |= dict(zip(taps, kernel, strict=True))
+    ranges["c"] = channels
+    lines = [
+        line(zero, everywhere),
+        line(f"{at('Y', ['n', k, *places])} += {value}", ranges, guards),
+    ]
+    values = (x, w) if b is None else (x, w, b)
+    inputs = [declare(s, v.dtype, v.shape) for s, v in zip("XWB", values, strict=False)]
+    program = function("conv_transpose", inputs, [declare("Y", x.dtype, shape)], lines)
+    return [Compute(program, values)]
+
+
+def _transposed_sizes(
+    node: Node, sizes: Sequence[int], kernel: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """Output sizes and leading pads, as the operator's documentation defines them."""
+    rank = len(sizes)
+    strides, dilations = spatial(node, "strides", rank, 1), spatial(node, "dilations", rank, 1)
+    extra = node.ints("output_padding") or (0,) * rank
+    wanted = node.ints("output_shape")
+    pads = node.ints("pads") or (0,) * (2 * rank)
+    auto = node.word("auto_pad", "NOTSET") or "NOTSET"
+    if len(extra) != rank or len(pads) != 2 * rank or (wanted and len(wanted) < rank):
+        raise node.fail("pads, output_padding or output_shape has the wrong length")
+    if any(not 0 <= v < 1 << 31 for v in (*extra, *pads, *(wanted or ()))):
+        raise node.fail("pads, output_padding or output_shape is negative")
+    outs, begins = [], []
+    for a in range(rank):
+        full = strides[a] * (sizes[a] - 1) + extra[a] + (kernel[a] - 1) * dilations[a] + 1
+        if wanted or auto in ("SAME_UPPER", "SAME_LOWER"):
+            out = wanted[a - rank] if wanted else sizes[a] * strides[a]
+            total = max(0, full - out)
+            begin = total - total // 2 if auto != "SAME_UPPER" else total // 2
+            if wanted and node.ints("pads") and auto == "NOTSET":
+                begin = pads[a]
+        else:
+            begin, end = (pads[a], pads[a + rank]) if auto == "NOTSET" else (0, 0)
+            out = full - begin - end
+        if out < 0:
+            raise node.fail("the pads are larger than the output")
+        outs.append(out)
+        begins.append(begin)
+    return outs, begins

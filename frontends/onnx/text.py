@@ -1,0 +1,104 @@
+"""Writing comprehensions: the small helpers with which operators compose their text.
+
+Operators write programs with concrete sizes and explicit ranges and with tensor names of their
+own, so that two nodes that compute the same thing have the same text, are parsed once, and have
+equal digests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+
+from frontends.language import parse_program
+from poly.dtypes import DType
+from poly.program import Program, verify_program
+
+_LETTERS = ("i", "j", "k", "l", "m", "n")
+
+Extent = int | tuple[int, int]
+
+
+@lru_cache(maxsize=8192)
+def parsed(text: str) -> Program:
+    """The verified program of a text; equal texts give the same object.
+
+    Raises
+    ------
+    LanguageError, ProgramError : if an operator wrote nonsense, which is a defect of Farkas.
+    """
+    program = parse_program(text)
+    return verify_program(program)
+
+
+def names(rank: int, letters: Sequence[str] = _LETTERS) -> tuple[str, ...]:
+    """`rank` index names: the letters while they last, then i0, i1, …"""
+    if rank <= len(letters):
+        return tuple(letters[:rank])
+    return tuple(f"{letters[0]}{d}" for d in range(rank))
+
+
+def literal(value: float | int | bool) -> str:
+    """A number as the language writes it; negative ones in parentheses.
+
+    >>> literal(0.5), literal(-3), literal(float("-inf")), literal(True)
+    ('0.5', '(-3)', '(-inf)', 'true')
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and math.isnan(value):
+        return "nan"
+    negative = math.copysign(1.0, value) < 0 if isinstance(value, float) else value < 0
+    text = "inf" if isinstance(value, float) and math.isinf(value) else repr(abs(value))
+    return f"(-{text})" if negative else text
+
+
+def at(tensor: str, indices: Iterable[str | int]) -> str:
+    """``X[i,j]``"""
+    return f"{tensor}[{','.join(map(str, indices))}]"
+
+
+def declare(name: str, dtype: DType, shape: Sequence[int]) -> str:
+    """``float32 X[3,4]``"""
+    return f"{dtype} {at(name, shape)}"
+
+
+def affine(terms: Iterable[tuple[int, str]], offset: int = 0) -> str:
+    """``2*p + r - 3`` from [(2, "p"), (1, "r")] and -3."""
+    text = ""
+    for factor, name in terms:
+        if factor == 0:
+            continue
+        term = name if abs(factor) == 1 else f"{abs(factor)}*{name}"
+        if text:
+            text += f" + {term}" if factor > 0 else f" - {term}"
+        else:
+            text = term if factor > 0 else f"-{term}"
+    if not text:
+        return str(offset)
+    return text + (f" + {offset}" if offset > 0 else f" - {-offset}" if offset < 0 else "")
+
+
+def line(assignment: str, ranges: Mapping[str, Extent], guards: Iterable[str] = ()) -> str:
+    """One statement with its explicit ranges and guards.
+
+    >>> line("Y[i] +=! X[i,j]", {"i": 3, "j": (1, 4)}, ["j <= i"])
+    'Y[i] +=! X[i,j] where i in 0:3, j in 1:4, j <= i'
+    """
+    bounds = [
+        f"{index} in {extent[0]}:{extent[1]}"
+        if isinstance(extent, tuple)
+        else f"{index} in 0:{extent}"
+        for index, extent in ranges.items()
+    ]
+    where = ", ".join([*bounds, *guards])
+    return f"{assignment} where {where}" if where else assignment
+
+
+def function(
+    name: str, inputs: Sequence[str], outputs: Sequence[str], lines: Sequence[str]
+) -> Program:
+    """The program with these declarations and statements, parsed at most once."""
+    body = "\n".join(f"    {statement}" for statement in lines)
+    return parsed(f"def {name}({', '.join(inputs)}) -> ({', '.join(outputs)}) {{\n{body}\n}}")

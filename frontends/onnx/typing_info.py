@@ -1,0 +1,163 @@
+"""What a model says about the types of its values: inputs made static, claims checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+from onnx import ModelProto, TypeProto, ValueInfoProto
+
+from frontends.onnx.limits import MAX_RANK, checked_shape
+from frontends.onnx.names import printable
+from frontends.onnx.tensors import ELEMENT_TYPES, type_name
+from poly.dtypes import DType
+from poly.errors import ArgumentError, ModelError
+
+Shapes = Mapping[str, Sequence[int] | int]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a model says about a value: element type number, and extents (None if unknown)."""
+
+    element_type: int
+    extents: tuple[int | None, ...] | None
+
+    def check(self, dtype: DType, shape: tuple[int, ...], what: str) -> None:
+        """Check an inferred type against the claim.
+
+        Raises
+        ------
+        ModelError : if they differ.
+        """
+        if self.element_type and ELEMENT_TYPES.get(self.element_type) != dtype:
+            raise ModelError(
+                f"{what} is {dtype}, but the model says {type_name(self.element_type)}"
+            )
+        if self.extents is None:
+            return
+        agrees = len(self.extents) == len(shape) and all(
+            e is None or e == s for e, s in zip(self.extents, shape, strict=True)
+        )
+        if not agrees:
+            said = ", ".join("?" if e is None else str(e) for e in self.extents)
+            raise ModelError(f"{what} has shape {list(shape)}, but the model says [{said}]")
+
+
+def claim_of(info: ValueInfoProto) -> Claim | None:
+    """The claim that an entry makes, None if it makes none about a dense tensor.
+
+    Raises
+    ------
+    ModelError : for an element type that does not exist, or a negative extent.
+    """
+    if not info.type.HasField("tensor_type"):
+        return None
+    tensor = info.type.tensor_type
+    what = f"value '{printable(info.name)}'"
+    if tensor.elem_type not in onnx.TensorProto.DataType.values():
+        raise ModelError(f"{what} has element type number {tensor.elem_type}, which does not exist")
+    if not tensor.HasField("shape"):
+        return Claim(tensor.elem_type, None)
+    if len(tensor.shape.dim) > MAX_RANK:
+        raise ModelError(f"{what} has rank {len(tensor.shape.dim)}; at most {MAX_RANK} is possible")
+    extents: list[int | None] = []
+    for dim in tensor.shape.dim:
+        known = dim.HasField("dim_value") and dim.dim_value != -1
+        if known and dim.dim_value < 0:
+            raise ModelError(f"{what} has a negative extent: {dim.dim_value}")
+        extents.append(dim.dim_value if known else None)
+    return Claim(tensor.elem_type, tuple(extents))
+
+
+def claims(model: ModelProto) -> dict[str, Claim]:
+    """All claims about intermediate values and outputs."""
+    result = {}
+    for info in (*model.graph.value_info, *model.graph.output):
+        claim = claim_of(info)
+        if claim is not None:
+            result[info.name] = claim
+    return result
+
+
+def kind_of(proto: TypeProto) -> str:
+    """What a type is, for messages."""
+    kind = proto.WhichOneof("value")
+    return (kind or "unknown type").replace("_type", "").replace("_", " ")
+
+
+def input_shape(
+    info: ValueInfoProto, claim: Claim, dtype: DType, shapes: Shapes
+) -> tuple[int, ...]:
+    """The concrete shape of a graph input.
+
+    Raises
+    ------
+    ModelError : for a dynamic extent that `shapes` does not give.
+    ArgumentError : if `shapes` contradicts the model.
+    """
+    shown = printable(info.name)
+    given = shapes.get(info.name)
+    if isinstance(given, int):
+        given = (given,)
+    if given is not None:
+        given = tuple(int(g) for g in given)
+        if any(g < 0 for g in given):
+            raise ArgumentError(f"shapes['{shown}'] = {list(given)} has a negative extent")
+    if claim.extents is None:
+        if given is None:
+            raise ModelError(
+                f"input '{shown}' has no shape; pass shapes={{'{shown}': (...)}} to give it one"
+            )
+        return checked_shape(given, dtype, f"input '{shown}'")
+    if given is not None and len(given) != len(claim.extents):
+        raise ArgumentError(
+            f"shapes['{shown}'] has {len(given)} extents, but the input has {len(claim.extents)}"
+        )
+    result = []
+    for axis, extent in enumerate(claim.extents):
+        dim = info.type.tensor_type.shape.dim[axis]
+        if given is not None:
+            if extent is not None and given[axis] != extent:
+                raise ArgumentError(
+                    f"shapes['{shown}'][{axis}] is {given[axis]}, "
+                    f"but the model fixes it at {extent}"
+                )
+            extent = given[axis]
+        elif extent is None and dim.dim_param in shapes:
+            extent = _named(dim.dim_param, shapes[dim.dim_param])
+        if extent is None:
+            name = f" '{printable(dim.dim_param)}'" if dim.dim_param else ""
+            example = ", ".join(str(1 if e is None else e) for e in claim.extents)
+            raise ModelError(
+                f"dimension {axis}{name} of input '{shown}' is dynamic; pass its size, for "
+                f"example shapes={{'{shown}': ({example},)}}"
+            )
+        result.append(extent)
+    return checked_shape(result, dtype, f"input '{shown}'")
+
+
+def _named(name: str, given: Sequence[int] | int) -> int:
+    """The size given for a named dimension."""
+    size = given if isinstance(given, int) else int(given[0]) if len(given) == 1 else -1
+    if size < 0:
+        raise ArgumentError(f"shapes['{printable(name)}'] must be one size, not {given}")
+    return size
+
+
+def check_shapes(shapes: Shapes, inputs: Sequence[ValueInfoProto]) -> None:
+    """Check that every key of `shapes` names an input or a dynamic dimension.
+
+    Raises
+    ------
+    ArgumentError : if one does not.
+    """
+    known = {i.name for i in inputs}
+    known |= {d.dim_param for i in inputs for d in i.type.tensor_type.shape.dim if d.dim_param}
+    for name in shapes:
+        if name not in known:
+            listed = ", ".join(f"'{printable(n)}'" for n in sorted(known)) or "none"
+            raise ArgumentError(
+                f"shapes names '{printable(name)}'; the inputs and dynamic dimensions are {listed}"
+            )
