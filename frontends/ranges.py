@@ -23,8 +23,8 @@ from frontends.linear import (
     solve_upper,
 )
 from poly.expr import Const, Expr, Index, Op, indices_of, maximum, minimum, reads_of
-from poly.prove import proves
 from poly.program import Range
+from poly.prove import proves
 
 
 @dataclass(frozen=True)

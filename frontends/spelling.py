@@ -9,24 +9,14 @@ from difflib import get_close_matches
 LEAST_LENGTH = 4
 
 
-def suggestion(name: str, candidates: Iterable[str]) -> str:
-    """``, did you mean 'x'?``, or nothing when no candidate is close; for unknown names."""
-    found = closest(name, candidates)
-    return f"; did you mean {found!r}?" if found else ""
-
-
 def closest(name: str, candidates: Iterable[str]) -> str | None:
     """The candidate that an unknown name most resembles, if any does."""
     others = [c for c in dict.fromkeys(candidates) if c != name]
-    for other in others:
-        if other.lower() == name.lower():
-            return other
-    if len(name) == 1:
-        return None
     near = [c for c in others if is_near(name, c)]
-    if near:
-        return near[0]
-    matches = get_close_matches(name, others, n=1, cutoff=0.75)
+    near += [c for c in others if c.lower() == name.lower()]
+    if near or len(name) == 1:
+        return near[0] if near else None
+    matches = get_close_matches(name, others, n=1, cutoff=0.6)
     return matches[0] if matches else None
 
 

@@ -26,7 +26,7 @@ from poly.affine import (
 )
 from poly.conditions import conditions_of, witness
 from poly.errors import ProgramError
-from poly.expr import Const, Expr, Op, Read, evaluate_int, indices_of, reads_of, simplify
+from poly.expr import Const, Expr, Op, Read, evaluate_int, indices_of, reads_of, simplify, sizes_of
 from poly.program import Program, Statement, Tensor
 from poly.prove import limited
 
@@ -159,7 +159,8 @@ class _Checker:
                 continue
 
             def explain(sizes: dict[str, int], _: tuple[int, ...], e: Expr = extent) -> str:
-                return f"the extent {e} of {t.name} is negative{_at(sizes)}"
+                used = {k: v for k, v in sizes.items() if k in sizes_of(e)}
+                return f"the extent {e} of {t.name} is negative{_at(used)}"
 
             self._require(negative, self.context, explain, None, None, "")
 
@@ -210,12 +211,10 @@ class _Checker:
         allowed = self.context.subtract(bad.params()).coalesce()
         before = domain.params().intersect(self.context)
         after = before.intersect(allowed)
-        capped = [
-            size
-            for n, size in enumerate(self.program.sizes)
-            if not before.dim_has_any_upper_bound(isl.dim_type.param, n)
-            and after.dim_has_any_upper_bound(isl.dim_type.param, n)
-        ]
+        capped = any(
+            not _has_ceiling(before, n) and _has_ceiling(after, n)
+            for n in range(len(self.program.sizes))
+        )
         if after.is_empty() or capped:
             sizes, instance = witness(bad, self.program.sizes)
             message = explain(sizes, instance)
@@ -308,6 +307,14 @@ class _Checker:
         self._require(missing, whole, explain, writers[-1], None, hint)
 
 
+def _has_ceiling(params: isl.Set, size: int) -> bool:
+    """Whether a size is bounded by a number, whatever the other sizes are."""
+    alone = params.project_out(
+        isl.dim_type.param, size + 1, params.dim(isl.dim_type.param) - size - 1
+    ).project_out(isl.dim_type.param, 0, size)
+    return bool(alone.dim_has_upper_bound(isl.dim_type.param, 0))
+
+
 def _add(written: dict[str, isl.Set], tensor: str, write: _Write) -> None:
     new = write.relation.range()
     old = written.get(tensor)
@@ -345,7 +352,9 @@ def _outside(
         if 0 <= value < size:
             continue
         used = [i for i in indices if i in indices_of(place)]
-        point = [f"{i} = {env[i]}" for i in used] + [f"{k} = {v}" for k, v in sizes.items()]
+        involved = {*sizes_of(place), *sizes_of(extent)}
+        point = [f"{i} = {env[i]}" for i in used]
+        point += [f"{k} = {v}" for k, v in sizes.items() if v or k in involved]
         shown = f"{extent} = {size}" if not isinstance(simplify(extent), Const) else f"{size}"
         at = f" at {', '.join(point)}" if point else ""
         return (

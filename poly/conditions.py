@@ -59,14 +59,12 @@ def _condition(c: isl.Constraint) -> Expr:
         (positive if k > 0 else negative).append((abs(k), term))
     free = int(c.get_constant_val().to_python())
     left, right = _sum(positive), _sum(negative)
-    if not positive:
-        # c >= x reads better as x <= c.
-        return Op("eq" if c.is_equality() else "le", (right, Const(free)))
-    if free > 0:
-        left = add(left, Const(free))
-    elif free < 0:
-        right = add(right, Const(-free))
-    return Op("eq" if c.is_equality() else "ge", (left, right))
+    if c.is_equality():
+        return Op("eq", (add(left, Const(max(free, 0))), add(right, Const(max(-free, 0)))))
+    if not positive or (negative and free >= 0):
+        # R <= H + 1 reads better than H + 1 >= R.
+        return Op("le", (right, add(left, Const(free))))
+    return Op("ge", (left, add(right, Const(-free))))
 
 
 def _terms(c: isl.Constraint | isl.Aff, local: isl.LocalSpace) -> list[tuple[Expr, int]]:
