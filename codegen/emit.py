@@ -1,32 +1,11 @@
-"""A schedule as a complete C translation unit: loops, passes, text, entry point."""
+"""A schedule as a complete C translation unit: the function, its helpers, its entry point."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-
-import cgen
-
-from codegen.build import build_loops
-from codegen.cexpr import Names
-from codegen.loopir import Buffer, For, LoopNode, has_mark, reads_in, walk_loops
-from codegen.lower import lower
-from codegen.passes import optimise
-from codegen.prelude import C_TYPES, prelude_for
+from codegen.function import CFunction, argument_order, emit_function, header_comment, identifier
+from codegen.prelude import prelude_for
 from codegen.source import KernelSource
-from codegen.target import CTarget
-from poly.expr import Read, Size, walk
-from poly.program import Program, Tensor
 from poly.schedule import Schedule
-
-#: Identifiers that generated code must not use for its own names.
-C_RESERVED = frozenset(
-    "lane_values auto break case char const continue default do double else enum extern float for goto if "
-    "inline int long register restrict return short signed sizeof static struct switch typedef "
-    "union unsigned void volatile while asm typeof main threads sizes tensors linux unix "
-    "NAN INFINITY NULL I y0 y1 yn j0 j1 jn gamma signgam isnan isinf isfinite fabs fabsf rint "
-    "rintf copysign copysignf fmod fmodf memcpy memset stdin stdout stderr errno assert".split()
-) | frozenset(C_TYPES.values())
 
 
 def generate(schedule: Schedule, symbol: str | None = None) -> KernelSource:
@@ -40,152 +19,33 @@ def generate(schedule: Schedule, symbol: str | None = None) -> KernelSource:
     ScheduleError : if isl could not generate the loops within its budget.
     """
     program = schedule.program
-    body = optimise(lower(build_loops(schedule)), program)
     symbol = symbol or f"fk_{identifier(program.name)}_{schedule.digest}"
-    flags = ("-ffp-contract=off",) if schedule.exact else ()
-    used = {r.tensor for r in reads_in(body)}
-    workspace = tuple(t for t in program.temps if t.name in used)
-    text = _translation_unit(schedule, body, symbol, workspace)
-    return KernelSource(program, symbol, text, flags, workspace)
+    function = emit_function(schedule, f"{symbol}_body")
+    code = f"static {function.text}\n\n{_entry(function, symbol)}"
+    text = f"{header_comment(schedule)}\n{prelude_for(code)}\n{code}"
+    return KernelSource(program, symbol, text, flags_for(schedule), function.workspace)
 
 
-def identifier(name: str) -> str:
-    """A C identifier that resembles `name`."""
-    clean = re.sub(r"[^A-Za-z0-9_]", "_", name)[:64]
-    return clean if clean and not clean[0].isdigit() else f"_{clean}"
+def flags_for(schedule: Schedule) -> tuple[str, ...]:
+    """Compiler flags that a schedule needs: exact mode forbids fused multiply-adds."""
+    return ("-ffp-contract=off",) if schedule.exact else ()
 
 
-def _translation_unit(
-    schedule: Schedule, body: LoopNode, symbol: str, workspace: tuple[Tensor, ...]
-) -> str:
-    program = schedule.program
-    names = name_everything(program, body)
-    target = CTarget(program, names)
-    statements = list(cgen.Block([target.statement(body)]).generate())
-    parallel = has_mark(body, "parallel")
-    arguments = [
-        *(t for t in program.inputs if t.name not in program.updated),
-        *program.outputs,
-        *workspace,
-    ]
-    used_tensors = {r.tensor for r in reads_in(body)}
-    used_sizes = _used_sizes(body, program, used_tensors)
-    written = {s.target.tensor for s in program.statements}
-    params = [f"const int64_t {names.sizes[s]}" for s in program.sizes if s in used_sizes]
-    passed = [names.sizes[s] for s in program.sizes if s in used_sizes]
-    entry: list[str] = []
-    for n, s in enumerate(program.sizes):
-        if s in used_sizes:
-            entry.append(f"  const int64_t {names.sizes[s]} = sizes[{n}];")
-    for n, t in enumerate(arguments):
-        if t.name not in used_tensors:
-            continue
-        const = "" if t.name in written else "const "
-        c = f"{const}{C_TYPES[t.dtype.name]} *restrict {names.tensors[t.name]}"
-        params.append(c)
-        passed.append(names.tensors[t.name])
-        entry.append(f"  {c} = tensors[{n}];")
-    inner = f"{symbol}_body"
-    call = f"{inner}({', '.join(passed)});"
-    if parallel:
-        entry.append("  #pragma omp parallel num_threads(threads) if(threads > 1)")
+def _entry(function: CFunction, symbol: str) -> str:
+    """The entry point: unpacks sizes and tensors, and calls the function on a team of threads."""
+    program = function.schedule.program
+    position = {t.name: n for n, t in enumerate(argument_order(program, function.workspace))}
+    passed = [f"sizes[{program.sizes.index(s)}]" for s in function.sizes]
+    passed += [f"({c} *)tensors[{position[name]}]" for name, c in function.tensors]
+    lines = []
+    if not function.sizes:
+        lines.append("  (void)sizes;")
+    if not function.tensors:
+        lines.append("  (void)tensors;")
+    if function.parallel:
+        lines.append("  #pragma omp parallel num_threads(threads) if(threads > 1)")
     else:
-        entry.append("  (void)threads;")
-    entry.append(f"  {call}")
-    if not any("sizes[" in line for line in entry):
-        entry.insert(0, "  (void)sizes;")
-    if not any("tensors[" in line for line in entry):
-        entry.insert(0, "  (void)tensors;")
-    header = _header(schedule)
-    function = f"static void {inner}({', '.join(params) or 'void'})"
-    lines = [
-        *statement_comments(schedule),
-        function,
-        *statements,
-        "",
-        f"void {symbol}(int32_t threads, const int64_t *sizes, void *const *tensors);",
-        f"void {symbol}(int32_t threads, const int64_t *sizes, void *const *tensors)",
-        "{",
-        *entry,
-        "}",
-        "",
-    ]
-    text = "\n".join(lines)
-    return f"{header}\n{prelude_for(text)}\n{text}"
-
-
-def _header(schedule: Schedule) -> str:
-    """What the code computes and in which order, as a comment."""
-    mode = "exact" if schedule.exact else "reassociating"
-    script = str(schedule) or "as written"
-    lines = [
-        f"Generated by Farkas.  Schedule {schedule.digest} ({mode} reductions).",
-        "",
-        *str(schedule.program).splitlines(),
-        "",
-        "Schedule:",
-        *(f"  {line}" for line in script.splitlines()),
-    ]
-    return "/*\n" + "\n".join(f" * {_comment_safe(line)}".rstrip() for line in lines) + "\n */"
-
-
-def statement_comments(schedule: Schedule) -> list[str]:
-    """One comment a statement: its name, and the comprehension that it came from."""
-    return [
-        f"/* {s.name}: {s.role} of {_comment_safe(str(s.source))} */"
-        for s in schedule.scop.statements
-    ]
-
-
-def _comment_safe(text: str) -> str:
-    return text.replace("*/", "* /").replace("/*", "/ *")
-
-
-def _used_sizes(body: LoopNode, program: Program, tensors: set[str]) -> set[str]:
-    used: set[str] = set()
-    for node in walk_loops(body):
-        for e in _expressions(node):
-            used |= {x.name for x in walk(e) if isinstance(x, Size)}
-    for name in tensors & set(program.tensors):
-        # The first extent takes no part in a row-major address.
-        for extent in program.tensors[name].shape[1:]:
-            used |= {x.name for x in walk(extent) if isinstance(x, Size)}
-    return used
-
-
-def _expressions(node: LoopNode) -> Iterable[Read | object]:
-    from codegen.loopir import If, Store
-
-    if isinstance(node, For):
-        return (node.lower, node.upper)
-    if isinstance(node, If):
-        return (node.cond,)
-    if isinstance(node, Store):
-        return (node.target, node.value)
-    return ()
-
-
-def name_everything(program: Program, body: LoopNode) -> Names:
-    """C identifiers for tensors, buffers, sizes and loops, all different and none reserved."""
-    taken: set[str] = set(C_RESERVED)
-
-    def pick(name: str) -> str:
-        unique = name
-        while unique in taken or unique.startswith(("fk_", "_")):
-            unique = f"{unique.lstrip('_')}_" if unique.startswith("_") else f"{unique}_"
-            if unique.startswith("fk_"):
-                unique = f"x{unique}"
-        taken.add(unique)
-        return unique
-
-    tensors = {name: pick(name) for name in program.tensors}
-    sizes = {name: pick(name) for name in program.sizes}
-    for node in walk_loops(body):
-        if isinstance(node, Buffer) and node.name not in tensors:
-            tensors[node.name] = pick(node.name)
-    loops: dict[str, str] = {}
-    for node in walk_loops(body):
-        var = node.var if hasattr(node, "var") else None
-        if isinstance(var, str) and var not in loops:
-            loops[var] = pick(var)
-    return Names(tensors, sizes, loops, lambda read: read.tensor)
+        lines.append("  (void)threads;")
+    lines.append(f"  {function.symbol}({', '.join(passed)});")
+    head = f"void {symbol}(int32_t threads, const int64_t *sizes, void *const *tensors)"
+    return "\n".join([f"{head};", head, "{", *lines, "}", ""])

@@ -110,7 +110,8 @@ def _for_type(d: DType) -> dict[str, str]:
         define(
             "mod",
             "ab",
-            f"{zero} {c} r = ({c})(a % b); return ({c})((r != 0 && ((r < 0) != (b < 0))) ? r + b : r);",
+            f"{zero} {c} r = ({c})(a % b); "
+            f"return ({c})((r != 0 && ((r < 0) != (b < 0))) ? r + b : r);",
         )
         u = C_TYPES[f"uint{d.bits}"]
         define("shl", "ab", f"return (b < 0 || b >= {d.bits}) ? 0 : ({c})(({u})a << b);")
@@ -163,7 +164,8 @@ def _vector_extremum(kind: str, bits: int, lanes: int) -> str:
     mask = f"fk_mask{bits}x{lanes}_{kind}"
     return (
         f"typedef int{bits}_t {mask} __attribute__((vector_size({size})));\n"
-        f"static inline __attribute__((always_inline)) {v} fk_{kind}_f{bits}x{lanes}({v} a, {v} b)\n"
+        f"static inline __attribute__((always_inline))\n"
+        f"{v} fk_{kind}_f{bits}x{lanes}({v} a, {v} b)\n"
         f"{{ {mask} m = (a {op} b) | (a != a); "
         f"return ({v})((m & ({mask})a) | (~m & ({mask})b)); }}"
     )

@@ -11,7 +11,7 @@ from poly.machine import Machine
 from poly.promotion import BUFFER_LIMIT
 from poly.schedule import Schedule
 from poly.scop import Scop, ScopStatement
-from poly.tree import loops_of
+from poly.tree import joint, loops_of
 
 #: Operators that generated code can apply to vectors lane by lane.
 LANE_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max"))
@@ -83,8 +83,6 @@ def shares_ranges(
 
 
 def _outer_values(schedule: Schedule, statement: str, depth: int) -> isl.Set | None:
-    from poly.tree import joint
-
     members = loops_of(schedule.tree, statement)[:depth]
     if len(members) < depth:
         return None
@@ -137,7 +135,7 @@ def _coefficient(e: Expr, loop: str) -> int | None:
 
 
 def plain_dimension(read: Read, loop: str) -> int | None:
-    """The one dimension of `read` whose index is just `loop`, if no other dimension moves with it."""
+    """The one dimension of `read` whose index is just `loop`, if no other moves with it."""
     moving = [k for k, i in enumerate(read.indices) if loop in indices_of(i)]
     if len(moving) == 1 and read.indices[moving[0]] == Index(loop):
         return moving[0]

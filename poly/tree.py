@@ -30,8 +30,8 @@ MARKS = ("seq", "parallel", "vector", "unroll")
 class Member:
     """One loop of a band: ``{ S[i,j] -> [(i)]; T[i] -> [(i)] }``.
 
-    With `isolate`, code is generated separately for the values of this and the outer members of
-    its band at which the loops below are full (no partial tile), so that these have constant bounds.
+    With `isolate`, code is generated separately for the values of this and the outer members
+    of its band at which the loops below are full, so that these have constant bounds there.
     """
 
     name: str
