@@ -158,10 +158,12 @@ class _Importer:
             shown = printable(info.name)
             if claim is None or claim.element_type not in ELEMENT_TYPES:
                 kind = type_name(claim.element_type) if claim else kind_of(info.type)
-                if info.name not in used:
-                    raise ModelError(f"input '{shown}' is a {kind}, which nothing can be given for")
                 if claim is not None and not claim.element_type:
                     raise ModelError(f"input '{shown}' has no element type")
+                if info.name not in used:  # otherwise its uses are reported
+                    reason = f"an argument of type {kind} cannot be passed"
+                    opset = self.versions.get("", 0)
+                    self.unsupported.append(UnsupportedNode(shown, "input", opset, reason))
                 self.env[info.name] = f"is a {kind}"
                 continue
             dtype = ELEMENT_TYPES[claim.element_type]
@@ -270,7 +272,7 @@ class _Importer:
         schema = schema_of(proto.op_type, opset)
         if schema is None:
             raise Unsupported(f"there is no such operator in opset {opset}")
-        if schema.deprecated:
+        if schema.deprecated and _withdrawn(proto.op_type):
             raise Unsupported(f"the operator was withdrawn by opset {schema.since_version}")
         if find_operator(proto.op_type, opset) is None:
             raise Unsupported("there is no comprehension for this operator yet")
@@ -385,6 +387,12 @@ class _Importer:
             raise node.fail(
                 f"the model generates more than {MAX_GENERATED_BYTES >> 30} GiB of constants"
             )
+
+
+def _withdrawn(operator: str) -> bool:
+    """Whether an operator is gone for good, and not merely replaced by a better version."""
+    newest = schema_of(operator, onnx.defs.onnx_opset_version())
+    return newest is None or bool(newest.deprecated)
 
 
 def infer_types(model: ModelProto) -> dict[str, tuple[DType, tuple[int, ...]]]:

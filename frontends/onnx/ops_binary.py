@@ -80,8 +80,6 @@ def mod(node: Node) -> Sequence[Result]:
     """The remainder: with fmod=1 of the dividend's sign, else of the divisor's."""
     if node.flag("fmod"):
         return [binary(node, "fmod({0}, {1})")]
-    if node.required(0).dtype.is_float:
-        raise node.fail("floats need fmod = 1")
     return [binary(node, "{0} % {1}")]
 
 

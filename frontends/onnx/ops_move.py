@@ -431,7 +431,12 @@ def blocks(node: Node) -> Sequence[Result]:
         if h % b or w % b:
             raise node.fail(f"{h} x {w} pixels do not make blocks of {b}")
         shape = (n, c * b * b, h // b, w // b)
-        target = at("Y", ["n", affine([(b * c, "i"), (c, "j"), (1, "c")]), "p", "q"])
+        channel = (
+            affine([(b * c, "i"), (c, "j"), (1, "c")])
+            if node.word("mode", "DCR") == "DCR"
+            else affine([(b * b, "c"), (b, "i"), (1, "j")])
+        )
+        target = at("Y", ["n", channel, "p", "q"])
         source = f"X[n,c,{b}*p + i,{b}*q + j]"
         ranges = {"n": n, "i": b, "j": b, "c": c, "p": h // b, "q": w // b}
     inputs, outputs = [declare("X", x.dtype, x.shape)], [declare("Y", x.dtype, shape)]

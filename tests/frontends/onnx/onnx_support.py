@@ -97,9 +97,7 @@ def ort_run(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[st
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
 
-def agree(
-    model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], rtol: float = 1e-5
-) -> Graph:
+def agree(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], rtol: float = 1e-5) -> Graph:
     """Import a model, and check its outputs against ONNX Runtime's; returns the graph."""
     graph = import_model(model)
     close(run_graph(graph, inputs), ort_run(model, inputs), rtol)
