@@ -22,8 +22,9 @@ from poly.schedule import Schedule
 #: Identifiers that generated code must not use for its own names.
 C_RESERVED = frozenset(
     "lane_values auto break case char const continue default do double else enum extern float "
-    "for goto if inline int long register restrict return short signed sizeof static struct switch typedef "
-    "union unsigned void volatile while asm typeof main threads sizes tensors linux unix "
+    "for goto if inline int long register restrict return short signed sizeof static struct "
+    "switch typedef union unsigned void volatile while asm typeof main threads sizes tensors "
+    "linux unix arrays "
     "NAN INFINITY NULL I y0 y1 yn j0 j1 jn gamma signgam isnan isinf isfinite fabs fabsf rint "
     "rintf copysign copysignf fmod fmodf memcpy memset stdin stdout stderr errno assert".split()
 ) | frozenset(C_TYPES.values())

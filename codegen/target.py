@@ -91,7 +91,7 @@ class CTarget:
         lower, upper = index_text(node.lower, self.names), index_text(node.upper, self.names, 5)
         step = f"{var}++" if node.step == 1 else f"{var} += {node.step}"
         body = as_block(self.statement(node.body))
-        loop = for_loop(f"int64_t {var} = {lower}", f"{var} < {upper}", step, body)
+        loop = cgen.For(f"int64_t {var} = {lower}", f"{var} < {upper}", step, body)
         if node.mark == "parallel":
             return self.parallel_for(loop)
         return self.lanes_for(loop) if node.mark == "vector" and _simple(node.body) else loop
@@ -251,10 +251,6 @@ def _simple(node: LoopNode) -> bool:
     if isinstance(node, If):
         return _simple(node.then) and (node.other is None or _simple(node.other))
     return isinstance(node, Store)
-
-
-def for_loop(start: str, condition: str, update: str, body: cgen.Block) -> cgen.Generable:
-    return cgen.CustomLoop(f"for ({start}; {condition}; {update})", body)
 
 
 def as_block(body: cgen.Generable) -> cgen.Block:

@@ -210,8 +210,8 @@ def _with_vector(
         # Packing pays by reuse; without a loop that reuses the packed operand there is none.
         return None
     panel = tensor_bytes * lanes
-    for r in reductions:
-        panel *= extents[r] or 1
+    for loop in reductions:
+        panel *= extents[loop] or 1
     most = max(1, BUFFER_LIMIT // panel)
     vectors, rows = register_tile(extent, extents.get(w) if w else 1, lanes, machine, most)
     shaped = tuple(r for r in reductions if w and not is_rectangular(s, w, (r,)))

@@ -1,0 +1,90 @@
+"""One entry point for a whole graph: every kernel called in order by one team of threads.
+
+Each distinct program is one function in a translation unit of its own, so that they compile in
+parallel; a layer costs a barrier and not a fork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from codegen.emit import flags_for
+from codegen.function import CFunction, argument_order, header_comment
+from codegen.prelude import prelude_for
+from poly.graph import Call, Graph
+
+ENTRY = "fk_network"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value lies: in the `index`-th array that the caller passes, from `offset` bytes."""
+
+    index: int
+    offset: int = 0
+
+    @property
+    def text(self) -> str:
+        base = f"(char *)arrays[{self.index}]"
+        return f"({base} + {self.offset})" if self.offset else f"({base})"
+
+
+def network_sources(
+    graph: Graph,
+    functions: Mapping[str, CFunction],
+    places: Mapping[str, Place],
+    workspaces: Mapping[str, Mapping[str, Place]],
+) -> dict[str, str]:
+    """C files for a graph: ``network.c``, and one file a function.
+
+    functions : by digest of the program; places : of every value; workspaces : for each call
+    (by name), the places of the function's temporaries.
+    """
+    sources = {f"{f.symbol}.c": _unit(f) for f in functions.values()}
+    lines = ["#include <stdint.h>", ""]
+    lines += [f"{f.prototype};" for f in functions.values()]
+    head = f"void {ENTRY}(int32_t threads, const int64_t *sizes, void *const *arrays)"
+    lines += ["", f"{head};", head, "{", "  (void)sizes;"]
+    lines += ["  #pragma omp parallel num_threads(threads) if(threads > 1)", "  {"]
+    for node in graph.nodes:
+        if isinstance(node, Call):
+            function = functions[node.program.digest]
+            lines += [f"    {line}" for line in _call(node, function, places, workspaces)]
+    lines += ["  }", "}", ""]
+    return {**sources, "network.c": "\n".join(lines)}
+
+
+def network_flags(functions: Mapping[str, CFunction]) -> tuple[str, ...]:
+    """Compiler flags that the functions need together."""
+    return tuple(dict.fromkeys(flag for f in functions.values() for flag in flags_for(f.schedule)))
+
+
+def _unit(f: CFunction) -> str:
+    code = f"{f.prototype};\n{f.text}\n"
+    return f"{header_comment(f.schedule)}\n{prelude_for(code)}\n{code}"
+
+
+def _call(
+    call: Call,
+    function: CFunction,
+    places: Mapping[str, Place],
+    workspaces: Mapping[str, Mapping[str, Place]],
+) -> list[str]:
+    program = call.program
+    values = {
+        **dict(zip((t.name for t in program.inputs), call.inputs, strict=True)),
+        **dict(zip((t.name for t in program.outputs), call.outputs, strict=True)),
+    }
+    own = workspaces.get(call.name, {})
+    known = {t.name for t in argument_order(program, function.workspace)}
+    passed = []
+    for name, c in function.tensors:
+        assert name in known
+        place = places[values[name]] if name in values else own[name]
+        passed.append(f"({c} *){place.text}")
+    origin = call.origin.replace("*/", "* /").replace("/*", "/ *").replace("\n", " ")
+    lines = [f"/* {origin or call.name} */"]
+    if not function.parallel:
+        lines.append("#pragma omp single")
+    return [*lines, f"{function.symbol}({', '.join(passed)});"]

@@ -1,0 +1,411 @@
+"""Models: graphs compiled into one library with one entry point, and called on numpy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache as memoised
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import codegen
+import poly
+from codegen.function import CFunction, emit_function
+from codegen.network import ENTRY, Place, network_flags, network_sources
+from poly.dtypes import UINT8, DType
+from poly.errors import ArgumentError, ToolchainError
+from poly.expr import Const
+from poly.graph import Call, Graph, static_shape, verify_graph
+from poly.layout import preferred_orders, relayout
+from poly.machine import Machine, host_machine
+from poly.program import Program, Tensor
+from poly.schedule import Schedule
+from poly.strategy import auto_schedule
+from runtime.arguments import Array, allocate, check_input, check_threads
+from runtime.cache import Cache, Entry, digest
+from runtime.kernel import ALIGNMENT, LIBRARY, default_threads
+from runtime.memory import MemoryPlan, plan_memory
+from runtime.toolchain import Toolchain, compile_shared
+
+#: Called with (stage, steps done, steps in all, what is being worked on).
+Progress = Callable[[str, int, int, str], None]
+
+_FORMAT = "1"
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of a model, under its name in the model file."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.name}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What compiling a model took and made.
+
+    stages : (name, seconds); kernels : distinct compiled functions; calls : kernel calls a run;
+    arena_bytes : memory for intermediates, arena_bound : the least that any plan needs.
+    """
+
+    stages: tuple[tuple[str, float], ...]
+    kernels: int
+    calls: int
+    arena_bytes: int
+    arena_bound: int
+    constant_bytes: int
+    from_cache: bool
+
+
+def compile_graph(
+    graph: Graph,
+    *,
+    toolchain: Toolchain,
+    cache: Cache,
+    threads: int | None = None,
+    machine: Machine | None = None,
+    progress: Progress | None = None,
+) -> Model:
+    """Compile a graph: layouts, schedules, C, library, memory plan.
+
+    Raises
+    ------
+    ArgumentError : `threads` is not a number from 1 to 4096.
+    ToolchainError : the compiler failed.
+    CacheError : the library cannot be stored.
+    """
+    count = default_threads() if threads is None else check_threads(threads)
+    machine = machine or host_machine()
+    tell = progress or (lambda stage, done, total, what: None)
+    clock = _Clock()
+    verify_graph(graph)
+    key = digest(
+        "model", _FORMAT, code_digest(), toolchain.identity, str(machine), _graph_text(graph)
+    )
+    entry = cache.get(key)
+    found = entry is not None
+    if entry is None:
+        entry = _build(graph, machine, toolchain, cache, key, tell, clock)
+    meta = json.loads(entry.read("meta.json"))
+    tell("load", 0, 1, "library and constants")
+    graph = _apply_layouts(graph, meta["layouts"])
+    scratch = meta["scratch"]
+    plan = plan_memory(graph, scratch)
+    model = Model(graph, plan, entry, count)
+    clock.lap("load")
+    tell("load", 1, 1, "library and constants")
+    calls = sum(isinstance(n, Call) for n in graph.nodes)
+    constants = sum(a.nbytes for a in graph.constants.values())
+    model.report = Report(
+        tuple(clock.laps), meta["kernels"], calls, plan.arena, plan.bound, constants, found
+    )
+    return model
+
+
+class _Clock:
+    """Seconds spent in each stage."""
+
+    def __init__(self) -> None:
+        self.laps: list[tuple[str, float]] = []
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.laps.append((stage, now - self._last))
+        self._last = now
+
+
+def _graph_text(graph: Graph) -> str:
+    """What decides the generated code: nodes, programs and which values are constant."""
+    lines = [",".join(graph.inputs), ",".join(graph.outputs), ",".join(sorted(graph.constants))]
+    for node in graph.nodes:
+        own = node.program.digest if isinstance(node, Call) else "view"
+        lines.append(f"{own} {','.join(node.inputs)} {','.join(node.outputs)} {node.origin}")
+        lines += [str(graph.values[o]) for o in node.outputs]
+    return "\n".join(lines)
+
+
+@memoised
+def code_digest() -> str:
+    """A digest of the compiler's own source files: other code may make other kernels."""
+    found = hashlib.sha256()
+    for package in (poly, codegen):
+        for folder in package.__path__:
+            for path in sorted(Path(folder).glob("*.py")):
+                found.update(path.name.encode())
+                found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+# --- building ------------------------------------------------------------------------------
+
+
+def _build(
+    graph: Graph,
+    machine: Machine,
+    toolchain: Toolchain,
+    cache: Cache,
+    key: str,
+    tell: Progress,
+    clock: _Clock,
+) -> Entry:
+    layouts = _choose_layouts(graph, machine, tell)
+    graph = _apply_layouts(graph, layouts)
+    clock.lap("layouts")
+    programs = {n.program.digest: n for n in graph.nodes if isinstance(n, Call)}
+    schedules: dict[str, Schedule] = {}
+    for done, (name, call) in enumerate(programs.items()):
+        tell("schedule", done, len(programs), call.origin)
+        schedules[name] = auto_schedule(Schedule.of(call.program), machine)
+    tell("schedule", len(programs), len(programs), "")
+    clock.lap("schedule")
+    functions: dict[str, CFunction] = {}
+    for done, (name, call) in enumerate(programs.items()):
+        tell("generate", done, len(programs), call.origin)
+        symbol = f"fk_k{done}_{call.program.name}"
+        functions[name] = emit_function(schedules[name], symbol)
+    tell("generate", len(programs), len(programs), "")
+    clock.lap("generate")
+    scratch = {
+        n.name: {t.name: _tensor_bytes(t) for t in functions[n.program.digest].workspace}
+        for n in graph.nodes
+        if isinstance(n, Call) and functions[n.program.digest].workspace
+    }
+    plan = plan_memory(graph, scratch)
+    places, workspaces = _places(graph, plan, scratch)
+    sources = network_sources(graph, functions, places, workspaces)
+    tell("compile", 0, 1, f"{len(functions)} kernels with {toolchain.kind}")
+    with cache.workspace() as folder:
+        out = folder / LIBRARY
+        warnings = compile_shared(toolchain, sources, network_flags(functions), out)
+        library = out.read_bytes()
+    tell("compile", 1, 1, "")
+    clock.lap("compile")
+    meta = {
+        "layouts": [[name, dict(orders)] for name, orders in layouts],
+        "scratch": scratch,
+        "kernels": len(functions),
+        "warnings": warnings,
+        "toolchain": str(toolchain),
+        "schedules": {functions[n].symbol: str(s) for n, s in schedules.items()},
+    }
+    files = {name: text.encode() for name, text in sources.items()}
+    return cache.put(
+        key, {**files, LIBRARY: library, "meta.json": json.dumps(meta, indent=1).encode()}
+    )
+
+
+def _tensor_bytes(tensor: Tensor) -> int:
+    count = tensor.dtype.bytes
+    for extent in static_shape(tensor):
+        count *= extent
+    return count
+
+
+def _choose_layouts(
+    graph: Graph, machine: Machine, tell: Progress
+) -> list[tuple[str, dict[str, list[int]]]]:
+    """For each call with constant inputs, the order of dimensions that its kernel would like."""
+    wanted: dict[str, dict[str, tuple[int, ...]]] = {}
+    result: list[tuple[str, dict[str, list[int]]]] = []
+    calls = [n for n in graph.nodes if isinstance(n, Call)]
+    for done, call in enumerate(calls):
+        constant = [
+            t.name
+            for t, v in zip(call.program.inputs, call.inputs, strict=True)
+            if v in graph.constants and t.rank > 1
+        ]
+        if not constant:
+            continue
+        tell("layouts", done, len(calls), call.origin)
+        key = call.program.digest
+        if key not in wanted:
+            wanted[key] = preferred_orders(Schedule.of(call.program).scop, machine)
+        orders = {t: list(o) for t, o in wanted[key].items() if t in constant}
+        if orders:
+            result.append((call.name, orders))
+    return result
+
+
+def _apply_layouts(graph: Graph, layouts: list[tuple[str, dict[str, list[int]]]]) -> Graph:
+    """The graph with these calls reading transposed copies of their constants."""
+    orders = dict(layouts)
+    values, constants = dict(graph.values), dict(graph.constants)
+    nodes = []
+    rewritten: dict[tuple[str, str], Program] = {}
+    for node in graph.nodes:
+        if not isinstance(node, Call) or node.name not in orders:
+            nodes.append(node)
+            continue
+        inputs = list(node.inputs)
+        program = node.program
+        key = (program.digest, json.dumps(orders[node.name], sort_keys=True))
+        for position, tensor in enumerate(program.inputs):
+            order = orders[node.name].get(tensor.name)
+            if order is None:
+                continue
+            source = inputs[position]
+            name = f"{source}_{''.join(map(str, order))}"
+            if name not in constants:
+                array = np.ascontiguousarray(np.transpose(graph.constants[source], order))
+                constants[name] = array
+                shape = tuple(Const(n) for n in array.shape)
+                values[name] = Tensor(name, values[source].dtype, shape)
+            inputs[position] = name
+            program = relayout(program, tensor.name, order)
+        program = rewritten.setdefault(key, program)
+        nodes.append(replace(node, program=program, inputs=tuple(inputs)))
+    used = {name for n in nodes for name in n.inputs} | set(graph.outputs)
+    return replace(
+        graph,
+        nodes=tuple(nodes),
+        values=values,
+        constants={n: a for n, a in constants.items() if n in used},
+    )
+
+
+def _places(
+    graph: Graph, plan: MemoryPlan, scratch: Mapping[str, Mapping[str, int]]
+) -> tuple[dict[str, Place], dict[str, dict[str, Place]]]:
+    """Where values and temporaries lie in the arrays of a call.
+
+    The arrays are: inputs, outputs, constants (by name), the arena.
+    """
+    order = array_order(graph)
+    arena = len(order)
+    index = {("out " if is_out else "in ") + name: n for n, (name, is_out) in enumerate(order)}
+    places: dict[str, Place] = {}
+    for name, root in plan.roots.items():
+        if root in plan.direct:
+            places[name] = Place(index[f"out {plan.direct[root]}"])
+        elif f"in {root}" in index:
+            places[name] = Place(index[f"in {root}"])
+        elif root in plan.offsets:
+            places[name] = Place(arena, plan.offsets[root])
+    workspaces = {
+        call: {t: Place(arena, plan.offsets[f"{call}/{t}"]) for t in temps}
+        for call, temps in scratch.items()
+    }
+    return places, workspaces
+
+
+def array_order(graph: Graph) -> list[tuple[str, bool]]:
+    """The arrays that a call passes, as (value, whether it is an output); the arena comes last."""
+    return [
+        *((name, False) for name in graph.inputs),
+        *((name, True) for name in graph.outputs),
+        *((name, False) for name in sorted(graph.constants)),
+    ]
+
+
+# --- calling -------------------------------------------------------------------------------
+
+
+class Model:
+    """A compiled graph.
+
+    Attributes: `graph` (as compiled), `plan` (memory), `report`, `threads`, `inputs`, `outputs`.
+    Runs of one model from several threads take turns: they share the arena.
+    """
+
+    report: Report
+
+    def __init__(self, graph: Graph, plan: MemoryPlan, entry: Entry, threads: int) -> None:
+        self.graph, self.plan, self.entry, self.threads = graph, plan, entry, threads
+        self.inputs = tuple(self._port(name) for name in graph.inputs)
+        self.outputs = tuple(self._port(name) for name in graph.outputs)
+        try:
+            library = ctypes.CDLL(str(entry.file(LIBRARY)))
+            self._function = library[ENTRY]
+        except (OSError, AttributeError) as error:
+            raise ToolchainError(f"the compiled model cannot be loaded: {error}") from error
+        self._function.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+        self._function.restype = None
+        self._constants = [
+            np.ascontiguousarray(graph.constants[name]) for name in sorted(graph.constants)
+        ]
+        self._arena = allocate(Tensor("the arena", UINT8, ()), (plan.arena + ALIGNMENT,))
+        self._start = -(-self._arena.ctypes.data // ALIGNMENT) * ALIGNMENT
+        self._lock = threading.Lock()
+
+    def _port(self, name: str) -> Port:
+        tensor = self.graph.values[name]
+        return Port(self.graph.label(name), tensor.dtype, self.graph.shape(name))
+
+    def __repr__(self) -> str:
+        return f"<Model {self.graph.name}: {len(self.graph.nodes)} nodes>"
+
+    @property
+    def source(self) -> dict[str, str]:
+        """The generated C, file by file."""
+        return {n: self.entry.read(n).decode() for n in self.entry.files if n.endswith(".c")}
+
+    @property
+    def schedules(self) -> dict[str, str]:
+        """The schedule script of each kernel, by its C name."""
+        found: dict[str, str] = json.loads(self.entry.read("meta.json"))["schedules"]
+        return found
+
+    def run(self, inputs: Mapping[str, Any], threads: int | None = None) -> dict[str, Array]:
+        """Run the model: arrays by input name in, arrays by output name out, in graph order.
+
+        Raises
+        ------
+        ArgumentError : an input is missing, unknown, or of another dtype or shape.
+        """
+        count = self.threads if threads is None else check_threads(threads)
+        given = self._check(inputs)
+        outputs = [
+            allocate(self.graph.values[name], port.shape)
+            for name, port in zip(self.graph.outputs, self.outputs, strict=True)
+        ]
+        arrays = [*given, *outputs, *self._constants]
+        pointers = (ctypes.c_void_p * (len(arrays) + 1))(
+            *(a.ctypes.data for a in arrays), self._start
+        )
+        with self._lock:
+            self._function(count, None, pointers)
+            self._copy(outputs, given)
+        return {p.name: a for p, a in zip(self.outputs, outputs, strict=True)}
+
+    def _check(self, inputs: Mapping[str, Any]) -> list[Array]:
+        names = [p.name for p in self.inputs]
+        for name in inputs:
+            if name not in names:
+                raise ArgumentError(f"there is no input {name!r}; there are {', '.join(names)}")
+        arrays = []
+        for value, port in zip(self.graph.inputs, self.inputs, strict=True):
+            if port.name not in inputs:
+                raise ArgumentError(f"input {port} is missing")
+            tensor = replace(self.graph.values[value], name=port.name)
+            array = check_input(tensor, inputs[port.name])
+            if array.shape != port.shape:
+                raise ArgumentError(f"{port.name} has shape {array.shape}, not {port.shape}")
+            arrays.append(array)
+        return arrays
+
+    def _copy(self, outputs: list[Array], given: list[Array]) -> None:
+        """Fill the outputs that share another value's storage."""
+        for position, name in enumerate(self.graph.outputs):
+            root = self.plan.copied.get(name)
+            if root is None:
+                continue
+            if root in self.graph.constants:
+                source = self.graph.constants[root]
+            elif root in self.graph.inputs:
+                source = given[self.graph.inputs.index(root)]
+            else:
+                source = outputs[self.graph.outputs.index(self.plan.direct[root])]
+            outputs[position][...] = source.reshape(outputs[position].shape)
