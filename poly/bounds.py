@@ -93,9 +93,7 @@ def _check_affine(program: Program, s: Statement) -> None:
     for access in (s.target, *s.reads):
         shape = program.tensors[access.tensor].shape
         for place, extent in zip(access.indices, shape, strict=True):
-            if reads_of(place):
-                continue
-            if isl_expr(place) is None:
+            if isl_expr(place) is None and not reads_of(place):
                 raise BoundsError(
                     f"{where}: {place} in {access} is not affine", s.name, access, hint=hint
                 )
@@ -168,9 +166,11 @@ class _Checker:
     ) -> None:
         shape = self.program.tensors[access.tensor].shape
         outside = [
-            f"{isl_expr(p)} < 0 or {isl_expr(p)} >= {isl_expr(e)}"
+            # A data-dependent index is clamped, which needs an element to clamp to.
+            f"{isl_expr(e)} <= 0"
+            if reads_of(p)
+            else f"{isl_expr(p)} < 0 or {isl_expr(p)} >= {isl_expr(e)}"
             for p, e in zip(access.indices, shape, strict=True)
-            if not reads_of(p)
         ]
         if not outside:
             return
@@ -345,9 +345,12 @@ def _outside(
 ) -> str:
     """``X[i + 1] is out of bounds: at i = 3, N = 4 it is X[4], but …``"""
     for n, (place, extent) in enumerate(zip(access.indices, shape, strict=True)):
+        size = evaluate_int(extent, env)
         if reads_of(place):
+            if size <= 0:
+                return f"{access} reads dimension {n}, which is empty: {extent} = {size}"
             continue
-        value, size = evaluate_int(place, env), evaluate_int(extent, env)
+        value = evaluate_int(place, env)
         if 0 <= value < size:
             continue
         used = [i for i in indices if i in indices_of(place)]

@@ -22,8 +22,7 @@ def conditions_of(params: isl.Set, context: isl.Set) -> tuple[Expr, ...] | None:
     hull = isl.Set.from_basic_set(wanted.gist(context).unshifted_simple_hull())
     if hull.intersect(context).is_equal(wanted):
         return _conjunction(hull.get_basic_sets()[0]) if not hull.is_empty() else (Const(False),)
-    simple = wanted.gist(context).coalesce()
-    alternatives = simple.get_basic_sets()
+    alternatives = _relaxed(wanted.gist(context).coalesce(), wanted, context)
     if len(alternatives) > MAX_ALTERNATIVES:
         return None
     if len(alternatives) == 1:
@@ -33,6 +32,31 @@ def conditions_of(params: isl.Set, context: isl.Set) -> tuple[Expr, ...] | None:
         both = _join("and", _conjunction(b))
         result = both if result is None else Op("or", (result, both))
     return (Const(False),) if result is None else (result,)
+
+
+def _relaxed(union: isl.Set, wanted: isl.Set, context: isl.Set) -> list[isl.BasicSet]:
+    """The alternatives without the conditions, and without the alternatives, that add nothing."""
+    kept: list[isl.BasicSet] = []
+    for b in union.get_basic_sets():
+        constraints = list(b.get_constraints())
+        for c in list(constraints):
+            rest = [x for x in constraints if x is not c]
+            wider = isl.BasicSet.universe(b.get_space()).add_constraints(rest)
+            if isl.Set.from_basic_set(wider).intersect(context).is_subset(wanted):
+                constraints = rest
+        kept.append(isl.BasicSet.universe(b.get_space()).add_constraints(constraints))
+    for b in list(kept):
+        others = [o for o in kept if o is not b]
+        if others and isl.Set.from_basic_set(b).intersect(context).is_subset(_union(others)):
+            kept = others
+    return kept
+
+
+def _union(parts: Sequence[isl.BasicSet]) -> isl.Set:
+    result = isl.Set.from_basic_set(parts[0])
+    for p in parts[1:]:
+        result = result.union(isl.Set.from_basic_set(p))
+    return result
 
 
 def _join(fn: str, parts: Sequence[Expr]) -> Expr:

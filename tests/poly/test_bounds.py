@@ -51,7 +51,10 @@ def constraints(text: str) -> list[str]:
         ("def f[N,M](float32 X[N]) -> (Y) where N % 2 == 0, M == N // 2 "
          "{ Y[i] = X[2*i+1] where i in 0:M }", ["N % 2 == 0", "M == N // 2"]),
         ("def f() -> (float32 Y[N]) { Y[0] = 0; Y[i] = 1 where i in 1:N }", ["N >= 1"]),
-        ("def f(float32 X[N], int64 I[M]) -> (Y) { Y[i] = X[I[i] + 7] }", []),
+        ("def f(float32 X[N], int64 I[M]) -> (Y) { Y[i] = X[I[i] + 7] }",
+         ["N >= 1 or M == 0"]),
+        ("def f(float32 X[N,K], int64 I[M]) -> (Y) { Y[i,k] = X[I[i], k] }",
+         ["N >= 1 or M == 0 or K == 0"]),
         ("def f(float32 X[N,N], int64 I[N]) -> (Y) { Y[i] = X[I[i], i] }", []),
         # zero-size arrays are never the problem
         ("def f(float32 X[N]) -> (Y) { Y[i] = X[N-1-i] }", []),
