@@ -113,7 +113,7 @@ def _value(
     if isinstance(e, Index):
         return np.int64(env[e.name])
     if isinstance(e, Const):
-        return dtype_of_expr(e, types).numpy.type(e.value)
+        return _literal(e)
     if isinstance(e, Cast):
         return _convert(_value(e.arg, env, store, types), e.dtype)
     if not isinstance(e, Op):
@@ -131,6 +131,17 @@ def _value(
         common = dtype_of_expr(e, types)
     args = [_convert(_value(a, env, store, types), common.compute) for a in e.args]
     return _MEANING[e.fn](*args)
+
+
+def _literal(e: Const) -> Scalar:
+    """A literal in its own type or, if it has none, in one that holds it exactly."""
+    if e.dtype is not None:
+        return e.dtype.numpy.type(e.value)
+    if isinstance(e.value, bool):
+        return np.bool_(e.value)
+    if isinstance(e.value, float):
+        return np.float64(e.value)
+    return np.uint64(e.value) if e.value >= 1 << 63 else np.int64(e.value)
 
 
 def _convert(value: Scalar, dtype: DType) -> Scalar:

@@ -22,6 +22,7 @@ from frontends.onnx.limits import MAX_GENERATED_BYTES
 from frontends.onnx.loading import (
     Loaded,
     check_structure,
+    check_text,
     live_nodes,
     load,
     opset_versions,
@@ -51,7 +52,7 @@ from frontends.onnx.typing_info import (
     kind_of,
 )
 from poly.dtypes import DType, dtype_of
-from poly.errors import FarkasError, ModelError, UnsupportedModelError, UnsupportedNode
+from poly.errors import ArgumentError, ModelError, UnsupportedModelError, UnsupportedNode
 from poly.expr import Const
 from poly.graph import Call, Graph, View, static_shape
 from poly.program import Tensor
@@ -82,7 +83,7 @@ def import_model(
     try:
         loaded = load(source)
         return _Importer(loaded, dict(shapes or {})).run()
-    except FarkasError:
+    except (ModelError, ArgumentError):
         raise
     except UnicodeDecodeError as error:
         raise ModelError("the model is broken: a name in it is not text") from error
@@ -116,6 +117,7 @@ class _Importer:
 
     def run(self) -> Graph:
         """Import the whole model."""
+        check_text(self.model)
         self.versions = opset_versions(self.model)
         ordered = check_structure(self.model)
         graph = self.model.graph

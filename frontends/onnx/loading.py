@@ -11,9 +11,12 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import onnx
+from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
@@ -76,6 +79,47 @@ def _read(path: Path, shown: str) -> bytes:
             return file.read(MAX_MODEL_BYTES + 1)
         except OSError as error:
             raise ModelError(f"{shown} cannot be read: {error.strerror}") from error
+
+
+@lru_cache(maxsize=64)
+def _fields(descriptor: Any) -> tuple[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]]:
+    """Name and whether repeated, of a message type's text fields and of its message fields."""
+    texts, messages = [], []
+    for field in descriptor.fields:
+        if field.type == FieldDescriptor.TYPE_STRING:
+            texts.append((field.name, _is_repeated(field)))
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            messages.append((field.name, _is_repeated(field)))
+    return tuple(texts), tuple(messages)
+
+
+def _is_repeated(field: Any) -> bool:
+    """Whether a field is a list, as old and new versions of protobuf tell it."""
+    if hasattr(field, "is_repeated"):
+        return bool(field.is_repeated)
+    return bool(field.label == FieldDescriptor.LABEL_REPEATED)
+
+
+def check_text(model: ModelProto) -> None:
+    """Check that everything that should be text is: protobuf gives broken text as bytes.
+
+    Raises
+    ------
+    ModelError : for text that is not UTF-8.
+    """
+    pending: list[Any] = [model]
+    while pending:
+        message = pending.pop()
+        texts, messages = _fields(message.DESCRIPTOR)
+        for name, repeated in texts:
+            values = getattr(message, name) if repeated else (getattr(message, name),)
+            if not all(isinstance(v, str) for v in values):
+                raise ModelError(f"the model is broken: a {name.replace('_', ' ')} is not text")
+        for name, repeated in messages:
+            if repeated:
+                pending += getattr(message, name)
+            elif message.HasField(name):
+                pending.append(getattr(message, name))
 
 
 def opset_versions(model: ModelProto) -> dict[str, int]:

@@ -71,7 +71,7 @@ def conv(node: Node) -> Sequence[Result]:
         [
             k,
             "c" if "c" in ranges else 0,
-            *(r if a.kernel != 1 else 0 for a, r in zip(axes, taps, strict=True)),
+            *(r if a.has_taps else 0 for a, r in zip(axes, taps, strict=True)),
         ],
     )
     shape = checked_shape((x.shape[0], filters, *(a.out for a in axes)), x.dtype, node.origin)

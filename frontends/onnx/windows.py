@@ -28,29 +28,41 @@ class Window:
     after: int
     out: int
 
+    @property
+    def last(self) -> int:
+        """The greatest index of an input element, inside or not."""
+        return (self.out - 1) * self.stride + (self.kernel - 1) * self.dilation - self.before
+
+    @property
+    def has_taps(self) -> bool:
+        """Whether the window needs a reduction index.
+
+        A window of one element needs none, unless it can lie in the padding: a condition
+        without a reduction index would restrict the initialisation as well.
+        """
+        return self.kernel != 1 or self.before > 0 or self.last >= self.size
+
     def index(self, position: str, tap: str) -> str:
         """The index of the input element, as text."""
         terms = [(self.stride, position)]
-        if self.kernel != 1:
+        if self.has_taps:
             terms.append((self.dilation, tap))
         return affine(terms, -self.before)
 
     def guards(self, position: str, tap: str) -> list[str]:
         """The conditions that keep the input index inside, none where it always is."""
         index = self.index(position, tap)
-        last = (self.out - 1) * self.stride + (self.kernel - 1) * self.dilation - self.before
         guards = [f"0 <= {index}"] if self.before > 0 else []
-        return guards + ([f"{index} < {self.size}"] if last >= self.size else [])
+        return guards + ([f"{index} < {self.size}"] if self.last >= self.size else [])
 
     def ranges(self, tap: str) -> dict[str, int]:
         """The range of the tap, none for a window of one element."""
-        return {} if self.kernel == 1 else {tap: self.kernel}
+        return {tap: self.kernel} if self.has_taps else {}
 
     def count(self, position: str, with_padding: bool) -> str:
         """How many taps fall inside the input (or the padded input), as an integer expression."""
         low, high = (-self.before, self.size + self.after) if with_padding else (0, self.size)
-        last = (self.out - 1) * self.stride + (self.kernel - 1) * self.dilation - self.before
-        if -self.before >= low and last < high:
+        if -self.before >= low and self.last < high:
             return str(self.kernel)
         start = affine([(self.stride, position)], -self.before)
         d = self.dilation
