@@ -26,12 +26,27 @@ from poly.affine import (
 )
 from poly.conditions import conditions_of, witness
 from poly.errors import ProgramError
-from poly.expr import Const, Expr, Op, Read, evaluate_int, indices_of, reads_of, simplify, sizes_of
+from poly.expr import (
+    Const,
+    Expr,
+    Op,
+    Read,
+    evaluate_int,
+    indices_of,
+    reads_of,
+    simplify,
+    sizes_of,
+    walk,
+)
 from poly.program import Program, Statement, Tensor
 from poly.prove import limited
 
-#: isl operations for all proofs of one program; real programs take some ten thousand.
-BUDGET = 20_000_000
+#: isl operations for all proofs of one program, and more for each of its statements.  Real programs
+#: take a twentieth of it, in milliseconds; the hardest spend it in under ten seconds.
+BUDGET, BUDGET_OF_STATEMENT = 2_500_000, 500_000
+
+#: Larger literals in indices and sizes are refused: sums of a few still fit 64 bits.
+LARGEST = 1 << 60
 
 
 class BoundsError(ProgramError):
@@ -69,13 +84,14 @@ def check_bounds(program: Program) -> Program:
     """
     for s in program.statements:
         _check_affine(program, s)
+    budget = BUDGET + BUDGET_OF_STATEMENT * len(program.statements)
     try:
-        with limited(BUDGET):
+        with limited(budget):
             return _Checker(program).check()
     except isl.Error as error:
         # Where isl gives up decides what it complains of, so every complaint means this.
         raise BoundsError(
-            f"it could not be decided within {BUDGET} isl operations "
+            f"it could not be decided within {budget} isl operations "
             f"whether {program.name} stays in bounds",
             hint="simplify the guards, or give sizes as numbers",
         ) from error
@@ -83,6 +99,15 @@ def check_bounds(program: Program) -> Program:
 
 def _check_affine(program: Program, s: Statement) -> None:
     where = f"statement {s.name}"
+    bounds = [b for r in s.ranges for b in (r.lo, r.hi)]
+    places = [p for access in (s.target, *s.reads) for p in access.indices]
+    extents = [e for t in program.tensors.values() for e in t.shape]
+    for e in (*bounds, *places, *s.guards, *extents):
+        for part in walk(e):
+            if isinstance(part, Const) and abs(part.value) > LARGEST:
+                raise BoundsError(
+                    f"{where}: {part} is too large for an index or a size (64 bits)", s.name
+                )
     hint = "multiply and divide indices and sizes by literals only"
     for r in s.ranges:
         if isl_expr(r.lo) is None or isl_expr(r.hi) is None:

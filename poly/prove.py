@@ -10,8 +10,8 @@ import islpy as isl
 from poly.affine import isl_condition
 from poly.expr import Const, Expr, Op
 
-#: isl operations that one question may take; a thousand times what usual ones need.
-BUDGET = 2_000_000
+#: isl operations that one question may take; a hundred times what usual ones need.
+BUDGET = 100_000
 
 
 @contextmanager
