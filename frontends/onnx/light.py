@@ -133,7 +133,9 @@ def _draw(
     small = random.normal(0.0, 0.1, shape).astype(np.float32)
     positive = random.uniform(0.6, 1.0, shape).astype(np.float32)
     if node.op_type == "BatchNormalization" and 1 <= position <= 4:
-        return positive + np.float32(0.2) if position == 4 else positive if position == 1 else small
+        if position == 1:  # below 1, so that sums of residuals do not grow without bound
+            return positive - np.float32(0.2)
+        return positive + np.float32(0.2) if position == 4 else small
     if node.op_type in ("Conv", "Gemm", "MatMul") and position == 1:
         if node.op_type == "Conv":
             inputs = int(np.prod(shape[1:]))

@@ -116,7 +116,7 @@ def test_printable():
 
 def test_dynamic_dimensions():
     model = build([relu()], [("x", F, ["batch", 3, None])], [("y", F, ["batch", 3, None])])
-    with pytest.raises(ModelError, match="dimension 0 'batch' of input 'x' is dynamic.*shapes="):
+    with pytest.raises(ModelError, match=r"dimension 0 'batch' of input 'x' is dynamic.*shapes="):
         import_model(model)
     graph = import_model(model, shapes={"x": (4, 3, 5)})
     assert graph.shape(graph.outputs[0]) == (4, 3, 5)
