@@ -166,7 +166,11 @@ def join_buffers(children: list[LoopNode]) -> list[LoopNode]:
     keys = [{b.key for b in walk_loops(c) if isinstance(b, Buffer)} for c in children]
     for first, found in enumerate(keys):
         for key in sorted(found, key=str):
-            last = max(n for n, other in enumerate(keys) if key in other)
+            # Up to the next iteration's buffer of the same name.
+            stop = first + 1
+            while stop < len(keys) and all(k == key for k in keys[stop] if k[0] == key[0]):
+                stop += 1
+            last = max(n for n in range(first, stop) if key in keys[n])
             if last == first:
                 continue
             inside = children[first : last + 1]

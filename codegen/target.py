@@ -6,6 +6,7 @@ A target is a small class; a dialect overrides the hooks that differ.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import cgen
 
@@ -43,8 +44,9 @@ class CTarget:
     def __init__(self, program: Program, identifiers: Names) -> None:
         self.program = program
         self.ids = identifiers
-        self.buffers: dict[str, Buffer] = {}
-        self.registers: dict[str, _Registers] = {}
+        # Innermost buffers and registers of the code being printed, by name.
+        self.buffers: dict[str, Any] = {}
+        self.registers: dict[str, Any] = {}
         names = Names(identifiers.tensors, identifiers.sizes, identifiers.loops, self.place)
         self.names = names
         self.dtypes: dict[str, DType] = dict(program.dtypes)
@@ -99,7 +101,7 @@ class CTarget:
     # --- buffers ---------------------------------------------------------------------------
 
     def _buffer(self, node: Buffer) -> cgen.Generable:
-        outer = self.buffers.get(node.name)
+        outer = (self.buffers.get(node.name), self.registers.get(node.name))
         self.buffers[node.name] = node
         self.dtypes[node.name] = node.dtype
         lines: list[cgen.Generable] = []
@@ -116,9 +118,11 @@ class CTarget:
             c = C_TYPES[node.dtype.name]
             lines.append(cgen.Line(f"{c} {name}{shape} __attribute__((aligned(64)));"))
         lines.append(self.statement(node.body))
-        self.registers.pop(node.name, None)
-        if outer is not None:
-            self.buffers[node.name] = outer
+        for table, before in zip((self.buffers, self.registers), outer, strict=True):
+            if before is None:
+                table.pop(node.name, None)
+            else:
+                table[node.name] = before
         return as_block(cgen.Collection(lines))
 
     def _register_names(self, node: Buffer, lanes: int) -> list[str]:

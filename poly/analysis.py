@@ -213,7 +213,10 @@ def _with_vector(
     for loop in reductions:
         panel *= extents[loop] or 1
     most = max(1, BUFFER_LIMIT // panel)
-    vectors, rows = register_tile(extent, extents.get(w) if w else 1, lanes, machine, most)
+    # Where the rows' place in the target is not just w, only whole tiles begin at multiples.
+    exact = bool(w) and plain_dimension(s.target, w) is None
+    height = extents.get(w) if w else 1
+    vectors, rows = register_tile(extent, height, lanes, machine, most, exact)
     shaped = tuple(r for r in reductions if w and not is_rectangular(s, w, (r,)))
     full = extent is None or extent % lanes == 0
     score = (
@@ -232,11 +235,17 @@ def _with_vector(
 
 
 def register_tile(
-    columns: int | None, rows: int | None, lanes: int, machine: Machine, most_vectors: int = 4
+    columns: int | None,
+    rows: int | None,
+    lanes: int,
+    machine: Machine,
+    most_vectors: int = 4,
+    exact: bool = False,
 ) -> tuple[int, int]:
     """(vectors, rows) of accumulators that fit the registers beside operands, for given extents.
 
-    Rows are a divisor of the extent where a good one exists, so that no tile is partial.
+    Rows are a divisor of the extent where a good one exists, so that no tile is partial;
+    `exact` allows nothing else.
     """
     accumulators = machine.registers - 4
     best = (0.0, 1, 1)
@@ -249,7 +258,9 @@ def register_tile(
                 break
             # Loads per multiply-add; a partial tile runs several times slower than a full one.
             partial = 0.0 if rows is None else rows % count / rows
-            wasted = 1.0 + 3 * partial
+            wasted = 1.0 + 3 * partial if partial == 0 else 1.1 + 3 * partial
+            if exact and partial:
+                continue
             used = vectors * count
             latency = min(1.0, used / 8)
             quality = latency * used / (vectors + count) / wasted

@@ -99,6 +99,11 @@ def plan_promotion(
         ):
             outward = None
     aligned = tuple(_is_aligned(footprint, k, size) for k, size in enumerate(sizes))
+    if node.scope == "register" and not all(aligned):
+        raise ScheduleError(
+            f"{node.tensor} cannot be promoted to registers here: its tiles do not begin at "
+            "multiples of their size, so that no element has a register of its own"
+        )
     return PromotionPlan(
         sizes,
         _copy(node, scop, inward, True, len(outer), sizes, aligned),
