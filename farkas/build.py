@@ -1,0 +1,120 @@
+"""From a program to a loaded kernel: the schedule that was asked for, C, the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from os import PathLike, fspath
+
+from codegen.emit import generate
+from codegen.source import KernelSource
+from poly.errors import ArgumentError, ScheduleError
+from poly.program import Program
+from poly.schedule import Schedule
+from poly.strategy import auto_schedule
+from runtime.cache import Cache
+from runtime.kernel import LoadedKernel, load_kernel
+from runtime.toolchain import Toolchain, find_toolchain
+
+#: How a schedule may be asked for: None or ``"auto"``, ``"written"``, a script, a schedule, or a
+#: function from the written order to a schedule.
+ScheduleLike = str | Schedule | Callable[[Schedule], Schedule] | None
+
+CompilerLike = str | PathLike[str] | Toolchain | None
+CacheLike = str | PathLike[str] | Cache | None
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where and for whom kernels are built.
+
+    `threads` None stands for every processor that the process may use.
+    """
+
+    toolchain: Toolchain
+    cache: Cache
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One program, its schedule, its C text, and the function made from it."""
+
+    schedule: Schedule
+    source: KernelSource
+    loaded: LoadedKernel
+
+    @property
+    def program(self) -> Program:
+        return self.schedule.program
+
+
+def target_of(cc: CompilerLike, cache: CacheLike, threads: int | None = None) -> Target:
+    """The target for the arguments of `compile` and `compile_onnx`.
+
+    Raises
+    ------
+    ToolchainError : there is no usable C compiler.
+    CacheError : the cache directory cannot be used.
+    ArgumentError : `cc` or `cache` of another type.
+    """
+    if isinstance(cc, Toolchain):
+        toolchain = cc
+    elif cc is None or isinstance(cc, (str, PathLike)):
+        toolchain = find_toolchain(None if cc is None else fspath(cc))
+    else:
+        raise ArgumentError(f"cc is a {type(cc).__name__}, expected a path or a Toolchain")
+    if isinstance(cache, Cache):
+        store = cache
+    elif cache is None or isinstance(cache, (str, PathLike)):
+        store = Cache(None if cache is None else fspath(cache))
+    else:
+        raise ArgumentError(f"cache is a {type(cache).__name__}, expected a path or a Cache")
+    return Target(toolchain, store, threads)
+
+
+def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = False) -> Schedule:
+    """The schedule of a program that was asked for.
+
+    A script is replayed from the written order, and so are the steps of a schedule that was made
+    for the same program with other sizes or element types.
+
+    Raises
+    ------
+    ScheduleError : a step that makes no sense for this program.
+    IllegalScheduleError : a step that would break a dependence.
+    ArgumentError : `wanted` is none of the forms of `ScheduleLike`.
+    """
+    if isinstance(wanted, Schedule) and wanted.program == program and wanted.exact == exact:
+        return wanted
+    written = Schedule.of(program, exact)
+    if wanted is None or wanted == "auto":
+        return auto_schedule(written)
+    if wanted == "written":
+        return written
+    if isinstance(wanted, (str, Schedule)):
+        return written.replay(str(wanted))
+    if not callable(wanted):
+        raise ArgumentError(
+            f"schedule is a {type(wanted).__name__}, expected 'auto', 'written', a script, "
+            "a Schedule or a function of one"
+        )
+    made = wanted(written)
+    if not isinstance(made, Schedule) or made.program != program or made.exact != exact:
+        raise ScheduleError("the schedule function did not return a schedule of its argument")
+    return made
+
+
+def build(program: Program, wanted: ScheduleLike, exact: bool, target: Target) -> Compiled:
+    """Schedule, generate, compile (or find in the cache) and load a program.
+
+    Raises
+    ------
+    ScheduleError, IllegalScheduleError, ArgumentError : as `schedule_for`.
+    ToolchainError : the C compiler failed.
+    CacheError : the result cannot be stored.
+    """
+    schedule = schedule_for(program, wanted, exact)
+    source = generate(schedule)
+    loaded = load_kernel(source, target.toolchain, target.cache, target.threads)
+    return Compiled(schedule, source, loaded)

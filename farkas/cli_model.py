@@ -1,0 +1,162 @@
+"""``farkas run``: a network on arrays from files."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from farkas.files import Array, file_names, load_array, make_folder, npy_bytes, write_file
+from poly.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from farkas.model import Model
+
+
+@click.command(
+    "run",
+    epilog="""\b
+Examples:
+  farkas run resnet50.onnx --input data=image.npy --output-dir results
+  farkas run bert.onnx --shape batch=1 --shape sequence=128 --random --repeat 20
+""",
+)
+@click.argument("model")
+@click.option(
+    "--input", "inputs", multiple=True, metavar="NAME=FILE.npy",
+    help="An input; repeatable.  With one input, NAME= may be left out.",
+)  # fmt: skip
+@click.option("--random", "fill", is_flag=True, help="Random arrays for inputs that are not given.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="For --random.")
+@click.option(
+    "--shape", "shapes", multiple=True, metavar="NAME=1,3,224,224",
+    help="Shape of an input, or size of a dynamic dimension; repeatable.",
+)  # fmt: skip
+@click.option("--output-dir", metavar="DIR", help="Write each output to DIR/NAME.npy.")
+@click.option("--threads", type=click.IntRange(1, 4096), help="Threads; default is all.")
+@click.option(
+    "--repeat", type=click.IntRange(1), default=1, show_default=True,
+    help="Run so many times, and show the median time.",
+)  # fmt: skip
+@click.option("--cc", metavar="PATH", help="The C compiler; default is $CC, gcc, clang or cc.")
+def run_command(
+    model: str,
+    inputs: tuple[str, ...],
+    fill: bool,
+    seed: int,
+    shapes: tuple[str, ...],
+    output_dir: str | None,
+    threads: int | None,
+    repeat: int,
+    cc: str | None,
+) -> None:
+    """Compile an ONNX network and run it.
+
+    A network that was compiled before comes from the cache.
+    """
+    arrays = _arrays(inputs)  # first, because compiling takes longer than finding a typing error
+    sizes = dict(map(_shape, shapes))
+    folder = make_folder(output_dir) if output_dir is not None else None
+
+    from farkas.display import StageProgress, seconds, stderr_console
+    from farkas.model import compile_onnx
+
+    with StageProgress(stderr_console()) as progress:
+        compiled = compile_onnx(
+            Path(model), threads=threads, shapes=sizes or None, cc=cc, progress=progress
+        )
+    if "" in arrays and len(compiled.inputs) == 1:
+        arrays[compiled.inputs[0].name] = arrays.pop("")
+    elif "" in arrays:
+        names = ", ".join(p.name for p in compiled.inputs)
+        raise ArgumentError(f"--input needs NAME=FILE.npy; the inputs are {names}")
+    _complete(compiled, arrays, seed if fill else None)
+    times, results = _timed(compiled, arrays, repeat)
+    report = compiled.report
+    stages = ", ".join(f"{stage} {seconds(t)}" for stage, t in report.stages)
+    click.echo(f"compiled  {report.kernels} kernels for {report.calls} calls ({stages})")
+    middle = sorted(times)[len(times) // 2]
+    median = f", median of {repeat}: {seconds(middle)}" if repeat > 1 else ""
+    click.echo(f"run       {seconds(times[0])}{median}")
+    _report(results)
+    if folder is not None:
+        files = file_names(tuple(results), ".npy")
+        for name, array in results.items():
+            write_file(folder / files[name], npy_bytes(array))
+        click.echo(f"written   {', '.join(files.values())} to {folder}")
+
+
+def _arrays(words: tuple[str, ...]) -> dict[str, Array]:
+    """Input arrays by name; "" stands for the only input."""
+    arrays: dict[str, Array] = {}
+    for word in words:
+        name, equals, path = word.rpartition("=")
+        if not equals:
+            name, path = "", word
+        elif not name or not path:
+            raise click.UsageError(f"--input {word}: expected NAME=FILE.npy")
+        if name in arrays:
+            raise ArgumentError(f"input {name or 'without a name'} is given twice")
+        arrays[name] = load_array(path)
+    return arrays
+
+
+def _shape(word: str) -> tuple[str, int | tuple[int, ...]]:
+    """One ``--shape``: a single number is a dimension's size, ``8,`` a shape of rank 1."""
+    name, _, text = word.rpartition("=")
+    numbers = [part.strip() for part in text.split(",")]
+    if len(numbers) > 1 and not numbers[-1]:
+        numbers.pop()
+    if not name or not all(n.isascii() and n.isdigit() and len(n) < 19 for n in numbers):
+        raise click.UsageError(f"--shape {word}: expected NAME=1,3,224,224 or NAME=1")
+    values = tuple(map(int, numbers))
+    return name, values if "," in text else values[0]
+
+
+def _complete(model: Model, arrays: dict[str, Array], seed: int | None) -> None:
+    """Fill in what is missing, if that was asked for, and check the names."""
+    known = {p.name: p for p in model.inputs}
+    for name in arrays:
+        if name not in known:
+            raise ArgumentError(f"there is no input {name!r}; there are {', '.join(known)}")
+    missing = [p for p in model.inputs if p.name not in arrays]
+    if missing and seed is None:
+        listed = "\n".join(f"  --input '{p.name}=FILE.npy'  ({p})" for p in missing)
+        raise ArgumentError(f"inputs are missing; give them, or pass --random:\n{listed}")
+    rng = np.random.default_rng(seed)
+    for port in missing:
+        arrays[port.name] = random_array(rng, port.dtype.numpy, port.shape)
+
+
+def random_array(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """Floats from 0 to 1, integers 0 and 1, which are valid positions in almost any table."""
+    if dtype.kind in "biu":
+        return rng.integers(0, 2, shape).astype(dtype)
+    return rng.random(shape, np.float32).astype(dtype)
+
+
+def _timed(
+    model: Model, arrays: dict[str, Array], repeat: int
+) -> tuple[list[float], dict[str, Array]]:
+    times = []
+    results: dict[str, Array] = {}
+    for _ in range(repeat):
+        start = time.perf_counter()
+        results = model.run(arrays)
+        times.append(time.perf_counter() - start)
+    return times, results
+
+
+def _report(results: dict[str, Array]) -> None:
+    """One line for each output."""
+    from farkas.display import printable
+
+    for name, array in results.items():
+        line = f"output    {printable(name)} {array.dtype.name} {list(array.shape)}"
+        if array.size and array.dtype.kind != "b":
+            values = array.astype(np.float64)
+            line += f"  min {values.min():.4g}  mean {values.mean():.4g}  max {values.max():.4g}"
+        click.echo(line)

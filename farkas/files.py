@@ -1,0 +1,151 @@
+"""Files that the command line reads and writes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import stat
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from poly.errors import FarkasError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: Programs and scripts are short; anything longer is not one of them.
+MAX_TEXT_BYTES = 1 << 20
+
+
+class FileError(FarkasError):
+    """A file that cannot be read or written."""
+
+
+def read_text_file(path: str) -> str:
+    """The text of a file; ``-`` stands for the standard input.
+
+    Raises
+    ------
+    FileError : it cannot be read, is no UTF-8, or has more than `MAX_TEXT_BYTES` bytes.
+    """
+    shown = "the standard input" if path == "-" else path
+    try:
+        if path == "-":
+            data = sys.stdin.buffer.read(MAX_TEXT_BYTES + 1)
+        else:
+            with open(path, "rb") as file:
+                data = file.read(MAX_TEXT_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot read {shown}: {_reason(error)}") from None
+    if len(data) > MAX_TEXT_BYTES:
+        raise FileError(f"{shown} is longer than {MAX_TEXT_BYTES >> 20} MiB; is it a program?")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise FileError(f"{shown} is no text in UTF-8") from None
+
+
+def load_array(path: str) -> Array:
+    """The array in a ``.npy`` file, in memory; nothing is unpickled.
+
+    Raises
+    ------
+    FileError : it cannot be read, is no ``.npy`` file, holds Python objects, or is shorter than
+        its header says.
+    """
+    try:
+        with open(path, "rb") as file:
+            magic = file.read(len(np.lib.format.MAGIC_PREFIX))
+        if magic != np.lib.format.MAGIC_PREFIX:
+            raise FileError(f"{path} is no .npy file; numpy.save writes one")
+        # Mapping checks the header against the file before any memory is taken.
+        return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (OSError, EOFError, ValueError) as error:
+        raise FileError(f"cannot read {path}: {_reason(error)}") from None
+    except MemoryError:
+        raise FileError(f"there is not enough memory for {path}") from None
+
+
+def npy_bytes(array: Array) -> bytes:
+    """An array as the content of a ``.npy`` file."""
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def write_file(path: str | Path, data: bytes) -> None:
+    """Write a file whole or not at all; an existing one is replaced.
+
+    What is no regular file (a pipe, say) is written to as it is.
+
+    Raises
+    ------
+    FileError : it cannot be written; nothing is left behind.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+            target.write_bytes(data)
+            return
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:64]}-", dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
+                os.fchmod(file.fileno(), mode)
+            os.replace(name, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot write {path}: {_reason(error)}") from None
+
+
+def make_folder(path: str | Path) -> Path:
+    """A folder to write to, made if it is not there.
+
+    Raises
+    ------
+    FileError : it cannot be made, or is a file.
+    """
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot make the folder {path}: {_reason(error)}") from None
+    return Path(path)
+
+
+def file_names(names: tuple[str, ...], suffix: str) -> dict[str, str]:
+    """For each name from a model file a different, harmless name of a file."""
+    chosen: dict[str, str] = {}
+    for name in names:
+        clean = re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".")[:100] or "output"
+        unique, number = clean, 1
+        while unique.lower() + suffix in {c.lower() for c in chosen.values()}:
+            number += 1
+            unique = f"{clean}_{number}"
+        chosen[name] = unique + suffix
+    return chosen
+
+
+def _umask() -> int:
+    current = os.umask(0o077)
+    os.umask(current)
+    return current
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return _first_line(error)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,331 @@
+"""`compile`: text to a `Kernel`, a function of numpy arrays."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farkas.build import CacheLike, Compiled, CompilerLike, ScheduleLike, Target, build, target_of
+from farkas.errors import UntypedError
+from farkas.text import DTypes, Text, fix_sizes, match_dtypes, one_dtype, read_text
+from poly.dtypes import DType
+from poly.errors import ArgumentError
+from poly.program import Program
+from poly.schedule import Schedule
+from runtime.arguments import bind, check_threads, shape_of
+from runtime.toolchain import Toolchain
+from runtime.verify import Report, verify
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def compile(
+    text: str,
+    *,
+    dtypes: DTypes | None = None,
+    sizes: Mapping[str, int] | None = None,
+    threads: int | None = None,
+    exact: bool = False,
+    schedule: ScheduleLike = None,
+    cc: CompilerLike = None,
+    cache: CacheLike = None,
+    name: str | None = None,
+) -> Kernel:
+    """Compile a tensor comprehension.
+
+    >>> matmul = fk.compile("C[i,j] +=! A[i,k] * B[k,j]")
+    >>> C = matmul(A, B)
+
+    A text without declared element types is compiled when the kernel is first called, for the
+    element types of those arrays (and once more for each other combination); with `dtypes`, or
+    if it is a definition, now.  One compiled kernel serves all sizes.
+
+    Parameters
+    ----------
+    text : a definition ``def f(float32 A[N]) -> (B) { … }``, bare comprehensions, or a numpy
+        einsum string
+    dtypes : element types of the inputs: one for all, a sequence in order, or a mapping by name
+    sizes : values for sizes, which are fixed in the kernel; calls must then agree
+    threads : threads of a call that does not say; default is every processor
+    exact : keep the written order of reductions, so that results equal the reference bit for bit
+    schedule : ``"auto"`` (default), ``"written"``, a script, a `Schedule`, or a function from the
+        written order to a schedule
+    cc : the C compiler, by path; default is ``$CC``, then gcc, then clang
+    cache : directory of compiled kernels; default is ``$FARKAS_CACHE_DIR``, then the user's
+    name : the program's name
+
+    Raises
+    ------
+    LanguageError : a mistake in the text.
+    ArgumentError : an argument that does not fit the text.
+    ScheduleError, IllegalScheduleError : the schedule is senseless, or would break a dependence.
+    ToolchainError : no C compiler, or it failed.
+    CacheError : the cache directory cannot be used.
+    """
+    source = read_text(text)
+    if threads is not None:
+        check_threads(threads)
+    target = target_of(cc, cache, threads)
+    recipe = _Recipe(source, dict(sizes or {}), bool(exact), schedule, target, name)
+    if dtypes is None and source.kind != "definition":
+        return Kernel(recipe, None)
+    return Kernel(recipe, match_dtypes(source, dtypes))
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """Everything that decides what a kernel becomes, except its element types."""
+
+    source: Text
+    sizes: Mapping[str, int]
+    exact: bool
+    schedule: ScheduleLike
+    target: Target
+    name: str | None
+
+    def make(self, dtypes: Mapping[str, DType]) -> Compiled:
+        program = fix_sizes(self.source.program(dtypes, self.name), self.sizes)
+        return build(program, self.schedule, self.exact, self.target)
+
+
+class Kernel:
+    """A compiled comprehension; call it with numpy arrays.  Made by `compile`.
+
+    Calls from several threads at once are safe.
+    """
+
+    def __init__(self, recipe: _Recipe, dtypes: Mapping[str, DType] | None) -> None:
+        self._recipe = recipe
+        self._dtypes = dtypes
+        self._lock = threading.Lock()
+        self._variants: dict[tuple[DType, ...], Compiled] = {}
+        self._fixed = None
+        if dtypes is not None:
+            self._fixed = self._add(tuple(dtypes[n] for n in recipe.source.names), dtypes)
+
+    # --- calling ---------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        *arrays: Any,
+        out: Any = None,
+        threads: int | None = None,
+        copy: bool = True,
+        **named: Any,
+    ) -> Array | tuple[Array, ...]:
+        """Run the kernel.
+
+        Parameters
+        ----------
+        arrays, named : the inputs, in order or by name; and by name the sizes that no input's
+            shape determines.  Nothing is converted; an input that is not C-contiguous and
+            aligned is copied first.
+        out : arrays to write to: one, a tuple of all outputs, or a mapping by name.
+        threads : threads for this call.
+        copy : False refuses inputs that would have to be copied.
+
+        Returns
+        -------
+        The output, or a tuple of outputs in the program's order.
+
+        Raises
+        ------
+        ArgumentError : anything that does not fit the program's declaration.
+        """
+        compiled = self._fixed
+        if compiled is None:
+            compiled = self._variant(arrays, named)
+        return compiled.loaded(*arrays, out=out, threads=threads, copy=copy, **named)
+
+    def _variant(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Compiled:
+        """What to call for these arrays, compiled now if their element types are new."""
+        source = self._recipe.source
+        names = source.names
+        if len(arrays) > len(names):
+            raise ArgumentError(
+                f"the kernel takes {len(names)} arrays ({', '.join(names)}), "
+                f"but {len(arrays)} were given"
+            )
+        values = dict(zip(names, arrays, strict=False))
+        for name in names[len(arrays) :]:
+            if name not in named:
+                raise ArgumentError(f"the kernel needs {name}, not given")
+            values[name] = named[name]
+        dtypes = {name: _dtype_of_array(name, rank, values[name]) for name, rank in source.inputs}
+        key = tuple(dtypes.values())
+        found = self._variants.get(key)
+        return found if found is not None else self._add(key, dtypes)
+
+    def _add(self, key: tuple[DType, ...], dtypes: Mapping[str, DType]) -> Compiled:
+        with self._lock:
+            if key not in self._variants:
+                self._variants[key] = self._recipe.make(dtypes)
+            return self._variants[key]
+
+    # --- looking inside --------------------------------------------------------------------
+
+    @property
+    def program(self) -> Program:
+        """What is computed.  Raises `UntypedError` as long as element types are unknown."""
+        return self._only().program
+
+    @property
+    def schedule(self) -> Schedule:
+        """The order in which it runs.  Raises `UntypedError` as `program`."""
+        return self._only().schedule
+
+    @property
+    def source(self) -> str:
+        """The C text.  Raises `UntypedError` as `program`."""
+        return self._only().source.text
+
+    @property
+    def tree(self) -> str:
+        """The schedule's loops as indented text.  Raises `UntypedError` as `program`."""
+        return self._only().schedule.show
+
+    @property
+    def library(self) -> Path:
+        """The shared library, in the cache.  Raises `UntypedError` as `program`."""
+        return self._only().loaded.path
+
+    @property
+    def toolchain(self) -> Toolchain:
+        """The C compiler."""
+        return self._recipe.target.toolchain
+
+    @property
+    def text(self) -> str:
+        """The text it was compiled from."""
+        return self._recipe.source.text
+
+    @property
+    def dtypes(self) -> tuple[tuple[DType, ...], ...]:
+        """The combinations of input element types for which there is compiled code."""
+        return tuple(tuple(t.dtype for t in c.program.inputs) for c in self._variants.values())
+
+    def __repr__(self) -> str:
+        if len(self._variants) == 1 or self._fixed is not None:
+            return f"<Kernel {signature(self._only().program)}>"
+        made = " and ".join(f"({', '.join(map(str, key))})" for key in self._variants)
+        shown = " ".join(self.text.split())
+        shown = shown if len(shown) <= 60 else shown[:59] + "…"
+        return f"<Kernel {shown!r}, {f'compiled for {made}' if made else 'not compiled yet'}>"
+
+    def _only(self) -> Compiled:
+        if self._fixed is not None:
+            return self._fixed
+        names = ", ".join(self._recipe.source.names)
+        advice = 'give them to compile, as in dtypes="float32"'
+        if not self._variants:
+            raise UntypedError(
+                f"the element types of {names} are not known yet: "
+                f"call the kernel first, or {advice}"
+            )
+        if len(self._variants) > 1:
+            raise UntypedError(
+                f"the kernel was compiled for {len(self._variants)} combinations of element "
+                f"types of {names}: {advice}, to have just one"
+            )
+        return next(iter(self._variants.values()))
+
+    # --- checking and changing ---------------------------------------------------------------
+
+    def verify(
+        self, sizes: Mapping[str, int] | None = None, *, seed: int = 0, threads: int | None = None
+    ) -> Report:
+        """Run the kernel and the numpy reference on the same random arrays.
+
+        Parameters
+        ----------
+        sizes : a value for every size of the program; by default small ones that fit
+        seed : of the random arrays
+        threads : threads for the kernel
+
+        Returns
+        -------
+        A report, with ``exact`` and ``close(relative)``; it prints the largest errors.
+
+        Raises
+        ------
+        UntypedError : as `program`.
+        ArgumentError : sizes that do not fit.
+        """
+        compiled = self._only()
+        program = compiled.program
+        chosen = _checked_sizes(program, sizes) if sizes is not None else small_sizes(program)
+
+        def call(*arrays: Any, **named: Any) -> Any:
+            return compiled.loaded(*arrays, threads=threads, **named)
+
+        return verify(program, call, seed, chosen)
+
+    def with_schedule(self, schedule: ScheduleLike) -> Kernel:
+        """The same kernel under another schedule, in any of the forms that `compile` takes.
+
+        What was compiled before is compiled again at once, so that an illegal schedule is
+        refused here.
+
+        >>> kernel.with_schedule(lambda s: s.tile("S0", ["i", "j"], [32, 32]))
+
+        Raises
+        ------
+        ScheduleError, IllegalScheduleError, ArgumentError : as `compile`.
+        """
+        recipe = replace(self._recipe, schedule=schedule)
+        kernel = Kernel(recipe, self._dtypes)
+        for key in list(self._variants):
+            kernel._add(key, self._dtypes or dict(zip(recipe.source.names, key, strict=True)))
+        return kernel
+
+
+def signature(program: Program) -> str:
+    """A program's name, inputs and outputs on one line."""
+    ins = ", ".join(map(str, program.inputs))
+    outs = ", ".join(map(str, program.outputs))
+    return f"{program.name}({ins}) -> ({outs})"
+
+
+def small_sizes(program: Program) -> dict[str, int]:
+    """Small, mostly different sizes that the program accepts.
+
+    Raises
+    ------
+    ArgumentError : if none were found.
+    """
+    rng = random.Random(0)
+    for attempt in range(1000):
+        low, high = (5, 17) if attempt < 100 else (0, 70)
+        sizes = {name: rng.randint(low, high) for name in program.sizes}
+        try:
+            return _checked_sizes(program, sizes)
+        except ArgumentError:
+            continue
+    raise ArgumentError(f"no small sizes fit {program.name}; pass sizes={{…}}")
+
+
+def _checked_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
+    missing = [name for name in program.sizes if name not in sizes]
+    if missing:
+        raise ArgumentError(f"sizes has no value for {', '.join(missing)}")
+    shapes = {t.name: shape_of(t, sizes) for t in program.inputs}
+    return dict(bind(program, shapes, sizes).sizes)
+
+
+def _dtype_of_array(name: str, rank: int, value: Any) -> DType:
+    if not isinstance(value, (np.ndarray, np.generic)):
+        raise ArgumentError(
+            f"{name} is a {type(value).__name__}, expected a numpy array; "
+            f"pass numpy.asarray({name}, dtype=…)"
+        )
+    if value.ndim != rank:
+        raise ArgumentError(
+            f"{name} has rank {value.ndim} (shape {value.shape}), expected rank {rank}"
+        )
+    return one_dtype(value.dtype, name)

@@ -1,0 +1,69 @@
+"""`compile_onnx`: an ONNX network to a `Model`, a function of named arrays."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from farkas.build import CacheLike, CompilerLike, target_of
+from frontends.onnx import import_model
+from runtime.arguments import check_threads
+from runtime.model import Model, Progress, Report, compile_graph
+
+__all__ = ["Model", "Progress", "Report", "compile_onnx"]
+
+
+def compile_onnx(
+    source: str | os.PathLike[str] | bytes | Any,
+    *,
+    threads: int | None = None,
+    shapes: Mapping[str, Sequence[int] | int] | None = None,
+    cc: CompilerLike = None,
+    cache: CacheLike = None,
+    progress: Progress | None = None,
+) -> Model:
+    """Compile an ONNX network.
+
+    >>> model = fk.compile_onnx("resnet50.onnx")
+    >>> outputs = model.run({"data": image})
+
+    Parameters
+    ----------
+    source : the path of a file, its bytes, or an ``onnx.ModelProto`` (which is not changed)
+    threads : threads of a run that does not say; default is every processor
+    shapes : sizes of dynamic dimensions: the shape of an input by the input's name, or the size
+        of a dimension by the dimension's name
+    cc : the C compiler, by path; default is ``$CC``, then gcc, then clang
+    cache : directory of compiled models; default is ``$FARKAS_CACHE_DIR``, then the user's
+    progress : called with (stage, steps done, steps in all, what is being worked on)
+
+    Raises
+    ------
+    ModelError : a file that cannot be read, or is broken, hostile or inconsistent.
+    UnsupportedModelError : nodes that cannot be compiled; the error lists all of them.
+    ArgumentError : `threads` or `shapes` that do not fit.
+    ToolchainError : no C compiler, or it failed.
+    CacheError : the cache cannot be used.
+    """
+    if threads is not None:
+        check_threads(threads)
+    target = target_of(cc, cache, threads)
+    tell = progress or (lambda stage, done, total, what: None)
+    start = time.perf_counter()
+    shown = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
+    tell("import", 0, 1, os.path.basename(shown))
+    graph = import_model(source, shapes=shapes)
+    tell("import", 1, 1, "")
+    stage = ("import", time.perf_counter() - start)
+    model = compile_graph(
+        graph,
+        toolchain=target.toolchain,
+        cache=target.cache,
+        threads=threads,
+        progress=progress,
+    )
+    model.report = replace(model.report, stages=(stage, *model.report.stages))
+    return model
