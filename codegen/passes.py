@@ -29,6 +29,8 @@ from poly.program import Program
 
 #: Operators that act on vectors lane by lane in generated code.
 VECTOR_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max"))
+#: The longest vector, in bytes, that is written as one; longer loops are left to the compiler.
+VECTOR_LIMIT = 64
 #: The most statements that unrolling may write out for one loop nest.
 UNROLL_LIMIT = 2048
 
@@ -73,6 +75,8 @@ def vectorise(root: LoopNode, program: Program) -> LoopNode:
         vectors: list[LoopNode] = []
         for s in stores:
             if not isinstance(s, Store) or not _acts_on_lanes(s, node.var, dtypes):
+                return node
+            if lanes * s.dtype.bytes > VECTOR_LIMIT:
                 return node
             vectors.append(VectorStore(s, node.var, lanes))
         return block(vectors)
