@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from codegen.prelude import C_TYPES, suffix
 from poly.dtypes import BOOL, DType
 from poly.errors import ProgramError
-from poly.expr import OPS, Cast, Const, Expr, Index, Op, Read, Size, dtype_of_expr
+from poly.expr import (
+    OPS,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    Size,
+    dtype_of_expr,
+    dtype_where,
+    operand_dtype,
+)
 
 _INT_MAX = 2**31 - 1
 
@@ -68,12 +81,14 @@ class ValueText:
         return dtype_of_expr(e, self.dtypes)
 
     def text(self, e: Expr, want: DType | None = None) -> str:
-        """C text of the value of `e` in the compute type of `want` (of its own type if None)."""
-        own = self.type_of(e)
+        """C text of the value of `e` in the compute type of `want` (of its own type if None).
+
+        An expression over weak literals only is evaluated in the type that is wanted.
+        """
+        own = dtype_where(e, self.dtypes, want)
         want = own if want is None else want
         if isinstance(e, Const):
-            # A weak literal takes the type that is wanted; a typed one is rounded to its own first.
-            return literal(e.value, want if e.dtype is None else e.dtype.compute)
+            return self._convert(literal(e.value, own, e.dtype is not None), own, want)
         if isinstance(e, (Index, Size)):
             return self._convert(index_text(e, self.names, 20), own, want)
         if isinstance(e, Read):
@@ -81,7 +96,7 @@ class ValueText:
         if isinstance(e, Cast):
             return self._convert(self._cast(e), e.dtype, want)
         assert isinstance(e, Op)
-        return self._convert(self._operation(e, own), own, want)
+        return self._convert(self._operation(e, own, want), own, want)
 
     def store(self, target: Read, op: str, value: Expr) -> str:
         """``target = value`` or ``target = target op value`` as a C statement."""
@@ -104,8 +119,8 @@ class ValueText:
         return f"({C_TYPES[want.compute.name]})({text})"
 
     def _cast(self, e: Cast) -> str:
-        inner = self.text(e.arg)
-        own = self.type_of(e.arg)
+        own = dtype_where(e.arg, self.dtypes, e.dtype)
+        inner = self.text(e.arg, own)
         if e.dtype.name == "bfloat16":
             return f"fk_bf16_load(fk_bf16_store((float)({inner})))"
         if e.dtype.name == "float16":
@@ -116,26 +131,24 @@ class ValueText:
             return inner
         return f"({C_TYPES[e.dtype.name]})({inner})"
 
-    def _operation(self, e: Op, own: DType) -> str:
+    def _operation(self, e: Op, own: DType, want: DType) -> str:
         info = OPS[e.fn]
-        if info.rule == "logic":
-            if e.fn == "not":
-                return f"(!{self.text(e.args[0])})"
-            symbol = "&&" if e.fn == "and" else "||"
-            return f"({self.text(e.args[0])} {symbol} {self.text(e.args[1])})"
-        if info.rule == "compare":
-            met = self.type_of(Op("min", e.args))
-            left, right = (self.text(a, met) for a in e.args)
-            return f"({left} {info.symbol} {right})"
-        if info.rule == "test":
-            x = self.text(e.args[0])
-            if not self.type_of(e.args[0]).is_float:
-                return "0"
-            return f"(isnan({x}) != 0)" if e.fn == "isnan" else f"(isinf({x}) != 0)"
+        met = operand_dtype(e, self.dtypes, want)
         if e.fn == "select":
             c = self.text(e.args[0], BOOL)
-            return f"({c} ? {self.text(e.args[1], own)} : {self.text(e.args[2], own)})"
-        return self._apply(e.fn, own, [self.text(a, own) for a in e.args])
+            return f"({c} ? {self.text(e.args[1], met)} : {self.text(e.args[2], met)})"
+        args = [self.text(a, met) for a in e.args]
+        if e.fn == "not":
+            return f"(!{args[0]})"
+        if info.rule == "logic":
+            return f"({args[0]} {'&&' if e.fn == 'and' else '||'} {args[1]})"
+        if info.rule == "compare":
+            return f"({args[0]} {info.symbol} {args[1]})"
+        if info.rule == "test":
+            if not met.is_float:
+                return "0"
+            return f"(isnan({args[0]}) != 0)" if e.fn == "isnan" else f"(isinf({args[0]}) != 0)"
+        return self._apply(e.fn, own, args)
 
     def _apply(self, fn: str, dtype: DType, args: list[str]) -> str:
         """One arithmetic operator on arguments that already have the compute type of `dtype`."""
@@ -188,31 +201,22 @@ def stored(text: str, dtype: DType) -> str:
     return text
 
 
-def literal(value: int | float | bool, dtype: DType) -> str:
-    """A number as a C literal of the compute type of `dtype`."""
+def literal(value: int | float | bool, dtype: DType, typed: bool = False) -> str:
+    """A number as a C literal of the compute type of `dtype`; a `typed` one is rounded to it."""
     d = dtype.compute
     if d.kind == "b":
         return "1" if value else "0"
     if d.is_float:
-        f = "f" if d.bits == 32 else ""
-        number = float(value)
-        if math.isnan(number):
-            return "NAN" if f else "(double)NAN"
-        if math.isinf(number):
-            text = "INFINITY" if f else "(double)INFINITY"
-            return text if number > 0 else f"(-{text})"
-        if f:
-            import numpy as np
-
-            rounded = np.float32(number)
-            if np.isinf(rounded):
-                return "INFINITY" if number > 0 else "(-INFINITY)"
-            text = (
-                repr(float(rounded)) if rounded == number else np.format_float_scientific(rounded)
-            )
-        else:
-            text = repr(number)
-        if not any(ch in text for ch in ".en"):
+        with np.errstate(over="ignore"):
+            number = np.asarray(value).astype(dtype.numpy if typed else d.numpy).astype(d.numpy)
+        f, double = ("f", "") if d.bits == 32 else ("", "(double)")
+        if np.isnan(number):
+            return f"{double}NAN"
+        if np.isinf(number):
+            return f"{double}INFINITY" if number > 0 else f"(-{double}INFINITY)"
+        # The shortest decimal that stands for this very number.
+        text = str(number)
+        if not any(ch in text for ch in ".e"):
             text += ".0"
         return f"({text}{f})" if text.startswith("-") else f"{text}{f}"
     bits = d.bits

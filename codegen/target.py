@@ -5,7 +5,7 @@ A target is a small class; a dialect overrides the hooks that differ.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cgen
@@ -22,6 +22,7 @@ from codegen.loopir import (
     Single,
     Store,
     VectorStore,
+    map_children,
 )
 from codegen.passes import is_scalarisable, lane_stride, vector_lanes
 from codegen.prelude import C_TYPES, suffix, vector_type
@@ -54,9 +55,10 @@ class CTarget:
 
     # --- hooks of the dialect --------------------------------------------------------------
 
-    def parallel_for(self, loop: cgen.Generable) -> cgen.Generable:
-        """A loop whose iterations are shared among the threads that all run this code."""
-        return cgen.Collection([cgen.Pragma("omp for schedule(static)"), loop])
+    def parallel_for(self, loop: cgen.Generable, depth: int) -> cgen.Generable:
+        """`depth` loops whose iterations are shared among the threads that all run this code."""
+        collapse = f" collapse({depth})" if depth > 1 else ""
+        return cgen.Collection([cgen.Pragma(f"omp for{collapse} schedule(static)"), loop])
 
     def lanes_for(self, loop: cgen.Generable) -> cgen.Generable:
         """A loop whose iterations may run in lanes, left to the C compiler."""
@@ -92,11 +94,19 @@ class CTarget:
         var = self.names.loops[node.var]
         lower, upper = index_text(node.lower, self.names), index_text(node.upper, self.names, 5)
         step = f"{var}++" if node.step == 1 else f"{var} += {node.step}"
-        body = as_block(self.statement(node.body))
+        depth = collapsible(node)
+        inner = self._sequential(node.body) if node.mark == "parallel" else node.body
+        body = as_block(self.statement(inner))
         loop = cgen.For(f"int64_t {var} = {lower}", f"{var} < {upper}", step, body)
         if node.mark == "parallel":
-            return self.parallel_for(loop)
+            return self.parallel_for(loop, depth)
         return self.lanes_for(loop) if node.mark == "vector" and _simple(node.body) else loop
+
+    def _sequential(self, node: LoopNode) -> LoopNode:
+        """Parallel loops inside a parallel one: collapsed into it, or run by its thread."""
+        if isinstance(node, For) and node.mark == "parallel":
+            node = replace(node, mark="seq")
+        return map_children(node, self._sequential)
 
     # --- buffers ---------------------------------------------------------------------------
 
@@ -255,6 +265,18 @@ def _simple(node: LoopNode) -> bool:
     if isinstance(node, If):
         return _simple(node.then) and (node.other is None or _simple(node.other))
     return isinstance(node, Store)
+
+
+def collapsible(node: For) -> int:
+    """How many parallel loops, from `node` inwards, form one rectangular perfect nest."""
+    depth, outer = 1, {node.var}
+    inner = node.body
+    while isinstance(inner, For) and inner.mark == "parallel":
+        if any(depends_on(e, v) for e in (inner.lower, inner.upper) for v in outer):
+            break
+        depth, outer = depth + 1, outer | {inner.var}
+        inner = inner.body
+    return depth
 
 
 def as_block(body: cgen.Generable) -> cgen.Block:

@@ -77,9 +77,14 @@ def loop_extents(schedule: Schedule, statement: str) -> dict[str, int | None]:
 def shares_ranges(
     schedule: Schedule, first: tuple[str, ...], second: tuple[str, ...], depth: int
 ) -> bool:
-    """Whether the outer `depth` loops of two groups take the same values, position by position."""
+    """Whether the outer `depth` loops of two groups take the same values, position by position.
+
+    At sizes where one group has no instances at all, the question does not arise.
+    """
     a, b = (_outer_values(schedule, names[-1], depth) for names in (first, second))
-    return bool(a is not None and b is not None and a.is_equal(b))
+    if a is None or b is None:
+        return False
+    return bool(a.intersect_params(b.params()).is_equal(b.intersect_params(a.params())))
 
 
 def _outer_values(schedule: Schedule, statement: str, depth: int) -> isl.Set | None:

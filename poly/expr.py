@@ -382,6 +382,52 @@ def dtype_of_expr(expr: Expr, tensors: Mapping[str, DType]) -> DType:
     return _strong(weak)
 
 
+def is_weak(expr: Expr) -> bool:
+    """Whether an expression is made of weak literals only, so that its context gives its type."""
+    if isinstance(expr, Const):
+        return expr.dtype is None
+    if isinstance(expr, Op):
+        rule = OPS[expr.fn].rule
+        if rule in ("arith", "int", "float"):
+            return all(is_weak(a) for a in expr.args)
+        return rule == "select" and all(is_weak(a) for a in expr.args[1:])
+    return False
+
+
+def dtype_where(expr: Expr, tensors: Mapping[str, DType], want: DType | None) -> DType:
+    """The type in which an expression is evaluated where a value of type `want` is wanted.
+
+    Only a weak expression minds: ``-0.1`` stored in a float64 tensor is a float64, and so is the
+    ``1`` of ``1 / X[i]`` if X is.  A float literal stays a float where an integer is wanted.
+    `want` None, or a truth value for a number, gives `dtype_of_expr`.
+    """
+    alone = dtype_of_expr(expr, tensors)
+    if want is None or not is_weak(expr) or (alone.kind == "b") != (want.kind == "b"):
+        return alone
+    return alone if alone.is_float and not want.is_float else want
+
+
+def operand_dtype(expr: Op, tensors: Mapping[str, DType], want: DType | None) -> DType:
+    """The one type to which an operator converts its operands (of select, its two values)."""
+    rule = OPS[expr.fn].rule
+    if rule == "logic":
+        return BOOL
+    values = expr.args[1:] if rule == "select" else expr.args
+    strong: DType | None = None
+    for arg in values:
+        if not is_weak(arg):
+            dtype = dtype_of_expr(arg, tensors)
+            strong = dtype if strong is None else combine(strong, dtype)
+    if strong is None:
+        # What the context wants reaches operands only through operators that keep the type.
+        met = Op("min", values) if len(values) > 1 else values[0]
+        strong = dtype_where(met, tensors, None if rule in ("compare", "test") else want)
+    else:
+        for arg in values:
+            strong = dtype_where(arg, tensors, strong) if is_weak(arg) else strong
+    return FLOAT32 if rule == "float" and not strong.is_float else strong
+
+
 @dataclass(frozen=True)
 class _Weak:
     """The type of a literal that has not met a typed operand yet: kind i, f or b."""

@@ -170,10 +170,24 @@ def _simple_steps(schedule: Schedule, names: tuple[str, ...], machine: Machine) 
     extents = loop_extents(schedule, names[0])
     flags = coincident_members(schedule.tree, names[0], schedule.dependences)
     shared = _nest(schedule, names) if len(names) > 1 else schedule.loops(names[0])
+    chosen = 0
+    known = 1
     for loop in shared:
         member = next(m for m in loops_of(schedule.tree, names[0]) if m.name == loop)
-        if flags[loop] and member.mark == "seq" and extents.get(loop) != 1:
-            return attempt(schedule, f"parallelize {names[0]}: {loop}")
+        extent = extents.get(loop)
+        if not flags[loop] or member.mark != "seq":
+            if chosen:
+                break
+            continue
+        if chosen and known >= 4 * machine.cores:
+            break
+        parallel = attempt(schedule, f"parallelize {names[0]}: {loop}")
+        if parallel is schedule:
+            break
+        # A symbolic extent may be 1: the next loop shares the threads too.
+        schedule, chosen, known = parallel, chosen + 1, known * (extent or 1)
+        if chosen == 3:
+            break
     return schedule
 
 
@@ -186,6 +200,9 @@ def _lanes(schedule: Schedule, name: str) -> Schedule:
     flags = coincident_members(schedule.tree, name, schedule.dependences)
     member = loops_of(schedule.tree, name)[-1]
     if member.mark != "seq" or not flags[inner] or inner not in s.loops:
+        return schedule
+    if any(member in loops_of(schedule.tree, other)[:-1] for other in schedule.statements):
+        # Another statement has loops inside: this one is no innermost loop.
         return schedule
     if len(loops) == 1 and not _is_small(schedule, name, inner):
         # A single loop is both: blocks of it to threads, lanes inside.

@@ -358,17 +358,19 @@ def parallelize(tree: Node, scop: Scop, step: Step) -> Node:
                 f"{step}: {node.buffer} around {place.member.name} belongs to one thread; "
                 "parallelize first, and promote inside"
             )
+    neighbours = place.band.members[max(0, place.position - 1) : place.position + 2]
     for other in statements_below(tree, place.band, [s.name for s in scop.statements]):
         for m in loops_of(tree, other):
-            if m.mark == "parallel":
-                raise ScheduleError(f"{step}: {m.name} around {other} is already parallel")
+            if m.mark == "parallel" and m not in neighbours:
+                raise ScheduleError(
+                    f"{step}: {m.name} around {other} is already parallel; "
+                    "only loops directly inside one another can share threads"
+                )
+        for m in loops_of(tree, other):
             if m is place.member:
                 break
             if m.mark in ("vector", "unroll"):
                 raise ScheduleError(f"{step}: {m.name} outside is marked {m.mark}")
-        for m in loops_of(tree, other):
-            if m.mark == "parallel" and m is not place.member:
-                raise ScheduleError(f"{step}: {m.name} around {other} is already parallel")
     return _with_member(tree, place, replace(place.member, mark="parallel"))
 
 
