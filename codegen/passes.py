@@ -24,7 +24,19 @@ from codegen.loopir import (
 )
 from codegen.lower import var_range
 from poly.dtypes import DType
-from poly.expr import Cast, Const, Expr, Index, Op, Read, evaluate_int, rewrite, simplify, walk
+from poly.expr import (
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    evaluate_int,
+    reads_of,
+    rewrite,
+    simplify,
+    walk,
+)
 from poly.program import Program
 
 #: Operators that act on vectors lane by lane in generated code.
@@ -105,7 +117,24 @@ def _acts_on_lanes(s: Store, var: str, dtypes: dict[str, DType]) -> bool:
     stride = lane_stride(s.target, var)
     if stride == 0 or (stride is None and s.op != "="):
         return False
+    if stride == 1 and is_gather(s, var):
+        return dtypes[_read(s.value).tensor] == s.dtype
     return _lanes(s.value, var, s.dtype, dtypes)
+
+
+def is_gather(s: Store, var: str) -> bool:
+    """Whether a store fills lanes from elements that are no neighbours, and does nothing else."""
+    return (
+        s.op == "="
+        and isinstance(s.value, Read)
+        and lane_stride(s.value, var) is None
+        and not any(reads_of(i) for i in s.value.indices)
+    )
+
+
+def _read(e: Expr) -> Read:
+    assert isinstance(e, Read)
+    return e
 
 
 def _lanes(e: Expr, var: str, dtype: DType, dtypes: dict[str, DType]) -> bool:

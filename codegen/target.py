@@ -24,7 +24,7 @@ from codegen.loopir import (
     VectorStore,
     map_children,
 )
-from codegen.passes import is_scalarisable, lane_stride, vector_lanes
+from codegen.passes import is_gather, is_scalarisable, lane_stride, vector_lanes
 from codegen.prelude import C_TYPES, suffix, vector_type
 from poly.dtypes import DType
 from poly.expr import Cast, Const, Expr, Index, Op, Read, add, mul
@@ -182,6 +182,8 @@ class CTarget:
         if lane_stride(store.target, var) is None:
             return self._scatter(node)
         target = self._vector_place(store.target, var, lanes)
+        if is_gather(store, var):
+            return self._gather(node, target)
         value = self._vector(store.value, var, lanes, store.dtype)
         if store.op == "=":
             if not _is_vector(store.value, var):
@@ -206,6 +208,21 @@ class CTarget:
         each = cgen.Line(f"{self.place(store.target)} = lane_values[{lane}];")
         loop = cgen.For(f"int64_t {lane} = 0", f"{lane} < {lanes}", f"{lane}++", cgen.Block([each]))
         return cgen.Block([cgen.Line(f"const {kind} lane_values = {value};"), loop])
+
+    def _gather(self, node: VectorStore, target: str) -> cgen.Generable:
+        """Elements that are no neighbours in memory are loaded one by one."""
+        store, lane, lanes = node.store, self.names.loops[node.var], node.lanes
+        assert isinstance(store.value, Read)
+        c = C_TYPES[store.dtype.name]
+        each = cgen.Line(f"lane_values[{lane}] = {self.place(store.value)};")
+        start, cond = f"int64_t {lane} = 0", f"{lane} < {lanes}"
+        return cgen.Block(
+            [
+                cgen.Line(f"{c} lane_values[{lanes}] __attribute__((aligned(64)));"),
+                cgen.For(start, cond, f"{lane}++", cgen.Block([each])),
+                cgen.Line(f"{target} = *({vector_type(store.dtype, lanes)} *)lane_values;"),
+            ]
+        )
 
     def _vector_place(self, read: Read, var: str, lanes: int) -> str:
         """A vector lvalue whose lane 0 is the element at lane 0."""

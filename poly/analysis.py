@@ -228,6 +228,8 @@ def _with_vector(
         int(full),
         lanes,
         int(bool(w)),
+        # The more loops reuse the vector operand, the less packing and loading it costs.
+        sum(all(x not in moves[r] for r in moving) for x in free),
         int(stride_of(s.target, v) == 1),
         -len(packed),
         extent or 1 << 30,

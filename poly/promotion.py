@@ -21,7 +21,7 @@ import islpy as isl
 from poly.dependences import value_flow
 from poly.errors import ScheduleError
 from poly.scop import Scop, ScopStatement
-from poly.tree import Member, Promote, joint
+from poly.tree import Band, Member, Promote, joint, walk_tree
 
 #: A promoted buffer is on a thread's stack; beyond this many bytes it is refused.
 BUFFER_LIMIT = 1 << 20
@@ -200,6 +200,20 @@ def _read_outside(
     return not leaving.is_empty()
 
 
+def _lanes_below(node: Promote, scop: Scop) -> int | None:
+    """The number of lanes of the vector loops below, if there is one for all of them."""
+    widths: set[int] = set()
+    for inner in walk_tree(node.child):
+        for m in inner.members if isinstance(inner, Band) else ():
+            if m.mark == "vector":
+                domain = scop.domain.intersect(m.schedule.domain())
+                f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule)
+                image = domain.apply(isl.UnionMap.from_multi_union_pw_aff(f)).get_set_list()
+                high = image.get_at(0).dim_max_val(0) if image.n_set() else isl.Val.infty()
+                widths.add(int(high.to_python()) + 1 if high.is_int() else 0)
+    return widths.pop() if len(widths) == 1 and min(widths) > 1 else None
+
+
 def _copy(
     node: Promote, scop: Scop, elements: isl.Map | None, inward: bool, depth: int,
     sizes: tuple[int, ...], aligned: tuple[bool, ...],
@@ -225,13 +239,15 @@ def _copy(
 
     mark = "unroll" if node.scope == "register" else "seq"
     dtype = scop.program.tensors[node.tensor].dtype
-    lanes = VECTOR_BYTES // dtype.bytes
+    lanes = _lanes_below(node, scop) or VECTOR_BYTES // dtype.bytes
     members: list[Member] = []
     for k in node.order:
         loop = f"{node.buffer}_e{k}"
         # Loops over aligned boxes run from 0, which makes places in the buffer plain.
         place = f"(e{k} mod {sizes[k]})" if aligned[k] else f"e{k}"
-        if k == node.order[-1] and k == rank - 1 and sizes[k] % lanes == 0 and dtype.bits >= 32:
+        # Registers are whole vectors, whatever that costs in memory; else only neighbours are.
+        vectors = k == rank - 1 or node.scope == "register"
+        if k == node.order[-1] and vectors and sizes[k] % lanes == 0 and dtype.bits >= 32:
             members.append(member(f"{loop}_o", f"floor({place}/{lanes})", mark))
             members.append(member(f"{loop}_i", f"{place} mod {lanes}", "vector"))
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from poly.analysis import Contraction, lane_value, loop_extents, plain_dimension
 from poly.errors import ScheduleError
+from poly.expr import Read, indices_of
 from poly.legality import coincident_members
 from poly.machine import Machine
 from poly.schedule import Schedule
@@ -85,37 +86,52 @@ def _blocked(
 ) -> Schedule:
     """Symbolic extents: panels of v, blocks of the reduction, accumulators loaded and stored."""
     s, v, w = core.statement, core.v, core.w
-    target = schedule.scop.statement(s).target.tensor
-    if not w or len(core.reductions) != 1 or core.shaped:
+    scop_statement = schedule.scop.statement(s)
+    shaped = [r for r in core.shaped if (core.extent(r) or 99) <= UNROLLED_TAPS]
+    long = [r for r in core.reductions if core.extent(r) is None]
+    taps = [r for r in core.reductions if r not in shaped and r not in long]
+    if not w or len(long) > 1 or len(shaped) != len(core.shaped):
         raise ScheduleError("no blocked form for this shape yet")
     if len(_fused_around(schedule, names, s)) > 1:
         schedule = schedule.distribute(s, core.free[0])
-    (k,) = core.reductions
     width = core.vectors * core.lanes
-    schedule = schedule.split(s, v, PANEL, (f"{v}_p", f"{v}_q"))
+    with_taps = bool(taps or shaped)
+    schedule = schedule.split(s, v, width if with_taps else PANEL, (f"{v}_p", f"{v}_q"))
     schedule = schedule.split(s, f"{v}_q", width, (f"{v}_o", f"{v}_i"))
-    schedule = schedule.split(s, k, REDUCTION_BLOCK, (f"{k}_o", f"{k}_i"))
+    block = REDUCTION_BLOCK // 4 if with_taps else REDUCTION_BLOCK
+    for k in long:
+        schedule = schedule.split(s, k, block, (f"{k}_o", f"{k}_i"))
     schedule = schedule.split(s, w, core.rows, (f"{w}_o", f"{w}_i"))
+    moved = {i for r in scop_statement.source.reads if v in _indices(r) for i in _indices(r)}
     others = [loop for loop in core.free if loop not in (v, w)]
-    order = [*others, f"{v}_p", f"{k}_o", f"{v}_o", f"{w}_o", f"{k}_i", f"{w}_i", f"{v}_i"]
-    schedule = schedule.reorder(s, order)
-    for r in schedule.scop.statement(s).source.reads:
-        if v in [i for e in r.indices for i in _names(e)]:
-            dim = plain_dimension(r, v)
-            if dim is not None:
-                dims = [d for d in range(len(r.indices)) if d != dim]
-                schedule = schedule.promote(s, f"{k}_o", r.tensor, "local", (*dims, dim))
+    before = [loop for loop in others if loop in moved]
+    after = [loop for loop in others if loop not in moved]
+    outer = [*before, f"{v}_p", *(f"{k}_o" for k in long)]
+    points = [*taps, *shaped, *(f"{k}_i" for k in long), f"{w}_i", f"{v}_i"]
+    schedule = schedule.reorder(s, [*outer, f"{v}_o", *after, f"{w}_o", *points])
+    schedule = schedule.parallelize(s, before[0] if before else f"{v}_p")
+    for r in scop_statement.source.reads:
+        dim = plain_dimension(r, v)
+        if dim is not None:
+            dims = (*(d for d in range(len(r.indices)) if d != dim), dim)
+            schedule = schedule.promote(s, outer[-1], r.tensor, "local", dims)
+    target = scop_statement.target.tensor
     schedule = schedule.promote(s, f"{w}_o", target, "register", _lanes_last(schedule, s, v))
     schedule = schedule.vectorize(s, f"{v}_i", core.lanes)
     if core.vectors > 1:
         schedule = schedule.unroll(s, f"{v}_i_o")
     schedule = schedule.unroll(s, f"{w}_i")
+    for tap in shaped:
+        schedule = schedule.unroll(s, tap)
     schedule = schedule.isolate(s, f"{w}_o")
-    schedule = schedule.parallelize(s, f"{v}_p" if not others else others[0])
     for name in names:
         if name != s:
             schedule = _plain(schedule, name)
     return schedule
+
+
+def _indices(read: Read) -> frozenset[str]:
+    return frozenset(i for e in read.indices for i in indices_of(e))
 
 
 def _lanes_last(schedule: Schedule, s: str, v: str) -> tuple[int, ...]:
@@ -137,13 +153,6 @@ def _plain(schedule: Schedule, name: str) -> Schedule:
             except ScheduleError:
                 continue
     return schedule
-
-
-def _names(e: object) -> tuple[str, ...]:
-    from poly.expr import Expr, indices_of
-
-    assert isinstance(e, Expr)
-    return indices_of(e)
 
 
 def _fused_around(schedule: Schedule, names: tuple[str, ...], s: str) -> tuple[str, ...]:
