@@ -69,10 +69,15 @@ def _read(path: Path, shown: str) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ModelError(f"{shown} cannot be read: {reason}") from error
-    with open(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
+    try:
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ModelError(f"{shown} is not a regular file")
+            kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            raise ModelError(f"{shown} is {kind}")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    with open(descriptor, "rb") as file:
         if status.st_size > MAX_MODEL_BYTES:
             raise ModelError(f"{shown} exceeds 2 GiB; large weights must lie in external data")
         try:

@@ -123,6 +123,7 @@ def test_run_with_the_only_input(cli: Cli, tmp_path: Path, arrays: Arrays) -> No
     [
         ([], 2, "Missing argument"),
         (["none.onnx"], 1, "none.onnx"),
+        (["."], 1, "'.' is a directory"),
         (["x.npy"], 1, "error:"),
         (["cut.onnx"], 1, "error:"),
         (["small.onnx"], 1, "dynamic"),
