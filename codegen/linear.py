@@ -1,82 +1,14 @@
-"""Linear forms and constant ranges of index expressions.
-
-A linear form is ``sum of coefficient * atom + constant``, an atom being a loop variable, a size,
-or any subexpression that is not linear.
-"""
+"""Constant ranges of index expressions, and what they simplify."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-from poly.expr import Const, Expr, Index, Op, add, mul, rewrite, sub, walk
+from poly.expr import Const, Expr, Index, Op, rewrite, walk
+from poly.linear import Linear, linear_form, render
 
 #: Inclusive constant bounds of loop variables.
 Ranges = Mapping[str, tuple[int, int]]
-
-
-@dataclass(frozen=True)
-class Linear:
-    """``constant + sum(coefficients[atom] * atom)``; no coefficient is 0."""
-
-    coefficients: tuple[tuple[Expr, int], ...]
-    constant: int
-
-    def coefficient(self, atom: Expr) -> int:
-        return dict(self.coefficients).get(atom, 0)
-
-    def without(self, atom: Expr) -> Linear:
-        return Linear(tuple((a, c) for a, c in self.coefficients if a != atom), self.constant)
-
-
-def linear_form(expr: Expr) -> Linear:
-    """The linear form of an integer expression."""
-    terms: dict[Expr, int] = {}
-    constant = _collect(expr, 1, terms)
-    return Linear(tuple((a, c) for a, c in terms.items() if c), constant)
-
-
-def _collect(expr: Expr, factor: int, terms: dict[Expr, int]) -> int:
-    if isinstance(expr, Const) and isinstance(expr.value, int):
-        return factor * int(expr.value)
-    if isinstance(expr, Op):
-        if expr.fn == "add":
-            return _collect(expr.args[0], factor, terms) + _collect(expr.args[1], factor, terms)
-        if expr.fn == "sub":
-            return _collect(expr.args[0], factor, terms) + _collect(expr.args[1], -factor, terms)
-        if expr.fn == "neg":
-            return _collect(expr.args[0], -factor, terms)
-        if expr.fn == "mul":
-            a, b = expr.args
-            if isinstance(a, Const) and isinstance(a.value, int):
-                return _collect(b, factor * int(a.value), terms)
-            if isinstance(b, Const) and isinstance(b.value, int):
-                return _collect(a, factor * int(b.value), terms)
-    terms[expr] = terms.get(expr, 0) + factor
-    return 0
-
-
-def expr_of(form: Linear) -> Expr:
-    """The expression of a linear form: positive terms first, then the constant."""
-    result: Expr | None = None
-    for positive in (True, False):
-        for atom, c in form.coefficients:
-            if (c > 0) != positive:
-                continue
-            if result is None:
-                result = mul(Const(c), atom)
-            elif c > 0:
-                result = add(result, mul(Const(c), atom))
-            else:
-                result = sub(result, mul(Const(-c), atom))
-    if result is None:
-        return Const(form.constant)
-    return add(result, Const(form.constant))
-
-
-def normal(expr: Expr) -> Expr:
-    """An equal expression in linear normal form."""
-    return expr_of(linear_form(expr))
 
 
 def bounds_of(expr: Expr, ranges: Ranges) -> tuple[int, int] | None:
@@ -89,7 +21,7 @@ def extreme(expr: Expr, ranges: Ranges, pick: Callable[[int, int], int]) -> int 
     """A constant below (`pick` is min) or above (max) all values of `expr`, or None."""
     form = linear_form(expr)
     total = form.constant
-    for atom, c in form.coefficients:
+    for atom, c in form.terms:
         bound = _atom_extreme(atom, ranges, pick if c > 0 else _OTHER[pick])
         if bound is None:
             return None
@@ -125,11 +57,9 @@ def _atom_extreme(atom: Expr, ranges: Ranges, pick: Callable[[int, int], int]) -
 def modulo(expr: Expr, size: int, ranges: Ranges) -> Expr:
     """``expr mod size`` for size >= 1, with multiples of `size` dropped where they show."""
     form = linear_form(expr)
-    reduced = Linear(
-        tuple((a, c % size) for a, c in form.coefficients if c % size), form.constant % size
-    )
-    candidate = expr_of(reduced)
-    for attempt in (candidate, expr_of(_near(form, size))):
+    reduced = Linear(tuple((a, c % size) for a, c in form.terms if c % size), form.constant % size)
+    candidate = render(reduced)
+    for attempt in (candidate, render(_near(form, size))):
         bound = bounds_of(attempt, ranges)
         if bound is not None and bound[0] >= 0 and bound[1] < size:
             return attempt
@@ -138,7 +68,7 @@ def modulo(expr: Expr, size: int, ranges: Ranges) -> Expr:
 
 def _near(form: Linear, size: int) -> Linear:
     """The form with coefficients reduced, but those below `size` in magnitude left alone."""
-    kept = tuple((a, c if abs(c) < size else c % size) for a, c in form.coefficients)
+    kept = tuple((a, c if abs(c) < size else c % size) for a, c in form.terms)
     constant = form.constant if abs(form.constant) < size else form.constant % size
     return Linear(tuple((a, c) for a, c in kept if c), constant)
 

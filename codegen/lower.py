@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from codegen.build import LoopProgram
-from codegen.linear import Ranges, extreme, modulo, normal
+from codegen.linear import Ranges, extreme, modulo
 from codegen.loopir import Buffer, For, Instance, LoopNode, Store, map_children
 from poly.expr import Const, Expr, Read, maximum, minimum, reads_of, rewrite, sub, substitute
+from poly.linear import normal
 from poly.program import Program
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from codegen.linear import depends_on, extreme, linear_form, normal, replace_var
+from codegen.linear import depends_on, extreme, replace_var
 from codegen.loopir import (
     Block,
     Buffer,
@@ -37,6 +37,7 @@ from poly.expr import (
     simplify,
     walk,
 )
+from poly.linear import linear_form, normal
 from poly.program import Program
 
 #: Operators that act on vectors lane by lane in generated code.
@@ -105,7 +106,7 @@ def lane_stride(read: Read, var: str) -> int | None:
         return 0
     form = linear_form(read.indices[-1])
     rest = form.without(Index(var))
-    if any(depends_on(a, var) for a, _ in rest.coefficients):
+    if any(depends_on(a, var) for a, _ in rest.terms):
         return None
     stride = form.coefficient(Index(var))
     return stride if stride in (0, 1) else None
@@ -268,7 +269,7 @@ def is_scalarisable(buffer: Buffer) -> bool:
                 form = linear_form(index)
                 if var is not None:
                     form = form.without(Index(var))
-                if form.coefficients:
+                if form.terms:
                     return False
     return True
 

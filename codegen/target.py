@@ -11,7 +11,7 @@ from typing import Any
 import cgen
 
 from codegen.cexpr import Names, ValueText, index_text
-from codegen.linear import depends_on, expr_of, linear_form, normal
+from codegen.linear import depends_on
 from codegen.loopir import (
     Block,
     Buffer,
@@ -28,6 +28,7 @@ from codegen.passes import is_gather, is_scalarisable, lane_stride, vector_lanes
 from codegen.prelude import C_TYPES, suffix, vector_type
 from poly.dtypes import DType
 from poly.expr import Cast, Const, Expr, Index, Op, Read, add, mul
+from poly.linear import linear_form, normal, render
 from poly.program import Program
 
 
@@ -262,7 +263,7 @@ def _is_vector(e: Expr, var: str) -> bool:
 
 
 def _lane_zero(index: Expr, var: str) -> Expr:
-    return expr_of(linear_form(index).without(Index(var)))
+    return render(linear_form(index).without(Index(var)))
 
 
 def _flatten(e: Expr) -> Expr:

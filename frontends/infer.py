@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from frontends.draft import Draft, check_types, drafts_of, first_use, typed
-from frontends.linear import interval, render
+from frontends.linear import interval
 from frontends.ranges import Answer, Question, infer_ranges, tightest
 from frontends.resolve import Scope, did_you_mean
 from frontends.signature import Entry, Signature, signature_of
@@ -14,6 +14,7 @@ from frontends.syntax import Source
 from poly.dtypes import DType
 from poly.errors import LanguageError, ProgramError
 from poly.expr import Const, Expr, Op, Read, dtype_of_expr, indices_of, reads_of
+from poly.linear import render
 from poly.program import Program, Range, Statement, Tensor
 
 

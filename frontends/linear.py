@@ -1,127 +1,40 @@
-"""Integer linear forms over sizes and indices: the arithmetic of range inference.
-
-A `Linear` is ``c0 + c1*a1 + …`` whose atoms are indices, sizes, and whatever is not linear but
-still an integer expression of them (``N // 2``, ``min(N, M)``, ``N * M``).
-"""
+"""The arithmetic of range inference: intervals of index expressions, and solving for an index."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from poly.expr import (
-    Cast,
-    Const,
-    Expr,
-    Index,
-    Op,
-    Size,
-    add,
-    indices_of,
-    maximum,
-    minimum,
-    mul,
-    neg,
-    sub,
-)
-
-
-@dataclass(frozen=True)
-class Linear:
-    """``const + Σ coefficient · atom``; no coefficient is 0 and no atom appears twice."""
-
-    terms: tuple[tuple[Expr, int], ...]
-    const: int = 0
-
-    def __add__(self, other: Linear | int) -> Linear:
-        if isinstance(other, int):
-            return Linear(self.terms, self.const + other)
-        sums = dict(self.terms)
-        for atom, c in other.terms:
-            sums[atom] = sums.get(atom, 0) + c
-        return Linear(tuple((a, c) for a, c in sums.items() if c), self.const + other.const)
-
-    def __sub__(self, other: Linear | int) -> Linear:
-        return self + (-other if isinstance(other, int) else other.scale(-1))
-
-    def scale(self, factor: int) -> Linear:
-        if factor == 0:
-            return Linear(())
-        return Linear(tuple((a, c * factor) for a, c in self.terms), self.const * factor)
-
-    def floordiv(self, divisor: int) -> Linear:
-        """Rounded down, for a positive divisor; what divides evenly is taken out."""
-        even = tuple((a, c // divisor) for a, c in self.terms if c % divisor == 0)
-        odd = tuple((a, c) for a, c in self.terms if c % divisor)
-        whole = Linear(even, self.const // divisor)
-        if not odd:
-            return whole
-        rest = render(Linear(odd, self.const % divisor))
-        return whole + Linear(((Op("floordiv", (rest, Const(divisor))), 1),))
-
-    def ceildiv(self, divisor: int) -> Linear:
-        """Rounded up, for a positive divisor."""
-        return (self + (divisor - 1)).floordiv(divisor)
-
-
-def constant(value: int) -> Linear:
-    return Linear((), value)
-
-
-def atom(expr: Expr) -> Linear:
-    return Linear(((expr, 1),))
+from poly.expr import Cast, Const, Expr, Index, Op, Size, indices_of, maximum, minimum, walk
+from poly.linear import Linear, atom, constant, linear_form, render
 
 
 def linear(expr: Expr) -> Linear | None:
-    """The linear form of an integer expression; None if it reads a tensor or is no integer."""
-    if isinstance(expr, Const):
-        return constant(expr.value) if type(expr.value) is int else None
-    if isinstance(expr, (Index, Size)):
-        return atom(expr)
-    if isinstance(expr, Cast):
-        return linear(expr.arg) if expr.dtype.name == "int64" else None
-    if not isinstance(expr, Op):
-        return None
-    forms = [linear(a) for a in expr.args]
-    args = [f for f in forms if f is not None]
-    if len(args) != len(forms):
-        return None
-    if expr.fn == "neg":
-        return args[0].scale(-1)
-    if expr.fn == "add":
-        return args[0] + args[1]
-    if expr.fn == "sub":
-        return args[0] - args[1]
-    if expr.fn == "mul":
-        for x, y in (args, args[::-1]):
-            if not x.terms:
-                return y.scale(x.const)
-        return atom(mul(render(args[0]), render(args[1])))
-    if expr.fn in ("floordiv", "mod") and not args[1].terms and args[1].const > 0:
-        if expr.fn == "floordiv":
-            return args[0].floordiv(args[1].const)
-        if not args[0].terms:
-            return constant(args[0].const % args[1].const)
-        return atom(Op("mod", (render(args[0]), Const(args[1].const))))
-    if expr.fn in ("min", "max"):
-        pick = minimum if expr.fn == "min" else maximum
-        joined = pick(*map(render, args))
-        return atom(joined) if isinstance(joined, Op) else linear(joined)
-    return None
-
-
-def render(form: Linear) -> Expr:
-    """The expression of a linear form; a positive term goes first."""
-    ordered = sorted(form.terms, key=lambda term: term[1] < 0)
-    result: Expr | None = None
-    for a, c in ordered:
-        if result is None:
-            result = mul(Const(c), a) if c != -1 else neg(a)
-        elif c > 0:
-            result = add(result, mul(Const(c), a))
+    """The linear form of an expression over indices and sizes; None if it is none."""
+    for e in walk(expr):
+        if isinstance(e, Const):
+            known = type(e.value) is int
+        elif isinstance(e, Op):
+            known = e.fn in _INTEGER_OPS
         else:
-            result = sub(result, mul(Const(-c), a))
-    return Const(form.const) if result is None else add(result, Const(form.const))
+            known = isinstance(e, (Index, Size)) or (
+                isinstance(e, Cast) and e.dtype.name == "int64"
+            )
+        if not known:
+            return None
+    form = linear_form(expr)
+    divides = any(_divides_by_size(a) for a, _ in form.terms)
+    return None if divides else form
+
+
+_INTEGER_OPS = ("neg", "add", "sub", "mul", "floordiv", "mod", "min", "max")
+
+
+def _divides_by_size(expr: Expr) -> bool:
+    return any(
+        isinstance(e, Op) and e.fn in ("floordiv", "mod") and not isinstance(e.args[1], Const)
+        for e in walk(expr)
+    )
 
 
 Interval = tuple[Linear, Linear]
@@ -132,7 +45,7 @@ def interval(expr: Expr, env: Mapping[str, Interval]) -> Interval | None:
     form = linear(expr)
     if form is None:
         return None
-    lo = hi = constant(form.const)
+    lo = hi = constant(form.constant)
     for a, c in form.terms:
         found = _interval_of_atom(a, env)
         if found is None:
@@ -207,7 +120,7 @@ def _solve(
     if len(own) != 1:
         return None
     ((a, c),) = own
-    rest = interval(render(Linear(tuple(t for t in form.terms if t != (a, c)), form.const)), env)
+    rest = interval(render(Linear(tuple(t for t in form.terms if t != (a, c)), form.constant)), env)
     if rest is None:
         return None
     # For every value of the rest: c*a <= limit - rest, so the greatest rest counts.

@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from frontends.linear import (
     Bounds,
     Interval,
-    Linear,
-    constant,
     interval,
     linear,
-    render,
     solve_lower,
     solve_upper,
 )
 from poly.expr import Const, Expr, Index, Op, indices_of, maximum, minimum, reads_of
+from poly.linear import Linear, constant, render
 from poly.program import Range
 from poly.prove import proves
 

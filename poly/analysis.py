@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import islpy as isl
 
 from poly.expr import Cast, Const, Expr, Index, Op, Read, indices_of
+from poly.linear import linear_form
 from poly.machine import Machine
 from poly.promotion import BUFFER_LIMIT
 from poly.schedule import Schedule
@@ -117,26 +118,11 @@ def stride_of(read: Read, loop: str) -> int | None:
     *outer, last = read.indices or (Const(0),)
     if any(loop in indices_of(i) for i in outer):
         return None
-    return _coefficient(last, loop)
-
-
-def _coefficient(e: Expr, loop: str) -> int | None:
-    """The constant coefficient of `loop` in a linear expression, None if it is not linear."""
-    if loop not in indices_of(e):
-        return 0
-    if isinstance(e, Index):
-        return 1
-    if isinstance(e, Op) and e.fn in ("add", "sub"):
-        a, b = (_coefficient(x, loop) for x in e.args)
-        if a is None or b is None:
-            return None
-        return a + b if e.fn == "add" else a - b
-    if isinstance(e, Op) and e.fn == "mul":
-        for literal, other in (e.args, e.args[::-1]):
-            if isinstance(literal, Const) and isinstance(literal.value, int):
-                inner = _coefficient(other, loop)
-                return None if inner is None else int(literal.value) * inner
-    return None
+    form = linear_form(last)
+    rest = form.without(Index(loop))
+    if any(loop in indices_of(a) for a, _ in rest.terms):
+        return None
+    return form.coefficient(Index(loop))
 
 
 def plain_dimension(read: Read, loop: str) -> int | None:
