@@ -185,11 +185,17 @@ def _pack(schedule: Schedule, core: Contraction, loop: str) -> Schedule:
 
 
 def _shared_loop(schedule: Schedule, s: str, outer: list[str], machine: Machine) -> str:
-    """The loop to share among threads: the first that has enough iterations to balance them."""
+    """The loop to share among threads: the outermost that balances them well."""
     extents = loop_extents(schedule, s)
     flags = coincident_members(schedule.tree, s, schedule.dependences)
-    for least in (4 * machine.cores, machine.cores, 2):
-        for loop in outer:
-            if flags.get(loop) and (extents[loop] or 1 << 30) >= least:
-                return loop
-    return ""
+    best, choice = 0.0, ""
+    for loop in outer:
+        extent = extents[loop]
+        if not flags.get(loop) or extent == 1:
+            continue
+        rounds = 1 << 30 if extent is None else -(-extent // machine.cores)
+        balance = 1.0 if extent is None else extent / (rounds * machine.cores)
+        # An outer loop keeps packed panels in one thread: it need only be nearly balanced.
+        if balance > best + 0.1:
+            best, choice = balance, loop
+    return choice
