@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import islpy as isl
 
+from codegen.linear import depends_on
 from codegen.loopir import (
     Buffer,
     For,
@@ -19,6 +20,7 @@ from codegen.loopir import (
     LoopError,
     LoopNode,
     block,
+    children_of,
     map_children,
     walk_loops,
 )
@@ -163,7 +165,7 @@ def join_buffers(children: list[LoopNode]) -> list[LoopNode]:
     Buffers of one promotion in the same iteration of the loops above are one buffer, which must
     live from the first to the last of them.
     """
-    keys = [{b.key for b in walk_loops(c) if isinstance(b, Buffer)} for c in children]
+    keys = [_open_buffers(c) for c in children]
     for first, found in enumerate(keys):
         for key in sorted(found, key=str):
             # Up to the next iteration's buffer of the same name.
@@ -181,6 +183,14 @@ def join_buffers(children: list[LoopNode]) -> list[LoopNode]:
             merged = replace(whole, body=body)
             return join_buffers([*children[:first], merged, *children[last + 1 :]])
     return children
+
+
+def _open_buffers(node: LoopNode) -> set[tuple[str, tuple[Expr, ...]]]:
+    """Keys of the buffers below whose iteration is not told apart by a loop below."""
+    found = {k for c in children_of(node) for k in _open_buffers(c)}
+    if isinstance(node, For):
+        return {k for k in found if not any(depends_on(e, node.var) for e in k[1])}
+    return found | {node.key} if isinstance(node, Buffer) else found
 
 
 def _without(node: LoopNode, key: object) -> LoopNode:

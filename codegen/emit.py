@@ -21,7 +21,7 @@ def generate(schedule: Schedule, symbol: str | None = None) -> KernelSource:
     program = schedule.program
     symbol = symbol or f"fk_{identifier(program.name)}_{schedule.digest}"
     function = emit_function(schedule, f"{symbol}_body")
-    code = f"static {function.text}\n\n{_entry(function, symbol)}"
+    code = f"{function.static_text}\n\n{_entry(function, symbol)}"
     text = f"{header_comment(schedule)}\n{prelude_for(code)}\n{code}"
     return KernelSource(program, symbol, text, flags_for(schedule), function.workspace)
 

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import cgen
-
 from codegen.build import build_loops
 from codegen.cexpr import Names
 from codegen.loopir import Buffer, For, If, LoopNode, Store, has_mark, reads_in, walk_loops
@@ -42,7 +40,7 @@ class CFunction:
     workspace : temporaries that its caller provides
     parallel : whether it shares work among the threads of the team that calls it; if not, one
         thread is to call it
-    text : its definition, with comments; `prototype` declares it
+    prototype, comments, body : its declaration, one comment a statement, its lines
     """
 
     schedule: Schedule
@@ -52,7 +50,18 @@ class CFunction:
     workspace: tuple[Tensor, ...]
     parallel: bool
     prototype: str
-    text: str
+    comments: tuple[str, ...]
+    body: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The definition, below one comment a statement."""
+        return "\n".join([*self.comments, self.prototype, *self.body])
+
+    @property
+    def static_text(self) -> str:
+        """The definition with internal linkage."""
+        return "\n".join([*self.comments, f"static {self.prototype}", *self.body])
 
 
 def emit_function(schedule: Schedule, symbol: str) -> CFunction:
@@ -65,7 +74,7 @@ def emit_function(schedule: Schedule, symbol: str) -> CFunction:
     program = schedule.program
     body = optimise(lower(build_loops(schedule)), program)
     names = name_everything(program, body)
-    lines = list(cgen.Block([CTarget(program, names).statement(body)]).generate())
+    lines = list(CTarget(program, names).body(body).generate())
     touched = {r.tensor for r in reads_in(body)}
     written = {s.target.tensor for s in program.statements}
     workspace = tuple(t for t in program.temps if t.name in touched)
@@ -79,9 +88,16 @@ def emit_function(schedule: Schedule, symbol: str) -> CFunction:
     params = [f"int64_t {names.sizes[s]}" for s in sizes]
     params += [f"{c} *restrict {names.tensors[name]}" for name, c in tensors]
     prototype = f"void {symbol}({', '.join(params) or 'void'})"
-    text = "\n".join([*statement_comments(schedule), prototype, *lines])
     return CFunction(
-        schedule, symbol, sizes, tensors, workspace, has_mark(body, "parallel"), prototype, text
+        schedule,
+        symbol,
+        sizes,
+        tensors,
+        workspace,
+        has_mark(body, "parallel"),
+        prototype,
+        tuple(statement_comments(schedule)),
+        tuple(lines),
     )
 
 

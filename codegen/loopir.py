@@ -261,5 +261,10 @@ def reads_in(node: LoopNode) -> Iterator[Read]:
                 yield from (x for x in walk(e) if isinstance(x, Read))
 
 
+def statements_in(node: LoopNode) -> tuple[str, ...]:
+    """Names of the statements that run below, in order of first appearance."""
+    return tuple(dict.fromkeys(n.statement for n in walk_loops(node) if isinstance(n, Store)))
+
+
 def has_mark(node: LoopNode, mark: str) -> bool:
     return any(isinstance(n, For) and n.mark == mark for n in walk_loops(node))

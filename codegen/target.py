@@ -23,6 +23,7 @@ from codegen.loopir import (
     Store,
     VectorStore,
     map_children,
+    statements_in,
 )
 from codegen.passes import is_gather, is_scalarisable, lane_stride, vector_lanes
 from codegen.prelude import C_TYPES, suffix, vector_type
@@ -52,6 +53,7 @@ class CTarget:
         names = Names(identifiers.tensors, identifiers.sizes, identifiers.loops, self.place)
         self.names = names
         self.dtypes: dict[str, DType] = dict(program.dtypes)
+        self._announced: tuple[str, ...] = ()
         self.values = ValueText(names, self.dtypes)
 
     # --- hooks of the dialect --------------------------------------------------------------
@@ -73,7 +75,7 @@ class CTarget:
     def statement(self, node: LoopNode) -> cgen.Generable:
         """The C of one node."""
         if isinstance(node, Block):
-            return cgen.Collection([self.statement(c) for c in node.children])
+            return cgen.Collection([self._commented(c) for c in node.children])
         if isinstance(node, For):
             return self._for(node)
         if isinstance(node, If):
@@ -90,6 +92,20 @@ class CTarget:
         if isinstance(node, Buffer):
             return self._buffer(node)
         raise LoopError(f"{type(node).__name__} has no C form; it should have been lowered")
+
+    def body(self, node: LoopNode) -> cgen.Generable:
+        """A whole function body in braces; each of its loop nests names its statements."""
+        return cgen.Block([self._commented(node)])
+
+    def _commented(self, node: LoopNode) -> cgen.Generable:
+        """A nest that stands for itself, below a comment that names the statements it runs."""
+        names = statements_in(node) if isinstance(node, For) else ()
+        if not names or names == self._announced:
+            return self.statement(node)
+        before, self._announced = self._announced, names
+        text = self.statement(node)
+        self._announced = before
+        return cgen.Collection([cgen.Line(f"/* {', '.join(names)} */"), text])
 
     def _for(self, node: For) -> cgen.Generable:
         var = self.names.loops[node.var]
