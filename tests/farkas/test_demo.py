@@ -98,7 +98,7 @@ def test_quick_stages_are_not_mentioned() -> None:
 def test_loop_nest() -> None:
     source = fk.compile("C[i] = A[i]", dtypes="int8").source
     nest = loop_nest(source)
-    assert nest.startswith("void ") and nest.endswith("}") and "int32_t threads" not in nest
+    assert nest.startswith("static void ") and nest.endswith("}") and "int32_t threads" not in nest
     assert loop_nest(" something else\n") == "something else"
 
 
