@@ -29,12 +29,16 @@ _INT_MAX = 2**31 - 1
 
 @dataclass(frozen=True)
 class Names:
-    """C identifiers of tensors, sizes and loop variables, and how an element is addressed."""
+    """C identifiers of tensors, sizes and loop variables, and how an element is addressed.
+
+    `value` prints what stands in an index and is computed like any value, in its own type.
+    """
 
     tensors: Mapping[str, str]
     sizes: Mapping[str, str]
     loops: Mapping[str, str]
     place: Callable[[Read], str]
+    value: Callable[[Expr], str]
 
 
 def index_text(e: Expr, names: Names, outer: int = 0) -> str:
@@ -47,10 +51,8 @@ def index_text(e: Expr, names: Names, outer: int = 0) -> str:
         return names.loops[e.name]
     if isinstance(e, Size):
         return names.sizes[e.name]
-    if isinstance(e, Read):
-        return f"(int64_t){names.place(e)}"
-    if isinstance(e, Cast):
-        return f"(({C_TYPES[e.dtype.name]}){index_text(e.arg, names, 20)})"
+    if isinstance(e, (Read, Cast)):
+        return f"({names.value(e)})"
     assert isinstance(e, Op)
     if e.fn in ("floordiv", "mod", "min", "max"):
         fn = {"floordiv": "fk_floordiv", "mod": "fk_mod", "min": "fk_lo", "max": "fk_hi"}[e.fn]
@@ -143,6 +145,9 @@ class ValueText:
         if info.rule == "logic":
             return f"({args[0]} {'&&' if e.fn == 'and' else '||'} {args[1]})"
         if info.rule == "compare":
+            if args[0] == args[1] and not met.is_float:
+                # Compilers warn about a comparison of something with itself.
+                return "1" if e.fn in ("le", "ge", "eq") else "0"
             return f"({args[0]} {info.symbol} {args[1]})"
         if info.rule == "test":
             if not met.is_float:

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from poly.dtypes import BOOL, FLOAT32, FLOAT64, INT32, INT64, DType, combine
+from poly.dtypes import BOOL, FLOAT64, INT64, DType
 from poly.errors import ProgramError
 from poly.expr import (
     OPS,
@@ -35,7 +35,8 @@ from poly.expr import (
     Op,
     Read,
     Size,
-    dtype_of_expr,
+    dtype_where,
+    operand_dtype,
     reads_of,
 )
 
@@ -90,8 +91,8 @@ def lower(expr: Expr, scope: Scope, want: DType | None = None) -> Lowered:
     ProgramError : operand types that do not mix.
     """
     if isinstance(expr, Const):
-        dtype = expr.dtype or _resolve(expr, want)
-        value = _literal(expr.value, dtype)
+        dtype = dtype_where(expr, scope.dtypes, want)
+        value = _literal(expr.value, dtype, typed=expr.dtype is not None)
         return Lowered(dtype, lambda points: value)
     if isinstance(expr, Index):
         name = expr.name
@@ -128,64 +129,14 @@ def update(op: str, held: Array, values: Array) -> Array:
     return np.asarray(_UPDATES[op](held, values))
 
 
-# --- typing --------------------------------------------------------------------------------
-
-
-def is_weak(expr: Expr) -> bool:
-    """Whether an expression is made of weak literals only, so that its context gives its type."""
-    if isinstance(expr, Const):
-        return expr.dtype is None
-    if isinstance(expr, Op):
-        rule = OPS[expr.fn].rule
-        if rule in ("arith", "int", "float"):
-            return all(is_weak(a) for a in expr.args)
-        return rule == "select" and all(is_weak(a) for a in expr.args[1:])
-    return False
-
-
-def _resolve(expr: Expr, want: DType | None) -> DType:
-    """The type of a weak expression where `want` is wanted."""
-    alone = dtype_of_expr(expr, {})
-    if want is None or (alone.kind == "b") != (want.kind == "b"):
-        return alone
-    return alone if alone.is_float and not want.is_float else want
-
-
-def _operand_type(args: tuple[Expr, ...], scope: Scope, want: DType | None) -> DType:
-    """The one type to which the operands of an operator are converted."""
-    strong: DType | None = None
-    for arg in args:
-        if not is_weak(arg):
-            dtype = dtype_of_expr(arg, scope.dtypes)
-            strong = dtype if strong is None else combine(strong, dtype)
-    weak = [a for a in args if is_weak(a)]
-    if strong is None:
-        kinds = {dtype_of_expr(a, {}).kind for a in weak}
-        alone = FLOAT32 if "f" in kinds else BOOL if "b" in kinds else INT32
-        if want is None or (alone.kind == "b") != (want.kind == "b"):
-            return alone
-        return alone if alone.is_float and not want.is_float else want
-    for arg in weak:
-        strong = _resolve(arg, strong)
-    return strong
-
-
 def _lower_op(expr: Op, scope: Scope, want: DType | None) -> Lowered:
     rule = OPS[expr.fn].rule
-    args = expr.args
+    dtype = operand_dtype(expr, scope.dtypes, want)
     if rule == "select":
-        condition = lower(args[0], scope, BOOL)
-        dtype = _operand_type(args[1:], scope, want)
-        first, second = (_operand(a, scope, dtype) for a in args[1:])
+        condition = lower(expr.args[0], scope, BOOL)
+        first, second = (_operand(a, scope, dtype) for a in expr.args[1:])
         return Lowered(dtype, lambda p: np.where(condition(p), first(p), second(p)))
-    if rule == "logic":
-        dtype = BOOL
-    else:
-        inner = want if rule in ("arith", "int", "float") else None
-        dtype = _operand_type(args, scope, inner)
-        if rule == "float" and not dtype.is_float:
-            dtype = FLOAT32
-    operands = [_operand(a, scope, dtype) for a in args]
+    operands = [_operand(a, scope, dtype) for a in expr.args]
     meaning = meaning_of(expr.fn, dtype)
     result = BOOL if rule in ("compare", "logic", "test") else dtype
     if len(operands) == 1:
@@ -210,8 +161,8 @@ def _lower_cast(expr: Cast, scope: Scope) -> Lowered:
     return Lowered(dtype, cast)
 
 
-def _literal(value: int | float | bool, dtype: DType) -> Array:
-    """A literal in the compute type: integers wrap, floats round."""
+def _literal(value: int | float | bool, dtype: DType, typed: bool) -> Array:
+    """A literal in the compute type: integers wrap, floats round; a typed one, as a cast does."""
     target = dtype.compute.numpy
     if dtype.kind == "b":
         return np.asarray(bool(value))
@@ -220,7 +171,7 @@ def _literal(value: int | float | bool, dtype: DType) -> Array:
         if dtype.kind == "i" and wrapped >> (dtype.bits - 1):
             wrapped -= 1 << dtype.bits
         return np.asarray(wrapped, target)
-    return np.asarray(value).astype(target)
+    return np.asarray(value).astype(dtype.numpy if typed else target).astype(target)
 
 
 # --- reading -------------------------------------------------------------------------------

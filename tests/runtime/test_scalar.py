@@ -23,9 +23,8 @@ from poly.dtypes import (
     UINT8,
     DType,
 )
-from poly.expr import OPS, Cast, Const, Expr, dtype_of_expr
+from poly.expr import OPS, Cast, Const, Expr, dtype_of_expr, is_weak
 from runtime.reference import evaluate
-from runtime.scalar import is_weak
 from tests.runtime.programs import elementwise, i, op, read
 
 NAN, INF = math.nan, math.inf
