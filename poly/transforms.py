@@ -101,24 +101,15 @@ def _same_band(tree: Node, step: Step, at_least: int) -> tuple[Band, list[int]]:
     return places[0].band, [p.position for p in places]
 
 
-def _fresh(tree: Node, statement: str, *names: str) -> None:
-    """Refuse new loop names that some statement below already uses on its way."""
-    used = {m.name for n in walk_tree(tree) if isinstance(n, Band) for m in n.members}
-    around = {m.name for m in loops_of(tree, statement)}
+def _fresh(tree: Node, statement: str, nest: Band, *names: str) -> None:
+    """Refuse new names of loops in `nest` that some statement below already has on its way."""
+    used = {m.name for m in loops_of(tree, statement)}
+    used |= {m.name for n in walk_tree(nest) if isinstance(n, Band) for m in n.members}
     for name in names:
-        if name in around or (name in used and _conflicts(tree, statement, name)):
+        if name in used:
             raise ScheduleError(f"there is already a loop {name}; choose other names with `as`")
     if len(set(names)) != len(names):
         raise ScheduleError(f"the new loops need different names, not {', '.join(names)}")
-
-
-def _conflicts(tree: Node, statement: str, name: str) -> bool:
-    """Whether `name` is used below the innermost loop shared by everything at `statement`."""
-    path = path_to(tree, statement)
-    bands = [n for n in path if isinstance(n, Band)]
-    return bool(bands) and any(
-        isinstance(n, Band) and name in n.names for n in walk_tree(bands[-1])
-    )
 
 
 def _factors(step: Step, count: int) -> tuple[int, ...]:
@@ -163,7 +154,7 @@ def split(tree: Node, scop: Scop, step: Step) -> Node:
     member = nest.members[position]
     _plain(step, member)
     ((outer, inner),) = _names(step)
-    _fresh(tree, step.statements[0], outer, inner)
+    _fresh(tree, step.statements[0], nest, outer, inner)
     members = (
         *nest.members[:position],
         *_split(member, factor, outer, inner),
@@ -183,7 +174,7 @@ def tile(tree: Node, scop: Scop, step: Step) -> Node:
     chosen = [nest.members[p] for p in positions]
     _plain(step, *chosen)
     names = _names(step)
-    _fresh(tree, step.statements[0], *(n for pair in names for n in pair))
+    _fresh(tree, step.statements[0], nest, *(n for pair in names for n in pair))
     pairs = [
         _split(m, f, outer, inner)
         for m, f, (outer, inner) in zip(chosen, factors, names, strict=True)
