@@ -185,4 +185,4 @@ def name_everything(program: Program, body: LoopNode) -> Names:
         var = node.var if hasattr(node, "var") else None
         if isinstance(var, str) and var not in loops:
             loops[var] = pick(var)
-    return Names(tensors, sizes, loops, lambda read: read.tensor)
+    return Names(tensors, sizes, loops, lambda read: read.tensor, str)

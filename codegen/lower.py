@@ -7,7 +7,8 @@ from dataclasses import replace
 from codegen.build import LoopProgram
 from codegen.linear import Ranges, extreme, modulo
 from codegen.loopir import Buffer, For, Instance, LoopNode, Store, map_children
-from poly.expr import Const, Expr, Read, maximum, minimum, reads_of, rewrite, sub, substitute
+from poly.dtypes import INT64
+from poly.expr import Cast, Const, Expr, Read, maximum, minimum, reads_of, rewrite, sub, substitute
 from poly.linear import normal
 from poly.program import Program
 
@@ -75,7 +76,7 @@ class _Lowering:
             return read
         shape = self.program.tensors[read.tensor].shape
         indices = tuple(
-            maximum(Const(0), minimum(i, sub(extent, Const(1)))) if reads_of(i) else normal(i)
+            _clamped(i, extent) if reads_of(i) else normal(i)
             for i, extent in zip(read.indices, shape, strict=True)
         )
         return replace(read, indices=indices)
@@ -88,6 +89,11 @@ class _Lowering:
         outside = self._place(Read(copy.tensor, elements), buffers[:own], ranges)
         target, source = (inside, outside) if copy.inward else (outside, inside)
         return Store(target, "=", source, buffers[own].dtype, node.statement)
+
+
+def _clamped(index: Expr, extent: Expr) -> Expr:
+    """A place that depends on data, in the tensor; the cast keeps it a value, see `linear_form`."""
+    return maximum(Const(0), minimum(Cast(INT64, index), sub(extent, Const(1))))
 
 
 def _in_buffer(buffer: Buffer, indices: tuple[Expr, ...], ranges: Ranges) -> Read:

@@ -27,7 +27,7 @@ from codegen.loopir import (
 )
 from codegen.passes import is_gather, is_scalarisable, lane_stride, vector_lanes
 from codegen.prelude import C_TYPES, suffix, vector_type
-from poly.dtypes import DType
+from poly.dtypes import INT64, DType
 from poly.expr import Cast, Const, Expr, Index, Op, Read, add, mul
 from poly.linear import linear_form, normal, render
 from poly.program import Program
@@ -50,7 +50,7 @@ class CTarget:
         # Innermost buffers and registers of the code being printed, by name.
         self.buffers: dict[str, Any] = {}
         self.registers: dict[str, Any] = {}
-        names = Names(identifiers.tensors, identifiers.sizes, identifiers.loops, self.place)
+        names = replace(identifiers, place=self.place, value=self._data)
         self.names = names
         self.dtypes: dict[str, DType] = dict(program.dtypes)
         self._announced: tuple[str, ...] = ()
@@ -172,6 +172,10 @@ class CTarget:
         if read.tensor in self.buffers:
             return name + "".join(f"[{index_text(i, self.names)}]" for i in read.indices)
         return f"{name}[{index_text(self.offset(read), self.names)}]"
+
+    def _data(self, e: Expr) -> str:
+        """A value that decides a place, as an int64."""
+        return self.values.text(e, INT64)
 
     def offset(self, read: Read) -> Expr:
         """Row-major position of an element in its tensor, Horner-style."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from poly.expr import Cast, Const, Expr, Op, Read, add, maximum, minimum, mul, neg, sub
+from poly.expr import Cast, Const, Expr, Op, Read, add, maximum, minimum, mul, neg, reads_of, sub
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,11 @@ def atom(expr: Expr) -> Linear:
 
 
 def linear_form(expr: Expr) -> Linear:
-    """The linear form of an integer expression; what is not linear becomes an atom."""
+    """The linear form of an integer expression; what is not linear becomes an atom.
+
+    What is computed from elements of tensors has a type of its own, in which it wraps around:
+    a cast of it is an atom.
+    """
     terms: dict[Expr, int] = {}
     value = _collect(expr, 1, terms)
     return Linear(tuple((a, c) for a, c in terms.items() if c), value)
@@ -76,7 +80,7 @@ def _collect(expr: Expr, factor: int, terms: dict[Expr, int]) -> int:
     """Add ``factor * expr`` to `terms`; returns its constant part."""
     if isinstance(expr, Const) and type(expr.value) is int:
         return factor * expr.value
-    if isinstance(expr, Cast) and expr.dtype.name == "int64":
+    if isinstance(expr, Cast) and expr.dtype.name == "int64" and not reads_of(expr):
         return _collect(expr.arg, factor, terms)
     if isinstance(expr, Op):
         if expr.fn == "add":
