@@ -145,9 +145,6 @@ class ValueText:
         if info.rule == "logic":
             return f"({args[0]} {'&&' if e.fn == 'and' else '||'} {args[1]})"
         if info.rule == "compare":
-            if args[0] == args[1] and not met.is_float:
-                # Compilers warn about a comparison of something with itself.
-                return "1" if e.fn in ("le", "ge", "eq") else "0"
             return f"({args[0]} {info.symbol} {args[1]})"
         if info.rule == "test":
             if not met.is_float:

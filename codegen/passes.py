@@ -25,12 +25,14 @@ from codegen.loopir import (
 from codegen.lower import var_range
 from poly.dtypes import DType
 from poly.expr import (
+    OPS,
     Cast,
     Const,
     Expr,
     Index,
     Op,
     Read,
+    dtype_of_expr,
     evaluate_int,
     reads_of,
     rewrite,
@@ -50,7 +52,13 @@ UNROLL_LIMIT = 2048
 
 def optimise(root: LoopNode, program: Program) -> LoopNode:
     """All passes, with the verifier between them."""
-    for fn in (simplify_indices, lambda n: vectorise(n, program), unroll, workshare):
+    for fn in (
+        simplify_indices,
+        lambda n: vectorise(n, program),
+        unroll,
+        lambda n: decide(n, program),
+        workshare,
+    ):
         root = verify_loops(fn(root))
     return root
 
@@ -62,6 +70,25 @@ def simplify_indices(root: LoopNode) -> LoopNode:
         return replace(e, indices=tuple(map(normal, e.indices))) if isinstance(e, Read) else e
 
     return map_exprs(root, lambda e: rewrite(e, visit))
+
+
+def decide(root: LoopNode, program: Program) -> LoopNode:
+    """Decide comparisons of an integer with itself, of which C compilers warn."""
+    buffers = {n.name: n.dtype for n in walk_loops(root) if isinstance(n, Buffer)}
+    dtypes = {**program.dtypes, **buffers}
+
+    def visit(e: Expr) -> Expr:
+        if not isinstance(e, Op) or OPS[e.fn].rule != "compare" or e.args[0] != e.args[1]:
+            return e
+        if dtype_of_expr(e.args[0], dtypes).is_float:
+            return e
+        return Const(e.fn in ("le", "ge", "eq"))
+
+    def on_values(node: LoopNode) -> LoopNode:
+        node = map_children(node, on_values)
+        return replace(node, value=rewrite(node.value, visit)) if isinstance(node, Store) else node
+
+    return on_values(root)
 
 
 # --- vector lanes ---------------------------------------------------------------------------
