@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from codegen.build import LoopProgram
 from codegen.linear import Ranges, extreme, modulo
-from codegen.loopir import Buffer, For, Instance, LoopNode, Store, map_children
+from codegen.loopir import Buffer, For, Instance, LoopNode, Store, map_children, reads_in
 from poly.dtypes import INT64
 from poly.expr import Cast, Const, Expr, Read, maximum, minimum, reads_of, rewrite, sub, substitute
 from poly.linear import normal
@@ -45,7 +45,11 @@ class _Lowering:
             bound = var_range(node, ranges)
             if bound is not None:
                 ranges = {**ranges, node.var: bound}
-        return map_children(node, lambda c: self.node(c, buffers, ranges))
+        done = map_children(node, lambda c: self.node(c, buffers, ranges))
+        if isinstance(done, Buffer) and all(r.tensor != done.name for r in reads_in(done)):
+            # isl has put a copy of the promotion's mark where nothing is promoted.
+            return done.body
+        return done
 
     def _store(self, node: Instance, buffers: tuple[Buffer, ...], ranges: Ranges) -> Store:
         if node.statement in self.loops.copies:

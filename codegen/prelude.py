@@ -131,6 +131,13 @@ def _for_type(d: DType) -> dict[str, str]:
 
 HELPERS: dict[str, str] = _helpers()
 
+#: Buffers are filled and used under conditions of which gcc sees not that they are the same.
+_QUIET = """\
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif"""
+_BUFFER = re.compile(r"^ +\w+ \w+(\[\d+\])*( __attribute__\(\(aligned\(64\)\)\))?;$", re.MULTILINE)
+
 _VECTOR = re.compile(r"\bfk_f(32|64)x(\d+)(_u)?\b")
 _VECTOR_EXTREMUM = re.compile(r"\bfk_(max|min)_f(32|64)x(\d+)\b")
 
@@ -138,6 +145,8 @@ _VECTOR_EXTREMUM = re.compile(r"\bfk_(max|min)_f(32|64)x(\d+)\b")
 def prelude_for(body: str) -> str:
     """The includes, types and helpers that `body` uses, in a fixed order."""
     parts = [_HEADER]
+    if _BUFFER.search(body):
+        parts.append(_QUIET)
     if re.search(r"\bfk_bf16", body):
         parts.append("typedef uint16_t fk_bf16;")
     shapes = {(int(b), int(n)) for b, n, _ in _VECTOR.findall(body)}
