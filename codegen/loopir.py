@@ -158,9 +158,14 @@ def map_children(node: LoopNode, fn: Callable[[LoopNode], LoopNode]) -> LoopNode
     return node
 
 
-def map_exprs(node: LoopNode, fn: Callable[[Expr], Expr]) -> LoopNode:
-    """The tree with `fn` applied to every expression (whole bounds, conditions, values)."""
-    node = map_children(node, lambda c: map_exprs(c, fn))
+def map_exprs(
+    node: LoopNode, fn: Callable[[Expr], Expr], value: Callable[[Expr], Expr] | None = None
+) -> LoopNode:
+    """The tree with `fn` applied to every expression (whole bounds, conditions, values).
+
+    `value`, if given, is applied to the values of stores in its place.
+    """
+    node = map_children(node, lambda c: map_exprs(c, fn, value))
     if isinstance(node, For):
         return replace(node, lower=fn(node.lower), upper=fn(node.upper))
     if isinstance(node, If):
@@ -170,9 +175,9 @@ def map_exprs(node: LoopNode, fn: Callable[[Expr], Expr]) -> LoopNode:
     if isinstance(node, Store):
         target = fn(node.target)
         assert isinstance(target, Read)
-        return replace(node, target=target, value=fn(node.value))
+        return replace(node, target=target, value=(value or fn)(node.value))
     if isinstance(node, VectorStore):
-        store = map_exprs(node.store, fn)
+        store = map_exprs(node.store, fn, value)
         assert isinstance(store, Store)
         return replace(node, store=store)
     return node

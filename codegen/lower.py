@@ -8,7 +8,19 @@ from codegen.build import LoopProgram
 from codegen.linear import Ranges, extreme, modulo
 from codegen.loopir import Buffer, For, Instance, LoopNode, Store, map_children, reads_in
 from poly.dtypes import INT64
-from poly.expr import Cast, Const, Expr, Read, maximum, minimum, reads_of, rewrite, sub, substitute
+from poly.expr import (
+    Cast,
+    Const,
+    Expr,
+    Read,
+    maximum,
+    minimum,
+    reads_of,
+    rewrite,
+    sub,
+    substitute,
+    substitute_value,
+)
 from poly.linear import normal
 from poly.program import Program
 
@@ -58,7 +70,7 @@ class _Lowering:
         env = dict(zip(s.loops, node.args, strict=True))
         target = substitute(s.target, indices=env)
         assert isinstance(target, Read)
-        value = substitute(s.value, indices=env)
+        value = substitute_value(s.value, indices=env)
         op = s.source.op if s.role == "update" else "="
         dtype = self.program.tensors[target.tensor].dtype
         return Store(

@@ -23,7 +23,7 @@ from codegen.loopir import (
     walk_loops,
 )
 from codegen.lower import var_range
-from poly.dtypes import DType
+from poly.dtypes import INT64, DType
 from poly.expr import (
     OPS,
     Cast,
@@ -37,6 +37,7 @@ from poly.expr import (
     reads_of,
     rewrite,
     simplify,
+    substitute_value,
     walk,
 )
 from poly.linear import linear_form, normal
@@ -167,7 +168,7 @@ def _read(e: Expr) -> Read:
 
 def _lanes(e: Expr, var: str, dtype: DType, dtypes: dict[str, DType]) -> bool:
     if isinstance(e, Const):
-        return not isinstance(e.value, bool) and e.dtype in (None, dtype)
+        return not isinstance(e.value, bool) and e.dtype in (None, dtype, INT64)
     if isinstance(e, Read):
         return dtypes[e.tensor] == dtype and lane_stride(e, var) is not None
     if isinstance(e, Op):
@@ -220,10 +221,15 @@ def _holds(condition: Op, ranges: dict[str, tuple[int, int]]) -> bool:
 
 
 def _at(body: LoopNode, var: str, value: int) -> LoopNode:
-    def fix(e: Expr) -> Expr:
-        return simplify(replace_var(e, var, Const(value))) if depends_on(e, var) else e
+    number = Const(value)
 
-    return fold_conditions(simplify_indices(map_exprs(body, fix)))
+    def fix(e: Expr) -> Expr:
+        return simplify(replace_var(e, var, number)) if depends_on(e, var) else e
+
+    def fix_value(e: Expr) -> Expr:
+        return substitute_value(e, {var: number}) if depends_on(e, var) else e
+
+    return fold_conditions(simplify_indices(map_exprs(body, fix, fix_value)))
 
 
 def fold_conditions(root: LoopNode) -> LoopNode:

@@ -194,6 +194,36 @@ def substitute(
     return rewrite(expr, visit)
 
 
+def substitute_value(
+    expr: Expr,
+    indices: Mapping[str, Expr] | None = None,
+    sizes: Mapping[str, Expr] | None = None,
+) -> Expr:
+    """`substitute` in a value: indices and sizes are int64 there, and so is what replaces them.
+
+    ``A[i] + i`` for an int8 tensor is computed in int64, also where i is known to be 3.  Places
+    that no data decides are plain index arithmetic, and are simplified.
+    """
+    if isinstance(expr, (Index, Size)):
+        known = substitute(expr, indices, sizes)
+        if isinstance(known, Const):
+            return replace(known, dtype=INT64)
+        return Cast(INT64, known) if is_weak(known) else known
+    if isinstance(expr, Read):
+        places = (
+            substitute_value(e, indices, sizes)
+            if reads_of(e)
+            else simplify(substitute(e, indices, sizes))
+            for e in expr.indices
+        )
+        return replace(expr, indices=tuple(places))
+    if isinstance(expr, Op):
+        return replace(expr, args=tuple(substitute_value(a, indices, sizes) for a in expr.args))
+    if isinstance(expr, Cast):
+        return replace(expr, arg=substitute_value(expr.arg, indices, sizes))
+    return expr
+
+
 def indices_of(expr: Expr) -> tuple[str, ...]:
     """Names of the iteration indices in `expr`, in order of first appearance."""
     return tuple(dict.fromkeys(e.name for e in walk(expr) if isinstance(e, Index)))

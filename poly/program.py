@@ -36,6 +36,7 @@ from poly.expr import (
     simplify,
     sizes_of,
     substitute,
+    substitute_value,
     walk,
 )
 
@@ -248,7 +249,7 @@ def specialise(program: Program, sizes: Mapping[str, int]) -> Program:
             replace(
                 s,
                 target=fix_read(s.target),
-                value=substitute(s.value, sizes=env),
+                value=substitute_value(s.value, sizes=env),
                 ranges=tuple(replace(r, lo=fix(r.lo), hi=fix(r.hi)) for r in s.ranges),
                 guards=tuple(map(fix, s.guards)),
             )
