@@ -131,6 +131,9 @@ class ValueText:
             return f"({inner} != 0)"
         if own == e.dtype:
             return inner
+        if own.kind == "b" and e.dtype.is_integer:
+            # A comparison as a number: compilers warn about arithmetic on it otherwise.
+            inner = f"{inner} ? 1 : 0"
         return f"({C_TYPES[e.dtype.name]})({inner})"
 
     def _operation(self, e: Op, own: DType, want: DType) -> str:
