@@ -119,6 +119,9 @@ def _promote(
     def copy(c: Copy) -> None:
         out.copies[c.name] = c
         extensions.append(str(c.extension))
+        if not c.members:  # one element
+            children.append(f'{{ filter: "{{ {c.tuple_text} }}" }}')
+            return
         at = len(out.bands)
         out.bands.append(IslBand(len(outer), c.members))
         functions = joint([m.schedule for m in c.members])
@@ -209,21 +212,32 @@ def from_isl(node: isl.ScheduleNode, scop: Scop) -> Node:
     if kind == types.leaf:
         return leaf()
     if kind == types.domain:
-        return _rename(from_isl(node.child(0), scop), scop, ())
+        return _with_empty(_rename(from_isl(node.child(0), scop), scop, ()), scop)
     if kind == types.band:
         mupa = node.band_get_partial_schedule()
         members = [Member(f"?{k}", mupa.get_at(k)) for k in range(mupa.dim(isl.dim_type.out))]
         return band(members, from_isl(node.child(0), scop))
     if kind in (types.sequence, types.set):
-        return sequence([_filtered(node.child(k), scop) for k in range(node.n_children())])
+        children = [_filtered(node.child(k), scop) for k in range(node.n_children())]
+        return sequence([f for f in children if f.statements])
     raise ScheduleError(f"an isl schedule node of type {kind} is not understood")
 
 
 def _filtered(node: isl.ScheduleNode, scop: Scop) -> Filter:
     sets = node.filter_get_filter().get_set_list()
     found = {sets.get_at(k).get_tuple_name() for k in range(sets.n_set())}
-    names = tuple(s.name for s in scop.statements if s.name in found)
+    names = tuple(s.name for s in scop.statements if s.name in found and not s.domain.is_empty())
     return Filter(names, from_isl(node.child(0), scop))
+
+
+def _with_empty(tree: Node, scop: Scop) -> Node:
+    """The tree with the statements that have no instances, which isl leaves out, at the end."""
+    empty = [s.name for s in scop.statements if s.domain.is_empty()]
+    if not empty:
+        return tree
+    rest = tuple(s.name for s in scop.statements if s.name not in empty)
+    first = [Filter(rest, tree)] if rest else []
+    return sequence([*first, *(Filter((name,), leaf()) for name in empty)])
 
 
 def _rename(node: Node, scop: Scop, taken: tuple[str, ...]) -> Node:

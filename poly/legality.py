@@ -172,6 +172,8 @@ def _witness(bad: _Bad, scop: Scop, dependences: Dependences) -> Violation:
     maps = pairs.get_map_list()
     for n in range(maps.n_map()):
         m = maps.get_at(n)
+        if m.is_empty():  # at these sizes
+            continue
         wrapped = m.wrap().lexmin().sample_point()
         values = [
             wrapped.get_coordinate_val(isl.dim_type.set, k).to_python()
@@ -229,14 +231,16 @@ def _common_element(
     first = scop.reads if kind == "anti" else scop.writes
     second = scop.reads if kind == "flow" else scop.writes
     both = source.apply(first).intersect(sink.apply(second))
-    sets = both.get_set_list()
-    element = sets.get_at(0).lexmin().sample_point()
+    listed = both.get_set_list()
+    sets = [listed.get_at(n) for n in range(listed.n_set())]
+    chosen = next(s for s in sets if not s.is_empty())
+    element = chosen.lexmin().sample_point()
     space = element.get_space()
     coordinates = tuple(
         int(element.get_coordinate_val(isl.dim_type.set, k).to_python())
         for k in range(space.dim(isl.dim_type.set))
     )
-    return sets.get_at(0).get_tuple_name(), coordinates
+    return chosen.get_tuple_name(), coordinates
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from poly.program import Program
 from poly.scheduler import isl_schedule
 from poly.scop import Scop, build_scop
 from poly.script import parse_script
-from poly.transforms import PRIMITIVES, Step, fuse_early
+from poly.transforms import PRIMITIVES, Step, check_step, fuse_early
 from poly.tree import Node, loops_of, show_tree
 
 
@@ -184,6 +184,7 @@ class Schedule:
             raise ScheduleError(
                 f"there is no primitive {step.primitive!r}; there are {', '.join(PRIMITIVES)}"
             )
+        step = check_step(step)
         if step.primitive == "reschedule":
             tree = isl_schedule(self.scop, self.dependences)
             violation = check_tree(tree, self.scop, self.dependences)
@@ -192,8 +193,6 @@ class Schedule:
             return replace(self, tree=tree, steps=(*self.steps, step))
         for name in step.statements:
             self._known(name)
-        if not step.statements:
-            raise ScheduleError(f"{step.primitive} needs a statement, as in `tile C: i by 8`")
         with budget(self.scop, str(step)):
             tree = PRIMITIVES[step.primitive](self.tree, self.scop, step)
         if step.primitive in ("isolate", "promote"):

@@ -57,6 +57,9 @@ def isl_schedule(scop: Scop, dependences: Dependences, seconds: int = SECONDS) -
         raise ScheduleError(f"isl's scheduler could not run: {error}") from None
     if done.returncode != 0:
         raise ScheduleError(f"isl's scheduler found no schedule within {seconds} s of CPU time")
-    text = json.loads(done.stdout)["schedule"]
-    found = isl.Schedule.read_from_str(scop.context.get_ctx(), text)
+    try:
+        text = json.loads(done.stdout)["schedule"]
+        found = isl.Schedule.read_from_str(scop.context.get_ctx(), text)
+    except (ValueError, LookupError, TypeError, isl.Error) as error:
+        raise ScheduleError(f"isl's scheduler gave an answer that is none: {error}") from None
     return from_isl(found.get_root(), scop)

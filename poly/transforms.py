@@ -7,8 +7,10 @@ rewriting and then checks the whole new tree against the dependences.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import index
 
 import islpy as isl
 
@@ -57,6 +59,75 @@ class Step:
         return text
 
 
+#: What a step may have beside its statements: ``l`` loops, ``b`` numbers, ``w`` words.
+_PARTS = {
+    "tile": "lbw", "split": "lbw", "vectorize": "lbw", "unroll": "lbw", "skew": "lb", "shift": "lb",
+    "promote": "lw", "reschedule": "",
+}  # fmt: skip
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_WORD = re.compile(r"[A-Za-z0-9_]+\Z")
+#: Bound on the numbers of steps, of either sign.
+LARGEST = 1 << 30
+
+
+def check_step(step: Step) -> Step:
+    """The step with its numbers as plain integers, if it could stand in a script.
+
+    Raises
+    ------
+    ScheduleError : for names that are none, numbers out of bounds, and parts that would be ignored.
+    """
+    for name in (*step.statements, *step.loops):
+        if not isinstance(name, str) or not _NAME.match(name):
+            raise ScheduleError(f"{step.primitive}: {name!r} is no name of a statement or loop")
+    words = _WORD if step.primitive == "promote" else _NAME
+    for name in step.words:
+        if not isinstance(name, str) or not words.match(name):
+            raise ScheduleError(f"{step.primitive}: {name!r} is no name; use letters, digits and _")
+    numbers = []
+    for number in step.by:
+        try:
+            numbers.append(index(number))
+        except TypeError:
+            raise ScheduleError(f"{step.primitive}: {number!r} is no whole number") from None
+        if abs(numbers[-1]) > LARGEST:
+            raise ScheduleError(f"{step.primitive}: {number} is too large")
+    parts = _PARTS.get(step.primitive, "l")
+    needed = {"reschedule": 0, "fuse": 2}.get(step.primitive, 1)
+    if len(step.statements) != needed:
+        what = {0: "no statement", 1: "one statement", 2: "two statements"}[needed]
+        raise ScheduleError(f"{step.primitive} takes {what}, as in `{_EXAMPLES[step.primitive]}`")
+    for part, given, what in (
+        ("l", step.loops, "loops"),
+        ("b", step.by, "numbers (`by`)"),
+        ("w", step.words, "words (`as`)"),
+    ):
+        if given and part not in parts:
+            raise ScheduleError(f"{step}: {step.primitive} takes no {what}")
+    if step.primitive in ("vectorize", "unroll") and step.words and not step.by:
+        raise ScheduleError(f"{step}: only with a number are there new loops to name")
+    return replace(step, by=tuple(numbers))
+
+
+_EXAMPLES = {
+    "tile": "tile C: i, j by 32, 32",
+    "split": "split C: i by 32",
+    "interchange": "interchange C: i, j",
+    "reorder": "reorder C: k, i, j",
+    "fuse": "fuse S, T: i",
+    "distribute": "distribute S: i",
+    "skew": "skew S: j, i by 1",
+    "shift": "shift S: i by 1",
+    "reverse": "reverse S: i",
+    "parallelize": "parallelize C: i",
+    "vectorize": "vectorize C: j by 16",
+    "unroll": "unroll C: k by 4",
+    "isolate": "isolate C: i_o",
+    "promote": "promote C: k_o as A, local",
+    "reschedule": "reschedule",
+}
+
+
 @dataclass(frozen=True)
 class _Place:
     """A loop found in a tree: the band that holds it and its position there."""
@@ -102,7 +173,7 @@ def _same_band(tree: Node, step: Step, at_least: int) -> tuple[Band, list[int]]:
 
 
 def _fresh(tree: Node, statement: str, nest: Band, *names: str) -> None:
-    """Refuse new names of loops in `nest` that some statement below already has on its way."""
+    """Refuse new loop names, for loops of `nest`, that a statement below it would have twice."""
     used = {m.name for m in loops_of(tree, statement)}
     used |= {m.name for n in walk_tree(nest) if isinstance(n, Band) for m in n.members}
     for name in names:
@@ -116,7 +187,7 @@ def _factors(step: Step, count: int) -> tuple[int, ...]:
     if len(step.by) != count:
         raise ScheduleError(f"{step}: {count} factors are needed, {len(step.by)} are given")
     for factor in step.by:
-        if factor < 1 or factor > 1 << 30:
+        if factor < 1:
             raise ScheduleError(f"{step}: {factor} is no usable factor; it must be 1 or more")
     return step.by
 
@@ -147,9 +218,9 @@ def _plain(step: Step, *members: Member) -> None:
 
 
 def split(tree: Node, scop: Scop, step: Step) -> Node:
-    nest, (position,) = _same_band(tree, replace(step, loops=step.loops[:1]), 1)
     if len(step.loops) != 1:
-        raise ScheduleError(f"{step}: split takes one loop; use tile for several")
+        raise ScheduleError(f"{step}: {step.primitive} takes one loop; tile takes several")
+    nest, (position,) = _same_band(tree, step, 1)
     (factor,) = _factors(step, 1)
     member = nest.members[position]
     _plain(step, member)
@@ -286,7 +357,8 @@ def _merge(a: Filter, b: Filter, step: Step) -> Filter:
 
 
 def distribute(tree: Node, scop: Scop, step: Step) -> Node:
-    nest, (position,) = _same_band(tree, step, 1)
+    place = _only_loop(tree, step)
+    nest, position = place.band, place.position
     if not isinstance(nest.child, Sequence):
         raise ScheduleError(f"{step}: below {nest.names[-1]} there is one statement only")
     outer, inner = nest.members[:position], nest.members[position:]
@@ -328,7 +400,7 @@ def shift(tree: Node, scop: Scop, step: Step) -> Node:
     own = restrict_to(scop, step.statements[:1])
     amount = isl.UnionPwAff.val_on_domain(own, isl.Val(step.by[0]))
     moved = place.member.schedule.intersect_domain_union_set(own).add(amount)
-    rest = place.member.schedule.subtract_domain_union_set(own)
+    rest = place.member.schedule.subtract_domain_union_set(own.universe())
     return _with_member(tree, place, replace(place.member, schedule=rest.union_add(moved)))
 
 
@@ -402,7 +474,8 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
     if scope not in ("register", "local"):
         raise ScheduleError(f"{step}: the scope is `register` or `local`, not {scope}")
     rank = scop.program.tensors[tensor].rank
-    order = tuple(int(d) for d in dims) if dims else tuple(range(rank))
+    order = tuple(int(d) if d.isdigit() and len(d) < 9 else -1 for d in dims)
+    order = order or tuple(range(rank))
     if sorted(order) != list(range(rank)):
         raise ScheduleError(f"{step}: the order names each dimension of {tensor} once, from 0")
     place = find_loop(tree, step.statements[0], step.loops[0])

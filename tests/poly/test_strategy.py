@@ -1,0 +1,60 @@
+"""The automatic schedule: legal, deterministic, and made of steps that replay."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from poly.machine import Machine, host_machine
+from poly.program import Program
+from poly.schedule import Schedule
+from poly.strategy import attempt, auto_schedule, groups
+from runtime.interpret import instances
+from tests.poly.oracle import broken_pairs, tree_order
+from tests.poly.random_programs import programs
+from tests.poly.texts import MATMUL, SOFTMAX, program, schedule
+
+
+@given(programs(), st.booleans())
+@settings(max_examples=25)
+def test_random_programs(p: Program, exact: bool) -> None:
+    start = Schedule.of(p, exact)
+    s = auto_schedule(start)
+    assert start.replay(str(s)).show == s.show
+    for size in (1, 3):
+        assert not broken_pairs(s.tree, s.scop, {"N": size}, exact)
+        order = tree_order(s.tree, s.scop, {"N": size})
+        assert sorted(map(str, order)) == sorted(map(str, instances(p, {"N": size})))
+
+
+@pytest.mark.parametrize("text", [MATMUL, SOFTMAX])
+def test_it_is_deterministic(text: str) -> None:
+    assert str(auto_schedule(schedule(text))) == str(auto_schedule(schedule(text)))
+
+
+def test_softmax_is_one_parallel_loop() -> None:
+    s = auto_schedule(schedule(SOFTMAX))
+    assert groups(s) == (s.statements,)
+    assert "[parallel]" in s.show.splitlines()[0]
+
+
+def test_a_product_gets_threads_lanes_and_registers() -> None:
+    fixed = MATMUL.replace("N,K", "64,64").replace("K,M", "64,64")
+    shown = auto_schedule(schedule(fixed)).show
+    for what in ("[parallel]", "[vector]", "[unroll]", "promote C to register"):
+        assert what in shown
+
+
+def test_the_machine_decides_the_tile() -> None:
+    fixed = program(MATMUL.replace("N,K", "64,64").replace("K,M", "64,64"))
+    host = host_machine()
+    assert isinstance(host, Machine)
+    assert str(auto_schedule(Schedule.of(fixed), host)) == str(auto_schedule(Schedule.of(fixed)))
+
+
+def test_an_attempt_changes_nothing_if_it_is_refused() -> None:
+    s = schedule(MATMUL)
+    assert attempt(s, "parallelize mm: k") is s
+    assert attempt(s, "parallelize mm: nothing") is s
+    assert str(attempt(s, "parallelize mm: i")) == "parallelize mm: i"

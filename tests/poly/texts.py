@@ -1,0 +1,24 @@
+"""Programs from text; what a one-liner leaves undeclared is float32."""
+
+from __future__ import annotations
+
+from frontends.language import parse_program, undeclared_inputs
+from poly.dtypes import FLOAT32
+from poly.program import Program
+from poly.schedule import Schedule
+
+MATMUL = "def f(float32 A[N,K], float32 B[K,M]) -> (C) { mm: C[i,j] +=! A[i,k] * B[k,j] }"
+SOFTMAX = """def softmax(float32 X[N,M]) -> (Y) {
+    top: t[i] max=! X[i,j]
+    e: E[i,j] = exp(X[i,j] - t[i])
+    sum: s[i] +=! E[i,j]
+    norm: Y[i,j] = E[i,j] / s[i]
+}"""
+
+
+def program(text: str) -> Program:
+    return parse_program(text, {name: FLOAT32 for name, _ in undeclared_inputs(text)})
+
+
+def schedule(text: str, script: str = "", exact: bool = False) -> Schedule:
+    return Schedule.of(program(text), exact).replay(script)
