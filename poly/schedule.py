@@ -107,7 +107,10 @@ class Schedule:
         return self.apply(Step("interchange", (statement,), (a, b)))
 
     def reorder(self, statement: str, loops: Seq[str]) -> Schedule:
-        """Put loops of a nest in this order, at the places they now take together."""
+        """Put loops of a nest in this order, at the places they now take together.
+
+        ``for i, for j, for k`` with ``k, i`` becomes ``for k, for j, for i``.
+        """
         return self.apply(Step("reorder", (statement,), tuple(loops)))
 
     def fuse(self, first: str, second: str, loops: Seq[str]) -> Schedule:
@@ -122,31 +125,49 @@ class Schedule:
         return self.apply(Step("distribute", (statement,), (loop,)))
 
     def skew(self, statement: str, loop: str, by: str, factor: int = 1) -> Schedule:
-        """Run `loop` at ``loop + factor * by``; makes stencils tileable."""
+        """Run `loop` at ``loop + factor * by``; makes stencils tileable.
+
+        ``for t, for i: S[t,i]`` with ``i, t by 2`` becomes ``for t, for i: S[t,i-2*t]``.
+        """
         return self.apply(Step("skew", (statement,), (loop, by), (factor,)))
 
     def shift(self, statement: str, loop: str, amount: int) -> Schedule:
-        """Run one statement `amount` iterations of a shared loop later."""
+        """Run one statement `amount` iterations of a shared loop later.
+
+        ``for i: {S[i]; T[i]}`` with ``T: i by 1`` becomes ``for i: {S[i]; T[i-1]}``.
+        """
         return self.apply(Step("shift", (statement,), (loop,), (amount,)))
 
     def reverse(self, statement: str, loop: str) -> Schedule:
-        """Run a loop backwards."""
+        """Run a loop backwards: ``for i: S[i]`` -> ``for i: S[-i]``."""
         return self.apply(Step("reverse", (statement,), (loop,)))
 
     def parallelize(self, statement: str, loop: str) -> Schedule:
-        """Run the iterations of a loop on several threads."""
+        """Run the iterations of a loop on several threads: ``for i`` -> ``parallel for i``.
+
+        Loops directly inside one another may share threads.
+        """
         return self.apply(Step("parallelize", (statement,), (loop,)))
 
     def vectorize(self, statement: str, loop: str, width: int = 0) -> Schedule:
-        """Run an innermost loop in vector lanes; with `width`, after splitting it by that."""
+        """Run an innermost loop in vector lanes; with `width`, after splitting it by that.
+
+        ``for i: S[i]`` with 4 becomes ``for i_o: S[4*i_o : 4*i_o+4]``.
+        """
         return self.apply(Step("vectorize", (statement,), (loop,), (width,) if width else ()))
 
     def unroll(self, statement: str, loop: str, factor: int = 0) -> Schedule:
-        """Write out the iterations of a loop; with `factor`, after splitting it by that."""
+        """Write out the iterations of a loop; with `factor`, after splitting it by that.
+
+        ``for i in 3: S[i]`` becomes ``S[0]; S[1]; S[2]``.
+        """
         return self.apply(Step("unroll", (statement,), (loop,), (factor,) if factor else ()))
 
     def isolate(self, statement: str, loop: str) -> Schedule:
-        """Generate full tiles apart from partial ones, up to this tile loop; changes no order."""
+        """Generate full tiles apart from partial ones, up to this tile loop; changes no order.
+
+        ``for i_o, for i_i in min(4, n-4*i_o)`` becomes ``for full i_o, for i_i in 4`` and the rest.
+        """
         return self.apply(Step("isolate", (statement,), (loop,)))
 
     def promote(
@@ -154,7 +175,8 @@ class Schedule:
     ) -> Schedule:
         """Keep the part of a tensor that one iteration of `loop` touches in a buffer.
 
-        The buffer is filled before and written back after what is inside `loop`, where needed.
+        ``for i: {for j: S}`` becomes ``for i: {fill; for j: S on the buffer; write back}``, where
+        needed.
         scope: ``register`` (meant to be unrolled away) or ``local`` (packed in memory of the
         thread); order: the tensor's dimensions as they lie in the buffer, outermost first.
         """

@@ -96,7 +96,7 @@ def check_step(step: Step) -> Step:
     needed = {"reschedule": 0, "fuse": 2}.get(step.primitive, 1)
     if len(step.statements) != needed:
         what = {0: "no statement", 1: "one statement", 2: "two statements"}[needed]
-        raise ScheduleError(f"{step.primitive} takes {what}, as in `{_EXAMPLES[step.primitive]}`")
+        raise ScheduleError(f"{step.primitive} takes {what}, as in `{EXAMPLES[step.primitive]}`")
     for part, given, what in (
         ("l", step.loops, "loops"),
         ("b", step.by, "numbers (`by`)"),
@@ -109,7 +109,8 @@ def check_step(step: Step) -> Step:
     return replace(step, by=tuple(numbers))
 
 
-_EXAMPLES = {
+#: One step of each primitive, for messages and the documentation.
+EXAMPLES = {
     "tile": "tile C: i, j by 32, 32",
     "split": "split C: i by 32",
     "interchange": "interchange C: i, j",
