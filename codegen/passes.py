@@ -58,6 +58,7 @@ def optimise(root: LoopNode, program: Program) -> LoopNode:
         lambda n: vectorise(n, program),
         unroll,
         lambda n: decide(n, program),
+        drop_unread,
         workshare,
     ):
         root = verify_loops(fn(root))
@@ -90,6 +91,43 @@ def decide(root: LoopNode, program: Program) -> LoopNode:
         return replace(node, value=rewrite(node.value, visit)) if isinstance(node, Store) else node
 
     return on_values(root)
+
+
+def drop_unread(root: LoopNode) -> LoopNode:
+    """Leave out buffers that are only written, and what is stored there.
+
+    That is what becomes of a temporary which nobody reads when it is promoted.
+    """
+
+    def visit(node: LoopNode) -> LoopNode:
+        node = map_children(node, visit)
+        if not isinstance(node, Buffer):
+            return node
+        own = [n for n in walk_loops(node) if isinstance(n, Store) and n.target.tensor == node.name]
+        inside = {id(n) for n in own}
+        for n in walk_loops(node):
+            if isinstance(n, Store):
+                read = [n.value] if id(n) in inside else [n.value, n.target]
+                if any(isinstance(x, Read) and x.tensor == node.name for e in read for x in walk(e)):
+                    return node
+        return without(node.body, inside)
+
+    return visit(root)
+
+
+def without(root: LoopNode, stores: set[int]) -> LoopNode:
+    """The tree without some stores (by id), and without the loops that then do nothing."""
+    if isinstance(root, (Store, VectorStore)):
+        store = root.store if isinstance(root, VectorStore) else root
+        return Block(()) if id(store) in stores else root
+    node = map_children(root, lambda c: without(c, stores))
+    empty = Block(())
+    if isinstance(node, If):
+        other = None if node.other == empty else node.other
+        if node.then == empty and other is not None:
+            return If(Op("not", (node.cond,)), other)
+        return empty if node.then == empty else replace(node, other=other)
+    return empty if isinstance(node, (For, Buffer)) and node.body == empty else node
 
 
 # --- vector lanes ---------------------------------------------------------------------------

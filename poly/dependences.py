@@ -92,11 +92,17 @@ def compute_dependences(scop: Scop, exact: bool = False) -> Dependences:
     )
 
 
-def value_flow(scop: Scop) -> tuple[isl.UnionMap, isl.UnionMap]:
-    """Where each read value comes from, every write counted: (flow, reads with no source)."""
+def value_flow(
+    scop: Scop, reads: isl.UnionMap | None = None
+) -> tuple[isl.UnionMap, isl.UnionMap]:
+    """Where each read value comes from, every write counted: (flow, reads with no source).
+
+    reads : some of the scop's reads; default is all.  The flow is between instances, so what one
+    of several reads of an instance gets is only to be had by asking for it alone.
+    """
     empty = isl.UnionMap.empty(scop.context.get_space())
     must = _collect(empty, [s.write for s in scop.statements])
-    info = isl.UnionAccessInfo.from_sink(scop.reads)
+    info = isl.UnionAccessInfo.from_sink(scop.reads if reads is None else reads)
     flow = info.set_must_source(must).set_schedule_map(initial_order(scop)).compute_flow()
     return flow.get_must_dependence(), flow.get_must_no_source()
 

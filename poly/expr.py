@@ -381,6 +381,8 @@ _INTEGER_MEANING: dict[str, Callable[..., int]] = {
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
     "neg": lambda a: -a,
+    "div": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else 0,
+    "fmod": lambda a, b: abs(a) % abs(b) * (1 if a >= 0 else -1) if b else 0,
     "floordiv": lambda a, b: a // b if b else 0,
     "mod": lambda a, b: a % b if b else 0,
     "min": min,

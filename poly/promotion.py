@@ -169,15 +169,15 @@ def _exposed(
     scop: Scop, tensor: str, outer: list[Member], statements: tuple[str, ...]
 ) -> isl.Map | None:
     """``{ [p] -> T[e] }``: elements read below whose value was not written in the same prefix."""
-    flow, _ = value_flow(scop)
-    fed = flow.intersect(_inside(scop, outer, statements))
+    inside = _inside(scop, outer, statements)
     result: isl.Map | None = None
     for name in statements:
         s = scop.statement(name)
         for access in s.reads:
             if access.get_tuple_name(isl.dim_type.out) != tensor:
                 continue
-            served = fed.range().extract_set(s.domain.get_space())
+            flow, _ = value_flow(scop, isl.UnionMap.from_map(access))
+            served = flow.intersect(inside).range().extract_set(s.domain.get_space())
             rest = access.subtract_domain(served)
             if rest.is_empty():
                 continue
