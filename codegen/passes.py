@@ -108,7 +108,9 @@ def drop_unread(root: LoopNode) -> LoopNode:
         for n in walk_loops(node):
             if isinstance(n, Store):
                 read = [n.value] if id(n) in inside else [n.value, n.target]
-                if any(isinstance(x, Read) and x.tensor == node.name for e in read for x in walk(e)):
+                if any(
+                    isinstance(x, Read) and x.tensor == node.name for e in read for x in walk(e)
+                ):
                     return node
         return without(node.body, inside)
 

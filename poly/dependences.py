@@ -92,9 +92,7 @@ def compute_dependences(scop: Scop, exact: bool = False) -> Dependences:
     )
 
 
-def value_flow(
-    scop: Scop, reads: isl.UnionMap | None = None
-) -> tuple[isl.UnionMap, isl.UnionMap]:
+def value_flow(scop: Scop, reads: isl.UnionMap | None = None) -> tuple[isl.UnionMap, isl.UnionMap]:
     """Where each read value comes from, every write counted: (flow, reads with no source).
 
     reads : some of the scop's reads; default is all.  The flow is between instances, so what one
