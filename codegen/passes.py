@@ -112,7 +112,7 @@ def drop_unread(root: LoopNode) -> LoopNode:
                     isinstance(x, Read) and x.tensor == node.name for e in read for x in walk(e)
                 ):
                     return node
-        return without(node.body, inside)
+        return visit(without(node.body, inside))  # what fed it may now be unread
 
     return visit(root)
 
