@@ -1,0 +1,597 @@
+"""Compiling many generated programs at once, running them in a child process, and judging them.
+
+Kernels of one batch share a library: starting the C compiler costs more than most of them.  They
+run in a forked child, so that one that crashes is found and named instead of ending the test.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from codegen.emit import generate
+from codegen.prelude import prelude_for
+from codegen.source import KernelSource
+from frontends.language import parse_program
+from poly.errors import ArgumentError, FarkasError, ToolchainError
+from poly.expr import Cast, Const, Expr, Op, Read, evaluate_int, reads_of
+from poly.program import Program, Statement
+from poly.schedule import Schedule
+from runtime.arguments import bind, shape_of, undetermined
+from runtime.cache import Entry
+from runtime.kernel import LoadedKernel
+from runtime.reference import Evaluation, run
+from runtime.toolchain import Toolchain, compile_shared
+from tests.differential.magnitude import is_smooth, tolerances
+
+#: Extents that are tried: none, one, and around the widths of vectors and tiles.
+INTERESTING = (0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 48, 64, 65, 100)
+#: The most iteration points, and elements of all tensors, of one run.
+POINTS, ELEMENTS = 40_000, 400_000
+#: A canary on both sides of every output, in bytes.
+GUARD = 256
+#: The style of inputs with infinities, NaN and denormal numbers: seeds that leave this rest by 4.
+SPECIAL = 3
+AUTO_INIT = ("-ftrivial-auto-var-init=pattern",)
+#: Seconds that one run of a kernel, or the generation of one, may take.
+LIMIT = 60
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to compile a program.
+
+    label : a word for messages and for the symbol
+    judge : ``equal``: the result equals the reference bit for bit; ``close``: within what
+        another order of summation may do; ``any``: it only has to run
+    """
+
+    label: str
+    schedule: Schedule
+    source: KernelSource
+    judge: str = "equal"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program with its variants, and the sizes and seeds to run it with."""
+
+    seed: int
+    text: str
+    program: Program
+    variants: tuple[Variant, ...]
+    runs: tuple[tuple[Mapping[str, int], int], ...]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A result that differs, a crash, or a complaint of the C compiler."""
+
+    seed: int
+    text: str
+    script: str
+    exact: bool
+    sizes: Mapping[str, int]
+    data_seed: int
+    what: str
+    kind: str = "result"
+
+    def __str__(self) -> str:
+        at = ", ".join(f"{k}={v}" for k, v in self.sizes.items())
+        return (
+            f"seed {self.seed}, {'exact' if self.exact else 'default'} mode, sizes {at or 'none'}, "
+            f"data seed {self.data_seed}: {self.what}\n{self.text}\n"
+            f"schedule:\n{self.script or '(as written)'}"
+        )
+
+
+@dataclass
+class Tally:
+    """Counts over a sweep."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+    slow: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"{n:>8} {what}" for what, n in sorted(self.counts.items())]
+        lines += [f"slow: {s}" for s in self.slow[:20]]
+        return "\n".join(lines)
+
+
+# --- sizes and data --------------------------------------------------------------------------
+
+
+def choose_sizes(program: Program, rng: np.random.Generator, count: int) -> list[dict[str, int]]:
+    """Different sizes that the program accepts and that keep it small."""
+    if not program.sizes:
+        return [{}] if fits(program, {}) else []
+    found: list[dict[str, int]] = []
+    for attempt in range(40 * count):
+        top = len(INTERESTING) - (attempt * len(INTERESTING)) // (60 * count)
+        sizes = {s: int(rng.choice(INTERESTING[:top])) for s in program.sizes}
+        if sizes not in found and fits(program, sizes):
+            found.append(sizes)
+            if len(found) == count:
+                break
+    return found
+
+
+def fits(program: Program, sizes: Mapping[str, int]) -> bool:
+    """Whether the sizes are allowed and the program small at them."""
+    try:
+        shapes = {t.name: shape_of(t, sizes) for t in program.inputs}
+        binding = bind(program, shapes, sizes)
+    except ArgumentError:
+        return False
+    if sum(int(np.prod(s)) for s in binding.shapes.values()) > ELEMENTS:
+        return False
+    for s in program.statements:
+        points = 1
+        for r in s.ranges:
+            points *= max(0, evaluate_int(r.hi, sizes) - evaluate_int(r.lo, sizes))
+        sequential = any(r.tensor == s.target.tensor for r in s.reads)
+        if points > (POINTS // 40 if sequential else POINTS):
+            return False
+    return True
+
+
+def make_inputs(
+    program: Program, sizes: Mapping[str, int], seed: int
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Inputs: floats between -1 and 1, or small whole ones, or with special values."""
+    rng = np.random.default_rng(seed)
+    style = seed % 4
+    result = {}
+    for t in program.inputs:
+        shape, dtype = shape_of(t, sizes), t.dtype
+        if dtype.kind == "b":
+            result[t.name] = rng.integers(0, 2, shape).astype(bool)
+        elif dtype.is_float:
+            values = np.asarray(rng.uniform(-1, 1, shape))
+            if style in (1, 2):
+                values = rng.integers(-4, 5, shape).astype(np.float64)
+            if style == SPECIAL:
+                special = rng.choice([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e30, 1e-42], shape)
+                values = np.where(rng.random(shape) < 0.1, special, values * 10)
+            with np.errstate(all="ignore"):
+                result[t.name] = values.astype(dtype.numpy)
+        else:
+            info = np.iinfo(dtype.numpy)
+            small = rng.integers(0 if dtype.kind == "u" else -8, 9, shape).astype(dtype.numpy)
+            wide = rng.integers(info.min, info.max, shape, dtype.numpy, endpoint=True)
+            result[t.name] = np.asarray(
+                np.where(rng.random(shape) < (0.1 if style else 0.5), wide, small)
+            )
+    return result
+
+
+# --- building --------------------------------------------------------------------------------
+
+
+def split_source(source: KernelSource) -> tuple[str, str]:
+    """The comment at the head of a kernel, and its functions without the prelude."""
+    start = source.text.index(f"static void {source.symbol}_body(")
+    return source.text[: source.text.index("*/") + 2], source.text[start:]
+
+
+def build(
+    sources: Sequence[KernelSource], toolchain: Toolchain, folder: Path, level: str = "-O1"
+) -> tuple[Path, dict[str, str]]:
+    """One library for all sources (of one set of flags); returns it and complaints by symbol.
+
+    Kernels that the compiler refuses are left out.
+    """
+    # What is read before it is written shall not be right by chance.
+    pattern = () if toolchain.kind == "gcc" and toolchain.version < (12,) else AUTO_INIT
+    flags = (*sources[0].flags, level, *pattern)
+    out = folder / f"batch{time.monotonic_ns()}.so"
+    code = "\n\n".join("\n".join(split_source(s)) for s in sources)
+    complaints: dict[str, str] = {}
+    try:
+        warnings = compile_shared(
+            toolchain, {"kernel.c": f"{prelude_for(code)}\n{code}"}, flags, out
+        )
+    except ToolchainError as error:
+        warnings = str(error)
+    if not warnings:
+        return out, {}
+    good = []
+    for s in sources:  # who was it?
+        try:
+            found = compile_shared(toolchain, {"kernel.c": s.text}, flags, folder / "one.so")
+            good.append(s)
+        except ToolchainError as error:
+            found = str(error)
+        if found:
+            complaints[s.symbol] = found
+    if not complaints:
+        complaints[sources[0].symbol] = f"the batch was refused, but no kernel alone: {warnings}"
+    if good and not out.exists():
+        again, _ = build(good, toolchain, folder, level)
+        return again, complaints
+    return out, complaints
+
+
+def load(library: ctypes.CDLL, source: KernelSource, toolchain: Toolchain) -> LoadedKernel:
+    function = library[source.symbol]
+    function.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+    function.restype = None
+    return LoadedKernel(source, toolchain, cast(Entry, None), 1, function)
+
+
+# --- running and judging -----------------------------------------------------------------------
+
+
+def run_case(case: Case, kernels: Mapping[str, LoadedKernel]) -> Iterator[tuple[Variant, Failure]]:
+    """Run every variant at every size, on one and two threads."""
+    reported: set[str] = set()
+    for sizes, seed in case.runs:
+        inputs = make_inputs(case.program, sizes, seed)
+        expected = run(case.program, inputs, sizes)
+        allowed: dict[str, np.ndarray[Any, Any]] | None = None
+        for v in case.variants:
+            kernel = kernels.get(v.source.symbol)
+            if kernel is None:
+                continue
+            if v.judge == "close" and seed % 4 == SPECIAL:
+                continue
+            if v.judge == "close" and allowed is None:
+                allowed = tolerances(case.program, inputs, sizes)
+            judged = allowed if v.judge == "close" else None
+            for threads in (1, 2):
+                what = run_once(kernel, inputs, sizes, threads, expected, judged)
+                if v.judge == "any" and "expected" in what:
+                    what = ""
+                if what and v.source.symbol not in reported:
+                    reported.add(v.source.symbol)
+                    yield v, Failure(
+                        case.seed, case.text, str(v.schedule), v.schedule.exact, sizes, seed,
+                        f"{v.label}, {threads} thread(s): {what}",
+                    )  # fmt: skip
+                    break
+
+
+def run_once(
+    kernel: LoadedKernel,
+    inputs: Mapping[str, np.ndarray[Any, Any]],
+    sizes: Mapping[str, int],
+    threads: int,
+    expected: Evaluation,
+    allowed: Mapping[str, np.ndarray[Any, Any]] | None,
+) -> str:
+    """What is wrong with one call, "" if nothing."""
+    program = kernel.program
+    named = {n: sizes[n] for n in undetermined(program) if n in sizes}
+    given = {n: a.copy() for n, a in inputs.items()}
+    outs, frames = {}, {}
+    for t in program.outputs:
+        shape = shape_of(t, sizes)
+        count = int(np.prod(shape)) * t.dtype.bytes
+        frame = np.full(count + 2 * GUARD, 0xA5, np.uint8)
+        frames[t.name] = frame
+        outs[t.name] = frame[GUARD : GUARD + count].view(t.dtype.numpy).reshape(shape)
+    # Workspace is not cleared; NaN there shows elements that are read before they are written.
+    need = 64 + sum(
+        64 + t.dtype.bytes * int(np.prod(shape_of(t, sizes))) for t in kernel.source.workspace
+    )
+    kernel._spare[:] = [(need, np.full(need, 0xFF, np.uint8))]
+    got = kernel(*(given[t.name] for t in program.inputs), out=outs, threads=threads, **named)
+    results = got if isinstance(got, tuple) else (got,)
+    for name, frame in frames.items():
+        if (frame[:GUARD] != 0xA5).any() or (frame[len(frame) - GUARD :] != 0xA5).any():
+            return f"{name} was written outside of its array"
+    for name, array in given.items():
+        if array.tobytes() != inputs[name].tobytes():
+            return f"the input {name} was changed"
+    for t, array in zip(program.outputs, results, strict=True):
+        want, written = expected.values[t.name], expected.written[t.name]
+        if t.name in program.updated:
+            written = np.ones_like(written)
+        problem = difference(t.name, array, want, written, allowed and allowed[t.name])
+        if problem:
+            return problem
+    return ""
+
+
+def difference(
+    name: str,
+    got: np.ndarray[Any, Any],
+    want: np.ndarray[Any, Any],
+    written: np.ndarray[Any, Any],
+    allowed: np.ndarray[Any, Any] | None,
+) -> str:
+    """The first element that differs by more than is allowed, in words."""
+    same = (got == want) | ((got != got) & (want != want)) | ~written
+    if allowed is not None and not same.all():
+        with np.errstate(all="ignore"):
+            gap = np.abs(got.astype(np.float64) - want.astype(np.float64))
+            same |= (gap <= allowed) | ~np.isfinite(allowed)
+    if same.all():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(~same)[0])
+    return (
+        f"{name}{list(at)} is {got[at]!r}, expected {want[at]!r}; "
+        f"{int((~same).sum())} of {same.size} differ"
+    )
+
+
+def run_in_child(work: Callable[[Connection], None]) -> Iterator[Any]:
+    """What `work` sends from a forked child; then how it ended, if badly, as an int."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    child = context.Process(target=_child, args=(work, theirs))
+    child.start()
+    theirs.close()
+    try:
+        while True:
+            try:
+                yield ours.recv()
+            except EOFError:
+                break
+    finally:
+        child.join(5)
+        if child.is_alive():
+            child.kill()
+            child.join()
+    if child.exitcode:
+        yield child.exitcode
+
+
+def _child(work: Callable[[Connection], None], pipe: Connection) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    os.environ["OMP_WAIT_POLICY"] = "passive"  # read when the first kernel is loaded
+    work(pipe)
+    pipe.close()
+
+
+def run_batch(
+    cases: Sequence[Case], toolchain: Toolchain, tally: Tally, level: str = "-O1"
+) -> None:
+    """Compile and run some cases; failures and counts go to the tally."""
+    with tempfile.TemporaryDirectory(prefix="farkas-batch-") as name:
+        libraries: list[tuple[Path, list[KernelSource]]] = []
+        for flags in sorted({v.source.flags for c in cases for v in c.variants}):
+            sources = {
+                v.source.symbol: v.source
+                for c in cases
+                for v in c.variants
+                if v.source.flags == flags
+            }
+            path, complaints = build(list(sources.values()), toolchain, Path(name), level)
+            libraries.append((path, list(sources.values())))
+            for c in cases:
+                for v in c.variants:
+                    if v.source.symbol in complaints:
+                        tally.failures.append(Failure(
+                            c.seed, c.text, str(v.schedule), v.schedule.exact, {}, 0,
+                            complaints[v.source.symbol], "compiler",
+                        ))  # fmt: skip
+        _run_cases(cases, libraries, toolchain, tally)
+
+
+def _run_cases(
+    cases: Sequence[Case],
+    libraries: list[tuple[Path, list[KernelSource]]],
+    toolchain: Toolchain,
+    tally: Tally,
+) -> None:
+    def work(pipe: Connection) -> None:
+        kernels: dict[str, LoadedKernel] = {}
+        for path, sources in libraries:
+            library = ctypes.CDLL(str(path))
+            for s in sources:
+                if hasattr(library, s.symbol):
+                    kernels[s.symbol] = load(library, s, toolchain)
+        for position, case in enumerate(cases):
+            pipe.send(("start", position))
+            signal.alarm(LIMIT)
+            try:
+                for _, failure in run_case(case, kernels):
+                    pipe.send(("failure", failure))
+            except Exception:
+                pipe.send(("failure", Failure(
+                    case.seed, case.text, "", True, {}, 0, traceback.format_exc(), "exception",
+                )))  # fmt: skip
+            signal.alarm(0)
+        pipe.send(("end", len(cases)))
+
+    position, ended = 0, False
+    for message in run_in_child(work):
+        if isinstance(message, int):
+            if not ended:
+                case = cases[position]
+                _crashed(case, libraries, toolchain, tally, message)
+                if position + 1 < len(cases):
+                    _run_cases(cases[position + 1 :], libraries, toolchain, tally)
+            return
+        what, value = message
+        if what == "start":
+            position = value
+        elif what == "end":
+            ended = True
+        else:
+            tally.failures.append(value)
+
+
+def _crashed(
+    case: Case,
+    libraries: list[tuple[Path, list[KernelSource]]],
+    toolchain: Toolchain,
+    tally: Tally,
+    code: int,
+) -> None:
+    """Find the variant that ended the child."""
+    if len(case.variants) > 1:
+        for v in case.variants:
+            _run_cases([replace(case, variants=(v,))], libraries, toolchain, tally)
+        return
+    if len(case.runs) > 1:
+        for r in case.runs:
+            _run_cases([replace(case, runs=(r,))], libraries, toolchain, tally)
+        return
+    v, (sizes, seed) = case.variants[0], case.runs[0]
+    how = "took too long" if code == -signal.SIGALRM else f"ended the process with {code}"
+    tally.failures.append(Failure(
+        case.seed, case.text, str(v.schedule), v.schedule.exact, sizes, seed,
+        f"{v.label}: {how}", "crash",
+    ))  # fmt: skip
+
+
+# --- one program at a time -----------------------------------------------------------------
+
+
+def make_variant(
+    schedule: Schedule, label: str, number: int, judge: str = "equal", contract: bool = True
+) -> Variant:
+    """Generate the C of a schedule under a symbol of its own."""
+    mode = "e" if schedule.exact else "d"
+    source = generate(schedule, f"k{number}_{label}_{mode}")
+    if not contract:
+        source = replace(source, flags=("-ffp-contract=off",))
+    return Variant(label, schedule, source, judge)
+
+
+def default_variant(schedule: Schedule, label: str, number: int) -> Variant:
+    """A schedule in default mode, judged as strictly as its program allows.
+
+    Where an error bound does not apply, fused multiply-adds are forbidden; then everything is
+    equal to the bit unless a reduction of floats was reordered.
+    """
+    program = schedule.program
+    if not any(t.dtype.is_float for t in program.tensors.values()):
+        return make_variant(schedule, label, number)
+    if is_smooth(program):
+        return make_variant(schedule, label, number, "close")
+    sums = any(
+        s.op in ("+=", "*=") and s.reductions and program.tensors[s.target.tensor].dtype.is_float
+        for s in program.statements
+    )
+    judge = "any" if sums and schedule.steps else "equal"
+    return make_variant(schedule, label, number, judge, contract=False)
+
+
+def holds(failure: Failure, toolchain: Toolchain) -> bool:
+    """Whether a failure is still there when it is tried alone."""
+    program = parse_program(failure.text, {})
+    schedule = Schedule.of(program, failure.exact).replay(failure.script)
+    make = make_variant if failure.exact else default_variant
+    variant = make(schedule, "alone", 0)
+    runs: list[tuple[Mapping[str, int], int]]
+    if set(failure.sizes) == set(program.sizes) and failure.kind != "compiler":
+        runs = [(failure.sizes, failure.data_seed)]
+    else:
+        rng = np.random.default_rng(failure.data_seed)
+        runs = [(s, failure.data_seed) for s in choose_sizes(program, rng, 3)]
+    case = Case(failure.seed, failure.text, program, (variant,), tuple(runs))
+    tally = Tally()
+    run_batch([case], toolchain, tally)
+    return bool(tally.failures)
+
+
+def minimise(failure: Failure, toolchain: Toolchain, attempts: int = 150) -> Failure:
+    """A smaller program and script that still fail, by leaving parts out."""
+    tried = 0
+
+    def still(candidate: Failure) -> bool:
+        nonlocal tried
+        tried += 1
+        if tried > attempts:
+            return False
+        try:
+            return holds(candidate, toolchain)
+        except FarkasError:
+            return False
+
+    try:
+        if not holds(failure, toolchain):
+            return failure
+    except FarkasError:
+        return failure
+    best, progress = failure, True
+    while progress and tried <= attempts:
+        progress = False
+        for candidate in _smaller(best):
+            if still(candidate):
+                best, progress = candidate, True
+                break
+    return best
+
+
+def _smaller(failure: Failure) -> Iterator[Failure]:
+    steps = failure.script.splitlines()
+    for n in reversed(range(len(steps))):
+        yield replace(failure, script="\n".join(steps[:n] + steps[n + 1 :]))
+    try:
+        program = parse_program(failure.text, {})
+    except FarkasError:
+        return
+    for smaller in smaller_programs(program):
+        if len(smaller) < len(failure.text):
+            yield replace(failure, text=smaller)
+    for name, value in failure.sizes.items():
+        for less in sorted({0, 1, value // 2, value - 1}):
+            if 0 <= less < value:
+                yield replace(failure, sizes={**failure.sizes, name: less})
+
+
+def smaller_programs(program: Program) -> Iterator[str]:
+    """Programs with a statement, a guard, or part of an expression left out, as text."""
+    for n in range(len(program.statements)):
+        kept = program.statements[:n] + program.statements[n + 1 :]
+        named = [replace(s, name=f"S{k}") for k, s in enumerate(kept)]
+        yield from _as_text(program, named)
+    for n, s in enumerate(program.statements):
+        for g in range(len(s.guards)):
+            yield from _with(program, n, replace(s, guards=s.guards[:g] + s.guards[g + 1 :]))
+        for part in _smaller_values(s.value):
+            yield from _with(program, n, replace(s, value=part))
+
+
+def _with(program: Program, n: int, statement: Statement) -> Iterator[str]:
+    changed = list(program.statements)
+    changed[n] = statement
+    yield from _as_text(program, changed)
+
+
+def _as_text(program: Program, statements: Sequence[Statement]) -> Iterator[str]:
+    used = {r.tensor for s in statements for r in (s.target, *s.reads)}
+    written = {s.target.tensor for s in statements}
+    outputs = tuple(t for t in program.outputs if t.name in written)
+    temps = tuple(t for t in program.temps if t.name in written)
+    if not outputs and temps:  # the last temporary becomes the output
+        outputs, temps = temps[-1:], temps[:-1]
+    if outputs:
+        yield str(replace(
+            program, outputs=outputs, temps=temps, statements=tuple(statements),
+            inputs=tuple(t for t in program.inputs if t.name in used),
+        ))  # fmt: skip
+
+
+def _smaller_values(e: Expr) -> Iterator[Expr]:
+    if isinstance(e, Op):
+        yield from e.args
+        for n, a in enumerate(e.args):
+            for part in _smaller_values(a):
+                yield Op(e.fn, (*e.args[:n], part, *e.args[n + 1 :]))
+    elif isinstance(e, Cast):
+        yield e.arg
+        for part in _smaller_values(e.arg):
+            yield Cast(e.dtype, part)
+    elif isinstance(e, Read):
+        for n, a in enumerate(e.indices):
+            if reads_of(a) or isinstance(a, Op):
+                yield Read(e.tensor, (*e.indices[:n], Const(0), *e.indices[n + 1 :]))

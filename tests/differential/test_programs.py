@@ -1,0 +1,54 @@
+"""Random programs: compiled code equals the reference."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.toolchain import Toolchain
+from tests.differential.generate import Profile, texts
+from tests.differential.harness import Tally, run_batch
+from tests.differential.sweep import describe_failures, program_case, sweep
+
+
+@pytest.fixture(scope="module")
+def collected() -> list[tuple[int, str]]:
+    """Programs that hypothesis found; they are compiled together."""
+    found: list[tuple[int, str]] = []
+
+    @settings(max_examples=30)
+    @given(st.integers(0, 3).flatmap(lambda n: texts(Profile(smooth=n == 0))))
+    def collect(text: str) -> None:
+        found.append((len(found), text))
+
+    collect()
+    return found
+
+
+def test_hypothesis(collected: list[tuple[int, str]], toolchain: Toolchain) -> None:
+    tally = Tally()
+    cases = [program_case(seed, tally, text) for seed, text in collected]
+    run_batch([c for c in cases if c is not None], toolchain, tally)
+    assert tally.counts["programs accepted"] > 0.9 * len(collected)
+    assert not tally.failures, describe_failures(tally, toolchain)
+
+
+def test_seeded(toolchain: Toolchain) -> None:
+    tally = sweep(range(900_000, 900_040), program_case, toolchain)
+    assert tally.counts["programs accepted"] > 35
+    assert not tally.failures, describe_failures(tally, toolchain)
+
+
+@pytest.mark.slow
+def test_ten_thousand(toolchain: Toolchain, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten thousand programs equal the reference: bit for bit in exact mode."""
+
+    def report(line: str) -> None:
+        with capsys.disabled():
+            print(line, flush=True)
+
+    tally = sweep(range(10_100), program_case, toolchain, report=report)
+    report(f"\n{tally}")
+    assert tally.counts["programs accepted"] >= 10_000
+    assert not tally.failures, describe_failures(tally, toolchain)

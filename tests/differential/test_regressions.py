@@ -1,0 +1,121 @@
+"""Programs and schedules that once were compiled wrongly, made as small as they would go."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from frontends.language import parse_program
+from poly.schedule import Schedule
+from runtime.toolchain import Toolchain
+from tests.differential.harness import (
+    Case,
+    Tally,
+    choose_sizes,
+    default_variant,
+    make_variant,
+    run_batch,
+)
+
+#: What was wrong, the program, and the script.
+FOUND: list[tuple[str, str, str]] = [
+    (
+        "operators over literals were computed in float32 and int32",
+        """def f() -> (float64 Y[4], float64 Z[], int64 W[], float64 V[]) {
+            Y[0] = -0.1
+            Y[1] = 1 / 3
+            Y[2] = sqrt(2)
+            Y[3] = float64(0.1 + 0.2)
+            Z[] = 1e300 * 1e300
+            W[] = 0x10000000000 * 3
+            V[] = select(1 < 2, 0.1, 1)
+        }""",
+        "",
+    ),
+    (
+        "a literal of a 16-bit float type was not rounded",
+        """def f(float32 X[N]) -> (Y) {
+            Y[i] = X[i] * float16(0.1) + bfloat16(0.1)
+        }""",
+        "",
+    ),
+    (
+        "gcc warned of a comparison with itself, and then of an argument that nobody uses",
+        """def f(int32 A[N], int32 B[N]) -> (Y) {
+            Y[i] = select(i <= i, 1, 2) + select(A[i] == A[i], B[i], 0)
+        }""",
+        "",
+    ),
+    (
+        "gcc warned of ~ on a condition",
+        "def f(bool A[N]) -> (int32 Y[N]) { Y[i] = ~int32(A[i]) }",
+        "",
+    ),
+    (
+        "one read that was fed inside hid another one that was not",
+        "def f(float32 U[4,2]) -> (U) { U[i,j] *= U[i,j//2] where i in 0:4, j in 0:2 }",
+        "promote S0: i as U, local",
+    ),
+    (
+        "a guarded buffer looked uninitialised to gcc",
+        """def f(uint64 U[], uint64 A[M,3*M], uint64 B[N]) -> (U, Y) {
+            Y[i] = B[i]
+            U[] max= 7 - A[i, 3*i] where i in 0:M
+        }""",
+        "fuse S0, S1: i\nshift S1: i by 2\npromote S1: i as A, local",
+    ),
+    (
+        "a promoted temporary that nobody reads was set but not used",
+        """def f(float16 A[]) -> (Y) {
+            T[i,j] = A[] where i in 0:3, j in 0:5
+            Y[] = A[]
+        }""",
+        "promote S0: j as T, register",
+    ),
+    (
+        "what fed such a temporary was set but not used",
+        """def f(int16 A[N,M], float32 B[]) -> (Y) {
+            T[i] +=! A[i,j]
+            Y[] = B[]
+        }""",
+        "promote S0: j as A, register\npromote S0: i as T, local",
+    ),
+    (
+        "remainders in conditions could not be decided when loops were unrolled",
+        """def f(int32 A[16]) -> (int32 Y[16]) {
+            Y[i] = int32(i) where i in 0:16, i % 3 != 1
+            Y[i] = A[i] where i in 0:16, i % 3 == 1
+        }""",
+        "unroll S0: i by 16\nfuse S0, S1: i_o\ndistribute S0: i_o\nisolate S0: i_o",
+    ),
+    (
+        "one element was promoted by a copy without loops",
+        "def f(float32 A[N], float32 U[]) -> (U) { U[] += A[i] }",
+        "split S0: i by 4\npromote S0: i_o as U, register",
+    ),
+    (
+        "isl left out a statement without instances",
+        """def f(float32 A[N,N]) -> (Y) {
+            Y[i] max=! A[i,j] where i in 0:N, j in 0:N, i < j
+            Y[i] = 3 where i in 0:N, i > i
+        }""",
+        "reschedule",
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "text", "script"), FOUND, ids=[w[:50] for w, _, _ in FOUND])
+def test_found(what: str, text: str, script: str, toolchain: Toolchain) -> None:
+    program = parse_program(text, {})
+    variants = []
+    for exact in (True, False):
+        make = make_variant if exact else default_variant
+        schedule = Schedule.of(program, exact)
+        variants.append(make(schedule, "written", 0))
+        if script:
+            variants.append(make(schedule.replay(script), "changed", 0))
+    sizes = choose_sizes(program, np.random.default_rng(0), 4) * (1 if program.sizes else 4)
+    runs = tuple((s, n) for n, s in enumerate(sizes))
+    tally = Tally()
+    run_batch([Case(0, text, program, tuple(variants), runs)], toolchain, tally, "-O2")
+    assert not tally.failures, "\n\n".join(map(str, tally.failures))
