@@ -174,11 +174,7 @@ def _witness(bad: _Bad, scop: Scop, dependences: Dependences) -> Violation:
         m = maps.get_at(n)
         if m.is_empty():  # at these sizes
             continue
-        wrapped = m.wrap().lexmin().sample_point()
-        values = [
-            wrapped.get_coordinate_val(isl.dim_type.set, k).to_python()
-            for k in range(m.dim(isl.dim_type.in_) + m.dim(isl.dim_type.out))
-        ]
+        values = _least(m.wrap())
         n_in = m.dim(isl.dim_type.in_)
         candidate = (
             m.get_tuple_name(isl.dim_type.in_), tuple(values[:n_in]),
@@ -201,13 +197,23 @@ def _witness(bad: _Bad, scop: Scop, dependences: Dependences) -> Violation:
 def _smallest(params: isl.Set) -> list[int]:
     """The sizes with the least sum, and among those the lexicographically least."""
     n = params.dim(isl.dim_type.param)
-    as_set = isl.Set.universe(isl.Space.set_alloc(params.get_ctx(), 0, n))
     names = params.get_var_names(isl.dim_type.param)
-    text = f"[{', '.join(names)}] -> {{ [{' + '.join(names)}, {', '.join(names)}] }}"
-    del as_set
-    chosen = isl.Set(text).intersect_params(params).project_out(isl.dim_type.param, 0, n).lexmin()
-    point = chosen.sample_point()
-    return [int(point.get_coordinate_val(isl.dim_type.set, k + 1).to_python()) for k in range(n)]
+    sums = isl.Set(f"[{', '.join(names)}] -> {{ [{' + '.join(names)}, {', '.join(names)}] }}")
+    return _least(sums.intersect_params(params).project_out(isl.dim_type.param, 0, n))[1:]
+
+
+def _least(points: isl.Set) -> list[int]:
+    """The lexicographically least point of a set that is not empty.
+
+    isl's own `lexmin` finds no point in ``{ [N, N] : exists e: N mod 2 = 1 and 2e <= N - 3 and
+    4e > N and N >= 0 }``, which has N = 7.
+    """
+    found: list[int] = []
+    for k in range(points.dim(isl.dim_type.set)):
+        least = points.dim_min_val(k)
+        points = points.fix_val(isl.dim_type.set, k, least)
+        found.append(int(least.to_python()))
+    return found
 
 
 def _fixed(params: isl.Set, names: list[str], values: list[int]) -> isl.Set:
@@ -234,13 +240,7 @@ def _common_element(
     listed = both.get_set_list()
     sets = [listed.get_at(n) for n in range(listed.n_set())]
     chosen = next(s for s in sets if not s.is_empty())
-    element = chosen.lexmin().sample_point()
-    space = element.get_space()
-    coordinates = tuple(
-        int(element.get_coordinate_val(isl.dim_type.set, k).to_python())
-        for k in range(space.dim(isl.dim_type.set))
-    )
-    return chosen.get_tuple_name(), coordinates
+    return chosen.get_tuple_name(), tuple(_least(chosen))
 
 
 @contextmanager
