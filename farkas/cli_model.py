@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
-from farkas.files import Array, file_names, load_array, make_folder, npy_bytes, write_file
+from farkas.files import Array, file_names, load_array, npy_bytes, output_folder, write_file
 from poly.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -59,34 +60,34 @@ def run_command(
     """
     arrays = _arrays(inputs)  # first, because compiling takes longer than finding a typing error
     sizes = dict(map(_shape, shapes))
-    folder = make_folder(output_dir) if output_dir is not None else None
+    folder = nullcontext() if output_dir is None else output_folder(output_dir)
+    with folder as made:
+        from farkas.display import StageProgress, seconds, stderr_console
+        from farkas.model import compile_onnx
 
-    from farkas.display import StageProgress, seconds, stderr_console
-    from farkas.model import compile_onnx
-
-    with StageProgress(stderr_console()) as progress:
-        compiled = compile_onnx(
-            Path(model), threads=threads, shapes=sizes or None, cc=cc, progress=progress
-        )
-    if "" in arrays and len(compiled.inputs) == 1:
-        arrays[compiled.inputs[0].name] = arrays.pop("")
-    elif "" in arrays:
-        names = ", ".join(p.name for p in compiled.inputs)
-        raise ArgumentError(f"--input needs NAME=FILE.npy; the inputs are {names}")
-    _complete(compiled, arrays, seed if fill else None)
-    times, results = _timed(compiled, arrays, repeat)
-    report = compiled.report
-    stages = ", ".join(f"{stage} {seconds(t)}" for stage, t in report.stages)
-    click.echo(f"compiled  {report.kernels} kernels for {report.calls} calls ({stages})")
-    middle = sorted(times)[len(times) // 2]
-    median = f", median of {repeat}: {seconds(middle)}" if repeat > 1 else ""
-    click.echo(f"run       {seconds(times[0])}{median}")
-    _report(results)
-    if folder is not None:
-        files = file_names(tuple(results), ".npy")
-        for name, array in results.items():
-            write_file(folder / files[name], npy_bytes(array))
-        click.echo(f"written   {', '.join(files.values())} to {folder}")
+        with StageProgress(stderr_console()) as progress:
+            compiled = compile_onnx(
+                Path(model), threads=threads, shapes=sizes or None, cc=cc, progress=progress
+            )
+        if "" in arrays and len(compiled.inputs) == 1:
+            arrays[compiled.inputs[0].name] = arrays.pop("")
+        elif "" in arrays:
+            names = ", ".join(p.name for p in compiled.inputs)
+            raise ArgumentError(f"--input needs NAME=FILE.npy; the inputs are {names}")
+        _complete(compiled, arrays, seed if fill else None)
+        times, results = _timed(compiled, arrays, repeat)
+        report = compiled.report
+        stages = ", ".join(f"{stage} {seconds(t)}" for stage, t in report.stages)
+        click.echo(f"compiled  {report.kernels} kernels for {report.calls} calls ({stages})")
+        middle = sorted(times)[len(times) // 2]
+        median = f", median of {repeat}: {seconds(middle)}" if repeat > 1 else ""
+        click.echo(f"run       {seconds(times[0])}{median}")
+        _report(results)
+        if made is not None:
+            files = file_names(tuple(results), ".npy")
+            for name, array in results.items():
+                write_file(made / files[name], npy_bytes(array))
+            click.echo(f"written   {', '.join(files.values())} to {made}")
 
 
 def _arrays(words: tuple[str, ...]) -> dict[str, Array]:

@@ -9,6 +9,7 @@ import re
 import stat
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,18 +108,34 @@ def write_file(path: str | Path, data: bytes) -> None:
         raise FileError(f"cannot write {path}: {_reason(error)}") from None
 
 
-def make_folder(path: str | Path) -> Path:
-    """A folder to write to, made if it is not there.
+@contextlib.contextmanager
+def output_folder(path: str | Path) -> Iterator[Path]:
+    """A folder to write to, made if it is not there; if what follows fails, it goes again.
 
     Raises
     ------
     FileError : it cannot be made, or is a file.
     """
+    made: list[Path] = []
     try:
-        Path(path).mkdir(parents=True, exist_ok=True)
+        folder = Path(os.path.abspath(path))
+        made += [p for p in (folder, *folder.parents) if not os.path.lexists(p)]
+        folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
+        _remove_empty(made)
         raise FileError(f"cannot make the folder {path}: {_reason(error)}") from None
-    return Path(path)
+    try:
+        yield Path(path)
+    except BaseException:
+        _remove_empty(made)
+        raise
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove folders, innermost first, as far as they hold nothing."""
+    for folder in folders:
+        with contextlib.suppress(OSError, ValueError):
+            folder.rmdir()
 
 
 def file_names(names: tuple[str, ...], suffix: str) -> dict[str, str]:

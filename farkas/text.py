@@ -14,7 +14,7 @@ from frontends.language import parse_program, undeclared_inputs
 from poly.dtypes import DType, dtype_of
 from poly.errors import ArgumentError, ProgramError
 from poly.expr import evaluate_int, sizes_of
-from poly.program import Program, specialise
+from poly.program import Program, check_identifier, specialise
 
 #: One element type: ``"float32"``, ``numpy.float32``, ``numpy.dtype(…)`` or a `DType`.
 DTypeLike = str | DType | np.dtype[Any] | type
@@ -51,7 +51,10 @@ class Text:
         Raises
         ------
         LanguageError : for every mistake in the text.
+        ArgumentError : `name` cannot stand in a program's text.
         """
+        if name is not None:
+            _check_name(name)
         if self.kind == "einsum":
             program = einsum_program(self.text, [dtypes[n] for n in self.names])
             return _renamed(program, name)
@@ -181,6 +184,19 @@ def fix_sizes(program: Program, sizes: Mapping[str, int] | None) -> Program:
             at = ", ".join(f"{n}={values[n]}" for n in sizes_of(c))
             raise ArgumentError(f"precondition {c} does not hold: {at}")
     return specialise(program, values)
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str):
+        raise ArgumentError(f"name is a {type(name).__name__}, expected a string")
+    try:
+        check_identifier(name, "program")
+    except ProgramError as error:
+        if len(name) > 80:
+            raise ArgumentError(
+                "name is no name for a program: letters, digits and _ only"
+            ) from None
+        raise ArgumentError(str(error)) from None
 
 
 def _renamed(program: Program, name: str | None) -> Program:

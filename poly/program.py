@@ -265,10 +265,11 @@ def verify_program(program: Program) -> Program:
     ------
     ProgramError : naming the statement or tensor that breaks a rule.
     """
+    check_identifier(program.name, "program")
     declared = [*program.inputs, *program.outputs, *program.temps]
     names: dict[str, Tensor] = {}
     for t in declared:
-        _check_identifier(t.name, "tensor")
+        check_identifier(t.name, "tensor")
         if names.setdefault(t.name, t) != t:
             raise ProgramError(f"tensor {t.name} is declared twice, differently")
         dtype_of(t.dtype)
@@ -278,7 +279,7 @@ def verify_program(program: Program) -> Program:
     if temps & {t.name for t in (*program.inputs, *program.outputs)}:
         raise ProgramError("a temporary is also an input or output")
     for name in program.sizes:
-        _check_identifier(name, "size")
+        check_identifier(name, "size")
         if name in names:
             raise ProgramError(f"{name} is both a size and a tensor")
     for c in program.constraints:
@@ -291,7 +292,7 @@ def verify_program(program: Program) -> Program:
         if s.name in seen:
             raise ProgramError(f"two statements are named {s.name}")
         seen.add(s.name)
-        _check_identifier(s.name, "statement")
+        check_identifier(s.name, "statement")
         _verify_statement(s, program, names, read_only)
     for t in program.outputs:
         if all(s.target.tensor != t.name for s in program.statements):
@@ -320,7 +321,7 @@ def _verify_statement(
     if s.target.tensor in read_only:
         raise ProgramError(f"{where}: {s.target.tensor} is an input and cannot be written")
     for index in s.indices:
-        _check_identifier(index, "index")
+        check_identifier(index, "index")
         if index in names or index in program.sizes:
             raise ProgramError(f"{where}: {index} is an index and also a tensor or a size")
     for r in s.ranges:
@@ -367,7 +368,13 @@ def _check_over_sizes(expr: Expr, program: Program, where: str) -> None:
             raise ProgramError(f"{where} must be made of sizes and numbers, not {e}")
 
 
-def _check_identifier(name: str, what: str) -> None:
+def check_identifier(name: str, what: str) -> None:
+    """Check that a name can stand in a program's text.
+
+    Raises
+    ------
+    ProgramError : it cannot; `what` says what it was to name.
+    """
     if not _IDENTIFIER.match(name):
         raise ProgramError(f"{name!r} is no name for a {what}: letters, digits and _ only")
     if name in RESERVED or name in DTYPES or name.lower() in ISL_WORDS:

@@ -12,8 +12,8 @@ from farkas.files import (
     FileError,
     file_names,
     load_array,
-    make_folder,
     npy_bytes,
+    output_folder,
     read_text_file,
     write_file,
 )
@@ -123,8 +123,21 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "no" / "x", tmp_path / "file" / "x", Path("a\0b")):
         with pytest.raises(FileError, match="cannot write"):
             write_file(path, b"x")
-    with pytest.raises(FileError, match="cannot make the folder"):
-        make_folder(tmp_path / "file")
+    for path in (tmp_path / "file", tmp_path / "file" / "x" / "y", "a\0b"):
+        with pytest.raises(FileError, match="cannot make the folder"), output_folder(path):
+            pass
+
+
+def test_a_folder_that_was_made_in_vain_goes_again(tmp_path: Path) -> None:
+    with output_folder(tmp_path / "a" / "b") as folder:
+        assert folder.is_dir()
+    with pytest.raises(KeyError), output_folder(tmp_path / "a" / "b" / "c" / "d") as folder:
+        raise KeyError
+    assert not (tmp_path / "a" / "b" / "c").exists() and (tmp_path / "a" / "b").is_dir()
+    with pytest.raises(KeyError), output_folder(tmp_path / "e") as folder:
+        (folder / "result").touch()
+        raise KeyError
+    assert os.listdir(tmp_path / "e") == ["result"]
 
 
 def test_names_of_files_are_harmless_and_different() -> None:

@@ -90,8 +90,8 @@ STENCIL = """def jacobi(float32 A0[N], float32 dummy[T]) -> (A) {
     A[0,i] = A0[i] where i in 0:N
     A[t+1,i] = (A[t,max(i-1,0)] + A[t,i] + A[t,min(i+1,N-1)]) / 3.0 where t in 0:T, i in 0:N
 }"""
-BATCHED = "C[b,i,j] +=! A[b,i,k] * B[b,k,j]"
-CONTRACTION = "C[a,b,c] +=! A[a,c,e,f] * B[e,b,f]"
+BATCHED = "C[z,i,j] +=! A[z,i,k] * B[z,k,j]"
+CONTRACTION = "C[u,v,w] +=! A[u,w,e,f] * B[e,v,f]"
 THREE = "Y[i,l] +=! A[i,j] * B[j,k] * C[k,l]"
 HALF = "C[i,j] +=! A[i,k] * B[k,j]; D[i,j] = exp(C[i,j])"
 LINEAR = """def linear(float32 X[N,K], float32 W[M,K], float32 B[M]) -> (Y) {
@@ -99,7 +99,7 @@ LINEAR = """def linear(float32 X[N,K], float32 W[M,K], float32 B[M]) -> (Y) {
     Y[i,j] = sigmoid(T[i,j] + B[j])
 }"""
 STRIDES = "Y[i,j] = A[2*i+1, 3*j] + B[j//2, i%3]"
-REVERSED = "Y[i] = A[N - 1 - i]"
+REVERSED = "def reversed(int16 A[N]) -> (Y) { Y[i] = A[N - 1 - i] where i in 0:N }"
 
 MATMUL_SIZES = (
     {"I": 37, "J": 45, "K": 29}, {"I": 1, "J": 1, "K": 1}, {"I": 8, "J": 32, "K": 5},
@@ -163,10 +163,10 @@ MORE: tuple[Case, ...] = (
     Case(AVERAGE, ({"N": 2, "H": 9, "W": 35}, {"N": 1, "H": 2, "W": 2})),
     Case(CONCAT, ({"N": 9, "M": 40}, {"N": 0, "M": 3}, {"N": 3, "M": 0}, {"N": 0, "M": 0})),
     Case(STENCIL, ({"N": 37, "T": 5}, {"N": 1, "T": 2}, {"N": 5, "T": 0})),
-    Case(BATCHED, ({"B": 3, "I": 9, "J": 35, "K": 17}, {"B": 0, "I": 1, "J": 1, "K": 1}),
+    Case(BATCHED, ({"Z": 3, "I": 9, "J": 35, "K": 17}, {"Z": 0, "I": 1, "J": 1, "K": 1}),
          "float32"),
-    Case(CONTRACTION, ({"A": 5, "B": 9, "C": 18, "E": 3, "F": 7},), "float32"),
-    Case(REVERSED, ({"I": 40, "A0": 40},), "int16"),
+    Case(CONTRACTION, ({"U": 5, "V": 9, "W": 18, "E": 3, "F": 7},), "float32"),
+    Case(REVERSED, ({"N": 40}, {"N": 0})),
 )  # fmt: skip
 
 
