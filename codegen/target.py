@@ -5,7 +5,7 @@ A target is a small class; a dialect overrides the hooks that differ.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cgen
@@ -39,6 +39,7 @@ class _Registers:
 
     buffer: Buffer
     lanes: int
+    used: set[str] = field(default_factory=set)
 
 
 class CTarget:
@@ -134,17 +135,20 @@ class CTarget:
         lines: list[cgen.Generable] = []
         lanes = vector_lanes(node) if node.scope == "register" else None
         if lanes is not None and is_scalarisable(node):
-            self.registers[node.name] = _Registers(node, lanes)
+            registers = self.registers[node.name] = _Registers(node, lanes)
+            body = self.statement(node.body)
             kind = vector_type(node.dtype, lanes) if lanes > 1 else C_TYPES[node.dtype.name]
-            for name in self._register_names(node, lanes):
-                lines.append(cgen.Line(f"{kind} {name};"))
+            # A partial tile does not touch all of them.
+            names = (n for n in self._register_names(node, lanes) if n in registers.used)
+            lines += [cgen.Line(f"{kind} {name};") for name in names]
         else:
             self.registers.pop(node.name, None)
             shape = "".join(f"[{n}]" for n in node.shape)
             name = self.names.tensors[node.name]
             c = C_TYPES[node.dtype.name]
             lines.append(cgen.Line(f"{c} {name}{shape} __attribute__((aligned(64)));"))
-        lines.append(self.statement(node.body))
+            body = self.statement(node.body)
+        lines.append(body)
         for table, before in zip((self.buffers, self.registers), outer, strict=True):
             if before is None:
                 table.pop(node.name, None)
@@ -186,7 +190,8 @@ class CTarget:
         return _flatten(result)
 
     def _register_of(self, read: Read, var: str | None) -> str:
-        lanes = self.registers[read.tensor].lanes
+        registers = self.registers[read.tensor]
+        lanes = registers.lanes
         place: list[int] = []
         for index in read.indices or (Const(0),):
             form = linear_form(index)
@@ -194,7 +199,9 @@ class CTarget:
                 form = form.without(Index(var))
             place.append(form.constant)
         place[-1] //= lanes
-        return self._register(read.tensor, tuple(place))
+        name = self._register(read.tensor, tuple(place))
+        registers.used.add(name)
+        return name
 
     # --- vectors ---------------------------------------------------------------------------
 
