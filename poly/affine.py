@@ -146,3 +146,17 @@ def access_map(
     outs = ", ".join(map(str, places))
     text = f"{parameters(program)} {{ {name}[{', '.join(indices)}] -> {access.tensor}[{outs}] }}"
     return isl.Map(text).intersect_domain(domain).coalesce()
+
+
+def least_point(points: isl.Set) -> list[int]:
+    """The lexicographically least point of a set that is not empty.
+
+    isl's own `lexmin` finds no point in ``{ [N, N] : exists e: N mod 2 = 1 and 2e <= N - 3 and
+    4e > N and N >= 0 }``, which has N = 7.
+    """
+    found: list[int] = []
+    for k in range(points.dim(isl.dim_type.set)):
+        least = points.dim_min_val(k)
+        points = points.fix_val(isl.dim_type.set, k, least)
+        found.append(int(least.to_python()))
+    return found

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import islpy as isl
 
+from poly.affine import least_point
 from poly.expr import Const, Expr, Op, Size, add, floordiv, mul
 
 #: A condition of more alternatives than this is no help to anybody.
@@ -126,13 +127,9 @@ def witness(points: isl.Set, sizes: Sequence[str]) -> tuple[dict[str, int], tupl
     flat = points.coalesce()
     if flat.is_params():
         flat = flat.add_dims(isl.dim_type.set, 0) if n == 0 else _as_set(flat)
-    rank = flat.dim(isl.dim_type.set)
     if n:
         flat = flat.move_dims(isl.dim_type.set, 0, isl.dim_type.param, 0, n)
-    point = flat.lexmin().sample_point()
-    values = [
-        int(point.get_coordinate_val(isl.dim_type.set, k).to_python()) for k in range(n + rank)
-    ]
+    values = least_point(flat)
     return dict(zip(sizes, values[:n], strict=True)), tuple(values[n:])
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import islpy as isl
 
+from poly.affine import least_point
 from poly.dependences import Dependences
 from poly.errors import IllegalScheduleError, ScheduleError
 from poly.scop import Scop
@@ -174,7 +175,7 @@ def _witness(bad: _Bad, scop: Scop, dependences: Dependences) -> Violation:
         m = maps.get_at(n)
         if m.is_empty():  # at these sizes
             continue
-        values = _least(m.wrap())
+        values = least_point(m.wrap())
         n_in = m.dim(isl.dim_type.in_)
         candidate = (
             m.get_tuple_name(isl.dim_type.in_), tuple(values[:n_in]),
@@ -199,21 +200,7 @@ def _smallest(params: isl.Set) -> list[int]:
     n = params.dim(isl.dim_type.param)
     names = params.get_var_names(isl.dim_type.param)
     sums = isl.Set(f"[{', '.join(names)}] -> {{ [{' + '.join(names)}, {', '.join(names)}] }}")
-    return _least(sums.intersect_params(params).project_out(isl.dim_type.param, 0, n))[1:]
-
-
-def _least(points: isl.Set) -> list[int]:
-    """The lexicographically least point of a set that is not empty.
-
-    isl's own `lexmin` finds no point in ``{ [N, N] : exists e: N mod 2 = 1 and 2e <= N - 3 and
-    4e > N and N >= 0 }``, which has N = 7.
-    """
-    found: list[int] = []
-    for k in range(points.dim(isl.dim_type.set)):
-        least = points.dim_min_val(k)
-        points = points.fix_val(isl.dim_type.set, k, least)
-        found.append(int(least.to_python()))
-    return found
+    return least_point(sums.intersect_params(params).project_out(isl.dim_type.param, 0, n))[1:]
 
 
 def _fixed(params: isl.Set, names: list[str], values: list[int]) -> isl.Set:
@@ -240,7 +227,7 @@ def _common_element(
     listed = both.get_set_list()
     sets = [listed.get_at(n) for n in range(listed.n_set())]
     chosen = next(s for s in sets if not s.is_empty())
-    return chosen.get_tuple_name(), tuple(_least(chosen))
+    return chosen.get_tuple_name(), tuple(least_point(chosen))
 
 
 @contextmanager

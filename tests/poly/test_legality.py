@@ -91,7 +91,7 @@ def test_a_set_in_which_isl_finds_no_least_point() -> None:
     """Even instances that read their mirror image: from N=7 on, S[2] is read by S[4]."""
     text = "def f(float32 A[N]) -> (A) { S: A[i] = A[N-1-i] where i in 1:N, i%2 == 0 }"
     schedule = Schedule.of(program_of(text))
-    with pytest.raises(IllegalScheduleError, match=r"S\[2\] must come before S\[4\] .* at N=7") as e:
+    with pytest.raises(IllegalScheduleError, match=r"S\[2\] must .* S\[4\] .* at N=7") as e:
         schedule.reverse("S", "i")
     assert e.value.element == "A[2]"
 

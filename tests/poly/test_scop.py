@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import islpy as isl
 import pytest
 from hypothesis import given, settings
 
+from poly.affine import least_point
 from poly.errors import ProgramError
 from poly.program import Program
 from poly.scop import build_scop
@@ -85,3 +87,8 @@ def test_domains_and_accesses_are_those_of_the_interpreter(p: Program) -> None:
         assert set(pairs_of(scop.reads, sizes)) == reads
         assert set(pairs_of(scop.writes, sizes)) == writes
         assert {a for a, _ in writes} == {(i.statement, i.point) for i in instances(p, sizes)}
+
+
+def test_the_least_point() -> None:
+    assert least_point(isl.Set("{ [i, j, k] : 3 <= i <= 5 and j = 2i and -k <= i }")) == [3, 6, -3]
+    assert least_point(isl.Set("{ [] }")) == []
