@@ -14,7 +14,7 @@ from frontends.language import parse_program, undeclared_inputs
 from poly.dtypes import DType, dtype_of
 from poly.errors import ArgumentError, ProgramError
 from poly.expr import evaluate_int, sizes_of
-from poly.program import Program, check_identifier, specialise
+from poly.program import Program, check_program_name, specialise
 
 #: One element type: ``"float32"``, ``numpy.float32``, ``numpy.dtype(…)`` or a `DType`.
 DTypeLike = str | DType | np.dtype[Any] | type
@@ -190,7 +190,7 @@ def _check_name(name: str) -> None:
     if not isinstance(name, str):
         raise ArgumentError(f"name is a {type(name).__name__}, expected a string")
     try:
-        check_identifier(name, "program")
+        check_program_name(name)
     except ProgramError as error:
         if len(name) > 80:
             raise ArgumentError(

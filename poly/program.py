@@ -265,11 +265,11 @@ def verify_program(program: Program) -> Program:
     ------
     ProgramError : naming the statement or tensor that breaks a rule.
     """
-    check_identifier(program.name, "program")
+    check_program_name(program.name)
     declared = [*program.inputs, *program.outputs, *program.temps]
     names: dict[str, Tensor] = {}
     for t in declared:
-        check_identifier(t.name, "tensor")
+        _check_identifier(t.name, "tensor")
         if names.setdefault(t.name, t) != t:
             raise ProgramError(f"tensor {t.name} is declared twice, differently")
         dtype_of(t.dtype)
@@ -279,7 +279,7 @@ def verify_program(program: Program) -> Program:
     if temps & {t.name for t in (*program.inputs, *program.outputs)}:
         raise ProgramError("a temporary is also an input or output")
     for name in program.sizes:
-        check_identifier(name, "size")
+        _check_identifier(name, "size")
         if name in names:
             raise ProgramError(f"{name} is both a size and a tensor")
     for c in program.constraints:
@@ -292,7 +292,7 @@ def verify_program(program: Program) -> Program:
         if s.name in seen:
             raise ProgramError(f"two statements are named {s.name}")
         seen.add(s.name)
-        check_identifier(s.name, "statement")
+        _check_identifier(s.name, "statement")
         _verify_statement(s, program, names, read_only)
     for t in program.outputs:
         if all(s.target.tensor != t.name for s in program.statements):
@@ -321,7 +321,7 @@ def _verify_statement(
     if s.target.tensor in read_only:
         raise ProgramError(f"{where}: {s.target.tensor} is an input and cannot be written")
     for index in s.indices:
-        check_identifier(index, "index")
+        _check_identifier(index, "index")
         if index in names or index in program.sizes:
             raise ProgramError(f"{where}: {index} is an index and also a tensor or a size")
     for r in s.ranges:
@@ -368,13 +368,18 @@ def _check_over_sizes(expr: Expr, program: Program, where: str) -> None:
             raise ProgramError(f"{where} must be made of sizes and numbers, not {e}")
 
 
-def check_identifier(name: str, what: str) -> None:
-    """Check that a name can stand in a program's text.
+def check_program_name(name: str) -> None:
+    """Check that a name can stand after ``def``; words of the language can, `exp` for one.
 
     Raises
     ------
-    ProgramError : it cannot; `what` says what it was to name.
+    ProgramError : it cannot.
     """
+    if not _IDENTIFIER.match(name):
+        raise ProgramError(f"{name!r} is no name for a program: letters, digits and _ only")
+
+
+def _check_identifier(name: str, what: str) -> None:
     if not _IDENTIFIER.match(name):
         raise ProgramError(f"{name!r} is no name for a {what}: letters, digits and _ only")
     if name in RESERVED or name in DTYPES or name.lower() in ISL_WORDS:
