@@ -164,7 +164,7 @@ class Cache:
 
         Raises
         ------
-        CacheError : it cannot be made.
+        CacheError : it cannot be made, or written to by what runs inside.
         """
         _make_private(self._temporary)
         folder = self._temporary / f"{os.getpid()}-{uuid.uuid4().hex}"
@@ -174,6 +174,10 @@ class Cache:
             raise CacheError(f"cannot write to the cache: {folder}: {error.strerror}") from error
         try:
             yield folder
+        except OSError as error:
+            raise CacheError(
+                f"cannot write to the cache at {self.directory}: {error.strerror or error}"
+            ) from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -212,11 +212,24 @@ def _probe_flags(command: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, 
 
 def _builds(command: tuple[str, ...], flags: Sequence[str]) -> str | None:
     """None if a small shared library can be built with these flags, else the compiler's words."""
-    with tempfile.TemporaryDirectory(prefix="farkas-") as folder:
-        Path(folder, "probe.c").write_text(_PROBE)
-        line = (*command, *flags, "-Wno-unknown-pragmas", "-shared", "probe.c", "-o", "probe.so")
-        done = _run((*line, "-lm"), folder, 60)
-        return None if done.code == 0 else first_lines(done.errors)
+    try:
+        with tempfile.TemporaryDirectory(prefix="farkas-") as folder:
+            Path(folder, "probe.c").write_text(_PROBE)
+            line = (
+                *command,
+                *flags,
+                "-Wno-unknown-pragmas",
+                "-shared",
+                "probe.c",
+                "-o",
+                "probe.so",
+            )
+            done = _run((*line, "-lm"), folder, 60)
+            return None if done.code == 0 else first_lines(done.errors)
+    except OSError as error:
+        raise ToolchainError(
+            f"cannot try {' '.join(command)} in a temporary folder: {error.strerror or error}"
+        ) from error
 
 
 @functools.cache
@@ -274,13 +287,27 @@ def compile_shared(
         _write(sources, folder)
         try:
             warnings = _build(toolchain, units, tuple(extra_flags), folder, timeout)
+            if not (folder / "library.so").is_file():
+                raise _CompilerError(f"{toolchain} ended well, but wrote no library")
         except _CompilerError as failure:
-            kept = Path(tempfile.mkdtemp(prefix="farkas-failed-"))
-            _write(sources, kept)
-            raise ToolchainError(f"{failure}\nthe sources were kept in {kept}") from None
+            raise ToolchainError(f"{failure}\n{_keep(sources)}") from None
         os.chmod(folder / "library.so", 0o700)
         os.replace(folder / "library.so", out)
         return warnings
+
+
+def _keep(sources: Mapping[str, str]) -> str:
+    """Keep the sources of a failed compilation for inspection; says where."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="farkas-failed-"))
+    except OSError as error:
+        return f"the sources could not be kept: {error.strerror}"
+    try:
+        _write(sources, folder)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        return f"the sources could not be kept: {error.strerror}"
+    return f"the sources were kept in {folder}"
 
 
 def _write(sources: Mapping[str, str], folder: Path) -> None:
