@@ -151,12 +151,16 @@ def access_map(
 def least_point(points: isl.Set) -> list[int]:
     """The lexicographically least point of a set that is not empty.
 
-    isl's own `lexmin` finds no point in ``{ [N, N] : exists e: N mod 2 = 1 and 2e <= N - 3 and
-    4e > N and N >= 0 }``, which has N = 7.
+    Measured with islpy 2026.2: isl's own `lexmin` finds no point in ``{ [N, N] : exists e: N mod 2
+    = 1 and 2e <= N - 3 and 4e > N and N >= 0 }``, which has N = 7; and `dim_min_val` counts an
+    empty part of a union as 0.  So the parts are asked one by one, a coordinate at a time.
     """
     found: list[int] = []
+    listed = points.get_basic_set_list()
+    parts = [isl.Set.from_basic_set(listed.get_at(n)) for n in range(listed.n_basic_set())]
     for k in range(points.dim(isl.dim_type.set)):
-        least = points.dim_min_val(k)
-        points = points.fix_val(isl.dim_type.set, k, least)
-        found.append(int(least.to_python()))
+        parts = [p for p in parts if not p.is_empty()]
+        least = min(int(p.dim_min_val(k).to_python()) for p in parts)
+        parts = [p.fix_val(isl.dim_type.set, k, isl.Val(least)) for p in parts]
+        found.append(least)
     return found

@@ -92,3 +92,7 @@ def test_domains_and_accesses_are_those_of_the_interpreter(p: Program) -> None:
 def test_the_least_point() -> None:
     assert least_point(isl.Set("{ [i, j, k] : 3 <= i <= 5 and j = 2i and -k <= i }")) == [3, 6, -3]
     assert least_point(isl.Set("{ [] }")) == []
+    union = (
+        "{ [N, M, i, j] : i < N and 0 < j <= i and (j < M - N - i or M >= 0 and j >= 2M - N - i) }"
+    )
+    assert least_point(isl.Set(union)) == [2, 0, 1, 1]
