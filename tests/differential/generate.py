@@ -7,6 +7,7 @@ either a seeded generator (fast, for the large sweeps) or hypothesis' (which can
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -144,11 +145,13 @@ class Profile:
     """What kind of programs to make.
 
     smooth : only operators whose error can be bounded by magnitudes (sums, products, extrema)
-    functions : functions such as exp, which no two libraries round alike
+    functions : functions such as exp, which no two libraries round alike; only if smooth
+    contractions : sums of products with reuse, which get register tiles
     """
 
     smooth: bool = False
     functions: bool = False
+    contractions: bool = False
 
 
 class ProgramMaker:
@@ -186,6 +189,9 @@ class ProgramMaker:
         return "\n".join([*lines, "}"])
 
     def _step(self, last: bool) -> None:
+        if self.profile.contractions and self.c.chance(70):
+            self._contract("output" if last or self.c.chance(30) else "temp")
+            return
         kind = self.c.pick(
             ("map", "map", "reduce", "reduce", "reduce", "update", "update",
              "recurrence", "piecewise", "scatter")
@@ -206,6 +212,67 @@ class ProgramMaker:
         target = self._written(role, dtype, free)
         guards = self._guards(reductions, free) if self.c.chance(40) else ()
         self._add(target, self._target(target, free), f"{op}!", (*free, *reductions), guards)
+
+    def _contract(self, role: str) -> None:
+        """A sum of products with reuse, in any layout, perhaps windowed, with what follows it."""
+        dtype = self.c.pick(("float32", "float32", "float64", "int32"))
+        extents = [self._tile_extent() for _ in range(4)]
+        i, j, k, b = (Loop(n, e) for n, e in zip("ijkb", extents, strict=True))
+        batch = (b,) if self.c.chance(30) else ()
+        free: tuple[Loop, ...] = (*batch, i, j)
+        reductions: tuple[Loop, ...] = (k,)
+        guards: tuple[str, ...] = ()
+        left = [*batch, i, k]
+        right = [*(batch if self.c.chance(60) else ()), k, j]
+        if self.c.chance(30):
+            left[-2:] = left[:-3:-1]
+        if self.c.chance(30):
+            right[-2:] = right[:-3:-1]
+        kind = self.c.pick(("plain", "plain", "window", "padded", "triangle", "long"))
+        texts = [x.name for x in left]
+        shape = [x.extent for x in left]
+        if kind in ("window", "padded"):
+            r = Loop("r", number(self.c.integer(1, 4)))
+            reductions = (k, r) if self.c.chance(50) else (r, k)
+            at = texts.index("i")
+            texts[at] = self.c.pick(("i + r", "2*i + r")) if kind == "window" else "i + r - 1"
+            if kind == "padded":
+                guards = (f"0 <= i + r - 1 < {i.extent}",)
+            else:
+                shape[at] = _sum(i.extent.times(2), r.extent)
+            right.append(r)
+        elif kind == "triangle":
+            guards = (self.c.pick(("k <= i", "k >= j", "k < 7", "i + k < 9")),)
+        elif kind == "long":
+            m = Loop("m", self._tile_extent())
+            reductions = (k, m)
+            texts.append("m")
+            shape.append(m.extent)
+            right.append(m)
+        a = self._new("input", dtype, tuple(shape))
+        w = self._new("input", dtype, tuple(x.extent for x in right))
+        value = f"{a.name}[{', '.join(texts)}] * {w.name}[{', '.join(x.name for x in right)}]"
+        if self.c.chance(15):
+            value = f"{value} * {self._weak(dtype)}"
+        role = "updated" if self.c.chance(15) else role
+        op = "+=" if role == "updated" else "+=!"
+        order = free[::-1] if self.c.chance(10) else free
+        target = self._new(role, dtype, tuple(x.extent for x in order))
+        at_ = f"{target.name}[{', '.join(x.name for x in order)}]"
+        self.statements.append(Statement(at_, op, value, (*free, *reductions), guards))
+        if self.c.chance(50):  # an epilogue
+            bias = self._new("input", dtype, (self.c.pick((i, j)).extent,))
+            place = "i" if bias.extents[0] == i.extent else "j"
+            made = self._new("output", dtype, tuple(x.extent for x in free))
+            value = f"max({at_} + {bias.name}[{place}], 0)"
+            place = f"{made.name}[{', '.join(x.name for x in free)}]"
+            self.statements.append(Statement(place, "=", value, free))
+
+    def _tile_extent(self) -> Extent:
+        """An extent around those of register tiles, or a size."""
+        if self.concrete or self.c.chance(60):
+            return number(self.c.pick((1, 3, 7, 8, 12, 16, 17, 24, 31, 32, 33, 48, 64, 65)))
+        return self._extent()
 
     def _update(self, role: str) -> None:
         """An in/out tensor, or one that was written before, is combined with more values."""
@@ -324,7 +391,17 @@ class ProgramMaker:
         if not guards and self.c.chance(25):
             plain = [x for x in loops if f"[{x.name}]" in value or f", {x.name}]" in value]
             shown = tuple(x for x in loops if x not in plain)
-        self.statements.append(Statement(place, op, value, shown, guards))
+        lows = {}
+        if self.c.chance(8) and shown:  # a range that does not begin at 0
+            x, by = self.c.pick(shown), self.c.integer(1, 3)
+            sign = self.c.pick(("+", "-"))
+            moved = f"({x.name} {sign} {by})"
+            place, value, *rest = (_renamed(t, x.name, moved) for t in (place, value, *guards))
+            guards = tuple(rest)
+            shift = number(-by if sign == "+" else by)
+            lows[x.name] = shift.offset
+            shown = tuple(Loop(y.name, _sum(y.extent, shift)) if y is x else y for y in shown)
+        self.statements.append(Statement(place, op, value, shown, guards, lows))
 
     def _with_index(self, dtype: str, value: str, x: Loop, loops: tuple[Loop, ...]) -> str:
         read = self._read(dtype, (x, *loops[: self.c.integer(0, 1)]), must=x)
@@ -460,14 +537,14 @@ class ProgramMaker:
 
     def _unary(self, dtype: str, x: str) -> str:
         if dtype in FLOATS:
-            if self.profile.smooth:
-                return self.c.pick((f"-({x})", f"abs({x})"))
             if self.profile.functions and self.c.chance(60):
                 return self.c.pick((
                     f"exp(min({x}, 2))", f"tanh({x})", f"sigmoid({x})", f"sin({x})", f"cos({x})",
                     f"erf({x})", f"log(abs({x}) + 1)", f"atan({x})", f"asinh({x})",
-                    f"pow(abs({x}) + 1, 2)", f"atan2({x}, 3)",
+                    f"atan2({x}, 3)", f"rsqrt(abs({x}) + 1)",
                 ))  # fmt: skip
+            if self.profile.smooth:
+                return self.c.pick((f"-({x})", f"abs({x})"))
             return self.c.pick((
                 f"-({x})", f"abs({x})", f"sign({x})", f"floor({x})", f"ceil({x})", f"round({x})",
                 f"trunc({x})", f"sqrt(abs({x}))", f"rsqrt(abs({x}) + 1)", f"sqrt({x})",
@@ -646,6 +723,10 @@ def _sum(a: Extent, b: Extent) -> Extent:
     result = a.plus(b)
     assert result is not None
     return result
+
+
+def _renamed(text: str, name: str, other: str) -> str:
+    return re.sub(rf"\b{name}\b", other, text)
 
 
 def _words(text: str) -> set[str]:

@@ -19,6 +19,35 @@ from poly.program import Program, Statement
 from runtime.reference import run
 
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+#: Functions that no two libraries round alike, with slopes that are bounded …
+FUNCTIONS = frozenset("exp tanh sigmoid sin cos erf log atan asinh atan2 rsqrt".split())
+#: … on arguments like these: exp(min(x, 2)), log(abs(x) + 1), rsqrt(abs(x) + 1).
+_DOMAINS = {
+    "exp": lambda x: isinstance(x, Op) and x.fn == "min" and x.args[1] == Const(2),
+    "log": lambda x: _above_one(x),
+    "rsqrt": lambda x: _above_one(x),
+}
+
+
+def _above_one(x: Expr) -> bool:
+    return (
+        isinstance(x, Op)
+        and x.fn == "add"
+        and isinstance(x.args[0], Op)
+        and x.args[0].fn == "abs"
+        and x.args[1] == Const(1)
+    )
+
+
+def has_functions(program: Program) -> bool:
+    """Whether the program calls one of them; then no result is exact."""
+    return any(
+        isinstance(e, Op) and e.fn in FUNCTIONS and e.fn != "rsqrt"
+        for s in program.statements
+        for e in walk(s.value)
+    )
+
+
 _MOST = {"float16": 3e4, "bfloat16": 1e38, "float32": 1e38, "float64": 1e307}
 
 
@@ -41,6 +70,8 @@ def _smooth(e: Expr, program: Program) -> bool:
             if any(isinstance(x, Read) for x in walk(e.args[0])):
                 return False
             return all(_smooth(a, program) for a in e.args[1:])
+        if e.fn in FUNCTIONS:
+            return e.fn not in _DOMAINS or _DOMAINS[e.fn](e.args[0])
         if e.fn not in ("add", "sub", "mul", "neg", "abs", "min", "max"):
             return all(isinstance(x, (Const, Op)) for x in walk(e)) and e.fn in ("div", "floordiv")
         return all(_smooth(a, program) for a in e.args)
@@ -61,6 +92,8 @@ def magnitude(e: Expr) -> Expr:
             return Op("max", (magnitude(e.args[0]), magnitude(e.args[1])))
         if e.fn in ("neg", "abs"):
             return magnitude(e.args[0])
+        if e.fn in FUNCTIONS:  # slopes are at most 8 where they are used
+            return Op("add", (Op("mul", (magnitude(e.args[0]), Const(8.0))), Const(8.0)))
         return Cast(FLOAT64, Op("abs", (e,)))
     if isinstance(e, Cast):
         return magnitude(e.arg)

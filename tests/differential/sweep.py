@@ -28,6 +28,7 @@ from tests.differential.harness import (
     minimise,
     run_batch,
 )
+from tests.differential.magnitude import has_functions
 
 BATCH = 50
 #: Compilations that take longer are reported, in seconds.
@@ -35,8 +36,13 @@ SLOW = 5.0
 
 
 def profile_of(seed: int) -> Profile:
-    """Two programs in five are such that an error bound applies in default mode."""
-    return Profile(smooth=seed % 5 < 2)
+    """Two programs in five are such that an error bound applies in default mode.
+
+    Register tiles take a while to compile, so only one in twenty is made of contractions.
+    """
+    smooth = seed % 5 < 2
+    functions = seed % 10 == 1
+    return Profile(smooth, functions, contractions=seed % 20 in (1, 12) and seed % 40 < 32)
 
 
 def program_case(seed: int, tally: Tally, text: str | None = None) -> Case | None:
@@ -47,13 +53,15 @@ def program_case(seed: int, tally: Tally, text: str | None = None) -> Case | Non
         return None
     variants: list[Variant] = []
     for exact in (True, False):
-        make = make_variant if exact else default_variant
+        make = make_variant if exact and not has_functions(program) else default_variant
         written = Schedule.of(program, exact)
         if exact:
             variants.append(make(written, "written", seed))
         scheduled = auto_schedule(written)
         if scheduled.steps:
             variants.append(make(scheduled, "auto", seed))
+            for primitive in sorted({step.primitive for step in scheduled.steps}):
+                tally.counts[f"automatic schedules that {primitive}"] += 1
         elif not exact:
             variants.append(make(written, "written", seed))
     return _case(seed, text, program, variants, tally, 5)
@@ -211,7 +219,7 @@ def schedule_case(
             tally.failures.append(Failure(
                 seed, text, str(trail.schedule), start.exact, {}, 0, problem, "replay",
             ))  # fmt: skip
-        make = make_variant if start.exact else default_variant
+        make = make_variant if start.exact and not has_functions(program) else default_variant
         try:
             variants.append(make(trail.schedule, f"s{n}", seed))
         except ScheduleError:
