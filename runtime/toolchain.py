@@ -215,16 +215,9 @@ def _builds(command: tuple[str, ...], flags: Sequence[str]) -> str | None:
     try:
         with tempfile.TemporaryDirectory(prefix="farkas-") as folder:
             Path(folder, "probe.c").write_text(_PROBE)
-            line = (
-                *command,
-                *flags,
-                "-Wno-unknown-pragmas",
-                "-shared",
-                "probe.c",
-                "-o",
-                "probe.so",
-            )
-            done = _run((*line, "-lm"), folder, 60)
+            names = ("probe.c", "-o", "probe.so", "-lm")
+            line = (*command, *flags, "-Wno-unknown-pragmas", "-shared", *names)
+            done = _run(line, folder, 60)
             return None if done.code == 0 else first_lines(done.errors)
     except OSError as error:
         raise ToolchainError(
