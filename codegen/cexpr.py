@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from codegen.prelude import C_TYPES, suffix
-from poly.dtypes import BOOL, DType
+from poly.dtypes import BOOL, FLOAT64, DType
 from poly.errors import ProgramError
 from poly.expr import (
     OPS,
@@ -105,7 +105,10 @@ class ValueText:
         dtype = self.dtypes[target.tensor]
         place = self.names.place(target)
         if op == "=":
-            return f"{place} = {stored(self.text(value, dtype), dtype)};"
+            # A double becomes a float16 in one rounding; a bfloat16 goes by way of float.
+            direct = dtype.name == "float16" and dtype_where(value, self.dtypes, dtype) == FLOAT64
+            text = self.text(value, FLOAT64 if direct else dtype)
+            return f"{place} = {stored(text, dtype)};"
         fn = {"+=": "add", "*=": "mul", "max=": "max", "min=": "min"}[op]
         narrow = dtype.bits < 32 or dtype.kind == "b"
         if op in ("+=", "*=") and not narrow:
