@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from codegen.emit import generate
 from frontends.language import parse_program
 from poly.schedule import Schedule
+from runtime.cache import Cache
+from runtime.kernel import load_kernel
 from runtime.toolchain import Toolchain
 from tests.differential.harness import (
     Case,
@@ -119,3 +122,11 @@ def test_found(what: str, text: str, script: str, toolchain: Toolchain) -> None:
     tally = Tally()
     run_batch([Case(0, text, program, tuple(variants), runs)], toolchain, tally, "-O2")
     assert not tally.failures, "\n\n".join(map(str, tally.failures))
+
+
+def test_a_double_becomes_a_half_in_one_rounding(toolchain: Toolchain, cache: Cache) -> None:
+    program = parse_program("def f(float64 X[N]) -> (float16 Y[N]) { Y[i] = X[i] }", {})
+    kernel = load_kernel(generate(Schedule.of(program, True)), toolchain, cache)
+    # Just above the middle of two halves: rounded to float first, it would be the middle.
+    x = np.array([1 + 2**-11 + 2**-30, 1 + 2**-11 - 2**-30, 1 + 2**-11])
+    assert kernel(x).tolist() == [1 + 2**-10, 1, 1]  # type: ignore[union-attr]
