@@ -304,11 +304,12 @@ def _flatten(e: Expr) -> Expr:
 
 
 def _simple(node: LoopNode) -> bool:
-    """Whether a loop body is one that OpenMP's simd loops take: stores and conditions only."""
+    """Whether a loop body may be printed as one of OpenMP's simd loops: stores only.
+
+    Conditions would be allowed, but gcc 12 puts masked stores of AVX-512 at wrong addresses.
+    """
     if isinstance(node, Block):
         return all(_simple(c) for c in node.children)
-    if isinstance(node, If):
-        return _simple(node.then) and (node.other is None or _simple(node.other))
     return isinstance(node, Store)
 
 
