@@ -6,152 +6,27 @@ either a seeded generator (fast, for the large sweeps) or hypothesis' (which can
 
 from __future__ import annotations
 
-import random
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from hypothesis import strategies as st
 
-T = TypeVar("T")
-
-FLOATS = ("float32", "float32", "float32", "float64", "float64", "float16", "bfloat16")
-INTEGERS = (
-    "int32", "int32", "int64", "int8", "int16", "uint8", "uint16", "uint32", "uint64",
-)  # fmt: skip
-INDICES = "ijklmnpqrstuvw"
-BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64,
-        "uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64}  # fmt: skip
-
-
-class Choices(Protocol):
-    """Where decisions come from."""
-
-    def integer(self, low: int, high: int) -> int:
-        """A number from low to high, both included."""
-
-    def pick(self, values: Sequence[T]) -> T:
-        """One of some values."""
-
-    def chance(self, percent: int) -> bool:
-        """True in so many of a hundred cases."""
-
-
-class Seeded:
-    """Decisions from a seeded generator."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
-    def integer(self, low: int, high: int) -> int:
-        return self._random.randint(low, high)
-
-    def pick(self, values: Sequence[T]) -> T:
-        return self._random.choice(values)
-
-    def chance(self, percent: int) -> bool:
-        return self._random.random() * 100 < percent
-
-
-class Drawn:
-    """Decisions from hypothesis; the first value of a choice is the simplest."""
-
-    def __init__(self, draw: Any) -> None:
-        self._draw = draw
-
-    def integer(self, low: int, high: int) -> int:
-        return int(self._draw(st.integers(low, high)))
-
-    def pick(self, values: Sequence[T]) -> T:
-        return values[self.integer(0, len(values) - 1)]
-
-    def chance(self, percent: int) -> bool:
-        return self.integer(0, 99) >= 100 - percent
-
-
-@dataclass(frozen=True)
-class Extent:
-    """``factor * size + offset``, or a number if `size` is empty."""
-
-    size: str
-    factor: int = 1
-    offset: int = 0
-
-    def plus(self, other: Extent) -> Extent | None:
-        if self.size and other.size and self.size != other.size:
-            return None
-        factor = (self.factor if self.size else 0) + (other.factor if other.size else 0)
-        return Extent(self.size or other.size, factor, self.offset + other.offset)
-
-    def times(self, n: int) -> Extent:
-        return Extent(self.size, n * self.factor, n * self.offset)
-
-    def __str__(self) -> str:
-        if not self.size:
-            return str(self.offset)
-        text = self.size if self.factor == 1 else f"{self.factor}*{self.size}"
-        if self.offset:
-            text += f" {'+' if self.offset > 0 else '-'} {abs(self.offset)}"
-        return text
-
-
-def number(n: int) -> Extent:
-    return Extent("", 0, n)
-
-
-@dataclass(frozen=True)
-class Loop:
-    """An index with its range ``0:extent``."""
-
-    name: str
-    extent: Extent
-
-
-@dataclass
-class Array:
-    """A tensor that may be read: `extents` are its shape."""
-
-    name: str
-    dtype: str
-    extents: tuple[Extent, ...]
-    role: str  # input, temp, output, updated
-
-    def declaration(self) -> str:
-        return f"{self.dtype} {self.name}[{','.join(map(str, self.extents))}]"
-
-
-@dataclass
-class Statement:
-    """One statement as text, with its ranges apart."""
-
-    target: str
-    op: str
-    value: str
-    ranges: tuple[Loop, ...]
-    guards: tuple[str, ...] = ()
-    lows: dict[str, int] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        parts = [f"{x.name} in {self.lows.get(x.name, 0)}:{x.extent}" for x in self.ranges]
-        parts += self.guards
-        return f"{self.target} {self.op} {self.value}" + (
-            f" where {', '.join(parts)}" if parts else ""
-        )
-
-
-@dataclass(frozen=True)
-class Profile:
-    """What kind of programs to make.
-
-    smooth : only operators whose error can be bounded by magnitudes (sums, products, extrema)
-    functions : functions such as exp, which no two libraries round alike; only if smooth
-    contractions : sums of products with reuse, which get register tiles
-    """
-
-    smooth: bool = False
-    functions: bool = False
-    contractions: bool = False
+from tests.differential.parts import (
+    FLOATS,
+    INDICES,
+    INTEGERS,
+    Array,
+    Choices,
+    Drawn,
+    Extent,
+    Loop,
+    Profile,
+    Seeded,
+    Statement,
+    number,
+    renamed,
+    sum_of,
+    words_of,
+)
 
 
 class ProgramMaker:
@@ -239,7 +114,7 @@ class ProgramMaker:
             if kind == "padded":
                 guards = (f"0 <= i + r - 1 < {i.extent}",)
             else:
-                shape[at] = _sum(i.extent.times(2), r.extent)
+                shape[at] = sum_of(i.extent.times(2), r.extent)
             right.append(r)
         elif kind == "triangle":
             guards = (self.c.pick(("k <= i", "k >= j", "k < 7", "i + k < 9")),)
@@ -385,7 +260,7 @@ class ProgramMaker:
     ) -> None:
         value = self._value(target.dtype, loops, self.c.integer(0, 3))
         for x in loops:  # every index that is not on the left has to appear on the right
-            if x.name not in _words(place) and x.name not in _words(value):
+            if x.name not in words_of(place) and x.name not in words_of(value):
                 value = self._with_index(target.dtype, value, x, loops)
         shown = loops
         if not guards and self.c.chance(25):
@@ -396,11 +271,11 @@ class ProgramMaker:
             x, by = self.c.pick(shown), self.c.integer(1, 3)
             sign = self.c.pick(("+", "-"))
             moved = f"({x.name} {sign} {by})"
-            place, value, *rest = (_renamed(t, x.name, moved) for t in (place, value, *guards))
+            place, value, *rest = (renamed(t, x.name, moved) for t in (place, value, *guards))
             guards = tuple(rest)
             shift = number(-by if sign == "+" else by)
             lows[x.name] = shift.offset
-            shown = tuple(Loop(y.name, _sum(y.extent, shift)) if y is x else y for y in shown)
+            shown = tuple(Loop(y.name, sum_of(y.extent, shift)) if y is x else y for y in shown)
         self.statements.append(Statement(place, op, value, shown, guards, lows))
 
     def _with_index(self, dtype: str, value: str, x: Loop, loops: tuple[Loop, ...]) -> str:
@@ -649,7 +524,7 @@ class ProgramMaker:
             places = [self._place_in(e, loops) for e in array.extents]
             if all(p is not None for p in places):
                 text = f"{array.name}[{', '.join(str(p) for p in places)}]"
-                if must is None or must.name in _words(text):
+                if must is None or must.name in words_of(text):
                     return text
         most = min(5, len(loops) + 1)
         rank = max(self.c.integer(0, most), 1 if must else 0)
@@ -679,16 +554,16 @@ class ProgramMaker:
         twice = e.times(2).plus(y.extent)
         options: list[tuple[str, Extent]] = [
             (f"{e} - 1 - {n}", e), (f"{n}//2", e), (f"{n} % 3", number(3)),
-            (f"{n} + 2", _sum(e, number(2))), (f"2*{n}", e.times(2)),
-            (f"3*{n} + 1", _sum(e.times(3), number(1))), (f"max({n} - 1, 0)", e),
-            (f"min({n} + 1, {e} - 1)", e), (f"{n}//3 + {n} % 3", _sum(e, number(3))),
+            (f"{n} + 2", sum_of(e, number(2))), (f"2*{n}", e.times(2)),
+            (f"3*{n} + 1", sum_of(e.times(3), number(1))), (f"max({n} - 1, 0)", e),
+            (f"min({n} + 1, {e} - 1)", e), (f"{n}//3 + {n} % 3", sum_of(e, number(3))),
             ("0", number(2)), ("2", number(3)), (f"({n} + 1) % 4", number(4)),
         ]  # fmt: skip
         if both is not None:
             options += [(f"{n} + {y.name}", both), (f"{n} + {y.name}", both),
                         (f"({n} + {y.name})//2", both)]  # fmt: skip
             if y != x:
-                options.append((f"{n} - {y.name} + {y.extent}", _sum(both, number(1))))
+                options.append((f"{n} - {y.name} + {y.extent}", sum_of(both, number(1))))
         if twice is not None:
             options += [(f"2*{n} + {y.name}", twice)] * 2
         if self.c.chance(12):
@@ -717,20 +592,6 @@ class ProgramMaker:
         if not e.size and e.offset > 0:
             options.append(str(self.c.integer(0, e.offset - 1)))
         return self.c.pick(options) if options else None
-
-
-def _sum(a: Extent, b: Extent) -> Extent:
-    result = a.plus(b)
-    assert result is not None
-    return result
-
-
-def _renamed(text: str, name: str, other: str) -> str:
-    return re.sub(rf"\b{name}\b", other, text)
-
-
-def _words(text: str) -> set[str]:
-    return set("".join(ch if ch.isalnum() or ch == "_" else " " for ch in text).split())
 
 
 def random_text(seed: int, profile: Profile | None = None) -> str:

@@ -498,7 +498,9 @@ def holds(failure: Failure, toolchain: Toolchain) -> bool:
         runs = [(s, failure.data_seed) for s in choose_sizes(program, rng, 3)]
     case = Case(failure.seed, failure.text, program, (variant,), tuple(runs))
     tally = Tally()
-    run_batch([case], toolchain, tally)
+    for level in ("-O1", "-O2"):
+        if not tally.failures:
+            run_batch([case], toolchain, tally, level)
     return bool(tally.failures)
 
 

@@ -16,7 +16,7 @@ from poly.schedule import Schedule
 from poly.strategy import auto_schedule
 from poly.transforms import Step
 from runtime.toolchain import Toolchain
-from tests.differential.generate import Choices, Profile, Seeded, random_text
+from tests.differential.generate import random_text
 from tests.differential.harness import (
     Case,
     Failure,
@@ -29,6 +29,7 @@ from tests.differential.harness import (
     run_batch,
 )
 from tests.differential.magnitude import has_functions
+from tests.differential.parts import Choices, Profile, Seeded
 
 BATCH = 50
 #: Compilations that take longer are reported, in seconds.
