@@ -25,6 +25,7 @@ from tests.differential.parts import (
     number,
     renamed,
     sum_of,
+    weak_literal,
     words_of,
 )
 
@@ -128,7 +129,7 @@ class ProgramMaker:
         w = self._new("input", dtype, tuple(x.extent for x in right))
         value = f"{a.name}[{', '.join(texts)}] * {w.name}[{', '.join(x.name for x in right)}]"
         if self.c.chance(15):
-            value = f"{value} * {self._weak(dtype)}"
+            value = f"{value} * {weak_literal(self.c, self.profile, dtype)}"
         role = "updated" if self.c.chance(15) else role
         op = "+=" if role == "updated" else "+=!"
         order = free[::-1] if self.c.chance(10) else free
@@ -364,7 +365,7 @@ class ProgramMaker:
             if dtype == "bool":
                 return self._bool(loops, depth)
             if self.c.chance(8):
-                return self._weak(dtype)
+                return weak_literal(self.c, self.profile, dtype)
             kind = dtype
             if self.c.chance(12) and self.family == "mixed":
                 kind = self.c.pick((*FLOATS, *INTEGERS))
@@ -401,7 +402,7 @@ class ProgramMaker:
     def _operand(self, dtype: str, loops: tuple[Loop, ...], depth: int) -> str:
         """A value to meet one of `dtype`: of that type, a weak literal, or a narrower type."""
         if self.c.chance(30):
-            return self._weak(dtype)
+            return weak_literal(self.c, self.profile, dtype)
         if dtype == "float64" and self.c.chance(15):
             return self._number("float32", loops, depth)
         if dtype == "int64" and self.c.chance(15):
@@ -486,28 +487,6 @@ class ProgramMaker:
                 return f"{dtype}({self._clamped(read, dtype)})"
             return f"{dtype}({read})"
         return self._read(dtype, loops)
-
-    def _weak(self, dtype: str) -> str:
-        """An expression of weak literals."""
-        whole = self.c.pick(("0", "1", "2", "3", "5", "7", "-1", "-3", "(2 + 3)", "(7 / 2)",
-                             "(-7 // 2)", "0x1f", "100", "(-(3))", "max(2, 5)"))  # fmt: skip
-        if dtype not in FLOATS:
-            if dtype == "int64" and self.c.chance(20):
-                return self.c.pick(
-                    ("(0x10000000000 * 3)", "9007199254740993", "-4611686018427387904")
-                )
-            if self.c.chance(10):
-                return self.c.pick(("300", "-129", "70000", "4294967295"))
-            return whole
-        if self.profile.smooth:
-            return self.c.pick((whole, "0.5", "0.1", "-0.1", "(1 / 4)", "1.5"))
-        special = ["inf", "-inf", "nan", "-0.0", "1e-40", "1e39", "65504.0", "3.0e38"]
-        if not self.profile.functions and self.c.chance(8):
-            return self.c.pick(special)
-        return self.c.pick((
-            whole, "0.1", "-0.1", "0.5", "(1 / 3)", "1e-3", "(0.1 + 0.2)", "(1 / 3.0)",
-            "2.5", "sqrt(2)", "-(1.0e-5)", "(7 % 4.5)", "16777217", "123456.789",
-        ))  # fmt: skip
 
     def _typed(self, dtype: str) -> str:
         if dtype in FLOATS:

@@ -162,3 +162,24 @@ def renamed(text: str, name: str, other: str) -> str:
 
 def words_of(text: str) -> set[str]:
     return set("".join(ch if ch.isalnum() or ch == "_" else " " for ch in text).split())
+
+
+def weak_literal(c: Choices, profile: Profile, dtype: str) -> str:
+    """An expression of weak literals."""
+    whole = c.pick(("0", "1", "2", "3", "5", "7", "-1", "-3", "(2 + 3)", "(7 / 2)",
+                         "(-7 // 2)", "0x1f", "100", "(-(3))", "max(2, 5)"))  # fmt: skip
+    if dtype not in FLOATS:
+        if dtype == "int64" and c.chance(20):
+            return c.pick(("(0x10000000000 * 3)", "9007199254740993", "-4611686018427387904"))
+        if c.chance(10):
+            return c.pick(("300", "-129", "70000", "4294967295"))
+        return whole
+    if profile.smooth:
+        return c.pick((whole, "0.5", "0.1", "-0.1", "(1 / 4)", "1.5"))
+    special = ["inf", "-inf", "nan", "-0.0", "1e-40", "1e39", "65504.0", "3.0e38"]
+    if not profile.functions and c.chance(8):
+        return c.pick(special)
+    return c.pick((
+        whole, "0.1", "-0.1", "0.5", "(1 / 3)", "1e-3", "(0.1 + 0.2)", "(1 / 3.0)",
+        "2.5", "sqrt(2)", "-(1.0e-5)", "(7 % 4.5)", "16777217", "123456.789",
+    ))  # fmt: skip
