@@ -82,6 +82,8 @@ class _Converter:
             return self._for(ast, env, at)
         if kind == types.if_:
             cond = self.expr(ast.if_get_cond(), env)
+            if isinstance(cond, Const) and cond.value:
+                return self.node(ast.if_get_then_node(), env, at)
             then = self.node(ast.if_get_then_node(), env, at)
             other = self.node(ast.if_get_else_node(), env, at) if ast.if_has_else_node() else None
             return If(cond, then, other)
@@ -216,7 +218,12 @@ def _operation(kind: isl.ast_expr_op_type, args: list[Expr]) -> Expr:
         fn = "and" if kind in (ops.and_, ops.and_then) else "or"
         result = args[0]
         for arg in args[1:]:
-            result = Op(fn, (result, arg))
+            # isl writes conditions such as `i == 0 || 1`.
+            if Const(1) in (result, arg):
+                other = arg if result == Const(1) else result
+                result = Const(1) if fn == "or" else other
+            else:
+                result = Op(fn, (result, arg))
         return result
     simple = {
         ops.div: "div",

@@ -2,7 +2,8 @@
 
 `to_isl` spells a tree in isl's YAML form.  What isl's trees cannot say (names and marks of loops)
 travels in ``mark`` nodes whose ids index `IslTree.bands`; copies of promoted tensors become
-extension nodes with statements of their own, listed in `IslTree.copies`.
+statements of their own, listed in `IslTree.copies`.  They are no extension nodes: where full tiles
+are isolated, isl runs extensions in the bounding box of what is left, not only in what is left.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ def to_isl(tree: Node, scop: Scop) -> IslTree:
     result = IslTree()
     body = _node(tree, scop, [], tuple(s.name for s in scop.statements), result)
     domain = scop.domain.intersect_params(scop.context)
+    for c in result.copies.values():
+        domain = domain.union(isl.UnionSet.from_set(isl.Map(c.extension).range()))
     text = f'{{ domain: "{domain}"'
     if body:
         text += f", child: {body}"
@@ -70,9 +73,10 @@ def _node(
     if isinstance(node, Sequence):
         children = []
         for f in node.children:
+            before = set(out.copies)
             child = _node(f.child, scop, outer, f.statements, out)
             body = f", child: {child}" if child else ""
-            children.append(f'{{ filter: "{_filter(scop, f)}"{body} }}')
+            children.append(f'{{ filter: "{_filter(scop, f, _since(before, out))}"{body} }}')
         return f"{{ sequence: [ {', '.join(children)} ] }}"
     if isinstance(node, Promote):
         return _promote(node, scop, outer, statements, out)
@@ -80,10 +84,10 @@ def _node(
     # isl separates full tiles a band at a time, so a band ends behind an isolated member.
     cut = next((n + 1 for n, m in enumerate(node.members) if m.isolate), len(node.members))
     here, below = node.members[:cut], band(node.members[cut:], node.child)
-    number = len(out.bands)
+    number, before = len(out.bands), set(out.copies)
     out.bands.append(IslBand(len(outer), here))
     child = _node(below, scop, [*outer, *here], statements, out)
-    functions = joint([m.schedule for m in here])
+    functions = _with_copies(here, len(outer), _since(before, out), scop)
     # One loop a member: isl may otherwise split a loop by statement, and with it what is below.
     atomic = "; ".join(f"atomic[{k}]" for k in range(len(here)))
     if here[-1].isolate:
@@ -97,12 +101,31 @@ def _node(
     return f'{{ mark: "band:{number}", child: {text} }}'
 
 
-def _filter(scop: Scop, f: Filter) -> str:
+def _since(before: set[str], out: IslTree) -> list[Copy]:
+    """The copies that were added after `before`."""
+    return [c for name, c in out.copies.items() if name not in before]
+
+
+def _with_copies(
+    members: tuple[Member, ...], depth: int, copies: list[Copy], scop: Scop
+) -> isl.MultiUnionPwAff:
+    """The members' functions, of the copies below too: each runs in the iteration that it names."""
+    functions = []
+    for k, m in enumerate(members, depth):
+        f = m.schedule
+        for c in copies:
+            text = f"{parameters(scop.program)} {{ {c.tuple_text} -> [(x{k})] }}"
+            f = f.union_add(isl.UnionPwAff(text))
+        functions.append(f)
+    return joint(functions)
+
+
+def _filter(scop: Scop, f: Filter, copies: list[Copy]) -> str:
     names = [
         f"{s.name}[{', '.join(f'd{n}' for n in range(len(s.loops)))}]"
         for s in (scop.statement(name) for name in f.statements)
     ]
-    return "{ " + "; ".join(names) + " }"
+    return "{ " + "; ".join([*names, *(c.tuple_text for c in copies)]) + " }"
 
 
 def _promote(
@@ -111,14 +134,14 @@ def _promote(
     number = len(out.promotes)
     plan = plan_promotion(node, scop, outer, statements)
     out.promotes.append((node, plan, len(outer)))
+    before = set(out.copies)
     inner = _node(node.child, scop, outer, statements, out)
+    nested = _since(before, out)
     child = f", child: {inner}" if inner else ""
     children: list[str] = []
-    extensions: list[str] = []
 
     def copy(c: Copy) -> None:
         out.copies[c.name] = c
-        extensions.append(str(c.extension))
         if not c.members:  # one element
             children.append(f'{{ filter: "{{ {c.tuple_text} }}" }}')
             return
@@ -132,17 +155,14 @@ def _promote(
 
     if plan.copy_in is not None:
         copy(plan.copy_in)
-    own = "; ".join(_filter(scop, Filter((s,), leaf())).strip("{ }") for s in statements)
-    children.append(f'{{ filter: "{{ {own} }}"{child} }}')
+    own = _filter(scop, Filter(statements, leaf()), nested)
+    children.append(f'{{ filter: "{own}"{child} }}')
     if plan.copy_out is not None:
         copy(plan.copy_out)
-    if not extensions:
+    if len(children) == 1:
         return f'{{ mark: "promote:{number}"{child} }}' if inner else ""
-    union = isl.UnionMap(extensions[0])
-    for e in extensions[1:]:
-        union = union.union(isl.UnionMap(e))
     body = f"{{ sequence: [ {', '.join(children)} ] }}"
-    return f'{{ mark: "promote:{number}", child: {{ extension: "{union}", child: {body} }} }}'
+    return f'{{ mark: "promote:{number}", child: {body} }}'
 
 
 def _full_tiles(
