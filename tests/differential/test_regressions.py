@@ -97,6 +97,21 @@ FOUND: list[tuple[str, str, str]] = [
         "split S0: i by 4\npromote S0: i_o as U, register",
     ),
     (
+        "tiles that did not run were written back, beside isolated ones",
+        """def f(float64 A[17]) -> (float64 Y[N,33]) {
+            Y[i,j] +=! A[k] where i in 0:N
+        }""",
+        """fuse S0_init, S0: i, j
+            split S0: j by 16
+            split S0: i by 2
+            reorder S0: j_o, i_o, i_i, j_i
+            distribute S0: i_i
+            promote S0: i_o as Y, register
+            vectorize S0_init: j_i by 8
+            unroll S0_init: i_i
+            isolate S0: i_o""",
+    ),
+    (
         "isl left out a statement without instances",
         """def f(float32 A[N,N]) -> (Y) {
             Y[i] max=! A[i,j] where i in 0:N, j in 0:N, i < j
