@@ -13,6 +13,7 @@ import islpy as isl
 
 from codegen.linear import depends_on
 from codegen.loopir import (
+    Block,
     Buffer,
     For,
     If,
@@ -28,11 +29,12 @@ from poly.expr import Const, Expr, Index, Op, Size, add, maximum, minimum, mul, 
 from poly.isl_tree import IslBand, IslTree, to_isl
 from poly.legality import budget
 from poly.program import Program
-from poly.promotion import Copy
+from poly.promotion import Copy, Fence
 from poly.schedule import Schedule
 from poly.tree import Member
 
 _MAX_DEPTH = 64
+_NOTHING = Block(())
 #: Bound on isl's operations for generating the loops of one kernel.
 AST_BUDGET = 400_000_000
 
@@ -64,7 +66,8 @@ def build_loops(schedule: Schedule) -> LoopProgram:
         build = build.set_iterators(names)
         ast = build.node_from_schedule(tree.schedule)
         body = _Converter(tree, scop.program).node(ast, {}, None)
-    return LoopProgram(schedule, body, tree.copies)
+    copies = {name: c for name, c in tree.copies.items() if isinstance(c, Copy)}
+    return LoopProgram(schedule, body, copies)
 
 
 class _Converter:
@@ -86,6 +89,8 @@ class _Converter:
                 return self.node(ast.if_get_then_node(), env, at)
             then = self.node(ast.if_get_then_node(), env, at)
             other = self.node(ast.if_get_else_node(), env, at) if ast.if_has_else_node() else None
+            if then == _NOTHING:
+                return _NOTHING if other is None else If(Op("not", (cond,)), other)
             return If(cond, then, other)
         if kind == types.block:
             children = ast.block_get_children()
@@ -118,7 +123,10 @@ class _Converter:
         if kind == types.user:
             call = ast.user_get_expr()
             args = [self.expr(call.get_op_arg(k), env) for k in range(1, call.get_op_n_arg())]
-            return Instance(call.get_op_arg(0).get_id().get_name(), tuple(args))
+            name = call.get_op_arg(0).get_id().get_name()
+            if isinstance(self.tree.copies.get(name), Fence):
+                return _NOTHING
+            return Instance(name, tuple(args))
         raise LoopError(f"an isl AST node of type {kind} is not understood")
 
     def _for(self, ast: isl.AstNode, env: dict[str, Expr], at: IslBand | None) -> LoopNode:
@@ -133,6 +141,8 @@ class _Converter:
         step = ast.for_get_inc().get_val().to_python()
         upper = self._upper(cond, iterator, inner)
         body = self.node(ast.for_get_body(), inner, at)
+        if body == _NOTHING:
+            return _NOTHING
         mark = member.mark if member else "seq"
         return For(var, lower, upper, step, body, mark, member.name if member else "")
 
@@ -169,7 +179,7 @@ def join_buffers(children: list[LoopNode]) -> list[LoopNode]:
     """
     keys = [_open_buffers(c) for c in children]
     for first, found in enumerate(keys):
-        for key in sorted(found, key=str):
+        for key in found:
             # Up to the next iteration's buffer of the same name.
             stop = first + 1
             while stop < len(keys) and all(k == key for k in keys[stop] if k[0] == key[0]):
@@ -187,12 +197,13 @@ def join_buffers(children: list[LoopNode]) -> list[LoopNode]:
     return children
 
 
-def _open_buffers(node: LoopNode) -> set[tuple[str, tuple[Expr, ...]]]:
-    """Keys of the buffers below whose iteration is not told apart by a loop below."""
-    found = {k for c in children_of(node) for k in _open_buffers(c)}
+def _open_buffers(node: LoopNode) -> list[tuple[str, tuple[Expr, ...]]]:
+    """Keys of the buffers below whose iteration is not told apart by a loop below, outer first."""
+    own = [node.key] if isinstance(node, Buffer) else []
+    found = dict.fromkeys([*own, *(k for c in children_of(node) for k in _open_buffers(c))])
     if isinstance(node, For):
-        return {k for k in found if not any(depends_on(e, node.var) for e in k[1])}
-    return found | {node.key} if isinstance(node, Buffer) else found
+        return [k for k in found if not any(depends_on(e, node.var) for e in k[1])]
+    return list(found)
 
 
 def _without(node: LoopNode, key: object) -> LoopNode:

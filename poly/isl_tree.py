@@ -14,7 +14,7 @@ import islpy as isl
 
 from poly.affine import parameters
 from poly.errors import ScheduleError
-from poly.promotion import Copy, PromotionPlan, plan_promotion
+from poly.promotion import Copy, Fence, PromotionPlan, fences, plan_promotion
 from poly.scop import Scop
 from poly.tree import (
     Band,
@@ -47,7 +47,7 @@ class IslTree:
     schedule: isl.Schedule | None = None
     bands: list[IslBand] = field(default_factory=list)
     promotes: list[tuple[Promote, PromotionPlan, int]] = field(default_factory=list)
-    copies: dict[str, Copy] = field(default_factory=dict)
+    copies: dict[str, Copy | Fence] = field(default_factory=dict)
 
 
 def to_isl(tree: Node, scop: Scop) -> IslTree:
@@ -101,13 +101,13 @@ def _node(
     return f'{{ mark: "band:{number}", child: {text} }}'
 
 
-def _since(before: set[str], out: IslTree) -> list[Copy]:
+def _since(before: set[str], out: IslTree) -> list[Copy | Fence]:
     """The copies that were added after `before`."""
     return [c for name, c in out.copies.items() if name not in before]
 
 
 def _with_copies(
-    members: tuple[Member, ...], depth: int, copies: list[Copy], scop: Scop
+    members: tuple[Member, ...], depth: int, copies: list[Copy | Fence], scop: Scop
 ) -> isl.MultiUnionPwAff:
     """The members' functions, of the copies below too: each runs in the iteration that it names."""
     functions = []
@@ -120,7 +120,7 @@ def _with_copies(
     return joint(functions)
 
 
-def _filter(scop: Scop, f: Filter, copies: list[Copy]) -> str:
+def _filter(scop: Scop, f: Filter, copies: list[Copy | Fence]) -> str:
     names = [
         f"{s.name}[{', '.join(f'd{n}' for n in range(len(s.loops)))}]"
         for s in (scop.statement(name) for name in f.statements)
@@ -140,9 +140,9 @@ def _promote(
     child = f", child: {inner}" if inner else ""
     children: list[str] = []
 
-    def copy(c: Copy) -> None:
+    def copy(c: Copy | Fence) -> None:
         out.copies[c.name] = c
-        if not c.members:  # one element
+        if not c.members:  # one instance
             children.append(f'{{ filter: "{{ {c.tuple_text} }}" }}')
             return
         at = len(out.bands)
@@ -153,12 +153,15 @@ def _promote(
         text = f'{{ mark: "band:{at}", child: {{ schedule: "{functions}", {options} }} }}'
         children.append(f'{{ filter: "{{ {c.tuple_text} }}", child: {text} }}')
 
-    if plan.copy_in is not None:
-        copy(plan.copy_in)
+    around = fences(node, scop, outer, statements, plan)
+    for c in (*around[:1], plan.copy_in):
+        if c is not None:
+            copy(c)
     own = _filter(scop, Filter(statements, leaf()), nested)
     children.append(f'{{ filter: "{own}"{child} }}')
-    if plan.copy_out is not None:
-        copy(plan.copy_out)
+    for c in (plan.copy_out, *around[1:]):
+        if c is not None:
+            copy(c)
     if len(children) == 1:
         return f'{{ mark: "promote:{number}"{child} }}' if inner else ""
     body = f"{{ sequence: [ {', '.join(children)} ] }}"

@@ -9,7 +9,12 @@ tensor T:
 
 The buffer has the size of the footprint's box, which must be constant; element e lies at
 ``e mod size``, which is injective on any box of that size and needs no origin.
-The copies are extension statements ``in[p, e]`` with loops of their own over e.
+The copies are statements ``in[p, e]`` with loops of their own over e.
+
+isl generates loops apart for statements that do not interleave, as for the initialisation of a
+sum over all iterations of p: it all comes before the rest.  Such a loop would have a buffer of its
+own.  *Fences* prevent that: two statements without effect, one before and one after all others
+in each iteration p, which interleave with whatever is between them.
 """
 
 from __future__ import annotations
@@ -46,6 +51,20 @@ class Copy:
     @property
     def tuple_text(self) -> str:
         return f"{self.name}[{', '.join(f'x{k}' for k in range(self.depth + self.rank))}]"
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A statement without effect that runs once in each iteration of a promotion."""
+
+    name: str
+    depth: int
+    extension: str
+    members: tuple[Member, ...] = ()
+
+    @property
+    def tuple_text(self) -> str:
+        return f"{self.name}[{', '.join(f'x{k}' for k in range(self.depth))}]"
 
 
 @dataclass(frozen=True)
@@ -111,6 +130,38 @@ def plan_promotion(
     )
 
 
+def fences(
+    node: Promote,
+    scop: Scop,
+    outer: list[Member],
+    statements: tuple[str, ...],
+    plan: PromotionPlan,
+) -> tuple[Fence, ...]:
+    """Two fences where users of the buffer run in different sets of iterations, else none."""
+    if not outer:
+        return ()
+    found = [isl.Map(c.extension).domain() for c in (plan.copy_in, plan.copy_out) if c is not None]
+    for s in (scop.statement(name) for name in statements):
+        for access in (*s.reads, s.write):
+            if access.get_tuple_name(isl.dim_type.out) == node.tensor:
+                found.append(_prefix_map(s, outer).intersect_domain(access.domain()).range())
+    found = [f.intersect_params(scop.context) for f in found]
+    if all(f.is_equal(found[0]) for f in found):
+        return ()
+    every = found[0]
+    for f in found[1:]:
+        every = every.union(f)
+    p = ", ".join(f"p{k}" for k in range(len(outer)))
+    params = ", ".join(every.get_var_names(isl.dim_type.param))
+    made = []
+    for side in ("open", "close"):
+        name = f"{node.buffer}_{side}"
+        here = isl.Map(f"[{params}] -> {{ [{p}] -> {name}[{p}] }}")
+        extension = str(here.intersect_domain(every.coalesce()))
+        made.append(Fence(name, len(outer), extension))
+    return tuple(made)
+
+
 def _prefix_map(s: ScopStatement, outer: list[Member]) -> isl.Map:
     """``{ S[x] -> [p] }`` on the domain of S."""
     domain = isl.UnionSet.from_set(s.domain)
@@ -139,8 +190,9 @@ def _prefix_relation(
 
 def _extent(footprint: isl.Map, dim: int, tensor: str) -> int:
     """The constant that bounds the extent of dimension `dim` over all prefixes."""
-    low, high = footprint.dim_min(dim), footprint.dim_max(dim)
-    extent = high.sub(low).max_val()
+    # The largest of ``{ e - e' : p -> e, p -> e' }``.  (As the maximum of dim_max - dim_min, isl
+    # was seen to compute for hours, and its bound on operations did not stop it.)
+    extent = footprint.reverse().apply_range(footprint).deltas().dim_max_val(dim)
     if not extent.is_int():
         raise ScheduleError(
             f"{tensor} cannot be promoted here: its footprint has no constant bound in "

@@ -112,6 +112,35 @@ FOUND: list[tuple[str, str, str]] = [
             isolate S0: i_o""",
     ),
     (
+        "a loop of its own for what comes first: its buffer was never written back",
+        "def f[N](int16 A[N,2]) -> (int16 Y[]) { Y[] min=! A[i, 0] where i in 0:N }",
+        """reschedule
+            promote S0_init: i as Y, register
+            shift S0: i by 1
+            unroll S0: i by 3""",
+    ),
+    (
+        "of two buffers of one tensor, the inner one was made the outer",
+        """def f[N](float32 A[14], float32 U[7], float32 V[7]) -> (U, V) {
+            U[6 - i] += A[6] * A[i % 14] + A[(i + i)//2] where i in 0:7, i + i < 7
+            V[i] += 1 where i in 0:7, 0 <= i + i - 1 < 7
+        }""",
+        """split S0: i by 16
+            promote S0: i_o as A, register
+            fuse S0, S1: i_o
+            promote S0: i_o as A, register""",
+    ),
+    (
+        "compilers warn of a comparison that overflow alone could make false",
+        "def f(float32 A[16]) -> (float32 Y[16]) { Y[i] = select(i + 1 > i, A[i], A[0]) }",
+        "",
+    ),
+    (
+        "compilers warn of literals that overflow",
+        "def f(int64 A[16]) -> (Y) { Y[i] = min(A[i], int64(100) * (-4611686018427387904)) }",
+        "",
+    ),
+    (
         "isl left out a statement without instances",
         """def f(float32 A[N,N]) -> (Y) {
             Y[i] max=! A[i,j] where i in 0:N, j in 0:N, i < j
