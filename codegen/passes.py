@@ -36,6 +36,7 @@ from poly.expr import (
     dtype_of_expr,
     evaluate_int,
     is_weak,
+    operand_dtype,
     reads_of,
     rewrite,
     simplify,
@@ -137,6 +138,12 @@ def _decided(e: Op, dtypes: dict[str, DType]) -> Expr:
         return e
     if e.args[0] == e.args[1]:
         return Const(e.fn in ("le", "ge", "eq"))
+    # No unsigned number is below 0.
+    for zero, below, not_below in ((0, "gt", "le"), (1, "lt", "ge")):
+        arg = e.args[zero]
+        if isinstance(arg, Const) and arg.value == 0 and e.fn in (below, not_below):
+            if operand_dtype(e, dtypes, None).kind == "u":
+                return Const(e.fn == not_below)
     if not all(_is_index_arithmetic(a) for a in e.args):
         return e
     forms = [linear_form(a) for a in e.args]

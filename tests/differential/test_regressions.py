@@ -141,6 +141,14 @@ FOUND: list[tuple[str, str, str]] = [
         "",
     ),
     (
+        "compilers warn of unsigned numbers compared with 0",
+        """def f(uint64 A[16]) -> (bool Y[16], bool Z[16]) {
+            Y[i] = A[i] >= 0 where i in 0:16
+            Z[i] = 0 > A[i] where i in 0:16
+        }""",
+        "",
+    ),
+    (
         "isl left out a statement without instances",
         """def f(float32 A[N,N]) -> (Y) {
             Y[i] max=! A[i,j] where i in 0:N, j in 0:N, i < j
