@@ -66,6 +66,31 @@ def modulo(expr: Expr, size: int, ranges: Ranges) -> Expr:
     return Op("mod", (candidate, Const(size))) if size > 1 else Const(0)
 
 
+def settle(expr: Expr, ranges: Ranges) -> Expr:
+    """A place in linear normal form, its quotients and remainders resolved where ranges allow.
+
+    ``(32 o + i) // 32`` is ``o`` and ``(32 o + i) mod 32`` is ``i`` where 0 <= i < 32.
+    """
+
+    def visit(e: Expr) -> Expr:
+        if not isinstance(e, Op) or e.fn not in ("floordiv", "mod"):
+            return e
+        divisor = e.args[1]
+        if not isinstance(divisor, Const) or type(divisor.value) is not int or divisor.value < 1:
+            return e
+        if e.fn == "mod":
+            return modulo(e.args[0], divisor.value, ranges)
+        form = linear_form(e)  # what divides evenly is taken out
+        for atom, c in form.terms:
+            if isinstance(atom, Op) and atom.fn == "floordiv" and atom.args[1] == divisor:
+                bound = bounds_of(atom.args[0], ranges)
+                if bound is not None and bound[0] // divisor.value == bound[1] // divisor.value:
+                    form = form.without(atom) + c * (bound[0] // divisor.value)
+        return render(form)
+
+    return render(linear_form(rewrite(expr, visit)))
+
+
 def _near(form: Linear, size: int) -> Linear:
     """The form with coefficients reduced, but those below `size` in magnitude left alone."""
     kept = tuple((a, c if abs(c) < size else c % size) for a, c in form.terms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from codegen.build import LoopProgram
-from codegen.linear import Ranges, extreme, modulo
+from codegen.linear import Ranges, extreme, modulo, settle
 from codegen.loopir import Buffer, For, Instance, LoopNode, Store, map_children, reads_in
 from poly.dtypes import INT64
 from poly.expr import (
@@ -21,7 +21,6 @@ from poly.expr import (
     substitute,
     substitute_value,
 )
-from poly.linear import normal
 from poly.program import Program
 
 
@@ -92,7 +91,7 @@ class _Lowering:
             return read
         shape = self.program.tensors[read.tensor].shape
         indices = tuple(
-            _clamped(i, extent) if reads_of(i) else normal(i)
+            _clamped(i, extent) if reads_of(i) else settle(i, ranges)
             for i, extent in zip(read.indices, shape, strict=True)
         )
         return replace(read, indices=indices)

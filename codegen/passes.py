@@ -139,11 +139,11 @@ def _decided(e: Op, dtypes: dict[str, DType]) -> Expr:
     if e.args[0] == e.args[1]:
         return Const(e.fn in ("le", "ge", "eq"))
     # No unsigned number is below 0.
-    for zero, below, not_below in ((0, "gt", "le"), (1, "lt", "ge")):
-        arg = e.args[zero]
-        if isinstance(arg, Const) and arg.value == 0 and e.fn in (below, not_below):
-            if operand_dtype(e, dtypes, None).kind == "u":
-                return Const(e.fn == not_below)
+    unsigned = operand_dtype(e, dtypes, None).kind == "u"
+    for arg, below, not_below in zip(e.args, ("gt", "lt"), ("le", "ge"), strict=True):
+        zero = isinstance(arg, Const) and arg.value == 0
+        if unsigned and zero and e.fn in (below, not_below):
+            return Const(e.fn == not_below)
     if not all(_is_index_arithmetic(a) for a in e.args):
         return e
     forms = [linear_form(a) for a in e.args]
