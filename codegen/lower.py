@@ -114,6 +114,7 @@ def _clamped(index: Expr, extent: Expr) -> Expr:
 def _in_buffer(buffer: Buffer, indices: tuple[Expr, ...], ranges: Ranges) -> Read:
     """Element e of the tensor lies at ``e mod size`` in each dimension of the buffer."""
     places = tuple(
-        modulo(indices[k], size, ranges) for k, size in zip(buffer.order, buffer.shape, strict=True)
+        modulo(settle(indices[k], ranges), size, ranges)
+        for k, size in zip(buffer.order, buffer.shape, strict=True)
     )
     return Read(buffer.name, places)

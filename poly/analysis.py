@@ -133,6 +133,40 @@ def plain_dimension(read: Read, loop: str) -> int | None:
     return None
 
 
+def moving_dimensions(read: Read, loop: str) -> tuple[int, ...]:
+    """The dimensions of `read` whose index moves with `loop`."""
+    return tuple(k for k, i in enumerate(read.indices) if loop in indices_of(i))
+
+
+def block_of(read: Read, loop: str) -> int | None:
+    """The block size of a tensor that is kept in blocks along `loop`, as in
+    ``A[c // 16, p, q, c mod 16]`` along c.
+    """
+    dims = moving_dimensions(read, loop)
+    if len(dims) != 2 or dims[1] != len(read.indices) - 1:
+        return None
+    outer, inner = (read.indices[d] for d in dims)
+    if not isinstance(inner, Op) or inner.fn != "mod" or inner.args[0] != Index(loop):
+        return None
+    size = inner.args[1]
+    same = isinstance(size, Const) and outer == Op("floordiv", (Index(loop), size))
+    return int(size.value) if same and isinstance(size, Const) else None
+
+
+def vector_stride(read: Read, loop: str, lanes: int) -> int | None:
+    """`stride_of` for a vector of `lanes` iterations that begins at a multiple of `lanes`."""
+    block = block_of(read, loop)
+    return 1 if block is not None and block % lanes == 0 else stride_of(read, loop)
+
+
+def lane_dimension(read: Read, loop: str, lanes: int) -> int | None:
+    """The dimension of `read` in which the lanes of a vector along `loop` lie, if it is one."""
+    block = block_of(read, loop)
+    if block is not None and block % lanes == 0:
+        return len(read.indices) - 1
+    return plain_dimension(read, loop)
+
+
 def find_contraction(scop: Scop, s: ScopStatement, machine: Machine) -> Contraction | None:
     """How to register-tile `s`, or None if it is no contraction with a usable vector loop."""
     tensor = scop.program.tensors[s.target.tensor]
@@ -175,7 +209,7 @@ def _with_vector(
     extent = extents[v]
     while extent is not None and lanes > extent:
         lanes //= 2
-    if lanes < 2 or plain_dimension(s.target, v) is None or not is_rectangular(s, v):
+    if lanes < 2 or lane_dimension(s.target, v, lanes) is None or not is_rectangular(s, v):
         return None
     moving = [r for r in reads if v in moves[r]]
     still = [r for r in reads if v not in moves[r]]
@@ -183,7 +217,7 @@ def _with_vector(
         return None
     packed: list[tuple[str, int]] = []
     for r in moving:
-        if stride_of(r, v) == 1:
+        if vector_stride(r, v, lanes) == 1:
             continue
         dim = plain_dimension(r, v)
         if dim is None:
@@ -216,7 +250,7 @@ def _with_vector(
         int(bool(w)),
         # The more loops reuse the vector operand, the less packing and loading it costs.
         sum(all(x not in moves[r] for r in moving) for x in free),
-        int(stride_of(s.target, v) == 1),
+        int(vector_stride(s.target, v, lanes) == 1),
         -len(packed),
         extent or 1 << 30,
     )

@@ -1,67 +1,132 @@
-"""Layouts of inputs: which one a program's schedule would like, and programs rewritten for it."""
+"""Layouts of tensors: which one a program's schedule would like, and programs rewritten for it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from poly.analysis import find_contraction, plain_dimension
+import numpy as np
+
+from poly.analysis import find_contraction, moving_dimensions, vector_stride
 from poly.errors import ProgramError
-from poly.expr import Expr, Read, rewrite
+from poly.expr import Const, Expr, Read, add, floordiv, mod, rewrite
 from poly.machine import Machine
 from poly.program import Program, Tensor
 from poly.scop import Scop
+from poly.tiling import reduction_order
 
 
-def preferred_orders(scop: Scop, machine: Machine) -> dict[str, tuple[int, ...]]:
-    """For each input that a contraction reads along its vector loop, the order of dimensions
-    that makes these reads contiguous; inputs that are so already are not listed.
+@dataclass(frozen=True)
+class Layout:
+    """An order of dimensions, one of which may be cut into blocks that lie innermost.
+
+    ``A[i0, i1, …]`` is kept as ``A'[i_order[0], i_order[1], …]``; with ``block = (d, size)``,
+    ``i_d // size`` stands for i_d in that, and ``i_d mod size`` comes last.  The last block is
+    filled with zeros.
+    """
+
+    order: tuple[int, ...]
+    block: tuple[int, int] | None = None
+
+    def indices(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The place at which the element ``A[indices]`` is kept."""
+        if self.block is None:
+            return tuple(indices[d] for d in self.order)
+        dim, size = self.block
+        outer = tuple(floordiv(indices[d], size) if d == dim else indices[d] for d in self.order)
+        return (*outer, mod(indices[dim], size))
+
+    def extents(self, shape: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The shape of the kept tensor."""
+        if self.block is None:
+            return tuple(shape[d] for d in self.order)
+        dim, size = self.block
+        blocks = floordiv(add(shape[dim], Const(size - 1)), size)
+        return (*(blocks if d == dim else shape[d] for d in self.order), Const(size))
+
+    def arrange(self, array: np.ndarray) -> np.ndarray:
+        """The elements of an array in this layout, contiguous."""
+        if self.block is None:
+            return np.ascontiguousarray(np.transpose(array, self.order))
+        dim, size = self.block
+        width = [(0, -array.shape[d] % size if d == dim else 0) for d in range(array.ndim)]
+        padded = np.pad(array, width)
+        cut = list(padded.shape)
+        cut[dim : dim + 1] = [padded.shape[dim] // size, size]
+        position = {d: d + (d > dim) for d in range(array.ndim)}
+        order = (*(position[d] for d in self.order), dim + 1)
+        return np.ascontiguousarray(padded.reshape(cut).transpose(order))
+
+    def __str__(self) -> str:
+        text = "".join(f"_{d}" for d in self.order)
+        return text if self.block is None else f"{text}_b{self.block[0]}x{self.block[1]}"
+
+
+def preferred_layouts(scop: Scop, machine: Machine) -> dict[str, Layout]:
+    """For each input that a contraction reads along its vector loop, the layout in which a
+    register tile reads it from one end to the other; inputs that are so already are not listed.
 
     Only an input that is read in one way is listed: another read may want another layout.
     """
-    result: dict[str, tuple[int, ...]] = {}
+    result: dict[str, Layout] = {}
     reads = [r for s in scop.statements if s.role != "init" for r in s.source.reads]
     inputs = {t.name for t in scop.program.inputs} - set(scop.program.updated)
     for s in scop.statements:
         found = find_contraction(scop, s, machine)
         if found is None:
             continue
+        width = found.vectors * found.lanes
         for r in s.source.reads:
-            dim = plain_dimension(r, found.v)
+            dims = moving_dimensions(r, found.v)
             alone = sum(other.tensor == r.tensor for other in reads) == 1
-            if dim is None or dim == len(r.indices) - 1 or r.tensor not in inputs or not alone:
+            if len(dims) != 1 or r.tensor not in inputs or not alone:
                 continue
-            result[r.tensor] = (*(d for d in range(len(r.indices)) if d != dim), dim)
+            is_panel = (found.extent(found.v) or width + 1) <= width
+            if vector_stride(r, found.v, found.lanes) == 1 and is_panel:
+                continue
+            depth = [-1] * len(r.indices)
+            for n, loop in enumerate(reduction_order(found)):
+                for d in moving_dimensions(r, loop):
+                    depth[d] = n
+            rest = [d for d in range(len(r.indices)) if d != dims[0]]
+            order = (dims[0], *sorted(rest, key=depth.__getitem__))
+            result[r.tensor] = Layout(order, (dims[0], width))
     return result
 
 
-def relayout(program: Program, tensor: str, order: Sequence[int]) -> Program:
-    """The same program with an input's dimensions in another order.
+def relayout(program: Program, tensor: str, layout: Layout) -> Program:
+    """The same program with an input or an output in another layout.
 
-    ``A[i0, i1, …]`` becomes ``A[i_order[0], i_order[1], …]``: pass
-    ``numpy.transpose(a, order)`` for it.
+    For an input, pass ``layout.arrange(a)`` in place of ``a``.
 
     Raises
     ------
-    ProgramError : if `tensor` is no plain input, or `order` no permutation of its dimensions.
+    ProgramError : if `tensor` is updated in place or no input or output, or `layout` does not
+        fit it.
     """
-    declared = {t.name: t for t in program.inputs}.get(tensor)
+    declared = {t.name: t for t in (*program.inputs, *program.outputs)}.get(tensor)
     if declared is None or tensor in program.updated:
-        raise ProgramError(f"{tensor} is no input of {program.name} that is only read")
-    if sorted(order) != list(range(declared.rank)):
-        raise ProgramError(f"{tuple(order)} is no order of the {declared.rank} dimensions")
+        raise ProgramError(f"{tensor} is no input or output of {program.name}")
+    if sorted(layout.order) != list(range(declared.rank)):
+        raise ProgramError(f"{layout.order} is no order of the {declared.rank} dimensions")
 
     def visit(e: Expr) -> Expr:
         if isinstance(e, Read) and e.tensor == tensor:
-            return replace(e, indices=tuple(e.indices[d] for d in order))
+            return replace(e, indices=layout.indices(e.indices))
         return e
 
-    def permuted(t: Tensor) -> Tensor:
-        return replace(t, shape=tuple(t.shape[d] for d in order)) if t.name == tensor else t
+    def changed(t: Tensor) -> Tensor:
+        return replace(t, shape=layout.extents(t.shape)) if t.name == tensor else t
 
+    statements = []
+    for s in program.statements:
+        target = visit(s.target)
+        assert isinstance(target, Read)
+        statements.append(replace(s, target=target, value=rewrite(s.value, visit)))
     return replace(
         program,
-        inputs=tuple(map(permuted, program.inputs)),
-        statements=tuple(replace(s, value=rewrite(s.value, visit)) for s in program.statements),
+        inputs=tuple(map(changed, program.inputs)),
+        outputs=tuple(map(changed, program.outputs)),
+        statements=tuple(statements),
         text=None,
     )

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from poly.analysis import Contraction, lane_value, loop_extents, plain_dimension
+from poly.analysis import (
+    Contraction,
+    block_of,
+    lane_dimension,
+    lane_value,
+    loop_extents,
+    plain_dimension,
+)
 from poly.errors import ScheduleError
 from poly.expr import Read, indices_of
 from poly.legality import coincident_members
@@ -59,26 +66,48 @@ def _direct(
     last = outer[-1]
     if len(together) > 1:
         schedule = schedule.distribute(s, points[0])
-    shaped = [r for r in core.shaped if (core.extent(r) or 99) <= UNROLLED_TAPS]
-    taps = sorted(
-        (r for r in core.reductions if r not in shaped and (core.extent(r) or 0) <= UNROLLED_TAPS),
-        key=core.reductions.index,
-    )
-    long = [r for r in core.reductions if r not in shaped and r not in taps]
-    schedule = schedule.reorder(s, [*taps, *shaped, *long, *points])
+    order: list[str] = []
+    for loop in reduction_order(core):
+        block = _block_along(schedule, s, loop)
+        if block is not None and (core.extent(loop) or 0) > block:
+            # Within a block, neighbours in memory are neighbours in the loop.
+            schedule = schedule.split(s, loop, block, (f"{loop}_o", f"{loop}_i"))
+            order += [f"{loop}_o", f"{loop}_i"]
+        else:
+            order.append(loop)
+    schedule = schedule.reorder(s, [*order, *points])
     schedule = _pack(schedule, core, f"{v}_o")
-    schedule = schedule.promote(s, last, target, "register", _lanes_last(schedule, s, v))
+    schedule = schedule.promote(s, last, target, "register", _lanes_last(schedule, core))
     for name in together:
         schedule = schedule.vectorize(name, f"{v}_i", core.lanes)
         if core.vectors > 1:
             schedule = schedule.unroll(name, f"{v}_i_o")
         if w:
             schedule = schedule.unroll(name, f"{w}_i")
-    for tap in shaped:
+    for tap in _shaped(core):
         schedule = schedule.unroll(s, tap)
     if (core.extent(v) or 1) % width or (w and (core.extent(w) or 1) % core.rows):
         schedule = schedule.isolate(s, last)
     return schedule
+
+
+def _shaped(core: Contraction) -> list[str]:
+    """The reductions to write out because they bound the rows of a tile."""
+    return [r for r in core.shaped if (core.extent(r) or 99) <= UNROLLED_TAPS]
+
+
+def reduction_order(core: Contraction) -> tuple[str, ...]:
+    """The reductions around a register tile of static extents, outermost first."""
+    shaped = _shaped(core)
+    rest = [r for r in core.reductions if r not in shaped]
+    taps = [r for r in rest if (core.extent(r) or 0) <= UNROLLED_TAPS]
+    return (*taps, *shaped, *(r for r in rest if r not in taps))
+
+
+def _block_along(schedule: Schedule, s: str, loop: str) -> int | None:
+    """The block size of an operand that is kept in blocks along a loop."""
+    found = (block_of(r, loop) for r in schedule.scop.statement(s).source.reads)
+    return next((b for b in found if b is not None), None)
 
 
 def _blocked(
@@ -116,7 +145,7 @@ def _blocked(
             dims = (*(d for d in range(len(r.indices)) if d != dim), dim)
             schedule = schedule.promote(s, outer[-1], r.tensor, "local", dims)
     target = scop_statement.target.tensor
-    schedule = schedule.promote(s, f"{w}_o", target, "register", _lanes_last(schedule, s, v))
+    schedule = schedule.promote(s, f"{w}_o", target, "register", _lanes_last(schedule, core))
     schedule = schedule.vectorize(s, f"{v}_i", core.lanes)
     if core.vectors > 1:
         schedule = schedule.unroll(s, f"{v}_i_o")
@@ -134,10 +163,10 @@ def _indices(read: Read) -> frozenset[str]:
     return frozenset(i for e in read.indices for i in indices_of(e))
 
 
-def _lanes_last(schedule: Schedule, s: str, v: str) -> tuple[int, ...]:
-    """The dimensions of the target with the one that moves with v last."""
-    target = schedule.scop.statement(s).target
-    dim = plain_dimension(target, v)
+def _lanes_last(schedule: Schedule, core: Contraction) -> tuple[int, ...]:
+    """The dimensions of the target with the one in which the lanes lie last."""
+    target = schedule.scop.statement(core.statement).target
+    dim = lane_dimension(target, core.v, core.lanes)
     rest = tuple(d for d in range(len(target.indices)) if d != dim)
     return rest if dim is None else (*rest, dim)
 

@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache as memoised
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from poly.dtypes import UINT8, DType
 from poly.errors import ArgumentError, ToolchainError
 from poly.expr import Const
 from poly.graph import Call, Graph, static_shape, verify_graph
-from poly.layout import preferred_orders, relayout
+from poly.layout import Layout, preferred_layouts, relayout
 from poly.machine import Machine, host_machine
 from poly.program import Program, Tensor
 from poly.schedule import Schedule
@@ -37,7 +37,7 @@ from runtime.toolchain import Toolchain, compile_shared
 #: Called with (stage, steps done, steps in all, what is being worked on).
 Progress = Callable[[str, int, int, str], None]
 
-_FORMAT = "1"
+_FORMAT = "2"
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def compile_graph(
         entry = _build(graph, machine, toolchain, cache, key, tell, clock)
     meta = json.loads(entry.read("meta.json"))
     tell("load", 0, 1, "library and constants")
-    graph = _apply_layouts(graph, meta["layouts"])
+    graph = _apply_layouts(graph, [(n, _read_layouts(x)) for n, x in meta["layouts"]])
     scratch = meta["scratch"]
     plan = plan_memory(graph, scratch)
     model = Model(graph, plan, entry, count)
@@ -194,7 +194,7 @@ def _build(
     tell("compile", 1, 1, "")
     clock.lap("compile")
     meta = {
-        "layouts": [[name, dict(orders)] for name, orders in layouts],
+        "layouts": [[n, {t: asdict(x) for t, x in chosen.items()}] for n, chosen in layouts],
         "scratch": scratch,
         "kernels": len(functions),
         "warnings": warnings,
@@ -216,10 +216,10 @@ def _tensor_bytes(tensor: Tensor) -> int:
 
 def _choose_layouts(
     graph: Graph, machine: Machine, tell: Progress
-) -> list[tuple[str, dict[str, list[int]]]]:
-    """For each call with constant inputs, the order of dimensions that its kernel would like."""
-    wanted: dict[str, dict[str, tuple[int, ...]]] = {}
-    result: list[tuple[str, dict[str, list[int]]]] = []
+) -> list[tuple[str, dict[str, Layout]]]:
+    """For each call with constant inputs, the layouts that its kernel would like."""
+    wanted: dict[str, dict[str, Layout]] = {}
+    result: list[tuple[str, dict[str, Layout]]] = []
     calls = [n for n in graph.nodes if isinstance(n, Call)]
     for done, call in enumerate(calls):
         constant = [
@@ -232,39 +232,46 @@ def _choose_layouts(
         tell("layouts", done, len(calls), call.origin)
         key = call.program.digest
         if key not in wanted:
-            wanted[key] = preferred_orders(Schedule.of(call.program).scop, machine)
-        orders = {t: list(o) for t, o in wanted[key].items() if t in constant}
-        if orders:
-            result.append((call.name, orders))
+            wanted[key] = preferred_layouts(Schedule.of(call.program).scop, machine)
+        chosen = {t: layout for t, layout in wanted[key].items() if t in constant}
+        if chosen:
+            result.append((call.name, chosen))
     return result
 
 
-def _apply_layouts(graph: Graph, layouts: list[tuple[str, dict[str, list[int]]]]) -> Graph:
-    """The graph with these calls reading transposed copies of their constants."""
-    orders = dict(layouts)
+def _read_layouts(found: dict[str, dict[str, Any]]) -> dict[str, Layout]:
+    return {
+        tensor: Layout(tuple(x["order"]), None if x["block"] is None else tuple(x["block"]))
+        for tensor, x in found.items()
+    }
+
+
+def _apply_layouts(graph: Graph, layouts: list[tuple[str, dict[str, Layout]]]) -> Graph:
+    """The graph with these calls reading rearranged copies of their constants."""
+    chosen = dict(layouts)
     values, constants = dict(graph.values), dict(graph.constants)
     nodes = []
     rewritten: dict[tuple[str, str], Program] = {}
     for node in graph.nodes:
-        if not isinstance(node, Call) or node.name not in orders:
+        if not isinstance(node, Call) or node.name not in chosen:
             nodes.append(node)
             continue
         inputs = list(node.inputs)
         program = node.program
-        key = (program.digest, json.dumps(orders[node.name], sort_keys=True))
+        key = (program.digest, str(sorted(chosen[node.name].items(), key=lambda x: x[0])))
         for position, tensor in enumerate(program.inputs):
-            order = orders[node.name].get(tensor.name)
-            if order is None:
+            layout = chosen[node.name].get(tensor.name)
+            if layout is None:
                 continue
             source = inputs[position]
-            name = f"{source}_{''.join(map(str, order))}"
+            name = f"{source}{layout}"
             if name not in constants:
-                array = np.ascontiguousarray(np.transpose(graph.constants[source], order))
+                array = layout.arrange(graph.constants[source])
                 constants[name] = array
                 shape = tuple(Const(n) for n in array.shape)
                 values[name] = Tensor(name, values[source].dtype, shape)
             inputs[position] = name
-            program = relayout(program, tensor.name, order)
+            program = relayout(program, tensor.name, layout)
         program = rewritten.setdefault(key, program)
         nodes.append(replace(node, program=program, inputs=tuple(inputs)))
     used = {name for n in nodes for name in n.inputs} | set(graph.outputs)
