@@ -93,12 +93,9 @@ class _Converter:
                 return _NOTHING if other is None else If(Op("not", (cond,)), other)
             return If(cond, then, other)
         if kind == types.block:
-            children = ast.block_get_children()
-            return block(
-                join_buffers(
-                    [self.node(children.get_at(k), env, at) for k in range(children.n_ast_node())]
-                )
-            )
+            listed = ast.block_get_children()
+            inner = [self.node(listed.get_at(k), env, at) for k in range(listed.n_ast_node())]
+            return block(join_buffers(inner))
         if kind == types.mark:
             what, number = ast.mark_get_id().get_name().split(":")
             below = ast.mark_get_node()
@@ -175,8 +172,10 @@ def join_buffers(children: list[LoopNode]) -> list[LoopNode]:
     """One buffer where isl has put a copy of a mark around each child of a sequence.
 
     Buffers of one promotion in the same iteration of the loops above are one buffer, which must
-    live from the first to the last of them.
+    live from the first to the last of them.  isl's blocks need not follow the tree, so buffers are
+    joined across them.
     """
+    children = [n for c in children for n in (c.children if isinstance(c, Block) else (c,))]
     keys = [_open_buffers(c) for c in children]
     for first, found in enumerate(keys):
         for key in found:

@@ -137,14 +137,11 @@ def fences(
     statements: tuple[str, ...],
     plan: PromotionPlan,
 ) -> tuple[Fence, ...]:
-    """Two fences where users of the buffer run in different sets of iterations, else none."""
+    """Two fences where what is below the node runs in different sets of iterations, else none."""
     if not outer:
         return ()
     found = [isl.Map(c.extension).domain() for c in (plan.copy_in, plan.copy_out) if c is not None]
-    for s in (scop.statement(name) for name in statements):
-        for access in (*s.reads, s.write):
-            if access.get_tuple_name(isl.dim_type.out) == node.tensor:
-                found.append(_prefix_map(s, outer).intersect_domain(access.domain()).range())
+    found += [_prefix_map(scop.statement(name), outer).range() for name in statements]
     found = [f.intersect_params(scop.context) for f in found]
     if all(f.is_equal(found[0]) for f in found):
         return ()

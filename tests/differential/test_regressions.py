@@ -149,6 +149,39 @@ FOUND: list[tuple[str, str, str]] = [
         "",
     ),
     (
+        "a buffer was filled outside the loop in whose first iteration it is read",
+        """def f(float32 A[2], float32 U[2], uint16 B[2]) -> (U, float64 Y[2]) {
+            U[i] *= -(A[i])
+            Y[i] = B[i] where i in 0:2
+        }""",
+        """tile S1: i by 16
+            fuse S0, S1: i
+            promote S1: i as B, register""",
+    ),
+    (
+        "a buffer of a later iteration was put around an earlier one's",
+        """def f(uint32 A[1,4]) -> (uint32 Y[2,1]) {
+            Y[i, j] = A[j, 2*j + i] + A[j, i % 4] where i in 0:2, j in 0:1, i <= j
+            Y[i, j] = A[0, 3] where i in 0:2, j in 0:1, i > j
+        }""",
+        """promote S1: j as A, local
+            isolate S0: i
+            promote S0: j as A, local
+            reorder S1: i, j
+            fuse S0, S1: i""",
+    ),
+    (
+        "a buffer was put around a statement before it",
+        """def f(float32 A[1]) -> (float32 Y[1]) {
+            Y[i] +=! -(A[max(j - 1, 0)]) where i in 0:1, j in 0:1
+        }""",
+        """promote S0: j as Y, register
+            promote S0: i as Y, register
+            tile S0: j by 4
+            fuse S0_init, S0: i
+            promote S0_init: i as A, register""",
+    ),
+    (
         "isl left out a statement without instances",
         """def f(float32 A[N,N]) -> (Y) {
             Y[i] max=! A[i,j] where i in 0:N, j in 0:N, i < j
