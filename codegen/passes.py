@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from codegen.decide import decide
 from codegen.linear import depends_on, extreme, replace_var
 from codegen.loopir import (
     Block,
@@ -25,18 +26,13 @@ from codegen.loopir import (
 from codegen.lower import var_range
 from poly.dtypes import INT64, DType
 from poly.expr import (
-    OPS,
     Cast,
     Const,
     Expr,
     Index,
     Op,
     Read,
-    Size,
-    dtype_of_expr,
     evaluate_int,
-    is_weak,
-    operand_dtype,
     reads_of,
     rewrite,
     simplify,
@@ -75,84 +71,6 @@ def simplify_indices(root: LoopNode) -> LoopNode:
         return replace(e, indices=tuple(map(normal, e.indices))) if isinstance(e, Read) else e
 
     return map_exprs(root, lambda e: rewrite(e, visit))
-
-
-def decide(root: LoopNode, program: Program) -> LoopNode:
-    """Decide comparisons and compute integer literals that C compilers warn of.
-
-    Those are comparisons of an integer with itself or with itself plus a constant, and overflow,
-    which wraps around.
-    """
-    buffers = {n.name: n.dtype for n in walk_loops(root) if isinstance(n, Buffer)}
-    dtypes = {**program.dtypes, **buffers}
-
-    def visit(e: Expr) -> Expr:
-        if isinstance(e, Cast) and isinstance(e.arg, Const):
-            return _literal(e, e.dtype)
-        if not isinstance(e, Op):
-            return e
-        if OPS[e.fn].rule == "compare":
-            return _decided(e, dtypes)
-        if e.fn in _RING and all(isinstance(a, Const) for a in e.args):
-            # Weak literals take the type of what they meet, so that one typed literal decides.
-            return e if is_weak(e) else _literal(e, dtype_of_expr(e, dtypes))
-        return e
-
-    def on_values(node: LoopNode) -> LoopNode:
-        node = map_children(node, on_values)
-        return replace(node, value=rewrite(node.value, visit)) if isinstance(node, Store) else node
-
-    return on_values(root)
-
-
-#: Operators whose result modulo 2^n depends only on their arguments modulo 2^n.
-_RING = ("add", "sub", "mul", "neg")
-
-
-def _literal(e: Op | Cast, dtype: DType) -> Expr:
-    """The value of integer literals, wrapped into the type."""
-    args = e.args if isinstance(e, Op) else (e.arg,)
-    if not dtype.is_integer or any(type(a.value) is not int for a in args if isinstance(a, Const)):
-        return e
-    exact = evaluate_int(e if isinstance(e, Op) else e.arg, {})
-    low = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
-    return Const((exact - low) % (1 << dtype.bits) + low, dtype)
-
-
-#: Multiples of loop variables and sizes up to this do not overflow.
-_PLAIN = 1 << 24
-
-
-def _is_index_arithmetic(e: Expr) -> bool:
-    return all(
-        isinstance(x, (Index, Size))
-        or (isinstance(x, Const) and x.dtype in (None, INT64) and type(x.value) is int)
-        or (isinstance(x, Op) and x.fn in _RING)
-        for x in walk(e)
-    )
-
-
-def _decided(e: Op, dtypes: dict[str, DType]) -> Expr:
-    """A comparison of integers whose difference is constant, decided."""
-    if dtype_of_expr(e.args[0], dtypes).is_float:
-        return e
-    if e.args[0] == e.args[1]:
-        return Const(e.fn in ("le", "ge", "eq"))
-    # No unsigned number is below 0.
-    unsigned = operand_dtype(e, dtypes, None).kind == "u"
-    for arg, below, not_below in zip(e.args, ("gt", "lt"), ("le", "ge"), strict=True):
-        zero = isinstance(arg, Const) and arg.value == 0
-        if unsigned and zero and e.fn in (below, not_below):
-            return Const(e.fn == not_below)
-    if not all(_is_index_arithmetic(a) for a in e.args):
-        return e
-    forms = [linear_form(a) for a in e.args]
-    gap = forms[0] - forms[1]
-    if gap.terms or any(
-        abs(c) > _PLAIN for f in forms for c in (f.constant, *dict(f.terms).values())
-    ):
-        return e
-    return Const(bool(evaluate_int(Op(e.fn, (Const(gap.constant), Const(0))), {})))
 
 
 def drop_unread(root: LoopNode) -> LoopNode:
