@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import islpy as isl
@@ -14,6 +16,8 @@ from poly.schedule import Schedule
 from poly.scop import Scop, ScopStatement
 from poly.tree import joint, loops_of
 
+#: An operand is packed if each of its elements is used this often at least.
+PACKING_REUSE = 4
 #: Operators that generated code can apply to vectors lane by lane.
 LANE_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max"))
 
@@ -178,7 +182,7 @@ def find_contraction(scop: Scop, s: ScopStatement, machine: Machine) -> Contract
     if not reductions or not reads or not same or not lane_value(s.value):
         return None
     free = s.source.free
-    moves = {r: frozenset(i for e in r.indices for i in indices_of(e)) for r in reads}
+    moves = {r: _loops(r) for r in reads}
     if all(set(free) <= moved for moved in moves.values()):
         return None
     extents = static_extents(s)
@@ -223,16 +227,10 @@ def _with_vector(
         if dim is None:
             return None
         packed.append((r.tensor, dim))
-    rows_of = [w for w in free if w != v and all(w not in moves[r] for r in moving)
-               and any(w in moves[r] for r in still)]  # fmt: skip
-    rows_of = [w for w in rows_of if extents[w] != 1]
-    w = max(rows_of, key=lambda x: (extents[x] is None, extents[x] or 0, free.index(x)), default="")
-    if w:
-        # The innermost of the loops that offer enough rows keeps neighbouring reads together.
-        enough = [x for x in rows_of if extents[x] is None or (extents[x] or 0) >= 4]
-        w = enough[-1] if enough else w
-    if packed and not rows_of:
-        # Packing pays by reuse; without a loop that reuses the packed operand there is none.
+    w = _row_loop(v, free, moving, still, extents)
+    if any(
+        _reuse(s, r, extents) < PACKING_REUSE for r in moving if vector_stride(r, v, lanes) != 1
+    ):
         return None
     panel = tensor_bytes * lanes
     for loop in reductions:
@@ -241,7 +239,18 @@ def _with_vector(
     # Where the rows' place in the target is not just w, only whole tiles begin at multiples.
     exact = bool(w) and plain_dimension(s.target, w) is None
     height = extents.get(w) if w else 1
-    vectors, rows = register_tile(extent, height, lanes, machine, most, exact)
+    vectors, rows = register_tile(
+        extent,
+        height,
+        lanes,
+        machine,
+        most,
+        exact,
+        lambda vectors, rows: (
+            sum(vectors * (rows if w in _loops(r) else 1) for r in moving)
+            + sum(rows if w in _loops(r) else 1 for r in still)
+        ),
+    )
     shaped = tuple(r for r in reductions if w and not is_rectangular(s, w, (r,)))
     full = extent is None or extent % lanes == 0
     score = (
@@ -261,6 +270,54 @@ def _with_vector(
     return score, found
 
 
+def _row_loop(
+    v: str,
+    free: tuple[str, ...],
+    moving: list[Read],
+    still: list[Read],
+    extents: dict[str, int | None],
+) -> str:
+    """The loop of a tile's rows: the one along which the fewest operands have to be loaded again.
+
+    A vector that is loaded again costs more than a scalar.  Of equal loops that offer enough
+    rows, the innermost keeps neighbouring reads together.  "" if every row needs all operands.
+    """
+    costs = {}
+    for w in free:
+        if w != v and extents[w] != 1:
+            loads = [2 * (w in _loops(r)) for r in moving] + [w in _loops(r) for r in still]
+            if sum(loads) < 2 * len(moving) + len(still):
+                costs[w] = sum(loads)
+    least = [w for w in costs if costs[w] == min(costs.values())]
+    enough = [w for w in least if extents[w] is None or (extents[w] or 0) >= 4]
+    if enough:
+        return enough[-1]
+    return max(least, key=lambda w: (extents[w] or 0, free.index(w)), default="")
+
+
+def _loops(read: Read) -> frozenset[str]:
+    return frozenset(i for e in read.indices for i in indices_of(e))
+
+
+def _reuse(s: ScopStatement, read: Read, extents: dict[str, int | None]) -> float:
+    """How often an element of a read is used: instances over elements, as far as extents are
+    known; where some are not, the loops that do not move it count as large.
+    """
+    loops = _loops(read)
+    if any(extents[x] is None for x in s.loops):
+        return float(PACKING_REUSE if any(x not in loops for x in s.loops) else 1)
+    instances = 1
+    for x in s.loops:
+        instances *= extents[x] or 1
+    elements = 1
+    for index in read.indices:
+        form = linear_form(index)
+        span = sum(abs(c) * ((extents.get(a.name) or 1) - 1) if isinstance(a, Index) else 0
+                   for a, c in form.terms)  # fmt: skip
+        elements *= span + 1
+    return instances / elements
+
+
 def register_tile(
     columns: int | None,
     rows: int | None,
@@ -268,11 +325,13 @@ def register_tile(
     machine: Machine,
     most_vectors: int = 4,
     exact: bool = False,
+    loads: Callable[[int, int], int] = operator.add,
 ) -> tuple[int, int]:
     """(vectors, rows) of accumulators that fit the registers beside operands, for given extents.
 
     Rows are a divisor of the extent where a good one exists, so that no tile is partial;
-    `exact` allows nothing else.
+    `exact` allows nothing else.  `loads` counts the operands that a tile of (vectors, rows) loads
+    for one iteration of the reduction.
     """
     accumulators = machine.registers - 4
     best = (0.0, 1, 1)
@@ -290,7 +349,7 @@ def register_tile(
                 continue
             used = vectors * count
             latency = min(1.0, used / 8)
-            quality = latency * used / (vectors + count) / wasted
+            quality = latency * used / loads(vectors, count) / wasted
             if quality > best[0] * 1.02:
                 best = (quality, vectors, count)
     if rows is None:
