@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from codegen.prelude import C_TYPES, suffix
+from codegen.operators import apply
+from codegen.spelling import C_TYPES
 from poly.dtypes import BOOL, FLOAT64, DType
-from poly.errors import ProgramError
 from poly.expr import (
     OPS,
     Cast,
@@ -74,10 +74,13 @@ def index_text(e: Expr, names: Names, outer: int = 0) -> str:
 
 
 class ValueText:
-    """Prints values; `dtypes` are the element types of tensors and buffers."""
+    """Prints values; `dtypes` are the element types of tensors and buffers.
 
-    def __init__(self, names: Names, dtypes: Mapping[str, DType]) -> None:
-        self.names, self.dtypes = names, dtypes
+    exact : functions such as exp are the C library's.
+    """
+
+    def __init__(self, names: Names, dtypes: Mapping[str, DType], exact: bool = False) -> None:
+        self.names, self.dtypes, self.exact = names, dtypes, exact
 
     def type_of(self, e: Expr) -> DType:
         return dtype_of_expr(e, self.dtypes)
@@ -113,7 +116,7 @@ class ValueText:
         narrow = dtype.bits < 32 or dtype.kind == "b"
         if op in ("+=", "*=") and not narrow:
             return f"{place} {op} {self.text(value, dtype)};"
-        combined = self._apply(fn, dtype, [load(place, dtype), self.text(value, dtype)])
+        combined = apply(fn, dtype, [load(place, dtype), self.text(value, dtype)], self.exact)
         return f"{place} = {stored(combined, dtype)};"
 
     def _convert(self, text: str, have: DType, want: DType) -> str:
@@ -156,39 +159,7 @@ class ValueText:
             if not met.is_float:
                 return "0"
             return f"(isnan({args[0]}) != 0)" if e.fn == "isnan" else f"(isinf({args[0]}) != 0)"
-        return self._apply(e.fn, own, args)
-
-    def _apply(self, fn: str, dtype: DType, args: list[str]) -> str:
-        """One arithmetic operator on arguments that already have the compute type of `dtype`."""
-        d = dtype.compute
-        c = C_TYPES[d.name]
-        if fn in ("add", "sub", "mul", "bitand", "bitor", "bitxor"):
-            text = f"({args[0]} {OPS[fn].symbol} {args[1]})"
-            return f"({c}){text}" if d.bits < 32 and d.kind != "b" else text
-        if fn in ("neg", "bitnot"):
-            if d.kind == "b":
-                return f"(!{args[0]})"
-            text = f"({OPS[fn].symbol}{args[0]})"
-            return f"({c}){text}" if d.bits < 32 else text
-        if fn == "div" and d.is_float:
-            return f"({args[0]} / {args[1]})"
-        if fn == "abs":
-            if d.kind == "u":
-                return args[0]
-            if d.is_float:
-                return f"fabs{_f(d)}({args[0]})"
-        helpers = ("max", "min", "sign", "abs", "div", "floordiv", "mod", "shl", "shr",
-                   "rsqrt", "sigmoid")  # fmt: skip
-        if fn in helpers or (fn == "fmod" and not d.is_float):
-            return f"fk_{fn}_{suffix(d)}({', '.join(args)})"
-        if not d.is_float:
-            raise ProgramError(f"{fn} has no meaning on {dtype}")
-        name = "rint" if fn == "round" else fn
-        return f"{name}{_f(d)}({', '.join(args)})"
-
-
-def _f(d: DType) -> str:
-    return "f" if d.bits == 32 else ""
+        return apply(e.fn, own, args, self.exact)
 
 
 def load(place: str, dtype: DType) -> str:

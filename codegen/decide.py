@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from codegen.loopir import Buffer, LoopNode, Store, map_children, walk_loops
+from codegen.loopir import Buffer, LoopNode, Store, VectorStore, map_children, walk_loops
 from poly.dtypes import INT64, DType
 from poly.expr import (
     OPS,
@@ -51,6 +51,10 @@ def decide(root: LoopNode, program: Program) -> LoopNode:
 
     def on_values(node: LoopNode) -> LoopNode:
         node = map_children(node, on_values)
+        if isinstance(node, VectorStore):
+            store = on_values(node.store)
+            assert isinstance(store, Store)
+            return replace(node, store=store)
         return replace(node, value=rewrite(node.value, visit)) if isinstance(node, Store) else node
 
     return on_values(root)

@@ -11,7 +11,7 @@ from codegen.cexpr import Names
 from codegen.loopir import Buffer, For, If, LoopNode, Store, has_mark, reads_in, walk_loops
 from codegen.lower import lower
 from codegen.passes import optimise
-from codegen.prelude import C_TYPES
+from codegen.spelling import C_TYPES
 from codegen.target import CTarget
 from poly.expr import Expr, Size, walk
 from poly.program import Program, Tensor
@@ -74,7 +74,7 @@ def emit_function(schedule: Schedule, symbol: str) -> CFunction:
     program = schedule.program
     body = optimise(lower(build_loops(schedule)), program)
     names = name_everything(program, body)
-    lines = list(CTarget(program, names).body(body).generate())
+    lines = list(CTarget(program, names, schedule.exact).body(body).generate())
     touched = {r.tensor for r in reads_in(body)}
     written = {s.target.tensor for s in program.statements}
     workspace = tuple(t for t in program.temps if t.name in touched)

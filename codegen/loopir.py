@@ -14,6 +14,9 @@ from poly.dtypes import DType
 from poly.errors import FarkasError
 from poly.expr import Const, Expr, Read, indices_of, walk
 
+#: The lane from which all take part.
+LANE_0 = Const(0)
+
 
 class LoopNode:
     """Base of the loop IR's nodes."""
@@ -82,17 +85,24 @@ class Store(LoopNode):
 
 @dataclass(frozen=True)
 class VectorStore(LoopNode):
-    """A `Store` in `lanes` lanes at once; `var` is the lane, which runs from 0."""
+    """A `Store` in `lanes` lanes at once; `var` is the lane, which runs from 0.
+
+    Where the target does not move with the lane, all lanes combine with one element; those below
+    `first` have been counted before and do not take part.
+    """
 
     store: Store
     var: str
     lanes: int
+    first: Expr = LANE_0
 
 
 @dataclass(frozen=True)
 class Buffer(LoopNode):
-    """A buffer that stands for part of `tensor` in `body`.  scope: ``register`` or ``local``.
+    """A buffer that stands for part of `tensor` in `body`.
 
+    scope : ``register`` or ``local``; or ``lanes``: `shape` is (vectors, lanes) that begin as the
+    identity of `op`, and a read without indices combines them all.
     `shape` is in buffer order: its dimension k holds the tensor's dimension ``order[k]``.
     `prefix` is the iteration of the loops around the promotion.
     """
@@ -105,6 +115,7 @@ class Buffer(LoopNode):
     scope: str
     body: LoopNode
     prefix: tuple[Expr, ...] = ()
+    op: str = ""
 
     @property
     def key(self) -> tuple[str, tuple[Expr, ...]]:
@@ -179,7 +190,7 @@ def map_exprs(
     if isinstance(node, VectorStore):
         store = map_exprs(node.store, fn, value)
         assert isinstance(store, Store)
-        return replace(node, store=store)
+        return replace(node, store=store, first=fn(node.first))
     return node
 
 
@@ -215,6 +226,7 @@ def verify_loops(node: LoopNode, bound: frozenset[str] = frozenset()) -> LoopNod
     elif isinstance(node, Store):
         check(node.target, node.value)
     elif isinstance(node, VectorStore):
+        check(node.first)
         bound = bound | {node.var}
     for child in children_of(node):
         verify_loops(child, bound)
@@ -247,7 +259,7 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
     elif isinstance(node, Store):
         yield f"{indent}{node.target} {node.op} {node.value}"
     elif isinstance(node, VectorStore):
-        yield f"{indent}lanes {node.var} in 0:{node.lanes}"
+        yield f"{indent}lanes {node.var} in {node.first}:{node.lanes}"
         yield from _lines(node.store, inner)
     elif isinstance(node, Buffer):
         shape = ", ".join(map(str, node.shape))

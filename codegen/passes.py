@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from codegen.decide import decide
+from codegen.lanes import lane_stride, vectorise
 from codegen.linear import depends_on, extreme, replace_var
 from codegen.loopir import (
     Block,
@@ -24,16 +25,13 @@ from codegen.loopir import (
     walk_loops,
 )
 from codegen.lower import var_range
-from poly.dtypes import INT64, DType
 from poly.expr import (
-    Cast,
     Const,
     Expr,
     Index,
     Op,
     Read,
     evaluate_int,
-    reads_of,
     rewrite,
     simplify,
     substitute_value,
@@ -42,10 +40,6 @@ from poly.expr import (
 from poly.linear import linear_form, normal
 from poly.program import Program
 
-#: Operators that act on vectors lane by lane in generated code.
-VECTOR_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max"))
-#: The longest vector, in bytes, that is written as one; longer loops are left to the compiler.
-VECTOR_LIMIT = 64
 #: The most statements that unrolling may write out for one loop nest.
 UNROLL_LIMIT = 2048
 
@@ -110,90 +104,6 @@ def without(root: LoopNode, stores: set[int]) -> LoopNode:
             return If(Op("not", (node.cond,)), other)
         return empty if node.then == empty else replace(node, other=other)
     return empty if isinstance(node, (For, Buffer)) and node.body == empty else node
-
-
-# --- vector lanes ---------------------------------------------------------------------------
-
-
-def vectorise(root: LoopNode, program: Program) -> LoopNode:
-    """Turn full vector loops into `VectorStore`s where every access allows it.
-
-    A vector loop that stays a loop (its bounds are not constant, or its body does not act on
-    lanes) is printed as a loop that the C compiler may run in lanes.
-    """
-    buffers = {n.name: n.dtype for n in walk_loops(root) if isinstance(n, Buffer)}
-    dtypes = {**program.dtypes, **buffers}
-
-    def visit(node: LoopNode) -> LoopNode:
-        node = map_children(node, visit)
-        if not isinstance(node, For) or node.mark != "vector" or node.trip is None:
-            return node
-        body = node.body
-        stores = body.children if isinstance(body, Block) else (body,)
-        lanes = node.trip
-        if lanes < 2 or lanes & (lanes - 1) or node.step != 1 or node.lower != Const(0):
-            return node
-        vectors: list[LoopNode] = []
-        for s in stores:
-            if not isinstance(s, Store) or not _acts_on_lanes(s, node.var, dtypes):
-                return node
-            if lanes * s.dtype.bytes > VECTOR_LIMIT:
-                return node
-            vectors.append(VectorStore(s, node.var, lanes))
-        return block(vectors)
-
-    return visit(root)
-
-
-def lane_stride(read: Read, var: str) -> int | None:
-    """How the element moves with the lane: 0 not at all, 1 to the next, None otherwise."""
-    for index in read.indices[:-1]:
-        if depends_on(index, var):
-            return None
-    if not read.indices:
-        return 0
-    form = linear_form(read.indices[-1])
-    rest = form.without(Index(var))
-    if any(depends_on(a, var) for a, _ in rest.terms):
-        return None
-    stride = form.coefficient(Index(var))
-    return stride if stride in (0, 1) else None
-
-
-def _acts_on_lanes(s: Store, var: str, dtypes: dict[str, DType]) -> bool:
-    if s.dtype.name not in ("float32", "float64") or s.op not in ("=", "+=", "*=", "max=", "min="):
-        return False
-    stride = lane_stride(s.target, var)
-    if stride == 0 or (stride is None and s.op != "="):
-        return False
-    if stride == 1 and is_gather(s, var):
-        return dtypes[_read(s.value).tensor] == s.dtype
-    return _lanes(s.value, var, s.dtype, dtypes)
-
-
-def is_gather(s: Store, var: str) -> bool:
-    """Whether a store fills lanes from elements that are no neighbours, and does nothing else."""
-    return (
-        s.op == "="
-        and isinstance(s.value, Read)
-        and lane_stride(s.value, var) is None
-        and not any(reads_of(i) for i in s.value.indices)
-    )
-
-
-def _read(e: Expr) -> Read:
-    assert isinstance(e, Read)
-    return e
-
-
-def _lanes(e: Expr, var: str, dtype: DType, dtypes: dict[str, DType]) -> bool:
-    if isinstance(e, Const):
-        return not isinstance(e.value, bool) and e.dtype in (None, dtype, INT64)
-    if isinstance(e, Read):
-        return dtypes[e.tensor] == dtype and lane_stride(e, var) is not None
-    if isinstance(e, Op):
-        return e.fn in VECTOR_OPS and all(_lanes(a, var, dtype, dtypes) for a in e.args)
-    return isinstance(e, Cast) and e.dtype == dtype and _lanes(e.arg, var, dtype, dtypes)
 
 
 # --- unrolling -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The C helpers that generated code may use, and the text of those that a kernel does use.
+"""What stands above generated code: includes, types, and the helpers that a kernel uses.
 
 Each is a static inline function, so that a kernel's text is complete and readable by itself.
 """
@@ -7,16 +7,10 @@ from __future__ import annotations
 
 import re
 
+from codegen.lanelib import lane_prelude
+from codegen.operators import OWN
+from codegen.spelling import C_TYPES, suffix
 from poly.dtypes import DTYPES, DType
-
-C_TYPES: dict[str, str] = {
-    "float16": "_Float16",
-    "bfloat16": "fk_bf16",
-    "float32": "float",
-    "float64": "double",
-    "bool": "uint8_t",
-    **{f"{u}int{b}": f"{u}int{b}_t" for u in ("", "u") for b in (8, 16, 32, 64)},
-}
 
 _HEADER = """\
 #include <float.h>
@@ -24,16 +18,6 @@ _HEADER = """\
 #include <stdint.h>
 #include <string.h>
 """
-
-
-def suffix(dtype: DType) -> str:
-    """How a helper for this type ends: f32, i8, u64, b8 …"""
-    return f"{dtype.kind}{dtype.bits}"
-
-
-def vector_type(dtype: DType, lanes: int) -> str:
-    """Name of the GCC vector type of `lanes` elements."""
-    return f"fk_{suffix(dtype)}x{lanes}"
 
 
 def _helpers() -> dict[str, str]:
@@ -90,6 +74,10 @@ def _for_type(d: DType) -> dict[str, str]:
             f"return r == 0 ? copysign{f}(0, b) : ((r < 0) != (b < 0)) ? r + b : r;",
         )  # fmt: skip
         define("floordiv", "ab", f"return floor{f}(a / b);")
+        if d.bits == 32:
+            for name in sorted(OWN):  # the same values as in vector lanes
+                v = "fk_splat_f32x4(x)"
+                define(f"near_{name}", "x", f"fk_f32x4 v = fk_near_{name}_f32x4({v}); return v[0];")
         return out
     define("max", "ab", "return a > b ? a : b;")
     define("min", "ab", "return a < b ? a : b;")
@@ -138,43 +126,19 @@ _QUIET = """\
 #endif"""
 _BUFFER = re.compile(r"^ +\w+ \w+(\[\d+\])*( __attribute__\(\(aligned\(64\)\)\))?;$", re.MULTILINE)
 
-_VECTOR = re.compile(r"\bfk_f(32|64)x(\d+)(_u)?\b")
-_VECTOR_EXTREMUM = re.compile(r"\bfk_(max|min)_f(32|64)x(\d+)\b")
-
 
 def prelude_for(body: str) -> str:
     """The includes, types and helpers that `body` uses, in a fixed order."""
     parts = [_HEADER]
     if _BUFFER.search(body):
         parts.append(_QUIET)
-    if re.search(r"\bfk_bf16", body):
+    if re.search(r"bf16", body):
         parts.append("typedef uint16_t fk_bf16;")
-    shapes = {(int(b), int(n)) for b, n, _ in _VECTOR.findall(body)}
-    extrema = {(k, int(b), int(n)) for k, b, n in _VECTOR_EXTREMUM.findall(body)}
-    shapes |= {(b, n) for _, b, n in extrema}
-    for bits, lanes in sorted(shapes):
-        c, size = ("float" if bits == 32 else "double"), bits // 8 * lanes
-        parts.append(
-            f"typedef {c} fk_f{bits}x{lanes} __attribute__((vector_size({size})));\n"
-            f"typedef {c} fk_f{bits}x{lanes}_u "
-            f"__attribute__((vector_size({size}), aligned({bits // 8}), may_alias));"
-        )
-    for kind, bits, lanes in sorted(extrema):
-        parts.append(_vector_extremum(kind, bits, lanes))
-    parts += [text for name, text in HELPERS.items() if re.search(rf"\b{name}\b", body)]
+    lanes = lane_prelude(body)
+    whole = "\n".join([body, *lanes])
+    used = [text for name, text in HELPERS.items() if re.search(rf"\b{name}\b", whole)]
+    # A scalar form of a function on vectors stands behind these, all others before.
+    parts += [text for text in used if "fk_splat" not in text]
+    parts += lane_prelude("\n".join([body, *used]))
+    parts += [text for text in used if "fk_splat" in text]
     return "\n".join(parts) + "\n"
-
-
-def _vector_extremum(kind: str, bits: int, lanes: int) -> str:
-    """Lane-wise max or min, NaN if either is: a comparison of vectors gives masks of 0 or -1."""
-    v = f"fk_f{bits}x{lanes}"
-    size = bits // 8 * lanes
-    op = ">" if kind == "max" else "<"
-    mask = f"fk_mask{bits}x{lanes}_{kind}"
-    return (
-        f"typedef int{bits}_t {mask} __attribute__((vector_size({size})));\n"
-        f"static inline __attribute__((always_inline))\n"
-        f"{v} fk_{kind}_f{bits}x{lanes}({v} a, {v} b)\n"
-        f"{{ {mask} m = (a {op} b) | (a != a); "
-        f"return ({v})((m & ({mask})a) | (~m & ({mask})b)); }}"
-    )

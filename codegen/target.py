@@ -10,7 +10,9 @@ from typing import Any
 
 import cgen
 
-from codegen.cexpr import Names, ValueText, index_text
+from codegen.cexpr import Names, ValueText, index_text, literal
+from codegen.lanes import lane_stride
+from codegen.lanetext import LaneText
 from codegen.linear import depends_on
 from codegen.loopir import (
     Block,
@@ -25,10 +27,10 @@ from codegen.loopir import (
     map_children,
     statements_in,
 )
-from codegen.passes import is_gather, is_scalarisable, lane_stride, vector_lanes
-from codegen.prelude import C_TYPES, suffix, vector_type
-from poly.dtypes import INT64, DType
-from poly.expr import Cast, Const, Expr, Index, Op, Read, add, mul
+from codegen.passes import is_scalarisable, vector_lanes
+from codegen.spelling import C_TYPES, suffix, vector_type
+from poly.dtypes import INT64, DType, identity
+from poly.expr import Const, Expr, Index, Op, Read, add, mul
 from poly.linear import linear_form, normal, render
 from poly.program import Program
 
@@ -45,7 +47,7 @@ class _Registers:
 class CTarget:
     """Prints loop IR as C statements."""
 
-    def __init__(self, program: Program, identifiers: Names) -> None:
+    def __init__(self, program: Program, identifiers: Names, exact: bool = False) -> None:
         self.program = program
         self.ids = identifiers
         # Innermost buffers and registers of the code being printed, by name.
@@ -55,7 +57,8 @@ class CTarget:
         self.names = names
         self.dtypes: dict[str, DType] = dict(program.dtypes)
         self._announced: tuple[str, ...] = ()
-        self.values = ValueText(names, self.dtypes)
+        self._count = 0
+        self.values = ValueText(names, self.dtypes, exact)
 
     # --- hooks of the dialect --------------------------------------------------------------
 
@@ -134,7 +137,13 @@ class CTarget:
         self.dtypes[node.name] = node.dtype
         lines: list[cgen.Generable] = []
         lanes = vector_lanes(node) if node.scope == "register" else None
-        if lanes is not None and is_scalarisable(node):
+        if node.scope == "lanes":
+            self.registers[node.name] = _Registers(node, node.shape[1])
+            name = f"{suffix(node.dtype)}x{node.shape[1]}"
+            start = f"fk_splat_{name}({literal(identity(node.op, node.dtype), node.dtype)})"
+            lines += [cgen.Line(f"fk_{name} {v} = {start};") for v in self._parts(node)]
+            body = self.statement(node.body)
+        elif lanes is not None and is_scalarisable(node):
             registers = self.registers[node.name] = _Registers(node, lanes)
             body = self.statement(node.body)
             kind = vector_type(node.dtype, lanes) if lanes > 1 else C_TYPES[node.dtype.name]
@@ -156,6 +165,23 @@ class CTarget:
                 table[node.name] = before
         return as_block(cgen.Collection(lines))
 
+    def _parts(self, node: Buffer) -> list[str]:
+        """The vectors that hold what the lanes of a reduction have combined so far."""
+        return [self._register(node.name, (k,)) for k in range(node.shape[0])]
+
+    def _is_accumulator(self, name: str) -> bool:
+        return name in self.registers and self.registers[name].buffer.scope == "lanes"
+
+    def _combined(self, node: Buffer) -> str:
+        """All lanes of an accumulator in one number, always in the same order."""
+        name = f"{suffix(node.dtype)}x{node.shape[1]}"
+        values = self._parts(node)
+        while len(values) > 1:
+            pairs = zip(values[::2], values[1::2], strict=False)
+            merged = [_COMBINE[node.op].format(name=name, a=a, b=b) for a, b in pairs]
+            values = merged + values[len(merged) * 2 :]
+        return f"{_ACROSS[node.op]}_{name}({values[0]})"
+
     def _register_names(self, node: Buffer, lanes: int) -> list[str]:
         places: list[tuple[int, ...]] = [()]
         *outer, last = node.shape or (1,)
@@ -171,6 +197,8 @@ class CTarget:
     def place(self, read: Read) -> str:
         """The C lvalue of an element of a tensor, of a buffer, or of a register."""
         name = self.names.tensors[read.tensor]
+        if self._is_accumulator(read.tensor):
+            return self._combined(self.registers[read.tensor].buffer)
         if read.tensor in self.registers:
             return self._register_of(read, None)
         if read.tensor in self.buffers:
@@ -198,7 +226,10 @@ class CTarget:
             if var is not None:
                 form = form.without(Index(var))
             place.append(form.constant)
-        place[-1] //= lanes
+        if registers.buffer.scope == "lanes":
+            place.pop()
+        else:
+            place[-1] //= lanes
         name = self._register(read.tensor, tuple(place))
         registers.used.add(name)
         return name
@@ -207,50 +238,49 @@ class CTarget:
 
     def _vector_store(self, node: VectorStore) -> cgen.Generable:
         store, var, lanes = node.store, node.var, node.lanes
-        if lane_stride(store.target, var) is None:
-            return self._scatter(node)
+        text = LaneText(self, var, lanes)
+        if lane_stride(store.target, var) != 1:
+            return self._scatter(node, text)
         target = self._vector_place(store.target, var, lanes)
-        if is_gather(store, var):
-            return self._gather(node, target)
-        value = self._vector(store.value, var, lanes, store.dtype)
         if store.op == "=":
-            if not _is_vector(store.value, var):
-                # A vector minus nothing: GCC's way to broadcast a scalar.
-                value = f"{value} - ({vector_type(store.dtype, lanes)}){{0}}"
-            return cgen.Line(f"{target} = {value};")
+            line = f"{target} = {text.stored(store.value, store.dtype)};"
+        elif self._is_accumulator(store.target.tensor):
+            line = self._accumulate(node, text, target)
+        else:
+            line = self._updated(store, text, target)
+        return _in_order([*text.before, line])
+
+    def _updated(self, store: Store, text: LaneText, target: str) -> str:
+        """``target = target op value`` in all lanes."""
+        fn, dtype = UPDATES[store.op], store.dtype
+        if store.op in ("+=", "*=") and dtype.compute == dtype:
+            return f"{target} {store.op} {text.operand(store.value, dtype)};"
+        value = text.apply(fn, dtype, [text.load(store.target), text.vector(store.value, dtype)])
+        return f"{target} = {text.rounded(value, dtype)};"
+
+    def _accumulate(self, node: VectorStore, text: LaneText, target: str) -> str:
+        """One more value in each lane of an accumulator."""
+        store = node.store
+        value = text.vector(store.value, store.dtype)
+        if node.first != Const(0):
+            start = literal(identity(store.op, store.dtype), store.dtype)
+            name = f"{suffix(store.dtype)}x{node.lanes}"
+            value = f"fk_from_{name}({index_text(node.first, self.names)}, {value}, {start})"
         if store.op in ("+=", "*="):
-            return cgen.Line(f"{target} {store.op} {value};")
-        if not _is_vector(store.value, var):
-            value = f"{value} - ({vector_type(store.dtype, lanes)}){{0}}"
-        fn = f"fk_{store.op[:3]}_{suffix(store.dtype)}x{lanes}"
-        return cgen.Line(f"{target} = {fn}({target}, {value});")
+            return f"{target} {store.op} {value};"
+        return f"{target} = {text.apply(UPDATES[store.op], store.dtype, [target, value])};"
 
-    def _scatter(self, node: VectorStore) -> cgen.Generable:
+    def _scatter(self, node: VectorStore, text: LaneText) -> cgen.Generable:
         """Lanes that are not neighbours in memory are stored one by one."""
-        store, var, lanes = node.store, node.var, node.lanes
-        kind = vector_type(store.dtype, lanes)
-        value = self._vector(store.value, var, lanes, store.dtype)
-        if not _is_vector(store.value, var):
-            value = f"{value} - ({kind}){{0}}"
-        lane = self.names.loops[var]
-        each = cgen.Line(f"{self.place(store.target)} = lane_values[{lane}];")
-        loop = cgen.For(f"int64_t {lane} = 0", f"{lane} < {lanes}", f"{lane}++", cgen.Block([each]))
-        return cgen.Block([cgen.Line(f"const {kind} lane_values = {value};"), loop])
-
-    def _gather(self, node: VectorStore, target: str) -> cgen.Generable:
-        """Elements that are no neighbours in memory are loaded one by one."""
-        store, lane, lanes = node.store, self.names.loops[node.var], node.lanes
-        assert isinstance(store.value, Read)
-        c = C_TYPES[store.dtype.name]
-        each = cgen.Line(f"lane_values[{lane}] = {self.place(store.value)};")
-        start, cond = f"int64_t {lane} = 0", f"{lane} < {lanes}"
-        return cgen.Block(
-            [
-                cgen.Line(f"{c} lane_values[{lanes}] __attribute__((aligned(64)));"),
-                cgen.For(start, cond, f"{lane}++", cgen.Block([each])),
-                cgen.Line(f"{target} = *({vector_type(store.dtype, lanes)} *)lane_values;"),
-            ]
-        )
+        store, lanes, lane = node.store, node.lanes, self.names.loops[node.var]
+        kind, name = vector_type(store.dtype, lanes), self.fresh()
+        value = text.stored(store.value, store.dtype)
+        loop = f"for (int64_t {lane} = 0; {lane} < {lanes}; {lane}++)"
+        lines = [
+            f"const {kind} {name} = {value};",
+            f"{loop} {self.place(store.target)} = {name}[{lane}];",
+        ]
+        return _in_order([*text.before, *lines])
 
     def _vector_place(self, read: Read, var: str, lanes: int) -> str:
         """A vector lvalue whose lane 0 is the element at lane 0."""
@@ -259,34 +289,44 @@ class CTarget:
         first = Read(read.tensor, tuple(_lane_zero(i, var) for i in read.indices))
         return f"*({vector_type(self.dtypes[read.tensor], lanes)}_u *)&{self.place(first)}"
 
-    def _vector(self, e: Expr, var: str, lanes: int, dtype: DType) -> str:
-        """The value of `e` in all lanes; an expression that is the same in all is a scalar."""
-        if not _is_vector(e, var):
-            return self.values.text(e, dtype)
-        if isinstance(e, Read):
-            if e.tensor in self.registers:
-                return self._register_of(e, var)
-            first = Read(e.tensor, tuple(_lane_zero(i, var) for i in e.indices))
-            return f"*(const {vector_type(dtype, lanes)}_u *)&{self.place(first)}"
-        if isinstance(e, Cast):
-            return self._vector(e.arg, var, lanes, dtype)
-        assert isinstance(e, Op)
-        args = [self._vector(a, var, lanes, dtype) for a in e.args]
-        if e.fn in ("min", "max"):
-            zero = f"({vector_type(dtype, lanes)}){{0}}"
-            args = [
-                text if _is_vector(a, var) else f"({text} - {zero})"
-                for a, text in zip(e.args, args, strict=True)
-            ]
-            return f"fk_{e.fn}_{suffix(dtype)}x{lanes}({', '.join(args)})"
-        if e.fn == "neg":
-            return f"(-{args[0]})"
-        symbol = {"add": "+", "sub": "-", "mul": "*", "div": "/"}[e.fn]
-        return f"({args[0]} {symbol} {args[1]})"
+    # --- what `LaneText` asks for --------------------------------------------------------------
+
+    def register(self, read: Read, var: str) -> str | None:
+        """The variable that holds an element in each lane, if there is one."""
+        return self._register_of(read, var) if read.tensor in self.registers else None
+
+    def distance(self, read: Read, var: str) -> Expr | None:
+        """How far apart in memory the elements in neighbouring lanes are; None if that varies."""
+        for index in read.indices:
+            rest = linear_form(index).without(Index(var))
+            if any(depends_on(a, var) for a, _ in rest.terms):
+                return None
+        if read.tensor in self.buffers:
+            total = 0
+            for index, extent in zip(read.indices, self.buffers[read.tensor].shape, strict=True):
+                total = total * extent + linear_form(index).coefficient(Index(var))
+            return Const(total)
+        moved = tuple(Const(linear_form(i).coefficient(Index(var))) for i in read.indices)
+        return self.offset(Read(read.tensor, moved))
+
+    def fresh(self) -> str:
+        """A name for a value in lanes."""
+        self._count += 1
+        return f"fk_lanes{self._count}"
 
 
-def _is_vector(e: Expr, var: str) -> bool:
-    return depends_on(e, var)
+#: How two accumulators become one, and the lanes of one a number.
+_COMBINE = {"+=": "({a} + {b})", "*=": "({a} * {b})", "max=": "fk_max_{name}({a}, {b})",
+            "min=": "fk_min_{name}({a}, {b})"}  # fmt: skip
+_ACROSS = {"+=": "fk_sum", "*=": "fk_product", "max=": "fk_greatest", "min=": "fk_least"}
+#: The operator that an update applies.
+UPDATES = {"+=": "add", "*=": "mul", "max=": "max", "min=": "min"}
+
+
+def _in_order(lines: list[str]) -> cgen.Generable:
+    """Statements of which the last may use names that the others declare."""
+    made = [cgen.Line(line) for line in lines]
+    return made[0] if len(made) == 1 else cgen.Block(made)
 
 
 def _lane_zero(index: Expr, var: str) -> Expr:

@@ -10,8 +10,8 @@ Analysis of Array and Scalar References", IJPP 1991, as solved by isl's access a
 A reduction's updates commute, so dropping the order *among* them must not lose the order between
 each of them and everything else: an update never hides an earlier write ("between" above counts
 only writes that are not reduction updates).  The pairs of two updates of one reduction are kept
-apart as `reduction`: sequential code may run them in any order, parallel code may not run them
-at once.  In exact mode they order like all others.
+apart as `reduction`: sequential code and vector lanes may run them in any order, threads may not
+run them at once.  In exact mode they order like all others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Dependences:
 
     @cached_property
     def all(self) -> isl.UnionMap:
-        """Pairs that must not run at the same time."""
+        """Pairs that must not run at the same time on different threads."""
         return (self.ordering if self.exact else self.ordering.union(self.reduction)).coalesce()
 
     def kind_of(self, source: isl.UnionSet, sink: isl.UnionSet) -> str:

@@ -8,8 +8,11 @@ has ordered yet:
 * at a sequence, no source may be in a later child than its sink; pairs in different children
   leave D;
 * at a leaf, D must be empty: two dependent instances may not share a time;
-* a loop that runs in parallel or in vector lanes must order nothing: ``{ f(s) != f(t) }`` is
-  empty in the D of *all* dependences, those among updates of one reduction included.
+* a loop that runs in parallel must order nothing: ``{ f(s) != f(t) }`` is empty in the D of
+  *all* dependences, those among updates of one reduction included;
+* in a loop that runs in vector lanes it is empty in D without these, unless reductions keep the
+  written order (exact mode): each lane combines for itself, and the lanes are combined behind
+  the loop, in an order that is fixed.
 
 Every isl computation has a budget of operations.  One that exceeds it proves nothing, and the
 schedule is refused.
@@ -84,7 +87,7 @@ def _find(node: Node, order: isl.UnionMap, both: isl.UnionMap, loop: str) -> _Ba
         for m in node.members:
             f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule)
             if m.mark in ("parallel", "vector"):
-                at_once = carried(both, m)
+                at_once = carried(both if m.mark == "parallel" else order, m)
                 if not at_once.is_empty():
                     return _Bad(at_once, m.name, True)
             backwards = order.lex_gt_at_multi_union_pw_aff(f)

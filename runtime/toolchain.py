@@ -25,7 +25,11 @@ from pathlib import Path
 from poly.errors import ToolchainError
 
 #: Flags that every compiler taken here has; the rest is probed, see `find_toolchain`.
-BASE_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fwrapv", "-Wall", "-Wextra")
+#: Nobody looks at errno or at floating-point exceptions; minding them costs vector code.
+BASE_FLAGS = (
+    "-std=gnu11", "-O2", "-fPIC", "-fwrapv", "-fno-math-errno", "-fno-trapping-math",
+    "-Wall", "-Wextra",
+)  # fmt: skip
 NATIVE = "-march=native"
 OPENMP = "-fopenmp"
 

@@ -184,11 +184,11 @@ def isl_pairs(relation: isl.UnionMap, sizes: Mapping[str, int]) -> set[Pair]:
 def is_broken(a: tuple[Tick, ...], b: tuple[Tick, ...], commute: bool) -> bool:
     """Whether the times `a`, `b` of two instances, of which `a` has to be first, are wrong.
 
-    If they commute, they may swap, but may not run at once.
+    If they commute, they may swap or run in lanes, but may not run at once on threads.
     """
     for x, y in zip(a, b, strict=False):
         if x.value != y.value:
-            if x.mark in ("parallel", "vector"):
+            if x.mark == "parallel" or (x.mark == "vector" and not commute):
                 return True
             return not commute and x.value > y.value
     return not commute

@@ -1,0 +1,137 @@
+"""Functions such as exp on vectors of float32, as text of GCC vector C, and vectors by libmvec.
+
+`V` stands for the vector type, `M` for the vector of int32 of the same length, `S` for how the
+helpers for it end.  Polynomials are minimax fits of our own.  The stated errors, in units in the
+last place, were measured over every float32 by ``tests/runtime/test_lanemath.py``'s method.
+
+A helper that is not written here calls glibc's vector mathematics (libmvec, 2.35 or later on
+x86-64, up to 4 units in the last place) where that exists, else the C library lane by lane.
+"""
+
+from __future__ import annotations
+
+#: By function: its text, and the other helpers that it calls.
+OWN_TEXT: dict[str, str] = {
+    "exp": """\
+/* e^x to 1 ulp: x = n ln(2) + r with |r| <= ln(2)/2.  2^n comes as two factors, so that the
+   result is rounded once, also where it is tiny. */
+static inline V fk_near_exp_S(V x)
+{
+  x = fk_select_S(x > 89.0f, fk_splat_S(89.0f), x);
+  x = fk_select_S(x < -104.0f, fk_splat_S(-104.0f), x);
+  const V nan = x - x;                              /* 0, or NaN */
+  const V shifted = x * 0x1.715476p+0f + 0x1.8p+23f; /* n in the lowest bits */
+  const V n = shifted - 0x1.8p+23f;
+  const V r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
+  V q = r * 1.3814599e-03f + 8.368717e-03f;
+  q = q * r + 4.166839e-02f;
+  q = q * r + 1.6666521e-01f;
+  q = q * r + 4.9999994e-01f;
+  const V p = (r * r) * q + r + 1.0f;
+  const M exponent = (M)shifted - 0x4b400000, half = exponent >> 1;
+  const V first = (V)((M)p + half * 0x800000);
+  const V second = (V)((exponent - half + 127) * 0x800000);
+  return first * second + nan;
+}""",
+    "log": """\
+/* log(x) to 1 ulp: x = 2^n (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2). */
+static inline V fk_near_log_S(V x)
+{
+  const M tiny = (M)(x < 0x1p-126f);
+  const M bits = (M)fk_select_S(tiny, x * 0x1p+23f, x) - 0x3f3504f3;
+  const V n = __builtin_convertvector((bits >> 23) + (tiny & -23), V);
+  const V f = (V)((bits & 0x7fffff) + 0x3f3504f3) - 1.0f;
+  V q = f * 8.700435e-02f - 1.4267486e-01f;
+  q = q * f + 1.4914769e-01f;
+  q = q * f - 1.6577585e-01f;
+  q = q * f + 1.9963063e-01f;
+  q = q * f - 2.5001338e-01f;
+  q = q * f + 3.333391e-01f;
+  const V r = n * 0x1.62e4p-1f + (f + ((f * f) * (f * q - 0.5f) + n * 0x1.7f7d1cp-20f));
+  const V zero = fk_select_S((M)(x == 0.0f), fk_splat_S(-INFINITY), x);
+  const V odd = fk_select_S((M)(x < 0.0f), fk_splat_S(NAN), zero);
+  return fk_select_S((M)(x > 0.0f) & (M)(x < INFINITY), r, odd);
+}""",
+    "tanh": """\
+/* tanh(x) to 2 ulp: a polynomial near 0, else 1 - 2 / (e^2x + 1). */
+static inline V fk_near_tanh_S(V x)
+{
+  const V a = fk_abs_S(x), s = x * x;
+  V q = s * -5.7049873e-03f + 2.0639088e-02f;
+  q = q * s - 5.3739715e-02f;
+  q = q * s + 1.3331442e-01f;
+  q = q * s - 3.333328e-01f;
+  const V small = (s * x) * q + x;
+  const V large = 1.0f - 2.0f / (fk_near_exp_S(a + a) + 1.0f);
+  return fk_select_S((M)(a < 0.625f), small, (V)((M)large | ((M)x & INT32_MIN)));
+}""",
+    "sigmoid": """\
+/* 1 / (1 + e^-x) to 3 ulp */
+static inline V fk_near_sigmoid_S(V x) { return 1.0f / (1.0f + fk_near_exp_S(-x)); }""",
+    "erf": """\
+/* erf(x) to 2 ulp: a polynomial up to 1, above it 1 - e^G(x). */
+static inline V fk_near_erf_S(V x)
+{
+  const V a = fk_abs_S(x), s = x * x, b = fk_select_S((M)(a > 4.0f), fk_splat_S(4.0f), a);
+  V q = s * 7.853892e-05f - 8.0102036e-04f;
+  q = q * s + 5.188329e-03f;
+  q = q * s - 2.6853813e-02f;
+  q = q * s + 1.12835854e-01f;
+  q = q * s - 3.7612626e-01f;
+  q = q * s + 1.2837917e-01f;
+  V g = b * -1.1504192e-03f + 1.4778099e-02f;
+  g = g * b - 8.863411e-02f;
+  g = g * b - 6.5448904e-01f;
+  g = g * b - 1.1174384e+00f;
+  g = g * b - 2.6717193e-03f;
+  const V large = 1.0f - fk_near_exp_S(g);
+  return fk_select_S((M)(a < 1.0f), x * q + x, (V)((M)large | ((M)x & INT32_MIN)));
+}""",
+}
+
+
+def own_helper(fn: str, lanes: int) -> str:
+    """The helper of one function on `lanes` float32."""
+    names = {"V": f"fk_f32x{lanes}", "M": f"fk_i32x{lanes}"}
+    text = OWN_TEXT[fn]
+    for short, name in names.items():
+        text = _word(text, short, name)
+    return text.replace("_S(", f"_f32x{lanes}(")
+
+
+def _word(text: str, short: str, name: str) -> str:
+    parts = text.split(short)
+    result = parts[0]
+    for part in parts[1:]:
+        before, after = result[-1:], part[:1]
+        alone = not (before.isalnum() or before == "_" or after.isalnum() or after == "_")
+        result += (name if alone else short) + part
+    return result
+
+
+#: Functions of libmvec, by the name that they have in C.
+_MVEC = frozenset(
+    "exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf pow atan2".split()
+)
+#: Letter and condition of the instruction sets that pass vectors of so many bytes.
+_ISA = {16: ("b", ""), 32: ("d", " && defined(__AVX2__)"), 64: ("e", " && defined(__AVX512F__)")}
+
+
+def mvec_name(fn: str, bits: int, lanes: int) -> tuple[str, str] | None:
+    """The symbol of a vector function, and the preprocessor condition under which it exists."""
+    isa = _ISA.get(bits // 8 * lanes)
+    if fn not in _MVEC or isa is None:
+        return None
+    letter, condition = isa
+    arguments = "vv" if fn in ("pow", "atan2") else "v"
+    symbol = f"_ZGV{letter}N{lanes}{arguments}_{fn}{'f' if bits == 32 else ''}"
+    return symbol, f"defined(FK_MVEC){condition}"
+
+
+#: Defined before any use of `mvec_name`'s conditions.
+MVEC_PROBE = """\
+#if defined(__x86_64__) && defined(__GLIBC__)
+#if __GLIBC__ > 2 || __GLIBC_MINOR__ >= 35
+#define FK_MVEC
+#endif
+#endif"""

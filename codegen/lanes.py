@@ -1,0 +1,454 @@
+"""Vector lanes: loops marked so become chunks of lanes, and reductions in them get accumulators.
+
+A loop over n iterations that may run in lanes becomes (W the most lanes that its types allow):
+
+* a loop over chunks of W, several chunks an iteration;
+* for the rest, if n >= W, one more chunk that ends with the loop and so overlaps the one before.
+  Storing a value twice does no harm, and a reduction leaves out the lanes that were counted.
+  What may not be done twice (``y[i] += …``) takes chunks of W/2, W/4, … in its place;
+* if n < W, the same with fewer lanes, down to single iterations.
+
+Values are the same in all of them, lane by lane.  A reduction over the lanes goes to accumulators
+that are combined in a fixed order, so its result depends on the sizes only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from codegen.linear import depends_on, replace_var
+from codegen.loopir import (
+    LANE_0,
+    Block,
+    Buffer,
+    For,
+    If,
+    LoopNode,
+    Store,
+    VectorStore,
+    block,
+    has_mark,
+    map_children,
+    map_exprs,
+    reads_in,
+    walk_loops,
+)
+from codegen.operators import INEXACT
+from poly.dtypes import BOOL, DType, identity
+from poly.expr import (
+    OPS,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    add,
+    dtype_where,
+    mul,
+    operand_dtype,
+    reads_of,
+    rewrite,
+    simplify,
+    sub,
+    substitute_value,
+)
+from poly.linear import linear_form, normal
+from poly.program import Program
+
+#: The longest vector, in bytes, that is written as one.
+VECTOR_LIMIT = 64
+#: Lanes of a chunk where there are fewer iterations than the most lanes.
+FEWER = 4
+#: Chunks an iteration, and accumulators of a reduction: enough to hide what an addition takes.
+CHUNKS = 4
+#: Operators that one iteration of a loop over chunks may have, all chunks together.
+BODY_LIMIT = 40
+
+
+def vectorise(root: LoopNode, program: Program) -> LoopNode:
+    """Turn vector loops into chunks of `VectorStore`s.
+
+    A loop whose body is no list of stores stays; it is printed as one that the C compiler may run
+    in lanes, unless its iterations combine with one element.
+    """
+    buffers = [n for n in walk_loops(root) if isinstance(n, Buffer)]
+    dtypes = {**program.dtypes, **{n.name: n.dtype for n in buffers}}
+    registers = frozenset(n.name for n in buffers if n.scope == "register")
+    taken = {n.var for n in walk_loops(root) if isinstance(n, For)}
+    names = set(dtypes)
+
+    def visit(node: LoopNode) -> LoopNode:
+        node = map_children(node, visit)
+        if not isinstance(node, For) or node.mark != "vector" or node.step != 1:
+            return node
+        body = node.body
+        stores = body.children if isinstance(body, Block) else (body,)
+        plain = [s for s in stores if isinstance(s, Store)]
+        if len(plain) < len(stores):
+            return node if _independent(node) else replace(node, mark="seq")
+        loop = _Loop(node, tuple(plain), dtypes, registers, taken, names)
+        chunked = loop.chunks()
+        if chunked is None:
+            return node if _independent(node) else replace(node, mark="seq")
+        return chunked
+
+    return hoist(visit(root))
+
+
+def _independent(node: For) -> bool:
+    """Whether no two iterations of a vector loop combine with one element."""
+    return all(
+        s.op == "=" or any(_moves(i, node.var) for i in s.target.indices)
+        for s in walk_loops(node.body)
+        if isinstance(s, Store)
+    )
+
+
+def _moves(index: Expr, var: str) -> bool:
+    """Whether different values of `var` surely give different values of an index."""
+    form = linear_form(index)
+    rest = form.without(Index(var))
+    return form.coefficient(Index(var)) != 0 and not any(depends_on(a, var) for a, _ in rest.terms)
+
+
+def lane_stride(read: Read, var: str) -> int | None:
+    """How the element moves with the lane: by so many elements of its last dimension, else None."""
+    for index in read.indices[:-1]:
+        if depends_on(index, var):
+            return None
+    if not read.indices:
+        return 0
+    form = linear_form(read.indices[-1])
+    rest = form.without(Index(var))
+    if any(depends_on(a, var) for a, _ in rest.terms):
+        return None
+    return form.coefficient(Index(var))
+
+
+def is_reduction(s: Store, var: str) -> bool:
+    """Whether all lanes combine with one element."""
+    return s.op != "=" and not any(depends_on(i, var) for i in s.target.indices)
+
+
+def is_index_value(e: Expr, var: str) -> bool:
+    """Whether a value moves with the lane, but by its number alone."""
+    return depends_on(e, var) and not any(depends_on(r, var) for r in reads_of(e))
+
+
+def widest(e: Expr, var: str, want: DType, dtypes: dict[str, DType]) -> int:
+    """Bits of the widest type in which some part of a value is computed in lanes."""
+    own = dtype_where(e, dtypes, want)
+    bits = 8 if own.kind == "b" else max(own.compute.bits, own.bits)
+    if not depends_on(e, var):
+        return bits if isinstance(e, (Const, Read)) else max(bits, want.compute.bits)
+    if is_index_value(e, var):
+        return want.compute.bits if own.kind != "b" else 8
+    if isinstance(e, Cast):
+        return max(bits, widest(e.arg, var, dtype_where(e.arg, dtypes, e.dtype), dtypes))
+    if isinstance(e, Op):
+        met = operand_dtype(e, dtypes, want)
+        parts = [widest(a, var, met, dtypes) for a in e.args if depends_on(a, var)]
+        if OPS[e.fn].rule == "select":
+            parts[:0] = [widest(e.args[0], var, BOOL, dtypes)]
+        return max([bits, 8 if met.kind == "b" else met.compute.bits, *parts])
+    return bits
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """One vector loop over stores."""
+
+    node: For
+    stores: tuple[Store, ...]
+    dtypes: dict[str, DType]
+    registers: frozenset[str]
+    taken: set[str]
+    names: set[str]
+
+    def chunks(self) -> LoopNode | None:
+        """The loop in chunks, or None if it has to stay a loop."""
+        var = self.node.var
+        if not all(self._acts(s) for s in self.stores):
+            return None
+        if any(self._fed_by_lanes(s) for s in self.stores):
+            return None
+        bits = max(
+            max(
+                s.dtype.bits,
+                s.dtype.compute.bits,
+                widest(s.value, var, s.dtype, self.dtypes),
+            )
+            for s in self.stores
+        )
+        width = VECTOR_LIMIT * 8 // bits
+        span = normal(sub(self.node.upper, self.node.lower))
+        return self._with_accumulators(span, width)
+
+    def _acts(self, s: Store) -> bool:
+        var = self.node.var
+        if s.dtype.kind == "b" and s.op != "=":
+            return False
+        if is_reduction(s, var):
+            return True
+        stride = lane_stride(s.target, var)
+        if s.op != "=":
+            return stride == 1
+        return any(_moves(i, var) for i in s.target.indices)
+
+    def _fed_by_lanes(self, s: Store) -> bool:
+        """Whether a store needs what all lanes of the loop combine to."""
+        var = self.node.var
+        combined = {o.target.tensor for o in self.stores if is_reduction(o, var)}
+        read = {r.tensor for r in reads_of(s.value)}
+        if is_reduction(s, var):
+            others = [o for o in self.stores if o is not s and o.target.tensor == s.target.tensor]
+            return bool(others) or s.target.tensor in read
+        return bool(combined & read) or s.target.tensor in combined
+
+    def _with_accumulators(self, span: Expr, width: int) -> LoopNode:
+        """The chunks, inside the accumulators that they need, with the final combinations."""
+        count = span.value if isinstance(span, Const) else None
+        if isinstance(count, int) and count < 2:
+            return self._single() if count == 1 else Block(())
+        if isinstance(count, int):
+            width = min(width, 1 << (count.bit_length() - 1))
+        reductions = [s for s in self.stores if is_reduction(s, self.node.var)]
+        accumulators = {id(s): self._fresh(s.target.tensor) for s in reductions}
+        body, used = self._body(span, width, accumulators)
+        for s in reductions:
+            name = accumulators[id(s)]
+            final: LoopNode = Store(s.target, s.op, Read(name, ()), s.dtype, s.statement)
+            if count is None:
+                final = If(Op("lt", (self.node.lower, self.node.upper)), final)
+            shape = (used, width)
+            dtype = s.dtype.compute
+            body = Buffer(
+                name, s.target.tensor, dtype, shape, (0, 1), "lanes", block([body, final]), (), s.op
+            )
+        return body
+
+    def _fresh(self, tensor: str) -> str:
+        name, count = f"{tensor}_lanes", 2
+        while name in self.names:
+            name, count = f"{tensor}_lanes{count}", count + 1
+        self.names.add(name)
+        return name
+
+    def _single(self) -> LoopNode:
+        var, lower = self.node.var, self.node.lower
+        return block([_at(s, var, lower) for s in self.stores])
+
+    def _body(self, span: Expr, width: int, accumulators: dict[int, str]) -> tuple[LoopNode, int]:
+        """All chunks, and how many accumulators a reduction has."""
+        lower, upper = self.node.lower, self.node.upper
+        size = sum(_cost(s.value) for s in self.stores)
+        most = max(1, min(CHUNKS, BODY_LIMIT // max(size, 1)))
+        chunk = _Chunks(self, width, accumulators)
+        if isinstance(span, Const):
+            count = int(span.value)
+            full, rest = count // width, count % width
+            most = min(most, full)
+            whole = full // most * most
+            nodes = [chunk.loop(lower, add(lower, Const(whole * width)), most)]
+            for k in range(whole, full):
+                nodes.append(chunk.at(add(lower, Const(k * width)), k % most))
+            if rest:
+                nodes += self._rest(chunk, rest, full, most)
+            return block(nodes), most
+        tiles = _multiple(span, width * most)
+        nodes = [chunk.loop(lower, add(lower, tiles), most)]
+        if most > 1:
+            rest_of = add(lower, _multiple(span, width))
+            nodes.append(chunk.loop(add(lower, tiles), rest_of, 1))
+        left = Op("fmod", (span, Const(width)))
+        end = sub(upper, Const(width))
+        if self._repeatable():
+            again = chunk.at(end, 0, sub(Const(width), left))
+            few: LoopNode = self._few(span, accumulators, width)
+            tail: LoopNode = If(Op("le", (Const(width), span)), again, few)
+        else:
+            tail = self._remainder(add(lower, _multiple(span, width)), width)
+        nodes.append(If(Op("lt", (Const(0), left)), tail))
+        return block(nodes), most
+
+    def _rest(self, chunk: _Chunks, rest: int, full: int, most: int) -> list[LoopNode]:
+        """The last iterations, fewer than there are lanes, of a constant number."""
+        lower, width = self.node.lower, chunk.width
+        begin = add(lower, Const(full * width))
+        if self._repeatable():
+            first = width - rest
+            return [chunk.at(add(begin, Const(-first)), full % most, Const(first))]
+        nodes: list[LoopNode] = []
+        while rest:
+            lanes = 1 << (rest.bit_length() - 1)
+            if lanes == 1:
+                nodes += [_at(s, self.node.var, begin) for s in self.stores]
+            else:
+                nodes.append(replace(chunk, width=lanes).at(begin, 0))
+            begin, rest = add(begin, Const(lanes)), rest - lanes
+        return nodes
+
+    def _few(self, span: Expr, accumulators: dict[int, str], width: int) -> LoopNode:
+        """Fewer iterations than lanes."""
+        if width < 2 * FEWER or accumulators:
+            return self._remainder(self.node.lower)
+        return self._body(span, FEWER, {})[0]
+
+    def _remainder(self, begin: Expr, width: int = 1) -> LoopNode:
+        """Iterations up to the end, fewer than before, that may not be done again."""
+        if width < 2 * FEWER:
+            return replace(self.node, lower=begin, mark="seq")
+        span = sub(self.node.upper, begin)
+        middle = add(begin, _multiple(span, FEWER))
+        chunks = _Chunks(self, FEWER, {}).loop(begin, middle, 1)
+        return block([chunks, self._remainder(middle)])
+
+    def _repeatable(self) -> bool:
+        """Whether all stores may be done again for some of the iterations."""
+        var = self.node.var
+        if any(s.op != "=" and not is_reduction(s, var) for s in self.stores):
+            return False
+        for position, s in enumerate(self.stores):
+            # What it reads must not have been changed by what comes behind it.
+            changed = {o.target.tensor for o in self.stores[position:]}
+            if any(r.tensor in changed for r in reads_of(s.value)):
+                return False
+        touched = {r.tensor for r in reads_in(self.node) if depends_on(r, var)}
+        return not touched & self.registers
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """Makes chunks of one width."""
+
+    own: _Loop
+    width: int
+    accumulators: dict[int, str]
+
+    @property
+    def lane(self) -> str:
+        """The name of the lane."""
+        name = f"{self.own.node.var}_lane"
+        while name in self.own.taken:
+            name += "_"
+        return name
+
+    def loop(self, lower: Expr, upper: Expr, count: int) -> LoopNode:
+        """A loop with `count` chunks an iteration."""
+        node = self.own.node
+        step = count * self.width
+        body = block(
+            [self.at(add(Index(node.var), Const(k * self.width)), k) for k in range(count)]
+        )
+        made = For(node.var, lower, upper, step, body, "seq", node.label)
+        if made.trip == 1:
+            return _at(body, node.var, lower)
+        return made
+
+    def at(self, begin: Expr, part: int, first: Expr = LANE_0) -> LoopNode:
+        """The chunk whose lane 0 is the iteration `begin`."""
+        place = add(begin, Index(self.lane))
+        stores: list[LoopNode] = []
+        for s in self.own.stores:
+            moved = _at(s, self.own.node.var, place)
+            assert isinstance(moved, Store)
+            if id(s) in self.accumulators:
+                name = self.accumulators[id(s)]
+                target = Read(name, (Const(part), Index(self.lane)))
+                moved = replace(moved, target=target, dtype=s.dtype.compute)
+                stores.append(VectorStore(moved, self.lane, self.width, first))
+            else:
+                stores.append(VectorStore(moved, self.lane, self.width))
+        return block(stores)
+
+
+def _multiple(span: Expr, step: int) -> Expr:
+    """The part of a number of iterations that `step` divides."""
+    return mul(Const(step), Op("div", (span, Const(step)))) if step > 1 else span
+
+
+def _cost(e: Expr) -> int:
+    """About how many instructions a value takes."""
+    own = 20 if isinstance(e, Op) and e.fn in INEXACT else 1
+    return own + sum(_cost(c) for c in _parts(e))
+
+
+def _parts(e: Expr) -> tuple[Expr, ...]:
+    if isinstance(e, Op):
+        return e.args
+    return (e.arg,) if isinstance(e, Cast) else ()
+
+
+def _at(node: LoopNode, var: str, place: Expr) -> LoopNode:
+    """The node with a loop variable replaced by a place."""
+
+    def fix(e: Expr) -> Expr:
+        return simplify(replace_var(e, var, place)) if depends_on(e, var) else e
+
+    def fix_value(e: Expr) -> Expr:
+        return substitute_value(e, {var: place}) if depends_on(e, var) else e
+
+    return _normal(map_exprs(node, fix, fix_value))
+
+
+def _normal(root: LoopNode) -> LoopNode:
+    def visit(e: Expr) -> Expr:
+        return replace(e, indices=tuple(map(normal, e.indices))) if isinstance(e, Read) else e
+
+    return map_exprs(root, lambda e: rewrite(e, visit))
+
+
+# --- accumulators ----------------------------------------------------------------------------
+
+
+def hoist(root: LoopNode) -> LoopNode:
+    """Move accumulators out of the loops that do not move what they combine with."""
+
+    def visit(node: LoopNode) -> LoopNode:
+        node = map_children(node, visit)
+        if not isinstance(node, For) or node.mark not in ("seq", "unroll"):
+            return node
+        return node if has_mark(node, "parallel") else _lift(node)
+
+    return visit(root)
+
+
+def _lift(node: For) -> LoopNode:
+    children = node.body.children if isinstance(node.body, Block) else (node.body,)
+    for position, child in enumerate(children):
+        if not isinstance(child, Buffer) or child.scope != "lanes":
+            continue
+        inside = child.body.children if isinstance(child.body, Block) else (child.body,)
+        *loops, final = inside
+        store = final.then if isinstance(final, If) else final
+        assert isinstance(store, Store)
+        others = block([c for k, c in enumerate(children) if k != position])
+        if depends_on(store.target, node.var):
+            continue
+        if any(r.tensor == store.target.tensor for c in (others, *loops) for r in reads_in(c)):
+            continue
+        if any(n.name == child.name for n in walk_loops(others) if isinstance(n, Buffer)):
+            continue
+        conditions = [final.cond] if isinstance(final, If) else []
+        if any(depends_on(c, node.var) for c in conditions):
+            continue
+        if node.trip is None:
+            conditions.insert(0, Op("lt", (node.lower, node.upper)))
+        elif node.trip == 0:
+            continue
+        body = block([*children[:position], *loops, *children[position + 1 :]])
+        inner = _lift(replace(node, body=body))
+        last: LoopNode = store
+        if conditions:
+            whole = conditions[0]
+            for c in conditions[1:]:
+                whole = Op("and", (whole, c))
+            last = If(whole, store)
+        return replace(child, body=block([inner, last]))
+    return node
+
+
+def identity_value(buffer: Buffer) -> Expr:
+    """What an accumulator begins with."""
+    return Const(identity(buffer.op, buffer.dtype))

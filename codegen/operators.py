@@ -1,0 +1,57 @@
+"""Operators of the language as C text, on scalars."""
+
+from __future__ import annotations
+
+from codegen.spelling import C_TYPES, suffix
+from poly.dtypes import DType
+from poly.errors import ProgramError
+from poly.expr import OPS
+
+#: Functions that no two libraries round alike.  In exact mode they are the C library's; otherwise
+#: those of `codegen.lanemath`, in vector lanes and outside of them, where it has them.
+INEXACT = frozenset(
+    "exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid "
+    "pow atan2".split()
+)
+#: Those that `codegen.lanemath` has for float32.
+OWN = frozenset("exp log tanh sigmoid erf".split())
+#: Scalar helpers of `codegen.prelude`.
+_HELPERS = frozenset("max min sign abs div floordiv mod shl shr rsqrt sigmoid".split())
+
+
+def is_own(fn: str, dtype: DType, exact: bool) -> bool:
+    """Whether a function is computed by our own code in place of the C library's."""
+    return fn in OWN and dtype.compute.name == "float32" and not exact
+
+
+def apply(fn: str, dtype: DType, args: list[str], exact: bool) -> str:
+    """One arithmetic operator on arguments that already have the compute type of `dtype`."""
+    d = dtype.compute
+    c = C_TYPES[d.name]
+    if fn in ("add", "sub", "mul", "bitand", "bitor", "bitxor"):
+        text = f"({args[0]} {OPS[fn].symbol} {args[1]})"
+        return f"({c}){text}" if d.bits < 32 and d.kind != "b" else text
+    if fn in ("neg", "bitnot"):
+        if d.kind == "b":
+            return f"(!{args[0]})"
+        text = f"({OPS[fn].symbol}{args[0]})"
+        return f"({c}){text}" if d.bits < 32 else text
+    if fn == "div" and d.is_float:
+        return f"({args[0]} / {args[1]})"
+    if fn == "abs":
+        if d.kind == "u":
+            return args[0]
+        if d.is_float:
+            return f"fabs{_f(d)}({args[0]})"
+    if is_own(fn, d, exact):
+        return f"fk_near_{fn}_{suffix(d)}({', '.join(args)})"
+    if fn in _HELPERS or (fn == "fmod" and not d.is_float):
+        return f"fk_{fn}_{suffix(d)}({', '.join(args)})"
+    if not d.is_float:
+        raise ProgramError(f"{fn} has no meaning on {dtype}")
+    name = "rint" if fn == "round" else fn
+    return f"{name}{_f(d)}({', '.join(args)})"
+
+
+def _f(d: DType) -> str:
+    return "f" if d.bits == 32 else ""
