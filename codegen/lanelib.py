@@ -82,12 +82,6 @@ def lane_prelude(code: str) -> list[str]:
     whole = "\n".join([code, *helpers.values()])
     types = {(e, int(n)) for e, n in _TYPE.findall(whole) if _is_vector(e, n)}
     parts = []
-    if types:
-        # Helpers are part of the kernel: no vector is passed between translation units.
-        parts.append(
-            "#if defined(__GNUC__) && !defined(__clang__)\n"
-            '#pragma GCC diagnostic ignored "-Wpsabi"\n#endif'
-        )
     if "FK_MVEC" in whole:
         parts.append(MVEC_PROBE)
     if "FK_SHUFFLE" in whole:

@@ -16,7 +16,13 @@ left out, and the schedule stays legal.
 
 from __future__ import annotations
 
-from poly.analysis import Contraction, find_contraction, loop_extents, shares_ranges
+from poly.analysis import (
+    Contraction,
+    find_contraction,
+    loop_extents,
+    shares_ranges,
+    stride_of,
+)
 from poly.errors import ScheduleError
 from poly.legality import coincident_members
 from poly.machine import Machine, host_machine
@@ -199,8 +205,12 @@ def _lanes(schedule: Schedule, name: str) -> Schedule:
     inner = loops[-1]
     flags = coincident_members(schedule.tree, name, schedule.dependences)
     member = loops_of(schedule.tree, name)[-1]
-    if member.mark != "seq" or not flags[inner] or inner not in s.loops:
+    if member.mark != "seq" or inner not in s.loops:
         return schedule
+    if not flags[inner]:
+        # A reduction over neighbouring elements; anything else is refused.
+        neighbours = any(stride_of(r, inner) == 1 for r in s.source.reads)
+        return attempt(schedule, f"vectorize {name}: {inner}") if neighbours else schedule
     if any(member in loops_of(schedule.tree, other)[:-1] for other in schedule.statements):
         # Another statement has loops inside: this one is no innermost loop.
         return schedule

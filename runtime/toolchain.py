@@ -28,7 +28,7 @@ from poly.errors import ToolchainError
 #: Nobody looks at errno or at floating-point exceptions; minding them costs vector code.
 BASE_FLAGS = (
     "-std=gnu11", "-O2", "-fPIC", "-fwrapv", "-fno-math-errno", "-fno-trapping-math",
-    "-Wall", "-Wextra",
+    "-Wall", "-Wextra", "-Wno-psabi",  # no vector is passed between translation units
 )  # fmt: skip
 NATIVE = "-march=native"
 OPENMP = "-fopenmp"
