@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from codegen.linear import depends_on, replace_var
+from codegen.linear import Ranges, depends_on, extreme, replace_var
 from codegen.loopir import (
     LANE_0,
     Block,
@@ -33,6 +33,7 @@ from codegen.loopir import (
     reads_in,
     walk_loops,
 )
+from codegen.lower import var_range
 from codegen.operators import INEXACT
 from poly.dtypes import BOOL, DType, identity
 from poly.expr import (
@@ -78,8 +79,11 @@ def vectorise(root: LoopNode, program: Program) -> LoopNode:
     taken = {n.var for n in walk_loops(root) if isinstance(n, For)}
     names = set(dtypes)
 
-    def visit(node: LoopNode) -> LoopNode:
-        node = map_children(node, visit)
+    def visit(node: LoopNode, ranges: Ranges) -> LoopNode:
+        if isinstance(node, For):
+            bound = var_range(node, ranges)
+            ranges = {**ranges, node.var: bound} if bound is not None else ranges
+        node = map_children(node, lambda c: visit(c, ranges))
         if not isinstance(node, For) or node.mark != "vector" or node.step != 1:
             return node
         body = node.body
@@ -87,13 +91,15 @@ def vectorise(root: LoopNode, program: Program) -> LoopNode:
         plain = [s for s in stores if isinstance(s, Store)]
         if len(plain) < len(stores):
             return node if _independent(node) else replace(node, mark="seq")
-        loop = _Loop(node, tuple(plain), dtypes, registers, taken, names)
+        span = normal(sub(node.upper, node.lower))
+        most = extreme(span, ranges, max)
+        loop = _Loop(node, tuple(plain), span, most, dtypes, registers, taken, names)
         chunked = loop.chunks()
         if chunked is None:
             return node if _independent(node) else replace(node, mark="seq")
         return chunked
 
-    return hoist(visit(root))
+    return hoist(visit(root, {}))
 
 
 def _independent(node: For) -> bool:
@@ -157,10 +163,12 @@ def widest(e: Expr, var: str, want: DType, dtypes: dict[str, DType]) -> int:
 
 @dataclass(frozen=True)
 class _Loop:
-    """One vector loop over stores."""
+    """One vector loop over stores; `most` bounds its number of iterations, `span`."""
 
     node: For
     stores: tuple[Store, ...]
+    span: Expr
+    most: int | None
     dtypes: dict[str, DType]
     registers: frozenset[str]
     taken: set[str]
@@ -182,8 +190,11 @@ class _Loop:
             for s in self.stores
         )
         width = VECTOR_LIMIT * 8 // bits
-        span = normal(sub(self.node.upper, self.node.lower))
-        return self._with_accumulators(span, width)
+        if self.most is not None and self.most > 0:
+            width = min(width, 1 << (self.most.bit_length() - 1))
+        if isinstance(self.span, Const) and int(self.span.value) < 2:
+            return self._single() if int(self.span.value) == 1 else Block(())
+        return self._with_accumulators(width) if width > 1 else None
 
     def _acts(self, s: Store) -> bool:
         var = self.node.var
@@ -206,20 +217,15 @@ class _Loop:
             return bool(others) or s.target.tensor in read
         return bool(combined & read) or s.target.tensor in combined
 
-    def _with_accumulators(self, span: Expr, width: int) -> LoopNode:
+    def _with_accumulators(self, width: int) -> LoopNode:
         """The chunks, inside the accumulators that they need, with the final combinations."""
-        count = span.value if isinstance(span, Const) else None
-        if isinstance(count, int) and count < 2:
-            return self._single() if count == 1 else Block(())
-        if isinstance(count, int):
-            width = min(width, 1 << (count.bit_length() - 1))
         reductions = [s for s in self.stores if is_reduction(s, self.node.var)]
         accumulators = {id(s): self._fresh(s.target.tensor) for s in reductions}
-        body, used = self._body(span, width, accumulators)
+        body, used = self._body(width, accumulators)
         for s in reductions:
             name = accumulators[id(s)]
             final: LoopNode = Store(s.target, s.op, Read(name, ()), s.dtype, s.statement)
-            if count is None:
+            if not isinstance(self.span, Const):
                 final = If(Op("lt", (self.node.lower, self.node.upper)), final)
             shape = (used, width)
             dtype = s.dtype.compute
@@ -239,11 +245,13 @@ class _Loop:
         var, lower = self.node.var, self.node.lower
         return block([_at(s, var, lower) for s in self.stores])
 
-    def _body(self, span: Expr, width: int, accumulators: dict[int, str]) -> tuple[LoopNode, int]:
+    def _body(self, width: int, accumulators: dict[int, str]) -> tuple[LoopNode, int]:
         """All chunks, and how many accumulators a reduction has."""
-        lower, upper = self.node.lower, self.node.upper
+        lower, upper, span = self.node.lower, self.node.upper, self.span
         size = sum(_cost(s.value) for s in self.stores)
         most = max(1, min(CHUNKS, BODY_LIMIT // max(size, 1)))
+        if self.most is not None:
+            most = max(1, min(most, self.most // width))
         chunk = _Chunks(self, width, accumulators)
         if isinstance(span, Const):
             count = int(span.value)
@@ -265,10 +273,10 @@ class _Loop:
         end = sub(upper, Const(width))
         if self._repeatable():
             again = chunk.at(end, 0, sub(Const(width), left))
-            few: LoopNode = self._few(span, accumulators, width)
+            few: LoopNode = self._few(accumulators, width)
             tail: LoopNode = If(Op("le", (Const(width), span)), again, few)
         else:
-            tail = self._remainder(add(lower, _multiple(span, width)), width)
+            tail = self._remainder(add(lower, _multiple(span, width)), 1 if accumulators else width)
         nodes.append(If(Op("lt", (Const(0), left)), tail))
         return block(nodes), most
 
@@ -281,7 +289,7 @@ class _Loop:
             return [chunk.at(add(begin, Const(-first)), full % most, Const(first))]
         nodes: list[LoopNode] = []
         while rest:
-            lanes = 1 << (rest.bit_length() - 1)
+            lanes = 1 if chunk.accumulators else 1 << (rest.bit_length() - 1)
             if lanes == 1:
                 nodes += [_at(s, self.node.var, begin) for s in self.stores]
             else:
@@ -289,11 +297,11 @@ class _Loop:
             begin, rest = add(begin, Const(lanes)), rest - lanes
         return nodes
 
-    def _few(self, span: Expr, accumulators: dict[int, str], width: int) -> LoopNode:
+    def _few(self, accumulators: dict[int, str], width: int) -> LoopNode:
         """Fewer iterations than lanes."""
         if width < 2 * FEWER or accumulators:
             return self._remainder(self.node.lower)
-        return self._body(span, FEWER, {})[0]
+        return self._body(FEWER, {})[0]
 
     def _remainder(self, begin: Expr, width: int = 1) -> LoopNode:
         """Iterations up to the end, fewer than before, that may not be done again."""

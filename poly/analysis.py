@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import islpy as isl
 
-from poly.expr import Cast, Const, Expr, Index, Op, Read, indices_of
+from poly.expr import Cast, Const, Expr, Index, Op, Read, Size, indices_of, walk
 from poly.linear import linear_form
 from poly.machine import Machine
 from poly.promotion import BUFFER_LIMIT
@@ -18,8 +18,8 @@ from poly.tree import joint, loops_of
 
 #: An operand is packed if each of its elements is used this often at least.
 PACKING_REUSE = 4
-#: Operators that generated code can apply to vectors lane by lane.
-LANE_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max"))
+#: Operators of which a register tile may be made: one or a few instructions each.
+TILE_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max", "abs"))
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,22 @@ def _outer_values(schedule: Schedule, statement: str, depth: int) -> isl.Set | N
 
 
 def lane_value(e: Expr) -> bool:
-    """Whether an expression can be computed in vector lanes from its reads."""
-    if isinstance(e, Const):
-        return not isinstance(e.value, bool)
+    """Whether generated code computes an expression in vector lanes as a whole.
+
+    It has all operators there; loops' numbers as values and places that depend on data it
+    computes lane by lane.
+    """
     if isinstance(e, Read):
-        return True
+        return not any(isinstance(x, Read) for i in e.indices for x in walk(i))
     if isinstance(e, Op):
-        return e.fn in LANE_OPS and all(lane_value(a) for a in e.args)
-    return isinstance(e, Cast) and lane_value(e.arg)
+        return all(lane_value(a) for a in e.args)
+    return isinstance(e, (Const, Size)) or (isinstance(e, Cast) and lane_value(e.arg))
+
+
+def tile_value(e: Expr) -> bool:
+    """Whether an expression may be computed for each element of a register tile."""
+    operators = {x.fn for x in walk(e) if isinstance(x, Op)}
+    return lane_value(e) and operators <= TILE_OPS
 
 
 def stride_of(read: Read, loop: str) -> int | None:
@@ -179,7 +187,7 @@ def find_contraction(scop: Scop, s: ScopStatement, machine: Machine) -> Contract
     reductions = s.source.reductions
     reads = [r for r in s.source.reads if r.indices]
     same = all(scop.program.tensors[r.tensor].dtype == tensor.dtype for r in s.source.reads)
-    if not reductions or not reads or not same or not lane_value(s.value):
+    if not reductions or not reads or not same or not tile_value(s.value):
         return None
     free = s.source.free
     moves = {r: _loops(r) for r in reads}
