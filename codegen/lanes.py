@@ -245,11 +245,13 @@ class _Loop:
         var, lower = self.node.var, self.node.lower
         return block([_at(s, var, lower) for s in self.stores])
 
-    def _body(self, width: int, accumulators: dict[int, str]) -> tuple[LoopNode, int]:
+    def _body(
+        self, width: int, accumulators: dict[int, str], chunks: int = CHUNKS
+    ) -> tuple[LoopNode, int]:
         """All chunks, and how many accumulators a reduction has."""
         lower, upper, span = self.node.lower, self.node.upper, self.span
         size = sum(_cost(s.value) for s in self.stores)
-        most = max(1, min(CHUNKS, BODY_LIMIT // max(size, 1)))
+        most = max(1, min(chunks, BODY_LIMIT // max(size, 1)))
         if self.most is not None:
             most = max(1, min(most, self.most // width))
         chunk = _Chunks(self, width, accumulators)
@@ -301,7 +303,7 @@ class _Loop:
         """Fewer iterations than lanes."""
         if width < 2 * FEWER or accumulators:
             return self._remainder(self.node.lower)
-        return self._body(FEWER, {})[0]
+        return self._body(FEWER, {}, 1)[0]
 
     def _remainder(self, begin: Expr, width: int = 1) -> LoopNode:
         """Iterations up to the end, fewer than before, that may not be done again."""

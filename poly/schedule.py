@@ -153,6 +153,8 @@ class Schedule:
         """Run an innermost loop in vector lanes; with `width`, after splitting it by that.
 
         ``for i: S[i]`` with 4 becomes ``for i_o: S[4*i_o : 4*i_o+4]``.
+        A reduction gets a result in each lane, and these are combined at the end; not in exact
+        mode.
         """
         return self.apply(Step("vectorize", (statement,), (loop,), (width,) if width else ()))
 
