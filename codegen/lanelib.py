@@ -82,6 +82,8 @@ def lane_prelude(code: str) -> list[str]:
     whole = "\n".join([code, *helpers.values()])
     types = {(e, int(n)) for e, n in _TYPE.findall(whole) if _is_vector(e, n)}
     parts = []
+    if "__AVX512" in whole:
+        parts.append(_INTRINSICS)
     if "FK_MVEC" in whole:
         parts.append(MVEC_PROBE)
     if "FK_SHUFFLE" in whole:
@@ -104,6 +106,12 @@ _SHUFFLE = """\
 #define FK_SHUFFLE(mask, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
 #define FK_SHUFFLE(mask, a, b, ...) __builtin_shuffle(a, b, (mask){__VA_ARGS__})
+#endif"""
+
+
+_INTRINSICS = """\
+#if defined(__AVX512F__)
+#include <immintrin.h>
 #endif"""
 
 
@@ -306,6 +314,79 @@ def _call(fn: str) -> Callable[[_Shape, str, str], str]:
     return lambda s, a, b: f"fk_{fn}_{s.name}({a}, {b})"
 
 
+def _transpose(s: _Shape) -> str:
+    """A square matrix turned by swapping its off-diagonal quarters, and theirs, and so on
+    (Eklundh, "A fast computer method for matrix transposing", IEEE Trans. Computers 1972)."""
+    lines = []
+    step = 1
+    while step < s.lanes:
+        for i in range(s.lanes):
+            if i & step:
+                continue
+            low = [s.lanes + k - step if k & step else k for k in range(s.lanes)]
+            high = [s.lanes + k if k & step else k + step for k in range(s.lanes)]
+            a, b = f"r[{i}]", f"r[{i + step}]"
+            lines.append(f"t = FK_SHUFFLE({s.mask}, {a}, {b}, {', '.join(map(str, low))})")
+            lines.append(f"{b} = FK_SHUFFLE({s.mask}, {a}, {b}, {', '.join(map(str, high))})")
+            lines.append(f"{a} = t")
+        step *= 2
+    body = ";\n  ".join([f"{s.v} t", *lines])
+    return (
+        f"/* element l of row n becomes element n of row l */\n"
+        f"static inline __attribute__((always_inline)) void fk_transpose_{s.name}({s.v} *r)\n"
+        f"{{\n  {body};\n}}"
+    )
+
+
+def _part(s: _Shape) -> tuple[str, str] | None:
+    """AVX-512's masked instructions for a vector type: their condition and how they are called."""
+    letters = {"f32": "ps", "f64": "pd", "i32": "epi32", "u32": "epi32", "i64": "epi64"}
+    letters["u64"] = "epi64"
+    width = s.bits * s.lanes
+    if s.element not in letters or width not in (128, 256, 512):
+        return None
+    feature = "__AVX512F__" if width == 512 else "__AVX512VL__"
+    prefix = "_mm" if width == 128 else f"_mm{width}"
+    return feature, f"{prefix}_{{}}_{letters[s.element]}"
+
+
+def _register_kind(s: _Shape) -> str:
+    kind = {"f32": "", "f64": "d"}.get(s.element, "i")
+    return f"__m{s.bits * s.lanes}{kind}"
+
+
+def _put(s: _Shape) -> str:
+    found = _part(s)
+    body = f"memcpy(p, &x, (size_t)n * {s.bits // 8});"
+    if found is not None:
+        feature, call = found
+        store = call.format("mask_storeu")
+        mask = f"(__mmask{max(8, s.lanes)})((1u << n) - 1)"
+        masked = f"{store}(p, {mask}, ({_register_kind(s)})x);"
+        body = f"\n#if defined({feature})\n  {masked}\n#else\n  {body}\n#endif\n"
+    return (
+        f"/* the first n lanes to memory */\n"
+        f"static inline __attribute__((always_inline))\n"
+        f"void fk_put_{s.name}({s.c} *p, int n, {s.v} x)\n{{ {body} }}"
+    )
+
+
+def _take(s: _Shape) -> str:
+    found = _part(s)
+    body = f"{s.v} x = {{0}}; memcpy(&x, p, (size_t)n * {s.bits // 8}); return x;"
+    if found is not None:
+        feature, call = found
+        load = call.format("maskz_loadu")
+        mask = f"(__mmask{max(8, s.lanes)})((1u << n) - 1)"
+        masked = f"return ({s.v}){load}({mask}, p);"
+        body = f"\n#if defined({feature})\n  {masked}\n#else\n  {body}\n#endif\n"
+    return (
+        f"/* n elements from memory, then zeros */\n"
+        f"static inline __attribute__((always_inline))\n"
+        f"{s.v} fk_take_{s.name}(const {s.c} *p, int n)\n{{ {body} }}"
+    )
+
+
 _TEXTS: dict[str, Callable[[_Shape], str]] = {
     "splat": _splat,
     "select": _select,
@@ -320,6 +401,9 @@ _TEXTS: dict[str, Callable[[_Shape], str]] = {
     "gather": _gather,
     "even": _even,
     "backwards": _backwards,
+    "transpose": _transpose,
+    "put": _put,
+    "take": _take,
     "load_bf16": _load_bf16,
     "store_bf16": _store_bf16,
     "load_f16": _load_f16,

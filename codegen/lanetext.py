@@ -278,12 +278,12 @@ class LaneText:
         text = index_text(distance, self.values.names)
         return f"fk_gather_{name}(&{self.places.place(first)}, {text})"
 
-    def first(self, read: Read) -> Read:
-        """The element in lane 0."""
-        zero = Const(0)
+    def first(self, read: Read, lane: int = 0) -> Read:
+        """The element in lane 0, or another."""
+        number = Const(lane)
         return Read(
             read.tensor,
-            tuple(normal(simplify(replace_var(i, self.var, zero))) for i in read.indices),
+            tuple(normal(simplify(replace_var(i, self.var, number))) for i in read.indices),
         )
 
     # --- lane by lane ----------------------------------------------------------------------------

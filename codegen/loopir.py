@@ -98,6 +98,18 @@ class VectorStore(LoopNode):
 
 
 @dataclass(frozen=True)
+class Transposed(LoopNode):
+    """Vector stores, as rows of a matrix whose columns are neighbours in memory.
+
+    `scattered` tells where: in the target (row n of column l goes to ``target(l) + n``), or in
+    the value, which then is an element.
+    """
+
+    rows: tuple[VectorStore, ...]
+    scattered: bool
+
+
+@dataclass(frozen=True)
 class Buffer(LoopNode):
     """A buffer that stands for part of `tensor` in `body`.
 
@@ -139,7 +151,7 @@ def children_of(node: LoopNode) -> tuple[LoopNode, ...]:
         return (node.then,) if node.other is None else (node.then, node.other)
     if isinstance(node, VectorStore):
         return (node.store,)
-    return ()
+    return node.rows if isinstance(node, Transposed) else ()
 
 
 def walk_loops(node: LoopNode) -> Iterator[LoopNode]:
@@ -191,6 +203,9 @@ def map_exprs(
         store = map_exprs(node.store, fn, value)
         assert isinstance(store, Store)
         return replace(node, store=store, first=fn(node.first))
+    if isinstance(node, Transposed):
+        rows = (map_exprs(row, fn, value) for row in node.rows)
+        return replace(node, rows=tuple(r for r in rows if isinstance(r, VectorStore)))
     return node
 
 
@@ -258,6 +273,10 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
         yield f"{indent}{node.statement}({', '.join(map(str, node.args))})"
     elif isinstance(node, Store):
         yield f"{indent}{node.target} {node.op} {node.value}"
+    elif isinstance(node, Transposed):
+        yield f"{indent}transposed"
+        for row in node.rows:
+            yield from _lines(row, inner)
     elif isinstance(node, VectorStore):
         yield f"{indent}lanes {node.var} in {node.first}:{node.lanes}"
         yield from _lines(node.store, inner)

@@ -25,6 +25,7 @@ from codegen.loopir import (
     walk_loops,
 )
 from codegen.lower import var_range
+from codegen.transposed import transpose
 from poly.expr import (
     Const,
     Expr,
@@ -52,6 +53,7 @@ def optimise(root: LoopNode, program: Program) -> LoopNode:
         unroll,
         lambda n: decide(n, program),
         drop_unread,
+        lambda n: transpose(n, program),
         workshare,
     ):
         root = verify_loops(fn(root))

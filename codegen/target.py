@@ -23,12 +23,13 @@ from codegen.loopir import (
     LoopNode,
     Single,
     Store,
+    Transposed,
     VectorStore,
     map_children,
     statements_in,
 )
 from codegen.passes import is_scalarisable, vector_lanes
-from codegen.spelling import C_TYPES, suffix, vector_type
+from codegen.spelling import C_TYPES, lane_suffix, suffix, vector_type
 from poly.dtypes import INT64, DType, identity
 from poly.expr import Const, Expr, Index, Op, Read, add, mul
 from poly.linear import linear_form, normal, render
@@ -93,6 +94,8 @@ class CTarget:
             return cgen.Line(self.values.store(node.target, node.op, node.value))
         if isinstance(node, VectorStore):
             return self._vector_store(node)
+        if isinstance(node, Transposed):
+            return self._transposed(node)
         if isinstance(node, Buffer):
             return self._buffer(node)
         raise LoopError(f"{type(node).__name__} has no C form; it should have been lowered")
@@ -281,6 +284,42 @@ class CTarget:
             f"{loop} {self.place(store.target)} = {name}[{lane}];",
         ]
         return _in_order([*text.before, *lines])
+
+    def _transposed(self, node: Transposed) -> cgen.Generable:
+        """Rows to registers, the matrix turned, and its columns stored; or the other way round."""
+        first, count = node.rows[0], len(node.rows)
+        lanes, dtype = first.lanes, first.store.dtype
+        shape = f"{lane_suffix(dtype)}x{lanes}"
+        matrix = self.fresh()
+        lines = [f"fk_{shape} {matrix}[{lanes}];"]
+        apart = first.store.target if node.scattered else first.store.value
+        assert isinstance(apart, Read)
+        columns = [
+            self.place(LaneText(self, first.var, lanes).first(apart, lane)) for lane in range(lanes)
+        ]
+        if node.scattered:
+            for k, row in enumerate(node.rows):
+                text = LaneText(self, row.var, lanes)
+                value = text.stored(row.store.value, dtype)
+                lines += [*text.before, f"{matrix}[{k}] = {value};"]
+            # What is not filled is not stored either.
+            lines += [f"{matrix}[{k}] = {matrix}[0];" for k in range(count, lanes)]
+        else:
+            for k, column in enumerate(columns):
+                whole = f"*(const fk_{shape}_u *)&{column}"
+                part = f"fk_take_{shape}(&{column}, {count})"
+                lines.append(f"{matrix}[{k}] = {whole if count == lanes else part};")
+        lines.append(f"fk_transpose_{shape}({matrix});")
+        if node.scattered:
+            for k, column in enumerate(columns):
+                whole = f"*(fk_{shape}_u *)&{column} = {matrix}[{k}];"
+                part = f"fk_put_{shape}(&{column}, {count}, {matrix}[{k}]);"
+                lines.append(whole if count == lanes else part)
+        else:
+            for k, row in enumerate(node.rows):
+                place = self._vector_place(row.store.target, row.var, lanes)
+                lines.append(f"{place} = {matrix}[{k}];")
+        return cgen.Block([cgen.Line(line) for line in lines])
 
     def _vector_place(self, read: Read, var: str, lanes: int) -> str:
         """A vector lvalue whose lane 0 is the element at lane 0."""

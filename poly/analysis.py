@@ -16,8 +16,12 @@ from poly.schedule import Schedule
 from poly.scop import Scop, ScopStatement
 from poly.tree import joint, loops_of
 
+#: Multiply-adds that have to be under way to keep the processor busy.
+IN_FLIGHT = 8
+#: Instructions to turn one of the vectors around in registers and store it.
+SCATTER = 6
 #: An operand is packed if each of its elements is used this often at least.
-PACKING_REUSE = 4
+PACKING_REUSE = 2
 #: Operators of which a register tile may be made: one or a few instructions each.
 TILE_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max", "abs"))
 
@@ -247,18 +251,19 @@ def _with_vector(
     # Where the rows' place in the target is not just w, only whole tiles begin at multiples.
     exact = bool(w) and plain_dimension(s.target, w) is None
     height = extents.get(w) if w else 1
-    vectors, rows = register_tile(
-        extent,
-        height,
-        lanes,
-        machine,
-        most,
-        exact,
-        lambda vectors, rows: (
-            sum(vectors * (rows if w in _loops(r) else 1) for r in moving)
-            + sum(rows if w in _loops(r) else 1 for r in still)
-        ),
-    )
+    length = 1
+    for loop in reductions:
+        length *= extents[loop] or 64
+    scattered = vector_stride(s.target, v, lanes) != 1
+
+    def loads(vectors: int, rows: int) -> int:
+        """A row needs again what moves with w."""
+        again = [vectors * (rows if w in _loops(r) else 1) for r in moving]
+        return sum(again) + sum(rows if w in _loops(r) else 1 for r in still)
+
+    # Lanes that lie apart in memory are turned around in registers, `lanes` rows at a time.
+    cost = TileCost(loads, (SCATTER * lanes if scattered else 1) / length)
+    vectors, rows = register_tile(extent, height, lanes, machine, most, exact, cost)
     shaped = tuple(r for r in reductions if w and not is_rectangular(s, w, (r,)))
     full = extent is None or extent % lanes == 0
     score = (
@@ -326,6 +331,23 @@ def _reuse(s: ScopStatement, read: Read, extents: dict[str, int | None]) -> floa
     return instances / elements
 
 
+@dataclass(frozen=True)
+class TileCost:
+    """What one iteration of the reduction costs, in multiply-adds of a vector.
+
+    loads : the number of operands that a tile of (vectors, rows) loads
+    store : of a vector of the result, shared among the iterations
+    """
+
+    loads: Callable[[int, int], int] = operator.add
+    store: float = 0.0
+
+    def __call__(self, vectors: int, rows: int) -> float:
+        used, loads = vectors * rows, self.loads(vectors, rows)
+        # Loads run beside multiply-adds, but not quite for nothing.
+        return max(used, loads, IN_FLIGHT) + loads / 8 + vectors * self.store
+
+
 def register_tile(
     columns: int | None,
     rows: int | None,
@@ -333,14 +355,14 @@ def register_tile(
     machine: Machine,
     most_vectors: int = 4,
     exact: bool = False,
-    loads: Callable[[int, int], int] = operator.add,
+    cost: TileCost | None = None,
 ) -> tuple[int, int]:
     """(vectors, rows) of accumulators that fit the registers beside operands, for given extents.
 
     Rows are a divisor of the extent where a good one exists, so that no tile is partial;
-    `exact` allows nothing else.  `loads` counts the operands that a tile of (vectors, rows) loads
-    for one iteration of the reduction.
+    `exact` allows nothing else.
     """
+    cost = cost or TileCost()
     accumulators = machine.registers - 4
     best = (0.0, 1, 1)
     for vectors in (1, 2, 4):
@@ -350,15 +372,13 @@ def register_tile(
         for count in range(1, most + 1):
             if rows is not None and count > rows:
                 break
-            # Loads per multiply-add; a partial tile runs several times slower than a full one.
+            # A partial tile runs several times slower than a full one.
             partial = 0.0 if rows is None else rows % count / rows
             wasted = 1.0 + 3 * partial if partial == 0 else 1.1 + 3 * partial
             if exact and partial:
                 continue
-            used = vectors * count
-            latency = min(1.0, used / 8)
-            quality = latency * used / loads(vectors, count) / wasted
-            if quality > best[0] * 1.02:
+            quality = vectors * count / cost(vectors, count) / wasted
+            if quality > best[0] * 1.01:
                 best = (quality, vectors, count)
     if rows is None:
         # A symbolic extent has a tail of up to rows - 1; a moderate tile keeps it short.

@@ -294,9 +294,7 @@ def _copy(
         loop = f"{node.buffer}_e{k}"
         # Loops over aligned boxes run from 0, which makes places in the buffer plain.
         place = f"(e{k} mod {sizes[k]})" if aligned[k] else f"e{k}"
-        # Registers are whole vectors, whatever that costs in memory; else only neighbours are.
-        vectors = k == rank - 1 or node.scope == "register"
-        if k == node.order[-1] and vectors and sizes[k] % lanes == 0 and dtype.bits >= 32:
+        if k == node.order[-1] and sizes[k] % lanes == 0 and dtype.bits >= 32:
             members.append(member(f"{loop}_o", f"floor({place}/{lanes})", mark))
             members.append(member(f"{loop}_i", f"{place} mod {lanes}", "vector"))
         else:

@@ -1,0 +1,207 @@
+"""Transposition in registers: vectors whose lanes lie apart in memory, row by row.
+
+Where a vector runs along one dimension and memory along another, as when 16 channels of a pixel
+go to an image of each channel, lanes would be stored (or loaded) one by one.  But n such vectors
+of neighbouring pixels are a matrix of n rows whose columns are neighbours in memory: transposed in
+registers, it is stored with one instruction a column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from codegen.linear import depends_on, replace_var
+from codegen.loopir import (
+    Block,
+    Buffer,
+    For,
+    LoopNode,
+    Transposed,
+    VectorStore,
+    block,
+    map_children,
+    map_exprs,
+)
+from poly.expr import Const, Expr, Index, Op, Read, add, mul, reads_of, rewrite, simplify, sub, walk
+from poly.linear import Linear, linear_form, normal
+from poly.program import Program
+
+#: With fewer rows, lanes are moved one by one.
+FEWEST_ROWS = 4
+
+
+def transpose(root: LoopNode, program: Program) -> LoopNode:
+    """Gather vector stores that together are a matrix to transpose."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for t in program.tensors.values():
+        if all(isinstance(x, Const) for x in t.shape):
+            shapes[t.name] = tuple(int(x.value) for x in t.shape if isinstance(x, Const))
+    return _Transposer(shapes).node(root)
+
+
+class _Transposer:
+    """`shapes` of the tensors whose addresses are known as linear forms."""
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        self.shapes = shapes
+
+    def node(self, node: LoopNode) -> LoopNode:
+        if isinstance(node, Buffer):
+            before = self.shapes.pop(node.name, None)
+            if node.scope == "local":
+                self.shapes[node.name] = node.shape
+            done = map_children(node, self.node)
+            self.shapes.pop(node.name, None)
+            if before is not None:
+                self.shapes[node.name] = before
+            return done
+        if isinstance(node, For) and self._is_row_loop(node):
+            return map_children(self._rows(node), self.node)
+        node = map_children(node, self.node)
+        return block(self._grouped(node.children)) if isinstance(node, Block) else node
+
+    def address(self, read: Read) -> Linear | None:
+        """The row-major position of an element, if all of it is known."""
+        shape = self.shapes.get(read.tensor)
+        if shape is None or any(reads_of(i) for i in read.indices):
+            return None
+        position: Expr = Const(0)
+        for index, extent in zip(read.indices, shape, strict=True):
+            position = add(mul(position, Const(extent)), index)
+        return linear_form(position)
+
+    # --- loops over rows -------------------------------------------------------------------
+
+    def _is_row_loop(self, node: For) -> bool:
+        """Whether each iteration moves one vector, from or to the next element in memory."""
+        if node.step != 1 or node.mark not in ("seq", "unroll"):
+            return False
+        if not isinstance(node.body, VectorStore):
+            return False
+        apart = self._apart(node.body)
+        if apart is None:
+            return False
+        form = self.address(apart)
+        if form is None or form.coefficient(Index(node.var)) != 1:
+            return False
+        return not any(depends_on(a, node.var) for a, _ in form.without(Index(node.var)).terms)
+
+    def _apart(self, node: VectorStore) -> Read | None:
+        """The access whose lanes lie apart: the target, or all of the value."""
+        store = node.store
+        if store.op != "=" or store.dtype.bits < 32 or node.lanes < FEWEST_ROWS:
+            return None
+        target = self._stride(store.target, node.var)
+        if target is not None and abs(target) > 1:
+            return store.target
+        value = store.value
+        if target in (1, None) and isinstance(value, Read):
+            stride = self._stride(value, node.var)
+            if stride is not None and abs(stride) > 1 and depends_on(value, node.var):
+                return value
+        return None
+
+    def _stride(self, read: Read, var: str) -> int | None:
+        form = self.address(read)
+        if form is None or any(depends_on(a, var) for a, _ in form.without(Index(var)).terms):
+            return None
+        return form.coefficient(Index(var))
+
+    def _rows(self, node: For) -> LoopNode:
+        """The loop with as many rows an iteration as a vector has lanes."""
+        body = node.body
+        assert isinstance(body, VectorStore)
+        lanes = body.lanes
+        span = normal(sub(node.upper, node.lower))
+        if isinstance(span, Const):
+            full = int(span.value) // lanes * lanes
+            rest: list[LoopNode] = [
+                _at(body, node.var, add(node.lower, Const(k))) for k in range(full, int(span.value))
+            ]
+            middle = add(node.lower, Const(full))
+        else:
+            middle = add(node.lower, mul(Const(lanes), Op("div", (span, Const(lanes)))))
+            rest = [replace(node, lower=middle, mark="seq")]
+        many = [_at(body, node.var, add(Index(node.var), Const(k))) for k in range(lanes)]
+        blocks = replace(
+            node, upper=middle, step=lanes, body=block(self._grouped(many)), mark="seq"
+        )
+        made: list[LoopNode] = []
+        if blocks.trip == 1:
+            made += [_at(n, node.var, node.lower) for n in _flat(blocks.body)]
+        elif blocks.trip != 0:
+            made.append(blocks)
+        return block([*made, *self._grouped(rest)])
+
+    # --- groups ----------------------------------------------------------------------------
+
+    def _grouped(self, nodes: list[LoopNode] | tuple[LoopNode, ...]) -> list[LoopNode]:
+        """The nodes with matrices in place of the vector stores that they are made of."""
+        result: list[LoopNode] = []
+        run: list[VectorStore] = []
+        for node in nodes:
+            if isinstance(node, VectorStore) and self._joins(run, node):
+                run.append(node)
+                continue
+            result += self._matrices(run)
+            run = []
+            if isinstance(node, VectorStore) and self._joins(run, node):
+                run = [node]
+            else:
+                result.append(node)
+        return result + self._matrices(run)
+
+    def _joins(self, run: list[VectorStore], node: VectorStore) -> bool:
+        """Whether the stores of a run may be done in any order, with this one too."""
+        stores = [n.store for n in (*run, node)]
+        if self._apart(node) is None:
+            return False
+        written = {s.target.tensor for s in stores}
+        return not any(
+            isinstance(x, Read) and x.tensor in written for s in stores for x in walk(s.value)
+        )
+
+    def _matrices(self, run: list[VectorStore]) -> list[LoopNode]:
+        groups: dict[tuple[object, ...], list[tuple[int, VectorStore]]] = {}
+        for node in run:
+            apart = self._apart(node)
+            assert apart is not None
+            form = self.address(apart)
+            assert form is not None
+            scattered = apart is node.store.target
+            # Terms in a fixed order: equal forms may list them differently.
+            terms = frozenset(form.terms)
+            key = (apart.tensor, scattered, node.lanes, node.var, node.store.statement, terms)
+            groups.setdefault(key, []).append((form.constant, node))
+        result: list[LoopNode] = []
+        for found in groups.values():
+            found.sort(key=lambda x: x[0])
+            row: list[tuple[int, VectorStore]] = []
+            for place, node in found:
+                if row and (place != row[-1][0] + 1 or len(row) == node.lanes):
+                    result += self._matrix([n for _, n in row])
+                    row = []
+                row.append((place, node))
+            result += self._matrix([n for _, n in row])
+        return result
+
+    def _matrix(self, rows: list[VectorStore]) -> list[LoopNode]:
+        if len(rows) < FEWEST_ROWS:
+            return list(rows)
+        return [Transposed(tuple(rows), self._apart(rows[0]) is rows[0].store.target)]
+
+
+def _flat(node: LoopNode) -> tuple[LoopNode, ...]:
+    return node.children if isinstance(node, Block) else (node,)
+
+
+def _at(node: LoopNode, var: str, place: Expr) -> LoopNode:
+    """The node with a loop variable replaced."""
+
+    def fix(e: Expr) -> Expr:
+        return simplify(replace_var(e, var, place)) if depends_on(e, var) else e
+
+    def settle(e: Expr) -> Expr:
+        return replace(e, indices=tuple(map(normal, e.indices))) if isinstance(e, Read) else e
+
+    return map_exprs(node, lambda e: rewrite(fix(e), settle))
