@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from poly.analysis import find_contraction, moving_dimensions, vector_stride
+from poly.analysis import moving_dimensions, vector_stride
+from poly.contraction import find_contraction
 from poly.errors import ProgramError
 from poly.expr import Const, Expr, Read, add, floordiv, mod, rewrite
 from poly.machine import Machine

@@ -16,13 +16,8 @@ left out, and the schedule stays legal.
 
 from __future__ import annotations
 
-from poly.analysis import (
-    Contraction,
-    find_contraction,
-    loop_extents,
-    shares_ranges,
-    stride_of,
-)
+from poly.analysis import loop_extents, shares_ranges, stride_of
+from poly.contraction import Contraction, find_contraction
 from poly.errors import ScheduleError
 from poly.legality import coincident_members
 from poly.machine import Machine, host_machine

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from poly.analysis import (
-    Contraction,
     block_of,
     lane_dimension,
     lane_value,
     loop_extents,
+    loops_of_read,
     plain_dimension,
 )
+from poly.contraction import Contraction
 from poly.errors import ScheduleError
-from poly.expr import Read, indices_of
 from poly.legality import coincident_members
 from poly.machine import Machine
 from poly.schedule import Schedule
@@ -131,7 +131,9 @@ def _blocked(
     for k in long:
         schedule = schedule.split(s, k, block, (f"{k}_o", f"{k}_i"))
     schedule = schedule.split(s, w, core.rows, (f"{w}_o", f"{w}_i"))
-    moved = {i for r in scop_statement.source.reads if v in _indices(r) for i in _indices(r)}
+    moved = {
+        i for r in scop_statement.source.reads if v in loops_of_read(r) for i in loops_of_read(r)
+    }
     others = [loop for loop in core.free if loop not in (v, w)]
     before = [loop for loop in others if loop in moved]
     after = [loop for loop in others if loop not in moved]
@@ -157,10 +159,6 @@ def _blocked(
         if name != s:
             schedule = _plain(schedule, name)
     return schedule
-
-
-def _indices(read: Read) -> frozenset[str]:
-    return frozenset(i for e in read.indices for i in indices_of(e))
 
 
 def _lanes_last(schedule: Schedule, core: Contraction) -> tuple[int, ...]:
