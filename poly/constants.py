@@ -154,12 +154,17 @@ def fold_affine(program: Program, constants: frozenset[str]) -> Folded:
     """Values that are affine in one part of theirs, with a constant factor and a constant term."""
     folder = _Folder(program, constants)
     statements = tuple(
-        replace(s, value=folder.value(s)) if not s.is_update else s for s in program.statements
+        replace(s, value=folder.value(s)) if _is_box(s) else s for s in program.statements
     )
     if not folder.recipes:
         return Folded(program, ())
     temps = {t.name for t in program.temps}
     return _rebuilt(replace(program, statements=statements), folder.tensors, folder.recipes, temps)
+
+
+def _is_box(s: Statement) -> bool:
+    """Whether a statement assigns over a whole box that begins at 0."""
+    return s.op == "=" and not s.guards and all(r.lo == Const(0) for r in s.ranges)
 
 
 class _Folder:

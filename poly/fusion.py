@@ -16,7 +16,7 @@ from poly.analysis import lane_value
 from poly.errors import ProgramError
 from poly.expr import Read, indices_of, reads_of
 from poly.graph import Call, Graph, View
-from poly.merge import covers, extents, merge, readers, renamed, simplified, writers
+from poly.merge import covers, extents, follows, merge, readers, renamed, simplified, writers
 from poly.program import Program, Statement
 
 #: Bounds on merged programs, which keep the time to compile one.
@@ -159,13 +159,7 @@ def _is_followed(program: Program, name: str) -> bool:
     if len(made) != 1 or not covers(program.statements[made[0]], program.tensors[name]):
         return False
     source = program.statements[made[0]]
-    free = tuple(r for r in source.ranges if r.index not in source.reductions)
-    for n in readers(program, name):
-        s = program.statements[n]
-        places = {r for r in reads_of(s.value) if r.tensor == name}
-        if s.op != "=" or s.guards or s.ranges != free or places != {source.target}:
-            return False
-    return True
+    return all(follows(program.statements[n], source) for n in readers(program, name))
 
 
 def _on_lanes(program: Program, name: str) -> bool:

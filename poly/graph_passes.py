@@ -134,7 +134,7 @@ def copied_axes(program: Program) -> tuple[int, ...] | None:
             d for d, own in enumerate(value.indices)
             if own == place and d not in axes and source.shape[d] == extent
         ]  # fmt: skip
-        if not found or not (isinstance(place, Index) or (place == Const(0) == extent)):
+        if not found or not (isinstance(place, Index) or extent == Const(1)):
             return None
         axes.append(found[0])
     moving = [d for d in axes if source.shape[d] != Const(1)]

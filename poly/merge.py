@@ -143,7 +143,7 @@ def _fresh(name: str, taken: Collection[str]) -> str:
 
 def _joined_name(first: str, second: str) -> str:
     name = f"{first}_{second}"
-    return name if len(name) <= NAME_LIMIT else f"{name[: NAME_LIMIT - 1].rstrip('_')}_"
+    return name if len(name) <= NAME_LIMIT else name[:NAME_LIMIT].rpartition("_")[0] or "merged"
 
 
 def _numbered(statements: list[Statement]) -> list[Statement]:
@@ -255,6 +255,13 @@ def is_plain(s: Statement) -> bool:
     return all(isinstance(i, Index) or i == Const(0) for i in s.target.indices)
 
 
+def follows(s: Statement, source: Statement) -> bool:
+    """Whether a statement reads what `source` makes just where that is made, in the same loops."""
+    free = tuple(r for r in source.ranges if r.index not in source.reductions)
+    places = {r for r in reads_of(s.value) if r.tensor == source.target.tensor}
+    return s.op == "=" and not s.guards and s.ranges == free and places == {source.target}
+
+
 def cost(value: Expr) -> int:
     """What computing a value is worth, in simple operations; reading costs nothing."""
     return sum(COSTS.get(e.fn, 1) for e in _computed(value) if isinstance(e, Op))
@@ -277,7 +284,8 @@ def size_of(value: Expr) -> int:
 
 
 def align(program: Program) -> Program:
-    """Statements that visit a reduction's result element by element do it in its free indices.
+    """Statements that visit a reduction's result element by element do it in its free indices;
+    so do those after them.
 
     ``T[8*g + k] +=! …;  Y[i] = max(T[i], 0)`` becomes ``Y[8*g + k] = max(T[8*g + k], 0)``.
     """
@@ -288,7 +296,8 @@ def align(program: Program) -> Program:
             if len(made) != 1 or len(writers(program, r.tensor)) != 1:
                 continue
             source = statements[made[0]]
-            if source.reductions and covers(source, program.tensors[r.tensor]):
+            led = source.reductions or not is_plain(source)
+            if led and covers(source, program.tensors[r.tensor]):
                 moved = _over(s, r, source, program.tensors[r.tensor])
                 if moved is not None:
                     statements[n] = moved
@@ -364,7 +373,9 @@ def _without(program: Program, statement: int, tensor: Tensor) -> Program:
 def _pointwise(program: Program, made: int, used: list[int], tensor: Tensor) -> Expr | None:
     """What to put in the place of a read, in the indices of statement `made`, if it is legal."""
     s = program.statements[made]
-    if s.op != "=" or not is_plain(s) or not covers(s, tensor) or min(used) <= made:
+    if s.op != "=" or not covers(s, tensor) or min(used) <= made:
+        return None
+    if not is_plain(s) and not all(follows(program.statements[n], s) for n in used):
         return None
     sources = {r.tensor for r in reads_of(s.value)}
     between = program.statements[made + 1 : max(used) + 1]
@@ -423,6 +434,8 @@ def _inlined(program: Program, made: int, used: list[int], tensor: Tensor, value
     def visit(e: Expr) -> Expr:
         if not isinstance(e, Read) or e.tensor != tensor.name:
             return e
+        if e == s.target:
+            return value
         env = {
             i.name: place
             for i, place in zip(s.target.indices, e.indices, strict=True)
