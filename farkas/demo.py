@@ -95,7 +95,10 @@ def describe(console: Console, model: Model) -> None:
     report = model.report
     calls = [n for n in model.graph.nodes if isinstance(n, Call)]
     views = sum(isinstance(n, View) for n in model.graph.nodes)
-    operators = Counter(c.origin.partition(" ")[0] for c in calls)
+    # Merged calls come from several nodes: "Conv 'c' + Relu 'r'".
+    operators = Counter(
+        "+".join(part.partition(" ")[0] for part in c.origin.split(" + ")) for c in calls
+    )
     listed = ", ".join(f"{count} {name}" for name, count in operators.most_common())
     origin = " (from the cache)" if report.from_cache else ""
     console.print(f"compiled    {report.calls} calls and {views} views: {listed}")

@@ -23,6 +23,7 @@ from poly.dtypes import UINT8, DType
 from poly.errors import ArgumentError, ToolchainError
 from poly.expr import Const
 from poly.graph import Call, Graph, static_shape, verify_graph
+from poly.graph_passes import optimise_graph
 from poly.layout import Layout, preferred_layouts, relayout
 from poly.machine import Machine, host_machine
 from poly.program import Program, Tensor
@@ -32,6 +33,7 @@ from runtime.arguments import Array, allocate, check_input, check_threads
 from runtime.cache import Cache, Entry, digest
 from runtime.kernel import ALIGNMENT, LIBRARY, default_threads
 from runtime.memory import MemoryPlan, plan_memory
+from runtime.reference import evaluate
 from runtime.toolchain import Toolchain, compile_shared
 
 #: Called with (stage, steps done, steps in all, what is being worked on).
@@ -78,7 +80,7 @@ def compile_graph(
     machine: Machine | None = None,
     progress: Progress | None = None,
 ) -> Model:
-    """Compile a graph: layouts, schedules, C, library, memory plan.
+    """Compile a graph: merged calls, layouts, schedules, C, library, memory plan.
 
     Raises
     ------
@@ -90,7 +92,8 @@ def compile_graph(
     machine = machine or host_machine()
     tell = progress or (lambda stage, done, total, what: None)
     clock = _Clock()
-    verify_graph(graph)
+    graph = optimise_graph(verify_graph(graph), evaluate)
+    clock.lap("graph")
     key = digest(
         "model", _FORMAT, code_digest(), toolchain.identity, str(machine), _graph_text(graph)
     )

@@ -41,7 +41,6 @@ from frontends.onnx.node import (
     Value,
     find_operator,
 )
-from frontends.onnx.passes import apply_passes, remove_dead
 from frontends.onnx.tensors import ELEMENT_TYPES, tensor_array, type_name
 from frontends.onnx.typing_info import (
     Shapes,
@@ -54,7 +53,8 @@ from frontends.onnx.typing_info import (
 from poly.dtypes import DType, dtype_of
 from poly.errors import ArgumentError, ModelError, UnsupportedModelError, UnsupportedNode
 from poly.expr import Const
-from poly.graph import Call, Graph, View, static_shape
+from poly.graph import Call, Graph, View, static_shape, verify_graph
+from poly.graph_passes import remove_dead
 from poly.program import Tensor
 
 __all__ = ["import_model"]
@@ -146,7 +146,7 @@ class _Importer:
             nodes=tuple(self.nodes),
             labels=self.labels,
         )
-        return apply_passes(result, [remove_dead])
+        return verify_graph(remove_dead(result))
 
     # --- values ---
 

@@ -47,7 +47,7 @@ def test_stages_are_reported_and_measured(small_model: onnx.ModelProto, tmp_path
     assert not model.report.from_cache and all(took >= 0 for _, took in model.report.stages)
     again = fk.compile_onnx(small_model, shapes={"x": (2, 4)}, cache=cache)
     assert again.report.from_cache
-    assert [name for name, _ in again.report.stages] == ["import", "load"]
+    assert [name for name, _ in again.report.stages] == ["import", "graph", "load"]
     assert any("#pragma omp" in text for text in model.source.values())
 
 

@@ -116,7 +116,7 @@ def test_one_kernel_called_often_with_different_values() -> None:
         last = f"a{n}"
     inputs = {"x": floats(4, 6)}
     model = check(model_of(nodes, inputs, [last, "t0", "a3"], weights), inputs, 1e-4)
-    assert model.report.kernels < model.report.calls == 27
+    assert model.report.kernels < 9 < model.report.calls
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 4), (3, 0), (0, 0)])

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 
 from frontends.onnx import import_model
 from poly.graph import Call, Graph
+from poly.graph_passes import optimise_graph
 from runtime.reference import evaluate
 
 onnxruntime.set_default_logger_severity(4)
@@ -98,9 +99,12 @@ def ort_run(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[st
 
 
 def agree(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], rtol: float = 1e-5) -> Graph:
-    """Import a model, and check its outputs against ONNX Runtime's; returns the graph."""
+    """Import a model, and check its outputs against ONNX Runtime's, also after the passes over
+    graphs; returns the graph as imported."""
     graph = import_model(model)
-    close(run_graph(graph, inputs), ort_run(model, inputs), rtol)
+    expected = ort_run(model, inputs)
+    close(run_graph(graph, inputs), expected, rtol)
+    close(run_graph(optimise_graph(graph, evaluate), inputs), expected, rtol)
     return graph
 
 

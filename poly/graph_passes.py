@@ -1,0 +1,285 @@
+"""Transformations of graphs: functions from a `Graph` to a `Graph` that computes the same.
+
+`optimise_graph` is what compiling a model begins with:
+
+* constants: calls of constants alone are computed, and so are parts of calls;
+* views are composed, copies that change nothing become views, equal calls are made once;
+* calls are merged where that saves a pass over memory (`poly.fusion`);
+* what is left of normalisations moves into the constants that they scale (`poly.constants`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from poly.constants import Computed, Folded, Recipe, fold_affine, fold_scale, fold_statements
+from poly.expr import Const, Index, Read
+from poly.fusion import merge_calls
+from poly.graph import Call, Graph, View, verify_graph
+from poly.merge import count, covers, instances
+from poly.program import Program, Tensor
+
+Pass = Callable[[Graph], Graph]
+#: Gives a program's outputs for its inputs, by name.
+Evaluate = Callable[[Program, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+
+#: A call of constants is computed when its result has at most so many times their elements …
+GROWTH = 2
+#: … or this many in any case, and it has at most so many instances.
+SMALL, INSTANCES = 1 << 14, 1 << 22
+
+
+def apply_passes(graph: Graph, passes: Sequence[Pass]) -> Graph:
+    """The graph after each pass in turn, verified in between."""
+    for transform in passes:
+        graph = verify_graph(transform(graph))
+    return graph
+
+
+def optimise_graph(graph: Graph, evaluate: Evaluate) -> Graph:
+    """The graph with fewer calls that do more each; `evaluate` computes constants."""
+    return apply_passes(
+        graph,
+        [
+            lambda g: fold_constants(g, evaluate),
+            simplify_views,
+            share_equal,
+            merge_calls,
+            simplify_views,
+            lambda g: fold_factors(g, evaluate),
+            share_equal,
+            remove_dead,
+        ],
+    )
+
+
+def remove_dead(graph: Graph) -> Graph:
+    """Without the nodes, constants and values on which no output depends."""
+    wanted = set(graph.outputs)
+    nodes = []
+    for node in reversed(graph.nodes):
+        if any(name in wanted for name in node.outputs):
+            wanted.update(node.inputs)
+            nodes.append(node)
+    nodes.reverse()
+    kept = wanted | set(graph.inputs) | {o for n in nodes for o in n.outputs}
+    return replace(
+        graph,
+        nodes=tuple(nodes),
+        constants={k: v for k, v in graph.constants.items() if k in kept},
+        values={k: v for k, v in graph.values.items() if k in kept},
+        labels={k: v for k, v in graph.labels.items() if k in kept},
+    )
+
+
+# --- views and equal calls -------------------------------------------------------------------
+
+
+def simplify_views(graph: Graph) -> Graph:
+    """Views of views look at the original; copies in the same order become views."""
+    source: dict[str, str] = {}
+    nodes: list[Call | View] = []
+    for node in graph.nodes:
+        if isinstance(node, Call) and len(node.outputs) == 1 and copied_axes(node.program) == ():
+            node = View(node.name, node.inputs[0], node.outputs[0], node.origin)
+        if isinstance(node, View):
+            node = replace(node, input=source.get(node.input, node.input))
+            source[node.output] = node.input
+        nodes.append(node)
+    return _without_identities(replace(graph, nodes=tuple(nodes)))
+
+
+def _without_identities(graph: Graph) -> Graph:
+    """Without views of the same shape, except for outputs."""
+    same: dict[str, str] = {}
+    nodes: list[Call | View] = []
+    for node in graph.nodes:
+        node = _with_inputs(node, same)
+        if (
+            isinstance(node, View)
+            and node.output not in graph.outputs
+            and graph.shape(node.input) == graph.shape(node.output)
+        ):
+            same[node.output] = node.input
+        else:
+            nodes.append(node)
+    return remove_dead(replace(graph, nodes=tuple(nodes)))
+
+
+def _with_inputs(node: Call | View, names: Mapping[str, str]) -> Call | View:
+    if isinstance(node, View):
+        return replace(node, input=names.get(node.input, node.input))
+    return replace(node, inputs=tuple(names.get(n, n) for n in node.inputs))
+
+
+def copied_axes(program: Program) -> tuple[int, ...] | None:
+    """The permutation by which a program copies its one input; () for none, None if it does more.
+
+    ``Y[i,j] = X[j,i]`` gives (1, 0): ``Y = numpy.transpose(X, (1, 0))``.
+    """
+    if len(program.statements) != 1 or len(program.inputs) != 1 or program.sizes:
+        return None
+    s, source, target = program.statements[0], program.inputs[0], program.outputs[0]
+    value = s.value
+    if s.op != "=" or not isinstance(value, Read) or source.dtype != target.dtype:
+        return None
+    if not covers(s, target) or count(source) != count(target) or source.rank != target.rank:
+        return None
+    axes = []
+    for place, extent in zip(s.target.indices, target.shape, strict=True):
+        found = [
+            d for d, own in enumerate(value.indices)
+            if own == place and d not in axes and source.shape[d] == extent
+        ]  # fmt: skip
+        if not found or not (isinstance(place, Index) or extent == Const(1)):
+            return None
+        axes.append(found[0])
+    moving = [d for d in axes if source.shape[d] != Const(1)]
+    return () if moving == sorted(moving) else tuple(axes)
+
+
+def share_equal(graph: Graph) -> Graph:
+    """Calls of one program with the same inputs are made once."""
+    first: dict[object, tuple[str, ...]] = {}
+    same: dict[str, str] = {}
+    nodes: list[Call | View] = []
+    for old in graph.nodes:
+        node = _with_inputs(old, same)
+        what = node.program if isinstance(node, Call) else graph.shape(node.output)
+        key = (what, node.inputs)
+        if key not in first:
+            first[key] = node.outputs
+            nodes.append(node)
+            continue
+        for ours, theirs in zip(node.outputs, first[key], strict=True):
+            if ours in graph.outputs:
+                nodes.append(View(f"{node.name}_{ours}", theirs, ours, node.origin))
+            else:
+                same[ours] = theirs
+    return remove_dead(replace(graph, nodes=tuple(nodes)))
+
+
+# --- constants -------------------------------------------------------------------------------
+
+
+def fold_constants(graph: Graph, evaluate: Evaluate) -> Graph:
+    """Calls and parts of calls that only see constants are computed now."""
+    builder = _Builder(graph, evaluate)
+    nodes: list[Call | View] = []
+    for node in graph.nodes:
+        if isinstance(node, View) and node.input in builder.constants:
+            array = builder.constants[node.input]
+            builder.define(node.output, array.reshape(graph.shape(node.output)))
+        elif isinstance(node, Call) and builder.is_small(node):
+            arrays = [builder.constants[v] for v in node.inputs]
+            for name, array in zip(node.outputs, builder.run(node.program, arrays), strict=True):
+                builder.define(name, array)
+        elif isinstance(node, Call):
+            nodes.append(builder.applied(node, fold_statements))
+        else:
+            nodes.append(node)
+    return builder.graph(nodes)
+
+
+def fold_factors(graph: Graph, evaluate: Evaluate) -> Graph:
+    """Factors and terms that are constant are computed, and moved into constants they scale."""
+    builder = _Builder(graph, evaluate)
+    nodes: list[Call | View] = []
+    for node in graph.nodes:
+        if isinstance(node, Call):
+            for fold in (fold_affine, fold_scale):
+                node = builder.applied(node, fold)
+        nodes.append(node)
+    return builder.graph(nodes)
+
+
+class _Builder:
+    """A graph whose constants are being added to."""
+
+    def __init__(self, graph: Graph, evaluate: Evaluate) -> None:
+        self.old, self.evaluate = graph, evaluate
+        self.values, self.constants = dict(graph.values), dict(graph.constants)
+
+    def graph(self, nodes: list[Call | View]) -> Graph:
+        return remove_dead(
+            replace(self.old, nodes=tuple(nodes), values=self.values, constants=self.constants)
+        )
+
+    def define(self, name: str, array: np.ndarray) -> None:
+        self.constants[name] = np.ascontiguousarray(array).reshape(array.shape)
+
+    def is_small(self, call: Call) -> bool:
+        """Whether a call of constants alone is worth computing now."""
+        if any(v not in self.constants for v in call.inputs):
+            return False
+        given = sum(self.constants[v].size for v in call.inputs)
+        made = sum(map(count, call.program.outputs))
+        if made > max(SMALL, GROWTH * given):
+            return False
+        if copied_axes(call.program) is not None:
+            return True
+        return sum(map(instances, call.program.statements)) <= INSTANCES
+
+    def run(self, program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        axes = copied_axes(program)
+        if axes:
+            return [np.transpose(arrays[0], axes)]
+        given = {t.name: a for t, a in zip(program.inputs, arrays, strict=True)}
+        results = self.evaluate(program, given)
+        return [np.asarray(results[t.name]) for t in program.outputs]
+
+    def applied(self, call: Call, fold: Callable[[Program, frozenset[str]], Folded]) -> Call:
+        """The call with the program that `fold` makes of it, if its constants are finite."""
+        values = dict(zip((t.name for t in call.program.inputs), call.inputs, strict=True))
+        known = frozenset(t for t, v in values.items() if v in self.constants)
+        if not known:
+            return call
+        folded = fold(call.program, known)
+        if folded.program is call.program:
+            return call
+        arrays = {t: self.constants[values[t]] for t in known}
+        for recipe in folded.recipes:
+            array = self.follow(recipe, arrays)
+            if fold is not fold_statements and not np.isfinite(array).all():
+                return call
+            arrays[recipe.name] = array
+        for recipe in folded.recipes:
+            name = self.fresh(f"{call.name}_{recipe.name}")
+            array = arrays[recipe.name]
+            shape = tuple(Const(n) for n in array.shape)
+            dtype = folded.program.tensors.get(recipe.name)
+            if dtype is None:
+                continue  # only other recipes needed it
+            self.values[name] = Tensor(name, dtype.dtype, shape)
+            self.define(name, array)
+            values[recipe.name] = name
+        inputs = tuple(values[t.name] for t in folded.program.inputs)
+        return replace(call, program=folded.program, inputs=inputs)
+
+    def follow(self, recipe: Recipe, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The constant that a recipe describes."""
+        if isinstance(recipe, Computed):
+            return self.run(recipe.program, [arrays[t.name] for t in recipe.program.inputs])[0]
+        source = arrays[recipe.source]
+        if isinstance(recipe.factor, float):
+            return np.asarray(source * source.dtype.type(recipe.factor))
+        factor = arrays[recipe.factor]
+        kept = [a for a in recipe.axes if a >= 0]
+        plain = factor.reshape(
+            [e for e, a in zip(factor.shape, recipe.axes, strict=True) if a >= 0]
+        )
+        shape = [1] * source.ndim
+        for axis in kept:
+            shape[axis] = source.shape[axis]
+        ordered = np.transpose(plain, np.argsort(kept)) if kept else plain
+        with np.errstate(all="ignore"):
+            return np.asarray(source * ordered.reshape(shape))
+
+    def fresh(self, name: str) -> str:
+        unique, number = name, 2
+        while unique in self.values:
+            unique, number = f"{name}_{number}", number + 1
+        return unique
