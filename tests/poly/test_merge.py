@@ -294,8 +294,8 @@ SHAPE = "i in 0:1, j in 0:16, k in 0:6, l in 0:6"
 @pytest.mark.parametrize(
     "first, second",
     [
-        # not an operator on lanes
-        (CONV, f"def f(float32 X[1,16,6,6]) -> (Y) {{ Y[i,j,k,l] = fmod(X[i,j,k,l], 2)"
+        # a loop's number is no operand of lanes
+        (CONV, f"def f(float32 X[1,16,6,6]) -> (Y) {{ Y[i,j,k,l] = X[i,j,k,l] * float32(j)"
                f" where {SHAPE} }}"),
         # the value is used again for each of its neighbours
         (CONV, CONV.replace("X[1,8,6,6]", "X[1,16,6,6]").replace("[16,8,3,3]", "[16,16,3,3]")
