@@ -84,8 +84,9 @@ def lane_value(e: Expr) -> bool:
 
 def tile_value(e: Expr) -> bool:
     """Whether an expression may be computed for each element of a register tile."""
-    operators = {x.fn for x in walk(e) if isinstance(x, Op)}
-    return lane_value(e) and operators <= TILE_OPS
+    if isinstance(e, Op):
+        return e.fn in TILE_OPS and all(tile_value(a) for a in e.args)
+    return tile_value(e.arg) if isinstance(e, Cast) else lane_value(e)
 
 
 def stride_of(read: Read, loop: str) -> int | None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from frontends.language import parse_program
+from poly.contraction import find_contraction
 from poly.errors import ProgramError
 from poly.expr import Const
 from poly.layout import Layout, preferred_layouts, relayout
@@ -62,6 +63,9 @@ def test_weights_are_wanted_in_the_order_in_which_a_tile_reads_them() -> None:
     dim, size = wanted["F"].block or (None, 0)
     assert (dim, size % 8) == (0, 0)
     assert wanted["F"].order[0] == 0
+    changed = Schedule.of(relayout(scop.program, "F", wanted["F"])).scop
+    tile = find_contraction(changed, changed.by_name["S0"], MACHINE)
+    assert tile is not None and tile.vectors * tile.lanes == size
     assert not preferred_layouts(
         Schedule.of(relayout(scop.program, "F", wanted["F"])).scop, MACHINE
     )
