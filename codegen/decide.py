@@ -112,8 +112,10 @@ def _decided(e: Op, dtypes: dict[str, DType]) -> Expr:
         return e
     if e.args[0] == e.args[1]:
         return Const(e.fn in ("le", "ge", "eq"))
-    common = _type_range(operand_dtype(e, dtypes, None))
-    (low, high), (other_low, other_high) = ranges = [_value_range(a, dtypes) for a in e.args]
+    met = operand_dtype(e, dtypes, None)
+    common = _type_range(met)
+    args = [_literal(Cast(met, a), met) if isinstance(a, Const) else a for a in e.args]
+    (low, high), (other_low, other_high) = ranges = [_value_range(a, dtypes) for a in args]
     if all(common[0] <= x[0] and x[1] <= common[1] for x in ranges):
         if high < other_low or low > other_high:
             return Const(

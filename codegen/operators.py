@@ -34,10 +34,10 @@ def apply(fn: str, dtype: DType, args: list[str], exact: bool) -> str:
     if fn in ("neg", "bitnot"):
         if d.kind == "b":
             return f"(!{args[0]})"
-        text = f"({OPS[fn].symbol}{args[0]})"
         if fn == "bitnot" and d.kind == "u" and d.bits < 32:
-            # Compilers warn where the complement of a promoted number is compared.
-            text = f"({args[0]} ^ {(1 << d.bits) - 1})"
+            # A function: compilers warn where the complement of a promoted number is compared.
+            return f"fk_bitnot_{suffix(d)}({args[0]})"
+        text = f"({OPS[fn].symbol}{args[0]})"
         return f"({c}){text}" if d.bits < 32 else text
     if fn == "div" and d.is_float:
         return f"({args[0]} / {args[1]})"

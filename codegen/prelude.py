@@ -108,6 +108,7 @@ def _for_type(d: DType) -> dict[str, str]:
         )
     else:
         define("sign", "x", f"return ({c})(x > 0);")
+        define("bitnot", "x", f"return ({c})~x;")
         for name in ("div", "floordiv"):
             define(name, "ab", f"return b == 0 ? 0 : ({c})(a / b);")
         for name in ("fmod", "mod"):

@@ -6,7 +6,7 @@ Everything is read off the access relations: which operands move with which loop
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from poly.analysis import (
@@ -29,7 +29,7 @@ IN_FLIGHT = 8
 #: Instructions to turn one of the vectors around in registers and store it.
 SCATTER = 6
 #: An operand is packed if each of its elements is used this often at least.
-PACKING_REUSE = 2
+PACKING_REUSE = 1.5
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,13 @@ class Contraction:
         return dict(self.extents).get(loop)
 
 
-def find_contraction(scop: Scop, s: ScopStatement, machine: Machine) -> Contraction | None:
-    """How to register-tile `s`, or None if it is no contraction with a usable vector loop."""
+def find_contraction(
+    scop: Scop, s: ScopStatement, machine: Machine, rearranged: Collection[str] = ()
+) -> Contraction | None:
+    """How to register-tile `s`, or None if it is no contraction with a usable vector loop.
+
+    rearranged : tensors that can be had in any layout, so that they need not be packed
+    """
     tensor = scop.program.tensors[s.target.tensor]
     if not s.is_reduction or s.may_reads or tensor.dtype.name not in ("float32", "float64"):
         return None
@@ -77,7 +82,17 @@ def find_contraction(scop: Scop, s: ScopStatement, machine: Machine) -> Contract
     best: tuple[tuple[int, ...], Contraction] | None = None
     for v in free:
         made = _with_vector(
-            s, v, free, reductions, reads, moves, extents, lanes, tensor.dtype.bytes, machine
+            s,
+            v,
+            free,
+            reductions,
+            reads,
+            moves,
+            extents,
+            lanes,
+            tensor.dtype.bytes,
+            machine,
+            rearranged,
         )
         if made is not None and (best is None or made[0] > best[0]):
             best = made
@@ -95,6 +110,7 @@ def _with_vector(
     lanes: int,
     tensor_bytes: int,
     machine: Machine,
+    rearranged: Collection[str],
 ) -> tuple[tuple[int, ...], Contraction] | None:
     """The contraction with vector loop v, and how good that is (greater is better)."""
     extent = extents[v]
@@ -122,7 +138,8 @@ def _with_vector(
     panel = tensor_bytes * lanes
     for loop in reductions:
         panel *= extents[loop] or 1
-    most = max(1, BUFFER_LIMIT // panel)
+    in_buffer = any(tensor not in rearranged for tensor, _ in packed)
+    most = max(1, BUFFER_LIMIT // panel) if in_buffer else machine.registers
     # Where the rows' place in the target is not just w, only whole tiles begin at multiples.
     exact = bool(w) and plain_dimension(s.target, w) is None
     height = extents.get(w) if w else 1

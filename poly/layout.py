@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,17 +63,20 @@ class Layout:
         return text if self.block is None else f"{text}_b{self.block[0]}x{self.block[1]}"
 
 
-def preferred_layouts(scop: Scop, machine: Machine) -> dict[str, Layout]:
-    """For each input that a contraction reads along its vector loop, the layout in which a
-    register tile reads it from one end to the other; inputs that are so already are not listed.
+def preferred_layouts(
+    scop: Scop, machine: Machine, constants: Collection[str]
+) -> dict[str, Layout]:
+    """For each of the inputs `constants` that a contraction reads along its vector loop, the layout
+    in which a register tile reads it from one end to the other; those that are so already are not
+    listed.
 
     Only an input that is read in one way is listed: another read may want another layout.
     """
     result: dict[str, Layout] = {}
     reads = [r for s in scop.statements if s.role != "init" for r in s.source.reads]
-    inputs = {t.name for t in scop.program.inputs} - set(scop.program.updated)
+    inputs = set(constants) - set(scop.program.updated)
     for s in scop.statements:
-        found = find_contraction(scop, s, machine)
+        found = find_contraction(scop, s, machine, inputs)
         if found is None:
             continue
         width = found.vectors * found.lanes

@@ -221,7 +221,7 @@ def _choose_layouts(
     graph: Graph, machine: Machine, tell: Progress
 ) -> list[tuple[str, dict[str, Layout]]]:
     """For each call with constant inputs, the layouts that its kernel would like."""
-    wanted: dict[str, dict[str, Layout]] = {}
+    wanted: dict[tuple[str, ...], dict[str, Layout]] = {}
     result: list[tuple[str, dict[str, Layout]]] = []
     calls = [n for n in graph.nodes if isinstance(n, Call)]
     for done, call in enumerate(calls):
@@ -233,12 +233,12 @@ def _choose_layouts(
         if not constant:
             continue
         tell("layouts", done, len(calls), call.origin)
-        key = call.program.digest
+        key = (call.program.digest, *constant)
         if key not in wanted:
-            wanted[key] = preferred_layouts(Schedule.of(call.program).scop, machine)
-        chosen = {t: layout for t, layout in wanted[key].items() if t in constant}
-        if chosen:
-            result.append((call.name, chosen))
+            scop = Schedule.of(call.program).scop
+            wanted[key] = preferred_layouts(scop, machine, constant)
+        if wanted[key]:
+            result.append((call.name, wanted[key]))
     return result
 
 

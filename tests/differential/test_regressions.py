@@ -142,11 +142,14 @@ FOUND: list[tuple[str, str, str]] = [
     ),
     (
         "compilers warn of unsigned numbers compared with 0",
-        """def f(uint64 A[16], uint16 B[16]) -> (bool V[16], bool W[16], bool Y[16], bool Z[16]) {
+        """def f(uint64 A[16], uint16 B[16])
+            -> (bool V[16], bool W[16], bool Y[16], bool Z[16], bool Y2[16], bool Z2[16]) {
             Y[i] = A[i] >= 0 where i in 0:16
             Z[i] = 0 > A[i] where i in 0:16
             V[i] = int64(B[i]) != -3 where i in 0:16
             W[i] = int8(B[i]) <= -3 where i in 0:16
+            Y2[i] = B[i] <= -1 where i in 0:16
+            Z2[i] = ~B[i] <= B[15 - i] where i in 0:16
         }""",
         "",
     ),
