@@ -5,7 +5,8 @@
 * constants: calls of constants alone are computed, and so are parts of calls;
 * views are composed, copies that change nothing become views, equal calls are made once;
 * calls are merged where that saves a pass over memory (`poly.fusion`);
-* what is left of normalisations moves into the constants that they scale (`poly.constants`).
+* what is left of normalisations moves into the constants that they scale (`poly.constants`);
+* dimensions that two loops share are split in two (`poly.split_dimensions`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from poly.fusion import merge_calls
 from poly.graph import Call, Graph, View, verify_graph
 from poly.merge import count, covers, instances
 from poly.program import Program, Tensor
+from poly.split_dimensions import split_in_graph
 
 Pass = Callable[[Graph], Graph]
 #: Gives a program's outputs for its inputs, by name.
@@ -51,6 +53,8 @@ def optimise_graph(graph: Graph, evaluate: Evaluate) -> Graph:
             simplify_views,
             lambda g: fold_factors(g, evaluate),
             share_equal,
+            split_in_graph,
+            simplify_views,
             remove_dead,
         ],
     )

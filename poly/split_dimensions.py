@@ -1,0 +1,142 @@
+"""Dimensions that are two: ``X[4*g + c]`` with 0 <= c < 4 is ``X'[g, c]`` on the same bytes.
+
+Grouped operators address channels so.  With a dimension of its own each loop has a place in
+memory, along which it can run in lanes, be tiled and be packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from poly.expr import Const, Expr, Index, Read, reads_of, rewrite
+from poly.graph import Call, Graph, View, static_shape
+from poly.linear import linear_form
+from poly.program import Program, Statement, Tensor
+
+#: For each tensor, its new shape.
+Shapes = dict[str, tuple[int, ...]]
+
+
+def split_dimensions(program: Program) -> tuple[Program, Shapes]:
+    """The program with its double dimensions split, and the new shapes of the tensors that have
+    any.
+
+    A dimension of extent N is split in N/a and a if every access to it is ``a*i + j`` for loops
+    i, j with 0 <= j < a.
+    """
+    factors: dict[tuple[str, int], int] = {}
+    for tensor in program.tensors.values():
+        for d, extent in enumerate(tensor.shape):
+            found = {_factor(s, r.indices[d]) for s, r in _accesses(program, tensor.name)}
+            (factor,) = found if len(found) == 1 else (None,)
+            whole = isinstance(extent, Const) and factor and int(extent.value) % factor == 0
+            if factor and whole and tensor.name not in program.updated:
+                factors[tensor.name, d] = factor
+    if not factors:
+        return program, {}
+
+    def visit(e: Expr) -> Expr:
+        if not isinstance(e, Read):
+            return e
+        indices: list[Expr] = []
+        for d, index in enumerate(e.indices):
+            factor = factors.get((e.tensor, d))
+            indices += [index] if factor is None else _parts(index, factor)
+        return replace(e, indices=tuple(indices))
+
+    def changed(t: Tensor) -> Tensor:
+        shape: list[Expr] = []
+        for d, extent in enumerate(t.shape):
+            factor = factors.get((t.name, d))
+            if factor is None or not isinstance(extent, Const):
+                shape.append(extent)
+            else:
+                shape += [Const(int(extent.value) // factor), Const(factor)]
+        return replace(t, shape=tuple(shape))
+
+    statements = []
+    for s in program.statements:
+        target = visit(s.target)
+        assert isinstance(target, Read)
+        statements.append(replace(s, target=target, value=rewrite(s.value, visit)))
+    made = replace(
+        program,
+        inputs=tuple(map(changed, program.inputs)),
+        outputs=tuple(map(changed, program.outputs)),
+        temps=tuple(map(changed, program.temps)),
+        statements=tuple(statements),
+        text=None,
+    )
+    names = {name for name, _ in factors}
+    return made, {name: static_shape(made.tensors[name]) for name in sorted(names)}
+
+
+def _accesses(program: Program, tensor: str) -> Iterator[tuple[Statement, Read]]:
+    for s in program.statements:
+        for read in (s.target, *reads_of(s.value)):
+            if read.tensor == tensor:
+                yield s, read
+
+
+def _factor(s: Statement, index: Expr) -> int | None:
+    """a, if the index is ``a*i + j`` with 0 <= j < a."""
+    form = linear_form(index)
+    terms = sorted(form.terms, key=lambda t: t[1])
+    if form.constant or len(terms) != 2 or not all(isinstance(x, Index) for x, _ in terms):
+        return None
+    (inner, one), (_, factor) = terms
+    assert isinstance(inner, Index)
+    bounds = next(r for r in s.ranges if r.index == inner.name)
+    inside = (
+        isinstance(bounds.lo, Const)
+        and isinstance(bounds.hi, Const)
+        and bounds.lo.value >= 0
+        and bounds.hi.value <= factor
+    )
+    return factor if one == 1 and factor > 1 and inside else None
+
+
+def _parts(index: Expr, factor: int) -> list[Expr]:
+    outer = next(x for x, c in linear_form(index).terms if c == factor)
+    inner = next(x for x, c in linear_form(index).terms if c == 1)
+    return [outer, inner]
+
+
+def split_in_graph(graph: Graph) -> Graph:
+    """The graph with the double dimensions of its programs split, by views of their values."""
+    values, constants = dict(graph.values), dict(graph.constants)
+    nodes: list[Call | View] = []
+    seen: dict[str, tuple[Program, Shapes]] = {}
+    views: dict[str, str] = {}
+    for node in graph.nodes:
+        if not isinstance(node, Call):
+            nodes.append(node)
+            continue
+        if node.program.digest not in seen:
+            seen[node.program.digest] = split_dimensions(node.program)
+        program, shapes = seen[node.program.digest]
+        inputs, outputs, after = list(node.inputs), list(node.outputs), []
+        for position, tensor in enumerate(program.inputs):
+            if tensor.name in shapes:
+                source, shape = inputs[position], shapes[tensor.name]
+                name = f"{source}_{'x'.join(map(str, shape))}"
+                if name not in views:
+                    views[name] = source
+                    values[name] = Tensor(name, values[source].dtype, tuple(map(Const, shape)))
+                    if source in constants:
+                        constants[name] = constants[source].reshape(shape)
+                    else:
+                        nodes.append(View(f"view_{name}", source, name, node.origin))
+                inputs[position] = name
+        for position, tensor in enumerate(program.outputs):
+            if tensor.name in shapes:
+                given, shape = outputs[position], shapes[tensor.name]
+                name = f"{given}_{'x'.join(map(str, shape))}"
+                views[name] = given
+                values[name] = Tensor(name, values[given].dtype, tuple(map(Const, shape)))
+                after.append(View(f"view_{given}", name, given, node.origin))
+                outputs[position] = name
+        nodes.append(replace(node, program=program, inputs=tuple(inputs), outputs=tuple(outputs)))
+        nodes += after
+    return replace(graph, nodes=tuple(nodes), values=values, constants=constants)
