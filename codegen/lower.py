@@ -23,6 +23,9 @@ from poly.expr import (
 )
 from poly.program import Program
 
+#: Bytes of a cache line, and a distance in memory at which lines share a set of the first cache.
+LINE, CACHE_SET = 64, 2048
+
 
 def lower(loops: LoopProgram) -> LoopNode:
     """Replace every instance by its `Store`.
@@ -37,6 +40,16 @@ def var_range(node: For, ranges: Ranges) -> tuple[int, int] | None:
     """Inclusive constant bounds of a loop's variable, if it has them."""
     low, high = extreme(node.lower, ranges, min), extreme(node.upper, ranges, max)
     return None if low is None or high is None or high <= low else (low, high - 1)
+
+
+def padded(buffer: Buffer) -> tuple[int, ...]:
+    """The shape of a buffer with rows that do not all begin in one set of the cache."""
+    if buffer.scope != "local" or len(buffer.shape) < 2:
+        return buffer.shape
+    *outer, last = buffer.shape
+    if last * buffer.dtype.bytes % CACHE_SET or max(outer) == 1:
+        return buffer.shape
+    return (*outer, last + LINE // buffer.dtype.bytes)
 
 
 class _Lowering:
@@ -60,7 +73,7 @@ class _Lowering:
         if isinstance(done, Buffer) and all(r.tensor != done.name for r in reads_in(done)):
             # isl has put a copy of the promotion's mark where nothing is promoted.
             return done.body
-        return done
+        return replace(done, shape=padded(done)) if isinstance(done, Buffer) else done
 
     def _store(self, node: Instance, buffers: tuple[Buffer, ...], ranges: Ranges) -> Store:
         if node.statement in self.loops.copies:

@@ -12,12 +12,16 @@ from poly.analysis import (
 )
 from poly.contraction import Contraction
 from poly.errors import ScheduleError
+from poly.expr import Const
 from poly.legality import coincident_members
 from poly.machine import Machine
 from poly.schedule import Schedule
 
 #: Reduction extents up to this are written out when they bound the rows of a tile (padding).
 UNROLLED_TAPS = 11
+#: Rows at a multiple of so many bytes from each other share a set of the first cache, which holds
+#: about as many lines.
+ALIASING, ALIASING_ROWS = 4096, 4
 #: Iterations of the reduction between two passes over the accumulators, when it is symbolic.
 REDUCTION_BLOCK = 256
 #: Columns of the vector operand that one thread packs at a time, when extents are symbolic.
@@ -77,6 +81,7 @@ def _direct(
             order.append(loop)
     schedule = schedule.reorder(s, [*order, *points])
     schedule = _pack(schedule, core, f"{v}_o")
+    schedule = _pack_rows(schedule, core, last)
     schedule = schedule.promote(s, last, target, "register", _lanes_last(schedule, core))
     for name in together:
         schedule = schedule.vectorize(name, f"{v}_i", core.lanes)
@@ -208,6 +213,25 @@ def _pack(schedule: Schedule, core: Contraction, loop: str) -> Schedule:
             schedule = schedule.promote(core.statement, loop, read.tensor, "local", order)
         except ScheduleError:
             continue
+    return schedule
+
+
+def _pack_rows(schedule: Schedule, core: Contraction, loop: str) -> Schedule:
+    """Copy the rows of operands whose rows would all lie in one set of the cache."""
+    s = schedule.scop.statement(core.statement)
+    for read in s.source.reads:
+        dim = plain_dimension(read, core.w) if core.w else None
+        if dim is None or core.v in loops_of_read(read) or core.rows <= ALIASING_ROWS:
+            continue
+        tensor = schedule.program.tensors[read.tensor]
+        stride = tensor.dtype.bytes
+        for extent in tensor.shape[dim + 1 :]:
+            stride *= int(extent.value) if isinstance(extent, Const) else 1
+        if stride % ALIASING == 0:
+            try:
+                schedule = schedule.promote(core.statement, loop, read.tensor, "local")
+            except ScheduleError:
+                continue
     return schedule
 
 
