@@ -1,0 +1,94 @@
+"""Farkas, through its public face."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.kernel import Array
+from benchmarks.peers.base import Peer, Prepared
+from benchmarks.task import Task
+
+
+class Farkas(Peer):
+    """As a user would: comprehensions for their sizes where they are natural, else ONNX."""
+
+    name = "farkas"
+    modules = ("farkas.kernel", "farkas.model")
+    package = "farkas"
+    ours = True
+
+    def missing(self) -> str | None:
+        import farkas as fk
+
+        try:
+            fk.find_toolchain()
+        except fk.ToolchainError as error:
+            return str(error)
+        return None
+
+    def version(self) -> str:
+        import farkas as fk
+
+        return fk.__version__
+
+    def prepare(self, task: Task, threads: int) -> Prepared:
+        if task.kernel is not None and task.kernel.native:
+            return prepare_text(task, threads, specialised=True)
+        import farkas as fk
+
+        model = fk.compile_onnx(task.path, threads=threads)
+        inputs = task.inputs
+        # Outputs that were allocated before are used as soon as models take them.
+        if "out" in inspect.signature(model.run).parameters:
+            out = {p.name: np.empty(p.shape, p.dtype.numpy) for p in model.outputs}
+            run: Any = model.run
+            return Prepared(lambda: run(inputs, out=out), _values)
+        return Prepared(lambda: model.run(inputs), _values)
+
+
+def _values(results: Mapping[str, Array]) -> Sequence[Array]:
+    return list(results.values())
+
+
+class FarkasText(Farkas):
+    """The comprehension compiled for its sizes; weights are inputs like any other."""
+
+    name = "farkas-text"
+    symbolic = False
+
+    def suits(self, task: Task) -> bool:
+        return task.suite == "symbolic" and task.kernel is not None and task.kernel.text is not None
+
+    def prepare(self, task: Task, threads: int) -> Prepared:
+        return prepare_text(task, threads, specialised=True)
+
+
+class FarkasSymbolic(Farkas):
+    """The comprehension compiled once for all sizes."""
+
+    name = "farkas-symbolic"
+    symbolic = True
+
+    def suits(self, task: Task) -> bool:
+        if task.kernel is None or task.kernel.text is None:
+            return False
+        return task.kernel.native or task.suite == "symbolic"
+
+    def prepare(self, task: Task, threads: int) -> Prepared:
+        return prepare_text(task, threads, specialised=False)
+
+
+def prepare_text(task: Task, threads: int, specialised: bool) -> Prepared:
+    """A task's comprehension, with its result in an array that is allocated once."""
+    import farkas as fk
+
+    assert task.kernel is not None and task.kernel.text is not None and task.arrays is not None
+    text = task.kernel.text
+    kernel = fk.compile(text.text, sizes=text.sizes if specialised else None, threads=threads)
+    arrays = [task.arrays[n].reshape(s) for n, s in text.shapes.items()]
+    out = np.empty(task.kernel.output, np.float32)
+    return Prepared(lambda: kernel(*arrays, out=out), lambda result: [result])
