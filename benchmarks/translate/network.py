@@ -71,7 +71,7 @@ def read_network(path: Path) -> Network:
     model = onnx.load(path)
     opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
     graph = model.graph
-    shapes = _shapes(model)
+    shapes = value_shapes(model)
     constants = {t.name: np.array(numpy_helper.to_array(t)) for t in graph.initializer}
     steps = []
     for node in graph.node:
@@ -100,7 +100,7 @@ def read_network(path: Path) -> Network:
     )
 
 
-def _shapes(model: onnx.ModelProto) -> dict[str, Shape]:
+def value_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
     """Shapes of all values for which they can be inferred."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
