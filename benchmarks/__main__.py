@@ -26,6 +26,9 @@ from benchmarks.suites import SUITES, Item, items_of
 from poly.machine import host_machine
 from runtime.toolchain import cpu_identity, find_toolchain
 
+#: Of tables that are written to a file.
+_WIDTH = 250
+
 _EPILOG = "suites: " + "; ".join(f"{name}: {what}" for name, what in SUITES.items())
 
 
@@ -34,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser("python -m benchmarks", description=__doc__, epilog=_EPILOG)
     add = found.add_argument
     add("--suite", nargs="+", choices=[*SUITES, "all"], default=["K", "E"])
-    add("--threads", nargs="+", type=int, help="default: 1 and every processor")
+    add("--threads", nargs="+", type=int, help="default: every processor")
     add("--only", metavar="REGEX", help="names that match anywhere")
     add("--family", nargs="+", help="families, as the tables call them")
     add("--peers", nargs="+", choices=[n for n in PEERS if n not in OURS], metavar="PEER",
@@ -42,7 +45,8 @@ def parser() -> argparse.ArgumentParser:
     add("--processes", type=int, help="fresh processes for each computation (3; quick: 1)")
     add("--quick", action="store_true", help="one process, short turns, no inductor")
     add("--prune", type=float, default=2.0, metavar="TIMES",
-        help="after the first process, leave out peers slower than this many times the best")  # fmt: skip
+        help="after the first process, leave out peers so many times slower than the best",
+    )  # fmt: skip
     add("--no-memory", action="store_true", help="do not measure the memory of networks")
     add("--json", type=Path, metavar="FILE", help="keep the results")
     add("--plot", type=Path, metavar="STEM", help="write STEM-SUITE-tN.png and .svg")
@@ -55,6 +59,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     args = parser().parse_args()
     console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = _WIDTH
     if args.show:
         _finish(Results.load(args.show), args, console)
         return 0
@@ -69,11 +75,14 @@ def main() -> int:
         print("error: nothing matches", file=sys.stderr)
         return 2
     cores = len(os.sched_getaffinity(0))
-    threads = args.threads or sorted({1, cores})
+    threads = args.threads or [cores]
     for count in threads:
         if not 1 <= count <= cores:
             print(f"error: {count} threads, but there are {cores} processors", file=sys.stderr)
             return 2
+    for path in (args.json, args.plot):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
     results = _begin(args, threads, console)
     with tempfile.TemporaryDirectory(prefix="farkas-bench-") as folder:
         settings = QUICK if args.quick else Settings()
@@ -113,6 +122,7 @@ def _begin(args: argparse.Namespace, threads: list[int], console: Console) -> Re
     busy = os.getloadavg()[0]
     if busy > 0.5:
         console.print(f"warning: the machine is busy (load {busy:.1f}); wait, or trust nothing")
+    machine = host_machine()
     rooflines = {}
     for count in threads:
         before = os.sched_getaffinity(0)
@@ -125,7 +135,7 @@ def _begin(args: argparse.Namespace, threads: list[int], console: Console) -> Re
     about = {
         "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         "processor": cpu_identity(),
-        "machine": str(host_machine()),
+        "machine": str(machine),
         "compiler": str(find_toolchain()).partition(" at ")[0],
         "python": platform.python_version(),
         "system": platform.platform(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product as points
 from math import prod
+from typing import Any
 
 import numpy as np
 from onnx import NodeProto, helper
@@ -37,9 +38,7 @@ class Convolution(Kernel):
 
     @property
     def _spatial(self) -> Shape:
-        parts = zip(
-            self.size, self.window, self.stride, self.padding, self.dilation, strict=True
-        )
+        parts = zip(self.size, self.window, self.stride, self.padding, self.dilation, strict=True)
         return tuple((h + 2 * p - d * (r - 1) - 1) // s + 1 for h, r, s, p, d in parts)
 
     @property
@@ -60,7 +59,7 @@ class Convolution(Kernel):
         return 2 * prod(self.output) * prod(self.weights["F"][1:])
 
     def nodes(self) -> list[NodeProto]:
-        attributes = {
+        attributes: dict[str, Any] = {
             "kernel_shape": self.window,
             "strides": self.stride,
             "pads": (*self.padding, *self.padding),
@@ -76,6 +75,7 @@ class Convolution(Kernel):
         padded = np.pad(arrays["X"], pad)
         out = self._spatial
         filters = arrays["F"].reshape(g, self.filters // g, self.channels // g, *self.window)
+        moved = np.moveaxis(filters, range(3), range(rank, rank + 3))
         result = np.zeros((self.batch, g, self.filters // g, prod(out)), np.float32)
         for tap in points(*map(range, self.window)):
             slices = tuple(
@@ -84,7 +84,7 @@ class Convolution(Kernel):
             )
             seen = padded[(slice(None), slice(None), *slices)]
             seen = seen.reshape(self.batch, g, self.channels // g, prod(out))
-            result += filters[(slice(None), slice(None), slice(None), *tap)] @ seen
+            result += moved[tap] @ seen
         shown = result.reshape(self.output)
         return np.asarray(shown + arrays["B"].reshape(-1, *[1] * rank))
 
@@ -207,7 +207,7 @@ class Transposed(Kernel):
         return 2 * prod(self.inputs["X"]) * self.filters * self.window**2
 
     def nodes(self) -> list[NodeProto]:
-        attributes = {
+        attributes: dict[str, Any] = {
             "kernel_shape": (self.window,) * 2,
             "strides": (self.stride,) * 2,
             "pads": (self.padding,) * 4,

@@ -9,8 +9,8 @@ What the names mean:
 * ``rn_CxK_kRsS_H``: convolution of ResNet-50 with bias, C channels to K, window R, stride S, on an
   image of H x H, padded by half the window; ``mb_pw``, ``mb_dw``: pointwise and depthwise 3x3 of
   MobileNetV2.  Weights and biases are constants; batch normalisation would be folded into them.
-* ``tc_…``: contractions of two tensors of rank 4, every extent the number at the end; ``bilinear64``:
-  ``ni,oij,nj->no``; ``mttkrp256_r32``: ``ijk,jr,kr->ir``, a tensor of 256³ and rank 32.
+* ``tc_…``: contractions of two tensors of rank 4, every extent the number at the end;
+  ``bilinear64``: ``ni,oij,nj->no``; ``mttkrp256_r32``: ``ijk,jr,kr->ir``, 256³ and rank 32.
 * ``gconv_g32_128_56``: 3x3 in 32 groups of 4 channels on 56 x 56, as in ResNeXt.
 * ``tbmm_scale_bias_relu``: 500 products of 26 x 72 with 72 x 26, the second factor transposed, then
   ``max(0.125·P + bias, 0)``.

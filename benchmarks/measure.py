@@ -81,7 +81,7 @@ def _turn(call: Call, settings: Settings, clock: Callable[[], float]) -> list[fl
     call()
     once = max(clock() - start, 1e-7)
     group = max(1, round(settings.sample / once))
-    samples = []
+    samples: list[float] = []
     began = clock()
     while len(samples) < settings.least or (
         clock() - began < settings.turn and len(samples) < settings.most

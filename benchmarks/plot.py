@@ -50,7 +50,7 @@ def plot(results: Results, stem: Path) -> list[Path]:
 
 def _roofline(axes: Any, rows: list[Row], roofline: Roofline, colours: dict[str, str]) -> None:
     """Operations a second over operations a byte; hollow circles are the best peers."""
-    counted = [r for r in rows if r.flops > 0]
+    counted = [r for r in rows if r.flops > 0 and r.family != "overhead"]
     points = [(r.flops / r.bytes, r) for r in counted]
     low = min([x for x, _ in points], default=0.1) / 2
     high = max([x for x, _ in points], default=100.0) * 2
@@ -97,7 +97,8 @@ def _bars(axes: Any, rows: list[Row], colours: dict[str, str]) -> None:
         values = [1 / r.openness for r in compared if r.openness]
         title = "speed with open sizes, fixed sizes being 1"
     places = range(len(compared))
-    axes.barh(places, values, color=[colours[r.family] for r in compared], height=0.75)
+    colour = [colours[r.family] for r in compared]
+    axes.barh(places, [v - 1 for v in values], left=1, color=colour, height=0.75)
     axes.axvline(1.0, color="#222222", linewidth=1)
     axes.set_yticks(list(places), [r.name for r in compared], fontsize=6)
     axes.set_ylim(len(compared) - 0.4, -0.6)

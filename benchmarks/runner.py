@@ -160,7 +160,11 @@ def _death(code: int, errors: str) -> str:
 def environment(threads: int, folder: Path) -> dict[str, str]:
     """The environment of a process: threads for whoever reads them there, caches of our own."""
     count = str(threads)
-    caches = {"FARKAS_CACHE_DIR": "farkas", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+    # One for each number of threads, so that every first process finds them empty.
+    caches = {
+        "FARKAS_CACHE_DIR": f"farkas-{threads}",
+        "TORCHINDUCTOR_CACHE_DIR": f"inductor-{threads}",
+    }
     for name in caches.values():
         (folder / name).mkdir(mode=0o700, exist_ok=True)
     return {

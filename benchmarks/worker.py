@@ -158,7 +158,13 @@ def weigh(job: Job, folder: Path) -> None:
 
 
 def _peak() -> int:
-    """The most memory that this process has had, in bytes."""
+    """The most memory that this process has had, in bytes.
+
+    What getrusage tells would include the parent's at the time of the fork.
+    """
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

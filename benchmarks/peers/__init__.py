@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from benchmarks.peers.base import Peer, Prepared
 from benchmarks.peers.blas import Numpy
-from benchmarks.peers.ours import Farkas, FarkasSymbolic, FarkasText
 from benchmarks.peers.ort import OnnxRuntime
+from benchmarks.peers.ours import Farkas, FarkasSymbolic, FarkasText
 from benchmarks.peers.pytorch import TorchChannelsLast, TorchEager, TorchInductor
 from benchmarks.peers.vino import OpenVino
 from benchmarks.peers.xla import Xla

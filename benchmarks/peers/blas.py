@@ -6,8 +6,7 @@ import os
 
 import numpy as np
 
-from benchmarks.kernel import Product
-from benchmarks.parts import Composite
+from benchmarks.kernel import Composite, Product
 from benchmarks.peers.base import Peer, Prepared
 from benchmarks.task import Task
 

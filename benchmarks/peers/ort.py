@@ -23,9 +23,7 @@ class OnnxRuntime(Peer):
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        session = ort.InferenceSession(
-            str(task.path), options, providers=["CPUExecutionProvider"]
-        )
+        session = ort.InferenceSession(str(task.path), options, providers=["CPUExecutionProvider"])
         binding = session.io_binding()
         for name, array in task.inputs.items():
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))

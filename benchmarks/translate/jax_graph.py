@@ -24,21 +24,21 @@ def jax_function(network: Network) -> Callable[..., tuple[Value, ...]]:
     """
     emit = _Emit()
     for step in network.steps:
-        if not hasattr(emit, step.op):
+        if not hasattr(emit, step.op.lower()):
             raise UnsupportedError(f"the operator {step.op} is not translated to jax")
 
     def run(weights: Mapping[str, Value], *inputs: Value) -> tuple[Value, ...]:
         values = {**weights, **dict(zip(network.inputs, inputs, strict=True))}
         for step in network.steps:
             operands = (values.get(n) for n in step.inputs)
-            values[step.outputs[0]] = getattr(emit, step.op)(step, *operands)
+            values[step.outputs[0]] = getattr(emit, step.op.lower())(step, *operands)
         return tuple(values[n] for n in network.outputs)
 
     return run
 
 
 class _Emit:
-    """A method for each operator, named like it."""
+    """A method for each operator, named like it in lower case."""
 
     def __init__(self) -> None:
         self.jax = importlib.import_module("jax")
@@ -47,7 +47,7 @@ class _Emit:
 
     # --- convolutions and products ---------------------------------------------------------
 
-    def Conv(self, step: Step, x: Value, w: Value, b: Value = None) -> Value:  # noqa: N802
+    def conv(self, step: Step, x: Value, w: Value, b: Value = None) -> Value:
         rank = len(step.shapes[1]) - 2
         result = self.lax.conv_general_dilated(
             x, w,
@@ -58,7 +58,7 @@ class _Emit:
         )  # fmt: skip
         return result if b is None else result + b.reshape(-1, *[1] * rank)
 
-    def ConvTranspose(self, step: Step, x: Value, w: Value, b: Value = None) -> Value:  # noqa: N802
+    def convtranspose(self, step: Step, x: Value, w: Value, b: Value = None) -> Value:
         rank = len(step.shapes[1]) - 2
         if step.get("group", 1) != 1 or "output_shape" in step.attributes:
             raise UnsupportedError("ConvTranspose with groups")
@@ -74,83 +74,83 @@ class _Emit:
         )
         return result if b is None else result + b.reshape(-1, *[1] * rank)
 
-    def MatMul(self, step: Step, a: Value, b: Value) -> Value:  # noqa: N802
+    def matmul(self, step: Step, a: Value, b: Value) -> Value:
         return self.np.matmul(a, b)
 
-    def Gemm(self, step: Step, a: Value, b: Value, c: Value = None) -> Value:  # noqa: N802
+    def gemm(self, step: Step, a: Value, b: Value, c: Value = None) -> Value:
         if step.get("alpha", 1.0) != 1.0 or step.get("beta", 1.0) != 1.0:
             raise UnsupportedError("Gemm with factors")
         a = a.T if step.get("transA", 0) else a
         b = b.T if step.get("transB", 0) else b
         return a @ b if c is None else a @ b + c
 
-    def Einsum(self, step: Step, *operands: Value) -> Value:  # noqa: N802
+    def einsum(self, step: Step, *operands: Value) -> Value:
         return self.np.einsum(step.get("equation", ""), *operands, optimize="optimal")
 
     # --- elementwise -----------------------------------------------------------------------
 
-    def Relu(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def relu(self, step: Step, x: Value) -> Value:
         return self.np.maximum(x, 0)
 
-    def Add(self, step: Step, a: Value, b: Value) -> Value:  # noqa: N802
+    def add(self, step: Step, a: Value, b: Value) -> Value:
         return a + b
 
-    def Sub(self, step: Step, a: Value, b: Value) -> Value:  # noqa: N802
+    def sub(self, step: Step, a: Value, b: Value) -> Value:
         return a - b
 
-    def Mul(self, step: Step, a: Value, b: Value) -> Value:  # noqa: N802
+    def mul(self, step: Step, a: Value, b: Value) -> Value:
         return a * b
 
-    def Div(self, step: Step, a: Value, b: Value) -> Value:  # noqa: N802
+    def div(self, step: Step, a: Value, b: Value) -> Value:
         return a / b
 
-    def Sum(self, step: Step, *operands: Value) -> Value:  # noqa: N802
+    def sum(self, step: Step, *operands: Value) -> Value:
         return sum(operands[1:], operands[0])
 
-    def Erf(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def erf(self, step: Step, x: Value) -> Value:
         return self.lax.erf(x)
 
-    def Gelu(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def gelu(self, step: Step, x: Value) -> Value:
         return self.jax.nn.gelu(x, approximate=step.get("approximate", "none") == "tanh")
 
-    def Clip(self, step: Step, x: Value, *bounds: Value) -> Value:  # noqa: N802
+    def clip(self, step: Step, x: Value, *bounds: Value) -> Value:
         low, high = clip_bounds(step)
         return self.np.clip(x, low, high)
 
-    def Dropout(self, step: Step, x: Value, *settings: Value) -> Value:  # noqa: N802
+    def dropout(self, step: Step, x: Value, *settings: Value) -> Value:
         return x
 
     # --- normalisation and pooling ---------------------------------------------------------
 
-    def BatchNormalization(  # noqa: N802
+    def batchnormalization(
         self, step: Step, x: Value, scale: Value, shift: Value, mean: Value, variance: Value
     ) -> Value:
         factor = scale * self.lax.rsqrt(variance + step.get("epsilon", 1e-5))
         along = (-1, *[1] * (len(step.shapes[0]) - 2))
         return (x - mean.reshape(along)) * factor.reshape(along) + shift.reshape(along)
 
-    def LayerNormalization(self, step: Step, x: Value, g: Value, b: Value = None) -> Value:  # noqa: N802
+    def layernormalization(self, step: Step, x: Value, g: Value, b: Value = None) -> Value:
         centred = x - x.mean(-1, keepdims=True)
         variance = (centred * centred).mean(-1, keepdims=True)
         result = centred * self.lax.rsqrt(variance + step.get("epsilon", 1e-5)) * g
         return result if b is None else result + b
 
-    def LRN(self, step: Step, x: Value) -> Value:
+    def lrn(self, step: Step, x: Value) -> Value:
         size = step.get("size", 1)
         squares = self._windows(x * x, 0.0, self.lax.add, (1, size, 1, 1), (1,) * 4,
                                 [(0, 0), ((size - 1) // 2, size // 2), (0, 0), (0, 0)])  # fmt: skip
         alpha, beta = step.get("alpha", 1e-4), step.get("beta", 0.75)
         return x / (step.get("bias", 1.0) + alpha / size * squares) ** beta
 
-    def Softmax(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def softmax(self, step: Step, x: Value) -> Value:
         axis = step.get("axis", -1 if step.opset >= 13 else 1)
         axes = axis if step.opset >= 13 else tuple(range(axis, len(step.shapes[0])))
         return self.jax.nn.softmax(x, axes)
 
-    def MaxPool(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def maxpool(self, step: Step, x: Value) -> Value:
         return self._pool(step, x, -np.inf, self.lax.max)
 
-    def AveragePool(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def averagepool(self, step: Step, x: Value) -> Value:
         total = self._pool(step, x, 0.0, self.lax.add)
         window = step.get("kernel_shape", ())
         padded = any(map(any, pool_padding(step, len(window))))
@@ -158,7 +158,7 @@ class _Emit:
             return total / float(np.prod(window))
         return total / self._pool(step, self.np.ones(step.shapes[0]), 0.0, self.lax.add)
 
-    def GlobalAveragePool(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def globalaveragepool(self, step: Step, x: Value) -> Value:
         return x.mean(tuple(range(2, len(step.shapes[0]))), keepdims=True)
 
     def _pool(self, step: Step, x: Value, start: float, combine: Value) -> Value:
@@ -177,16 +177,16 @@ class _Emit:
 
     # --- shapes ----------------------------------------------------------------------------
 
-    def Reshape(self, step: Step, x: Value, shape: Value) -> Value:  # noqa: N802
+    def reshape(self, step: Step, x: Value, shape: Value) -> Value:
         return x.reshape(new_shape(step))
 
-    def Flatten(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def flatten(self, step: Step, x: Value) -> Value:
         if step.get("axis", 1) != 1:
             raise UnsupportedError("Flatten at another axis than 1")
         return x.reshape(step.shapes[0][0], -1)
 
-    def Transpose(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def transpose(self, step: Step, x: Value) -> Value:
         return self.np.transpose(x, step.get("perm", None))
 
-    def Concat(self, step: Step, *operands: Value) -> Value:  # noqa: N802
+    def concat(self, step: Step, *operands: Value) -> Value:
         return self.np.concatenate(operands, step.get("axis", 0))

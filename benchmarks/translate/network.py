@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,9 +90,7 @@ def read_network(path: Path) -> Network:
             constants[node.output[0]] = _FOLDED[node.op_type](step)
         else:
             steps.append(step)
-    read = {
-        n for s in steps for p, n in enumerate(s.inputs) if p not in _SETTINGS.get(s.op, ())
-    }
+    read = {n for s in steps for p, n in enumerate(s.inputs) if p not in _SETTINGS.get(s.op, ())}
     return Network(
         tuple(i.name for i in graph.input if i.name not in constants),
         tuple(o.name for o in graph.output),
@@ -104,6 +103,7 @@ def value_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
     """Shapes of all values for which they can be inferred."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
+    bare.ir_version = max(bare.ir_version, 8)  # older ones want weights among the inputs
     for tensor in bare.graph.initializer:
         # Inference reads small integers only; without the weights it is quick.
         if tensor.data_type == onnx.TensorProto.FLOAT:
@@ -113,7 +113,7 @@ def value_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
     found = {t.name: tuple(t.dims) for t in model.graph.initializer}
     for info in (*inferred.input, *inferred.value_info, *inferred.output):
         dims = info.type.tensor_type.shape.dim
-        if all(d.HasField("dim_value") for d in dims):
+        if info.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims):
             found[info.name] = tuple(d.dim_value for d in dims)
     return found
 
@@ -131,7 +131,7 @@ def _unsqueeze(step: Step) -> Array:
     return array
 
 
-_FOLDED = {
+_FOLDED: dict[str, Callable[[Step], Array]] = {
     "Constant": lambda step: np.array(numpy_helper.to_array(step.attributes["value"])),
     "ConstantOfShape": _fill,
     "Unsqueeze": _unsqueeze,

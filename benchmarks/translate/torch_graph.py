@@ -35,20 +35,18 @@ def torch_module(network: Network, channels_last: bool = False) -> Any:
         values[name] = fx.Proxy(graph.get_attr(f"w{number}"), tracer)
     emit = _Emit(torch)
     for step in network.steps:
-        method: Callable[..., Value] | None = getattr(emit, step.op, None)
+        method: Callable[..., Value] | None = getattr(emit, step.op.lower(), None)
         if method is None:
             raise UnsupportedError(f"the operator {step.op} is not translated to torch")
         values[step.outputs[0]] = method(step, *(values.get(n) for n in step.inputs))
     views = {s.outputs[0] for s in network.steps if s.op == "Transpose"}
-    results = [
-        values[n].contiguous() if n in views else values[n] for n in network.outputs
-    ]
+    results = [values[n].contiguous() if n in views else values[n] for n in network.outputs]
     graph.output(tuple(r.node for r in results))
     return fx.GraphModule(root, graph).eval()
 
 
 class _Emit:
-    """A method for each operator, named like it."""
+    """A method for each operator, named like it in lower case."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -56,7 +54,7 @@ class _Emit:
 
     # --- convolutions and products ---------------------------------------------------------
 
-    def Conv(self, step: Step, x: Value, w: Value, b: Value = None) -> Value:  # noqa: N802
+    def conv(self, step: Step, x: Value, w: Value, b: Value = None) -> Value:
         rank = len(step.shapes[1]) - 2
         before = pool_padding(step, rank)
         if any(lo != hi for lo, hi in before):
@@ -71,7 +69,7 @@ class _Emit:
             groups=step.get("group", 1),
         )  # fmt: skip
 
-    def ConvTranspose(self, step: Step, x: Value, w: Value, b: Value = None) -> Value:  # noqa: N802
+    def convtranspose(self, step: Step, x: Value, w: Value, b: Value = None) -> Value:
         rank = len(step.shapes[1]) - 2
         before = pool_padding(step, rank)
         if any(lo != hi for lo, hi in before) or "output_shape" in step.attributes:
@@ -86,10 +84,10 @@ class _Emit:
             dilation=tuple(step.get("dilations", [1] * rank)),
         )  # fmt: skip
 
-    def MatMul(self, step: Step, a: Value, b: Value) -> Value:  # noqa: N802
+    def matmul(self, step: Step, a: Value, b: Value) -> Value:
         return self.torch.matmul(a, b)
 
-    def Gemm(self, step: Step, a: Value, b: Value, c: Value = None) -> Value:  # noqa: N802
+    def gemm(self, step: Step, a: Value, b: Value, c: Value = None) -> Value:
         if step.get("alpha", 1.0) != 1.0 or step.get("beta", 1.0) != 1.0:
             raise UnsupportedError("Gemm with factors")
         a = a.t() if step.get("transA", 0) else a
@@ -97,61 +95,61 @@ class _Emit:
             return self.f.linear(a, b, c)
         return self.torch.addmm(c, a, b) if c is not None else self.torch.mm(a, b)
 
-    def Einsum(self, step: Step, *operands: Value) -> Value:  # noqa: N802
+    def einsum(self, step: Step, *operands: Value) -> Value:
         return self.torch.einsum(step.get("equation", ""), *operands)
 
     # --- elementwise -----------------------------------------------------------------------
 
-    def Relu(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def relu(self, step: Step, x: Value) -> Value:
         return self.torch.relu(x)
 
-    def Add(self, step: Step, a: Value, b: Value) -> Value:  # noqa: N802
+    def add(self, step: Step, a: Value, b: Value) -> Value:
         return self.torch.add(a, b)
 
-    def Sub(self, step: Step, a: Value, b: Value) -> Value:  # noqa: N802
+    def sub(self, step: Step, a: Value, b: Value) -> Value:
         return self.torch.sub(a, b)
 
-    def Mul(self, step: Step, a: Value, b: Value) -> Value:  # noqa: N802
+    def mul(self, step: Step, a: Value, b: Value) -> Value:
         return self.torch.mul(a, b)
 
-    def Div(self, step: Step, a: Value, b: Value) -> Value:  # noqa: N802
+    def div(self, step: Step, a: Value, b: Value) -> Value:
         return self.torch.div(a, b)
 
-    def Sum(self, step: Step, *operands: Value) -> Value:  # noqa: N802
+    def sum(self, step: Step, *operands: Value) -> Value:
         total = operands[0]
         for operand in operands[1:]:
             total = self.torch.add(total, operand)
         return total
 
-    def Erf(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def erf(self, step: Step, x: Value) -> Value:
         return self.torch.erf(x)
 
-    def Gelu(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def gelu(self, step: Step, x: Value) -> Value:
         return self.f.gelu(x, approximate=step.get("approximate", "none"))
 
-    def Clip(self, step: Step, x: Value, *bounds: Value) -> Value:  # noqa: N802
+    def clip(self, step: Step, x: Value, *bounds: Value) -> Value:
         low, high = clip_bounds(step)
         return self.torch.clamp(x, low, high)
 
-    def Dropout(self, step: Step, x: Value, *settings: Value) -> Value:  # noqa: N802
+    def dropout(self, step: Step, x: Value, *settings: Value) -> Value:
         return x
 
     # --- normalisation and pooling ---------------------------------------------------------
 
-    def BatchNormalization(  # noqa: N802
+    def batchnormalization(
         self, step: Step, x: Value, scale: Value, shift: Value, mean: Value, variance: Value
     ) -> Value:
         epsilon = step.get("epsilon", 1e-5)
         return self.f.batch_norm(x, mean, variance, scale, shift, False, 0.0, epsilon)
 
-    def LayerNormalization(self, step: Step, x: Value, g: Value, b: Value = None) -> Value:  # noqa: N802
+    def layernormalization(self, step: Step, x: Value, g: Value, b: Value = None) -> Value:
         return self.f.layer_norm(x, step.shapes[1], g, b, step.get("epsilon", 1e-5))
 
-    def LRN(self, step: Step, x: Value) -> Value:
+    def lrn(self, step: Step, x: Value) -> Value:
         alpha, beta = step.get("alpha", 1e-4), step.get("beta", 0.75)
         return self.f.local_response_norm(x, step.get("size", 1), alpha, beta, step.get("bias", 1))
 
-    def Softmax(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def softmax(self, step: Step, x: Value) -> Value:
         if step.opset >= 13:
             return self.torch.softmax(x, step.get("axis", -1))
         axis, shape = step.get("axis", 1), step.shapes[0]
@@ -159,7 +157,7 @@ class _Emit:
         result = self.torch.softmax(flat, axis)
         return result.reshape(shape) if axis < len(shape) - 1 else result
 
-    def MaxPool(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def maxpool(self, step: Step, x: Value) -> Value:
         window = tuple(step.get("kernel_shape", ()))
         before = pool_padding(step, len(window))
         if any(lo != hi for lo, hi in before):
@@ -173,7 +171,7 @@ class _Emit:
             ceil_mode=bool(step.get("ceil_mode", 0)),
         )
 
-    def AveragePool(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def averagepool(self, step: Step, x: Value) -> Value:
         window = tuple(step.get("kernel_shape", ()))
         before = pool_padding(step, len(window))
         counted = bool(step.get("count_include_pad", 0))
@@ -188,23 +186,23 @@ class _Emit:
             count_include_pad=counted,
         )
 
-    def GlobalAveragePool(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def globalaveragepool(self, step: Step, x: Value) -> Value:
         return self.torch.mean(x, tuple(range(2, len(step.shapes[0]))), True)
 
     # --- shapes ----------------------------------------------------------------------------
 
-    def Reshape(self, step: Step, x: Value, shape: Value) -> Value:  # noqa: N802
+    def reshape(self, step: Step, x: Value, shape: Value) -> Value:
         return x.reshape(new_shape(step))
 
-    def Flatten(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def flatten(self, step: Step, x: Value) -> Value:
         if step.get("axis", 1) != 1:
             raise UnsupportedError("Flatten at another axis than 1")
         return x.flatten(1)
 
-    def Transpose(self, step: Step, x: Value) -> Value:  # noqa: N802
+    def transpose(self, step: Step, x: Value) -> Value:
         return x.permute(tuple(step.get("perm", range(len(step.shapes[0]))[::-1])))
 
-    def Concat(self, step: Step, *operands: Value) -> Value:  # noqa: N802
+    def concat(self, step: Step, *operands: Value) -> Value:
         return self.torch.cat(list(operands), step.get("axis", 0))
 
 
