@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
-from benchmarks.kernel import ELEMENT, Array
+from benchmarks.kernel import ELEMENT, Array, aligned
 from benchmarks.networks import bert, mobilenetv2
 from benchmarks.task import Task
 from benchmarks.translate.network import value_shapes
@@ -71,7 +71,7 @@ def model_task(name: str, path: Path) -> Task:
     for info in graph.input:
         if info.name not in stored:
             shape = [d.dim_value for d in info.type.tensor_type.shape.dim]
-            inputs[info.name] = draw.uniform(0, 1, shape).astype(np.float32)
+            inputs[info.name] = aligned(draw.uniform(0, 1, shape).astype(np.float32))
     return Task(name, "E", path, inputs, tuple(o.name for o in graph.output))
 
 

@@ -106,9 +106,6 @@ def _one_process(job: Job, row: Row, folder: Path, tell: Callable[[str], None]) 
                 row.failures.setdefault(name, f"the process died at {at}: {death}")
             return
         row.failures[at] = f"the process died: {death}"
-        for name, seconds in list(row.compile.items()):
-            # Those who were prepared before it died will be prepared again, with warm caches.
-            row.compile[name] = seconds[: job.number + 1]
         job = replace(job, peers=tuple(p for p in job.peers if p not in row.failures))
 
 

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from benchmarks.kernel import Composite, Product
+from benchmarks.kernel import Composite, Product, aligned
 from benchmarks.peers.base import Peer, Prepared
 from benchmarks.task import Task
 
@@ -32,5 +32,5 @@ class Numpy(Peer):
         if os.environ.get("OPENBLAS_NUM_THREADS") != str(threads):
             raise RuntimeError("OPENBLAS_NUM_THREADS is another number of threads")
         a, b = task.arrays.values()
-        out = np.empty(task.kernel.output, np.float32)
+        out = aligned(np.zeros(task.kernel.output, np.float32))
         return Prepared(lambda: np.matmul(a, b, out=out), lambda result: [result])

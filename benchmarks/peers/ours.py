@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.kernel import Array
+from benchmarks.kernel import Array, aligned
 from benchmarks.peers.base import Peer, Prepared
 from benchmarks.task import Task
 
@@ -47,7 +47,7 @@ class Farkas(Peer):
         inputs = task.inputs
         # Outputs that were allocated before are used as soon as models take them.
         if "out" in inspect.signature(model.run).parameters:
-            out = {p.name: np.empty(p.shape, p.dtype.numpy) for p in model.outputs}
+            out = {p.name: aligned(np.zeros(p.shape, p.dtype.numpy)) for p in model.outputs}
             run: Any = model.run
             return Prepared(lambda: run(inputs, out=out), _values)
         return Prepared(lambda: model.run(inputs), _values)
@@ -93,7 +93,7 @@ def prepare_text(task: Task, threads: int, specialised: bool) -> Prepared:
     text = task.kernel.text
     kernel = fk.compile(text.text, sizes=text.sizes if specialised else None, threads=threads)
     arrays = [task.arrays[n].reshape(s) for n, s in text.shapes.items()]
-    out = np.empty(task.kernel.output, np.float32)
+    out = aligned(np.zeros(task.kernel.output, np.float32))
     if out.nbytes < SMALL:
         return Prepared(lambda: kernel(*arrays), lambda result: [result])
     return Prepared(lambda: kernel(*arrays, out=out), lambda result: [result])
