@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -38,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     add = found.add_argument
     add("--suite", nargs="+", choices=[*SUITES, "all"], default=["K", "E"])
     add("--threads", nargs="+", type=int, help="default: every processor")
-    add("--only", metavar="REGEX", help="names that match anywhere")
+    add("--only", metavar="REGEX", default="", help="names that match anywhere")
     add("--family", nargs="+", help="families, as the tables call them")
     add("--peers", nargs="+", choices=[n for n in PEERS if n not in OURS], metavar="PEER",
         help=f"of {', '.join(n for n in PEERS if n not in OURS)}; default: all")  # fmt: skip
@@ -64,8 +63,16 @@ def main() -> int:
     if args.show:
         _finish(Results.load(args.show), args, console)
         return 0
+    cores = len(os.sched_getaffinity(0))
+    threads = args.threads or [cores]
+    for count in threads:
+        if not 1 <= count <= cores:
+            print(f"error: {count} threads, but there are {cores} processors", file=sys.stderr)
+            return 2
     names = list(SUITES) if "all" in args.suite else args.suite
-    items = _chosen([i for n in names for i in items_of(n)], args.only, args.family)
+    items = [i for n in names for i in items_of(n, args.only)]
+    if args.family:
+        items = [i for i in items if i.family in args.family]
     if args.list:
         for item in items:
             figures = f"{item.flops / 1e9:8.3f} GF {item.bytes / 1e6:9.3f} MB"
@@ -74,12 +81,6 @@ def main() -> int:
     if not items:
         print("error: nothing matches", file=sys.stderr)
         return 2
-    cores = len(os.sched_getaffinity(0))
-    threads = args.threads or [cores]
-    for count in threads:
-        if not 1 <= count <= cores:
-            print(f"error: {count} threads, but there are {cores} processors", file=sys.stderr)
-            return 2
     for path in (args.json, args.plot):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,12 +99,6 @@ def main() -> int:
     _finish(results, args, console)
     wrong = [r for r in results.rows if any(n in OURS for n in r.failures)]
     return 1 if wrong else 0
-
-
-def _chosen(items: list[Item], only: str | None, family: list[str] | None) -> list[Item]:
-    if only:
-        items = [i for i in items if re.search(only, i.name)]
-    return [i for i in items if i.family in family] if family else items
 
 
 def _begin(args: argparse.Namespace, threads: list[int], console: Console) -> Results:

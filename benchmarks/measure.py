@@ -25,6 +25,7 @@ class Settings:
     turn : calls of one turn that count take about this long
     sample : calls shorter than this are timed in groups
     least, most : samples a turn
+    limit : a contender whose turns took longer than this in all has no further ones
     """
 
     settle: float = 0.1
@@ -34,6 +35,7 @@ class Settings:
     sample: float = 1e-4
     least: int = 3
     most: int = 300
+    limit: float = 20.0
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -58,13 +60,18 @@ def take_turns(
     names = list(calls)
     names = names[first % len(names) :] + names[: first % len(names)] if names else []
     samples: dict[str, list[float]] = {name: [] for name in names}
+    spent = dict.fromkeys(names, 0.0)
     collecting = gc.isenabled()
     gc.disable()
     try:
         for turn in range(settings.rounds):
             for name in names if turn % 2 == 0 else reversed(names):
+                if spent[name] > settings.limit:
+                    continue
                 sleep(settings.settle)
+                start = clock()
                 samples[name] += _turn(calls[name], settings, clock)
+                spent[name] += clock() - start
     finally:
         if collecting:
             gc.enable()
@@ -73,19 +80,21 @@ def take_turns(
 
 def _turn(call: Call, settings: Settings, clock: Callable[[], float]) -> list[float]:
     """Samples of one turn: seconds a call."""
-    began, calls = clock(), 0
-    while calls < 2 or clock() - began < settings.warm:
+    began, calls, once = clock(), 0, 0.0
+    while clock() - began < settings.warm or calls < 2:
+        start = clock()
         call()
+        once = clock() - start
         calls += 1
-    start = clock()
-    call()
-    once = max(clock() - start, 1e-7)
-    group = max(1, round(settings.sample / once))
+        if once > 1.0:
+            break
+    group = max(1, round(settings.sample / max(once, 1e-7)))
     samples: list[float] = []
     began = clock()
-    while len(samples) < settings.least or (
-        clock() - began < settings.turn and len(samples) < settings.most
-    ):
+    while len(samples) < settings.most:
+        elapsed = clock() - began
+        if elapsed >= settings.turn and (len(samples) >= settings.least or elapsed >= 1.0):
+            break
         start = clock()
         for _ in range(group):
             call()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,10 +39,13 @@ def kernels_of(suite: str) -> Sequence[Kernel]:
     return heldout() if suite == "heldout" else ()
 
 
-def items_of(suite: str) -> list[Item]:
-    """What a suite measures, in the order of its table."""
+def items_of(suite: str, only: str = "") -> list[Item]:
+    """What a suite measures, in the order of its table, as far as names match a pattern."""
     if suite == "E":
         from benchmarks.models import bare_model, count, suite_e
 
-        return [Item("E", n, "models", *count(bare_model(n))) for n in suite_e()]
-    return [Item(suite, k.name, k.family, k.flops, k.bytes) for k in kernels_of(suite)]
+        return [
+            Item("E", n, "models", *count(bare_model(n))) for n in suite_e() if re.search(only, n)
+        ]
+    kernels = [k for k in kernels_of(suite) if re.search(only, k.name)]
+    return [Item(suite, k.name, k.family, k.flops, k.bytes) for k in kernels]

@@ -28,6 +28,9 @@ from benchmarks.task import Task
 #: Greatest difference between results, relative to the greatest magnitude.
 TOLERANCE = 1e-3
 
+#: A contender whose first call takes more seconds than this is not called again.
+PATIENCE = 10.0
+
 
 @dataclass(frozen=True)
 class Job:
@@ -111,7 +114,7 @@ def run(job: Job, folder: Path) -> None:
     report(at="task")
     task = make_task(job, folder)
     expected = task.reference() if task.reference is not None else None
-    calls = {}
+    calls, slow = {}, {}
     for name in job.peers:
         peer = PEERS[name]
         if not peer.suits(task):
@@ -122,7 +125,10 @@ def run(job: Job, folder: Path) -> None:
             start = time.perf_counter()
             prepared = peer.prepare(task, job.threads)
             seconds = time.perf_counter() - start
-            results = prepared.fetch(prepared.call())
+            start = time.perf_counter()
+            returned = prepared.call()
+            first = time.perf_counter() - start
+            results = prepared.fetch(returned)
             if expected is None and not peer.ours:
                 expected = results
             apart = difference(results, expected) if expected is not None else None
@@ -134,10 +140,13 @@ def run(job: Job, folder: Path) -> None:
         if apart is not None and not apart <= TOLERANCE:
             report(failed=name, message=f"wrong result: relative difference {apart:.2g}")
             continue
-        calls[name] = prepared.call
+        if first > PATIENCE:
+            slow[name] = first
+        else:
+            calls[name] = prepared.call
     report(at="timing")
     assert job.settings is not None
-    report(times=take_turns(calls, Settings(**job.settings), first=job.number))
+    report(times={**take_turns(calls, Settings(**job.settings), first=job.number), **slow})
 
 
 def weigh(job: Job, folder: Path) -> None:

@@ -57,6 +57,14 @@ def test_contenders_take_turns() -> None:
     assert clock.log == [part for name in order for part in ("pause", name)]
 
 
+def test_slow_contenders_do_not_hold_up_the_others() -> None:
+    clock = Clock()
+    calls = {"slow": clock.takes("slow", 15.0), "quick": clock.takes("quick", 0.01)}
+    times = take_turns(calls, Settings(rounds=4), clock, clock.sleep)
+    assert times == {"slow": pytest.approx(15.0), "quick": pytest.approx(0.01)}
+    assert clock.log.count("slow") == 1 and clock.log.count("quick") == 4
+
+
 def test_differences() -> None:
     a = np.array([1.0, -4.0], np.float32)
     assert difference([a], [a]) == 0
