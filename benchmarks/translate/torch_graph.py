@@ -174,13 +174,20 @@ class _Emit:
     def averagepool(self, step: Step, x: Value) -> Value:
         window = tuple(step.get("kernel_shape", ()))
         before = pool_padding(step, len(window))
+        strides = tuple(step.get("strides", [1] * len(window)))
         counted = bool(step.get("count_include_pad", 0))
         if any(lo != hi for lo, hi in before):
-            raise UnsupportedError("AveragePool with uneven padding")
+            if counted or step.get("ceil_mode", 0):
+                raise UnsupportedError("AveragePool with uneven padding of this kind")
+            total, present = (
+                self.f.avg_pool2d(self.f.pad(v, _torch_pads(before)), window, strides)
+                for v in (x, self.torch.ones_like(x))
+            )
+            return total / present
         return self.f.avg_pool2d(
             x,
             window,
-            stride=tuple(step.get("strides", [1] * len(window))),
+            stride=strides,
             padding=tuple(lo for lo, _ in before),
             ceil_mode=bool(step.get("ceil_mode", 0)),
             count_include_pad=counted,
