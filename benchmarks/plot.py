@@ -105,5 +105,5 @@ def _bars(axes: Any, rows: list[Row], colours: dict[str, str]) -> None:
     if values:
         axes.set_xscale("log", base=2)
         axes.set_xlim(min(0.25, *values) / 1.1, max(4.0, *values) * 1.1)
-        axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x:.2g}")
     axes.set_title(title, fontsize=10)
