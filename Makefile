@@ -1,6 +1,7 @@
 # make demo    set up, compile a real network and run it
 # make test    set up and run the checks: ruff, mypy, the tests that are not slow
 # make sweep   the slow tests
+# make bench   set up with what is compared, and measure side by side (BENCH=… for options)
 # make clean   remove the environment and everything built
 #
 # Needed beforehand: Python 3.11 or later, make, and gcc or clang.
@@ -11,7 +12,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test sweep check clean
+.PHONY: demo test sweep check bench clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -27,6 +28,11 @@ check: $(VENV)/.installed-test
 
 sweep: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow
+
+# For example: make bench BENCH="--quick --suite K --only rn_ --json now.json"
+BENCH ?= --json build/bench.json --plot build/bench
+bench: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks $(BENCH)
 
 # The stamps are made last, so an interrupted setup is done again.
 $(VENV)/.made:
@@ -44,6 +50,12 @@ $(VENV)/.installed: $(VENV)/.made setup.cfg pyproject.toml
 $(VENV)/.installed-test: $(VENV)/.made setup.cfg pyproject.toml
 	@echo "installing into $(VENV), with what the tests need"
 	@$(PIP) install --editable '.[test]'
+	@touch "$(VENV)/.installed" "$@"
+
+# Peers are optional: what cannot be installed is named and left out.
+$(VENV)/.installed-bench: $(VENV)/.made setup.cfg pyproject.toml
+	@echo "installing into $(VENV), with what is measured beside Farkas"
+	@$(PIP) install --editable '.[bench]' || $(PIP) install --editable .
 	@touch "$(VENV)/.installed" "$@"
 
 clean:

@@ -1,0 +1,1 @@
+"""Farkas beside other compilers and libraries, measured in one run: ``python -m benchmarks``."""

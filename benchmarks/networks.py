@@ -1,0 +1,141 @@
+"""Two networks of our own making, with seeded random weights: MobileNetV2 and a BERT encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, helper
+
+from benchmarks.kernel import Array, Shape, one_model
+
+
+class Builder:
+    """Nodes and weights of a network, collected one layer after the other."""
+
+    def __init__(self, seed: int) -> None:
+        self.nodes: list[NodeProto] = []
+        self.weights: dict[str, Array] = {}
+        self._rng = np.random.default_rng(seed)
+
+    def node(self, op: str, inputs: list[str], **attributes: Any) -> str:
+        """Add a node with one output; returns the output's name."""
+        name = f"{op.lower()}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], **attributes))
+        return name
+
+    def constant(self, array: Array) -> str:
+        """Add a constant; returns its name."""
+        name = f"w{len(self.weights)}"
+        self.weights[name] = array
+        return name
+
+    def normal(self, shape: Shape, spread: float) -> str:
+        """Add a normally distributed weight; returns its name."""
+        array = self._rng.standard_normal(shape, np.float32) * np.float32(spread)
+        return self.constant(array)
+
+    def near_one(self, count: int) -> str:
+        """Add a scale; returns its name."""
+        return self.constant(self._rng.uniform(0.9, 1.1, count).astype(np.float32))
+
+
+# --- MobileNetV2 -------------------------------------------------------------------------------
+
+#: Expansion, channels, repetitions, stride of the first: table 2 of the paper.
+_BLOCKS = (
+    (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)  # fmt: skip
+
+
+def mobilenetv2(seed: int = 0, size: int = 224, classes: int = 1000) -> ModelProto:
+    """MobileNetV2 1.0 for one image [1, 3, size, size], batch normalisation folded.
+
+    The activation is min(max(x, 0), 6); outputs are the scores [1, classes].
+    """
+    build = Builder(seed)
+    low, high = (build.constant(np.array(v, np.float32)) for v in (0, 6))
+
+    def conv(x: str, c: int, k: int, r: int, stride: int, groups: int, active: bool) -> str:
+        fan = c // groups * r * r
+        w = build.normal((k, c // groups, r, r), (2.0 if active else 1.0) ** 0.5 * fan**-0.5)
+        b = build.normal((k,), 0.1)
+        y = build.node(
+            "Conv", [x, w, b], kernel_shape=[r, r], strides=[stride] * 2, pads=[r // 2] * 4,
+            group=groups,
+        )  # fmt: skip
+        return build.node("Clip", [y, low, high]) if active else y
+
+    x, channels = conv("X", 3, 32, 3, 2, 1, True), 32
+    for expansion, out, repetitions, first in _BLOCKS:
+        for number in range(repetitions):
+            stride = first if number == 0 else 1
+            hidden = channels * expansion
+            y = conv(x, channels, hidden, 1, 1, 1, True) if expansion > 1 else x
+            y = conv(y, hidden, hidden, 3, stride, hidden, True)
+            y = conv(y, hidden, out, 1, 1, 1, False)
+            x = build.node("Add", [x, y]) if stride == 1 and channels == out else y
+            channels = out
+    x = conv(x, channels, 1280, 1, 1, 1, True)
+    x = build.node("Flatten", [build.node("GlobalAveragePool", [x])], axis=1)
+    weights, bias = build.normal((classes, 1280), 1280**-0.5), build.normal((classes,), 0.1)
+    build.nodes.append(helper.make_node("Gemm", [x, weights, bias], ["Y"], transB=1))
+    return one_model(
+        "mobilenetv2", build.nodes, {"X": (1, 3, size, size)}, {"Y": (1, classes)}, build.weights
+    )
+
+
+# --- BERT --------------------------------------------------------------------------------------
+
+
+def bert(
+    seed: int = 0,
+    layers: int = 12,
+    hidden: int = 768,
+    heads: int = 12,
+    inner: int = 3072,
+    length: int = 128,
+) -> ModelProto:
+    """An encoder like BERT-base: states [1, length, hidden] in and out, no mask, no embedding.
+
+    Each layer is attention and a two-layer perceptron with the exact GELU, each followed by a
+    sum with its input and layer normalisation.
+    """
+    build = Builder(seed)
+    depth = hidden // heads
+    apart = build.constant(np.array([0, length, heads, depth], np.int64))
+    joined = build.constant(np.array([0, length, hidden], np.int64))
+    factor = build.constant(np.array(depth**-0.5, np.float32))
+    root = build.constant(np.array(0.5**0.5, np.float32))
+    half, one = (build.constant(np.array(v, np.float32)) for v in (0.5, 1.0))
+
+    def linear(x: str, rows: int, columns: int) -> str:
+        y = build.node("MatMul", [x, build.normal((rows, columns), rows**-0.5)])
+        return build.node("Add", [y, build.normal((columns,), 0.02)])
+
+    def normalised(x: str) -> str:
+        g, b = build.near_one(hidden), build.normal((hidden,), 0.02)
+        return build.node("LayerNormalization", [x, g, b], axis=-1, epsilon=1e-12)
+
+    def split(x: str, order: list[int]) -> str:
+        return build.node("Transpose", [build.node("Reshape", [x, apart])], perm=order)
+
+    x = "X"
+    for _ in range(layers):
+        q = split(linear(x, hidden, hidden), [0, 2, 1, 3])
+        k = split(linear(x, hidden, hidden), [0, 2, 3, 1])
+        v = split(linear(x, hidden, hidden), [0, 2, 1, 3])
+        scores = build.node("Mul", [build.node("MatMul", [q, k]), factor])
+        y = build.node("MatMul", [build.node("Softmax", [scores], axis=-1), v])
+        y = build.node("Transpose", [y], perm=[0, 2, 1, 3])
+        y = linear(build.node("Reshape", [y, joined]), hidden, hidden)
+        x = normalised(build.node("Add", [x, y]))
+        y = linear(x, hidden, inner)
+        gate = build.node("Erf", [build.node("Mul", [y, root])])
+        gate = build.node("Mul", [build.node("Add", [gate, one]), half])
+        y = linear(build.node("Mul", [y, gate]), inner, hidden)
+        x = normalised(build.node("Add", [x, y]))
+    build.nodes[-1].output[0] = "Y"
+    shape = (1, length, hidden)
+    return one_model("bert_base", build.nodes, {"X": shape}, {"Y": shape}, build.weights)

@@ -1,0 +1,71 @@
+"""`Peer`: one implementation that is measured, whatever it is."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata, util
+from typing import Any
+
+from benchmarks.kernel import Array
+from benchmarks.task import Task
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A computation that can be called at once.
+
+    call : runs it and waits until it is done
+    fetch : the outputs as numpy arrays, from what `call` returned
+    """
+
+    call: Callable[[], Any]
+    fetch: Callable[[Any], Sequence[Array]]
+
+
+class Peer(ABC):
+    """One implementation; a subclass says what it needs and how it prepares a task.
+
+    Attributes
+    ----------
+    name : what the tables call it
+    modules : what has to be importable
+    package : the distribution whose version is shown
+    ours : whether it is Farkas
+    symbolic : whether it is Farkas with sizes left open
+    """
+
+    name: str
+    modules: tuple[str, ...] = ()
+    package: str = ""
+    ours = False
+    symbolic = False
+
+    def missing(self) -> str | None:
+        """Why it cannot run, or None if it can."""
+        for module in self.modules:
+            if util.find_spec(module) is None:
+                return f"the module {module} is not installed"
+        return None
+
+    def version(self) -> str:
+        """The version of its package."""
+        try:
+            return metadata.version(self.package)
+        except metadata.PackageNotFoundError:
+            return "unknown"
+
+    def suits(self, task: Task) -> bool:
+        """Whether it takes part in a task."""
+        return True
+
+    def load(self) -> None:
+        """Import what `prepare` needs, which is no part of the time that it takes."""
+        for module in self.modules:
+            importlib.import_module(module)
+
+    @abstractmethod
+    def prepare(self, task: Task, threads: int) -> Prepared:
+        """Compile or load a task, so that the first call is like any other."""

@@ -1,0 +1,99 @@
+"""Farkas, through its public face."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.kernel import Array, aligned
+from benchmarks.peers.base import Peer, Prepared
+from benchmarks.task import Task
+
+#: Outputs of fewer bytes are allocated by the call, which is cheaper than checking given ones.
+SMALL = 1 << 16
+
+
+class Farkas(Peer):
+    """As a user would: comprehensions for their sizes where they are natural, else ONNX."""
+
+    name = "farkas"
+    modules = ("farkas.kernel", "farkas.model")
+    package = "farkas"
+    ours = True
+
+    def missing(self) -> str | None:
+        import farkas as fk
+
+        try:
+            fk.find_toolchain()
+        except fk.ToolchainError as error:
+            return str(error)
+        return None
+
+    def version(self) -> str:
+        import farkas as fk
+
+        return fk.__version__
+
+    def prepare(self, task: Task, threads: int) -> Prepared:
+        if task.kernel is not None and task.kernel.native:
+            return prepare_text(task, threads, specialised=True)
+        import farkas as fk
+
+        model = fk.compile_onnx(task.path, threads=threads)
+        inputs = task.inputs
+        # Outputs that were allocated before are used as soon as models take them.
+        if "out" in inspect.signature(model.run).parameters:
+            out = {p.name: aligned(np.zeros(p.shape, p.dtype.numpy)) for p in model.outputs}
+            run: Any = model.run
+            return Prepared(lambda: run(inputs, out=out), _values)
+        return Prepared(lambda: model.run(inputs), _values)
+
+
+def _values(results: Mapping[str, Array]) -> Sequence[Array]:
+    return list(results.values())
+
+
+class FarkasText(Farkas):
+    """The comprehension compiled for its sizes; weights are inputs like any other."""
+
+    name = "farkas-text"
+    symbolic = False
+
+    def suits(self, task: Task) -> bool:
+        return task.suite == "symbolic" and task.kernel is not None and task.kernel.text is not None
+
+    def prepare(self, task: Task, threads: int) -> Prepared:
+        return prepare_text(task, threads, specialised=True)
+
+
+class FarkasSymbolic(Farkas):
+    """The comprehension compiled once for all sizes."""
+
+    name = "farkas-symbolic"
+    symbolic = True
+
+    def suits(self, task: Task) -> bool:
+        if task.kernel is None or task.kernel.text is None:
+            return False
+        return task.kernel.native or task.suite == "symbolic"
+
+    def prepare(self, task: Task, threads: int) -> Prepared:
+        return prepare_text(task, threads, specialised=False)
+
+
+def prepare_text(task: Task, threads: int, specialised: bool) -> Prepared:
+    """A task's comprehension; a result that is not small is written to the same array always."""
+    import farkas as fk
+
+    assert task.kernel is not None and task.kernel.text is not None and task.arrays is not None
+    text = task.kernel.text
+    kernel = fk.compile(text.text, sizes=text.sizes if specialised else None, threads=threads)
+    arrays = [task.arrays[n].reshape(s) for n, s in text.shapes.items()]
+    out = aligned(np.zeros(task.kernel.output, np.float32))
+    if out.nbytes < SMALL:
+        return Prepared(lambda: kernel(*arrays), lambda result: [result])
+    return Prepared(lambda: kernel(*arrays, out=out), lambda result: [result])

@@ -1,0 +1,199 @@
+"""Tables of what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.peers import PEERS
+from benchmarks.results import OURS, Results, Row, geomean
+from benchmarks.roofline import Roofline
+
+#: A change of the ratio to the best peer that is shown as one.
+NOTABLE = 0.05
+
+
+def show(results: Results, console: Console) -> None:
+    """Everything: the rows by suite and threads, means by family, failures."""
+    for suite, threads in dict.fromkeys((r.suite, r.threads) for r in results.rows):
+        rows = [r for r in results.rows if (r.suite, r.threads) == (suite, threads)]
+        roofline = results.rooflines[threads]
+        console.print()
+        console.rule(f"suite {suite}, {roofline}", align="left")
+        console.print(table(rows, roofline))
+        console.print(families(rows, roofline))
+        if any(r.memory for r in rows):
+            console.print(memory(rows))
+    problems = [(r, n, m) for r in results.rows for n, m in r.failures.items()]
+    if problems:
+        console.print()
+        console.rule("failures", align="left")
+        for row, name, message in problems:
+            console.print(Text(f"{row.name} ({row.threads} threads), {name}: {message}"))
+    missing(results, console)
+
+
+def missing(results: Results, console: Console) -> None:
+    """Who could not take part, and why."""
+    for name, reason in results.missing.items():
+        console.print(Text(f"missing: {name} ({reason}); pip install '.[bench]'"))
+
+
+def table(rows: list[Row], roofline: Roofline) -> Table:
+    """A line for each computation; times are medians in µs, the best peer's is bold."""
+    names = [n for n in PEERS if any(n in r.times for r in rows)]
+    symbolic = any(r.openness is not None for r in rows)
+    result = Table(box=None, pad_edge=False, header_style="bold")
+    result.add_column("µs a call", no_wrap=True)
+    for name in ("GF", *names):
+        result.add_column(name, justify="right", no_wrap=True)
+    headings = ["ratio", "spread", "%roof", "cold s", "cached s"]
+    for heading in [*headings[:2], "open/fixed", *headings[2:]] if symbolic else headings:
+        result.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        best = row.best_peer
+        cells = [Text(row.name), Text(f"{row.flops / 1e9:.3f}")]
+        for name in names:
+            style = "bold" if name == best else ""
+            failed = "failed" if name in row.failures else "-"
+            cells.append(Text(_micro(row.median(name)) or failed, style))
+        cells += [_ratio(row.ratio), Text(_spread(row))]
+        if symbolic:
+            cells.append(_ratio(row.openness))
+        cells.append(Text(_percent(row.roof(row.ours, roofline))))
+        cold = row.compile.get(row.ours, [])
+        cells.append(Text(f"{cold[0]:.2f}" if cold else ""))
+        cells.append(Text(f"{min(cold[1:]):.2f}" if cold[1:] else ""))
+        result.add_row(*cells)
+    return result
+
+
+def families(rows: list[Row], roofline: Roofline) -> Table:
+    """Geometric means by family, and over everything."""
+    names = [n for n in PEERS if n not in OURS and any(n in r.times for r in rows)]
+    result = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    result.add_column("geometric means", no_wrap=True)
+    headings = ("kernels", "ahead", "ratio", "%roof", "best's %roof", "open/fixed", "cold s")
+    for heading in (*headings, *(f"to {n}" for n in names)):
+        result.add_column(heading, justify="right", no_wrap=True)
+    groups = {f: [r for r in rows if r.family == f] for f in dict.fromkeys(r.family for r in rows)}
+    if len(groups) > 1:
+        groups["all"] = rows
+    for family, group in groups.items():
+        ratios = [r.ratio for r in group if r.ratio is not None]
+        best = [r.roof(r.best_peer, roofline) for r in group if r.best_peer]
+        cells = [
+            Text(family),
+            Text(str(len(group))),
+            Text(f"{sum(x < 1 for x in ratios)}/{len(ratios)}" if ratios else ""),
+            _ratio(geomean(ratios)),
+            Text(_percent(_mean(r.roof(r.ours, roofline) for r in group))),
+            Text(_percent(_mean(best))),
+            _ratio(_mean(r.openness for r in group)),
+            Text(_seconds(_mean(_cold(r) for r in group))),
+        ]
+        cells += [_ratio(_mean(_against(r, name) for r in group)) for name in names]
+        result.add_row(*cells)
+    return result
+
+
+def memory(rows: list[Row]) -> Table:
+    """Peak memory of each contender, and how long it took to load, for networks."""
+    names = [n for n in PEERS if any(n in r.memory or n in r.compile for r in rows)]
+    result = Table(box=None, pad_edge=False, header_style="bold")
+    result.add_column("MiB peak / s to load", no_wrap=True)
+    for name in names:
+        result.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        cells = [Text(row.name)]
+        for name in names:
+            peak, load = row.memory.get(name), row.compile.get(name)
+            shown = f"{peak / 2**20:.0f}" if peak else "-"
+            cells.append(Text(f"{shown} / {load[0]:.2f}" if load else shown))
+        result.add_row(*cells)
+    return result
+
+
+def compare(old: Results, new: Results, console: Console) -> None:
+    """How Farkas changed between two runs, in time and in its ratio to the best peer.
+
+    The ratio is what counts: the machine may have been slower as a whole.
+    """
+    before = {r.key: r for r in old.rows}
+    result = Table(box=None, pad_edge=False, header_style="bold")
+    result.add_column("compared with before", no_wrap=True)
+    for heading in ("threads", "before µs", "now µs", "now/before", "ratio before", "ratio now"):
+        result.add_column(heading, justify="right", no_wrap=True)
+    changes, relative = [], []
+    for row in new.rows:
+        if row.key not in before:
+            continue
+        other = before[row.key]
+        was, now = other.median(other.ours), row.median(row.ours)
+        if was is None or now is None:
+            continue
+        changes.append(now / was)
+        ratios = (other.ratio, row.ratio)
+        if ratios[0] and ratios[1]:
+            relative.append(ratios[1] / ratios[0])
+        change = relative[-1] if ratios[0] and ratios[1] else changes[-1]
+        style = "" if abs(change - 1) < NOTABLE else "green" if change < 1 else "red"
+        result.add_row(
+            Text(row.name, style), str(row.threads), _micro(was), _micro(now),
+            Text(f"{now / was:.2f}", style), _ratio(ratios[0]), _ratio(ratios[1]),
+        )  # fmt: skip
+    console.print()
+    console.print(result)
+    if changes:
+        text = f"geometric means: time {geomean(changes):.3f}"
+        if relative:
+            text += f", ratio to the best peer {geomean(relative):.3f}"
+        console.print(f"{text} (below 1: better now)")
+    else:
+        console.print("nothing in common with the earlier run")
+
+
+# --- cells -------------------------------------------------------------------------------------
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    return geomean(v for v in values if v is not None and v > 0)
+
+
+def _cold(row: Row) -> float | None:
+    seconds = row.compile.get(row.ours)
+    return seconds[0] if seconds else None
+
+
+def _against(row: Row, name: str) -> float | None:
+    mine, theirs = row.median(row.ours), row.median(name)
+    return mine / theirs if mine and theirs else None
+
+
+def _micro(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    value = seconds * 1e6
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def _ratio(value: float | None) -> Text:
+    if value is None:
+        return Text("")
+    return Text(f"{value:.2f}", "green" if value < 1 else "red" if value > 1.05 else "")
+
+
+def _spread(row: Row) -> str:
+    spread = row.spread
+    return f"{spread[0]:.2f}-{spread[1]:.2f}" if spread and len(row.times[row.ours]) > 1 else ""
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.0f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

@@ -1,0 +1,135 @@
+"""What was measured, and the file in which it is kept: JSON, so that runs can be compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.roofline import Roofline
+
+FORMAT = 1
+
+#: Columns that are Farkas's own.
+OURS = ("farkas", "farkas-text", "farkas-symbolic")
+
+
+@dataclass
+class Row:
+    """One computation on some number of threads.
+
+    Attributes
+    ----------
+    times : by contender, the median seconds of one call in each process
+    compile : by contender, seconds to prepare it in each process; the first finds empty caches
+    failures : by contender, why it has no times
+    differences : by contender, how far its result is from the reference, relative to the maximum
+    memory : by contender, peak bytes of a process of its own
+    """
+
+    suite: str
+    name: str
+    family: str
+    threads: int
+    flops: int
+    bytes: int
+    times: dict[str, list[float]] = field(default_factory=dict)
+    compile: dict[str, list[float]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    differences: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.suite, self.name, self.threads
+
+    def median(self, contender: str) -> float | None:
+        """The median over processes; None if there is none."""
+        times = self.times.get(contender)
+        return statistics.median(times) if times else None
+
+    @property
+    def ours(self) -> str:
+        """The contender that stands for Farkas: the one whose sizes are fixed."""
+        return "farkas-text" if self.suite == "symbolic" else "farkas"
+
+    @property
+    def best_peer(self) -> str | None:
+        """The quickest contender that is not Farkas."""
+        medians = {n: self.median(n) for n in self.times if n not in OURS}
+        found = {n: m for n, m in medians.items() if m is not None}
+        return min(found, key=found.__getitem__) if found else None
+
+    @property
+    def ratio(self) -> float | None:
+        """Farkas's time over that of the best peer: below 1, Farkas is quicker."""
+        mine, best = self.median(self.ours), self.best_peer
+        theirs = self.median(best) if best else None
+        return mine / theirs if mine and theirs else None
+
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        """The least and the greatest ratio to the best peer within one process."""
+        best = self.best_peer
+        if best is None or not self.times.get(self.ours):
+            return None
+        ratios = [a / b for a, b in zip(self.times[self.ours], self.times[best], strict=False)]
+        return (min(ratios), max(ratios)) if ratios else None
+
+    @property
+    def openness(self) -> float | None:
+        """The time with open sizes over the time with fixed ones."""
+        fixed, free = self.median(self.ours), self.median("farkas-symbolic")
+        return free / fixed if fixed and free else None
+
+    def roof(self, contender: str, roofline: Roofline) -> float | None:
+        """The share of the roofline that a contender reaches, from 0 to 1."""
+        time = self.median(contender)
+        return roofline.seconds(self.flops, self.bytes) / time if time else None
+
+
+@dataclass
+class Results:
+    """A run: the machine, the rooflines by threads, who took part, and the rows.
+
+    about : what identifies machine, compiler and commit
+    versions : by contender; missing : by contender, why it did not take part
+    """
+
+    about: dict[str, Any]
+    versions: dict[str, str]
+    missing: dict[str, str]
+    rooflines: dict[int, Roofline]
+    rows: list[Row] = field(default_factory=list)
+
+    def save(self, path: Path) -> None:
+        """Write the file; it appears complete or not at all."""
+        values = {"format": FORMAT, **asdict(self)}
+        part = path.with_name(path.name + ".part")
+        part.write_text(json.dumps(values, indent=1) + "\n")
+        os.replace(part, path)
+
+    @staticmethod
+    def load(path: Path) -> Results:
+        """Read a file that `save` wrote.
+
+        Raises
+        ------
+        ValueError : it is none, or of another format.
+        """
+        values = json.loads(path.read_text())
+        if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
+            raise ValueError(f"{path} has no results of format {FORMAT}")
+        values["rooflines"] = {int(t): Roofline(**r) for t, r in values["rooflines"].items()}
+        values["rows"] = [Row(**r) for r in values["rows"]]
+        return Results(**values)
+
+
+def geomean(values: Iterable[float]) -> float | None:
+    """The geometric mean; None of nothing."""
+    found = list(values)
+    return statistics.geometric_mean(found) if found else None

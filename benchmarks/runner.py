@@ -1,0 +1,199 @@
+"""The parent: fresh processes for every computation, and what becomes of their reports."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Settings
+from benchmarks.results import OURS, Row
+from benchmarks.suites import Item
+from benchmarks.worker import Job
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: Seconds after which a process is ended.
+TIMEOUT = 1800.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How every computation is measured.
+
+    Attributes
+    ----------
+    peers : who takes part, in order
+    processes : fresh processes for each computation
+    prune : peers that were slower than this many times the best are not measured again
+    settings : of each process
+    folder : where caches and files of networks lie while it runs
+    memory : whether the peak memory of networks is measured
+    """
+
+    peers: tuple[str, ...]
+    processes: int
+    prune: float
+    settings: Settings
+    folder: Path
+    memory: bool = True
+
+
+def measure_item(
+    item: Item, threads: int, plan: Plan, tell: Callable[[str], None] = lambda text: None
+) -> Row:
+    """Measure one computation in fresh processes."""
+    row = Row(item.suite, item.name, item.family, threads, item.flops, item.bytes)
+    path = None
+    if item.suite == "E":
+        from benchmarks.models import write_model
+
+        tell(f"{item.name}: making weights")
+        path = str(write_model(item.name, plan.folder))
+    job = Job(
+        item.suite, item.name, threads, processors(threads), plan.peers, "", path,
+        settings=plan.settings.as_dict(),
+    )  # fmt: skip
+    for number in range(plan.processes):
+        left = tuple(p for p in plan.peers if p not in row.failures)
+        peers = _worth_it(row, left, plan.prune) if number else left
+        _one_process(replace(job, number=number, peers=peers), row, plan.folder, tell)
+    if item.suite == "E" and plan.memory:
+        for name in row.times:
+            tell(f"{item.name}: memory of {name}")
+            lines, _ = start(replace(job, peers=(name,), settings=None), plan.folder)
+            for line in lines:
+                if "memory" in line:
+                    row.memory[name] = line["memory"]
+    return row
+
+
+def _worth_it(row: Row, peers: Sequence[str], prune: float) -> tuple[str, ...]:
+    """Farkas, and the peers that were not far behind the best."""
+    best = row.best_peer
+    limit = prune * (row.median(best) or 0.0) if best else float("inf")
+    return tuple(p for p in peers if p in OURS or (row.median(p) or float("inf")) <= limit)
+
+
+def _one_process(job: Job, row: Row, folder: Path, tell: Callable[[str], None]) -> None:
+    """Run a job, again without whoever makes the process die."""
+    while job.peers:
+        tell(f"{job.name}: process {job.number + 1}, {job.threads} threads")
+        lines, death = start(job, folder)
+        for line in lines:
+            if "prepared" in line:
+                row.compile.setdefault(line["prepared"], []).append(line["seconds"])
+                if line["difference"] is not None:
+                    row.differences[line["prepared"]] = line["difference"]
+            elif "failed" in line:
+                row.failures[line["failed"]] = line["message"]
+            elif "times" in line:
+                for name, seconds in line["times"].items():
+                    row.times.setdefault(name, []).append(seconds)
+        if death is None:
+            return
+        at = next((line["at"] for line in reversed(lines) if "at" in line), "start")
+        if at not in job.peers:
+            for name in job.peers:
+                row.failures.setdefault(name, f"the process died at {at}: {death}")
+            return
+        row.failures[at] = f"the process died: {death}"
+        job = replace(job, peers=tuple(p for p in job.peers if p not in row.failures))
+
+
+def start(job: Job, folder: Path) -> tuple[list[dict[str, Any]], str | None]:
+    """Run one process; returns the lines of its report, and why it died if it did."""
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        report = Path(place, "report")
+        report.touch()
+        order = Path(place, "job.json")
+        order.write_text(replace(job, report=str(report)).to_json())
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.worker", str(order)],
+            cwd=ROOT,
+            env=environment(job.threads, folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            _, errors = process.communicate(timeout=TIMEOUT)
+            death = None if process.returncode == 0 else _death(process.returncode, errors)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            death = f"it took longer than {TIMEOUT:.0f} s"
+        except BaseException:
+            _end(process)
+            raise
+        return [json.loads(line) for line in report.read_text().splitlines()], death
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a process that was started here, and its children."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _death(code: int, errors: str) -> str:
+    """How a process ended, in words."""
+    last = next((x for x in reversed(errors.splitlines()) if x.strip()), "")
+    if code < 0:
+        return signal.Signals(-code).name
+    return f"exit code {code}: {last[:300]}"
+
+
+def environment(threads: int, folder: Path) -> dict[str, str]:
+    """The environment of a process: threads for whoever reads them there, caches of our own."""
+    count = str(threads)
+    # One for each number of threads, so that every first process finds them empty.
+    caches = {
+        "FARKAS_CACHE_DIR": f"farkas-{threads}",
+        "TORCHINDUCTOR_CACHE_DIR": f"inductor-{threads}",
+    }
+    for name in caches.values():
+        (folder / name).mkdir(mode=0o700, exist_ok=True)
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": count,
+        "OPENBLAS_NUM_THREADS": count,
+        "MKL_NUM_THREADS": count,
+        "PJRT_NPROC": count,
+        "NPROC": count,
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        **{variable: str(folder / name) for variable, name in caches.items()},
+    }
+
+
+def processors(threads: int) -> tuple[int, ...]:
+    """So many processors that this process may use, on different cores as far as there are any.
+
+    Raises
+    ------
+    ValueError : there are not so many.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    if threads > len(allowed):
+        raise ValueError(f"{threads} threads were asked for, but there are {len(allowed)}")
+    first: dict[str, int] = {}
+    for number in allowed:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
+        try:
+            core = siblings.read_text()
+        except OSError:
+            core = str(number)
+        first.setdefault(core, number)
+    rest = [n for n in allowed if n not in first.values()]
+    return tuple([*first.values(), *rest][:threads])

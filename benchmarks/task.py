@@ -1,0 +1,48 @@
+"""`Task`: what one process measures: a computation as a file, its arrays, and how it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from benchmarks.kernel import Array, Kernel
+
+
+@dataclass(frozen=True)
+class Task:
+    """One computation, ready to be handed to every peer.
+
+    Attributes
+    ----------
+    name, suite : what the tables call it
+    path : the ONNX file
+    inputs : arrays by input name, in the order of the file
+    outputs : names of the outputs, in the order of the file
+    kernel, arrays : for kernels, the definition and the arrays of inputs and weights
+    reference : the outputs, in the order of the file; None leaves it to the first peer
+    """
+
+    name: str
+    suite: str
+    path: Path
+    inputs: dict[str, Array]
+    outputs: tuple[str, ...]
+    kernel: Kernel | None = None
+    arrays: dict[str, Array] | None = None
+    reference: Callable[[], Sequence[Array]] | None = None
+
+
+def kernel_task(kernel: Kernel, suite: str, folder: Path) -> Task:
+    """The task of a kernel, with its ONNX file written to a folder."""
+    arrays = kernel.draw()
+    path = folder / f"{kernel.name}.onnx"
+    onnx.save(kernel.model(arrays), path)
+    inputs = {n: arrays[n] for n in kernel.inputs}
+
+    def reference() -> list[Array]:
+        return [kernel.reference(arrays)]
+
+    return Task(kernel.name, suite, path, inputs, ("Y",), kernel, arrays, reference)
