@@ -24,6 +24,7 @@ from poly.program import Program, Tensor
 from runtime.arguments import (
     Array,
     Shape,
+    address,
     allocate,
     bind,
     check_input,
@@ -240,11 +241,11 @@ class LoadedKernel:
         plan = self._plan(checked, sizes)
         results = self._outputs(plan, checked, out)
         count = self.threads if threads is None else check_threads(threads)
-        addresses = [checked[i].ctypes.data for i in self._passed]
-        addresses += [array.ctypes.data for array in results]
+        addresses = [address(checked[i]) for i in self._passed]
+        addresses += [address(array) for array in results]
         if plan.offsets:
             block = self._take(plan)
-            start = -(-block.ctypes.data // ALIGNMENT) * ALIGNMENT
+            start = -(-address(block) // ALIGNMENT) * ALIGNMENT
             addresses += [start + offset for offset in plan.offsets]
             self._function(count, plan.sizes, self._pointers(*addresses))
             self._give(block)
@@ -313,7 +314,7 @@ class LoadedKernel:
                 {t.name: a for (t, _), a in zip(plan.outputs, results, strict=True)},
             )
         for o, i in self._copied:
-            if results[o].ctypes.data != inputs[i].ctypes.data:
+            if address(results[o]) != address(inputs[i]):
                 np.copyto(results[o], inputs[i])
         return results
 

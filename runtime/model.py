@@ -29,7 +29,15 @@ from poly.machine import Machine, host_machine
 from poly.program import Program, Tensor
 from poly.schedule import Schedule
 from poly.strategy import auto_schedule
-from runtime.arguments import Array, allocate, check_input, check_threads
+from runtime.arguments import (
+    Array,
+    address,
+    aligned,
+    allocate,
+    check_input,
+    check_output,
+    check_threads,
+)
 from runtime.cache import Cache, Entry, digest
 from runtime.kernel import ALIGNMENT, LIBRARY, default_threads
 from runtime.memory import MemoryPlan, plan_memory
@@ -344,10 +352,14 @@ class Model:
         self._function.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
         self._function.restype = None
         self._constants = [
-            np.ascontiguousarray(graph.constants[name]) for name in sorted(graph.constants)
+            aligned(graph.constants[name], ALIGNMENT) for name in sorted(graph.constants)
         ]
         self._arena = allocate(Tensor("the arena", UINT8, ()), (plan.arena + ALIGNMENT,))
-        self._start = -(-self._arena.ctypes.data // ALIGNMENT) * ALIGNMENT
+        start = -(-address(self._arena) // ALIGNMENT) * ALIGNMENT
+        fixed = [*map(address, self._constants), start]
+        count = len(self.inputs) + len(self.outputs)
+        #: The arrays of a call; inputs and outputs are filled in each time.
+        self._pointers = (ctypes.c_void_p * (count + len(fixed)))(*([None] * count), *fixed)
         self._lock = threading.Lock()
 
     def _port(self, name: str) -> Port:
@@ -368,27 +380,48 @@ class Model:
         found: dict[str, str] = json.loads(self.entry.read("meta.json"))["schedules"]
         return found
 
-    def run(self, inputs: Mapping[str, Any], threads: int | None = None) -> dict[str, Array]:
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        threads: int | None = None,
+        *,
+        out: Mapping[str, Array] | None = None,
+    ) -> dict[str, Array]:
         """Run the model: arrays by input name in, arrays by output name out, in graph order.
+
+        out : arrays to write to, for some or all outputs by name.
 
         Raises
         ------
-        ArgumentError : an input is missing, unknown, or of another dtype or shape.
+        ArgumentError : an input is missing, unknown, or of another dtype or shape; an array of
+            `out` is not what the output needs, or shares memory with an input.
         """
         count = self.threads if threads is None else check_threads(threads)
         given = self._check(inputs)
-        outputs = [
-            allocate(self.graph.values[name], port.shape)
-            for name, port in zip(self.graph.outputs, self.outputs, strict=True)
-        ]
-        arrays = [*given, *outputs, *self._constants]
-        pointers = (ctypes.c_void_p * (len(arrays) + 1))(
-            *(a.ctypes.data for a in arrays), self._start
-        )
+        outputs = self._outputs(given, out or {})
         with self._lock:
-            self._function(count, None, pointers)
+            for position, array in enumerate((*given, *outputs)):
+                self._pointers[position] = address(array)
+            self._function(count, None, self._pointers)
             self._copy(outputs, given)
         return {p.name: a for p, a in zip(self.outputs, outputs, strict=True)}
+
+    def _outputs(self, given: list[Array], out: Mapping[str, Array]) -> list[Array]:
+        names = [p.name for p in self.outputs]
+        for name in out:
+            if name not in names:
+                raise ArgumentError(f"there is no output {name!r}; there are {', '.join(names)}")
+        outputs = []
+        for value, port in zip(self.graph.outputs, self.outputs, strict=True):
+            tensor = replace(self.graph.values[value], name=port.name)
+            if port.name not in out:
+                outputs.append(allocate(tensor, port.shape))
+                continue
+            array = check_output(tensor, out[port.name], port.shape)
+            if any(np.may_share_memory(array, other) for other in (*given, *outputs)):
+                raise ArgumentError(f"out: {port.name} shares memory with another array")
+            outputs.append(array)
+        return outputs
 
     def _check(self, inputs: Mapping[str, Any]) -> list[Array]:
         names = [p.name for p in self.inputs]

@@ -71,6 +71,27 @@ def test_errors(small_model: onnx.ModelProto, tmp_path: Path, arrays: Arrays) ->
             model.run(bad)
 
 
+def test_results_go_where_they_are_wanted(small_model: onnx.ModelProto, arrays: Arrays) -> None:
+    model = fk.compile_onnx(small_model, shapes={"batch": 2})
+    expected = model.run(arrays)
+    given = {name: np.zeros_like(array) for name, array in expected.items()}
+    found = model.run(arrays, out=given)
+    for name, array in expected.items():
+        assert found[name] is given[name]
+        np.testing.assert_array_equal(given[name], array)
+    name = next(iter(expected))
+    with pytest.raises(fk.ArgumentError, match="there is no output 'nothing'"):
+        model.run(arrays, out={"nothing": expected[name]})
+    with pytest.raises(fk.ArgumentError, match="has shape"):
+        model.run(arrays, out={name: expected[name].ravel()[:1]})
+    block = np.zeros(1 << 16, np.uint8)
+    shared, like = next(iter(arrays.values())), expected[name]
+    overlapping = block[: shared.nbytes].view(shared.dtype).reshape(shared.shape)
+    out = block[: like.nbytes].view(like.dtype).reshape(like.shape)
+    with pytest.raises(fk.ArgumentError, match="shares memory"):
+        model.run({**arrays, next(iter(arrays)): overlapping}, out={name: out})
+
+
 def test_unsupported_nodes_are_all_named() -> None:
     nodes = [
         helper.make_node("StringNormalizer", ["x"], ["t"], name="first"),
