@@ -82,7 +82,7 @@ def test_results_go_where_they_are_wanted(small_model: onnx.ModelProto, arrays: 
     name = next(iter(expected))
     with pytest.raises(fk.ArgumentError, match="there is no output 'nothing'"):
         model.run(arrays, out={"nothing": expected[name]})
-    with pytest.raises(fk.ArgumentError, match="has shape"):
+    with pytest.raises(fk.ArgumentError, match="has rank 1"):
         model.run(arrays, out={name: expected[name].ravel()[:1]})
     block = np.zeros(1 << 16, np.uint8)
     shared, like = next(iter(arrays.values())), expected[name]
