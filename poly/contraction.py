@@ -5,7 +5,6 @@ Everything is read off the access relations: which operands move with which loop
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -131,10 +130,10 @@ def _with_vector(
             return None
         packed.append((r.tensor, dim))
     w = _row_loop(v, free, moving, still, extents)
-    if any(
-        _reuse(s, r, extents) < PACKING_REUSE for r in moving if vector_stride(r, v, lanes) != 1
-    ):
-        return None
+    for r in moving:
+        packs = vector_stride(r, v, lanes) != 1 and r.tensor not in rearranged
+        if packs and _reuse(s, r, extents) < PACKING_REUSE:
+            return None
     panel = tensor_bytes * lanes
     for loop in reductions:
         panel *= extents[loop] or 1
@@ -148,10 +147,10 @@ def _with_vector(
         length *= extents[loop] or 64
     scattered = vector_stride(s.target, v, lanes) != 1
 
-    def loads(vectors: int, rows: int) -> int:
+    def loads(vectors: int, rows: int) -> tuple[int, int]:
         """A row needs again what moves with w."""
-        again = [vectors * (rows if w in loops_of_read(r) else 1) for r in moving]
-        return sum(again) + sum(rows if w in loops_of_read(r) else 1 for r in still)
+        of_vectors = sum(vectors * (rows if w in loops_of_read(r) else 1) for r in moving)
+        return of_vectors, sum(rows if w in loops_of_read(r) else 1 for r in still)
 
     # Lanes that lie apart in memory are turned around in registers, `lanes` rows at a time.
     cost = TileCost(loads, (SCATTER * lanes if scattered else 1) / length)
@@ -225,17 +224,20 @@ def _reuse(s: ScopStatement, read: Read, extents: dict[str, int | None]) -> floa
 class TileCost:
     """What one iteration of the reduction costs, in multiply-adds of a vector.
 
-    loads : the number of operands that a tile of (vectors, rows) loads
+    loads : the numbers of vectors and of scalars that a tile of (vectors, rows) loads
     store : of a vector of the result, shared among the iterations
     """
 
-    loads: Callable[[int, int], int] = operator.add
+    loads: Callable[[int, int], tuple[int, int]] = lambda vectors, rows: (vectors, rows)
     store: float = 0.0
 
     def __call__(self, vectors: int, rows: int) -> float:
-        used, loads = vectors * rows, self.loads(vectors, rows)
-        # Loads run beside multiply-adds, but not quite for nothing.
-        return max(used, loads, IN_FLIGHT) + loads / 8 + vectors * self.store
+        of_vectors, of_scalars = self.loads(vectors, rows)
+        loads = of_vectors + of_scalars
+        # Loads run beside multiply-adds, but not quite for nothing; those of vectors come from
+        # the second cache, where the panel lies, and a row of scalars from the first.
+        beside = loads / 8 + of_vectors / 4
+        return max(vectors * rows, loads, IN_FLIGHT) + beside + vectors * self.store
 
 
 def register_tile(
