@@ -357,6 +357,8 @@ def simplify(expr: Expr) -> Expr:
             return _extremum(e.fn, e.args)
         if e.fn in ("floordiv", "mod") and (d := _int(e.args[1])) is not None and d > 0:
             return (floordiv if e.fn == "floordiv" else mod)(e.args[0], d)
+        if e.fn in ("div", "fmod") and all(_int(a) is not None for a in e.args):
+            return Const(evaluate_int(e, {}))
         return e
 
     return rewrite(expr, visit)
