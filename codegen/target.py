@@ -25,8 +25,10 @@ from codegen.loopir import (
     Store,
     Transposed,
     VectorStore,
+    block,
     map_children,
     statements_in,
+    walk_loops,
 )
 from codegen.passes import is_scalarisable, vector_lanes
 from codegen.spelling import C_TYPES, lane_suffix, suffix, vector_type
@@ -43,6 +45,8 @@ class _Registers:
     buffer: Buffer
     lanes: int
     used: set[str] = field(default_factory=set)
+    #: Where variables lie after they have been put into memory.
+    kept: dict[str, str] = field(default_factory=dict)
 
 
 class CTarget:
@@ -148,7 +152,7 @@ class CTarget:
             body = self.statement(node.body)
         elif lanes is not None and is_scalarisable(node):
             registers = self.registers[node.name] = _Registers(node, lanes)
-            body = self.statement(node.body)
+            body = self._with_registers(node, registers)
             kind = vector_type(node.dtype, lanes) if lanes > 1 else C_TYPES[node.dtype.name]
             # A partial tile does not touch all of them.
             names = (n for n in self._register_names(node, lanes) if n in registers.used)
@@ -167,6 +171,30 @@ class CTarget:
             else:
                 table[node.name] = before
         return as_block(cgen.Collection(lines))
+
+    def _with_registers(self, node: Buffer, registers: _Registers) -> cgen.Generable:
+        """The body of a register buffer.
+
+        Matrices that are turned around after a loop need many registers beside the accumulators,
+        and gcc then takes them from the accumulators inside the loop.  So these go to memory in
+        between, behind a barrier, since gcc otherwise forwards what was stored.
+        """
+        children = node.body.children if isinstance(node.body, Block) else ()
+        loops = [
+            k for k, c in enumerate(children) if any(isinstance(n, For) for n in walk_loops(c))
+        ]
+        after = block(list(children[loops[-1] + 1 :])) if loops else Block(())
+        if not any(isinstance(n, Transposed) for n in walk_loops(after)):
+            return self.statement(node.body)
+        before = self.statement(block(list(children[: loops[-1] + 1])))
+        names = [n for n in self._register_names(node, registers.lanes) if n in registers.used]
+        kept = self.fresh()
+        kind = vector_type(node.dtype, registers.lanes)
+        lines = [f"{kind} {kept}[{len(names)}];"]
+        lines += [f"{kept}[{k}] = {name};" for k, name in enumerate(names)]
+        lines.append(f'__asm__ volatile ("" : "+m"({kept}));')
+        registers.kept.update({name: f"{kept}[{k}]" for k, name in enumerate(names)})
+        return cgen.Collection([before, *map(cgen.Line, lines), self.statement(after)])
 
     def _parts(self, node: Buffer) -> list[str]:
         """The vectors that hold what the lanes of a reduction have combined so far."""
@@ -235,7 +263,7 @@ class CTarget:
             place[-1] //= lanes
         name = self._register(read.tensor, tuple(place))
         registers.used.add(name)
-        return name
+        return str(registers.kept.get(name, name))
 
     # --- vectors ---------------------------------------------------------------------------
 

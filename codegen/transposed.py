@@ -21,7 +21,9 @@ from codegen.loopir import (
     block,
     map_children,
     map_exprs,
+    walk_loops,
 )
+from poly.dtypes import DType
 from poly.expr import Const, Expr, Index, Op, Read, add, mul, reads_of, rewrite, simplify, sub, walk
 from poly.linear import Linear, linear_form, normal
 from poly.program import Program
@@ -36,14 +38,16 @@ def transpose(root: LoopNode, program: Program) -> LoopNode:
     for t in program.tensors.values():
         if all(isinstance(x, Const) for x in t.shape):
             shapes[t.name] = tuple(int(x.value) for x in t.shape if isinstance(x, Const))
-    return _Transposer(shapes).node(root)
+    buffers = {n.name: n.dtype for n in walk_loops(root) if isinstance(n, Buffer)}
+    return _Transposer(shapes, {**program.dtypes, **buffers}).node(root)
 
 
 class _Transposer:
     """`shapes` of the tensors whose addresses are known as linear forms."""
 
-    def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        self.shapes = shapes
+    def __init__(self, shapes: dict[str, tuple[int, ...]], dtypes: dict[str, DType]) -> None:
+        self.shapes, self.dtypes = shapes, dtypes
+        self.taken = set(dtypes)
 
     def node(self, node: LoopNode) -> LoopNode:
         if isinstance(node, Buffer):
@@ -188,7 +192,68 @@ class _Transposer:
     def _matrix(self, rows: list[VectorStore]) -> list[LoopNode]:
         if len(rows) < FEWEST_ROWS:
             return list(rows)
-        return [Transposed(tuple(rows), self._apart(rows[0]) is rows[0].store.target)]
+        scattered = self._apart(rows[0]) is rows[0].store.target
+        made: LoopNode = Transposed(tuple(rows), scattered)
+        if scattered:
+            for position in range(len(reads_of(rows[0].store.value))):
+                made = self._with_operand(made, position)
+        return [made]
+
+    def _with_operand(self, node: LoopNode, position: int) -> LoopNode:
+        """Columns of an operand that lie as those of the target do, turned into rows first."""
+        inner = node
+        while isinstance(inner, Buffer):
+            assert isinstance(inner.body, Block)
+            inner = inner.body.children[-1]
+        assert isinstance(inner, Transposed)
+        first = inner.rows[0]
+        found = [_nth_read(row.store.value, position) for row in inner.rows]
+        forms = [None if r is None else self.address(r) for r in found]
+        read = found[0]
+        if read is None or read.tensor not in self.shapes:
+            return node
+        for k, (row, form) in enumerate(zip(inner.rows, forms, strict=True)):
+            if form is None or forms[0] is None or form - forms[0] != Linear((), k):
+                return node
+            stride = form.coefficient(Index(row.var))
+            if abs(stride) < 2 or _is_nonlinear(form, row.var):
+                return node
+        name = f"{read.tensor}_rows"
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        loads, rows = [], []
+        for k, row in enumerate(inner.rows):
+            own = found[k]
+            assert own is not None
+            place = Read(name, (Const(k), Index(row.var)))
+            load = replace(row.store, target=place, value=own, dtype=self.dtypes[own.tensor])
+            loads.append(replace(row, store=load))
+            value = _replace_read(row.store.value, own, place)
+            rows.append(replace(row, store=replace(row.store, value=value)))
+        body = block([Transposed(tuple(loads), False), Transposed(tuple(rows), True)])
+        shape = (len(rows), first.lanes)
+        buffer = Buffer(
+            name, read.tensor, self.dtypes[read.tensor], shape, (0, 1), "register", body
+        )
+        return _replaced(node, inner, buffer)
+
+
+def _nth_read(value: Expr, position: int) -> Read | None:
+    reads = reads_of(value)
+    return reads[position] if position < len(reads) else None
+
+
+def _replace_read(value: Expr, read: Read, other: Read) -> Expr:
+    return rewrite(value, lambda e: other if e == read else e)
+
+
+def _is_nonlinear(form: Linear, var: str) -> bool:
+    return any(depends_on(a, var) for a, _ in form.without(Index(var)).terms)
+
+
+def _replaced(node: LoopNode, old: LoopNode, new: LoopNode) -> LoopNode:
+    return new if node is old else map_children(node, lambda c: _replaced(c, old, new))
 
 
 def _flat(node: LoopNode) -> tuple[LoopNode, ...]:
