@@ -248,7 +248,10 @@ def vector_lanes(buffer: Buffer) -> int | None:
             inside.add(id(n.store))
             for read in reads_in(n.store):
                 if read.tensor == buffer.name:
-                    widths.add(n.lanes if lane_stride(read, n.var) == 1 else 1)
+                    stride = lane_stride(read, n.var)
+                    if stride not in (0, 1):
+                        return None  # its lanes lie in different places
+                    widths.add(n.lanes if stride == 1 else 1)
         elif isinstance(n, Store) and id(n) not in inside:
             widths |= {1 for read in reads_in(n) if read.tensor == buffer.name}
     return widths.pop() if len(widths) == 1 else None

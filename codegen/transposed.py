@@ -30,6 +30,8 @@ from poly.program import Program
 
 #: With fewer rows, lanes are moved one by one.
 FEWEST_ROWS = 4
+#: Vectors that an iteration of a loop over rows may move, for all rows are written out.
+MOST_COLUMNS = 4
 
 
 def transpose(root: LoopNode, program: Program) -> LoopNode:
@@ -77,18 +79,21 @@ class _Transposer:
     # --- loops over rows -------------------------------------------------------------------
 
     def _is_row_loop(self, node: For) -> bool:
-        """Whether each iteration moves one vector, from or to the next element in memory."""
+        """Whether each iteration moves vectors, from or to the next elements in memory."""
         if node.step != 1 or node.mark not in ("seq", "unroll"):
             return False
-        if not isinstance(node.body, VectorStore):
-            return False
-        apart = self._apart(node.body)
-        if apart is None:
-            return False
-        form = self.address(apart)
-        if form is None or form.coefficient(Index(node.var)) != 1:
-            return False
-        return not any(depends_on(a, node.var) for a, _ in form.without(Index(node.var)).terms)
+        run: list[VectorStore] = []
+        for store in _flat(node.body):
+            if not isinstance(store, VectorStore) or not self._joins(run, store):
+                return False
+            apart = self._apart(store)
+            form = None if apart is None else self.address(apart)
+            if form is None or form.coefficient(Index(node.var)) != 1:
+                return False
+            if _is_nonlinear(form, node.var):
+                return False
+            run.append(store)
+        return len(run) <= MOST_COLUMNS
 
     def _apart(self, node: VectorStore) -> Read | None:
         """The access whose lanes lie apart: the target, or all of the value."""
@@ -113,20 +118,23 @@ class _Transposer:
 
     def _rows(self, node: For) -> LoopNode:
         """The loop with as many rows an iteration as a vector has lanes."""
-        body = node.body
-        assert isinstance(body, VectorStore)
-        lanes = body.lanes
+        stores = _flat(node.body)
+        lanes = max(s.lanes for s in stores if isinstance(s, VectorStore))
         span = normal(sub(node.upper, node.lower))
         if isinstance(span, Const):
             full = int(span.value) // lanes * lanes
             rest: list[LoopNode] = [
-                _at(body, node.var, add(node.lower, Const(k))) for k in range(full, int(span.value))
+                _at(s, node.var, add(node.lower, Const(k)))
+                for k in range(full, int(span.value))
+                for s in stores
             ]
             middle = add(node.lower, Const(full))
         else:
             middle = add(node.lower, mul(Const(lanes), Op("div", (span, Const(lanes)))))
             rest = [replace(node, lower=middle, mark="seq")]
-        many = [_at(body, node.var, add(Index(node.var), Const(k))) for k in range(lanes)]
+        many = [
+            _at(s, node.var, add(Index(node.var), Const(k))) for k in range(lanes) for s in stores
+        ]
         blocks = replace(
             node, upper=middle, step=lanes, body=block(self._grouped(many)), mark="seq"
         )

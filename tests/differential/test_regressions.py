@@ -187,6 +187,12 @@ FOUND: list[tuple[str, str, str]] = [
             promote S0_init: i as A, register""",
     ),
     (
+        "lanes that lay in different registers were all read from the first",
+        "def f(float32 A[16,4]) -> (float32 Y[4,16]) { Y[j,k] = A[k,j] * 0.5 }",
+        """vectorize S0: k
+            promote S0: j as A, register""",
+    ),
+    (
         "isl left out a statement without instances",
         """def f(float32 A[N,N]) -> (Y) {
             Y[i] max=! A[i,j] where i in 0:N, j in 0:N, i < j
