@@ -14,9 +14,9 @@ from math import prod
 
 import islpy as isl
 
-from poly.analysis import is_rectangular, lane_value, loop_extents, static_extents, stride_of
+from poly.analysis import is_rectangular, loop_extents, static_extents, stride_of
 from poly.errors import ScheduleError
-from poly.expr import Read
+from poly.expr import Op, Read, walk
 from poly.legality import coincident_members
 from poly.machine import Machine
 from poly.promotion import plan_promotion
@@ -26,18 +26,23 @@ from poly.tree import Band, Promote, loops_of, path_to, statements_below
 
 #: Extents up to this are written out where they depend on the lanes' loop (padding).
 UNROLLED_TAPS = 11
+#: Fewer iterations than this are not worth lanes around other loops.
+FEWEST = 4
 #: Bytes that the buffers of one iteration may take together.
 ROW_BYTES = 1 << 16
+#: Elements and operators, in lanes, that are done in the time that it takes to start a thread.
+WORTH_SHARING = 1 << 14
 #: Iterations of a single loop that one thread takes at a time.
 BLOCK = 1024
 
 
 def row_steps(schedule: Schedule, names: tuple[str, ...], machine: Machine) -> Schedule:
     """The schedule of a group without a register tile."""
-    try:
-        return _window(schedule, names, machine)
-    except ScheduleError:
-        pass
+    for form in (_window, _turned):
+        try:
+            return form(schedule, names, machine)
+        except ScheduleError:
+            continue
     schedule = _one_pass(schedule, names)
     for name in names:
         schedule = _lanes(schedule, name)
@@ -101,10 +106,13 @@ def _window(schedule: Schedule, names: tuple[str, ...], machine: Machine) -> Sch
     inner = {n: schedule.loops(n)[len(shared) :] for n in names}
     if not any(inner.values()):
         raise ScheduleError("nothing is inside")
+    extent = loop_extents(schedule, names[0])[v]
+    if extent is not None and extent < FEWEST:
+        raise ScheduleError(f"{v} is too short for lanes")
     written_out: list[tuple[str, str]] = []
     for name in names:
         s, index = schedule.scop.statement(name), dimension_at(schedule, name, v)
-        if not index or not lane_value(s.value):
+        if not index or s.may_reads:
             raise ScheduleError(f"{name} has no lanes along {v}")
         strides = [stride_of(a, index) for a in accesses(s)]
         if strides[0] != 1 or any(x is None or abs(x) > 2 for x in strides):
@@ -119,12 +127,9 @@ def _window(schedule: Schedule, names: tuple[str, ...], machine: Machine) -> Sch
             if (extents[own] or UNROLLED_TAPS + 1) > UNROLLED_TAPS:
                 raise ScheduleError(f"{loop} of {name} is bounded by {v}")
             written_out.append((name, loop))
-    if len(shared) == 1:
-        extent = loop_extents(schedule, names[0])[v]
-        if extent is None or extent > BLOCK // 4:
-            size = BLOCK // 4
-            schedule = schedule.split(names[0], v, size, (f"{v}_o", f"{v}_i"))
-            shared, v = (f"{v}_o", f"{v}_i"), f"{v}_i"
+    if len(shared) == 1 and (extent is None or extent > BLOCK // 4):
+        schedule = schedule.split(names[0], v, BLOCK // 4, (f"{v}_o", f"{v}_i"))
+        shared, v = (f"{v}_o", f"{v}_i"), f"{v}_i"
     schedule = share(schedule, names, shared[:-1], machine)
     reduced = {schedule.scop.statement(n).target.tensor for n in names if inner[n]}
     for tensor in sorted(reduced):
@@ -134,6 +139,60 @@ def _window(schedule: Schedule, names: tuple[str, ...], machine: Machine) -> Sch
     if written_out:
         schedule = schedule.isolate(names[0], v)
     return schedule.vectorize(names[0], v)
+
+
+# --- layouts ---------------------------------------------------------------------------------
+
+
+def _turned(schedule: Schedule, names: tuple[str, ...], machine: Machine) -> Schedule:
+    """Square tiles where what is read is contiguous along another loop than what is written.
+
+    Lanes run along what is read, rows along what is written, and each tile is turned around in
+    registers, so that both sides touch whole lines of the cache.
+
+    Raises
+    ------
+    ScheduleError : where accesses are not so.
+    """
+    s = schedule.scop.statement(names[0])
+    if len(names) > 1 or s.role != "assign" or s.may_reads or not s.source.reads:
+        raise ScheduleError("no single assignment")
+    loops, extents = schedule.loops(s.name), static_extents(s)
+    if any(dimension_at(schedule, s.name, x) != x for x in loops):
+        raise ScheduleError("its loops are not its own")
+    dtype = schedule.program.tensors[s.target.tensor].dtype
+    if any(schedule.program.tensors[r.tensor].dtype != dtype for r in s.source.reads):
+        raise ScheduleError("types differ")
+    rows = [x for x in loops if stride_of(s.target, x) == 1]
+    lanes = [
+        x
+        for x in loops
+        if x not in rows
+        and stride_of(s.target, x) is None
+        and all(stride_of(r, x) in (0, 1) for r in s.source.reads)
+        and any(stride_of(r, x) == 1 for r in s.source.reads)
+    ]
+    if not rows or not lanes:
+        raise ScheduleError("all accesses are contiguous along one loop")
+    row, lane = rows[-1], lanes[-1]
+    if all(stride_of(r, row) in (0, 1) for r in s.source.reads):
+        raise ScheduleError("lanes along what is written need no turning")
+    size, short = machine.vector_bytes // dtype.bytes, [extents[row], extents[lane]]
+    if any(x is None or x < FEWEST for x in short):
+        raise ScheduleError("rows are too short to be turned")
+    while any(size > (x or 0) for x in short):
+        size //= 2
+    outer = [x for x in loops if x not in (row, lane)]
+    if [*outer, lane, row] != list(loops):
+        schedule = schedule.reorder(s.name, [*outer, lane, row])
+    words = (f"{lane}_o", f"{row}_o", f"{lane}_i", f"{row}_i")
+    schedule = schedule.tile(s.name, [lane, row], [size, size], words)
+    schedule = schedule.interchange(s.name, f"{lane}_i", f"{row}_i")
+    schedule = share(schedule, names, (*outer, f"{lane}_o"), machine)
+    if any((x or 0) % size for x in short):
+        schedule = schedule.unroll(s.name, f"{row}_i")
+        schedule = schedule.isolate(s.name, f"{row}_o")
+    return schedule.vectorize(s.name, f"{lane}_i")
 
 
 # --- rows ------------------------------------------------------------------------------------
@@ -269,7 +328,13 @@ def _private_sizes(schedule: Schedule, tensor: str, name: str) -> tuple[int, ...
 def share(
     schedule: Schedule, names: tuple[str, ...], loops: tuple[str, ...], machine: Machine
 ) -> Schedule:
-    """The outermost parallel loops to threads, until there are iterations for all of them."""
+    """The outermost parallel loops to threads, until there are iterations for all of them.
+
+    What one thread does in the time that it takes to start another stays with it.
+    """
+    work = [_work(schedule.scop.statement(n)) for n in names]
+    if all(x is not None for x in work) and sum(x or 0 for x in work) < WORTH_SHARING:
+        return schedule
     extents = loop_extents(schedule, names[0])
     flags = coincident_members(schedule.tree, names[0], schedule.dependences)
     members = {m.name: m for m in loops_of(schedule.tree, names[0])}
@@ -290,3 +355,12 @@ def share(
         if chosen == 3:
             break
     return schedule
+
+
+def _work(s: ScopStatement) -> int | None:
+    """About how many elements a statement moves and how much it computes; None if sizes do."""
+    extents = static_extents(s)
+    if any(x is None for x in extents.values()):
+        return None
+    operators = sum(isinstance(e, Op) for e in walk(s.value))
+    return prod(x or 1 for x in extents.values()) * (len(accesses(s)) + operators)

@@ -20,13 +20,11 @@ from poly.scop import Scop
 from poly.tree import (
     Band,
     Filter,
-    Leaf,
     Member,
     Node,
     Promote,
     Sequence,
     band,
-    child_nodes,
     loops_of,
     path_to,
     replace_node,
@@ -453,7 +451,7 @@ def vectorize(tree: Node, scop: Scop, step: Step) -> Node:
     for node in walk_tree(place.band.child):
         inner += node.members if isinstance(node, Band) else ()
         if isinstance(node, Promote) and node.scope != "register":
-            raise ScheduleError(f"{step}: lanes have no memory of their own, as {node.buffer} needs")
+            raise ScheduleError(f"{step}: {node.buffer} inside is no register of a lane")
     for m in inner:
         if m.mark not in ("seq", "unroll"):
             raise ScheduleError(f"{step}: {m.name} inside is marked {m.mark}")

@@ -132,7 +132,10 @@ def test_lanes_around_other_loops() -> None:
         ("vectorize mm: j\nvectorize mm: k", "j outside is already in lanes"),
         ("vectorize mm: k\nvectorize mm: j", "k inside is marked vector"),
         ("interchange mm: j, k\nparallelize mm: j\nvectorize mm: k", "j inside is marked parallel"),
-        ("split mm: j by 4\npromote mm: j_i as C, local\nvectorize mm: j_i", "memory of their own"),
+        (
+            "split mm: j by 4\npromote mm: j_i as C, local\nvectorize mm: j_i",
+            "is no register of a lane",
+        ),
     ):
         with pytest.raises(ScheduleError, match=message):
             schedule(MATMUL, script)
