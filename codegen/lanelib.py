@@ -82,7 +82,7 @@ def lane_prelude(code: str) -> list[str]:
     whole = "\n".join([code, *helpers.values()])
     types = {(e, int(n)) for e, n in _TYPE.findall(whole) if _is_vector(e, n)}
     parts = []
-    if "__AVX512" in whole:
+    if "(_mm" in whole or " _mm" in whole:
         parts.append(_INTRINSICS)
     if "FK_MVEC" in whole:
         parts.append(MVEC_PROBE)
@@ -187,9 +187,12 @@ def _select(s: _Shape) -> str:
 def _extremum(fn: str, op: str) -> Callable[[_Shape], str]:
     def text(s: _Shape) -> str:
         if s.is_float:
-            # Written so that compilers need no disjunction of masks.
-            test = f"~({s.mask})(a {op} b) & ({s.mask})(a == a)"
-            body = f"return fk_select_{s.name}({test}, b, a);"
+            # Of loops like these gcc makes one instruction each; of masks, many.
+            lane = f"for (int l = 0; l < {s.lanes}; l++)"
+            body = (
+                f"{s.v} m; {lane} m[l] = a[l] {op} b[l] ? a[l] : b[l]; "
+                f"{lane} m[l] = a[l] != a[l] ? a[l] : m[l]; return m;"
+            )
             comment = "NaN if either is"
         else:
             body, comment = f"return fk_select_{s.name}(({s.mask})(a {op} b), a, b);", ""

@@ -13,13 +13,12 @@ from __future__ import annotations
 #: By function: its text, and the other helpers that it calls.
 OWN_TEXT: dict[str, str] = {
     "exp": """\
-/* e^x to 1 ulp: x = n ln(2) + r with |r| <= ln(2)/2.  2^n comes as two factors, so that the
-   result is rounded once, also where it is tiny. */
+/* e^x to 1 ulp: x = n ln(2) + r with |r| <= ln(2)/2.  The result is rounded once, also where it
+   is tiny: 2^n is no factor of its own, or it comes as two. */
 static inline V fk_near_exp_S(V x)
 {
-  x = fk_select_S(x > 89.0f, fk_splat_S(89.0f), x);
-  x = fk_select_S(x < -104.0f, fk_splat_S(-104.0f), x);
-  const V nan = x - x;                              /* 0, or NaN */
+  for (int l = 0; l < LANES; l++) x[l] = x[l] > 89.0f ? 89.0f : x[l];
+  for (int l = 0; l < LANES; l++) x[l] = x[l] < -104.0f ? -104.0f : x[l];
   const V shifted = x * 0x1.715476p+0f + 0x1.8p+23f; /* n in the lowest bits */
   const V n = shifted - 0x1.8p+23f;
   const V r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
@@ -28,10 +27,17 @@ static inline V fk_near_exp_S(V x)
   q = q * r + 1.6666521e-01f;
   q = q * r + 4.9999994e-01f;
   const V p = (r * r) * q + r + 1.0f;
+#if SCALES
+  V scaled;
+  __asm__("vscalefps %2, %1, %0" : "=v"(scaled) : "v"(p), "v"(n));
+  return scaled;
+#else
+  const V nan = x - x;                              /* 0, or NaN */
   const M exponent = (M)shifted - 0x4b400000, half = exponent >> 1;
   const V first = (V)((M)p + half * 0x800000);
   const V second = (V)((exponent - half + 127) * 0x800000);
   return first * second + nan;
+#endif
 }""",
     "log": """\
 /* log(x) to 1.3 ulp: x = 2^n (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2). */
@@ -92,7 +98,13 @@ static inline V fk_near_erf_S(V x)
 
 def own_helper(fn: str, lanes: int) -> str:
     """The helper of one function on `lanes` float32."""
-    names = {"V": f"fk_f32x{lanes}", "M": f"fk_i32x{lanes}"}
+    scales = {16: "defined(__AVX512F__)", 8: "defined(__AVX512VL__)", 4: "defined(__AVX512VL__)"}
+    names = {
+        "V": f"fk_f32x{lanes}",
+        "M": f"fk_i32x{lanes}",
+        "LANES": str(lanes),
+        "SCALES": scales.get(lanes, "0"),
+    }
     text = OWN_TEXT[fn]
     for short, name in names.items():
         text = _word(text, short, name)

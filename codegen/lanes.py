@@ -14,7 +14,9 @@ that are combined in a fixed order, so its result depends on the sizes only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from codegen.linear import Ranges, depends_on, extreme, replace_var
 from codegen.loopir import (
@@ -27,6 +29,7 @@ from codegen.loopir import (
     Store,
     VectorStore,
     block,
+    children_of,
     has_mark,
     map_children,
     map_exprs,
@@ -70,8 +73,8 @@ BODY_LIMIT = 40
 def vectorise(root: LoopNode, program: Program) -> LoopNode:
     """Turn vector loops into chunks of `VectorStore`s.
 
-    A loop whose body is no list of stores stays; it is printed as one that the C compiler may run
-    in lanes, unless its iterations combine with one element.
+    A loop whose iterations do not run in step (see `in_lockstep`) stays; it is printed as one that
+    the C compiler may run in lanes, unless its iterations combine with one element.
     """
     buffers = [n for n in walk_loops(root) if isinstance(n, Buffer)]
     dtypes = {**program.dtypes, **{n.name: n.dtype for n in buffers}}
@@ -86,15 +89,14 @@ def vectorise(root: LoopNode, program: Program) -> LoopNode:
         node = map_children(node, lambda c: visit(c, ranges))
         if not isinstance(node, For) or node.mark != "vector" or node.step != 1:
             return node
-        body = node.body
-        stores = body.children if isinstance(body, Block) else (body,)
-        plain = [s for s in stores if isinstance(s, Store)]
-        if len(plain) < len(stores):
-            return node if _independent(node) else replace(node, mark="seq")
-        span = normal(sub(node.upper, node.lower))
-        most = extreme(span, ranges, max)
-        loop = _Loop(node, tuple(plain), span, most, dtypes, registers, taken, names)
-        chunked = loop.chunks()
+        chunked: LoopNode | None = None
+        if in_lockstep(node.body, node.var):
+            span = normal(sub(node.upper, node.lower))
+            most = extreme(span, ranges, max)
+            body, own = private(node.body, node.var)
+            shared = registers - own
+            loop = _Loop(node, body, own, span, most, dtypes, shared, taken, names)
+            chunked = loop.chunks()
         if chunked is None:
             return node if _independent(node) else replace(node, mark="seq")
         return chunked
@@ -161,18 +163,63 @@ def widest(e: Expr, var: str, want: DType, dtypes: dict[str, DType]) -> int:
     return bits
 
 
+def in_lockstep(body: LoopNode, var: str) -> bool:
+    """Whether all iterations of a loop do the same steps, so that lanes can do them together.
+
+    Loops and conditions inside may not depend on its number, and buffers inside are registers.
+    """
+    if isinstance(body, For):
+        same = not depends_on(body.lower, var) and not depends_on(body.upper, var)
+        return same and body.mark in ("seq", "unroll") and in_lockstep(body.body, var)
+    if isinstance(body, If):
+        if depends_on(body.cond, var) or not in_lockstep(body.then, var):
+            return False
+        return body.other is None or in_lockstep(body.other, var)
+    if isinstance(body, Buffer):
+        return body.scope == "register" and in_lockstep(body.body, var)
+    if isinstance(body, Block):
+        return all(in_lockstep(c, var) for c in body.children)
+    return isinstance(body, Store)
+
+
+def private(body: LoopNode, var: str) -> tuple[LoopNode, frozenset[str]]:
+    """A loop's body, in which its buffers are read and written at one more place, the iteration."""
+    own = frozenset(n.name for n in walk_loops(body) if isinstance(n, Buffer))
+
+    def visit(e: Expr) -> Expr:
+        if isinstance(e, Read) and e.tensor in own:
+            return replace(e, indices=(*e.indices, Index(var)))
+        return e
+
+    return (map_exprs(body, lambda e: rewrite(e, visit)) if own else body), own
+
+
 @dataclass(frozen=True)
 class _Loop:
-    """One vector loop over stores; `most` bounds its number of iterations, `span`."""
+    """One vector loop; `most` bounds its number of iterations, `span`.
+
+    body : its body, in which the buffers `own` of one iteration have a dimension for the lane.
+    """
 
     node: For
-    stores: tuple[Store, ...]
+    body: LoopNode
+    own: frozenset[str]
     span: Expr
     most: int | None
     dtypes: dict[str, DType]
     registers: frozenset[str]
     taken: set[str]
     names: set[str]
+
+    @cached_property
+    def stores(self) -> tuple[Store, ...]:
+        return tuple(n for n in walk_loops(self.body) if isinstance(n, Store))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the body is a list of stores."""
+        nodes = self.body.children if isinstance(self.body, Block) else (self.body,)
+        return all(isinstance(n, Store) for n in nodes)
 
     def chunks(self) -> LoopNode | None:
         """The loop in chunks, or None if it has to stay a loop."""
@@ -201,7 +248,8 @@ class _Loop:
         if s.dtype.kind == "b" and s.op != "=":
             return False
         if is_reduction(s, var):
-            return True
+            inner = {n.var for n in walk_loops(self.body) if isinstance(n, For)}
+            return not any(depends_on(s.target, v) for v in inner)
         stride = lane_stride(s.target, var)
         if s.op != "=":
             return stride == 1
@@ -242,15 +290,14 @@ class _Loop:
         return name
 
     def _single(self) -> LoopNode:
-        var, lower = self.node.var, self.node.lower
-        return block([_at(s, var, lower) for s in self.stores])
+        return _at(self.node.body, self.node.var, self.node.lower)
 
     def _body(
         self, width: int, accumulators: dict[int, str], chunks: int = CHUNKS
     ) -> tuple[LoopNode, int]:
         """All chunks, and how many accumulators a reduction has."""
         lower, upper, span = self.node.lower, self.node.upper, self.span
-        size = sum(_cost(s.value) for s in self.stores)
+        size = _body_cost(self.body)
         most = max(1, min(chunks, BODY_LIMIT // max(size, 1)))
         if self.most is not None:
             most = max(1, min(most, self.most // width))
@@ -293,7 +340,7 @@ class _Loop:
         while rest:
             lanes = 1 if chunk.accumulators else 1 << (rest.bit_length() - 1)
             if lanes == 1:
-                nodes += [_at(s, self.node.var, begin) for s in self.stores]
+                nodes.append(_at(self.node.body, self.node.var, begin))
             else:
                 nodes.append(replace(chunk, width=lanes).at(begin, 0))
             begin, rest = add(begin, Const(lanes)), rest - lanes
@@ -317,11 +364,13 @@ class _Loop:
     def _repeatable(self) -> bool:
         """Whether all stores may be done again for some of the iterations."""
         var = self.node.var
-        if any(s.op != "=" and not is_reduction(s, var) for s in self.stores):
+        outward = [s for s in self.stores if s.target.tensor not in self.own]
+        if any(s.op != "=" and not is_reduction(s, var) for s in outward):
             return False
         for position, s in enumerate(self.stores):
             # What it reads must not have been changed by what comes behind it.
-            changed = {o.target.tensor for o in self.stores[position:]}
+            later = self.stores[position:] if self.is_plain else self.stores
+            changed = {o.target.tensor for o in later} - self.own
             if any(r.tensor in changed for r in reads_of(s.value)):
                 return False
         touched = {r.tensor for r in reads_in(self.node) if depends_on(r, var)}
@@ -348,9 +397,11 @@ class _Chunks:
         """A loop with `count` chunks an iteration."""
         node = self.own.node
         step = count * self.width
-        body = block(
-            [self.at(add(Index(node.var), Const(k * self.width)), k) for k in range(count)]
-        )
+        begins = [add(Index(node.var), Const(k * self.width)) for k in range(count)]
+        if self.own.is_plain:
+            body = block([self.at(begin, k) for k, begin in enumerate(begins)])
+        else:
+            body = self.together(begins, range(count))
         made = For(node.var, lower, upper, step, body, "seq", node.label)
         if made.trip == 1:
             return _at(body, node.var, lower)
@@ -358,24 +409,50 @@ class _Chunks:
 
     def at(self, begin: Expr, part: int, first: Expr = LANE_0) -> LoopNode:
         """The chunk whose lane 0 is the iteration `begin`."""
-        place = add(begin, Index(self.lane))
-        stores: list[LoopNode] = []
-        for s in self.own.stores:
-            moved = _at(s, self.own.node.var, place)
+        return self.together([begin], [part], first)
+
+    def together(self, begins: list[Expr], parts: Sequence[int], first: Expr = LANE_0) -> LoopNode:
+        """Chunks that do each step at once, as if they were one."""
+        count, lane, own = len(begins), Index(self.lane), self.own.own
+
+        def chunk(node: Store, k: int) -> LoopNode:
+            def in_chunk(e: Expr) -> Expr:
+                if isinstance(e, Read) and e.tensor in own:
+                    return replace(e, indices=(*e.indices[:-1], Const(k), lane))
+                return e
+
+            moved = _at(node, self.own.node.var, add(begins[k], lane))
+            moved = map_exprs(moved, lambda e: rewrite(e, in_chunk))
             assert isinstance(moved, Store)
-            if id(s) in self.accumulators:
-                name = self.accumulators[id(s)]
-                target = Read(name, (Const(part), Index(self.lane)))
-                moved = replace(moved, target=target, dtype=s.dtype.compute)
-                stores.append(VectorStore(moved, self.lane, self.width, first))
-            else:
-                stores.append(VectorStore(moved, self.lane, self.width))
-        return block(stores)
+            if id(node) not in self.accumulators:
+                return VectorStore(moved, self.lane, self.width)
+            target = Read(self.accumulators[id(node)], (Const(parts[k]), lane))
+            moved = replace(moved, target=target, dtype=node.dtype.compute)
+            return VectorStore(moved, self.lane, self.width, first)
+
+        def visit(node: LoopNode) -> LoopNode:
+            if isinstance(node, Store):
+                return block([chunk(node, k) for k in range(count)])
+            if isinstance(node, Buffer):
+                rank = len(node.order)
+                shape, order = (*node.shape, count, self.width), (*node.order, rank, rank + 1)
+                return replace(node, shape=shape, order=order, body=visit(node.body))
+            return map_children(node, visit)
+
+        return visit(self.own.body)
 
 
 def _multiple(span: Expr, step: int) -> Expr:
     """The part of a number of iterations that `step` divides."""
     return mul(Const(step), Op("div", (span, Const(step)))) if step > 1 else span
+
+
+def _body_cost(node: LoopNode) -> int:
+    """About how many instructions an iteration takes."""
+    if isinstance(node, Store):
+        return _cost(node.value)
+    inner = sum(_body_cost(c) for c in children_of(node))
+    return inner * (node.trip or 2) if isinstance(node, For) else inner
 
 
 def _cost(e: Expr) -> int:

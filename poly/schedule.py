@@ -150,9 +150,10 @@ class Schedule:
         return self.apply(Step("parallelize", (statement,), (loop,)))
 
     def vectorize(self, statement: str, loop: str, width: int = 0) -> Schedule:
-        """Run an innermost loop in vector lanes; with `width`, after splitting it by that.
+        """Run a loop in vector lanes; with `width`, after splitting it by that.
 
         ``for i: S[i]`` with 4 becomes ``for i_o: S[4*i_o : 4*i_o+4]``.
+        Loops inside run for all lanes at once, if their bounds are the same in all of them.
         A reduction gets a result in each lane, and these are combined at the end; not in exact
         mode.
         """

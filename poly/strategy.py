@@ -7,8 +7,7 @@
    a second loop w along which the vector operand is reused, the reduction outside, accumulators
    in registers, and the vector operand packed where it is not contiguous
    (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", TOMS 2008).
-3. *Everything else* gets its outermost parallel loop on threads and its innermost contiguous
-   loop in lanes.
+3. *Everything else* is bound by memory: see `poly.rows`.
 
 Every choice becomes steps of the checked Schedule API; a step that turns out to be refused is
 left out, and the schedule stays legal.
@@ -16,15 +15,16 @@ left out, and the schedule stays legal.
 
 from __future__ import annotations
 
-from poly.analysis import loop_extents, shares_ranges, stride_of
+from poly.analysis import shares_ranges
 from poly.contraction import Contraction, find_contraction
 from poly.errors import ScheduleError
 from poly.legality import coincident_members
 from poly.machine import Machine, host_machine
+from poly.rows import row_steps
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
 from poly.tiling import contraction_steps
-from poly.tree import Sequence, loops_of
+from poly.tree import Sequence
 
 
 def auto_schedule(schedule: Schedule, machine: Machine | None = None) -> Schedule:
@@ -44,7 +44,7 @@ def auto_schedule(schedule: Schedule, machine: Machine | None = None) -> Schedul
                 tiled = contraction_steps(schedule, names, core, machine)
             except ScheduleError:
                 tiled = None
-        schedule = tiled if tiled is not None else _simple_steps(schedule, names, machine)
+        schedule = tiled if tiled is not None else row_steps(schedule, names, machine)
     return schedule
 
 
@@ -53,14 +53,6 @@ def groups(schedule: Schedule) -> tuple[tuple[str, ...], ...]:
     if isinstance(schedule.tree, Sequence):
         return tuple(f.statements for f in schedule.tree.children)
     return (schedule.statements,)
-
-
-def attempt(schedule: Schedule, step: str) -> Schedule:
-    """The schedule after one step, or unchanged if the step is refused."""
-    try:
-        return schedule.replay(step)
-    except ScheduleError:
-        return schedule
 
 
 # --- grouping ------------------------------------------------------------------------------
@@ -159,65 +151,3 @@ def _rescheduled(schedule: Schedule) -> Schedule:
         return schedule.reschedule()
     except ScheduleError:
         return schedule
-
-
-# --- groups without a register tile ----------------------------------------------------------
-
-
-def _simple_steps(schedule: Schedule, names: tuple[str, ...], machine: Machine) -> Schedule:
-    """Outermost parallel loop to threads, innermost contiguous parallel loops to lanes."""
-    for name in names:
-        schedule = _lanes(schedule, name)
-    extents = loop_extents(schedule, names[0])
-    flags = coincident_members(schedule.tree, names[0], schedule.dependences)
-    shared = _nest(schedule, names) if len(names) > 1 else schedule.loops(names[0])
-    chosen = 0
-    known = 1
-    for loop in shared:
-        member = next(m for m in loops_of(schedule.tree, names[0]) if m.name == loop)
-        extent = extents.get(loop)
-        if not flags[loop] or member.mark != "seq":
-            if chosen:
-                break
-            continue
-        if chosen and known >= 4 * machine.cores:
-            break
-        parallel = attempt(schedule, f"parallelize {names[0]}: {loop}")
-        if parallel is schedule:
-            break
-        # A symbolic extent may be 1: the next loop shares the threads too.
-        schedule, chosen, known = parallel, chosen + 1, known * (extent or 1)
-        if chosen == 3:
-            break
-    return schedule
-
-
-def _lanes(schedule: Schedule, name: str) -> Schedule:
-    s = schedule.scop.statement(name)
-    loops = schedule.loops(name)
-    if not loops:
-        return schedule
-    inner = loops[-1]
-    flags = coincident_members(schedule.tree, name, schedule.dependences)
-    member = loops_of(schedule.tree, name)[-1]
-    if member.mark != "seq" or inner not in s.loops:
-        return schedule
-    if not flags[inner]:
-        # A reduction over neighbouring elements; anything else is refused.
-        neighbours = any(stride_of(r, inner) == 1 for r in s.source.reads)
-        return attempt(schedule, f"vectorize {name}: {inner}") if neighbours else schedule
-    if any(member in loops_of(schedule.tree, other)[:-1] for other in schedule.statements):
-        # Another statement has loops inside: this one is no innermost loop.
-        return schedule
-    if len(loops) == 1 and not _is_small(schedule, name, inner):
-        # A single loop is both: blocks of it to threads, lanes inside.
-        schedule = attempt(schedule, f"split {name}: {inner} by 1024")
-        if f"{inner}_i" not in schedule.loops(name):
-            return schedule
-        inner = f"{inner}_i"
-    return attempt(schedule, f"vectorize {name}: {inner}")
-
-
-def _is_small(schedule: Schedule, name: str, loop: str) -> bool:
-    extent = loop_extents(schedule, name).get(loop)
-    return extent is not None and extent < 4096

@@ -20,13 +20,11 @@ from poly.scop import Scop
 from poly.tree import (
     Band,
     Filter,
-    Leaf,
     Member,
     Node,
     Promote,
     Sequence,
     band,
-    child_nodes,
     loops_of,
     path_to,
     replace_node,
@@ -444,11 +442,19 @@ def vectorize(tree: Node, scop: Scop, step: Step) -> Node:
         step = replace(step, loops=(_names(step)[0][1],), by=(), words=())
     place = _only_loop(tree, step)
     _plain(step, place.member)
-    inner = place.band.members[place.position + 1 :]
-    below = place.band.child
-    if inner or not all(isinstance(c, Leaf) for c in child_nodes(below) or (below,)):
-        name = inner[0].name if inner else "other loops"
-        raise ScheduleError(f"{step}: only an innermost loop can become lanes; {name} is inside")
+    for m in loops_of(tree, step.statements[0]):
+        if m is place.member:
+            break
+        if m.mark == "vector":
+            raise ScheduleError(f"{step}: {m.name} outside is already in lanes")
+    inner = [*place.band.members[place.position + 1 :]]
+    for node in walk_tree(place.band.child):
+        inner += node.members if isinstance(node, Band) else ()
+        if isinstance(node, Promote) and node.scope != "register":
+            raise ScheduleError(f"{step}: {node.buffer} inside is no register of a lane")
+    for m in inner:
+        if m.mark not in ("seq", "unroll"):
+            raise ScheduleError(f"{step}: {m.name} inside is marked {m.mark}")
     return _with_member(tree, place, replace(place.member, mark="vector"))
 
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from poly.machine import Machine, host_machine
 from poly.program import Program
+from poly.rows import attempt
 from poly.schedule import Schedule
-from poly.strategy import attempt, auto_schedule, groups
+from poly.strategy import auto_schedule, groups
 from runtime.interpret import instances
 from tests.poly.oracle import broken_pairs, tree_order
 from tests.poly.random_programs import programs

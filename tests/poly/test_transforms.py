@@ -124,8 +124,21 @@ def test_fuse_needs_other_names_inside() -> None:
 def test_loops_around_one_statement_only() -> None:
     with pytest.raises(ScheduleError, match="i and j are not in one perfect nest"):
         schedule(SOFTMAX, "fuse top_init, top: i\nfuse top, e: i\ninterchange e: i, j")
-    with pytest.raises(ScheduleError, match="only an innermost loop can become lanes"):
-        schedule(SOFTMAX, "fuse top_init, top: i\nvectorize top: i")
+
+
+def test_lanes_around_other_loops() -> None:
+    assert "for i  [vector]" in schedule(SOFTMAX, "fuse top_init, top: i\nvectorize top: i").show
+    for script, message in (
+        ("vectorize mm: j\nvectorize mm: k", "j outside is already in lanes"),
+        ("vectorize mm: k\nvectorize mm: j", "k inside is marked vector"),
+        ("interchange mm: j, k\nparallelize mm: j\nvectorize mm: k", "j inside is marked parallel"),
+        (
+            "split mm: j by 4\npromote mm: j_i as C, local\nvectorize mm: j_i",
+            "is no register of a lane",
+        ),
+    ):
+        with pytest.raises(ScheduleError, match=message):
+            schedule(MATMUL, script)
 
 
 def test_every_primitive_has_a_method_with_a_text() -> None:
