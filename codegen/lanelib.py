@@ -82,7 +82,7 @@ def lane_prelude(code: str) -> list[str]:
     whole = "\n".join([code, *helpers.values()])
     types = {(e, int(n)) for e, n in _TYPE.findall(whole) if _is_vector(e, n)}
     parts = []
-    if "(_mm" in whole or " _mm" in whole:
+    if re.search(r"\b_mm\d*_", whole):
         parts.append(_INTRINSICS)
     if "FK_MVEC" in whole:
         parts.append(MVEC_PROBE)

@@ -93,7 +93,7 @@ class _Transposer:
             if _is_nonlinear(form, node.var):
                 return False
             run.append(store)
-        return len(run) <= MOST_COLUMNS
+        return 1 <= len(run) <= MOST_COLUMNS
 
     def _apart(self, node: VectorStore) -> Read | None:
         """The access whose lanes lie apart: the target, or all of the value."""
