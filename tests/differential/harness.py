@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import threading
 import time
 import traceback
 from collections import Counter
@@ -331,8 +332,7 @@ def difference(
 
 def run_in_child(work: Callable[[Connection], None]) -> Iterator[Any]:
     """What `work` sends from a forked child; then how it ended, if badly, as an int."""
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
+    ours, theirs = (context := multiprocessing.get_context("fork")).Pipe(duplex=False)
     child = context.Process(target=_child, args=(work, theirs))
     child.start()
     theirs.close()
@@ -354,8 +354,10 @@ def run_in_child(work: Callable[[Connection], None]) -> Iterator[Any]:
 def _child(work: Callable[[Connection], None], pipe: Connection) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     os.environ["OMP_WAIT_POLICY"] = "passive"  # read when the first kernel is loaded
-    work(pipe)
-    pipe.close()
+    # Teams of threads do not survive a fork; libgomp makes a new one for a new thread.
+    runner = threading.Thread(target=work, args=(pipe,))
+    runner.start()
+    runner.join()
 
 
 def run_batch(
