@@ -6,6 +6,7 @@
 * views are composed, copies that change nothing become views, equal calls are made once;
 * calls are merged where that saves a pass over memory (`poly.fusion`);
 * what is left of normalisations moves into the constants that they scale (`poly.constants`);
+* products of many tensors are contracted two at a time (`poly.paths`);
 * dimensions that two loops share are split in two (`poly.split_dimensions`).
 """
 
@@ -21,6 +22,7 @@ from poly.expr import Const, Index, Read
 from poly.fusion import merge_calls
 from poly.graph import Call, Graph, View, verify_graph
 from poly.merge import count, covers, instances
+from poly.paths import split_products
 from poly.program import Program, Tensor
 from poly.split_dimensions import split_in_graph
 
@@ -53,6 +55,8 @@ def optimise_graph(graph: Graph, evaluate: Evaluate) -> Graph:
             simplify_views,
             lambda g: fold_factors(g, evaluate),
             share_equal,
+            split_calls,
+            lambda g: fold_constants(g, evaluate),
             split_in_graph,
             simplify_views,
             remove_dead,
@@ -186,6 +190,15 @@ def fold_constants(graph: Graph, evaluate: Evaluate) -> Graph:
         else:
             nodes.append(node)
     return builder.graph(nodes)
+
+
+def split_calls(graph: Graph) -> Graph:
+    """Products of three tensors or more as pairwise contractions."""
+    nodes = [
+        replace(n, program=split_products(n.program)) if isinstance(n, Call) else n
+        for n in graph.nodes
+    ]
+    return replace(graph, nodes=tuple(nodes))
 
 
 def fold_factors(graph: Graph, evaluate: Evaluate) -> Graph:
