@@ -18,19 +18,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from poly.analysis import loop_extents, shares_ranges, static_extents
+from poly.analysis import loop_extents, shares_ranges
 from poly.contraction import Contraction, find_contraction
 from poly.errors import ScheduleError
 from poly.legality import coincident_members
 from poly.machine import Machine, host_machine
-from poly.rows import row_steps
+from poly.rows import WORTH_SHARING, row_steps, work_of
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
 from poly.tiling import contraction_steps
 from poly.tree import Sequence
-
-#: Instances of statements that are worth more than one thread.
-PARALLEL_WORK = 1 << 13
 
 
 def auto_schedule(schedule: Schedule, machine: Machine | None = None) -> Schedule:
@@ -124,8 +121,9 @@ def _keeps_threads(
     if shared >= machine.cores:
         return True
     for names in (first, second):
-        work = sum(_product(static_extents(schedule.scop.statement(n)).values()) for n in names)
-        if work >= PARALLEL_WORK and shared < _parallelism(schedule, names):
+        work = [work_of(schedule.scop.statement(n)) for n in names]
+        large = None in work or sum(w or 0 for w in work) >= WORTH_SHARING
+        if large and shared < _parallelism(schedule, names):
             return False
     return True
 
