@@ -6,13 +6,13 @@ parallel; a layer costs a barrier and not a fork.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from codegen.emit import flags_for
 from codegen.function import CFunction, argument_order, header_comment
 from codegen.prelude import prelude_for
-from poly.graph import Call, Graph
+from poly.graph import Call
 
 ENTRY = "fk_network"
 
@@ -31,12 +31,12 @@ class Place:
 
 
 def network_sources(
-    graph: Graph,
+    calls: Sequence[Call],
     functions: Mapping[str, CFunction],
     places: Mapping[str, Place],
     workspaces: Mapping[str, Mapping[str, Place]],
 ) -> dict[str, str]:
-    """C files for a graph: ``network.c``, and one file a function.
+    """C files for the calls of a graph, in order: ``network.c``, and one file a function.
 
     functions : by digest of the program; places : of every value; workspaces : for each call
     (by name), the places of the function's temporaries.
@@ -47,10 +47,9 @@ def network_sources(
     head = f"void {ENTRY}(int32_t threads, const int64_t *sizes, void *const *arrays)"
     lines += ["", f"{head};", head, "{", "  (void)sizes;"]
     lines += ["  #pragma omp parallel num_threads(threads) if(threads > 1)", "  {"]
-    for node in graph.nodes:
-        if isinstance(node, Call):
-            function = functions[node.program.digest]
-            lines += [f"    {line}" for line in _call(node, function, places, workspaces)]
+    for call in calls:
+        function = functions[call.program.digest]
+        lines += [f"    {line}" for line in _call(call, function, places, workspaces)]
     lines += ["  }", "}", ""]
     return {**sources, "network.c": "\n".join(lines)}
 

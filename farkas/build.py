@@ -9,8 +9,10 @@ from os import PathLike, fspath
 from codegen.emit import generate
 from codegen.source import KernelSource
 from poly.errors import ArgumentError, ScheduleError
+from poly.paths import split_products
 from poly.program import Program
 from poly.schedule import Schedule
+from poly.script import parse_script
 from poly.strategy import auto_schedule
 from runtime.cache import Cache
 from runtime.kernel import LoadedKernel, load_kernel
@@ -38,8 +40,12 @@ class Target:
 
 @dataclass(frozen=True)
 class Compiled:
-    """One program, its schedule, its C text, and the function made from it."""
+    """One program as written, its schedule, its C text, and the function made from it.
 
+    `program` is what is scheduled: large products of `written` may have been split.
+    """
+
+    written: Program
     schedule: Schedule
     source: KernelSource
     loaded: LoadedKernel
@@ -73,11 +79,36 @@ def target_of(cc: CompilerLike, cache: CacheLike, threads: int | None = None) ->
     return Target(toolchain, store, threads)
 
 
+def scheduled_program(
+    program: Program, wanted: ScheduleLike = None, exact: bool = False
+) -> Program:
+    """The program that is scheduled: as written, or with its products of many tensors split.
+
+    A schedule that someone gives is one of the program as written, unless it speaks of
+    statements that only the other one has.  Exact sums are not taken apart.
+    """
+    if exact or callable(wanted) or wanted == "written":
+        return program
+    if wanted is None or wanted == "auto":
+        return split_products(program)
+    if not isinstance(wanted, (str, Schedule)):
+        return program
+    split = split_products(program)
+    made = {s.name for s in split.statements} - {s.name for s in program.statements}
+    if isinstance(wanted, Schedule):
+        named = {s.name for s in wanted.program.statements}
+    else:
+        steps = [step for _, step in parse_script(wanted)]
+        named = {w for step in steps for w in (*step.statements, *step.words)}
+    return split if named & (made | {f"{name}_init" for name in made}) else program
+
+
 def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = False) -> Schedule:
     """The schedule of a program that was asked for.
 
-    A script is replayed from the written order, and so are the steps of a schedule that was made
-    for the same program with other sizes or element types.
+    It may be one of a program with fewer multiplications, see `scheduled_program`.  A script is
+    replayed from the written order, and so are the steps of a schedule that was made for the same
+    program with other sizes or element types.
 
     Raises
     ------
@@ -85,6 +116,7 @@ def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = Fa
     IllegalScheduleError : a step that would break a dependence.
     ArgumentError : `wanted` is none of the forms of `ScheduleLike`.
     """
+    program = scheduled_program(program, wanted, exact)
     if isinstance(wanted, Schedule) and wanted.program == program and wanted.exact == exact:
         return wanted
     written = Schedule.of(program, exact)
@@ -117,4 +149,4 @@ def build(program: Program, wanted: ScheduleLike, exact: bool, target: Target) -
     schedule = schedule_for(program, wanted, exact)
     source = generate(schedule)
     loaded = load_kernel(source, target.toolchain, target.cache, target.threads)
-    return Compiled(schedule, source, loaded)
+    return Compiled(program, schedule, source, loaded)

@@ -58,10 +58,16 @@ class _Request:
     def schedule(self, wanted: str) -> Schedule:
         from farkas.build import schedule_for
 
-        program = self.program()
-        if wanted not in ("auto", "written"):
-            wanted = read_text_file(wanted)
-        return schedule_for(program, wanted, self.exact)
+        return schedule_for(self.program(), self._wanted(wanted), self.exact)
+
+    def scheduled(self, wanted: str) -> Program:
+        """The program that is scheduled."""
+        from farkas.build import scheduled_program
+
+        return scheduled_program(self.program(), self._wanted(wanted), self.exact)
+
+    def _wanted(self, wanted: str) -> str:
+        return wanted if wanted in ("auto", "written") else read_text_file(wanted)
 
 
 def _size(word: str) -> tuple[str, int]:
@@ -156,7 +162,7 @@ def compile_command(
 def _emit(request: _Request, emit: str, wanted: str, cc: str | None) -> bytes:
     """One stage of a program, as bytes without a final newline."""
     if emit == "program":
-        return str(request.program()).encode()
+        return str(request.scheduled(wanted)).encode()
     schedule = request.schedule(wanted)
     if emit == "schedule":
         return str(schedule).encode()

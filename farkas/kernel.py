@@ -172,7 +172,9 @@ class Kernel:
 
     @property
     def program(self) -> Program:
-        """What is computed.  Raises `UntypedError` as long as element types are unknown."""
+        """What is scheduled: the text with its ranges, and with large products split where that
+        saves work.  Raises `UntypedError` as long as element types are unknown.
+        """
         return self._only().program
 
     @property
@@ -240,7 +242,7 @@ class Kernel:
     def verify(
         self, sizes: Mapping[str, int] | None = None, *, seed: int = 0, threads: int | None = None
     ) -> Report:
-        """Run the kernel and the numpy reference on the same random arrays.
+        """Run the kernel, and the numpy reference of what was written, on the same random arrays.
 
         Parameters
         ----------
@@ -258,7 +260,7 @@ class Kernel:
         ArgumentError : sizes that do not fit.
         """
         compiled = self._only()
-        program = compiled.program
+        program = compiled.written
         chosen = _checked_sizes(program, sizes) if sizes is not None else small_sizes(program)
 
         def call(*arrays: Any, **named: Any) -> Any:

@@ -6,6 +6,7 @@
 * views are composed, copies that change nothing become views, equal calls are made once;
 * calls are merged where that saves a pass over memory (`poly.fusion`);
 * what is left of normalisations moves into the constants that they scale (`poly.constants`);
+* products of many tensors are contracted two at a time (`poly.paths`);
 * dimensions that two loops share are split in two (`poly.split_dimensions`).
 """
 
@@ -19,9 +20,11 @@ import numpy as np
 from poly.constants import Computed, Folded, Recipe, fold_affine, fold_scale, fold_statements
 from poly.expr import Const, Index, Read
 from poly.fusion import merge_calls
-from poly.graph import Call, Graph, View, verify_graph
-from poly.merge import count, covers, instances
-from poly.program import Program, Tensor
+from poly.graph import Call, Graph, View, static_shape, verify_graph
+from poly.linear import Linear, constant, linear_form
+from poly.merge import count, covers, extents, instances
+from poly.paths import split_products
+from poly.program import Program, Statement, Tensor
 from poly.split_dimensions import split_in_graph
 
 Pass = Callable[[Graph], Graph]
@@ -53,6 +56,8 @@ def optimise_graph(graph: Graph, evaluate: Evaluate) -> Graph:
             simplify_views,
             lambda g: fold_factors(g, evaluate),
             share_equal,
+            split_calls,
+            lambda g: fold_constants(g, evaluate),
             split_in_graph,
             simplify_views,
             remove_dead,
@@ -145,6 +150,64 @@ def copied_axes(program: Program) -> tuple[int, ...] | None:
     return () if moving == sorted(moving) else tuple(axes)
 
 
+def copied_parts(program: Program) -> tuple[int, ...] | None:
+    """At which elements of the output the inputs of a program lie, if all that it does is to put
+    one input after the other in memory; None if it does more.
+
+    Concatenation along the first axis of more than one element is such a program.
+    """
+    if program.sizes or program.temps or len(program.outputs) != 1:
+        return None
+    output, tensors = program.outputs[0], program.tensors
+    starts: dict[str, int] = {}
+    for s in program.statements:
+        if s.op != "=" or s.guards or not isinstance(s.value, Read):
+            return None
+        source = tensors[s.value.tensor]
+        if source.name in starts or source.dtype != output.dtype or source.name == output.name:
+            return None
+        place, origin = _address(s.target, output, s), _address(s.value, source, s)
+        if (place - origin).terms or not _counts_up(s, origin, count(source)):
+            return None
+        starts[source.name] = place.constant
+    if set(starts) != {t.name for t in program.inputs}:
+        return None
+    end = 0
+    for name in sorted(starts, key=lambda n: starts[n]):
+        if starts[name] != end or not count(tensors[name]):
+            return None
+        end += count(tensors[name])
+    return tuple(starts[t.name] for t in program.inputs) if end == count(output) else None
+
+
+def _address(read: Read, tensor: Tensor, s: Statement) -> Linear:
+    """Where an element lies in a row-major array; an index that is always 0 takes no part."""
+    address, stride = constant(0), 1
+    for index, extent in zip(reversed(read.indices), reversed(static_shape(tensor)), strict=True):
+        address += linear_form(index).scale(stride)
+        stride *= extent
+    for r in s.ranges:
+        if (r.lo, r.hi) == (Const(0), Const(1)):
+            address = address.without(Index(r.index))
+    return address
+
+
+def _counts_up(s: Statement, address: Linear, length: int) -> bool:
+    """Whether the instances of a statement visit each address from 0 to `length` once."""
+    if address.constant or any(r.lo != Const(0) for r in s.ranges):
+        return False
+    steps = {a.name: c for a, c in address.terms if isinstance(a, Index)}
+    sizes = {i: n for i, n in extents(s).items() if n != 1}
+    if len(steps) != len(address.terms) or any(i not in steps for i in sizes):
+        return False
+    step = 1
+    for i in sorted(sizes, key=lambda i: steps[i]):
+        if steps[i] != step:
+            return False
+        step *= sizes[i]
+    return step == length
+
+
 def share_equal(graph: Graph) -> Graph:
     """Calls of one program with the same inputs are made once."""
     first: dict[object, tuple[str, ...]] = {}
@@ -186,6 +249,15 @@ def fold_constants(graph: Graph, evaluate: Evaluate) -> Graph:
         else:
             nodes.append(node)
     return builder.graph(nodes)
+
+
+def split_calls(graph: Graph) -> Graph:
+    """Products of three tensors or more as pairwise contractions."""
+    nodes = [
+        replace(n, program=split_products(n.program)) if isinstance(n, Call) else n
+        for n in graph.nodes
+    ]
+    return replace(graph, nodes=tuple(nodes))
 
 
 def fold_factors(graph: Graph, evaluate: Evaluate) -> Graph:

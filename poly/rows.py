@@ -332,7 +332,7 @@ def share(
 
     What one thread does in the time that it takes to start another stays with it.
     """
-    work = [_work(schedule.scop.statement(n)) for n in names]
+    work = [work_of(schedule.scop.statement(n)) for n in names]
     if all(x is not None for x in work) and sum(x or 0 for x in work) < WORTH_SHARING:
         return schedule
     extents = loop_extents(schedule, names[0])
@@ -357,7 +357,7 @@ def share(
     return schedule
 
 
-def _work(s: ScopStatement) -> int | None:
+def work_of(s: ScopStatement) -> int | None:
     """About how many elements a statement moves and how much it computes; None if sizes do."""
     extents = static_extents(s)
     if any(x is None for x in extents.values()):

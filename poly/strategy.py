@@ -1,7 +1,7 @@
 """The automatic schedule: steps chosen from access relations and the machine, not from names.
 
 1. *Group*: neighbouring statements share loops where that is legal, keeps them parallel, and
-   leaves a contraction's own loops free to be tiled.
+   leaves a contraction's own loops free to be tiled; but not loops too short for all threads.
 2. *Contractions* (updates with reuse: some operand does not move with some free loop) get a
    register tile: a vector loop v along which one operand is broadcast and the others contiguous,
    a second loop w along which the vector operand is reused, the reduction outside, accumulators
@@ -15,12 +15,15 @@ left out, and the schedule stays legal.
 
 from __future__ import annotations
 
-from poly.analysis import shares_ranges
+import math
+from collections.abc import Iterable
+
+from poly.analysis import loop_extents, shares_ranges
 from poly.contraction import Contraction, find_contraction
 from poly.errors import ScheduleError
 from poly.legality import coincident_members
 from poly.machine import Machine, host_machine
-from poly.rows import row_steps
+from poly.rows import WORTH_SHARING, row_steps, work_of
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
 from poly.tiling import contraction_steps
@@ -96,9 +99,46 @@ def _fuse_groups(
         except ScheduleError:
             continue
         carried = coincident_members(fused.tree, second[0], fused.dependences)
-        if all(carried[loop] for loop in loops):
+        if all(carried[loop] for loop in loops) and _keeps_threads(
+            schedule, first, second, loops, machine
+        ):
             return fused
     return None
+
+
+def _keeps_threads(
+    schedule: Schedule,
+    first: tuple[str, ...],
+    second: tuple[str, ...],
+    loops: tuple[str, ...],
+    machine: Machine,
+) -> bool:
+    """Whether sharing these loops leaves each group as many threads as it can use alone.
+
+    A group of little work may lose them: it takes less time than waiting for the other.
+    """
+    shared = _product(loop_extents(schedule, first[0])[loop] for loop in loops)
+    if shared >= machine.cores:
+        return True
+    for names in (first, second):
+        work = [work_of(schedule.scop.statement(n)) for n in names]
+        large = None in work or sum(w or 0 for w in work) >= WORTH_SHARING
+        if large and shared < _parallelism(schedule, names):
+            return False
+    return True
+
+
+def _parallelism(schedule: Schedule, names: tuple[str, ...]) -> float:
+    """How many threads could work on a group, as far as its loops are known."""
+    flags = coincident_members(schedule.tree, names[0], schedule.dependences)
+    extents = loop_extents(schedule, names[0])
+    nest = schedule.loops(names[0]) if len(names) == 1 else _nest(schedule, names)
+    return _product(extents[loop] for loop in nest if flags[loop])
+
+
+def _product(extents: Iterable[int | None]) -> float:
+    """The product of extents; those that are not known are large."""
+    return math.prod(math.inf if e is None else max(1, e) for e in extents)
 
 
 def _nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:

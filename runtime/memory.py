@@ -1,6 +1,8 @@
 """The memory plan of a graph: which values share storage, and where the rest lies in one arena.
 
-A view shares its input's storage.  A value that a kernel makes for the caller is made in the
+A view shares its input's storage.  What a concatenation only puts one after the other is made in
+its place in the result, where that is possible: then there is nothing left to do for it (`share`).
+A value that a kernel makes for the caller is made in the
 caller's array; every other one gets a place in the arena, which is free again after its last use.
 Places are chosen largest value first, each at the lowest offset that is free during its life
 (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", MLSys 2020).
@@ -8,26 +10,50 @@ Places are chosen largest value first, each at the lowest offset that is free du
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from poly.graph import Call, Graph, View
+from poly.graph_passes import copied_parts
 
 ALIGNMENT = 64
+#: How much larger the arena may become by making values in their places.
+GROWTH = 1.25
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Which values share storage.
+
+    roots : for each value, the value that names its storage (itself if it has its own)
+    starts : for each value, the byte of its storage at which it begins
+    bytes : the size of each storage
+    joined : results whose operands are made in place, so that their calls need not run
+    """
+
+    roots: Mapping[str, str]
+    starts: Mapping[str, int]
+    bytes: Mapping[str, int]
+    joined: frozenset[str]
+
+    def runs(self, node: Call | View) -> bool:
+        """Whether a node has anything to do."""
+        return isinstance(node, Call) and node.outputs[0] not in self.joined
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
     """Where values lie.
 
-    roots : for each value, the value whose storage it shares (itself if none)
-    offsets : for each value that lies in the arena, its offset in bytes
-    direct : values that kernels write into an output's array, with that output's name
+    sharing : which values share storage
+    offsets : for each storage that lies in the arena, its offset in bytes
+    direct : storage that is an output's array, with that output's name
     copied : outputs that must be copied from another value after the run
     arena : size of the arena in bytes; `bound` is the least that any plan needs
     """
 
-    roots: Mapping[str, str]
+    sharing: Sharing
     offsets: Mapping[str, int]
     direct: Mapping[str, str]
     copied: Mapping[str, str]
@@ -35,17 +61,15 @@ class MemoryPlan:
     bound: int
 
 
-def plan_memory(graph: Graph, scratch: Mapping[str, Mapping[str, int]]) -> MemoryPlan:
+def plan_memory(
+    graph: Graph, scratch: Mapping[str, Mapping[str, int]], sharing: Sharing | None = None
+) -> MemoryPlan:
     """Plan a graph; `scratch` gives, for each call, the bytes of its named temporaries.
 
     Temporaries are in the plan's `offsets` as ``call/name``.
     """
-    roots: dict[str, str] = {}
-    for name in (*graph.inputs, *graph.constants):
-        roots[name] = name
-    for node in graph.nodes:
-        for out in node.outputs:
-            roots[out] = roots[node.input] if isinstance(node, View) else out
+    sharing = share(graph) if sharing is None else sharing
+    roots = sharing.roots
     given = set(graph.inputs) | set(graph.constants)
     direct: dict[str, str] = {}
     copied: dict[str, str] = {}
@@ -58,13 +82,15 @@ def plan_memory(graph: Graph, scratch: Mapping[str, Mapping[str, int]]) -> Memor
     lives: dict[str, tuple[int, int]] = {}
     sizes: dict[str, int] = {}
     for time, node in enumerate(graph.nodes):
+        if isinstance(node, Call) and not sharing.runs(node):
+            continue
         for name in (*node.inputs, *node.outputs):
             root = roots[name]
             if root in given or root in direct:
                 continue
             first, _ = lives.get(root, (time, time))
             lives[root] = (first, time)
-            sizes[root] = value_bytes(graph, root)
+            sizes[root] = sharing.bytes[root]
         if isinstance(node, Call):
             for temp, count in scratch.get(node.name, {}).items():
                 lives[f"{node.name}/{temp}"] = (time, time)
@@ -77,7 +103,97 @@ def plan_memory(graph: Graph, scratch: Mapping[str, Mapping[str, int]]) -> Memor
         ),
         default=0,
     )
-    return MemoryPlan(roots, offsets, direct, copied, arena, bound)
+    return MemoryPlan(sharing, offsets, direct, copied, arena, bound)
+
+
+def share(graph: Graph) -> Sharing:
+    """What can share storage: views, and operands of concatenations unless that costs memory."""
+    plain = _Shares(graph, join=False).sharing()
+    joined = _Shares(graph, join=True).sharing()
+    if not joined.joined:
+        return plain
+    arenas = [plan_memory(graph, {}, s).arena for s in (plain, joined)]
+    return joined if arenas[1] <= GROWTH * arenas[0] else plain
+
+
+class _Shares:
+    """Storage of values, as it is joined."""
+
+    def __init__(self, graph: Graph, join: bool) -> None:
+        self.graph = graph
+        self.given = set(graph.inputs) | set(graph.constants)
+        self.places: dict[str, tuple[str, int]] = {}
+        self.sizes: dict[str, int] = {}
+        self.members: dict[str, list[str]] = {}
+        self.joined: set[str] = set()
+        self.shown = self._shown()
+        for name in (*graph.inputs, *graph.constants):
+            self._define(name, name)
+        for node in graph.nodes:
+            if isinstance(node, View):
+                self._define(node.output, *self.places[node.input])
+            elif not (join and self._join(node)):
+                for name in node.outputs:
+                    self._define(name, name)
+
+    def sharing(self) -> Sharing:
+        return Sharing(
+            {name: root for name, (root, _) in self.places.items()},
+            {name: start for name, (_, start) in self.places.items()},
+            self.sizes,
+            frozenset(self.joined),
+        )
+
+    def _shown(self) -> set[str]:
+        """The values that callers see, under whatever shape: each has a whole array of its own."""
+        shown = set(self.graph.outputs)
+        for node in reversed(self.graph.nodes):
+            if isinstance(node, View) and node.output in shown:
+                shown.add(node.input)
+        return shown
+
+    def _define(self, name: str, root: str, start: int = 0) -> None:
+        self.places[name] = root, start
+        self.members.setdefault(root, []).append(name)
+        if root == name:
+            self.sizes[root] = value_bytes(self.graph, name)
+
+    def _join(self, call: Call) -> bool:
+        """Make the operands of a concatenation in their places in its result, if they can be."""
+        parts = copied_parts(call.program)
+        if parts is None:
+            return False
+        (result,) = call.outputs
+        width = self.graph.values[result].dtype.bytes
+        found: dict[str, int] = {}  # where storages begin, counted from the result's first byte
+        for name, part in zip(call.inputs, parts, strict=True):
+            root, start = self.places[name]
+            at = part * width - start
+            if root in self.given or found.setdefault(root, at) != at:
+                return False
+        if any(name in self.shown for root in found for name in self.members[root]):
+            return False
+        spans = sorted((at, at + self.sizes[root]) for root, at in found.items())
+        if any(a[1] > b[0] for a, b in pairwise(spans)):
+            return False
+        first, last = spans[0][0], spans[-1][1]
+        size = value_bytes(self.graph, result)
+        if result in self.shown and (first, last) != (0, size):
+            return False
+        self._move(found, result, first)
+        self._define(result, result, -first)
+        self.sizes[result] = last - first
+        self.joined.add(result)
+        return True
+
+    def _move(self, found: Mapping[str, int], result: str, first: int) -> None:
+        """Put storages into a new one that is named after a result."""
+        moved: Sequence[tuple[str, int]] = list(found.items())
+        for root, at in moved:
+            for name in self.members.pop(root):
+                self.places[name] = result, self.places[name][1] + at - first
+                self.members.setdefault(result, []).append(name)
+            del self.sizes[root]
 
 
 def value_bytes(graph: Graph, name: str) -> int:

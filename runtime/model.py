@@ -40,14 +40,14 @@ from runtime.arguments import (
 )
 from runtime.cache import Cache, Entry, digest
 from runtime.kernel import ALIGNMENT, LIBRARY, default_threads
-from runtime.memory import MemoryPlan, plan_memory
+from runtime.memory import MemoryPlan, plan_memory, share
 from runtime.reference import evaluate
 from runtime.toolchain import Toolchain, compile_shared
 
 #: Called with (stage, steps done, steps in all, what is being worked on).
 Progress = Callable[[str, int, int, str], None]
 
-_FORMAT = "2"
+_FORMAT = "3"
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def compile_graph(
     model = Model(graph, plan, entry, count)
     clock.lap("load")
     tell("load", 1, 1, "library and constants")
-    calls = sum(isinstance(n, Call) for n in graph.nodes)
+    calls = sum(map(plan.sharing.runs, graph.nodes))
     constants = sum(a.nbytes for a in graph.constants.values())
     model.report = Report(
         tuple(clock.laps), meta["kernels"], calls, plan.arena, plan.bound, constants, found
@@ -175,7 +175,9 @@ def _build(
     layouts = _choose_layouts(graph, machine, tell)
     graph = _apply_layouts(graph, layouts)
     clock.lap("layouts")
-    programs = {n.program.digest: n for n in graph.nodes if isinstance(n, Call)}
+    sharing = share(graph)
+    needed = [n for n in graph.nodes if isinstance(n, Call) and sharing.runs(n)]
+    programs = {n.program.digest: n for n in needed}
     schedules: dict[str, Schedule] = {}
     for done, (name, call) in enumerate(programs.items()):
         tell("schedule", done, len(programs), call.origin)
@@ -191,12 +193,12 @@ def _build(
     clock.lap("generate")
     scratch = {
         n.name: {t.name: _tensor_bytes(t) for t in functions[n.program.digest].workspace}
-        for n in graph.nodes
-        if isinstance(n, Call) and functions[n.program.digest].workspace
+        for n in needed
+        if functions[n.program.digest].workspace
     }
-    plan = plan_memory(graph, scratch)
+    plan = plan_memory(graph, scratch, sharing)
     places, workspaces = _places(graph, plan, scratch)
-    sources = network_sources(graph, functions, places, workspaces)
+    sources = network_sources(needed, functions, places, workspaces)
     tell("compile", 0, 1, f"{len(functions)} kernels with {toolchain.kind}")
     with cache.workspace() as folder:
         out = folder / LIBRARY
@@ -305,13 +307,14 @@ def _places(
     arena = len(order)
     index = {("out " if is_out else "in ") + name: n for n, (name, is_out) in enumerate(order)}
     places: dict[str, Place] = {}
-    for name, root in plan.roots.items():
+    for name, root in plan.sharing.roots.items():
+        start = plan.sharing.starts[name]
         if root in plan.direct:
-            places[name] = Place(index[f"out {plan.direct[root]}"])
+            places[name] = Place(index[f"out {plan.direct[root]}"], start)
         elif f"in {root}" in index:
-            places[name] = Place(index[f"in {root}"])
+            places[name] = Place(index[f"in {root}"], start)
         elif root in plan.offsets:
-            places[name] = Place(arena, plan.offsets[root])
+            places[name] = Place(arena, plan.offsets[root] + start)
     workspaces = {
         call: {t: Place(arena, plan.offsets[f"{call}/{t}"]) for t in temps}
         for call, temps in scratch.items()

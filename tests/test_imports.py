@@ -24,6 +24,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "islpy": ("poly", "codegen"),
     "onnx": ("frontends.onnx",),
     "cgen": ("codegen",),
+    "opt_einsum": ("poly.paths",),
     "pycuda": ("runtime",),
 }
 

@@ -87,6 +87,17 @@ def test_show(cli: Cli) -> None:
     assert two.startswith("# program\ndef f(") and "# source" not in two and "for k" in two
 
 
+def test_what_is_scheduled_is_shown(cli: Cli) -> None:
+    words = ("-e", "ij,jk,kl->il", "--dtype", "float32")
+    assert "float32 A_B[I,K]" in cli("show", *words, "--program").stdout
+    assert "A_B" not in cli("show", *words, "--program", "--exact").stdout
+    assert "A_B" not in cli("show", *words, "--program", "--using", "written").stdout
+    script = cli("compile", *words, "--emit", "schedule", "-o", "chain.sched")
+    assert script.exit_code == 0
+    shown = cli("show", *words, "--using", "chain.sched", "--source").stdout
+    assert shown == cli("show", *words, "--source").stdout
+
+
 def test_check(cli: Cli) -> None:
     Path("mm.fk").write_text(DEFINITION)
     Path("good").write_text("tile S0: i, j by 8, 8  # a comment\nparallelize S0: i_o\n")

@@ -98,6 +98,43 @@ def test_schedules() -> None:
         assert kernel.verify({"N": 17, "K": 5, "M": 9} if kernel is not other else None).close(1e-5)
 
 
+CHAIN = """def f(float32 A[N,M], float32 B[M,K], float32 C[K,L]) -> (Y) {
+    Y[i,l] +=! A[i,j] * B[j,k] * C[k,l]
+}"""
+
+
+def test_products_of_three_tensors_are_split() -> None:
+    kernel = fk.compile(CHAIN)
+    assert "float32 A_B[N,K]" in str(kernel.program)
+    a, b, c = random(20, 30), random(30, 25), random(25, 22)
+    np.testing.assert_allclose(kernel(a, b, c), a @ b @ c, rtol=1e-4, atol=1e-4)
+    report = kernel.verify()
+    assert report.close(1e-5) and set(report.sizes) == {"N", "M", "K", "L"}
+    einsum = fk.compile("bi,oij,bj->bo", dtypes="float64")
+    assert len(einsum.program.statements) == 2 and einsum.verify().close(1e-12)
+
+
+def test_a_schedule_of_the_program_as_written_is_used_on_it() -> None:
+    kernel = fk.compile(CHAIN)
+    for schedule in (
+        "tile S0: i, l by 4, 4",
+        lambda s: s.tile("S0", ["i", "l"], [4, 4]),
+        "written",
+    ):
+        other = kernel.with_schedule(schedule)
+        assert [s.name for s in other.program.statements] == ["S0"] and not other.program.temps
+        assert other.verify().close(1e-5)
+        again = fk.compile(CHAIN, schedule=other.schedule)
+        assert again.schedule == other.schedule
+    exact = fk.compile(CHAIN, exact=True)
+    assert not exact.program.temps and exact.verify().exact
+    # What the compiler made of it can be edited and replayed, too.
+    for schedule in (str(kernel.schedule), kernel.schedule):
+        assert str(fk.compile(CHAIN, schedule=schedule).schedule) == str(kernel.schedule)
+    fixed = fk.compile(CHAIN, sizes={"K": 40}, schedule=kernel.schedule)
+    assert str(fixed.schedule) == str(kernel.schedule) and fixed.verify().close(1e-5)
+
+
 def test_with_schedule() -> None:
     kernel = fk.compile(DEFINITION)
     tiled = kernel.with_schedule(lambda s: s.tile("S0", ["i", "j"], [4, 4]))

@@ -237,6 +237,24 @@ def random_network(seed: int, dtype: type) -> tuple[onnx.ModelProto, Arrays]:
     return model_of(nodes, inputs, outputs, constants), inputs
 
 
+def test_products_of_three_tensors_are_split() -> None:
+    nodes = [
+        node("Einsum", ["x", "w", "z"], ["e"], equation="bi,oij,bj->bo"),
+        node("Relu", ["e"], ["y"]),
+    ]
+    inputs = {"x": floats(32, 20), "z": floats(32, 100)}
+    graph = optimised(nodes, inputs, ["y"], {"w": floats(36, 20, 100)})
+    (call,) = graph.nodes
+    assert isinstance(call, Call) and len(call.program.statements) == 3
+    assert len(call.program.temps) == 2
+    # A part of constants alone is computed once.
+    nodes = [node("Einsum", ["x", "u", "v"], ["y"], equation="ij,jk,kl->il")]
+    constants = {"u": floats(50, 60), "v": floats(60, 40)}
+    graph = optimised(nodes, {"x": floats(90, 50)}, ["y"], constants)
+    (call,) = graph.nodes
+    assert isinstance(call, Call) and len(call.inputs) == 2
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_merging_changes_no_bit(seed: int) -> None:
     model, inputs = random_network(seed, [np.float32, np.float16][seed % 2])

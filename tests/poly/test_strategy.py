@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poly.machine import Machine, host_machine
-from poly.program import Program
+from poly.program import Program, specialise
 from poly.rows import attempt
 from poly.schedule import Schedule
 from poly.strategy import auto_schedule, groups
@@ -59,3 +61,35 @@ def test_an_attempt_changes_nothing_if_it_is_refused() -> None:
     assert attempt(s, "parallelize mm: k") is s
     assert attempt(s, "parallelize mm: nothing") is s
     assert str(attempt(s, "parallelize mm: i")) == "parallelize mm: i"
+
+
+TWO_REDUCTIONS = """def f(float32 A[N,I,K], float32 B[N,J,I]) -> (U) {
+    T[n,i] +=! A[n,i,k]
+    U[n,j] +=! exp(T[n,i] + B[n,j,i])
+}"""
+
+
+@pytest.mark.parametrize(
+    ("batch", "size", "cores", "count"),
+    [(1, 128, 2, 2), (1, 8, 2, 1), (16, 128, 8, 1), (4, 128, 8, 2), (4, 128, 4, 1)],
+)
+def test_loops_too_short_for_all_threads_are_not_shared(
+    batch: int, size: int, cores: int, count: int
+) -> None:
+    machine = replace(host_machine(), cores=cores)
+    sizes = {"N": batch, "I": size, "J": size + 1, "K": size}
+    fixed = specialise(program(TWO_REDUCTIONS), sizes)
+    s = auto_schedule(Schedule.of(fixed), machine)
+    assert len(groups(s)) == count
+    if count > 1:
+        assert "parallelize S0_init: i" in str(s) and "parallelize S1_init: j" in str(s)
+
+
+def test_loops_that_are_not_known_are_shared() -> None:
+    assert len(groups(auto_schedule(schedule(TWO_REDUCTIONS)))) == 1
+
+
+def test_a_row_stays_in_one_loop_if_it_is_short() -> None:
+    for row, count in ((1000, 1), (100_000, 2)):
+        fixed = specialise(program(SOFTMAX), {"N": 1, "M": row})
+        assert (len(groups(auto_schedule(Schedule.of(fixed)))) > 1) == (count > 1)
