@@ -356,8 +356,7 @@ def _child(work: Callable[[Connection], None], pipe: Connection) -> None:
     os.environ["OMP_WAIT_POLICY"] = "passive"  # read when the first kernel is loaded
     # Teams of threads do not survive a fork; libgomp makes a new one for a new thread.
     runner = threading.Thread(target=work, args=(pipe,))
-    runner.start()
-    runner.join()
+    runner.start()  # and the process ends with it
 
 
 def run_batch(
