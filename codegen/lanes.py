@@ -290,7 +290,7 @@ class _Loop:
         return name
 
     def _single(self) -> LoopNode:
-        return _at(self.node.body, self.node.var, self.node.lower)
+        return at_place(self.node.body, self.node.var, self.node.lower)
 
     def _body(
         self, width: int, accumulators: dict[int, str], chunks: int = CHUNKS
@@ -340,7 +340,7 @@ class _Loop:
         while rest:
             lanes = 1 if chunk.accumulators else 1 << (rest.bit_length() - 1)
             if lanes == 1:
-                nodes.append(_at(self.node.body, self.node.var, begin))
+                nodes.append(at_place(self.node.body, self.node.var, begin))
             else:
                 nodes.append(replace(chunk, width=lanes).at(begin, 0))
             begin, rest = add(begin, Const(lanes)), rest - lanes
@@ -404,7 +404,7 @@ class _Chunks:
             body = self.together(begins, range(count))
         made = For(node.var, lower, upper, step, body, "seq", node.label)
         if made.trip == 1:
-            return _at(body, node.var, lower)
+            return at_place(body, node.var, lower)
         return made
 
     def at(self, begin: Expr, part: int, first: Expr = LANE_0) -> LoopNode:
@@ -421,7 +421,7 @@ class _Chunks:
                     return replace(e, indices=(*e.indices[:-1], Const(k), lane))
                 return e
 
-            moved = _at(node, self.own.node.var, add(begins[k], lane))
+            moved = at_place(node, self.own.node.var, add(begins[k], lane))
             moved = map_exprs(moved, lambda e: rewrite(e, in_chunk))
             assert isinstance(moved, Store)
             if id(node) not in self.accumulators:
@@ -467,8 +467,8 @@ def _parts(e: Expr) -> tuple[Expr, ...]:
     return (e.arg,) if isinstance(e, Cast) else ()
 
 
-def _at(node: LoopNode, var: str, place: Expr) -> LoopNode:
-    """The node with a loop variable replaced by a place."""
+def at_place(node: LoopNode, var: str, place: Expr) -> LoopNode:
+    """The node with a loop variable replaced by a place, in places and in values."""
 
     def fix(e: Expr) -> Expr:
         return simplify(replace_var(e, var, place)) if depends_on(e, var) else e

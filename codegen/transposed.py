@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from codegen.linear import depends_on, replace_var
+from codegen.lanes import at_place
+from codegen.linear import depends_on
 from codegen.loopir import (
     Block,
     Buffer,
@@ -20,11 +21,10 @@ from codegen.loopir import (
     VectorStore,
     block,
     map_children,
-    map_exprs,
     walk_loops,
 )
 from poly.dtypes import DType
-from poly.expr import Const, Expr, Index, Op, Read, add, mul, reads_of, rewrite, simplify, sub, walk
+from poly.expr import Const, Expr, Index, Op, Read, add, mul, reads_of, rewrite, sub, walk
 from poly.linear import Linear, linear_form, normal
 from poly.program import Program
 
@@ -124,7 +124,7 @@ class _Transposer:
         if isinstance(span, Const):
             full = int(span.value) // lanes * lanes
             rest: list[LoopNode] = [
-                _at(s, node.var, add(node.lower, Const(k)))
+                at_place(s, node.var, add(node.lower, Const(k)))
                 for k in range(full, int(span.value))
                 for s in stores
             ]
@@ -133,14 +133,16 @@ class _Transposer:
             middle = add(node.lower, mul(Const(lanes), Op("div", (span, Const(lanes)))))
             rest = [replace(node, lower=middle, mark="seq")]
         many = [
-            _at(s, node.var, add(Index(node.var), Const(k))) for k in range(lanes) for s in stores
+            at_place(s, node.var, add(Index(node.var), Const(k)))
+            for k in range(lanes)
+            for s in stores
         ]
         blocks = replace(
             node, upper=middle, step=lanes, body=block(self._grouped(many)), mark="seq"
         )
         made: list[LoopNode] = []
         if blocks.trip == 1:
-            made += [_at(n, node.var, node.lower) for n in _flat(blocks.body)]
+            made += [at_place(n, node.var, node.lower) for n in _flat(blocks.body)]
         elif blocks.trip != 0:
             made.append(blocks)
         return block([*made, *self._grouped(rest)])
@@ -266,15 +268,3 @@ def _replaced(node: LoopNode, old: LoopNode, new: LoopNode) -> LoopNode:
 
 def _flat(node: LoopNode) -> tuple[LoopNode, ...]:
     return node.children if isinstance(node, Block) else (node,)
-
-
-def _at(node: LoopNode, var: str, place: Expr) -> LoopNode:
-    """The node with a loop variable replaced."""
-
-    def fix(e: Expr) -> Expr:
-        return simplify(replace_var(e, var, place)) if depends_on(e, var) else e
-
-    def settle(e: Expr) -> Expr:
-        return replace(e, indices=tuple(map(normal, e.indices))) if isinstance(e, Read) else e
-
-    return map_exprs(node, lambda e: rewrite(fix(e), settle))

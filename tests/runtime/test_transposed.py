@@ -44,6 +44,16 @@ def test_any_number_of_rows() -> None:
         np.testing.assert_array_equal(kernel(a), a)
 
 
+def test_numbers_of_loops_keep_their_type() -> None:
+    """The one block of rows has i = 0 … 15 as literals, and i is an int64 all the same."""
+    kernel = turned(
+        "def f(int8 A[16,32]) -> (int32 Y[32,16]) { Y[j,i] = int32(A[i,j] + i * 100) }",
+        "interchange S0: j, i\nvectorize S0: j",
+    )
+    a = RNG.integers(-128, 127, (16, 32)).astype(np.int8)
+    np.testing.assert_array_equal(kernel(a), (a.astype(np.int64) + 100 * np.arange(16)[:, None]).T)
+
+
 def test_fewer_rows_are_moved_lane_by_lane() -> None:
     kernel = fk.compile(
         "def f(float32 A[3,32]) -> (Y) { Y[j,i] = A[i,j] }",
