@@ -358,15 +358,24 @@ def _register_kind(s: _Shape) -> str:
     return f"__m{s.bits * s.lanes}{kind}"
 
 
-def _put(s: _Shape) -> str:
+def _moved(s: _Shape, instruction: str, masked: str, plain: str) -> str:
+    """The body of a helper on the first n lanes: a masked instruction where there is one.
+
+    `masked` has places for what calls the instruction, and for the mask.
+    """
     found = _part(s)
-    body = f"memcpy(p, &x, (size_t)n * {s.bits // 8});"
-    if found is not None:
-        feature, call = found
-        store = call.format("mask_storeu")
-        mask = f"(__mmask{max(8, s.lanes)})((1u << n) - 1)"
-        masked = f"{store}(p, {mask}, ({_register_kind(s)})x);"
-        body = f"\n#if defined({feature})\n  {masked}\n#else\n  {body}\n#endif\n"
+    if found is None:
+        return plain
+    feature, call = found
+    mask = f"(__mmask{max(8, s.lanes)})((1u << n) - 1)"
+    text = masked.format(call=call.format(instruction), mask=mask)
+    return f"\n#if defined({feature})\n  {text}\n#else\n  {plain}\n#endif\n"
+
+
+def _put(s: _Shape) -> str:
+    masked = f"{{call}}(p, {{mask}}, ({_register_kind(s)})x);"
+    plain = f"memcpy(p, &x, (size_t)n * {s.bits // 8});"
+    body = _moved(s, "mask_storeu", masked, plain)
     return (
         f"/* the first n lanes to memory */\n"
         f"static inline __attribute__((always_inline))\n"
@@ -375,14 +384,9 @@ def _put(s: _Shape) -> str:
 
 
 def _take(s: _Shape) -> str:
-    found = _part(s)
-    body = f"{s.v} x = {{0}}; memcpy(&x, p, (size_t)n * {s.bits // 8}); return x;"
-    if found is not None:
-        feature, call = found
-        load = call.format("maskz_loadu")
-        mask = f"(__mmask{max(8, s.lanes)})((1u << n) - 1)"
-        masked = f"return ({s.v}){load}({mask}, p);"
-        body = f"\n#if defined({feature})\n  {masked}\n#else\n  {body}\n#endif\n"
+    masked = f"return ({s.v}){{call}}({{mask}}, p);"
+    plain = f"{s.v} x = {{0}}; memcpy(&x, p, (size_t)n * {s.bits // 8}); return x;"
+    body = _moved(s, "maskz_loadu", masked, plain)
     return (
         f"/* n elements from memory, then zeros */\n"
         f"static inline __attribute__((always_inline))\n"

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from codegen.linear import Ranges, depends_on, extreme, replace_var
+from codegen.linear import Ranges, depends_on, extreme
 from codegen.loopir import (
     LANE_0,
     Block,
@@ -38,6 +38,7 @@ from codegen.loopir import (
 )
 from codegen.lower import var_range
 from codegen.operators import INEXACT
+from codegen.places import at_place
 from poly.dtypes import BOOL, DType, identity
 from poly.expr import (
     OPS,
@@ -53,9 +54,7 @@ from poly.expr import (
     operand_dtype,
     reads_of,
     rewrite,
-    simplify,
     sub,
-    substitute_value,
 )
 from poly.linear import linear_form, normal
 from poly.program import Program
@@ -465,25 +464,6 @@ def _parts(e: Expr) -> tuple[Expr, ...]:
     if isinstance(e, Op):
         return e.args
     return (e.arg,) if isinstance(e, Cast) else ()
-
-
-def at_place(node: LoopNode, var: str, place: Expr) -> LoopNode:
-    """The node with a loop variable replaced by a place, in places and in values."""
-
-    def fix(e: Expr) -> Expr:
-        return simplify(replace_var(e, var, place)) if depends_on(e, var) else e
-
-    def fix_value(e: Expr) -> Expr:
-        return substitute_value(e, {var: place}) if depends_on(e, var) else e
-
-    return _normal(map_exprs(node, fix, fix_value))
-
-
-def _normal(root: LoopNode) -> LoopNode:
-    def visit(e: Expr) -> Expr:
-        return replace(e, indices=tuple(map(normal, e.indices))) if isinstance(e, Read) else e
-
-    return map_exprs(root, lambda e: rewrite(e, visit))
 
 
 # --- accumulators ----------------------------------------------------------------------------

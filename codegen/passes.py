@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from codegen.decide import decide
 from codegen.lanes import lane_stride, vectorise
-from codegen.linear import depends_on, extreme, replace_var
+from codegen.linear import extreme
 from codegen.loopir import (
     Block,
     Buffer,
@@ -19,26 +19,23 @@ from codegen.loopir import (
     block,
     has_mark,
     map_children,
-    map_exprs,
     reads_in,
     verify_loops,
     walk_loops,
 )
 from codegen.lower import var_range
+from codegen.places import at_place, simplify_indices
 from codegen.transposed import transpose
 from poly.expr import (
     Const,
-    Expr,
     Index,
     Op,
     Read,
     evaluate_int,
-    rewrite,
     simplify,
-    substitute_value,
     walk,
 )
-from poly.linear import linear_form, normal
+from poly.linear import linear_form
 from poly.program import Program
 
 #: The most statements that unrolling may write out for one loop nest.
@@ -58,15 +55,6 @@ def optimise(root: LoopNode, program: Program) -> LoopNode:
     ):
         root = verify_loops(fn(root))
     return root
-
-
-def simplify_indices(root: LoopNode) -> LoopNode:
-    """Bring the places of all accesses into linear normal form."""
-
-    def visit(e: Expr) -> Expr:
-        return replace(e, indices=tuple(map(normal, e.indices))) if isinstance(e, Read) else e
-
-    return map_exprs(root, lambda e: rewrite(e, visit))
 
 
 def drop_unread(root: LoopNode) -> LoopNode:
@@ -133,7 +121,8 @@ def _unroll(node: LoopNode, ranges: dict[str, tuple[int, int]]) -> LoopNode:
         return replace(node, mark="seq", body=_unroll(node.body, ranges))
     children: list[LoopNode] = []
     for value in range(bound[0], bound[1] + 1):
-        body = _unroll(_at(node.body, node.var, value), ranges)
+        here = fold_conditions(at_place(node.body, node.var, Const(value)))
+        body = _unroll(here, ranges)
         conditions = [
             c
             for c in (Op("le", (node.lower, Const(value))), Op("lt", (Const(value), node.upper)))
@@ -150,18 +139,6 @@ def _holds(condition: Op, ranges: dict[str, tuple[int, int]]) -> bool:
     left, right = condition.args
     gap = extreme(Op("sub", (right, left)), ranges, min)
     return gap is not None and gap >= (1 if condition.fn == "lt" else 0)
-
-
-def _at(body: LoopNode, var: str, value: int) -> LoopNode:
-    number = Const(value)
-
-    def fix(e: Expr) -> Expr:
-        return simplify(replace_var(e, var, number)) if depends_on(e, var) else e
-
-    def fix_value(e: Expr) -> Expr:
-        return substitute_value(e, {var: number}) if depends_on(e, var) else e
-
-    return fold_conditions(simplify_indices(map_exprs(body, fix, fix_value)))
 
 
 def fold_conditions(root: LoopNode) -> LoopNode:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from codegen.lanes import at_place
 from codegen.linear import depends_on
 from codegen.loopir import (
     Block,
@@ -23,6 +22,7 @@ from codegen.loopir import (
     map_children,
     walk_loops,
 )
+from codegen.places import at_place
 from poly.dtypes import DType
 from poly.expr import Const, Expr, Index, Op, Read, add, mul, reads_of, rewrite, sub, walk
 from poly.linear import Linear, linear_form, normal
@@ -112,9 +112,7 @@ class _Transposer:
 
     def _stride(self, read: Read, var: str) -> int | None:
         form = self.address(read)
-        if form is None or any(depends_on(a, var) for a, _ in form.without(Index(var)).terms):
-            return None
-        return form.coefficient(Index(var))
+        return None if form is None or _is_nonlinear(form, var) else form.coefficient(Index(var))
 
     def _rows(self, node: For) -> LoopNode:
         """The loop with as many rows an iteration as a vector has lanes."""
