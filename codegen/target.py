@@ -252,10 +252,15 @@ class CTarget:
         registers = self.registers[read.tensor]
         lanes = registers.lanes
         place: list[int] = []
+        lane = ""
         for index in read.indices or (Const(0),):
             form = linear_form(index)
             if var is not None:
                 form = form.without(Index(var))
+            elif form.terms:
+                # Inside a loop over the lanes of a vector: a place that depends on this value.
+                ((moving, _),) = form.terms
+                lane = f"[{index_text(moving, self.names)}]"
             place.append(form.constant)
         if registers.buffer.scope == "lanes":
             place.pop()
@@ -263,7 +268,7 @@ class CTarget:
             place[-1] //= lanes
         name = self._register(read.tensor, tuple(place))
         registers.used.add(name)
-        return str(registers.kept.get(name, name))
+        return str(registers.kept.get(name, name)) + lane
 
     # --- vectors ---------------------------------------------------------------------------
 

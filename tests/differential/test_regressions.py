@@ -200,6 +200,12 @@ FOUND: list[tuple[str, str, str]] = [
         }""",
         "reschedule",
     ),
+    (
+        "a place that depended on data was read from all lanes of a register",
+        "def f(uint8 A[64], int16 B[64]) -> (int16 Y[64]) { Y[l] = B[A[l]] }",
+        """promote S0: l as A, register
+            vectorize S0: l""",
+    ),
 ]
 
 
