@@ -62,7 +62,7 @@ class _Transposer:
                 self.shapes[node.name] = before
             return done
         if isinstance(node, For) and self._is_row_loop(node):
-            return map_children(self._rows(node), self.node)
+            return self._rows(node)
         node = map_children(node, self.node)
         return block(self._grouped(node.children)) if isinstance(node, Block) else node
 

@@ -206,6 +206,16 @@ FOUND: list[tuple[str, str, str]] = [
         """promote S0: l as A, register
             vectorize S0: l""",
     ),
+    (
+        "rows to transpose, of a number that is not known, were taken for new rows for ever",
+        """def f(float64 A[8,12], float64 B[8,M,3]) -> (float64 Y[12,M]) {
+            Y[i, j] +=! A[k, i + r - 1] * B[k, j, r]
+              where i in 0:12, j in 0:M, k in 0:8, r in 0:3, 0 <= i + r - 1, i + r - 1 < 12
+        }""",
+        """split S0_init: i by 5
+            reorder S0_init: j, i_o, i_i
+            promote S0: j as A, local, 1, 0""",
+    ),
 ]
 
 
