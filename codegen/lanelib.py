@@ -359,7 +359,7 @@ def _register_kind(s: _Shape) -> str:
 
 
 def _moved(s: _Shape, instruction: str, masked: str, plain: str) -> str:
-    """The body of a helper on the first n lanes: a masked instruction where there is one.
+    """The body of a helper on some lanes: a masked instruction where there is one.
 
     `masked` has places for what calls the instruction, and for the mask.
     """
@@ -367,31 +367,72 @@ def _moved(s: _Shape, instruction: str, masked: str, plain: str) -> str:
     if found is None:
         return plain
     feature, call = found
-    mask = f"(__mmask{max(8, s.lanes)})((1u << n) - 1)"
+    mask = f"(__mmask{max(8, s.lanes)})((1u << last) - (1u << first))"
     text = masked.format(call=call.format(instruction), mask=mask)
     return f"\n#if defined({feature})\n  {text}\n#else\n  {plain}\n#endif\n"
 
 
 def _put(s: _Shape) -> str:
-    masked = f"{{call}}(p, {{mask}}, ({_register_kind(s)})x);"
-    plain = f"memcpy(p, &x, (size_t)n * {s.bits // 8});"
+    masked = f"{{call}}(p - first, {{mask}}, ({_register_kind(s)})x);"
+    plain = f"memcpy(p, ({s.c} *)&x + first, (size_t)(last - first) * {s.bits // 8});"
     body = _moved(s, "mask_storeu", masked, plain)
     return (
-        f"/* the first n lanes to memory */\n"
-        f"static inline __attribute__((always_inline))\n"
-        f"void fk_put_{s.name}({s.c} *p, int n, {s.v} x)\n{{ {body} }}"
+        f"/* lanes from first to before last go to memory; p is the place of the first */\n"
+        f"{_SOME}\nvoid fk_put_{s.name}({s.c} *p, int first, int last, {s.v} x)\n{{ {body} }}"
     )
 
 
 def _take(s: _Shape) -> str:
-    masked = f"return ({s.v}){{call}}({{mask}}, p);"
-    plain = f"{s.v} x = {{0}}; memcpy(&x, p, (size_t)n * {s.bits // 8}); return x;"
-    body = _moved(s, "maskz_loadu", masked, plain)
+    masked = f"return ({s.v}){{call}}({{mask}}, p - first);"
+    move = f"memcpy(({s.c} *)&x + first, p, (size_t)(last - first) * {s.bits // 8});"
+    body = _moved(s, "maskz_loadu", masked, f"{s.v} x = {{0}}; {move} return x;")
     return (
-        f"/* n elements from memory, then zeros */\n"
-        f"static inline __attribute__((always_inline))\n"
-        f"{s.v} fk_take_{s.name}(const {s.c} *p, int n)\n{{ {body} }}"
+        f"/* lanes from first to before last from memory, else 0; p is the place of the first */\n"
+        f"{_SOME}\n{s.v} fk_take_{s.name}(const {s.c} *p, int first, int last)\n{{ {body} }}"
     )
+
+
+def _take_even(s: _Shape) -> str:
+    n = s.lanes
+    places = ", ".join(str(2 * k) for k in range(n))
+    each = "for (int k = first; k < last; k++) x[k] = p[2 * (k - first)];"
+    plain = f"{s.v} x = {{0}}; {each} return x;"
+    found = _part(s)
+    if found is None:
+        body = plain
+    else:
+        feature, call = found
+        load, kind = call.format("maskz_loadu"), f"__mmask{max(8, n)}"
+        halves = [
+            f"const {s.v} {v} = ({s.v}){load}(({kind})(m >> {shift}), p - 2 * first + {shift});"
+            for v, shift in (("a", 0), ("b", n))
+        ]
+        # Of each pair only the first is read: the last one may have no second.
+        text = (
+            f"const uint64_t m = ((1ull << (2 * last - 1)) - (1ull << 2 * first));\n  "
+            f"{halves[0]}\n  {halves[1]}\n  "
+            f"return FK_SHUFFLE({s.mask}, a, b, {places});"
+        )
+        body = f"\n#if defined({feature})\n  {text}\n#else\n  {plain}\n#endif\n"
+    return (
+        f"/* as take, but of every other element */\n"
+        f"{_SOME}\n{s.v} fk_take_even_{s.name}(const {s.c} *p, int first, int last)\n{{ {body} }}"
+    )
+
+
+def _among(s: _Shape) -> str:
+    kind = _register_kind(s)
+    masked = f"return ({s.v}){{call}}(({kind})old, {{mask}}, ({kind})x);"
+    plain = "for (int k = first; k < last; k++) old[k] = x[k]; return old;"
+    body = _moved(s, "mask_mov", masked, plain)
+    return (
+        f"/* x in lanes from first to before last, and what they held in the others */\n"
+        f"{_SOME}\n{s.v} fk_among_{s.name}(int first, int last, {s.v} x, {s.v} old)\n{{ {body} }}"
+    )
+
+
+#: Helpers whose lanes are literals where they are called: the masks then are, too.
+_SOME = "static inline __attribute__((always_inline))"
 
 
 _TEXTS: dict[str, Callable[[_Shape], str]] = {
@@ -411,6 +452,8 @@ _TEXTS: dict[str, Callable[[_Shape], str]] = {
     "transpose": _transpose,
     "put": _put,
     "take": _take,
+    "take_even": _take_even,
+    "among": _among,
     "load_bf16": _load_bf16,
     "store_bf16": _store_bf16,
     "load_f16": _load_f16,

@@ -14,7 +14,7 @@ that are combined in a fixed order, so its result depends on the sizes only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -37,6 +37,7 @@ from codegen.loopir import (
     walk_loops,
 )
 from codegen.lower import var_range
+from codegen.masks import mask_widths, masked
 from codegen.operators import INEXACT
 from codegen.places import at_place
 from poly.dtypes import BOOL, DType, identity
@@ -55,6 +56,7 @@ from poly.expr import (
     reads_of,
     rewrite,
     sub,
+    walk,
 )
 from poly.linear import linear_form, normal
 from poly.program import Program
@@ -80,6 +82,7 @@ def vectorise(root: LoopNode, program: Program) -> LoopNode:
     registers = frozenset(n.name for n in buffers if n.scope == "register")
     taken = {n.var for n in walk_loops(root) if isinstance(n, For)}
     names = set(dtypes)
+    widths = mask_widths(root)
 
     def visit(node: LoopNode, ranges: Ranges) -> LoopNode:
         if isinstance(node, For):
@@ -88,7 +91,9 @@ def vectorise(root: LoopNode, program: Program) -> LoopNode:
         node = map_children(node, lambda c: visit(c, ranges))
         if not isinstance(node, For) or node.mark != "vector" or node.step != 1:
             return node
-        chunked: LoopNode | None = None
+        chunked = masked(node, bound, widths, dtypes, lane_name(node.var, taken))
+        if chunked is not None:
+            return chunked
         if in_lockstep(node.body, node.var):
             span = normal(sub(node.upper, node.lower))
             most = extreme(span, ranges, max)
@@ -220,6 +225,17 @@ class _Loop:
         nodes = self.body.children if isinstance(self.body, Block) else (self.body,)
         return all(isinstance(n, Store) for n in nodes)
 
+    @cached_property
+    def fewest(self) -> int:
+        """The fewest lanes of a vector.
+
+        gcc 12 takes ``v[k] = a[k] > 0`` in two lanes of less than 64 bits for ``v = a > 0``, which
+        is -1 where it should be 1.
+        """
+        touched = {self.dtypes[r.tensor].bits for r in reads_in(self.node)}
+        casts = {e.dtype.bits for s in self.stores for e in walk(s.value) if isinstance(e, Cast)}
+        return 2 if touched | casts == {64} else 4
+
     def chunks(self) -> LoopNode | None:
         """The loop in chunks, or None if it has to stay a loop."""
         var = self.node.var
@@ -240,7 +256,7 @@ class _Loop:
             width = min(width, 1 << (self.most.bit_length() - 1))
         if isinstance(self.span, Const) and int(self.span.value) < 2:
             return self._single() if int(self.span.value) == 1 else Block(())
-        return self._with_accumulators(width) if width > 1 else None
+        return self._with_accumulators(width) if width >= self.fewest else None
 
     def _acts(self, s: Store) -> bool:
         var = self.node.var
@@ -338,6 +354,8 @@ class _Loop:
         nodes: list[LoopNode] = []
         while rest:
             lanes = 1 if chunk.accumulators else 1 << (rest.bit_length() - 1)
+            if lanes < self.fewest:
+                lanes = 1
             if lanes == 1:
                 nodes.append(at_place(self.node.body, self.node.var, begin))
             else:
@@ -386,11 +404,7 @@ class _Chunks:
 
     @property
     def lane(self) -> str:
-        """The name of the lane."""
-        name = f"{self.own.node.var}_lane"
-        while name in self.own.taken:
-            name += "_"
-        return name
+        return lane_name(self.own.node.var, self.own.taken)
 
     def loop(self, lower: Expr, upper: Expr, count: int) -> LoopNode:
         """A loop with `count` chunks an iteration."""
@@ -439,6 +453,14 @@ class _Chunks:
             return map_children(node, visit)
 
         return visit(self.own.body)
+
+
+def lane_name(var: str, taken: Collection[str]) -> str:
+    """A name for the lane of the loop `var`."""
+    name = f"{var}_lane"
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _multiple(span: Expr, step: int) -> Expr:

@@ -13,6 +13,7 @@ from typing import Protocol
 from codegen.cexpr import ValueText, index_text, literal
 from codegen.lanes import is_index_value, lane_stride
 from codegen.linear import depends_on, replace_var
+from codegen.loopir import LANE_0
 from codegen.operators import INEXACT
 from codegen.spelling import lane_suffix, mask_type, suffix, vector_type
 from poly.dtypes import BOOL, DTYPES, FLOAT64, DType
@@ -53,10 +54,13 @@ class LaneText:
     """Prints the values of one statement in `lanes` lanes; `var` is the lane.
 
     `before` collects what has to stand in front of the statement.
+    part : the first lane that takes part, and the last but one; only for these is memory read
     """
 
-    def __init__(self, places: Places, var: str, lanes: int) -> None:
-        self.places, self.var, self.lanes = places, var, lanes
+    def __init__(
+        self, places: Places, var: str, lanes: int, part: tuple[Expr, Expr] | None = None
+    ) -> None:
+        self.places, self.var, self.lanes, self.part = places, var, lanes, part
         self.values = places.values
         self.before: list[str] = []
 
@@ -266,6 +270,9 @@ class LaneText:
         data = any(reads_of(i) for i in read.indices)
         stride = None if data else lane_stride(read, self.var)
         first = self.first(read)
+        if self.part is not None and stride in (1, 2):
+            take = "take" if stride == 1 else "take_even"
+            return f"fk_{take}_{name}({self.places_of_part(read)})"
         if stride == 1:
             return f"*(const fk_{name}_u *)&{self.places.place(first)}"
         if stride == 2 and self.lanes > 2:
@@ -278,9 +285,14 @@ class LaneText:
         text = index_text(distance, self.values.names)
         return f"fk_gather_{name}(&{self.places.place(first)}, {text})"
 
-    def first(self, read: Read, lane: int = 0) -> Read:
+    def places_of_part(self, read: Read) -> str:
+        """The address of the first lane that takes part, its number, and the end of the lanes."""
+        assert self.part is not None
+        begin, end = (index_text(e, self.values.names) for e in self.part)
+        return f"&{self.places.place(self.first(read, self.part[0]))}, {begin}, {end}"
+
+    def first(self, read: Read, number: Expr = LANE_0) -> Read:
         """The element in lane 0, or another."""
-        number = Const(lane)
         return Read(
             read.tensor,
             tuple(normal(simplify(replace_var(i, self.var, number))) for i in read.indices),

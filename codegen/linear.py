@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import product
+from math import prod
 
-from poly.expr import Const, Expr, Index, Op, rewrite, walk
+from poly.expr import Const, Expr, Index, Op, Read, Size, evaluate_int, rewrite, walk
 from poly.linear import Linear, linear_form, render
 
 #: Inclusive constant bounds of loop variables.
 Ranges = Mapping[str, tuple[int, int]]
+#: So many values are tried out to find the least or the greatest.
+TRIED_OUT = 32
 
 
 def bounds_of(expr: Expr, ranges: Ranges) -> tuple[int, int] | None:
@@ -20,6 +24,10 @@ def bounds_of(expr: Expr, ranges: Ranges) -> tuple[int, int] | None:
 def extreme(expr: Expr, ranges: Ranges, pick: Callable[[int, int], int]) -> int | None:
     """A constant below (`pick` is min) or above (max) all values of `expr`, or None."""
     form = linear_form(expr)
+    if len(form.terms) > 1 and not all(isinstance(a, Index) for a, _ in form.terms):
+        values = _all_values(form, ranges)
+        if values is not None:
+            return pick(*values)
     total = form.constant
     for atom, c in form.terms:
         bound = _atom_extreme(atom, ranges, pick if c > 0 else _OTHER[pick])
@@ -27,6 +35,23 @@ def extreme(expr: Expr, ranges: Ranges, pick: Callable[[int, int], int]) -> int 
             return None
         total += c * bound
     return total
+
+
+def _all_values(form: Linear, ranges: Ranges) -> tuple[int, int] | None:
+    """The least and the greatest value, tried out where few are possible.
+
+    ``floor(s / 2) - s`` has terms that do not vary independently.
+    """
+    atoms = [e for atom, _ in form.terms for e in walk(atom)]
+    names = sorted({e.name for e in atoms if isinstance(e, Index)})
+    if any(isinstance(e, (Read, Size)) for e in atoms) or any(n not in ranges for n in names):
+        return None
+    spans = [range(ranges[n][0], ranges[n][1] + 1) for n in names]
+    if prod(map(len, spans)) > TRIED_OUT:
+        return None
+    expr = render(form)
+    values = [evaluate_int(expr, dict(zip(names, point, strict=True))) for point in product(*spans)]
+    return min(values), max(values)
 
 
 _OTHER: dict[object, Callable[[int, int], int]] = {min: max, max: min}
@@ -38,6 +63,11 @@ def _atom_extreme(atom: Expr, ranges: Ranges, pick: Callable[[int, int], int]) -
         return None if found is None else found[0] if pick is min else found[1]
     if not isinstance(atom, Op):
         return None
+    if atom.fn == "floordiv":
+        divisor = atom.args[1]
+        if isinstance(divisor, Const) and isinstance(divisor.value, int) and divisor.value > 0:
+            inside = extreme(atom.args[0], ranges, pick)
+            return None if inside is None else inside // divisor.value
     if atom.fn in ("mod", "fmod"):
         divisor = atom.args[1]
         if isinstance(divisor, Const) and isinstance(divisor.value, int) and divisor.value > 0:

@@ -87,14 +87,17 @@ class Store(LoopNode):
 class VectorStore(LoopNode):
     """A `Store` in `lanes` lanes at once; `var` is the lane, which runs from 0.
 
-    Where the target does not move with the lane, all lanes combine with one element; those below
-    `first` have been counted before and do not take part.
+    Only lanes from `first` to before `last` (None: all behind) take part.  Where the target does
+    not move with the lane, all of them combine with one element.
+    alone : nothing uses the other lanes of the target, so that they need not be kept
     """
 
     store: Store
     var: str
     lanes: int
     first: Expr = LANE_0
+    last: Expr | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -202,7 +205,8 @@ def map_exprs(
     if isinstance(node, VectorStore):
         store = map_exprs(node.store, fn, value)
         assert isinstance(store, Store)
-        return replace(node, store=store, first=fn(node.first))
+        last = None if node.last is None else fn(node.last)
+        return replace(node, store=store, first=fn(node.first), last=last)
     if isinstance(node, Transposed):
         rows = (map_exprs(row, fn, value) for row in node.rows)
         return replace(node, rows=tuple(r for r in rows if isinstance(r, VectorStore)))
@@ -241,7 +245,7 @@ def verify_loops(node: LoopNode, bound: frozenset[str] = frozenset()) -> LoopNod
     elif isinstance(node, Store):
         check(node.target, node.value)
     elif isinstance(node, VectorStore):
-        check(node.first)
+        check(node.first, *(() if node.last is None else (node.last,)))
         bound = bound | {node.var}
     for child in children_of(node):
         verify_loops(child, bound)
@@ -278,7 +282,8 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
         for row in node.rows:
             yield from _lines(row, inner)
     elif isinstance(node, VectorStore):
-        yield f"{indent}lanes {node.var} in {node.first}:{node.lanes}"
+        upper = node.lanes if node.last is None else f"{node.last} of {node.lanes}"
+        yield f"{indent}lanes {node.var} in {node.first}:{upper}"
         yield from _lines(node.store, inner)
     elif isinstance(node, Buffer):
         shape = ", ".join(map(str, node.shape))

@@ -24,6 +24,7 @@ from codegen.loopir import (
     walk_loops,
 )
 from codegen.lower import var_range
+from codegen.masks import settle_masks
 from codegen.places import at_place, simplify_indices
 from codegen.transposed import transpose
 from poly.expr import (
@@ -48,6 +49,7 @@ def optimise(root: LoopNode, program: Program) -> LoopNode:
         simplify_indices,
         lambda n: vectorise(n, program),
         unroll,
+        settle_masks,
         lambda n: decide(n, program),
         drop_unread,
         lambda n: transpose(n, program),

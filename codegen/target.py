@@ -156,7 +156,9 @@ class CTarget:
             kind = vector_type(node.dtype, lanes) if lanes > 1 else C_TYPES[node.dtype.name]
             # A partial tile does not touch all of them.
             names = (n for n in self._register_names(node, lanes) if n in registers.used)
-            lines += [cgen.Line(f"{kind} {name};") for name in names]
+            # Masks keep lanes that were never written.
+            start = " = {0}" if any(_is_masked(n, node.name) for n in walk_loops(node)) else ""
+            lines += [cgen.Line(f"{kind} {name}{start};") for name in names]
         else:
             self.registers.pop(node.name, None)
             shape = "".join(f"[{n}]" for n in node.shape)
@@ -274,6 +276,8 @@ class CTarget:
 
     def _vector_store(self, node: VectorStore) -> cgen.Generable:
         store, var, lanes = node.store, node.var, node.lanes
+        if node.last is not None:
+            return self._masked_store(node, node.last)
         text = LaneText(self, var, lanes)
         if lane_stride(store.target, var) != 1:
             return self._scatter(node, text)
@@ -284,6 +288,31 @@ class CTarget:
             line = self._accumulate(node, text, target)
         else:
             line = self._updated(store, text, target)
+        return _in_order([*text.before, line])
+
+    def _masked_store(self, node: VectorStore, last: Expr) -> cgen.Generable:
+        """Only some lanes of a register, or of memory, change."""
+        store = node.store
+        text = LaneText(self, node.var, node.lanes, (node.first, last))
+        if node.alone and store.op != "=" and store.target.tensor in self.registers:
+            line = self._updated(store, text, self._register_of(store.target, node.var))
+            return _in_order([*text.before, line])
+        value = text.vector(store.value, store.dtype)
+        name = f"{suffix(store.dtype)}x{node.lanes}"
+        if store.op != "=":
+            before = text.load(store.target)
+            if store.op in ("+=", "*="):
+                value = f"{before} {store.op[0]} {value}"
+            else:
+                value = text.apply(UPDATES[store.op], store.dtype, [before, value])
+        if store.target.tensor in self.registers:
+            target = self._register_of(store.target, node.var)
+            if not node.alone:
+                begin, end = (index_text(e, self.names) for e in (node.first, last))
+                value = f"fk_among_{name}({begin}, {end}, {value}, {target})"
+            line = f"{target} = {value};"
+        else:
+            line = f"fk_put_{name}({text.places_of_part(store.target)}, {value});"
         return _in_order([*text.before, line])
 
     def _updated(self, store: Store, text: LaneText, target: str) -> str:
@@ -328,7 +357,8 @@ class CTarget:
         apart = first.store.target if node.scattered else first.store.value
         assert isinstance(apart, Read)
         columns = [
-            self.place(LaneText(self, first.var, lanes).first(apart, lane)) for lane in range(lanes)
+            self.place(LaneText(self, first.var, lanes).first(apart, Const(lane)))
+            for lane in range(lanes)
         ]
         if node.scattered:
             for k, row in enumerate(node.rows):
@@ -340,13 +370,13 @@ class CTarget:
         else:
             for k, column in enumerate(columns):
                 whole = f"*(const fk_{shape}_u *)&{column}"
-                part = f"fk_take_{shape}(&{column}, {count})"
+                part = f"fk_take_{shape}(&{column}, 0, {count})"
                 lines.append(f"{matrix}[{k}] = {whole if count == lanes else part};")
         lines.append(f"fk_transpose_{shape}({matrix});")
         if node.scattered:
             for k, column in enumerate(columns):
                 whole = f"*(fk_{shape}_u *)&{column} = {matrix}[{k}];"
-                part = f"fk_put_{shape}(&{column}, {count}, {matrix}[{k}]);"
+                part = f"fk_put_{shape}(&{column}, 0, {count}, {matrix}[{k}]);"
                 lines.append(whole if count == lanes else part)
         else:
             for k, row in enumerate(node.rows):
@@ -393,6 +423,16 @@ _COMBINE = {"+=": "({a} + {b})", "*=": "({a} * {b})", "max=": "fk_max_{name}({a}
 _ACROSS = {"+=": "fk_sum", "*=": "fk_product", "max=": "fk_greatest", "min=": "fk_least"}
 #: The operator that an update applies.
 UPDATES = {"+=": "add", "*=": "mul", "max=": "max", "min=": "min"}
+
+
+def _is_masked(node: LoopNode, buffer: str) -> bool:
+    """Whether a store changes some lanes of a buffer's registers."""
+    return (
+        isinstance(node, VectorStore)
+        and node.last is not None
+        and not node.alone
+        and node.store.target.tensor == buffer
+    )
 
 
 def _in_order(lines: list[str]) -> cgen.Generable:

@@ -98,6 +98,8 @@ class _Transposer:
     def _apart(self, node: VectorStore) -> Read | None:
         """The access whose lanes lie apart: the target, or all of the value."""
         store = node.store
+        if node.last is not None:
+            return None
         if store.op != "=" or store.dtype.bits < 32 or node.lanes < FEWEST_ROWS:
             return None
         target = self._stride(store.target, node.var)

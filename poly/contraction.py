@@ -115,7 +115,11 @@ def _with_vector(
     extent = extents[v]
     while extent is not None and lanes > extent:
         lanes //= 2
-    if lanes < 2 or lane_dimension(s.target, v, lanes) is None or not is_rectangular(s, v):
+    if (
+        lanes < (2 if tensor_bytes == 8 else 4)
+        or lane_dimension(s.target, v, lanes) is None
+        or not is_rectangular(s, v)
+    ):
         return None
     moving = [r for r in reads if v in moves[r]]
     still = [r for r in reads if v not in moves[r]]
@@ -132,7 +136,7 @@ def _with_vector(
     w = _row_loop(v, free, moving, still, extents)
     for r in moving:
         packs = vector_stride(r, v, lanes) != 1 and r.tensor not in rearranged
-        if packs and _reuse(s, r, extents) < PACKING_REUSE:
+        if packs and reuse_of(s, r, extents) < PACKING_REUSE:
             return None
     panel = tensor_bytes * lanes
     for loop in reductions:
@@ -201,7 +205,7 @@ def _row_loop(
     return max(least, key=lambda w: (extents[w] or 0, free.index(w)), default="")
 
 
-def _reuse(s: ScopStatement, read: Read, extents: dict[str, int | None]) -> float:
+def reuse_of(s: ScopStatement, read: Read, extents: dict[str, int | None]) -> float:
     """How often an element of a read is used: instances over elements, as far as extents are
     known; where some are not, the loops that do not move it count as large.
     """

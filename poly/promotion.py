@@ -102,6 +102,8 @@ def plan_promotion(
         raise ScheduleError(f"{node.tensor} is not accessed by {names}; nothing to promote")
     footprint = footprint.intersect_params(scop.context).coalesce()
     sizes = tuple(_extent(footprint, k, node.tensor) for k in range(tensor.rank))
+    if node.scope == "register" and sizes:
+        sizes = _whole_vectors(node, scop, footprint, sizes)
     count = tensor.dtype.bytes
     for size in sizes:
         count *= size
@@ -196,6 +198,21 @@ def _extent(footprint: isl.Map, dim: int, tensor: str) -> int:
             f"dimension {dim}; tile the loops that it depends on first"
         )
     return int(extent.to_python()) + 1
+
+
+def _whole_vectors(
+    node: Promote, scop: Scop, footprint: isl.Map, sizes: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Registers for whole vectors along the last dimension in buffer order: of 56 elements and
+    lanes in 16, the last 8 have a register of 16.
+    """
+    lanes, last = _lanes_below(node, scop), node.order[-1]
+    if lanes is None or sizes[last] % lanes == 0 or lanes.bit_count() != 1:
+        return sizes
+    whole = -(-sizes[last] // lanes) * lanes
+    if not _is_aligned(footprint, last, whole):
+        return sizes
+    return (*sizes[:last], whole, *sizes[last + 1 :])
 
 
 def _is_aligned(footprint: isl.Map, dim: int, size: int) -> bool:

@@ -26,6 +26,7 @@ from poly.machine import Machine, host_machine
 from poly.rows import WORTH_SHARING, row_steps, work_of
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
+from poly.stencil import Stencil, cost_of, find_stencil, stencil_steps
 from poly.tiling import contraction_steps
 from poly.tree import Sequence
 
@@ -41,13 +42,15 @@ def auto_schedule(schedule: Schedule, machine: Machine | None = None) -> Schedul
         schedule = _rescheduled(schedule)
     for names in groups(schedule):
         core = _core(schedule, names, machine)
-        tiled = None
-        if core is not None:
-            try:
-                tiled = contraction_steps(schedule, names, core, machine)
-            except ScheduleError:
-                tiled = None
-        schedule = tiled if tiled is not None else row_steps(schedule, names, machine)
+        try:
+            if isinstance(core, Stencil):
+                schedule = stencil_steps(schedule, names, core, machine)
+            elif core is not None:
+                schedule = contraction_steps(schedule, names, core, machine)
+            else:
+                schedule = row_steps(schedule, names, machine)
+        except ScheduleError:
+            schedule = row_steps(schedule, names, machine)
     return schedule
 
 
@@ -168,10 +171,18 @@ def _connected(schedule: Schedule, first: tuple[str, ...], second: tuple[str, ..
     return False
 
 
-def _core(schedule: Schedule, names: tuple[str, ...], machine: Machine) -> Contraction | None:
+def _core(
+    schedule: Schedule, names: tuple[str, ...], machine: Machine
+) -> Contraction | Stencil | None:
+    """What a group is tiled around: the cheaper of both forms of its first update with one."""
     for name in names:
         s: ScopStatement = schedule.scop.statement(name)
-        found = find_contraction(schedule.scop, s, machine)
+        contraction = find_contraction(schedule.scop, s, machine)
+        stencil = find_stencil(schedule.scop, s, machine)
+        if contraction is None or stencil is None:
+            found = contraction or stencil
+        else:
+            found = stencil if stencil.cost < cost_of(s, contraction) else contraction
         if found is not None:
             return found
     return None

@@ -47,7 +47,7 @@ def _direct(
 ) -> Schedule:
     """The whole reduction for one register tile: zero, accumulate, store with its epilogue."""
     s, v, w = core.statement, core.v, core.w
-    together = _fused_around(schedule, names, s)
+    together = fused_around(schedule, names, s)
     target = schedule.scop.statement(s).target.tensor
     epilogue = [n for n in together if n != s and not n.startswith(f"{s}_init")]
     if any(not lane_value(schedule.scop.statement(n).value) for n in epilogue):
@@ -61,7 +61,7 @@ def _direct(
     others = [loop for loop in core.free if loop not in (v, w)]
     # Tiles of v stay outside the loops that reuse its packed operand.
     outer = [f"{v}_o", *others, *tiles[1:]]
-    shared = _shared_loop(schedule, s, outer, machine)
+    shared = shared_loop(schedule, s, outer, machine)
     if shared and shared != tiles[-1]:
         outer = [shared, *(x for x in outer if x != shared)]
     schedule = schedule.reorder(s, [*outer, *points])
@@ -126,7 +126,7 @@ def _blocked(
     taps = [r for r in core.reductions if r not in shaped and r not in long]
     if not w or len(long) > 1 or len(shaped) != len(core.shaped):
         raise ScheduleError("no blocked form for this shape yet")
-    if len(_fused_around(schedule, names, s)) > 1:
+    if len(fused_around(schedule, names, s)) > 1:
         schedule = schedule.distribute(s, core.free[0])
     width = core.vectors * core.lanes
     with_taps = bool(taps or shaped)
@@ -187,7 +187,7 @@ def _plain(schedule: Schedule, name: str) -> Schedule:
     return schedule
 
 
-def _fused_around(schedule: Schedule, names: tuple[str, ...], s: str) -> tuple[str, ...]:
+def fused_around(schedule: Schedule, names: tuple[str, ...], s: str) -> tuple[str, ...]:
     """The statements of the group that share the free loops with `s`."""
     own = schedule.loops(s)[0]
     return tuple(n for n in names if schedule.loops(n) and schedule.loops(n)[0] == own)
@@ -235,7 +235,7 @@ def _pack_rows(schedule: Schedule, core: Contraction, loop: str) -> Schedule:
     return schedule
 
 
-def _shared_loop(schedule: Schedule, s: str, outer: list[str], machine: Machine) -> str:
+def shared_loop(schedule: Schedule, s: str, outer: list[str], machine: Machine) -> str:
     """The loop to share among threads: the outermost that balances them well."""
     extents = loop_extents(schedule, s)
     flags = coincident_members(schedule.tree, s, schedule.dependences)

@@ -66,7 +66,8 @@ class ProgramMaker:
 
     def _step(self, last: bool) -> None:
         if self.profile.contractions and self.c.chance(70):
-            self._contract("output" if last or self.c.chance(30) else "temp")
+            kind = self._stencil if self.c.chance(25) else self._contract
+            kind("output" if last or self.c.chance(30) else "temp")
             return
         kind = self.c.pick(
             ("map", "map", "reduce", "reduce", "reduce", "update", "update",
@@ -88,6 +89,45 @@ class ProgramMaker:
         target = self._written(role, dtype, free)
         guards = self._guards(reductions, free) if self.c.chance(40) else ()
         self._add(target, self._target(target, free), f"{op}!", (*free, *reductions), guards)
+
+    def _stencil(self, role: str) -> None:
+        """Taps along rows and across them, on padding or not, for each channel or some."""
+        dtype = self.c.pick(("float32", "float32", "float64"))
+        c, d, i = (Loop(n, number(self.c.integer(1, 5))) for n in "cdi")
+        j = Loop("j", number(self.c.pick((3, 5, 7, 8, 13, 16, 17, 28, 35))))
+        r, t = (Loop(n, number(self.c.integer(1, 4))) for n in "rt")
+        free: tuple[Loop, ...] = (c, i, j)
+        reductions: tuple[Loop, ...] = (r, t)
+        image, taps = [c], [c]
+        if self.c.chance(40):  # groups: d is summed, or has weights of its own
+            free, reductions = (
+                ((c, i, j), (d, r, t)) if self.c.chance(50) else ((c, d, i, j), (r, t))
+            )
+            taps.append(d)
+            image += [d] if d in reductions else []
+        shape, texts, guards = [x.extent for x in image], [x.name for x in image], []
+        for loop, tap in ((i, r), (j, t)):
+            step = self.c.integer(1, 2)
+            text = f"{step}*{loop.name} + {tap.name}"
+            extent = sum_of(loop.extent.times(step), tap.extent)
+            if self.c.chance(60):
+                text, extent = f"{text} - 1", loop.extent.times(step)
+                guards.append(f"0 <= {text} < {extent}")
+            shape.append(extent)
+            texts.append(text)
+        a = self._new("input", dtype, tuple(shape))
+        w = self._new("input", dtype, tuple(x.extent for x in (*taps, r, t)))
+        target = self._new(role, dtype, tuple(x.extent for x in free))
+        at = f"{target.name}[{', '.join(x.name for x in free)}]"
+        weight = f"{w.name}[{', '.join(x.name for x in (*taps, r, t))}]"
+        value = f"{a.name}[{', '.join(texts)}] * {weight}"
+        self.statements.append(Statement(at, "+=!", value, (*free, *reductions), tuple(guards)))
+        if self.c.chance(50):
+            last = self._new("output", dtype, tuple(x.extent for x in free))
+            value = f"max({target.name}[{', '.join(x.name for x in free)}], 0)"
+            self.statements.append(
+                Statement(f"{last.name}[{', '.join(x.name for x in free)}]", "=", value, free)
+            )
 
     def _contract(self, role: str) -> None:
         """A sum of products with reuse, in any layout, perhaps windowed, with what follows it."""

@@ -216,6 +216,15 @@ FOUND: list[tuple[str, str, str]] = [
             reorder S0_init: j, i_o, i_i
             promote S0: j as A, local, 1, 0""",
     ),
+    (
+        "gcc took a truth value in two lanes of bytes for a number",
+        """def f(uint8 A[2], int32 B[2]) -> (uint8 Y[2], int32 Z[2]) {
+            Y[i] = sign(A[i])
+            Z[i] = sign(B[i])
+        }""",
+        """vectorize S0: i
+            vectorize S1: i""",
+    ),
 ]
 
 

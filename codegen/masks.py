@@ -1,0 +1,213 @@
+"""Masked lanes: vector loops that leave out some lanes of registers which others use whole.
+
+The accumulators of a tile are vectors of W lanes at multiples of W.  A loop along them that runs
+from 1, because a tap lies on the padding to the left, or that ends before W, because the image
+does, still works on whole vectors: it is one `VectorStore` of W lanes of which only those from
+`first` to `last` take part.  Only what these need is read from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from codegen.linear import Ranges, depends_on, replace_var
+from codegen.loopir import (
+    LANE_0,
+    Block,
+    Buffer,
+    For,
+    If,
+    LoopNode,
+    Store,
+    VectorStore,
+    block,
+    map_children,
+    reads_in,
+    walk_loops,
+)
+from codegen.lower import var_range
+from codegen.places import at_place
+from poly.analysis import TILE_OPS
+from poly.dtypes import DType
+from poly.expr import Const, Expr, Index, Op, Read, reads_of
+from poly.linear import linear_form, normal
+
+#: The longest vector, in bytes, and the fewest lanes of one.
+VECTOR_LIMIT, FEWEST_LANES = 64, 4
+
+
+def mask_widths(root: LoopNode) -> dict[str, int]:
+    """The lanes of the register buffers that some vector loop uses in part.
+
+    All vector loops along such a buffer run within its vectors, between 0 and W.
+    """
+    registers = {
+        n.name: n.dtype
+        for n in walk_loops(root)
+        if isinstance(n, Buffer) and n.scope == "register" and n.dtype.name in _MASKABLE
+    }
+    widths: dict[str, int] = {}
+    in_part: set[str] = set()
+    other: set[str] = set()
+
+    def visit(node: LoopNode, ranges: Ranges) -> LoopNode:
+        if isinstance(node, For):
+            bound = var_range(node, ranges)
+            ranges = {**ranges, node.var: bound} if bound is not None else ranges
+            if node.mark == "vector":
+                names = _moving(node, registers)
+                if bound is None or bound[0] < 0:
+                    other.update(names)
+                else:
+                    width = 1 << bound[1].bit_length()
+                    if node.trip != width:
+                        in_part.update(names)
+                    for name in names:
+                        widths[name] = max(width, widths.get(name, 0))
+        return map_children(node, lambda c: visit(c, ranges))
+
+    visit(root, {})
+    return {
+        name: width
+        for name, width in widths.items()
+        if name in in_part - other
+        and FEWEST_LANES <= width <= VECTOR_LIMIT // (registers[name].bits // 8)
+    }
+
+
+#: Types that have masked instructions, and whose arithmetic cannot trap on lanes left out.
+_MASKABLE = ("float32", "float64")
+
+
+def _moving(node: For, names: Collection[str]) -> set[str]:
+    return {r.tensor for r in reads_in(node) if r.tensor in names and depends_on(r, node.var)}
+
+
+def masked(
+    node: For, bound: tuple[int, int] | None, widths: dict[str, int], dtypes: dict[str, DType],
+    lane: str,
+) -> LoopNode | None:  # fmt: skip
+    """A vector loop along registers as masked stores, or None if it does not have that form.
+
+    widths : as of `mask_widths`
+    lane : the name for the lane
+    """
+    names = _moving(node, widths)
+    lanes = {widths[name] for name in names}
+    stores = node.body.children if isinstance(node.body, Block) else (node.body,)
+    if len(lanes) != 1 or bound is None:
+        return None
+    (width,) = lanes
+    for s in stores:
+        if not isinstance(s, Store) or not _maskable(s, node.var, width, names, dtypes):
+            return None
+    made: list[LoopNode] = []
+    for s in stores:
+        moved = at_place(s, node.var, Index(lane))
+        assert isinstance(moved, Store)
+        made.append(VectorStore(moved, lane, width, node.lower, node.upper))
+    if node.trip is None:
+        return If(Op("lt", (node.lower, node.upper)), block(made))
+    return block(made) if node.trip else Block(())
+
+
+def _maskable(
+    s: Store, var: str, width: int, registers: set[str], dtypes: dict[str, DType]
+) -> bool:
+    """Whether lanes of a store may be left out, and all that it reads has one type."""
+    if s.dtype.name not in _MASKABLE or not depends_on(s.target, var):
+        return False
+    if not all(isinstance(e, Const) or _is_tile_op(e) for e in walk_value(s.value)):
+        return False
+    for read in (s.target, *reads_of(s.value)):
+        if dtypes[read.tensor] != s.dtype:
+            return False
+        if not depends_on(read, var):
+            continue
+        *outer, last = read.indices
+        form = linear_form(last)
+        stride = form.coefficient(Index(var))
+        rest = form.without(Index(var))
+        if any(depends_on(i, var) for i in (*outer, *(a for a, _ in rest.terms))):
+            return False
+        if read.tensor in registers:
+            # Lane k lies at a multiple of the lanes, plus k.
+            whole = rest.constant % width == 0 and all(c % width == 0 for _, c in rest.terms)
+            if stride != 1 or not whole:
+                return False
+        elif stride not in ((1,) if read is s.target else (1, 2)):
+            return False
+    return True
+
+
+def _is_tile_op(e: Expr) -> bool:
+    return isinstance(e, Op) and e.fn in TILE_OPS
+
+
+def walk_value(e: Expr) -> list[Expr]:
+    """The operators of a value, without those in the places that it reads."""
+    if isinstance(e, Read):
+        return []
+    return [e, *(x for a in e.args for x in walk_value(a))] if isinstance(e, Op) else [e]
+
+
+def settle_masks(root: LoopNode) -> LoopNode:
+    """Leave out stores without lanes, and masks that all lanes pass, where they are known now.
+
+    Of a register whose last lanes no store uses, these need not be kept either.
+    """
+
+    def visit(node: LoopNode) -> LoopNode:
+        if not isinstance(node, VectorStore):
+            return map_children(node, visit)
+        first, last = node.first, node.last
+        if last is None or not isinstance(first, Const) or not isinstance(last, Const):
+            return node
+        begin, end = max(0, int(first.value)), min(node.lanes, int(last.value))
+        if begin >= end:
+            return Block(())
+        if (begin, end) == (0, node.lanes):
+            return replace(node, first=LANE_0, last=None)
+        return replace(node, first=Const(begin), last=Const(end))
+
+    return _settle_registers(visit(root))
+
+
+def _settle_registers(root: LoopNode) -> LoopNode:
+    def visit(node: LoopNode) -> LoopNode:
+        node = map_children(node, visit)
+        if not isinstance(node, Buffer) or node.scope != "register":
+            return node
+        used: dict[Read, tuple[int, int]] = {}
+        for n in walk_loops(node.body):
+            if isinstance(n, VectorStore) and n.store.target.tensor == node.name:
+                begin, end = _lanes_of(n)
+                place = _place(n)
+                low, high = used.get(place, (begin, end))
+                used[place] = min(low, begin), max(high, end)
+
+        def settled(n: LoopNode) -> LoopNode:
+            if isinstance(n, VectorStore) and n.store.target.tensor == node.name:
+                return replace(n, alone=_lanes_of(n) == used[_place(n)])
+            return map_children(n, settled)
+
+        return replace(node, body=settled(node.body)) if used else node
+
+    return visit(root)
+
+
+def _lanes_of(node: VectorStore) -> tuple[int, int]:
+    """The lanes that take part, as far as they are known."""
+    first, last = node.first, node.last
+    if isinstance(first, Const) and isinstance(last, Const):
+        return int(first.value), int(last.value)
+    return 0, node.lanes
+
+
+def _place(node: VectorStore) -> Read:
+    """The register of a store."""
+    target = node.store.target
+    return replace(
+        target, indices=tuple(normal(replace_var(i, node.var, LANE_0)) for i in target.indices)
+    )
