@@ -11,7 +11,8 @@ import farkas as fk
 from poly.expr import Const
 from runtime.reference import run
 
-DEPTHWISE = """def f({t} X[{c},{h},{w}], {t} W[{c},{k},{k}], {t} B[{c}]) -> ({t} Z[{c},{oh},{ow}]) {{
+DEPTHWISE = """def f({t} X[{c},{h},{w}], {t} W[{c},{k},{k}], {t} B[{c}])
+        -> ({t} Z[{c},{oh},{ow}]) {{
     {t} Y[{c},{oh},{ow}]
     Y[c,p,q] +=! X[c,{s}*p+{d}*r-{pad},{s}*q+{d}*u-{pad}] * W[c,r,u]
         where c in 0:{c}, p in 0:{oh}, q in 0:{ow}, r in 0:{k}, u in 0:{k},
