@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from poly.machine import Machine, host_machine
-from runtime.toolchain import Toolchain, compile_shared, find_toolchain
+from runtime.compilation import compile_shared
+from runtime.toolchain import Toolchain, find_toolchain
 
 _SOURCE = Path(__file__).with_name("roofline.c")
 

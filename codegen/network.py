@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from codegen.emit import flags_for
 from codegen.function import CFunction, argument_order, header_comment
 from codegen.prelude import prelude_for
 from poly.graph import Call
@@ -30,18 +29,17 @@ class Place:
         return f"({base} + {self.offset})" if self.offset else f"({base})"
 
 
-def network_sources(
+def network_unit(
     calls: Sequence[Call],
     functions: Mapping[str, CFunction],
     places: Mapping[str, Place],
     workspaces: Mapping[str, Mapping[str, Place]],
-) -> dict[str, str]:
-    """C files for the calls of a graph, in order: ``network.c``, and one file a function.
+) -> str:
+    """The C text that makes the calls of a graph, in order.
 
     functions : by digest of the program; places : of every value; workspaces : for each call
     (by name), the places of the function's temporaries.
     """
-    sources = {f"{f.symbol}.c": _unit(f) for f in functions.values()}
     lines = ["#include <stdint.h>", ""]
     lines += [f"{f.prototype};" for f in functions.values()]
     head = f"void {ENTRY}(int32_t threads, const int64_t *sizes, void *const *arrays)"
@@ -51,17 +49,13 @@ def network_sources(
         function = functions[call.program.digest]
         lines += [f"    {line}" for line in _call(call, function, places, workspaces)]
     lines += ["  }", "}", ""]
-    return {**sources, "network.c": "\n".join(lines)}
+    return "\n".join(lines)
 
 
-def network_flags(functions: Mapping[str, CFunction]) -> tuple[str, ...]:
-    """Compiler flags that the functions need together."""
-    return tuple(dict.fromkeys(flag for f in functions.values() for flag in flags_for(f.schedule)))
-
-
-def _unit(f: CFunction) -> str:
+def kernel_unit(f: CFunction) -> tuple[str, str]:
+    """The name and text of the file of one function."""
     code = f"{f.prototype};\n{f.text}\n"
-    return f"{header_comment(f.schedule)}\n{prelude_for(code)}\n{code}"
+    return f"{f.symbol}.c", f"{header_comment(f.schedule)}\n{prelude_for(code)}\n{code}"
 
 
 def _call(

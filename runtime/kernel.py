@@ -36,7 +36,8 @@ from runtime.arguments import (
     shape_of,
 )
 from runtime.cache import Cache, Entry, digest
-from runtime.toolchain import Toolchain, compile_shared
+from runtime.compilation import compile_shared
+from runtime.toolchain import Toolchain
 
 ALIGNMENT = 64
 LIBRARY = "kernel.so"

@@ -18,7 +18,7 @@ import numpy as np
 import codegen
 import poly
 from codegen.function import CFunction, emit_function
-from codegen.network import ENTRY, Place, network_flags, network_sources
+from codegen.network import ENTRY, Place, kernel_unit, network_unit
 from poly.dtypes import UINT8, DType
 from poly.errors import ArgumentError, ToolchainError
 from poly.expr import Const
@@ -39,10 +39,11 @@ from runtime.arguments import (
     check_threads,
 )
 from runtime.cache import Cache, Entry, digest
+from runtime.compilation import Compilation
 from runtime.kernel import ALIGNMENT, LIBRARY, default_threads
 from runtime.memory import MemoryPlan, plan_memory, share
 from runtime.reference import evaluate
-from runtime.toolchain import Toolchain, compile_shared
+from runtime.toolchain import Toolchain
 
 #: Called with (stage, steps done, steps in all, what is being worked on).
 Progress = Callable[[str, int, int, str], None]
@@ -120,7 +121,7 @@ def compile_graph(
     calls = sum(map(plan.sharing.runs, graph.nodes))
     constants = sum(a.nbytes for a in graph.constants.values())
     model.report = Report(
-        tuple(clock.laps), meta["kernels"], calls, plan.arena, plan.bound, constants, found
+        tuple(clock.laps.items()), meta["kernels"], calls, plan.arena, plan.bound, constants, found
     )
     return model
 
@@ -129,12 +130,12 @@ class _Clock:
     """Seconds spent in each stage."""
 
     def __init__(self) -> None:
-        self.laps: list[tuple[str, float]] = []
+        self.laps: dict[str, float] = {}
         self._last = time.perf_counter()
 
     def lap(self, stage: str) -> None:
         now = time.perf_counter()
-        self.laps.append((stage, now - self._last))
+        self.laps[stage] = self.laps.get(stage, 0.0) + now - self._last
         self._last = now
 
 
@@ -179,31 +180,27 @@ def _build(
     needed = [n for n in graph.nodes if isinstance(n, Call) and sharing.runs(n)]
     programs = {n.program.digest: n for n in needed}
     schedules: dict[str, Schedule] = {}
-    for done, (name, call) in enumerate(programs.items()):
-        tell("schedule", done, len(programs), call.origin)
-        schedules[name] = auto_schedule(Schedule.of(call.program), machine)
-    tell("schedule", len(programs), len(programs), "")
-    clock.lap("schedule")
     functions: dict[str, CFunction] = {}
-    for done, (name, call) in enumerate(programs.items()):
-        tell("generate", done, len(programs), call.origin)
-        symbol = f"fk_k{done}_{call.program.name}"
-        functions[name] = emit_function(schedules[name], symbol)
-    tell("generate", len(programs), len(programs), "")
-    clock.lap("generate")
-    scratch = {
-        n.name: {t.name: _tensor_bytes(t) for t in functions[n.program.digest].workspace}
-        for n in needed
-        if functions[n.program.digest].workspace
-    }
-    plan = plan_memory(graph, scratch, sharing)
-    places, workspaces = _places(graph, plan, scratch)
-    sources = network_sources(needed, functions, places, workspaces)
-    tell("compile", 0, 1, f"{len(functions)} kernels with {toolchain.kind}")
-    with cache.workspace() as folder:
-        out = folder / LIBRARY
-        warnings = compile_shared(toolchain, sources, network_flags(functions), out)
-        library = out.read_bytes()
+    with cache.workspace() as folder, Compilation(toolchain, (), folder / LIBRARY) as work:
+        for done, (name, call) in enumerate(programs.items()):
+            tell("schedule and generate", done, len(programs), call.origin)
+            schedules[name] = auto_schedule(Schedule.of(call.program), machine)
+            clock.lap("schedule")
+            functions[name] = emit_function(schedules[name], f"fk_k{done}_{call.program.name}")
+            work.add(*kernel_unit(functions[name]))
+            clock.lap("generate")
+        tell("schedule and generate", len(programs), len(programs), "")
+        scratch = {
+            n.name: {t.name: _tensor_bytes(t) for t in functions[n.program.digest].workspace}
+            for n in needed
+            if functions[n.program.digest].workspace
+        }
+        plan = plan_memory(graph, scratch, sharing)
+        places, workspaces = _places(graph, plan, scratch)
+        work.add("network.c", network_unit(needed, functions, places, workspaces))
+        tell("compile", 0, 1, f"what is left of {len(functions)} kernels with {toolchain.kind}")
+        warnings = work.finish()
+        library = (folder / LIBRARY).read_bytes()
     tell("compile", 1, 1, "")
     clock.lap("compile")
     meta = {
@@ -214,7 +211,7 @@ def _build(
         "toolchain": str(toolchain),
         "schedules": {functions[n].symbol: str(s) for n, s in schedules.items()},
     }
-    files = {name: text.encode() for name, text in sources.items()}
+    files = {name: text.encode() for name, text in work.sources.items()}
     return cache.put(
         key, {**files, LIBRARY: library, "meta.json": json.dumps(meta, indent=1).encode()}
     )

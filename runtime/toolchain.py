@@ -1,6 +1,6 @@
-"""The C compiler: finding it, describing it, and running it.
+"""The C compiler: finding it and describing it; `compilation` has it compile.
 
-Everything here that starts a compiler does so with a time limit and, on failure, raises a
+Everything that starts a compiler does so with a time limit and, on failure, raises a
 `ToolchainError` that says what to do.
 """
 
@@ -17,8 +17,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +36,6 @@ NATIVE = "-march=native"
 TUNE = ("-mtune=skylake-avx512", "-mprefer-vector-width=512")
 OPENMP = "-fopenmp"
 
-_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.[ch]\Z")
 _PROBE = """\
 #include <math.h>
 #include <stdint.h>
@@ -167,7 +165,7 @@ def _describe_cached(command: tuple[str, ...], real: str, mtime: int, size: int)
             f"{' '.join(command)} is neither gcc nor clang; install one of them, or pass cc=…"
         )
     version = tuple(int(macros.get(prefix.format(n), "0")) for n in names)
-    target = _run((*command, "-dumpmachine"), None, 30).output.strip()
+    target = run_command((*command, "-dumpmachine"), None, 30).output.strip()
     flags, notes = _probe_flags(command)
     if kind == "gcc" and NATIVE in flags and "__AVX512F__" in _macros((*command, NATIVE)):
         tuned = (*flags, *TUNE)
@@ -186,7 +184,7 @@ def _describe_cached(command: tuple[str, ...], real: str, mtime: int, size: int)
 
 def _macros(command: tuple[str, ...]) -> dict[str, str]:
     """The compiler's predefined macros; empty when it does not behave like a C compiler."""
-    done = _run((*command, "-dM", "-E", "-x", "c", os.devnull), None, 30)
+    done = run_command((*command, "-dM", "-E", "-x", "c", os.devnull), None, 30)
     if done.code != 0:
         return {}
     pairs = re.findall(r"^#define (\w+) (.*)$", done.output, re.MULTILINE)
@@ -228,7 +226,7 @@ def _builds(command: tuple[str, ...], flags: Sequence[str]) -> str | None:
             Path(folder, "probe.c").write_text(_PROBE)
             names = ("probe.c", "-o", "probe.so", "-lm")
             line = (*command, *flags, "-Wno-unknown-pragmas", "-shared", *names)
-            done = _run(line, folder, 60)
+            done = run_command(line, folder, 60)
             return None if done.code == 0 else first_lines(done.errors)
     except OSError as error:
         raise ToolchainError(
@@ -257,118 +255,8 @@ def cpu_identity() -> str:
     return f"{platform.machine()} {name or 'unknown'} {digest}"
 
 
-def compile_shared(
-    toolchain: Toolchain,
-    sources: Mapping[str, str],
-    extra_flags: Sequence[str],
-    out: Path,
-    timeout: float = 600.0,
-) -> str:
-    """Build a shared library from C text; returns the compiler's warnings, empty if none.
-
-    Parameters
-    ----------
-    sources : file name to text; ``.c`` files are translation units, compiled in parallel and
-        linked; ``.h`` files lie beside them.
-    extra_flags : further flags, given to every compilation and to the link.
-    out : the library to write; it appears complete or not at all.
-    timeout : seconds that one compiler command may take.
-
-    Raises
-    ------
-    ToolchainError : the compiler failed, was killed or took too long.  The message has the
-        first lines of its output, and the folder where the sources were kept for inspection.
-    """
-    units = [name for name in sources if name.endswith(".c")]
-    for name in sources:
-        if not _SAFE_NAME.match(name):
-            raise ToolchainError(f"{name!r} is no name for a C source file")
-    if not units:
-        raise ToolchainError("there is no C source file to compile")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".farkas-", dir=out.parent) as name:
-        folder = Path(name)
-        _write(sources, folder)
-        try:
-            warnings = _build(toolchain, units, tuple(extra_flags), folder, timeout)
-            if not (folder / "library.so").is_file():
-                raise _CompilerError(f"{toolchain} ended well, but wrote no library")
-        except _CompilerError as failure:
-            raise ToolchainError(f"{failure}\n{_keep(sources)}") from None
-        os.chmod(folder / "library.so", 0o700)
-        os.replace(folder / "library.so", out)
-        return warnings
-
-
-def _keep(sources: Mapping[str, str]) -> str:
-    """Keep the sources of a failed compilation for inspection; says where."""
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="farkas-failed-"))
-    except OSError as error:
-        return f"the sources could not be kept: {error.strerror}"
-    try:
-        _write(sources, folder)
-    except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        return f"the sources could not be kept: {error.strerror}"
-    return f"the sources were kept in {folder}"
-
-
-def _write(sources: Mapping[str, str], folder: Path) -> None:
-    for name, text in sources.items():
-        (folder / name).write_text(text, encoding="utf-8")
-
-
-class _CompilerError(Exception):
-    """One compiler command that did not succeed; the text is for the user."""
-
-
-def _build(
-    toolchain: Toolchain, units: list[str], extra: tuple[str, ...], folder: Path, timeout: float
-) -> str:
-    flags = (*toolchain.flags, *extra)
-    tail = ("-o", "library.so", *toolchain.libraries)
-    if len(units) == 1:
-        line = (*toolchain.command, *flags, *toolchain.link_flags, units[0], *tail)
-        return _compiler(toolchain, line, folder, timeout)
-
-    def compile_one(unit: str) -> str:
-        line = (*toolchain.command, *flags, "-c", unit, "-o", unit + ".o")
-        return _compiler(toolchain, line, folder, timeout)
-
-    workers = min(len(units), os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(compile_one, unit) for unit in units]
-        try:
-            warnings = [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-    objects = [unit + ".o" for unit in units]
-    line = (*toolchain.command, *flags, *toolchain.link_flags, *objects, *tail)
-    return "".join([*warnings, _compiler(toolchain, line, folder, timeout)])
-
-
-def _compiler(toolchain: Toolchain, line: tuple[str, ...], folder: Path, timeout: float) -> str:
-    """Run one compiler command; returns what it wrote to its error stream."""
-    shown = shlex.join(line)
-    done = _run(line, str(folder), timeout)
-    if done.code == 0:
-        return done.errors
-    if done.code is None:
-        raise _CompilerError(f"{toolchain.kind} took longer than {timeout:g} s: {shown}")
-    if done.code < 0:
-        name = signal.Signals(-done.code).name
-        raise _CompilerError(
-            f"{toolchain.kind} was killed by {name} (out of memory, perhaps): {shown}"
-        )
-    raise _CompilerError(
-        f"{toolchain.kind} failed with exit code {done.code}: {shown}\n{first_lines(done.errors)}"
-    )
-
-
 @dataclass(frozen=True)
-class _Done:
+class Done:
     """A finished command; `code` None says that it ran out of time."""
 
     code: int | None
@@ -376,7 +264,7 @@ class _Done:
     errors: str
 
 
-def _run(line: tuple[str, ...], folder: str | None, timeout: float) -> _Done:
+def run_command(line: tuple[str, ...], folder: str | None, timeout: float) -> Done:
     """Run a command in its own process group, so that a time-out ends its children too."""
     environment = {**os.environ, "LC_ALL": "C"}
     try:
@@ -397,11 +285,11 @@ def _run(line: tuple[str, ...], folder: str | None, timeout: float) -> _Done:
         output, errors = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         _end_group(process)
-        return _Done(None, "", "")
+        return Done(None, "", "")
     except BaseException:
         _end_group(process)
         raise
-    return _Done(process.returncode, output, errors)
+    return Done(process.returncode, output, errors)
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:

@@ -28,6 +28,7 @@ from tests.differential.parts import (
     weak_literal,
     words_of,
 )
+from tests.differential.tiles import contraction, stencil
 
 
 class ProgramMaker:
@@ -66,8 +67,8 @@ class ProgramMaker:
 
     def _step(self, last: bool) -> None:
         if self.profile.contractions and self.c.chance(70):
-            kind = self._stencil if self.c.chance(25) else self._contract
-            kind("output" if last or self.c.chance(30) else "temp")
+            kind = stencil if self.c.chance(25) else contraction
+            kind(self, "output" if last or self.c.chance(30) else "temp")
             return
         kind = self.c.pick(
             ("map", "map", "reduce", "reduce", "reduce", "update", "update",
@@ -90,112 +91,12 @@ class ProgramMaker:
         guards = self._guards(reductions, free) if self.c.chance(40) else ()
         self._add(target, self._target(target, free), f"{op}!", (*free, *reductions), guards)
 
-    def _stencil(self, role: str) -> None:
-        """Taps along rows and across them, on padding or not, for each channel or some."""
-        dtype = self.c.pick(("float32", "float32", "float64"))
-        c, d, i = (Loop(n, number(self.c.integer(1, 5))) for n in "cdi")
-        j = Loop("j", number(self.c.pick((3, 5, 7, 8, 13, 16, 17, 28, 35))))
-        r, t = (Loop(n, number(self.c.integer(1, 4))) for n in "rt")
-        free: tuple[Loop, ...] = (c, i, j)
-        reductions: tuple[Loop, ...] = (r, t)
-        image, taps = [c], [c]
-        if self.c.chance(40):  # groups: d is summed, or has weights of its own
-            free, reductions = (
-                ((c, i, j), (d, r, t)) if self.c.chance(50) else ((c, d, i, j), (r, t))
-            )
-            taps.append(d)
-            image += [d] if d in reductions else []
-        shape, texts, guards = [x.extent for x in image], [x.name for x in image], []
-        for loop, tap in ((i, r), (j, t)):
-            step = self.c.integer(1, 2)
-            text = f"{step}*{loop.name} + {tap.name}"
-            extent = sum_of(loop.extent.times(step), tap.extent)
-            if self.c.chance(60):
-                text, extent = f"{text} - 1", loop.extent.times(step)
-                guards.append(f"0 <= {text} < {extent}")
-            shape.append(extent)
-            texts.append(text)
-        a = self._new("input", dtype, tuple(shape))
-        w = self._new("input", dtype, tuple(x.extent for x in (*taps, r, t)))
-        target = self._new(role, dtype, tuple(x.extent for x in free))
-        at = f"{target.name}[{', '.join(x.name for x in free)}]"
-        weight = f"{w.name}[{', '.join(x.name for x in (*taps, r, t))}]"
-        value = f"{a.name}[{', '.join(texts)}] * {weight}"
-        self.statements.append(Statement(at, "+=!", value, (*free, *reductions), tuple(guards)))
-        if self.c.chance(50):
-            last = self._new("output", dtype, tuple(x.extent for x in free))
-            value = f"max({target.name}[{', '.join(x.name for x in free)}], 0)"
-            self.statements.append(
-                Statement(f"{last.name}[{', '.join(x.name for x in free)}]", "=", value, free)
-            )
-
-    def _contract(self, role: str) -> None:
-        """A sum of products with reuse, in any layout, perhaps windowed, with what follows it."""
-        dtype = self.c.pick(("float32", "float32", "float64", "int32"))
-        extents = [self._tile_extent() for _ in range(4)]
-        i, j, k, b = (Loop(n, e) for n, e in zip("ijkb", extents, strict=True))
-        batch = (b,) if self.c.chance(30) else ()
-        free: tuple[Loop, ...] = (*batch, i, j)
-        reductions: tuple[Loop, ...] = (k,)
-        guards: tuple[str, ...] = ()
-        left = [*batch, i, k]
-        right = [*(batch if self.c.chance(60) else ()), k, j]
-        if self.c.chance(30):
-            left[-2:] = left[:-3:-1]
-        if self.c.chance(30):
-            right[-2:] = right[:-3:-1]
-        kind = self.c.pick(("plain", "plain", "window", "padded", "triangle", "long"))
-        texts = [x.name for x in left]
-        shape = [x.extent for x in left]
-        if kind in ("window", "padded"):
-            r = Loop("r", number(self.c.integer(1, 4)))
-            reductions = (k, r) if self.c.chance(50) else (r, k)
-            at = texts.index("i")
-            texts[at] = self.c.pick(("i + r", "2*i + r")) if kind == "window" else "i + r - 1"
-            if kind == "padded":
-                guards = (f"0 <= i + r - 1 < {i.extent}",)
-            else:
-                shape[at] = sum_of(i.extent.times(2), r.extent)
-            right.append(r)
-        elif kind == "triangle":
-            guards = (self.c.pick(("k <= i", "k >= j", "k < 7", "i + k < 9")),)
-        elif kind == "long":
-            m = Loop("m", self._tile_extent())
-            reductions = (k, m)
-            texts.append("m")
-            shape.append(m.extent)
-            right.append(m)
-        a = self._new("input", dtype, tuple(shape))
-        w = self._new("input", dtype, tuple(x.extent for x in right))
-        value = f"{a.name}[{', '.join(texts)}] * {w.name}[{', '.join(x.name for x in right)}]"
-        if self.c.chance(15):
-            value = f"{value} * {weak_literal(self.c, self.profile, dtype)}"
-        role = "updated" if self.c.chance(15) else role
-        op = "+=" if role == "updated" else "+=!"
-        order = free[::-1] if self.c.chance(10) else free
-        target = self._new(role, dtype, tuple(x.extent for x in order))
-        at_ = f"{target.name}[{', '.join(x.name for x in order)}]"
-        self.statements.append(Statement(at_, op, value, (*free, *reductions), guards))
-        if self.c.chance(50):  # an epilogue
-            bias = self._new("input", dtype, (self.c.pick((i, j)).extent,))
-            place = "i" if bias.extents[0] == i.extent else "j"
-            made = self._new("output", dtype, tuple(x.extent for x in free))
-            value = f"max({at_} + {bias.name}[{place}], 0)"
-            place = f"{made.name}[{', '.join(x.name for x in free)}]"
-            self.statements.append(Statement(place, "=", value, free))
-
-    def _tile_extent(self) -> Extent:
-        """An extent around those of register tiles, or a size."""
-        if self.concrete or self.c.chance(60):
-            return number(self.c.pick((1, 3, 7, 8, 12, 16, 17, 24, 31, 32, 33, 48, 64, 65)))
-        return self._extent()
-
     def _update(self, role: str) -> None:
         """An in/out tensor, or one that was written before, is combined with more values."""
         free = self._loops(self.c.integer(0, min(3, self._depth())))
         reductions = self._loops(self.c.integer(0, 1), taken=free)
         dtype = self._dtype()
-        own = self._new("updated", dtype, tuple(x.extent for x in free))
+        own = self.new("updated", dtype, tuple(x.extent for x in free))
         op = self._reduction(dtype) if reductions or self.c.chance(70) else "="
         loops = (*free, *reductions)
         guards = self._guards(loops, ()) if self.c.chance(50) else ()
@@ -209,7 +110,7 @@ class ProgramMaker:
         back = self.c.integer(1, 2)
         extents = (Extent(t.extent.size, t.extent.factor, t.extent.offset + back),
                    *(x.extent for x in free))  # fmt: skip
-        target = self._new(role, dtype, extents)
+        target = self.new(role, dtype, extents)
         del self.arrays[target.name]
         names = [x.name for x in free]
         for n in range(back):
@@ -279,7 +180,7 @@ class ProgramMaker:
         if self.c.chance(30):  # diagonal
             extents.append(extent)
             places.append(place)
-        target = self._new("updated", dtype, tuple(extents))
+        target = self.new("updated", dtype, tuple(extents))
         op = self.c.pick(("=", self._reduction(dtype), self._reduction(dtype)))
         guards = self._guards(free, ()) if self.c.chance(30) else ()
         at = f"{target.name}[{', '.join(places)}]"
@@ -341,7 +242,7 @@ class ProgramMaker:
             return self.c.pick(("max=", "min="))
         return self.c.pick(("+=", "+=", "+=", "*=", "max=", "min="))
 
-    def _extent(self) -> Extent:
+    def extent(self) -> Extent:
         if self.concrete or self.c.chance(15):
             return number(self.c.pick((1, 2, 3, 4, 5, 7, 8, 16, 17)))
         if len(self.sizes) < 3 and (not self.sizes or self.c.chance(50)):
@@ -356,10 +257,10 @@ class ProgramMaker:
         while len(found) < count:
             name = INDICES[len(found) + len(taken)]
             reuse = pool and self.c.chance(70)
-            found.append(Loop(name, self.c.pick(pool) if reuse else self._extent()))
+            found.append(Loop(name, self.c.pick(pool) if reuse else self.extent()))
         return tuple(found)
 
-    def _new(self, role: str, dtype: str, extents: tuple[Extent, ...]) -> Array:
+    def new(self, role: str, dtype: str, extents: tuple[Extent, ...]) -> Array:
         letter = {"input": "A", "temp": "T", "output": "Y", "updated": "U"}[role]
         array = Array(f"{letter}{self.count}", dtype, extents, role)
         self.count += 1
@@ -367,7 +268,7 @@ class ProgramMaker:
         return array
 
     def _written(self, role: str, dtype: str, free: tuple[Loop, ...]) -> Array:
-        return self._new(role, dtype, tuple(x.extent for x in free))
+        return self.new(role, dtype, tuple(x.extent for x in free))
 
     def _target(self, target: Array, free: tuple[Loop, ...]) -> str:
         order = list(free)
@@ -560,7 +461,7 @@ class ProgramMaker:
             text, extent = self._new_place(x, loops)
             texts.append(text)
             extents.append(extent)
-        array = self._new("input", dtype, tuple(extents))
+        array = self.new("input", dtype, tuple(extents))
         return f"{array.name}[{', '.join(texts)}]"
 
     def _new_place(self, x: Loop, loops: tuple[Loop, ...]) -> tuple[str, Extent]:
@@ -590,7 +491,7 @@ class ProgramMaker:
         return self.c.pick(options)
 
     def _gather(self, x: Loop, loops: tuple[Loop, ...]) -> tuple[str, Extent]:
-        index = self._new("input", self.c.pick(("int64", "int32", "int8", "uint8")), (x.extent,))
+        index = self.new("input", self.c.pick(("int64", "int32", "int8", "uint8")), (x.extent,))
         return f"{index.name}[{x.name}]", number(self.c.integer(1, 5))
 
     def _place_in(self, e: Extent, loops: tuple[Loop, ...]) -> str | None:

@@ -33,17 +33,17 @@ from poly.program import Program, Statement
 from poly.schedule import Schedule
 from runtime.arguments import bind, shape_of, undetermined
 from runtime.cache import Entry
+from runtime.compilation import compile_shared
 from runtime.kernel import LoadedKernel
 from runtime.reference import Evaluation, run
-from runtime.toolchain import Toolchain, compile_shared
+from runtime.toolchain import Toolchain
 from tests.differential.magnitude import has_functions, is_smooth, tolerances
 
 #: Extents that are tried: none, one, and around the widths of vectors and tiles.
 INTERESTING = (0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 32, 33, 48, 64, 65, 100)
 #: The most iteration points, and elements of all tensors, of one run.
 POINTS, ELEMENTS = 100_000, 400_000
-#: A canary on both sides of every output, in bytes.
-GUARD = 256
+GUARD = 256  # bytes of a canary on both sides of every output
 #: The style of inputs with infinities, NaN and denormal numbers: seeds that leave this rest by 4.
 SPECIAL = 3
 AUTO_INIT = ("-ftrivial-auto-var-init=pattern",)

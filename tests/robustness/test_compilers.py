@@ -19,7 +19,8 @@ import farkas as fk
 import runtime.kernel
 import runtime.model
 from runtime.cache import Cache
-from runtime.toolchain import Toolchain, compile_shared
+from runtime.compilation import Compilation, compile_shared
+from runtime.toolchain import Toolchain
 from tests.robustness.nets import tiny_net
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,7 +118,8 @@ def test_a_compiler_that_hangs(
     cc = script(tmp_path / "cc", toolchain.path, "sleep 1000")
     impatient = functools.partial(compile_shared, timeout=0.5)
     monkeypatch.setattr(runtime.kernel, "compile_shared", impatient)
-    monkeypatch.setattr(runtime.model, "compile_shared", impatient)
+    hurried = functools.partial(Compilation, timeout=0.5)
+    monkeypatch.setattr(runtime.model, "Compilation", hurried)
     start = time.monotonic()
     for error in everything(cc, tmp_path / "cache"):
         assert isinstance(error, fk.ToolchainError) and "took longer than 0.5 s" in str(error)

@@ -11,7 +11,8 @@ import pytest
 
 from poly.errors import ToolchainError
 from runtime import toolchain as module
-from runtime.toolchain import Toolchain, compile_shared, find_toolchain, first_lines
+from runtime.compilation import compile_shared
+from runtime.toolchain import Toolchain, find_toolchain, first_lines
 
 ANSWER = "int answer(void);\nint answer(void) { return 42; }\n"
 
@@ -111,7 +112,7 @@ def test_the_description_is_made_once(
     def never(*_: object) -> None:
         raise AssertionError("probed again")
 
-    monkeypatch.setattr(module, "_run", never)
+    monkeypatch.setattr(module, "run_command", never)
     assert find_toolchain(toolchain.path).kind == toolchain.kind
 
 
