@@ -299,7 +299,8 @@ class CTarget:
             value = f"fk_from_{name}({index_text(node.first, self.names)}, {value}, {start})"
         if store.op in ("+=", "*="):
             return f"{target} {store.op} {value};"
-        return f"{target} = {text.apply(UPDATES[store.op], store.dtype, [target, value])};"
+        # The value first: whether it is a NaN need not wait for the value before it.
+        return f"{target} = {text.apply(UPDATES[store.op], store.dtype, [value, target])};"
 
     def _scatter(self, node: VectorStore, text: LaneText) -> cgen.Generable:
         """Lanes that are not neighbours in memory are stored one by one."""
