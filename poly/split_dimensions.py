@@ -6,7 +6,7 @@ memory, along which it can run in lanes, be tiled and be packed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from poly.expr import Const, Expr, Index, Read, reads_of, rewrite
@@ -105,22 +105,34 @@ def _parts(index: Expr, factor: int) -> list[Expr]:
 
 def split_in_graph(graph: Graph) -> Graph:
     """The graph with the double dimensions of its programs split, by views of their values."""
+    return with_shapes(graph, split_dimensions)
+
+
+def with_shapes(graph: Graph, change: Callable[[Program], tuple[Program, Shapes]]) -> Graph:
+    """The graph with changed programs, to which values are views in the shapes that they want."""
     values, constants = dict(graph.values), dict(graph.constants)
     nodes: list[Call | View] = []
     seen: dict[str, tuple[Program, Shapes]] = {}
     views: dict[str, str] = {}
+
+    def named(value: str, shape: tuple[int, ...]) -> str:
+        name = f"{value}_{'x'.join(map(str, shape))}"
+        while name in graph.values:
+            name += "_"
+        return name
+
     for node in graph.nodes:
         if not isinstance(node, Call):
             nodes.append(node)
             continue
         if node.program.digest not in seen:
-            seen[node.program.digest] = split_dimensions(node.program)
+            seen[node.program.digest] = change(node.program)
         program, shapes = seen[node.program.digest]
         inputs, outputs, after = list(node.inputs), list(node.outputs), []
         for position, tensor in enumerate(program.inputs):
             if tensor.name in shapes:
                 source, shape = inputs[position], shapes[tensor.name]
-                name = f"{source}_{'x'.join(map(str, shape))}"
+                name = named(source, shape)
                 if name not in views:
                     views[name] = source
                     values[name] = Tensor(name, values[source].dtype, tuple(map(Const, shape)))
@@ -132,7 +144,7 @@ def split_in_graph(graph: Graph) -> Graph:
         for position, tensor in enumerate(program.outputs):
             if tensor.name in shapes:
                 given, shape = outputs[position], shapes[tensor.name]
-                name = f"{given}_{'x'.join(map(str, shape))}"
+                name = named(given, shape)
                 views[name] = given
                 values[name] = Tensor(name, values[given].dtype, tuple(map(Const, shape)))
                 after.append(View(f"view_{given}", name, given, node.origin))
