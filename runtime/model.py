@@ -370,6 +370,8 @@ class Model:
         #: The arrays of a call; inputs and outputs are filled in each time.
         self._pointers = (ctypes.c_void_p * (count + len(fixed)))(*([None] * count), *fixed)
         self._lock = threading.Lock()
+        #: Where the arrays of the last call with `out` lay.
+        self._apart: list[int] = []
 
     def _port(self, name: str) -> Port:
         tensor = self.graph.values[name]
@@ -409,16 +411,19 @@ class Model:
         given = self._given(inputs)
         outputs = self._outputs(out or {})
         places = [address(array) for array in (*given, *outputs)]
-        if out:
+        # Shapes are fixed, so what was apart at these places is apart again.
+        if out and places != self._apart:
             found = clash((*given, *outputs), places, len(given))
             if found is not None:
                 name = self._output_names[found[1] - len(given)]
                 raise ArgumentError(f"out: {name} shares memory with another array")
+            self._apart = places
         with self._lock:
             for position, place in enumerate(places):
                 self._pointers[position] = place
             self._function(count, None, self._pointers)
-            self._copy(outputs, given)
+            if self.plan.copied:
+                self._copy(outputs, given)
         return dict(zip(self._output_names, outputs, strict=True))
 
     def _given(self, inputs: Mapping[str, Any]) -> list[Array]:
@@ -452,11 +457,11 @@ class Model:
             if name not in self._output_names:
                 names = ", ".join(self._output_names)
                 raise ArgumentError(f"there is no output {name!r}; there are {names}")
-        outputs = []
-        for value, (name, dtype, shape) in zip(self.graph.outputs, self._writes, strict=True):
+        outputs: list[Array] = []
+        for name, dtype, shape in self._writes:
             array = out.get(name)
             if array is None or not fits(array, dtype, shape, WRITEABLE):
-                tensor = self.graph.values[value]
+                tensor = self.graph.values[self.graph.outputs[len(outputs)]]
                 if name in out:
                     array = check_output(replace(tensor, name=name), array, shape)
                 else:
