@@ -23,12 +23,14 @@ def split_dimensions(program: Program) -> tuple[Program, Shapes]:
     any.
 
     A dimension of extent N is split in N/a and a if every access to it is ``a*i + j`` for loops
-    i, j with 0 <= j < a.
+    i, j with 0 <= j < a.  The last one stays if j is a reduction, as in a pool: its elements are
+    neighbours, of which lanes along i take every a-th.
     """
     factors: dict[tuple[str, int], int] = {}
     for tensor in program.tensors.values():
         for d, extent in enumerate(tensor.shape):
-            found = {_factor(s, r.indices[d]) for s, r in _accesses(program, tensor.name)}
+            free = d == tensor.rank - 1
+            found = {_factor(s, r.indices[d], free) for s, r in _accesses(program, tensor.name)}
             (factor,) = found if len(found) == 1 else (None,)
             whole = isinstance(extent, Const) and factor and int(extent.value) % factor == 0
             if factor and whole and tensor.name not in program.updated:
@@ -79,14 +81,16 @@ def _accesses(program: Program, tensor: str) -> Iterator[tuple[Statement, Read]]
                 yield s, read
 
 
-def _factor(s: Statement, index: Expr) -> int | None:
-    """a, if the index is ``a*i + j`` with 0 <= j < a."""
+def _factor(s: Statement, index: Expr, free: bool) -> int | None:
+    """a, if the index is ``a*i + j`` with 0 <= j < a; `free`: and j is no reduction."""
     form = linear_form(index)
     terms = sorted(form.terms, key=lambda t: t[1])
     if form.constant or len(terms) != 2 or not all(isinstance(x, Index) for x, _ in terms):
         return None
     (inner, one), (_, factor) = terms
     assert isinstance(inner, Index)
+    if free and inner.name in s.reductions:
+        return None
     bounds = next(r for r in s.ranges if r.index == inner.name)
     inside = (
         isinstance(bounds.lo, Const)
