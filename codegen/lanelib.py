@@ -274,6 +274,24 @@ def _even(s: _Shape) -> str:
     )  # fmt: skip
 
 
+def _spread(count: int) -> Callable[[_Shape], str]:
+    def text(s: _Shape) -> str:
+        few = f"fk_{s.element}x{s.lanes // count}"
+        places = ", ".join(str(k // count) for k in range(s.lanes))
+        return (
+            f"/* each element {count} times */\n"
+            f"static inline {s.v} fk_spread{count}_{s.name}(const {s.c} *p)\n{{\n"
+            f"#if defined(__clang__) || __GNUC__ >= 12\n"
+            f"  {few} a = *(const {few}_u *)p;\n"
+            f"  return __builtin_shufflevector(a, a, {places});\n"
+            f"#else\n"
+            f"  {s.v} r; for (int k = 0; k < {s.lanes}; k++) r[k] = p[k / {count}]; return r;\n"
+            f"#endif\n}}"
+        )
+
+    return text
+
+
 def _backwards(s: _Shape) -> str:
     n = s.lanes
     body = (
@@ -418,6 +436,9 @@ _TEXTS: dict[str, Callable[[_Shape], str]] = {
     "gather": _gather,
     "even": _even,
     "backwards": _backwards,
+    "spread2": _spread(2),
+    "spread4": _spread(4),
+    "spread8": _spread(8),
     "transpose": _transpose,
     "put": _put,
     "take": _take,
