@@ -224,15 +224,25 @@ def _from(s: _Shape) -> str:
 
 
 def _horizontal(fn: str, combine: Callable[[_Shape, str, str], str]) -> Callable[[_Shape], str]:
+    """All lanes combined: those of the first half with those of the second, again and again.
+
+    Halves that are no register of their own stay where they are: taken apart, they would go
+    through memory, and the next row waits for this one.
+    """
+
     def text(s: _Shape) -> str:
         if s.lanes == 1:
             return _inline(s.c, f"{fn}_{s.name}", f"{s.v} v", "return v[0];")
-        if s.lanes == 2:
-            one = _Shape(s.element, 1)
-            body = f"{one.v} a = {{v[0]}}, b = {{v[1]}}; return ({combine(one, 'a', 'b')})[0];"
-            if fn in ("sum", "product"):
-                body = f"return ({s.c})(v[0] {'+' if fn == 'sum' else '*'} v[1]);"
-            return _inline(s.c, f"{fn}_{s.name}", f"{s.v} v", body)
+        if s.bits * s.lanes <= 128:
+            steps = ["return v[0]"]
+            half = 1
+            while half < s.lanes:
+                places = ", ".join(str(k + half if k < half else k) for k in range(s.lanes))
+                shuffled = f"FK_SHUFFLE({s.mask}, v, v, {places})"
+                steps[:0] = [f"w = {shuffled}", f"v = {combine(s, 'v', 'w')}"]
+                half *= 2
+            steps[0] = f"{s.v} {steps[0]}"
+            return _inline(s.c, f"{fn}_{s.name}", f"{s.v} v", "; ".join(steps) + ";")
         h = _Shape(s.element, s.lanes // 2)
         body = (
             f"  union {{ {s.v} whole; {h.v} half[2]; }} u = {{v}};\n"
@@ -262,6 +272,24 @@ def _even(s: _Shape) -> str:
         s.v, f"even_{s.name}", f"const {s.c} *p", body,
         "every other element; nothing behind the last of them is read",
     )  # fmt: skip
+
+
+def _spread(count: int) -> Callable[[_Shape], str]:
+    def text(s: _Shape) -> str:
+        few = f"fk_{s.element}x{s.lanes // count}"
+        places = ", ".join(str(k // count) for k in range(s.lanes))
+        return (
+            f"/* each element {count} times */\n"
+            f"static inline {s.v} fk_spread{count}_{s.name}(const {s.c} *p)\n{{\n"
+            f"#if defined(__clang__) || __GNUC__ >= 12\n"
+            f"  {few} a = *(const {few}_u *)p;\n"
+            f"  return __builtin_shufflevector(a, a, {places});\n"
+            f"#else\n"
+            f"  {s.v} r; for (int k = 0; k < {s.lanes}; k++) r[k] = p[k / {count}]; return r;\n"
+            f"#endif\n}}"
+        )
+
+    return text
 
 
 def _backwards(s: _Shape) -> str:
@@ -449,6 +477,9 @@ _TEXTS: dict[str, Callable[[_Shape], str]] = {
     "gather": _gather,
     "even": _even,
     "backwards": _backwards,
+    "spread2": _spread(2),
+    "spread4": _spread(4),
+    "spread8": _spread(8),
     "transpose": _transpose,
     "put": _put,
     "take": _take,

@@ -17,21 +17,30 @@ OWN_TEXT: dict[str, str] = {
    is tiny: 2^n is no factor of its own, or it comes as two. */
 static inline V fk_near_exp_S(V x)
 {
+#if !(SCALES)
   for (int l = 0; l < LANES; l++) x[l] = x[l] > 89.0f ? 89.0f : x[l];
   for (int l = 0; l < LANES; l++) x[l] = x[l] < -104.0f ? -104.0f : x[l];
+#endif
   const V shifted = x * 0x1.715476p+0f + 0x1.8p+23f; /* n in the lowest bits */
   const V n = shifted - 0x1.8p+23f;
-  const V r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
+  V r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
+#if SCALES
+  /* Where r means nothing, as x is far too large or no number, any r will do: n decides. */
+  const V most = fk_splat_S(0.5f);
+  __asm__("vrangeps $2, %2, %1, %0" : "=v"(r) : "v"(r), "v"(most));
+#endif
   V q = r * 1.3814599e-03f + 8.368717e-03f;
   q = q * r + 4.166839e-02f;
   q = q * r + 1.6666521e-01f;
   q = q * r + 4.9999994e-01f;
-  const V p = (r * r) * q + r + 1.0f;
 #if SCALES
+  q = q * r + 1.0f;
+  q = q * r + 1.0f;
   V scaled;
-  __asm__("vscalefps %2, %1, %0" : "=v"(scaled) : "v"(p), "v"(n));
+  __asm__("vscalefps %2, %1, %0" : "=v"(scaled) : "v"(q), "v"(n));
   return scaled;
 #else
+  const V p = (r * r) * q + r + 1.0f;
   const V nan = x - x;                              /* 0, or NaN */
   const M exponent = (M)shifted - 0x4b400000, half = exponent >> 1;
   const V first = (V)((M)p + half * 0x800000);
@@ -96,9 +105,13 @@ static inline V fk_near_erf_S(V x)
 }
 
 
+#: Lanes of the vectors that AVX-512 scales by a power of two, and the part of it that does.
+_SCALES = {16: "F", 8: "VL", 4: "VL"}
+
+
 def own_helper(fn: str, lanes: int) -> str:
     """The helper of one function on `lanes` float32."""
-    scales = {16: "defined(__AVX512F__)", 8: "defined(__AVX512VL__)", 4: "defined(__AVX512VL__)"}
+    scales = {n: f"defined(__AVX512{x}__) && defined(__AVX512DQ__)" for n, x in _SCALES.items()}
     names = {
         "V": f"fk_f32x{lanes}",
         "M": f"fk_i32x{lanes}",

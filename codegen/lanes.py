@@ -469,11 +469,13 @@ def _multiple(span: Expr, step: int) -> Expr:
 
 
 def _body_cost(node: LoopNode) -> int:
-    """About how many instructions an iteration takes."""
+    """About how many instructions an iteration is written as; loops inside are written once."""
     if isinstance(node, Store):
         return _cost(node.value)
     inner = sum(_body_cost(c) for c in children_of(node))
-    return inner * (node.trip or 2) if isinstance(node, For) else inner
+    if isinstance(node, For) and node.mark == "unroll":
+        return inner * (node.trip or 2)
+    return inner
 
 
 def _cost(e: Expr) -> int:

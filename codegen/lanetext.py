@@ -32,6 +32,8 @@ from poly.expr import (
 )
 from poly.linear import linear_form, normal, render
 
+#: How many neighbouring lanes may share an element, see `lanelib`.
+SPREADS = (2, 4, 8)
 _INFIX = frozenset(("add", "sub", "mul", "bitand", "bitor", "bitxor"))
 
 
@@ -46,6 +48,8 @@ class Places(Protocol):
     def register(self, read: Read, var: str) -> str | None: ...
 
     def distance(self, read: Read, var: str) -> Expr | None: ...
+
+    def multiple(self, var: str) -> int: ...
 
     def fresh(self) -> str: ...
 
@@ -279,6 +283,9 @@ class LaneText:
             return f"fk_even_{name}(&{self.places.place(first)})"
         if stride == -1 and self.lanes > 2:
             return f"fk_backwards_{name}(&{self.places.place(first)})"
+        repeated = None if data else self._repeated(read)
+        if repeated is not None:
+            return f"fk_spread{repeated}_{name}(&{self.places.place(first)})"
         distance = None if data else self.places.distance(read, self.var)
         if distance is None:
             return self._stored_by_lane(read, dtype)
@@ -290,6 +297,29 @@ class LaneText:
         assert self.part is not None
         begin, end = (index_text(e, self.values.names) for e in self.part)
         return f"&{self.places.place(self.first(read, self.part[0]))}, {begin}, {end}"
+
+    def _repeated(self, read: Read) -> int | None:
+        """k, if the first k lanes share an element, the next k the next one, and so on."""
+        if not read.indices or any(depends_on(i, self.var) for i in read.indices[:-1]):
+            return None
+        moving = [t for t in linear_form(read.indices[-1]).terms if depends_on(t[0], self.var)]
+        if len(moving) != 1 or moving[0][1] != 1:
+            return None
+        quotient = moving[0][0]
+        if not isinstance(quotient, Op) or quotient.fn != "floordiv":
+            return None
+        value, divisor = quotient.args
+        if not isinstance(divisor, Const) or int(divisor.value) not in SPREADS:
+            return None
+        count, form = int(divisor.value), linear_form(value)
+        rest = form.without(Index(self.var))
+        if form.coefficient(Index(self.var)) != 1 or rest.constant % count:
+            return None
+        for atom, factor in rest.terms:
+            known = self.places.multiple(atom.name) if isinstance(atom, Index) else 1
+            if depends_on(atom, self.var) or factor * known % count:
+                return None
+        return count if self.lanes >= 2 * count else None
 
     def first(self, read: Read, number: Expr = LANE_0) -> Read:
         """The element in lane 0, or another."""

@@ -6,6 +6,7 @@ A target is a small class; a dialect overrides the hooks that differ.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import gcd
 from typing import Any
 
 import cgen
@@ -63,6 +64,7 @@ class CTarget:
         self.dtypes: dict[str, DType] = dict(program.dtypes)
         self._announced: tuple[str, ...] = ()
         self._count = 0
+        self._multiples: dict[str, int] = {}
         self.values = ValueText(names, self.dtypes, exact)
 
     # --- hooks of the dialect --------------------------------------------------------------
@@ -124,7 +126,11 @@ class CTarget:
         step = f"{var}++" if node.step == 1 else f"{var} += {node.step}"
         depth = collapsible(node)
         inner = self._sequential(node.body) if node.mark == "parallel" else node.body
+        before = self.multiple(node.var)
+        first = int(node.lower.value) if isinstance(node.lower, Const) else 1
+        self._multiples[node.var] = gcd(first, node.step)
         body = as_block(self.statement(inner))
+        self._multiples[node.var] = before
         loop = cgen.For(f"int64_t {var} = {lower}", f"{var} < {upper}", step, body)
         if node.mark == "parallel":
             return self.parallel_for(loop, depth)
@@ -333,7 +339,8 @@ class CTarget:
             value = f"fk_from_{name}({index_text(node.first, self.names)}, {value}, {start})"
         if store.op in ("+=", "*="):
             return f"{target} {store.op} {value};"
-        return f"{target} = {text.apply(UPDATES[store.op], store.dtype, [target, value])};"
+        # The value first: whether it is a NaN need not wait for the value before it.
+        return f"{target} = {text.apply(UPDATES[store.op], store.dtype, [value, target])};"
 
     def _scatter(self, node: VectorStore, text: LaneText) -> cgen.Generable:
         """Lanes that are not neighbours in memory are stored one by one."""
@@ -410,6 +417,10 @@ class CTarget:
             return Const(total)
         moved = tuple(Const(linear_form(i).coefficient(Index(var))) for i in read.indices)
         return self.offset(Read(read.tensor, moved))
+
+    def multiple(self, var: str) -> int:
+        """What divides the numbers of the loop that is being printed."""
+        return self._multiples.get(var, 1)
 
     def fresh(self) -> str:
         """A name for a value in lanes."""

@@ -7,7 +7,9 @@
 * calls are merged where that saves a pass over memory (`poly.fusion`);
 * what is left of normalisations moves into the constants that they scale (`poly.constants`);
 * products of many tensors are contracted two at a time (`poly.paths`);
-* dimensions that two loops share are split in two (`poly.split_dimensions`).
+* dimensions that two loops share are split in two (`poly.split_dimensions`);
+* dimensions that loops run through together are joined (`poly.join_dimensions`), but for
+  contractions, whose register tiles are made of short loops.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from poly.constants import Computed, Folded, Recipe, fold_affine, fold_scale, fo
 from poly.expr import Const, Index, Read
 from poly.fusion import merge_calls
 from poly.graph import Call, Graph, View, static_shape, verify_graph
+from poly.join_dimensions import join_in_graph
 from poly.linear import Linear, constant, linear_form
 from poly.merge import count, covers, extents, instances
 from poly.paths import split_products
@@ -59,6 +62,7 @@ def optimise_graph(graph: Graph, evaluate: Evaluate) -> Graph:
             split_calls,
             lambda g: fold_constants(g, evaluate),
             split_in_graph,
+            join_in_graph,
             simplify_views,
             remove_dead,
         ],

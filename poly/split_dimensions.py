@@ -6,7 +6,7 @@ memory, along which it can run in lanes, be tiled and be packed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from poly.expr import Const, Expr, Index, Read, reads_of, rewrite
@@ -23,12 +23,14 @@ def split_dimensions(program: Program) -> tuple[Program, Shapes]:
     any.
 
     A dimension of extent N is split in N/a and a if every access to it is ``a*i + j`` for loops
-    i, j with 0 <= j < a.
+    i, j with 0 <= j < a.  The last one stays if j is a reduction, as in a pool: its elements are
+    neighbours, of which lanes along i take every a-th.
     """
     factors: dict[tuple[str, int], int] = {}
     for tensor in program.tensors.values():
         for d, extent in enumerate(tensor.shape):
-            found = {_factor(s, r.indices[d]) for s, r in _accesses(program, tensor.name)}
+            free = d == tensor.rank - 1
+            found = {_factor(s, r.indices[d], free) for s, r in _accesses(program, tensor.name)}
             (factor,) = found if len(found) == 1 else (None,)
             whole = isinstance(extent, Const) and factor and int(extent.value) % factor == 0
             if factor and whole and tensor.name not in program.updated:
@@ -79,14 +81,16 @@ def _accesses(program: Program, tensor: str) -> Iterator[tuple[Statement, Read]]
                 yield s, read
 
 
-def _factor(s: Statement, index: Expr) -> int | None:
-    """a, if the index is ``a*i + j`` with 0 <= j < a."""
+def _factor(s: Statement, index: Expr, free: bool) -> int | None:
+    """a, if the index is ``a*i + j`` with 0 <= j < a; `free`: and j is no reduction."""
     form = linear_form(index)
     terms = sorted(form.terms, key=lambda t: t[1])
     if form.constant or len(terms) != 2 or not all(isinstance(x, Index) for x, _ in terms):
         return None
     (inner, one), (_, factor) = terms
     assert isinstance(inner, Index)
+    if free and inner.name in s.reductions:
+        return None
     bounds = next(r for r in s.ranges if r.index == inner.name)
     inside = (
         isinstance(bounds.lo, Const)
@@ -105,22 +109,34 @@ def _parts(index: Expr, factor: int) -> list[Expr]:
 
 def split_in_graph(graph: Graph) -> Graph:
     """The graph with the double dimensions of its programs split, by views of their values."""
+    return with_shapes(graph, split_dimensions)
+
+
+def with_shapes(graph: Graph, change: Callable[[Program], tuple[Program, Shapes]]) -> Graph:
+    """The graph with changed programs, to which values are views in the shapes that they want."""
     values, constants = dict(graph.values), dict(graph.constants)
     nodes: list[Call | View] = []
     seen: dict[str, tuple[Program, Shapes]] = {}
     views: dict[str, str] = {}
+
+    def named(value: str, shape: tuple[int, ...]) -> str:
+        name = f"{value}_{'x'.join(map(str, shape))}"
+        while name in graph.values:
+            name += "_"
+        return name
+
     for node in graph.nodes:
         if not isinstance(node, Call):
             nodes.append(node)
             continue
         if node.program.digest not in seen:
-            seen[node.program.digest] = split_dimensions(node.program)
+            seen[node.program.digest] = change(node.program)
         program, shapes = seen[node.program.digest]
         inputs, outputs, after = list(node.inputs), list(node.outputs), []
         for position, tensor in enumerate(program.inputs):
             if tensor.name in shapes:
                 source, shape = inputs[position], shapes[tensor.name]
-                name = f"{source}_{'x'.join(map(str, shape))}"
+                name = named(source, shape)
                 if name not in views:
                     views[name] = source
                     values[name] = Tensor(name, values[source].dtype, tuple(map(Const, shape)))
@@ -132,7 +148,7 @@ def split_in_graph(graph: Graph) -> Graph:
         for position, tensor in enumerate(program.outputs):
             if tensor.name in shapes:
                 given, shape = outputs[position], shapes[tensor.name]
-                name = f"{given}_{'x'.join(map(str, shape))}"
+                name = named(given, shape)
                 views[name] = given
                 values[name] = Tensor(name, values[given].dtype, tuple(map(Const, shape)))
                 after.append(View(f"view_{given}", name, given, node.origin))

@@ -23,9 +23,14 @@ from poly.program import Program, Tensor
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
 
+_address_of, _as_buffer = ctypes.addressof, ctypes.c_char.from_buffer  # found once
+
 #: No array may take this many bytes or more; sizes and offsets then fit into an int64.
 BYTES_LIMIT = 2**62
 MAX_THREADS = 4096
+#: numpy's flags of arrays that are read as they are (C-contiguous, aligned), and written.
+READABLE = 0x1 | 0x100
+WRITEABLE = READABLE | 0x400
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ def address(array: Array) -> int:
     for arrays without one: those that are empty, read-only, or of types unknown to Python.
     """
     try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
+        return _address_of(_as_buffer(array))  # type: ignore[arg-type]
     except (TypeError, ValueError, BufferError):
         return int(array.ctypes.data)
 
@@ -256,6 +261,19 @@ def _at_known(expr: Expr, env: Mapping[str, int]) -> str:
 # --- arrays --------------------------------------------------------------------------------
 
 
+def fits(value: Any, dtype: np.dtype[Any], shape: Shape, flags: int) -> bool:
+    """Whether a value can be passed as it is, told in a fraction of a microsecond.
+
+    If not, `check_input` and `check_output` say why, or make it fit.
+    """
+    return (
+        type(value) is np.ndarray
+        and value.dtype is dtype
+        and value.shape == shape
+        and value.flags.num & flags == flags
+    )
+
+
 def check_input(tensor: Tensor, value: Any, copy: bool = True) -> Array:
     """One input as a C-contiguous, aligned array of the tensor's dtype and rank.
 
@@ -294,6 +312,20 @@ def check_output(tensor: Tensor, value: Any, shape: Shape) -> Array:
     return array
 
 
+def clash(arrays: Sequence[Array], places: Sequence[int], first: int) -> tuple[int, int] | None:
+    """The positions of two contiguous arrays that share memory, the later not before `first`.
+
+    places : the address of each
+    """
+    spans = [(p, p + a.nbytes) for p, a in zip(places, arrays, strict=True)]
+    for later in range(first, len(spans)):
+        begin, end = spans[later]
+        for position, (start, stop) in enumerate(spans[:later]):
+            if begin < stop and start < end and begin < end and start < stop:
+                return position, later
+    return None
+
+
 def check_overlaps(
     program: Program, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
 ) -> None:
@@ -318,7 +350,7 @@ def check_overlaps(
 
 def _memory(array: Array) -> tuple[int, int]:
     """First address and the one after the last, of a contiguous array; equal when empty."""
-    start = array.ctypes.data
+    start = address(array)
     return start, start + array.nbytes
 
 

@@ -22,6 +22,8 @@ from poly.dtypes import UINT8
 from poly.errors import ToolchainError
 from poly.program import Program, Tensor
 from runtime.arguments import (
+    READABLE,
+    WRITEABLE,
     Array,
     Shape,
     address,
@@ -31,6 +33,8 @@ from runtime.arguments import (
     check_output,
     check_overlaps,
     check_threads,
+    clash,
+    fits,
     match_arguments,
     match_outputs,
     shape_of,
@@ -44,7 +48,6 @@ LIBRARY = "kernel.so"
 _BUILD_FORMAT = "1"  # part of every key; change it when what an entry holds changes
 _MAX_PLANS = 256
 _MAX_SPARE_BYTES = 64 << 20
-_READY = 0x1 | 0x100  # numpy's flags for C-contiguous and for aligned
 _BLOCK = Tensor("the workspace", UINT8, ())
 
 
@@ -240,10 +243,13 @@ class LoadedKernel:
             inputs, sizes = match_arguments(self.program, arrays, named)
             checked = [check_input(t, inputs[t.name], copy) for t in self._inputs]
         plan = self._plan(checked, sizes)
-        results = self._outputs(plan, checked, out)
+        results = self._outputs(plan, out)
         count = self.threads if threads is None else check_threads(threads)
-        addresses = [address(checked[i]) for i in self._passed]
-        addresses += [address(array) for array in results]
+        places = [address(array) for array in (*checked, *results)]
+        if out is not None:
+            self._check_apart(checked, results, places)
+        self._update(checked, results, places)
+        addresses = [places[i] for i in self._passed] + places[len(checked) :]
         if plan.offsets:
             block = self._take(plan)
             start = -(-address(block) // ALIGNMENT) * ALIGNMENT
@@ -261,7 +267,7 @@ class LoadedKernel:
         for array, dtype, tensor in zip(arrays, self._dtypes, self._inputs, strict=True):
             if type(array) is not np.ndarray or array.dtype is not dtype:
                 return None
-            if array.flags.num & _READY != _READY or array.ndim != len(tensor.shape):
+            if array.flags.num & READABLE != READABLE or array.ndim != len(tensor.shape):
                 return None
         return list(arrays)
 
@@ -296,28 +302,34 @@ class LoadedKernel:
             total + ALIGNMENT,
         )
 
-    def _outputs(self, plan: _Plan, inputs: list[Array], out: Any) -> list[Array]:
-        """The output arrays: given or fresh, updated ones filled with their input."""
+    def _outputs(self, plan: _Plan, out: Any) -> list[Array]:
+        """The output arrays: given or fresh."""
         if out is None:
-            results = [allocate(tensor, shape) for tensor, shape in plan.outputs]
-        else:
-            given = match_outputs(self.program, out)
-            results = [
-                check_output(tensor, given[tensor.name], shape)
-                if given.get(tensor.name) is not None
-                else allocate(tensor, shape)
-                for tensor, shape in plan.outputs
-            ]
-            names = [t.name for t in self._inputs]
-            check_overlaps(
-                self.program,
-                dict(zip(names, inputs, strict=True)),
-                {t.name: a for (t, _), a in zip(plan.outputs, results, strict=True)},
-            )
+            return [allocate(tensor, shape) for tensor, shape in plan.outputs]
+        if len(plan.outputs) == 1:
+            ((tensor, shape),) = plan.outputs
+            if fits(out, tensor.dtype.numpy, shape, WRITEABLE):
+                return [out]
+        given = match_outputs(self.program, out)
+        return [
+            check_output(tensor, given[tensor.name], shape)
+            if given.get(tensor.name) is not None
+            else allocate(tensor, shape)
+            for tensor, shape in plan.outputs
+        ]
+
+    def _check_apart(self, inputs: list[Array], results: list[Array], places: list[int]) -> None:
+        """Refuse outputs that share memory with other arrays, but for updates in place."""
+        if clash((*inputs, *results), places, len(inputs)) is not None:
+            named = {t.name: a for t, a in zip(self._inputs, inputs, strict=True)}
+            written = {t.name: a for t, a in zip(self.program.outputs, results, strict=True)}
+            check_overlaps(self.program, named, written)
+
+    def _update(self, inputs: list[Array], results: list[Array], places: list[int]) -> None:
+        """Fill the updated outputs with their input."""
         for o, i in self._copied:
-            if address(results[o]) != address(inputs[i]):
+            if places[len(inputs) + o] != places[i]:
                 np.copyto(results[o], inputs[i])
-        return results
 
     def _take(self, plan: _Plan) -> Array:
         """A block of workspace: the spare one if it is large enough, else a fresh one."""

@@ -13,8 +13,6 @@ from functools import cache as memoised
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import codegen
 import poly
 from codegen.function import CFunction, emit_function
@@ -30,6 +28,8 @@ from poly.program import Program, Tensor
 from poly.schedule import Schedule
 from poly.strategy import auto_schedule
 from runtime.arguments import (
+    READABLE,
+    WRITEABLE,
     Array,
     address,
     aligned,
@@ -37,6 +37,8 @@ from runtime.arguments import (
     check_input,
     check_output,
     check_threads,
+    clash,
+    fits,
 )
 from runtime.cache import Cache, Entry, digest
 from runtime.compilation import Compilation
@@ -344,6 +346,10 @@ class Model:
         self.graph, self.plan, self.entry, self.threads = graph, plan, entry, threads
         self.inputs = tuple(self._port(name) for name in graph.inputs)
         self.outputs = tuple(self._port(name) for name in graph.outputs)
+        self._output_names = tuple(port.name for port in self.outputs)
+        #: What the arrays of a call need to be, to be passed as they are.
+        self._reads = tuple((p.name, p.dtype.numpy, p.shape) for p in self.inputs)
+        self._writes = tuple((p.name, p.dtype.numpy, p.shape) for p in self.outputs)
         try:
             library = ctypes.CDLL(str(entry.file(LIBRARY)))
             self._function = library[ENTRY]
@@ -361,6 +367,8 @@ class Model:
         #: The arrays of a call; inputs and outputs are filled in each time.
         self._pointers = (ctypes.c_void_p * (count + len(fixed)))(*([None] * count), *fixed)
         self._lock = threading.Lock()
+        #: Where the arrays of the last call with `out` lay.
+        self._apart: list[int] = []
 
     def _port(self, name: str) -> Port:
         tensor = self.graph.values[name]
@@ -397,33 +405,34 @@ class Model:
             `out` is not what the output needs, or shares memory with an input.
         """
         count = self.threads if threads is None else check_threads(threads)
-        given = self._check(inputs)
-        outputs = self._outputs(given, out or {})
+        given = self._given(inputs)
+        outputs = self._outputs(out or {})
+        places = [address(array) for array in (*given, *outputs)]
+        # Shapes are fixed, so what was apart at these places is apart again.
+        if out and places != self._apart:
+            found = clash((*given, *outputs), places, len(given))
+            if found is not None:
+                name = self._output_names[found[1] - len(given)]
+                raise ArgumentError(f"out: {name} shares memory with another array")
+            self._apart = places
         with self._lock:
-            for position, array in enumerate((*given, *outputs)):
-                self._pointers[position] = address(array)
+            for position, place in enumerate(places):
+                self._pointers[position] = place
             self._function(count, None, self._pointers)
-            self._copy(outputs, given)
-        return {p.name: a for p, a in zip(self.outputs, outputs, strict=True)}
+            if self.plan.copied:
+                self._copy(outputs, given)
+        return dict(zip(self._output_names, outputs, strict=True))
 
-    def _outputs(self, given: list[Array], out: Mapping[str, Array]) -> list[Array]:
-        names = [p.name for p in self.outputs]
-        for name in out:
-            if name not in names:
-                raise ArgumentError(f"there is no output {name!r}; there are {', '.join(names)}")
-        outputs = []
-        for value, port in zip(self.graph.outputs, self.outputs, strict=True):
-            tensor = replace(self.graph.values[value], name=port.name)
-            if port.name not in out:
-                outputs.append(allocate(tensor, port.shape))
-                continue
-            array = check_output(tensor, out[port.name], port.shape)
-            if any(np.may_share_memory(array, other) for other in (*given, *outputs)):
-                raise ArgumentError(f"out: {port.name} shares memory with another array")
-            outputs.append(array)
-        return outputs
-
-    def _check(self, inputs: Mapping[str, Any]) -> list[Array]:
+    def _given(self, inputs: Mapping[str, Any]) -> list[Array]:
+        """The inputs in order, copied where they cannot be read as they are."""
+        arrays: list[Array] = []
+        for name, dtype, shape in self._reads:
+            array = inputs.get(name)
+            if array is None or not fits(array, dtype, shape, READABLE):
+                break
+            arrays.append(array)
+        if len(arrays) == len(self._reads) == len(inputs):
+            return arrays
         names = [p.name for p in self.inputs]
         for name in inputs:
             if name not in names:
@@ -438,6 +447,24 @@ class Model:
                 raise ArgumentError(f"{port.name} has shape {array.shape}, not {port.shape}")
             arrays.append(array)
         return arrays
+
+    def _outputs(self, out: Mapping[str, Array]) -> list[Array]:
+        """The outputs in order: those of `out`, and new ones."""
+        for name in out:
+            if name not in self._output_names:
+                names = ", ".join(self._output_names)
+                raise ArgumentError(f"there is no output {name!r}; there are {names}")
+        outputs: list[Array] = []
+        for name, dtype, shape in self._writes:
+            array = out.get(name)
+            if array is None or not fits(array, dtype, shape, WRITEABLE):
+                tensor = self.graph.values[self.graph.outputs[len(outputs)]]
+                if name in out:
+                    array = check_output(replace(tensor, name=name), array, shape)
+                else:
+                    array = allocate(tensor, shape)
+            outputs.append(array)
+        return outputs
 
     def _copy(self, outputs: list[Array], given: list[Array]) -> None:
         """Fill the outputs that share another value's storage."""

@@ -148,7 +148,8 @@ def test_transposes() -> None:
     ]
     graph = optimised(nodes, image(), ["y"], {"k": floats(3, 4)})
     assert [n.program.name for n in graph.nodes if isinstance(n, Call)][-1] == "matmul"
-    assert len(graph.nodes) == 2 and len(graph.constants) == 1
+    calls = [n for n in graph.nodes if isinstance(n, Call)]
+    assert len(calls) == 2 and len(graph.constants) == 1
 
 
 def test_equal_calls_are_made_once() -> None:
@@ -169,7 +170,8 @@ def test_views_of_views() -> None:
     ]  # fmt: skip
     shapes = {"flat": np.array([-1]), "tall": np.array([12, 12])}
     graph = optimised(nodes, image(), ["y", "b"], shapes)
-    assert sum(isinstance(n, View) for n in graph.nodes) == 2
+    # b, what is negated, and y: both are flat there
+    assert sum(isinstance(n, View) for n in graph.nodes) == 3
 
 
 def test_constants_are_folded_in_bounds() -> None:

@@ -71,13 +71,15 @@ def test_in_a_graph() -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        # a pool: lanes along i take every other element
+        "def f(float32 X[16]) -> (Y) { Y[i] max=! X[2*i + j] where i in 0:8, j in 0:2 }",
         # windows overlap
         "def f(float32 X[17]) -> (Y) { Y[i] +=! X[2*i + j] where i in 0:8, j in 0:3 }",
         # not a multiple
         "def f(float32 X[17]) -> (Y) { Y[i] +=! X[2*i + j] where i in 0:8, j in 0:2 }",
         # another read takes elements one by one
         """def f(float32 X[16]) -> (Y, Z) {
-            Y[i] +=! X[2*i + j] where i in 0:8, j in 0:2
+            Y[i,j] = X[2*i + j] where i in 0:8, j in 0:2
             Z[i] = X[i] where i in 0:16
         }""",
         # updated in place: its shape is the caller's

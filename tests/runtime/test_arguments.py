@@ -11,12 +11,17 @@ from poly.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT8
 from poly.errors import ArgumentError
 from poly.expr import Size
 from runtime.arguments import (
+    READABLE,
+    WRITEABLE,
+    address,
     allocate,
     bind,
     check_input,
     check_output,
     check_overlaps,
     check_threads,
+    clash,
+    fits,
     match_arguments,
     match_outputs,
     shape_of,
@@ -236,6 +241,32 @@ def test_outputs_must_be_exactly_right() -> None:
     ]:
         with refused(message):
             check_output(A, value, (2, 3))
+
+
+def test_arrays_that_fit_as_they_are() -> None:
+    a = np.zeros((2, 3), np.float32)
+    kind = np.dtype(np.float32)
+    assert fits(a, kind, (2, 3), WRITEABLE)
+    assert not fits(a, kind, (3, 2), READABLE)
+    assert not fits(a, np.dtype(np.float64), (2, 3), READABLE)
+    assert not fits(a.T, kind, (3, 2), READABLE)
+    assert not fits(np.ma.masked_array(a), kind, (2, 3), READABLE)
+    assert not fits(np.zeros(25, np.uint8)[1:].view(kind).reshape(2, 3), kind, (2, 3), READABLE)
+    a.flags.writeable = False
+    assert fits(a, kind, (2, 3), READABLE)
+    assert not fits(a, kind, (2, 3), WRITEABLE)
+
+
+def test_clashes_of_contiguous_arrays() -> None:
+    block = np.zeros(12, np.float32)
+
+    def found(first: int, *arrays: np.ndarray[Any, Any]) -> tuple[int, int] | None:
+        return clash(arrays, [address(a) for a in arrays], first)
+
+    assert found(1, block[:6], block[6:]) is None
+    assert found(1, block[:7], block[6:]) == (0, 1)
+    assert found(2, block[:7], block[6:]) is None  # inputs may share memory
+    assert found(1, block[:6], block[2:2], block[6:9], block[8:]) == (2, 3)
 
 
 def test_overlaps() -> None:

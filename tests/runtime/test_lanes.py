@@ -198,6 +198,25 @@ def check_tails(kernel: fk.Kernel, count: int) -> None:
     check(kernel, {"X": x, "W": w})
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int8", "bool"])
+@pytest.mark.parametrize("times", [2, 3, 4, 8])
+def test_elements_that_lanes_share(dtype: str, times: int) -> None:
+    text = f"""def f({dtype} X[N], {dtype} Z[M,N]) -> (Y, A, B) {{
+        Y[i] = X[i // {times}] where i in 0:{times}*N
+        A[i] = X[(i + 1) // {times}] where i in 0:{times}*N - 1
+        B[i,j] = Z[i // {times}, j // {times}] where i in 0:{times}*M, j in 0:{times}*N
+    }}"""
+    kernel = lanes(text, "vectorize S0: i\nvectorize S1: i\nvectorize S2: j")
+    most = 64 // DTYPES[dtype].compute.bytes
+    assert ("fk_spread" in kernel.source) == (times != 3 and most >= 2 * times)
+    for n in (1, 2, 3, 7, 16, 25, 33):
+        x = np.arange(n) % 3 == 1 if dtype == "bool" else values(dtype, n, n)
+        check(kernel, {"X": x, "Z": np.stack([x, x[::-1]])})
+    fixed = fk.compile(text, sizes={"N": 28, "M": 2})
+    x = np.arange(28) % 5 == 1 if dtype == "bool" else values(dtype, 28)
+    check(fixed, {"X": x, "Z": np.stack([x, x[::-1]])})
+
+
 def test_every_number_of_iterations() -> None:
     """The number is known when the kernel runs."""
     kernel = tails(SCRIPT)
