@@ -72,8 +72,7 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
         return None
     if any(scop.program.tensors[r.tensor].dtype != dtype for r in s.source.reads):
         return None
-    # Windows with one operand, as of pooling, are bound by memory: see `poly.rows`.
-    if len(reads) < 2 or not s.target.indices or not tile_value(s.value):
+    if not reads or not s.target.indices or not tile_value(s.value):
         return None
     free, reductions = s.source.free, s.source.reductions
     extents = {x: e for x, e in static_extents(s).items() if e}
@@ -92,11 +91,15 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
     lanes = machine.vector_bytes // dtype.bytes
     while lanes // 2 >= extents[v]:
         lanes //= 2
+    vectors = -(-extents[v] // lanes)
     if lanes < 4:
+        return None
+    # Windows with one operand, as of pooling, are bound by memory, see `poly.rows`; but for
+    # rows so short that most of their elements have taps on the padding.
+    if len(reads) < 2 and (vectors > 2 or all(is_rectangular(s, v, (t,)) for t in along)):
         return None
     w = _rows_loop(s, v, extents, moving)
     across = [t for t in taps if t not in along and w and any(_meet(r, w, t) for r in moving)]
-    vectors = -(-extents[v] // lanes)
     most = min(MOST_ROWS, machine.registers - LOADED)
     count = prod(extents[t] for t in (*along, *across))
     fit = [k for k in range(1, most + 1) if w and extents[w] % k == 0]
