@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,11 @@ from poly.machine import Machine
 from poly.program import Program, Tensor
 from poly.scop import Scop
 from poly.tiling import reduction_order
+
+#: Into so many parts an array is cut for threads to arrange.
+PARTS = 16
+#: Runs a function on each of some values, as `map` does.
+Mapper = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True)
@@ -45,18 +51,53 @@ class Layout:
         blocks = floordiv(add(shape[dim], Const(size - 1)), size)
         return (*(blocks if d == dim else shape[d] for d in self.order), Const(size))
 
-    def arrange(self, array: np.ndarray) -> np.ndarray:
-        """The elements of an array in this layout, contiguous."""
+    def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the kept array, as `extents` of known ones."""
         if self.block is None:
-            return np.ascontiguousarray(np.transpose(array, self.order))
+            return tuple(shape[d] for d in self.order)
         dim, size = self.block
-        width = [(0, -array.shape[d] % size if d == dim else 0) for d in range(array.ndim)]
-        padded = np.pad(array, width)
-        cut = list(padded.shape)
-        cut[dim : dim + 1] = [padded.shape[dim] // size, size]
-        position = {d: d + (d > dim) for d in range(array.ndim)}
-        order = (*(position[d] for d in self.order), dim + 1)
-        return np.ascontiguousarray(padded.reshape(cut).transpose(order))
+        return (*(-(-shape[d] // size) if d == dim else shape[d] for d in self.order), size)
+
+    def arrange(
+        self, array: np.ndarray, out: np.ndarray | None = None, each: Mapper = map
+    ) -> np.ndarray:
+        """The elements of an array in this layout, contiguous.
+
+        out : where they go, of that `shape`
+        each : runs a function on each of some parts, in any order; `map`, or that of a pool
+        """
+        if out is None:
+            out = np.empty(self.shape(array.shape), array.dtype)
+        copies: list[tuple[np.ndarray, np.ndarray]] = []
+        if self.block is None:
+            copies.append((out, np.transpose(array, self.order)))
+        else:
+            dim, size = self.block
+            whole = array.shape[dim] // size * size
+            at = [slice(None)] * array.ndim
+            for part in (slice(0, whole), slice(whole, None)):
+                source = array[(*at[:dim], part)]
+                if not source.size:
+                    continue
+                blocks = 1 if part.start else whole // size
+                count = source.shape[dim] // blocks
+                cut = (*source.shape[:dim], blocks, count, *source.shape[dim + 1 :])
+                order = [*(d + (d > dim) for d in self.order), dim + 1]
+                first = part.start // size
+                at[self.order.index(dim)] = slice(first, first + blocks)
+                target = out[tuple(at)]
+                copies.append((target[..., :count], source.reshape(cut).transpose(order)))
+                target[..., count:] = 0
+                at = [slice(None)] * array.ndim
+        parts = [
+            (target[k : k + step], source[k : k + step])
+            for target, source in copies
+            for step in [max(1, -(-len(target) // PARTS))]
+            for k in range(0, len(target), step)
+        ]
+        for _ in each(lambda part: np.copyto(*part), parts):
+            pass
+        return out
 
     def __str__(self) -> str:
         text = "".join(f"_{d}" for d in self.order)

@@ -11,6 +11,7 @@ import ctypes
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -127,13 +128,12 @@ def address(array: Array) -> int:
         return int(array.ctypes.data)
 
 
-def aligned(array: Array, alignment: int) -> Array:
-    """A contiguous copy that begins at a multiple of `alignment` bytes."""
-    block = np.empty(array.nbytes + alignment, np.uint8)
+def aligned(shape: Shape, dtype: np.dtype[Any], alignment: int) -> Array:
+    """An uninitialised contiguous array that begins at a multiple of `alignment` bytes."""
+    size = prod(shape) * dtype.itemsize
+    block = np.empty(size + alignment, np.uint8)
     start = -address(block) % alignment
-    copy = block[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
+    return block[start : start + size].view(dtype).reshape(shape)
 
 
 def allocate(tensor: Tensor, shape: Shape) -> Array:

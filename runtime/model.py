@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache as memoised
 from pathlib import Path
@@ -22,7 +24,7 @@ from poly.errors import ArgumentError, ToolchainError
 from poly.expr import Const
 from poly.graph import Call, Graph, static_shape, verify_graph
 from poly.graph_passes import optimise_graph
-from poly.layout import Layout, preferred_layouts, relayout
+from poly.layout import Layout, Mapper, preferred_layouts, relayout
 from poly.machine import Machine, host_machine
 from poly.program import Program, Tensor
 from poly.schedule import Schedule
@@ -260,6 +262,13 @@ def _read_layouts(found: dict[str, dict[str, Any]]) -> dict[str, Layout]:
 
 def _apply_layouts(graph: Graph, layouts: list[tuple[str, dict[str, Layout]]]) -> Graph:
     """The graph with these calls reading rearranged copies of their constants."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return _with_layouts(graph, layouts, pool.map)
+
+
+def _with_layouts(
+    graph: Graph, layouts: list[tuple[str, dict[str, Layout]]], each: Mapper
+) -> Graph:
     chosen = dict(layouts)
     values, constants = dict(graph.values), dict(graph.constants)
     nodes = []
@@ -278,8 +287,9 @@ def _apply_layouts(graph: Graph, layouts: list[tuple[str, dict[str, Layout]]]) -
             source = inputs[position]
             name = f"{source}{layout}"
             if name not in constants:
-                array = layout.arrange(graph.constants[source])
-                constants[name] = array
+                given = graph.constants[source]
+                array = aligned(layout.shape(given.shape), given.dtype, ALIGNMENT)
+                constants[name] = layout.arrange(given, array, each)
                 shape = tuple(Const(n) for n in array.shape)
                 values[name] = Tensor(name, values[source].dtype, shape)
             inputs[position] = name
@@ -293,6 +303,15 @@ def _apply_layouts(graph: Graph, layouts: list[tuple[str, dict[str, Layout]]]) -
         values=values,
         constants={n: a for n, a in constants.items() if n in used},
     )
+
+
+def _aligned_copy(array: Array) -> Array:
+    """The array itself, if it is laid out as kernels want it."""
+    if array.flags.c_contiguous and address(array) % ALIGNMENT == 0:
+        return array
+    copy = aligned(array.shape, array.dtype, ALIGNMENT)
+    copy[...] = array
+    return copy
 
 
 def _places(
@@ -357,9 +376,7 @@ class Model:
             raise ToolchainError(f"the compiled model cannot be loaded: {error}") from error
         self._function.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
         self._function.restype = None
-        self._constants = [
-            aligned(graph.constants[name], ALIGNMENT) for name in sorted(graph.constants)
-        ]
+        self._constants = [_aligned_copy(graph.constants[name]) for name in sorted(graph.constants)]
         self._arena = allocate(Tensor("the arena", UINT8, ()), (plan.arena + ALIGNMENT,))
         start = -(-address(self._arena) // ALIGNMENT) * ALIGNMENT
         fixed = [*map(address, self._constants), start]
