@@ -1,20 +1,15 @@
-"""Layouts of tensors: which one a program's schedule would like, and programs rewritten for it."""
+"""Layouts of tensors, and programs rewritten for them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from poly.analysis import moving_dimensions, vector_stride
-from poly.contraction import find_contraction
 from poly.errors import ProgramError
 from poly.expr import Const, Expr, Read, add, floordiv, mod, rewrite
-from poly.machine import Machine
 from poly.program import Program, Tensor
-from poly.scop import Scop
-from poly.tiling import reduction_order
 
 
 @dataclass(frozen=True)
@@ -45,6 +40,24 @@ class Layout:
         blocks = floordiv(add(shape[dim], Const(size - 1)), size)
         return (*(blocks if d == dim else shape[d] for d in self.order), Const(size))
 
+    def whole_blocks(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """The sizes of a box with the last block filled."""
+        dim, size = self.block or (-1, 1)
+        return tuple(-(-n // size) * size if d == dim else n for d, n in enumerate(sizes))
+
+    def box(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """The shape in which a box of whole blocks is kept."""
+        if self.block is None:
+            return tuple(sizes[d] for d in self.order)
+        dim, size = self.block
+        return (*(sizes[d] // size if d == dim else sizes[d] for d in self.order), size)
+
+    def sizes(self, box: Sequence[int]) -> tuple[int, ...]:
+        """The box that is kept in a shape; the inverse of `box`."""
+        dim, size = self.block or (-1, 1)
+        extents = {d: n * size if d == dim else n for d, n in zip(self.order, box, strict=False)}
+        return tuple(extents[d] for d in range(len(self.order)))
+
     def arrange(self, array: np.ndarray) -> np.ndarray:
         """The elements of an array in this layout, contiguous."""
         if self.block is None:
@@ -58,44 +71,15 @@ class Layout:
         order = (*(position[d] for d in self.order), dim + 1)
         return np.ascontiguousarray(padded.reshape(cut).transpose(order))
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """As it stands in a script: the order, and ``1x32`` for blocks of 32 of dimension 1."""
+        block = () if self.block is None else ("x".join(map(str, self.block)),)
+        return (*map(str, self.order), *block)
+
     def __str__(self) -> str:
         text = "".join(f"_{d}" for d in self.order)
         return text if self.block is None else f"{text}_b{self.block[0]}x{self.block[1]}"
-
-
-def preferred_layouts(
-    scop: Scop, machine: Machine, constants: Collection[str]
-) -> dict[str, Layout]:
-    """For each of the inputs `constants` that a contraction reads along its vector loop, the layout
-    in which a register tile reads it from one end to the other; those that are so already are not
-    listed.
-
-    Only an input that is read in one way is listed: another read may want another layout.
-    """
-    result: dict[str, Layout] = {}
-    reads = [r for s in scop.statements if s.role != "init" for r in s.source.reads]
-    inputs = set(constants) - set(scop.program.updated)
-    for s in scop.statements:
-        found = find_contraction(scop, s, machine, inputs)
-        if found is None:
-            continue
-        width = found.vectors * found.lanes
-        for r in s.source.reads:
-            dims = moving_dimensions(r, found.v)
-            alone = sum(other.tensor == r.tensor for other in reads) == 1
-            if len(dims) != 1 or r.tensor not in inputs or not alone:
-                continue
-            is_panel = (found.extent(found.v) or width + 1) <= width
-            if vector_stride(r, found.v, found.lanes) == 1 and is_panel:
-                continue
-            depth = [-1] * len(r.indices)
-            for n, loop in enumerate(reduction_order(found)):
-                for d in moving_dimensions(r, loop):
-                    depth[d] = n
-            rest = [d for d in range(len(r.indices)) if d != dims[0]]
-            order = (dims[0], *sorted(rest, key=depth.__getitem__))
-            result[r.tensor] = Layout(order, (dims[0], width))
-    return result
 
 
 def relayout(program: Program, tensor: str, layout: Layout) -> Program:

@@ -15,6 +15,7 @@ from operator import index
 import islpy as isl
 
 from poly.errors import ScheduleError
+from poly.layout import Layout
 from poly.promotion import plan_promotion
 from poly.scop import Scop
 from poly.tree import (
@@ -64,6 +65,7 @@ _PARTS = {
 }  # fmt: skip
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _WORD = re.compile(r"[A-Za-z0-9_]+\Z")
+_BLOCK = re.compile(r"([0-9]{1,8})x([0-9]{1,10})\Z")
 #: Bound on the numbers of steps, of either sign.
 LARGEST = 1 << 30
 
@@ -480,11 +482,7 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
         raise ScheduleError(f"{step}: there is no tensor {tensor}")
     if scope not in ("register", "local"):
         raise ScheduleError(f"{step}: the scope is `register` or `local`, not {scope}")
-    rank = scop.program.tensors[tensor].rank
-    order = tuple(int(d) if d.isdigit() and len(d) < 9 else -1 for d in dims)
-    order = order or tuple(range(rank))
-    if sorted(order) != list(range(rank)):
-        raise ScheduleError(f"{step}: the order names each dimension of {tensor} once, from 0")
+    layout = _layout(step, tensor, dims, scop.program.tensors[tensor].rank)
     place = find_loop(tree, step.statements[0], step.loops[0])
     outer = place.band.members[: place.position + 1]
     inner = band(place.band.members[place.position + 1 :], place.band.child)
@@ -500,13 +498,29 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
     buffer, count = f"{tensor}_{'r' if scope == 'register' else 'p'}", 2
     while buffer in used:
         buffer, count = f"{buffer.rstrip('0123456789')}{count}", count + 1
-    below = Promote(tensor, buffer, scope, order, inner)
+    below = Promote(tensor, buffer, scope, layout, inner)
     above = [m for n in path_to(tree, step.statements[0]) if isinstance(n, Band)
              for m in n.members]  # fmt: skip
     prefix = above[: [m.name for m in above].index(step.loops[0]) + 1]
     names = statements_below(tree, place.band, [s.name for s in scop.statements])
     plan_promotion(below, scop, prefix, names)
     return replace_node(tree, place.band, band(outer, below))
+
+
+def _layout(step: Step, tensor: str, dims: list[str], rank: int) -> Layout:
+    """The layout that the words of a promotion describe: ``1, 0``, or in blocks ``1, 0, 1x32``."""
+    block = _BLOCK.match(dims[-1]) if dims else None
+    words = dims[:-1] if block else dims
+    order = tuple(int(d) if d.isdigit() and len(d) < 9 else -1 for d in words)
+    order = order or tuple(range(rank))
+    if sorted(order) != list(range(rank)):
+        raise ScheduleError(f"{step}: the order names each dimension of {tensor} once, from 0")
+    if block is None:
+        return Layout(order)
+    dim, size = int(block[1]), int(block[2])
+    if dim >= rank or not 1 <= size <= LARGEST:
+        raise ScheduleError(f"{step}: {dims[-1]} is no block of a dimension of {tensor}")
+    return Layout(order, (dim, size))
 
 
 def _only_loop(tree: Node, step: Step) -> _Place:

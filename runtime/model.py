@@ -24,8 +24,9 @@ from poly.errors import ArgumentError, ToolchainError
 from poly.expr import Const
 from poly.graph import Call, Graph, static_shape, verify_graph
 from poly.graph_passes import optimise_graph
-from poly.layout import Layout, preferred_layouts, relayout
+from poly.layout import Layout, relayout
 from poly.machine import Machine, host_machine
+from poly.panels import preferred_layouts
 from poly.program import Program, Tensor
 from poly.schedule import Schedule
 from poly.strategy import auto_schedule

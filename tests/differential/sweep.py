@@ -155,6 +155,8 @@ def random_step(c: Choices, schedule: Schedule) -> Step:
         rank = schedule.program.tensors[tensor].rank
         if rank > 1 and c.chance(40):
             words += [str(k) for k in reversed(range(rank))]
+        if rank and c.chance(30):
+            words.append(f"{c.integer(0, rank - 1)}x{c.pick((1, 3, 4, 16))}")
         return Step("promote", (name,), one, words=tuple(words))
     return Step(primitive, (name,), one)
 
