@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from math import prod
+
 import islpy as isl
 
 from poly.expr import Cast, Const, Expr, Index, Op, Read, Size, indices_of, walk
@@ -115,6 +118,28 @@ def plain_dimension(read: Read, loop: str) -> int | None:
 def loops_of_read(read: Read) -> frozenset[str]:
     """The loops with which the place of `read` moves."""
     return frozenset(i for e in read.indices for i in indices_of(e))
+
+
+def elements_read(reads: Iterable[Read], extents: Mapping[str, int | None]) -> int:
+    """How many elements reads touch while loops run over so many values; a loop that is not
+    listed or not known stands still.  As boxes, so that windows may be counted a bit too large.
+    """
+    return sum(prod(_span(i, extents) + 1 for i in r.indices) for r in reads)
+
+
+def _span(index: Expr, extents: Mapping[str, int | None]) -> int:
+    """The greatest less the least value of an index."""
+    if isinstance(index, Index):
+        return (extents.get(index.name) or 1) - 1
+    if isinstance(index, Op) and index.fn in ("mod", "floordiv"):
+        divisor = index.args[1]
+        span = _span(index.args[0], extents)
+        if not isinstance(divisor, Const) or not divisor.value:
+            return span
+        by = int(divisor.value)
+        return min(span, by - 1) if index.fn == "mod" else span // by
+    form = linear_form(index)
+    return sum(abs(c) * _span(a, extents) for a, c in form.terms if a != index)
 
 
 def moving_dimensions(read: Read, loop: str) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from poly.analysis import (
+    elements_read,
     is_rectangular,
     lane_dimension,
     loops_of_read,
@@ -17,8 +18,7 @@ from poly.analysis import (
     tile_value,
     vector_stride,
 )
-from poly.expr import Index, Read
-from poly.linear import linear_form
+from poly.expr import Read
 from poly.machine import Machine
 from poly.promotion import BUFFER_LIMIT
 from poly.scop import Scop, ScopStatement
@@ -211,13 +211,7 @@ def _reuse(s: ScopStatement, read: Read, extents: dict[str, int | None]) -> floa
     instances = 1
     for x in s.loops:
         instances *= extents[x] or 1
-    elements = 1
-    for index in read.indices:
-        form = linear_form(index)
-        span = sum(abs(c) * ((extents.get(a.name) or 1) - 1) if isinstance(a, Index) else 0
-                   for a, c in form.terms)  # fmt: skip
-        elements *= span + 1
-    return instances / elements
+    return instances / elements_read([read], extents)
 
 
 @dataclass(frozen=True)
