@@ -125,6 +125,14 @@ class Schedule:
         """The inverse of `fuse`: ``for i: {S; T}`` becomes ``for i: S;  for i: T``."""
         return self.apply(Step("distribute", (statement,), (loop,)))
 
+    def sink(self, statement: str, loop: str) -> Schedule:
+        """Let what runs before and after a loop run in its first and last iteration.
+
+        ``S; for k: T[k]; U`` becomes ``for k: {S at the first; T[k]; U at the last}``, so that
+        loops around all of them can be put inside ``k``.
+        """
+        return self.apply(Step("sink", (statement,), (loop,)))
+
     def skew(self, statement: str, loop: str, by: str, factor: int = 1) -> Schedule:
         """Run `loop` at ``loop + factor * by``; makes stencils tileable.
 

@@ -117,6 +117,7 @@ EXAMPLES = {
     "reorder": "reorder C: k, i, j",
     "fuse": "fuse S, T: i",
     "distribute": "distribute S: i",
+    "sink": "sink C: k",
     "skew": "skew S: j, i by 1",
     "shift": "shift S: i by 1",
     "reverse": "reverse S: i",
@@ -372,6 +373,52 @@ def distribute(tree: Node, scop: Scop, step: Step) -> Node:
     return replace_node(tree, nest, band(outer, sequence(children)))
 
 
+def sink(tree: Node, scop: Scop, step: Step) -> Node:
+    place = _only_loop(tree, step)
+    _plain(step, place.member)
+    parent = next(
+        (
+            n
+            for n in path_to(tree, step.statements[0])
+            if isinstance(n, Sequence) and any(f.child is place.band for f in n.children)
+        ),
+        None,
+    )
+    if parent is None or place.position:
+        raise ScheduleError(
+            f"{step}: {place.member.name} has to be the outermost loop of a nest that runs between "
+            "others (see `reorder` and `distribute`)"
+        )
+    at = next(k for k, f in enumerate(parent.children) if f.child is place.band)
+    function, children = place.member.schedule, []
+    for k, f in enumerate(parent.children):
+        if k == at:
+            children.append(replace(f, child=band(place.band.members[1:], place.band.child)))
+            continue
+        for name in f.statements:
+            if place.member.name in {m.name for m in loops_of(tree, name)}:
+                raise ScheduleError(f"{step}: {name} has a loop {place.member.name}; rename it")
+        end = _end_value(scop, place.member, parent.children[at].statements, last=k > at)
+        domain = restrict_to(scop, f.statements)
+        function = function.union_add(isl.UnionPwAff.pw_aff_on_domain(domain, end))
+        children.append(f)
+    shared = replace(place.member, schedule=function)
+    return replace_node(tree, parent, band([shared], sequence(children)))
+
+
+def _end_value(scop: Scop, member: Member, statements: tuple[str, ...], last: bool) -> isl.PwAff:
+    """The first or last value of a loop over all of its instances, 0 where it has none."""
+    domain = restrict_to(scop, statements)
+    values = domain.apply(isl.UnionMap.from_union_pw_aff(member.schedule))
+    every = isl.Set.empty(scop.context.get_space().set_from_params().add_dims(isl.dim_type.set, 1))
+    for k in range(values.n_set()):
+        every = every.union(values.get_set_list().get_at(k))
+    every = every.intersect_params(scop.context)
+    end = every.dim_max(0) if last else every.dim_min(0)
+    none = end.domain().complement()
+    return end.union_add(isl.PwAff.val_on_domain(none, isl.Val(0))).coalesce()
+
+
 def restrict_to(scop: Scop, statements: tuple[str, ...]) -> isl.UnionSet:
     """All instances of the named statements."""
     result = isl.UnionSet.empty(scop.context.get_space())
@@ -543,6 +590,7 @@ PRIMITIVES: dict[str, Callable[[Node, Scop, Step], Node]] = {
     "reorder": reorder,
     "fuse": fuse,
     "distribute": distribute,
+    "sink": sink,
     "skew": skew,
     "shift": shift,
     "reverse": reverse,
