@@ -28,8 +28,7 @@ from poly.scop import Scop
 #: Parts of the second cache: the panel of one tile over a whole reduction, over a block of one,
 #: and a block of rows.
 WHOLE, PART, ROWS = 4, 8, 4
-#: Rows are cut into blocks if they take so many times the second cache: the first core's
-#: prefetching hides less than that.
+#: Rows are cut into blocks if they take so many times the second cache; prefetching hides less.
 STREAMED = 3
 #: Threads may wait for so large a part of the time if that saves packing.
 IDLE = 0.1
@@ -81,12 +80,14 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
     lone = all(extents[x] is not None for x in (core.w, *after)) and (
         prod(extents[x] or 1 for x in (core.w, *after)) <= core.rows
     )
-    # Accumulators whose lanes lie apart are slow to load.
-    kept = lone or vector_stride(s.target, core.v, core.lanes) != 1
+    # Accumulators whose lanes lie apart are slow to load, and taps that are written out long.
+    kept = lone or vector_stride(s.target, core.v, core.lanes) != 1 or bool(core.shaped)
     cut: dict[str, int] = {}
     if None in whole.values() or (of_tile(whole) > machine.l2 // WHOLE and not kept):
         iterations = machine.l2 // PART // (size * width * len(vectors))
         cut = cut_loops(reduction_order(core), extents, max(8, iterations))
+    if cut and core.shaped:
+        return Blocks(before, width, reductions=tuple(cut.items()), inside=after)
     block = {**whole, **cut}
     tiles = None if extents[core.v] is None else -(-(extents[core.v] or 1) // width)
     least = machine.l2 // 2 if cut else machine.l2 * STREAMED

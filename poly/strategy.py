@@ -5,7 +5,8 @@
 2. *Contractions* (updates with reuse: some operand does not move with some free loop) get a
    register tile: a vector loop v along which one operand is broadcast and the others contiguous,
    a second loop w along which the vector operand is reused, the reduction outside, accumulators
-   in registers, and the vector operand packed where it is not contiguous
+   in registers, the vector operand packed where it is not contiguous, and blocks for the caches
+   where they pay: see `poly.blocking`
    (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", TOMS 2008).
 3. *Everything else* is bound by memory: see `poly.rows`.
 

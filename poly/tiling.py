@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from poly.analysis import block_of, lane_dimension, lane_value, loop_extents
-from poly.blocking import find_blocks
+from poly.blocking import Blocks, find_blocks
 from poly.contraction import Contraction
 from poly.errors import ScheduleError
 from poly.legality import coincident_members
@@ -17,9 +17,9 @@ def contraction_steps(
 ) -> Schedule:
     """The register-tiled schedule of the group `names` around `core`.
 
-    Where the whole reduction runs for one register tile, that is: zero, accumulate, store with the
-    epilogue.  Where it is cut into blocks, accumulators are loaded and stored, and what the
-    statement was fused with runs before the first and after the last block, panel by panel.
+    A tile is: zero, accumulate, store with the epilogue.  Where the reduction is cut into blocks,
+    a tile is zeroed at the first block, stored with the epilogue at the last one, and loaded and
+    stored in between.
 
     Raises
     ------
@@ -27,10 +27,14 @@ def contraction_steps(
     """
     s, v, w = core.statement, core.v, core.w
     blocks = find_blocks(schedule.scop, core, machine)
-    whole = not blocks.reductions
-    together = _fused_around(schedule, names, s)
-    _check(schedule, core, whole, together)
-    # Panels, and what threads share.
+    schedule, together = _with_epilogue(schedule, names, core, blocks)
+    # Blocks of the reduction.
+    schedule, chunks, order = _reductions(schedule, core, dict(blocks.reductions))
+    if chunks:
+        schedule = schedule.reorder(s, [*chunks, *order])
+    for chunk in chunks if len(together) > 1 else ():
+        schedule = schedule.sink(s, chunk)
+    # Panels, what threads share, blocks of rows, register tiles.
     inner = {x: x for x in core.free}  # the innermost part of each loop so far
     head = list(blocks.before)
     if blocks.panel:
@@ -39,61 +43,59 @@ def contraction_steps(
     if blocks.share is not None:
         schedule = _cut(schedule, s, inner, *blocks.share, "tr")
         head.append(f"{blocks.share[0]}_t")
-    if not whole:
-        shared = _shared_loop(schedule, s, head, machine)
-        head = _first(shared, head)
-        free = [x for x in inner.values() if x not in head]
-        schedule = _parallel(schedule.reorder(s, [*head, *free]), s, shared)
-        if len(together) > 1:
-            schedule = schedule.distribute(s, free[0])
-    # Blocks of rows, and register tiles.
-    outer = [inner[x] for x in blocks.outside]
+    outside = [inner[x] for x in blocks.outside]
     if blocks.rows is not None:
         schedule = _cut(schedule, s, inner, *blocks.rows, "pq")
-        outer.append(f"{blocks.rows[0]}_p")
+        outside.append(f"{blocks.rows[0]}_p")
     schedule = _cut(schedule, s, inner, v, core.vectors * core.lanes, "oi")
-    outer, points = [*outer, f"{v}_o", *(inner[x] for x in blocks.inside)], [f"{v}_i"]
+    tiles, points = [f"{v}_o", *(inner[x] for x in blocks.inside)], [f"{v}_i"]
     if w:
         schedule = _cut(schedule, s, inner, w, core.rows, "oi")
-        outer, points = [*outer, f"{w}_o"], [f"{w}_i", *points]
-    if whole:
-        outer = [*head, *outer]
-        # Threads that share what is inside of a panel would all pack it.
-        shared = _shared_loop(schedule, s, head, machine)
-        shared = shared or _shared_loop(schedule, s, outer, machine)
-        outer = _first(shared, outer) if shared != outer[-1] else outer
-        schedule = _parallel(schedule.reorder(s, [*outer, *points]), s, shared)
-        if len(together) > 1:
-            schedule = schedule.distribute(s, points[0])
-    # Reductions.
-    schedule, chunks, order = _reductions(schedule, core, dict(blocks.reductions))
-    if whole:
-        schedule = schedule.reorder(s, [*order, *points])
-    else:
-        schedule = schedule.reorder(s, [*chunks, *outer, *order, *points])
-        outer = [*head, *chunks, *outer]
+        tiles, points = [*tiles, f"{w}_o"], [f"{w}_i", *points]
+    outer = [*head, *chunks, *outside, *tiles]
+    # Threads that shared what is inside of a panel would all pack it.
+    shared = _shared_loop(schedule, s, head, machine) or _shared_loop(schedule, s, outer, machine)
+    if shared and shared != outer[-1]:
+        outer = [shared, *(x for x in outer if x != shared)]
+    schedule = schedule.reorder(s, [*outer, *points])
+    if shared:
+        schedule = schedule.parallelize(s, shared)
+    if len(together) > 1:
+        schedule = schedule.distribute(s, points[0])
+    schedule = schedule.reorder(s, [*order, *points])
     # Buffers.
     tile, last = outer.index(f"{v}_o"), outer[-1]
-    panel = [x for x in outer[:tile] if x in head or x in chunks] if blocks.panel else []
-    schedule = pack_panels(schedule, core, panel[-1] if panel else f"{v}_o", blocks.panel)
-    cut = blocks.panel or blocks.rows
-    schedule = pack_rows(schedule, core, [*outer[tile - 1 : tile], last] if cut else [last])
+    around = [x for x in outer[:tile] if x in head or x in chunks] if blocks.panel else []
+    schedule = pack_panels(schedule, core, around[-1] if around else f"{v}_o", blocks.panel)
+    above = outer[tile - 1 : tile] if blocks.panel or blocks.rows else []
+    schedule = pack_rows(schedule, core, [*above, last])
     target = schedule.scop.statement(s).target.tensor
     schedule = schedule.promote(s, last, target, "register", _lanes_last(schedule, core))
-    return _marks(schedule, names, core, together if whole else (s,), whole, last)
+    return _marks(schedule, core, together, last)
 
 
-def _check(schedule: Schedule, core: Contraction, whole: bool, together: tuple[str, ...]) -> None:
-    """Refuse what has no tile."""
+def _with_epilogue(
+    schedule: Schedule, names: tuple[str, ...], core: Contraction, blocks: Blocks
+) -> tuple[Schedule, tuple[str, ...]]:
+    """The statements of the tile: those fused with `core`, or it alone if they do not suit it."""
     s = core.statement
-    unknown = [r for r in core.reductions if core.extent(r) is None]
-    if whole and unknown:
+    unknown = {r for r in core.reductions if core.extent(r) is None}
+    if unknown - {r for r, _ in blocks.reductions}:
         raise ScheduleError(f"{s} has no rows to reuse a panel for")
-    if set(unknown) & set(core.shaped):
+    if unknown & set(core.shaped):
         raise ScheduleError(f"a reduction of {s} with unknown extent bounds the rows of a tile")
+    together = _fused_around(schedule, names, s)
     epilogue = [n for n in together if n != s and not n.startswith(f"{s}_init")]
-    if whole and any(not lane_value(schedule.scop.statement(n).value) for n in epilogue):
-        raise ScheduleError("an epilogue is not made of operators on lanes")
+    # With taps written out, the ends of a reduction in blocks would make very much code.
+    long = bool(blocks.reductions and core.shaped)
+    if not long and all(lane_value(schedule.scop.statement(n).value) for n in epilogue):
+        return schedule, together
+    if len(together) > 1:
+        schedule = schedule.distribute(s, core.free[0])
+    for name in together:
+        if name != s:
+            schedule = _plain(schedule, name)
+    return schedule, (s,)
 
 
 def _cut(
@@ -104,15 +106,6 @@ def _cut(
     schedule = schedule.split(s, inner[loop], size, names)
     inner[loop] = names[1]
     return schedule
-
-
-def _first(loop: str, loops: list[str]) -> list[str]:
-    """The loops with one of them, if it is one, outermost."""
-    return [loop, *(x for x in loops if x != loop)] if loop else loops
-
-
-def _parallel(schedule: Schedule, s: str, loop: str) -> Schedule:
-    return schedule.parallelize(s, loop) if loop else schedule
 
 
 def _reductions(
@@ -136,17 +129,10 @@ def _reductions(
     return schedule, chunks, order
 
 
-def _marks(
-    schedule: Schedule,
-    names: tuple[str, ...],
-    core: Contraction,
-    tiled: tuple[str, ...],
-    whole: bool,
-    last: str,
-) -> Schedule:
+def _marks(schedule: Schedule, core: Contraction, together: tuple[str, ...], last: str) -> Schedule:
     """Lanes, what is written out, and full tiles apart from partial ones."""
     s, v, w = core.statement, core.v, core.w
-    for name in tiled:
+    for name in together:
         schedule = schedule.vectorize(name, f"{v}_i", core.lanes)
         if core.vectors > 1:
             schedule = schedule.unroll(name, f"{v}_i_o")
@@ -157,10 +143,6 @@ def _marks(
     width = core.vectors * core.lanes
     if (core.extent(v) or 1) % width or (w and (core.extent(w) or 1) % core.rows):
         schedule = schedule.isolate(s, last)
-    if not whole:
-        for name in names:
-            if name != s:
-                schedule = _plain(schedule, name)
     return schedule
 
 
