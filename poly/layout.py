@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,9 @@ import numpy as np
 from poly.errors import ProgramError
 from poly.expr import Const, Expr, Read, add, floordiv, mod, rewrite
 from poly.program import Program, Tensor
+
+_BLOCK = re.compile(r"([0-9]{1,8})x([0-9]{1,10})\Z")
+LARGEST_BLOCK = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,27 @@ class Layout:
     def __str__(self) -> str:
         text = "".join(f"_{d}" for d in self.order)
         return text if self.block is None else f"{text}_b{self.block[0]}x{self.block[1]}"
+
+
+def layout_of(words: Sequence[str], tensor: str, rank: int) -> Layout:
+    """The layout of a tensor with these `Layout.words`; without any, the order of the dimensions.
+
+    Raises
+    ------
+    ValueError : saying what is wrong.
+    """
+    block = _BLOCK.match(words[-1]) if words else None
+    given = words[:-1] if block else words
+    order = tuple(int(d) if d.isdigit() and len(d) < 9 else -1 for d in given)
+    order = order or tuple(range(rank))
+    if sorted(order) != list(range(rank)):
+        raise ValueError(f"the order names each dimension of {tensor} once, from 0")
+    if block is None:
+        return Layout(order)
+    dim, size = int(block[1]), int(block[2])
+    if dim >= rank or not 1 <= size <= LARGEST_BLOCK:
+        raise ValueError(f"{words[-1]} is no block of a dimension of {tensor}")
+    return Layout(order, (dim, size))
 
 
 def relayout(program: Program, tensor: str, layout: Layout) -> Program:

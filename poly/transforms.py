@@ -15,7 +15,8 @@ from operator import index
 import islpy as isl
 
 from poly.errors import ScheduleError
-from poly.layout import Layout
+from poly.instances import end_value, restrict_to
+from poly.layout import layout_of
 from poly.promotion import plan_promotion
 from poly.scop import Scop
 from poly.tree import (
@@ -65,7 +66,6 @@ _PARTS = {
 }  # fmt: skip
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _WORD = re.compile(r"[A-Za-z0-9_]+\Z")
-_BLOCK = re.compile(r"([0-9]{1,8})x([0-9]{1,10})\Z")
 #: Bound on the numbers of steps, of either sign.
 LARGEST = 1 << 30
 
@@ -398,33 +398,12 @@ def sink(tree: Node, scop: Scop, step: Step) -> Node:
         for name in f.statements:
             if place.member.name in {m.name for m in loops_of(tree, name)}:
                 raise ScheduleError(f"{step}: {name} has a loop {place.member.name}; rename it")
-        end = _end_value(scop, place.member, parent.children[at].statements, last=k > at)
+        end = end_value(scop, place.member, parent.children[at].statements, last=k > at)
         domain = restrict_to(scop, f.statements)
         function = function.union_add(isl.UnionPwAff.pw_aff_on_domain(domain, end))
         children.append(f)
     shared = replace(place.member, schedule=function)
     return replace_node(tree, parent, band([shared], sequence(children)))
-
-
-def _end_value(scop: Scop, member: Member, statements: tuple[str, ...], last: bool) -> isl.PwAff:
-    """The first or last value of a loop over all of its instances, 0 where it has none."""
-    domain = restrict_to(scop, statements)
-    values = domain.apply(isl.UnionMap.from_union_pw_aff(member.schedule))
-    every = isl.Set.empty(scop.context.get_space().set_from_params().add_dims(isl.dim_type.set, 1))
-    for k in range(values.n_set()):
-        every = every.union(values.get_set_list().get_at(k))
-    every = every.intersect_params(scop.context)
-    end = every.dim_max(0) if last else every.dim_min(0)
-    none = end.domain().complement()
-    return end.union_add(isl.PwAff.val_on_domain(none, isl.Val(0))).coalesce()
-
-
-def restrict_to(scop: Scop, statements: tuple[str, ...]) -> isl.UnionSet:
-    """All instances of the named statements."""
-    result = isl.UnionSet.empty(scop.context.get_space())
-    for name in statements:
-        result = result.union(isl.UnionSet.from_set(scop.statement(name).domain))
-    return result
 
 
 def skew(tree: Node, scop: Scop, step: Step) -> Node:
@@ -529,7 +508,10 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
         raise ScheduleError(f"{step}: there is no tensor {tensor}")
     if scope not in ("register", "local"):
         raise ScheduleError(f"{step}: the scope is `register` or `local`, not {scope}")
-    layout = _layout(step, tensor, dims, scop.program.tensors[tensor].rank)
+    try:
+        layout = layout_of(dims, tensor, scop.program.tensors[tensor].rank)
+    except ValueError as error:
+        raise ScheduleError(f"{step}: {error}") from None
     place = find_loop(tree, step.statements[0], step.loops[0])
     outer = place.band.members[: place.position + 1]
     inner = band(place.band.members[place.position + 1 :], place.band.child)
@@ -552,22 +534,6 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
     names = statements_below(tree, place.band, [s.name for s in scop.statements])
     plan_promotion(below, scop, prefix, names)
     return replace_node(tree, place.band, band(outer, below))
-
-
-def _layout(step: Step, tensor: str, dims: list[str], rank: int) -> Layout:
-    """The layout that the words of a promotion describe: ``1, 0``, or in blocks ``1, 0, 1x32``."""
-    block = _BLOCK.match(dims[-1]) if dims else None
-    words = dims[:-1] if block else dims
-    order = tuple(int(d) if d.isdigit() and len(d) < 9 else -1 for d in words)
-    order = order or tuple(range(rank))
-    if sorted(order) != list(range(rank)):
-        raise ScheduleError(f"{step}: the order names each dimension of {tensor} once, from 0")
-    if block is None:
-        return Layout(order)
-    dim, size = int(block[1]), int(block[2])
-    if dim >= rank or not 1 <= size <= LARGEST:
-        raise ScheduleError(f"{step}: {dims[-1]} is no block of a dimension of {tensor}")
-    return Layout(order, (dim, size))
 
 
 def _only_loop(tree: Node, step: Step) -> _Place:
