@@ -105,14 +105,13 @@ class _Converter:
             # isl leaves out loops of one iteration; such a loop tells no iterations apart.
             prefix = tuple(env.get(f"c{k}", Const(0)) for k in range(depth))
             dtype = self.dtypes[promote.tensor]
-            shape = tuple(plan.sizes[k] for k in promote.order)
             body = self.node(below, env, at)
             return Buffer(
                 promote.buffer,
                 promote.tensor,
                 dtype,
-                shape,
-                promote.order,
+                promote.layout.box(plan.sizes),
+                promote.layout,
                 promote.scope,
                 body,
                 prefix,

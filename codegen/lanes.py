@@ -58,6 +58,7 @@ from poly.expr import (
     sub,
     walk,
 )
+from poly.layout import Layout
 from poly.linear import linear_form, normal
 from poly.program import Program
 
@@ -293,8 +294,9 @@ class _Loop:
             shape = (used, width)
             dtype = s.dtype.compute
             body = Buffer(
-                name, s.target.tensor, dtype, shape, (0, 1), "lanes", block([body, final]), (), s.op
-            )
+                name, s.target.tensor, dtype, shape, Layout((0, 1)), "lanes",
+                block([body, final]), (), s.op,
+            )  # fmt: skip
         return body
 
     def _fresh(self, tensor: str) -> str:
@@ -447,9 +449,8 @@ class _Chunks:
             if isinstance(node, Store):
                 return block([chunk(node, k) for k in range(count)])
             if isinstance(node, Buffer):
-                rank = len(node.order)
-                shape, order = (*node.shape, count, self.width), (*node.order, rank, rank + 1)
-                return replace(node, shape=shape, order=order, body=visit(node.body))
+                shape = (*node.shape, count, self.width)
+                return replace(node, shape=shape, body=visit(node.body))
             return map_children(node, visit)
 
         return visit(self.own.body)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from poly.dtypes import DType
 from poly.errors import FarkasError
 from poly.expr import Const, Expr, Read, indices_of, walk
+from poly.layout import Layout
 
 #: The lane from which all take part.
 LANE_0 = Const(0)
@@ -118,7 +119,7 @@ class Buffer(LoopNode):
 
     scope : ``register`` or ``local``; or ``lanes``: `shape` is (vectors, lanes) that begin as the
     identity of `op`, and a read without indices combines them all.
-    `shape` is in buffer order: its dimension k holds the tensor's dimension ``order[k]``.
+    `layout` says how the tensor's elements lie in `shape`; once they are lowered, nobody asks.
     `prefix` is the iteration of the loops around the promotion.
     """
 
@@ -126,7 +127,7 @@ class Buffer(LoopNode):
     tensor: str
     dtype: DType
     shape: tuple[int, ...]
-    order: tuple[int, ...]
+    layout: Layout
     scope: str
     body: LoopNode
     prefix: tuple[Expr, ...] = ()

@@ -126,8 +126,9 @@ def _clamped(index: Expr, extent: Expr) -> Expr:
 
 def _in_buffer(buffer: Buffer, indices: tuple[Expr, ...], ranges: Ranges) -> Read:
     """Element e of the tensor lies at ``e mod size`` in each dimension of the buffer."""
-    places = tuple(
-        modulo(settle(indices[k], ranges), size, ranges)
-        for k, size in zip(buffer.order, buffer.shape, strict=True)
-    )
-    return Read(buffer.name, places)
+    sizes = buffer.layout.sizes(buffer.shape)
+    places = [
+        modulo(settle(i, ranges), size, ranges) for i, size in zip(indices, sizes, strict=True)
+    ]
+    kept = buffer.layout.indices(places)
+    return Read(buffer.name, tuple(settle(i, ranges) for i in kept))

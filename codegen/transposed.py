@@ -25,6 +25,7 @@ from codegen.loopir import (
 from codegen.places import at_place
 from poly.dtypes import DType
 from poly.expr import Const, Expr, Index, Op, Read, add, mul, reads_of, rewrite, sub, walk
+from poly.layout import Layout
 from poly.linear import Linear, linear_form, normal
 from poly.program import Program
 
@@ -244,7 +245,7 @@ class _Transposer:
         body = block([Transposed(tuple(loads), False), Transposed(tuple(rows), True)])
         shape = (len(rows), first.lanes)
         buffer = Buffer(
-            name, read.tensor, self.dtypes[read.tensor], shape, (0, 1), "register", body
+            name, read.tensor, self.dtypes[read.tensor], shape, Layout((0, 1)), "register", body
         )
         return _replaced(node, inner, buffer)
 

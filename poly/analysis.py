@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from math import prod
+
 import islpy as isl
 
 from poly.expr import Cast, Const, Expr, Index, Op, Read, Size, indices_of, walk
+from poly.legality import coincident_members
 from poly.linear import linear_form
+from poly.machine import Machine
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
 from poly.tree import joint, loops_of
@@ -43,6 +48,29 @@ def loop_extents(schedule: Schedule, statement: str) -> dict[str, int | None]:
         known = low.is_int() and high.is_int()
         result[m.name] = int(high.to_python()) - int(low.to_python()) + 1 if known else None
     return result
+
+
+def fused_around(schedule: Schedule, names: tuple[str, ...], s: str) -> tuple[str, ...]:
+    """The statements of the group that share the free loops with `s`."""
+    own = schedule.loops(s)[0]
+    return tuple(n for n in names if schedule.loops(n) and schedule.loops(n)[0] == own)
+
+
+def shared_loop(schedule: Schedule, s: str, outer: list[str], machine: Machine) -> str:
+    """The loop to share among threads: the outermost that balances them well."""
+    extents = loop_extents(schedule, s)
+    flags = coincident_members(schedule.tree, s, schedule.dependences)
+    best, choice = 0.0, ""
+    for loop in outer:
+        extent = extents[loop]
+        if not flags.get(loop) or extent == 1:
+            continue
+        rounds = 1 << 30 if extent is None else -(-extent // machine.cores)
+        balance = 1.0 if extent is None else extent / (rounds * machine.cores)
+        # An outer loop keeps packed panels in one thread: it need only be nearly balanced.
+        if balance > best + 0.1:
+            best, choice = balance, loop
+    return choice
 
 
 def shares_ranges(
@@ -115,6 +143,28 @@ def plain_dimension(read: Read, loop: str) -> int | None:
 def loops_of_read(read: Read) -> frozenset[str]:
     """The loops with which the place of `read` moves."""
     return frozenset(i for e in read.indices for i in indices_of(e))
+
+
+def elements_read(reads: Iterable[Read], extents: Mapping[str, int | None]) -> int:
+    """How many elements reads touch while loops run over so many values; a loop that is not
+    listed or not known stands still.  As boxes, so that windows may be counted a bit too large.
+    """
+    return sum(prod(_span(i, extents) + 1 for i in r.indices) for r in reads)
+
+
+def _span(index: Expr, extents: Mapping[str, int | None]) -> int:
+    """The greatest less the least value of an index."""
+    if isinstance(index, Index):
+        return (extents.get(index.name) or 1) - 1
+    if isinstance(index, Op) and index.fn in ("mod", "floordiv"):
+        divisor = index.args[1]
+        span = _span(index.args[0], extents)
+        if not isinstance(divisor, Const) or not divisor.value:
+            return span
+        by = int(divisor.value)
+        return min(span, by - 1) if index.fn == "mod" else span // by
+    form = linear_form(index)
+    return sum(abs(c) * _span(a, extents) for a, c in form.terms if a != index)
 
 
 def moving_dimensions(read: Read, loop: str) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from poly.analysis import (
+    elements_read,
     is_rectangular,
     lane_dimension,
     loops_of_read,
@@ -17,8 +18,7 @@ from poly.analysis import (
     tile_value,
     vector_stride,
 )
-from poly.expr import Index, Read
-from poly.linear import linear_form
+from poly.expr import Read
 from poly.machine import Machine
 from poly.promotion import BUFFER_LIMIT
 from poly.scop import Scop, ScopStatement
@@ -27,6 +27,8 @@ from poly.scop import Scop, ScopStatement
 IN_FLIGHT = 8
 #: Instructions to turn one of the vectors around in registers and store it.
 SCATTER = 6
+#: Extents up to this are written out where they bound the loops of a tile, or its lanes (padding).
+UNROLLED_TAPS = 11
 #: An operand is packed if each of its elements is used this often at least.
 PACKING_REUSE = 1.5
 
@@ -215,13 +217,7 @@ def reuse_of(s: ScopStatement, read: Read, extents: dict[str, int | None]) -> fl
     instances = 1
     for x in s.loops:
         instances *= extents[x] or 1
-    elements = 1
-    for index in read.indices:
-        form = linear_form(index)
-        span = sum(abs(c) * ((extents.get(a.name) or 1) - 1) if isinstance(a, Index) else 0
-                   for a, c in form.terms)  # fmt: skip
-        elements *= span + 1
-    return instances / elements
+    return instances / elements_read([read], extents)
 
 
 @dataclass(frozen=True)

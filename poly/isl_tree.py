@@ -179,10 +179,13 @@ def _full_tiles(
 
     For each statement below, the box is what its vector and unrolled loops take over all tiles.
     A tile is full if no point of the box is missing: the complement of box(o, h) minus the image
-    of the domain, projected on (o, h).
+    of the domain, projected on (o, h).  The deepest statements run in
+    all full tiles; one that is sunk to the ends of a loop misses none where it does not run.
     """
-    full: isl.Set | None = None
+    every: isl.Set | None = None
+    missing: isl.Set | None = None
     start = len(outer) + len(here)
+    deepest = max((len(loops_of(below, name)) for name in statements), default=0)
     for name in statements:
         inner = [m for m in loops_of(below, name) if m.mark in ("vector", "unroll")]
         image = _times([*outer, *here, *inner], scop.statement(name).domain)
@@ -199,9 +202,13 @@ def _full_tiles(
             else:
                 image = image.drop_constraints_involving_dims(isl.dim_type.set, start + k, 1)
         partial = box.subtract(image).project_out(isl.dim_type.set, start, len(inner))
-        own = tiles.subtract(partial).coalesce()
-        full = own if full is None else full.intersect(own).coalesce()
-    if full is None or full.is_empty():
+        if len(loops_of(below, name)) == deepest:
+            every = tiles if every is None else every.intersect(tiles)
+        missing = partial if missing is None else missing.union(partial)
+    if every is None or missing is None:
+        return None
+    full = every.subtract(missing.coalesce()).coalesce()
+    if full.is_empty():
         return None
     # As isl wants it: the outer dimensions are the domain of a wrapped map.
     params = ", ".join(full.get_var_names(isl.dim_type.param))

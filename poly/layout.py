@@ -1,21 +1,20 @@
-"""Layouts of tensors: which one a program's schedule would like, and programs rewritten for it."""
+"""Layouts of tensors, and programs rewritten for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from poly.analysis import moving_dimensions, vector_stride
-from poly.contraction import find_contraction
 from poly.errors import ProgramError
 from poly.expr import Const, Expr, Read, add, floordiv, mod, rewrite
-from poly.machine import Machine
 from poly.program import Program, Tensor
-from poly.scop import Scop
-from poly.tiling import reduction_order
+
+_BLOCK = re.compile(r"([0-9]{1,8})x([0-9]{1,10})\Z")
+LARGEST_BLOCK = 1 << 30
 
 #: Into so many parts an array is cut for threads to arrange.
 PARTS = 16
@@ -51,23 +50,34 @@ class Layout:
         blocks = floordiv(add(shape[dim], Const(size - 1)), size)
         return (*(blocks if d == dim else shape[d] for d in self.order), Const(size))
 
-    def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of the kept array, as `extents` of known ones."""
+    def whole_blocks(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """The sizes of a box with the last block filled."""
+        dim, size = self.block or (-1, 1)
+        return tuple(-(-n // size) * size if d == dim else n for d, n in enumerate(sizes))
+
+    def box(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """The shape in which a box of whole blocks is kept."""
         if self.block is None:
-            return tuple(shape[d] for d in self.order)
+            return tuple(sizes[d] for d in self.order)
         dim, size = self.block
-        return (*(-(-shape[d] // size) if d == dim else shape[d] for d in self.order), size)
+        return (*(sizes[d] // size if d == dim else sizes[d] for d in self.order), size)
+
+    def sizes(self, box: Sequence[int]) -> tuple[int, ...]:
+        """The box that is kept in a shape; the inverse of `box`."""
+        dim, size = self.block or (-1, 1)
+        extents = {d: n * size if d == dim else n for d, n in zip(self.order, box, strict=False)}
+        return tuple(extents[d] for d in range(len(self.order)))
 
     def arrange(
         self, array: np.ndarray, out: np.ndarray | None = None, each: Mapper = map
     ) -> np.ndarray:
         """The elements of an array in this layout, contiguous.
 
-        out : where they go, of that `shape`
+        out : where they go, of the shape of the `box` of whole blocks
         each : runs a function on each of some parts, in any order; `map`, or that of a pool
         """
         if out is None:
-            out = np.empty(self.shape(array.shape), array.dtype)
+            out = np.empty(self.box(self.whole_blocks(array.shape)), array.dtype)
         copies: list[tuple[np.ndarray, np.ndarray]] = []
         if self.block is None:
             copies.append((out, np.transpose(array, self.order)))
@@ -79,7 +89,7 @@ class Layout:
                 source = array[(*at[:dim], part)]
                 if not source.size:
                     continue
-                blocks = 1 if part.start else whole // size
+                blocks = 1 if part.stop is None else whole // size
                 count = source.shape[dim] // blocks
                 cut = (*source.shape[:dim], blocks, count, *source.shape[dim + 1 :])
                 order = [*(d + (d > dim) for d in self.order), dim + 1]
@@ -99,44 +109,36 @@ class Layout:
             pass
         return out
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """As it stands in a script: the order, and ``1x32`` for blocks of 32 of dimension 1."""
+        block = () if self.block is None else ("x".join(map(str, self.block)),)
+        return (*map(str, self.order), *block)
+
     def __str__(self) -> str:
         text = "".join(f"_{d}" for d in self.order)
         return text if self.block is None else f"{text}_b{self.block[0]}x{self.block[1]}"
 
 
-def preferred_layouts(
-    scop: Scop, machine: Machine, constants: Collection[str]
-) -> dict[str, Layout]:
-    """For each of the inputs `constants` that a contraction reads along its vector loop, the layout
-    in which a register tile reads it from one end to the other; those that are so already are not
-    listed.
+def layout_of(words: Sequence[str], tensor: str, rank: int) -> Layout:
+    """The layout of a tensor with these `Layout.words`; without any, the order of the dimensions.
 
-    Only an input that is read in one way is listed: another read may want another layout.
+    Raises
+    ------
+    ValueError : saying what is wrong.
     """
-    result: dict[str, Layout] = {}
-    reads = [r for s in scop.statements if s.role != "init" for r in s.source.reads]
-    inputs = set(constants) - set(scop.program.updated)
-    for s in scop.statements:
-        found = find_contraction(scop, s, machine, inputs)
-        if found is None:
-            continue
-        width = found.vectors * found.lanes
-        for r in s.source.reads:
-            dims = moving_dimensions(r, found.v)
-            alone = sum(other.tensor == r.tensor for other in reads) == 1
-            if len(dims) != 1 or r.tensor not in inputs or not alone:
-                continue
-            is_panel = (found.extent(found.v) or width + 1) <= width
-            if vector_stride(r, found.v, found.lanes) == 1 and is_panel:
-                continue
-            depth = [-1] * len(r.indices)
-            for n, loop in enumerate(reduction_order(found)):
-                for d in moving_dimensions(r, loop):
-                    depth[d] = n
-            rest = [d for d in range(len(r.indices)) if d != dims[0]]
-            order = (dims[0], *sorted(rest, key=depth.__getitem__))
-            result[r.tensor] = Layout(order, (dims[0], width))
-    return result
+    block = _BLOCK.match(words[-1]) if words else None
+    given = words[:-1] if block else words
+    order = tuple(int(d) if d.isdigit() and len(d) < 9 else -1 for d in given)
+    order = order or tuple(range(rank))
+    if sorted(order) != list(range(rank)):
+        raise ValueError(f"the order names each dimension of {tensor} once, from 0")
+    if block is None:
+        return Layout(order)
+    dim, size = int(block[1]), int(block[2])
+    if dim >= rank or not 1 <= size <= LARGEST_BLOCK:
+        raise ValueError(f"{words[-1]} is no block of a dimension of {tensor}")
+    return Layout(order, (dim, size))
 
 
 def relayout(program: Program, tensor: str, layout: Layout) -> Program:

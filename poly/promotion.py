@@ -8,7 +8,8 @@ tensor T:
 * copied out the part of F that is written below, unless nothing outside reads a temporary
 
 The buffer has the size of the footprint's box, which must be constant; element e lies at
-``e mod size``, which is injective on any box of that size and needs no origin.
+``e mod size``, which is injective on any box of that size and needs no origin.  A dimension that
+is kept in blocks is filled up to whole ones.
 The copies are statements ``in[p, e]`` with loops of their own over e.
 
 isl generates loops apart for statements that do not interleave, as for the initialisation of a
@@ -102,6 +103,7 @@ def plan_promotion(
         raise ScheduleError(f"{node.tensor} is not accessed by {names}; nothing to promote")
     footprint = footprint.intersect_params(scop.context).coalesce()
     sizes = tuple(_extent(footprint, k, node.tensor) for k in range(tensor.rank))
+    sizes = node.layout.whole_blocks(sizes)
     if node.scope == "register" and sizes:
         sizes = _whole_vectors(node, scop, footprint, sizes)
     count = tensor.dtype.bytes
@@ -206,8 +208,13 @@ def _whole_vectors(
     """Registers for whole vectors along the last dimension in buffer order: of 56 elements and
     lanes in 16, the last 8 have a register of 16.
     """
-    lanes, last = _lanes_below(node, scop), node.order[-1]
-    if lanes is None or sizes[last] % lanes == 0 or lanes.bit_count() != 1:
+    lanes, last = _lanes_below(node, scop), node.layout.order[-1]
+    if (
+        node.layout.block is not None
+        or lanes is None
+        or sizes[last] % lanes == 0
+        or lanes.bit_count() != 1
+    ):
         return sizes
     whole = -(-sizes[last] // lanes) * lanes
     if not _is_aligned(footprint, last, whole):
@@ -306,16 +313,24 @@ def _copy(
     mark = "unroll" if node.scope == "register" else "seq"
     dtype = scop.program.tensors[node.tensor].dtype
     lanes = _lanes_below(node, scop) or VECTOR_BYTES // dtype.bytes
-    members: list[Member] = []
-    for k in node.order:
-        loop = f"{node.buffer}_e{k}"
-        # Loops over aligned boxes run from 0, which makes places in the buffer plain.
-        place = f"(e{k} mod {sizes[k]})" if aligned[k] else f"e{k}"
-        if k == node.order[-1] and sizes[k] % lanes == 0 and dtype.bits >= 32:
-            members.append(member(f"{loop}_o", f"floor({place}/{lanes})", mark))
-            members.append(member(f"{loop}_i", f"{place} mod {lanes}", "vector"))
-        else:
-            members.append(member(loop, place, mark))
+    # Loops over aligned boxes run from 0, which makes places in the buffer plain.
+    loops = [
+        (f"{node.buffer}_e{k}", f"(e{k} mod {sizes[k]})" if aligned[k] else f"e{k}", sizes[k])
+        for k in node.layout.order
+    ]
+    if node.layout.block is not None:
+        dim, size = node.layout.block
+        at = node.layout.order.index(dim)
+        loop, place, _ = loops[at]
+        loops[at] = (f"{loop}_b", f"floor({place}/{size})", sizes[dim] // size)
+        loops.append((loop, f"({place} mod {size})", size))
+    members = [member(loop, place, mark) for loop, place, _ in loops]
+    if loops and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
+        loop, place, _ = loops[-1]
+        members[-1:] = [
+            member(f"{loop}_o", f"floor({place}/{lanes})", mark),
+            member(f"{loop}_i", f"{place} mod {lanes}", "vector"),
+        ]
     return Copy(
         name, node.tensor, node.buffer, inward, depth, rank, sizes, str(extension), tuple(members)
     )

@@ -15,6 +15,7 @@ from math import prod
 import islpy as isl
 
 from poly.analysis import is_rectangular, loop_extents, static_extents, stride_of
+from poly.contraction import UNROLLED_TAPS
 from poly.errors import ScheduleError
 from poly.expr import Op, Read, walk
 from poly.legality import coincident_members
@@ -24,8 +25,6 @@ from poly.schedule import Schedule
 from poly.scop import ScopStatement
 from poly.tree import Band, Promote, loops_of, path_to, statements_below
 
-#: Extents up to this are written out where they depend on the lanes' loop (padding).
-UNROLLED_TAPS = 11
 #: Fewer iterations than this are not worth lanes around other loops.
 FEWEST = 4
 #: Bytes that the buffers of one iteration may take together.

@@ -21,6 +21,7 @@ from functools import cached_property
 
 from poly.dependences import Dependences, compute_dependences
 from poly.errors import ScheduleError
+from poly.layout import Layout
 from poly.legality import budget, check_tree
 from poly.program import Program
 from poly.scheduler import isl_schedule
@@ -124,6 +125,14 @@ class Schedule:
         """The inverse of `fuse`: ``for i: {S; T}`` becomes ``for i: S;  for i: T``."""
         return self.apply(Step("distribute", (statement,), (loop,)))
 
+    def sink(self, statement: str, loop: str) -> Schedule:
+        """Let what runs before and after a loop run in its first and last iteration.
+
+        ``S; for k: T[k]; U`` becomes ``for k: {S at the first; T[k]; U at the last}``, so that
+        loops around all of them can be put inside ``k``.
+        """
+        return self.apply(Step("sink", (statement,), (loop,)))
+
     def skew(self, statement: str, loop: str, by: str, factor: int = 1) -> Schedule:
         """Run `loop` at ``loop + factor * by``; makes stencils tileable.
 
@@ -174,16 +183,24 @@ class Schedule:
         return self.apply(Step("isolate", (statement,), (loop,)))
 
     def promote(
-        self, statement: str, loop: str, tensor: str, scope: str, order: Seq[int] = ()
+        self,
+        statement: str,
+        loop: str,
+        tensor: str,
+        scope: str,
+        layout: Seq[int] | Layout = (),
     ) -> Schedule:
         """Keep the part of a tensor that one iteration of `loop` touches in a buffer.
 
         ``for i: {for j: S}`` becomes ``for i: {fill; for j: S on the buffer; write back}``, where
         needed.
         scope: ``register`` (meant to be unrolled away) or ``local`` (packed in memory of the
-        thread); order: the tensor's dimensions as they lie in the buffer, outermost first.
+        thread); layout: the tensor's dimensions as they lie in the buffer, outermost first, of
+        which one may be cut into blocks that lie innermost.  ``B, local, 1, 0, 1x32`` packs
+        ``B[k,j]`` as ``B_p[j/32, k, j%32]``.
         """
-        words = (tensor, scope, *map(str, order))
+        words = layout.words if isinstance(layout, Layout) else tuple(map(str, layout))
+        words = (tensor, scope, *words)
         return self.apply(Step("promote", (statement,), (loop,), words=words))
 
     def reschedule(self) -> Schedule:

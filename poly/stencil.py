@@ -9,27 +9,35 @@ that has been loaded serves all rows that it is a tap of.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 
 from poly.analysis import (
+    fused_around,
     is_rectangular,
     lane_value,
     loops_of_read,
     moving_dimensions,
     plain_dimension,
+    shared_loop,
     static_extents,
     stride_of,
     tile_value,
     vector_stride,
 )
-from poly.contraction import IN_FLIGHT, Contraction, reuse_of
+from poly.contraction import (
+    IN_FLIGHT,
+    UNROLLED_TAPS,
+    Contraction,
+    find_contraction,
+    reuse_of,
+)
 from poly.errors import ScheduleError
 from poly.expr import Read
 from poly.machine import Machine
 from poly.schedule import Schedule
 from poly.scop import Scop, ScopStatement
-from poly.tiling import UNROLLED_TAPS, fused_around, shared_loop
 
 #: Vectors of a row are written out where that gives no more multiply-adds than this.
 WRITTEN_OUT = 400
@@ -62,6 +70,20 @@ class Stencil:
     rest: tuple[str, ...]
     vectors: int
     cost: float
+
+
+def find_tile(
+    scop: Scop, s: ScopStatement, machine: Machine, rearranged: Collection[str] = ()
+) -> Contraction | Stencil | None:
+    """How to tile a statement: as a contraction or as a stencil, whichever is cheaper.
+
+    rearranged : tensors that can be had in any layout
+    """
+    contraction = find_contraction(scop, s, machine, rearranged)
+    stencil = find_stencil(scop, s, machine)
+    if contraction is None or stencil is None:
+        return contraction or stencil
+    return stencil if stencil.cost < cost_of(s, contraction, rearranged) else contraction
 
 
 def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | None:
@@ -134,7 +156,7 @@ def _rows_loop(s: ScopStatement, v: str, extents: dict[str, int], moving: list[R
     return choice
 
 
-def cost_of(s: ScopStatement, core: Contraction) -> float:
+def cost_of(s: ScopStatement, core: Contraction, rearranged: Collection[str] = ()) -> float:
     """What a contraction's tile takes for an element of the result, as the cost of a stencil.
 
     What does not lie along the lanes is turned around: the result, and each element that is
@@ -148,7 +170,7 @@ def cost_of(s: ScopStatement, core: Contraction) -> float:
     cost = (1 + loads / 2) * length * -(-extent // core.lanes) / extent
     if vector_stride(s.target, core.v, core.lanes) != 1:
         cost += TURN / core.lanes
-    packed = {tensor for tensor, _ in core.packed}
+    packed = {tensor for tensor, _ in core.packed} - set(rearranged)
     for read in s.source.reads:
         if read.tensor in packed:
             cost += TURN / core.lanes * length / reuse_of(s, read, dict(core.extents))

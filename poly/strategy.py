@@ -5,7 +5,8 @@
 2. *Contractions* (updates with reuse: some operand does not move with some free loop) get a
    register tile: a vector loop v along which one operand is broadcast and the others contiguous,
    a second loop w along which the vector operand is reused, the reduction outside, accumulators
-   in registers, and the vector operand packed where it is not contiguous
+   in registers, the vector operand packed where it is not contiguous, and blocks for the caches
+   where they pay: see `poly.blocking`
    (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", TOMS 2008).
 3. *Everything else* is bound by memory: see `poly.rows`.
 
@@ -19,14 +20,14 @@ import math
 from collections.abc import Iterable
 
 from poly.analysis import loop_extents, shares_ranges
-from poly.contraction import Contraction, find_contraction
+from poly.contraction import Contraction
 from poly.errors import ScheduleError
 from poly.legality import coincident_members
 from poly.machine import Machine, host_machine
 from poly.rows import WORTH_SHARING, row_steps, work_of
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
-from poly.stencil import Stencil, cost_of, find_stencil, stencil_steps
+from poly.stencil import Stencil, find_tile, stencil_steps
 from poly.tiling import contraction_steps
 from poly.tree import Sequence
 
@@ -174,15 +175,10 @@ def _connected(schedule: Schedule, first: tuple[str, ...], second: tuple[str, ..
 def _core(
     schedule: Schedule, names: tuple[str, ...], machine: Machine
 ) -> Contraction | Stencil | None:
-    """What a group is tiled around: the cheaper of both forms of its first update with one."""
+    """What a group is tiled around: its first update that has a tile."""
     for name in names:
         s: ScopStatement = schedule.scop.statement(name)
-        contraction = find_contraction(schedule.scop, s, machine)
-        stencil = find_stencil(schedule.scop, s, machine)
-        if contraction is None or stencil is None:
-            found = contraction or stencil
-        else:
-            found = stencil if stencil.cost < cost_of(s, contraction) else contraction
+        found = find_tile(schedule.scop, s, machine)
         if found is not None:
             return found
     return None

@@ -15,6 +15,8 @@ from operator import index
 import islpy as isl
 
 from poly.errors import ScheduleError
+from poly.instances import end_value, restrict_to
+from poly.layout import layout_of
 from poly.promotion import plan_promotion
 from poly.scop import Scop
 from poly.tree import (
@@ -115,6 +117,7 @@ EXAMPLES = {
     "reorder": "reorder C: k, i, j",
     "fuse": "fuse S, T: i",
     "distribute": "distribute S: i",
+    "sink": "sink C: k",
     "skew": "skew S: j, i by 1",
     "shift": "shift S: i by 1",
     "reverse": "reverse S: i",
@@ -370,12 +373,37 @@ def distribute(tree: Node, scop: Scop, step: Step) -> Node:
     return replace_node(tree, nest, band(outer, sequence(children)))
 
 
-def restrict_to(scop: Scop, statements: tuple[str, ...]) -> isl.UnionSet:
-    """All instances of the named statements."""
-    result = isl.UnionSet.empty(scop.context.get_space())
-    for name in statements:
-        result = result.union(isl.UnionSet.from_set(scop.statement(name).domain))
-    return result
+def sink(tree: Node, scop: Scop, step: Step) -> Node:
+    place = _only_loop(tree, step)
+    _plain(step, place.member)
+    parent = next(
+        (
+            n
+            for n in path_to(tree, step.statements[0])
+            if isinstance(n, Sequence) and any(f.child is place.band for f in n.children)
+        ),
+        None,
+    )
+    if parent is None or place.position:
+        raise ScheduleError(
+            f"{step}: {place.member.name} has to be the outermost loop of a nest that runs between "
+            "others (see `reorder` and `distribute`)"
+        )
+    at = next(k for k, f in enumerate(parent.children) if f.child is place.band)
+    function, children = place.member.schedule, []
+    for k, f in enumerate(parent.children):
+        if k == at:
+            children.append(replace(f, child=band(place.band.members[1:], place.band.child)))
+            continue
+        for name in f.statements:
+            if place.member.name in {m.name for m in loops_of(tree, name)}:
+                raise ScheduleError(f"{step}: {name} has a loop {place.member.name}; rename it")
+        end = end_value(scop, place.member, parent.children[at].statements, last=k > at)
+        domain = restrict_to(scop, f.statements)
+        function = function.union_add(isl.UnionPwAff.pw_aff_on_domain(domain, end))
+        children.append(f)
+    shared = replace(place.member, schedule=function)
+    return replace_node(tree, parent, band([shared], sequence(children)))
 
 
 def skew(tree: Node, scop: Scop, step: Step) -> Node:
@@ -480,11 +508,10 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
         raise ScheduleError(f"{step}: there is no tensor {tensor}")
     if scope not in ("register", "local"):
         raise ScheduleError(f"{step}: the scope is `register` or `local`, not {scope}")
-    rank = scop.program.tensors[tensor].rank
-    order = tuple(int(d) if d.isdigit() and len(d) < 9 else -1 for d in dims)
-    order = order or tuple(range(rank))
-    if sorted(order) != list(range(rank)):
-        raise ScheduleError(f"{step}: the order names each dimension of {tensor} once, from 0")
+    try:
+        layout = layout_of(dims, tensor, scop.program.tensors[tensor].rank)
+    except ValueError as error:
+        raise ScheduleError(f"{step}: {error}") from None
     place = find_loop(tree, step.statements[0], step.loops[0])
     outer = place.band.members[: place.position + 1]
     inner = band(place.band.members[place.position + 1 :], place.band.child)
@@ -500,7 +527,7 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
     buffer, count = f"{tensor}_{'r' if scope == 'register' else 'p'}", 2
     while buffer in used:
         buffer, count = f"{buffer.rstrip('0123456789')}{count}", count + 1
-    below = Promote(tensor, buffer, scope, order, inner)
+    below = Promote(tensor, buffer, scope, layout, inner)
     above = [m for n in path_to(tree, step.statements[0]) if isinstance(n, Band)
              for m in n.members]  # fmt: skip
     prefix = above[: [m.name for m in above].index(step.loops[0]) + 1]
@@ -529,6 +556,7 @@ PRIMITIVES: dict[str, Callable[[Node, Scop, Step], Node]] = {
     "reorder": reorder,
     "fuse": fuse,
     "distribute": distribute,
+    "sink": sink,
     "skew": skew,
     "shift": shift,
     "reverse": reverse,

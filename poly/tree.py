@@ -22,6 +22,8 @@ from dataclasses import dataclass, replace
 
 import islpy as isl
 
+from poly.layout import Layout
+
 #: What a loop becomes.  ``vector``: its instances run in lanes; ``parallel``: on threads.
 MARKS = ("seq", "parallel", "vector", "unroll")
 
@@ -84,13 +86,13 @@ class Promote(Node):
     """Accesses to `tensor` below go to `buffer`, which holds what one iteration above touches.
 
     scope : ``register`` (fully unrolled, becomes variables) or ``local`` (an array of the thread).
-    order : the tensor's dimensions, outermost first, as they are laid out in the buffer.
+    layout : how the part of the tensor lies in the buffer.
     """
 
     tensor: str
     buffer: str
     scope: str
-    order: tuple[int, ...]
+    layout: Layout
     child: Node
 
 

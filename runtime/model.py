@@ -24,8 +24,9 @@ from poly.errors import ArgumentError, ToolchainError
 from poly.expr import Const
 from poly.graph import Call, Graph, static_shape, verify_graph
 from poly.graph_passes import optimise_graph
-from poly.layout import Layout, Mapper, preferred_layouts, relayout
+from poly.layout import Layout, Mapper, relayout
 from poly.machine import Machine, host_machine
+from poly.panels import preferred_layouts
 from poly.program import Program, Tensor
 from poly.schedule import Schedule
 from poly.strategy import auto_schedule
@@ -288,7 +289,9 @@ def _with_layouts(
             name = f"{source}{layout}"
             if name not in constants:
                 given = graph.constants[source]
-                array = aligned(layout.shape(given.shape), given.dtype, ALIGNMENT)
+                array = aligned(
+                    layout.box(layout.whole_blocks(given.shape)), given.dtype, ALIGNMENT
+                )
                 constants[name] = layout.arrange(given, array, each)
                 shape = tuple(Const(n) for n in array.shape)
                 values[name] = Tensor(name, values[source].dtype, shape)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from frontends.language import parse_program
 from poly.errors import IllegalScheduleError, LanguageError, ScheduleError
+from poly.machine import host_machine
 from poly.program import Program
 from poly.schedule import Schedule
 from poly.strategy import auto_schedule
@@ -34,6 +35,8 @@ from tests.differential.parts import Choices, Profile, Seeded
 BATCH = 50
 #: Compilations that take longer are reported, in seconds.
 SLOW = 5.0
+#: Bytes of a second cache in which the products of the tests do not fit.
+SMALL_CACHE = 8 << 10
 
 
 def profile_of(seed: int) -> Profile:
@@ -58,7 +61,10 @@ def program_case(seed: int, tally: Tally, text: str | None = None) -> Case | Non
         written = Schedule.of(program, exact)
         if exact:
             variants.append(make(written, "written", seed))
-        scheduled = auto_schedule(written)
+        # With small caches, small products have the blocks of large ones.
+        host = host_machine()
+        machine = replace(host, l2=SMALL_CACHE) if seed % 3 == 0 else host
+        scheduled = auto_schedule(written, machine)
         if scheduled.steps:
             variants.append(make(scheduled, "auto", seed))
             for primitive in sorted({step.primitive for step in scheduled.steps}):
@@ -97,8 +103,8 @@ def _case(
 
 _PRIMITIVES = (
     "tile", "tile", "split", "split", "interchange", "interchange", "reorder", "fuse", "fuse",
-    "fuse", "distribute", "skew", "shift", "reverse", "parallelize", "parallelize", "vectorize",
-    "vectorize", "unroll", "isolate", "promote", "promote", "promote",
+    "fuse", "distribute", "sink", "skew", "shift", "reverse", "parallelize", "parallelize",
+    "vectorize", "vectorize", "unroll", "isolate", "promote", "promote", "promote",
 )  # fmt: skip
 _FACTORS = (1, 2, 3, 4, 4, 5, 8, 8, 16, 16, 32)
 
@@ -155,6 +161,8 @@ def random_step(c: Choices, schedule: Schedule) -> Step:
         rank = schedule.program.tensors[tensor].rank
         if rank > 1 and c.chance(40):
             words += [str(k) for k in reversed(range(rank))]
+        if rank and c.chance(30):
+            words.append(f"{c.integer(0, rank - 1)}x{c.pick((1, 3, 4, 16))}")
         return Step("promote", (name,), one, words=tuple(words))
     return Step(primitive, (name,), one)
 

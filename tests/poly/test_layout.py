@@ -9,8 +9,9 @@ from frontends.language import parse_program
 from poly.contraction import find_contraction
 from poly.errors import ProgramError
 from poly.expr import Const
-from poly.layout import Layout, preferred_layouts, relayout
+from poly.layout import Layout, relayout
 from poly.machine import Machine
+from poly.panels import preferred_layouts
 from poly.schedule import Schedule
 from runtime.reference import evaluate
 
@@ -33,6 +34,15 @@ def test_an_array_in_blocks() -> None:
     assert not kept[1, :, 2:].any()  # the last block is filled with zeros
     extents = layout.extents((Const(2), Const(6)))
     assert extents == (Const(2), Const(2), Const(4))
+
+
+def test_a_box_in_blocks() -> None:
+    layout = Layout((1, 0, 2), (1, 4))
+    sizes = layout.whole_blocks((3, 6, 5))
+    assert sizes == (3, 8, 5)
+    assert layout.box(sizes) == (2, 3, 5, 4) and layout.sizes((2, 3, 5, 4)) == sizes
+    assert layout.words == ("1", "0", "2", "1x4")
+    assert Layout((1, 0)).box((3, 6)) == (6, 3) and Layout((1, 0)).sizes((6, 3)) == (3, 6)
 
 
 @pytest.mark.parametrize("layout", [Layout((3, 0, 2, 1)), Layout((0, 2, 3, 1), (0, 16))])

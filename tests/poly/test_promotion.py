@@ -30,6 +30,16 @@ def test_a_packed_panel() -> None:
     assert [m.name for m in found.copy_in.members] == ["B_p_e1", "B_p_e0_o", "B_p_e0_i"]
 
 
+def test_a_panel_in_blocks() -> None:
+    script = "tile mm: i, j, k by 4, 60, 16\npromote mm: k_o as B, local, 1, 0, 1x16"
+    s = schedule(MATMUL, script)
+    assert script in str(s)
+    found = plan(s, "mm")
+    assert found.sizes == (16, 64) and found.copy_in is not None  # the last block is filled up
+    names = [m.name for m in found.copy_in.members]
+    assert names == ["B_p_e1_b", "B_p_e0", "B_p_e1_o", "B_p_e1_i"]
+
+
 def test_an_accumulator_is_read_and_written() -> None:
     s = schedule(MATMUL, "tile mm: i, j by 4, 8\npromote mm: j_o as C, register")
     found = plan(s, "mm")
@@ -84,6 +94,21 @@ def test_buffers_have_names_of_their_own() -> None:
             "def f(float32 X[N]) -> (Y) { s: Y[i] = X[i+1] where i in 0:N-1 }",
             "split s: i by 4\npromote s: i_o as X, register",
             "its tiles do not begin at multiples of their size",
+        ),
+        (
+            MATMUL,
+            "tile mm: i, j, k by 4, 4, 4\npromote mm: k_o as B, local, 1, 0, 2x4",
+            "2x4 is no block of a dimension of B",
+        ),
+        (
+            MATMUL,
+            "tile mm: i, j, k by 4, 4, 4\npromote mm: k_o as B, local, 1, 0, 1x0",
+            "1x0 is no block of a dimension of B",
+        ),
+        (
+            MATMUL,
+            "tile mm: i, j, k by 4, 4, 4\npromote mm: k_o as B, local, 1x4, 1, 0",
+            "names each dimension of B once",
         ),
         (
             MATMUL,

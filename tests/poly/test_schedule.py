@@ -150,6 +150,8 @@ BAD = [
     (Step("fuse", ("mm_init", "mm"), ("i", "j", "k")), "3 loops cannot be shared"),
     (Step("fuse", ("mm_init", "mm"), ("j",)), "the outermost loops of mm_init are i"),
     (Step("distribute", ("mm",), ("i",)), "there is one statement only"),
+    (Step("sink", ("mm",), ("i",)), "mm_init has a loop i"),
+    (Step("sink", ("mm",), ("k",)), "has to be the outermost loop of a nest"),
     (Step("distribute", ("mm",), ("i", "j")), "distribute takes one loop"),
     (Step("skew", ("mm",), ("i", "i"), (1,)), "cannot be skewed by itself"),
     (Step("skew", ("mm",), ("i", "j"), ()), "write `skew S: j, i by 2`"),

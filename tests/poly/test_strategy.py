@@ -18,6 +18,8 @@ from tests.poly.oracle import broken_pairs, tree_order
 from tests.poly.random_programs import programs
 from tests.poly.texts import MATMUL, SOFTMAX, program, schedule
 
+CACHES = Machine(64, 32, 32 << 10, 1 << 20, 16 << 20, 2)
+
 
 @given(programs(), st.booleans())
 @settings(max_examples=25)
@@ -61,6 +63,38 @@ def test_an_attempt_changes_nothing_if_it_is_refused() -> None:
     assert attempt(s, "parallelize mm: k") is s
     assert attempt(s, "parallelize mm: nothing") is s
     assert str(attempt(s, "parallelize mm: i")) == "parallelize mm: i"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "steps"),
+    [
+        ({"N": 64, "M": 64, "K": 64}, ()),
+        ({"N": 2048, "M": 2048, "K": 1024}, ("promote mm: j_p as B", "split mm: i by")),
+        ({"N": 512, "M": 512, "K": 8192}, ("split mm: k by", "sink mm: k_p")),
+        ({"N": 4096, "M": 32, "K": 2048}, ()),
+        ({}, ("split mm: k by", "sink mm: k_p", "promote mm: k_p as B, local, 1, 0, 1x32")),
+    ],
+)
+def test_large_products_get_blocks(sizes: dict[str, int], steps: tuple[str, ...]) -> None:
+    p = program(MATMUL)
+    script = str(auto_schedule(Schedule.of(specialise(p, sizes) if sizes else p), CACHES))
+    for step in steps:
+        assert step in script
+    if not steps:
+        assert "_p" not in script
+
+
+def test_a_sum_over_two_unknown_loops_gets_a_tile() -> None:
+    text = "def f(float32 A[N,K,L], float32 B[K,L,M]) -> (C) { mm: C[i,j] +=! A[i,k,l] * B[k,l,j] }"
+    script = str(auto_schedule(schedule(text), CACHES))
+    assert "split mm: k by 32" in script and "split mm: l by 32" in script
+    assert "promote mm: i_o as C, register" in script
+
+
+def test_threads_do_not_pack_the_same_panel() -> None:
+    sizes = {"N": 4096, "M": 96, "K": 1024}
+    script = str(auto_schedule(Schedule.of(specialise(program(MATMUL), sizes)), CACHES))
+    assert "parallelize mm: i_t" in script
 
 
 TWO_REDUCTIONS = """def f(float32 A[N,I,K], float32 B[N,J,I]) -> (U) {

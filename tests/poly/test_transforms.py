@@ -13,6 +13,11 @@ from tests.poly.texts import MATMUL, SOFTMAX, schedule
 ONE = "def f(float32 X[N,M]) -> (Y) { s: Y[i,j] = X[i,j] }"
 TWO = "def f(float32 X[N]) -> (P, Q) { p: P[i] = X[i]\n q: Q[i] = X[i] + 1 }"
 
+SUM = """def f(float32 A[N,K], float32 B[N]) -> (E) {
+    s: C[i] +=! A[i,k]
+    e: E[i] = C[i] + B[i]
+}"""
+
 #: step, program, what came before, sizes, the order afterwards
 ORDERS = [
     ("split s: j by 2", ONE, "", {"N": 1, "M": 3}, "s00 s01 s02"),
@@ -21,6 +26,27 @@ ORDERS = [
     ("reorder s: j_i, i, j_o", ONE, "split s: j by 2", {"N": 1, "M": 4}, "s00 s02 s01 s03"),
     ("fuse p, q: i", TWO, "", {"N": 2}, "p0 q0 p1 q1"),
     ("distribute p: i", TWO, "fuse p, q: i", {"N": 2}, "p0 p1 q0 q1"),
+    (
+        "sink s: k",
+        SUM,
+        "fuse s_init, s: i\nfuse s_init, e: i",
+        {"N": 1, "K": 2},
+        "s_init0 s00 s01 e0",
+    ),
+    (
+        "reorder s: k, i",
+        SUM,
+        "fuse s_init, s: i\nfuse s_init, e: i\nsink s: k",
+        {"N": 2, "K": 2},
+        "s_init0 s00 s_init1 s10 s01 e0 s11 e1",
+    ),
+    (
+        "reorder s: k, i",
+        SUM,
+        "fuse s_init, s: i\nfuse s_init, e: i\nsink s: k",
+        {"N": 2, "K": 0},
+        "s_init0 e0 s_init1 e1",
+    ),
     ("skew s: i, j by 1", ONE, "", {"N": 2, "M": 2}, "s00 s10 s01 s11"),
     ("skew s: i, j by -1", ONE, "", {"N": 2, "M": 2}, "s01 s00 s11 s10"),
     ("shift q: i by 1", TWO, "fuse p, q: i", {"N": 3}, "p0 p1 q0 p2 q1 q2"),
