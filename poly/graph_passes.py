@@ -8,8 +8,7 @@
 * what is left of normalisations moves into the constants that they scale (`poly.constants`);
 * products of many tensors are contracted two at a time (`poly.paths`);
 * dimensions that two loops share are split in two (`poly.split_dimensions`);
-* dimensions that loops run through together are joined (`poly.join_dimensions`), but for
-  contractions, whose register tiles are made of short loops.
+* dimensions that loops run through together are joined (`poly.join_dimensions`).
 """
 
 from __future__ import annotations

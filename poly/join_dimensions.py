@@ -12,7 +12,6 @@ from dataclasses import replace
 from math import prod
 
 from poly.expr import Const, Expr, Index, Read, indices_of, rewrite, walk
-from poly.fusion import is_contraction
 from poly.graph import Graph
 from poly.program import RESERVED, Program, Range, Statement, Tensor
 from poly.split_dimensions import Shapes, with_shapes
@@ -58,17 +57,8 @@ def join_dimensions(program: Program) -> tuple[Program, Shapes]:
 
 
 def join_in_graph(graph: Graph) -> Graph:
-    """The graph with the dimensions of its programs joined, by views of their values.
-
-    Contractions stay: short loops are what their register tiles are made of.
-    """
-
-    def change(program: Program) -> tuple[Program, Shapes]:
-        if any(is_contraction(s) for s in program.statements):
-            return program, {}
-        return join_dimensions(program)
-
-    return with_shapes(graph, change)
+    """The graph with the dimensions of its programs joined, by views of their values."""
+    return with_shapes(graph, join_dimensions)
 
 
 def _joined(program: Program) -> tuple[Pairs, Joints]:

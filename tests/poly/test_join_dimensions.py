@@ -147,7 +147,11 @@ def test_views_have_names_of_their_own() -> None:
     verify_graph(join_in_graph(verify_graph(graph)))
 
 
-def test_contractions_keep_their_loops() -> None:
+def test_pixels_of_a_contraction_are_one_loop_unless_a_window_needs_them() -> None:
     text = "def f(float32 X[8,7,7], float32 W[4,8]) -> (Y) { Y[k,p,q] +=! X[c,p,q] * W[k,c] }"
-    graph = graph_of(parse_program(text, {}))
-    assert join_in_graph(graph) == graph
+    joined, shapes = join_dimensions(parse_program(text, {}))
+    assert shapes == {"X": (8, 49), "Y": (4, 49)}
+    assert joined.statements[0].indices == ("k", "p_q", "c")
+    window = text.replace("X[c,p,q]", "X[c,p+r,q]").replace("[4,8]", "[4,8,3]")
+    program = parse_program(window.replace("W[k,c]", "W[k,c,r]"), {})
+    assert join_dimensions(program) == (program, {})
