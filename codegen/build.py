@@ -28,9 +28,9 @@ from codegen.loopir import (
 from poly.expr import Const, Expr, Index, Op, Size, add, maximum, minimum, mul, neg, sub
 from poly.isl_tree import IslBand, IslTree, to_isl
 from poly.legality import budget
-from poly.program import Program
 from poly.promotion import Copy, Fence
 from poly.schedule import Schedule
+from poly.scop import Scop
 from poly.tree import Member
 
 _MAX_DEPTH = 64
@@ -65,7 +65,7 @@ def build_loops(schedule: Schedule) -> LoopProgram:
             names = names.add(isl.Id(f"c{depth}", context=ctx))
         build = build.set_iterators(names)
         ast = build.node_from_schedule(tree.schedule)
-        body = _Converter(tree, scop.program).node(ast, {}, None)
+        body = _Converter(tree, scop).node(ast, {}, None)
     copies = {name: c for name, c in tree.copies.items() if isinstance(c, Copy)}
     return LoopProgram(schedule, body, copies)
 
@@ -73,10 +73,10 @@ def build_loops(schedule: Schedule) -> LoopProgram:
 class _Converter:
     """Turns an isl AST into loop IR; `env` maps isl's iterators to expressions."""
 
-    def __init__(self, tree: IslTree, program: Program) -> None:
-        self.tree = tree
-        self.sizes = frozenset(program.sizes)
-        self.dtypes = program.dtypes
+    def __init__(self, tree: IslTree, scop: Scop) -> None:
+        self.tree, self.scop = tree, scop
+        self.sizes = frozenset(scop.program.sizes)
+        self.dtypes = scop.program.dtypes
 
     def node(self, ast: isl.AstNode, env: dict[str, Expr], at: IslBand | None) -> LoopNode:
         kind = ast.get_type()
@@ -139,8 +139,32 @@ class _Converter:
         body = self.node(ast.for_get_body(), inner, at)
         if body == _NOTHING:
             return _NOTHING
-        mark = member.mark if member else "seq"
-        return For(var, lower, upper, step, body, mark, member.name if member else "")
+        if member is None:
+            return For(var, lower, upper, step, body)
+        limits = None
+        known = isinstance(lower, Const) and isinstance(upper, Const)
+        if not known and member.mark in ("vector", "unroll"):
+            limits = self._limits(member)
+        return For(var, lower, upper, step, body, member.mark, member.name, limits)
+
+    def _limits(self, member: Member) -> tuple[int, int] | None:
+        """The least and the greatest number of a loop over all instances, if they are constant."""
+        least, greatest = [], []
+        pieces = member.schedule.get_pw_aff_list()
+        for k in range(pieces.n_pw_aff()):
+            value = pieces.get_at(k)
+            name = value.domain().get_tuple_name()
+            if name in self.scop.by_name:
+                value = value.intersect_domain(self.scop.statement(name).domain)
+            image = isl.Map.from_pw_aff(value.intersect_params(self.scop.context)).range()
+            if image.is_empty():
+                continue
+            low, high = image.dim_min_val(0), image.dim_max_val(0)
+            if not low.is_int() or not high.is_int():
+                return None
+            least.append(int(low.to_python()))
+            greatest.append(int(high.to_python()))
+        return (min(least), max(greatest)) if least else None
 
     def _upper(self, cond: isl.AstExpr, iterator: str, env: dict[str, Expr]) -> Expr:
         ops = isl.ast_expr_op_type

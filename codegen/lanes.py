@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from codegen.linear import Ranges, depends_on, extreme
+from codegen.linear import Ranges, depends_on, extreme, moves
 from codegen.loopir import (
     LANE_0,
     Block,
@@ -112,17 +112,10 @@ def vectorise(root: LoopNode, program: Program) -> LoopNode:
 def _independent(node: For) -> bool:
     """Whether no two iterations of a vector loop combine with one element."""
     return all(
-        s.op == "=" or any(_moves(i, node.var) for i in s.target.indices)
+        s.op == "=" or any(moves(i, node.var) for i in s.target.indices)
         for s in walk_loops(node.body)
         if isinstance(s, Store)
     )
-
-
-def _moves(index: Expr, var: str) -> bool:
-    """Whether different values of `var` surely give different values of an index."""
-    form = linear_form(index)
-    rest = form.without(Index(var))
-    return form.coefficient(Index(var)) != 0 and not any(depends_on(a, var) for a, _ in rest.terms)
 
 
 def lane_stride(read: Read, var: str) -> int | None:
@@ -269,7 +262,7 @@ class _Loop:
         stride = lane_stride(s.target, var)
         if s.op != "=":
             return stride == 1
-        return any(_moves(i, var) for i in s.target.indices)
+        return any(moves(i, var) for i in s.target.indices)
 
     def _fed_by_lanes(self, s: Store) -> bool:
         """Whether a store needs what all lanes of the loop combine to."""

@@ -277,6 +277,8 @@ class LaneText:
         if self.part is not None and stride in (1, 2):
             take = "take" if stride == 1 else "take_even"
             return f"fk_{take}_{name}({self.places_of_part(read)})"
+        if self.part is not None:
+            return self._stored_by_lane(read, dtype)
         if stride == 1:
             return f"*(const fk_{name}_u *)&{self.places.place(first)}"
         if stride == 2 and self.lanes > 2:
@@ -343,11 +345,18 @@ class LaneText:
         return self._filled(vector_type(dtype, self.lanes), self.places.place(read))
 
     def _filled(self, kind: str, text: str) -> str:
-        name, lane = self.places.fresh(), self.values.names.loops[self.var]
-        self.before.append(f"{kind} {name};")
-        head = f"for (int64_t {lane} = 0; {lane} < {self.lanes}; {lane}++)"
+        name = self.places.fresh()
+        self.before.append(f"{kind} {name}{'' if self.part is None else ' = {0}'};")
+        head, lane = self.each_lane(), self.values.names.loops[self.var]
         self.before.append(f"{head} {name}[{lane}] = {text};")
         return name
+
+    def each_lane(self) -> str:
+        """The head of a loop over the lanes that take part."""
+        lane = self.values.names.loops[self.var]
+        begin, end = self.part or (LANE_0, Const(self.lanes))
+        first, last = index_text(begin, self.values.names), index_text(end, self.values.names, 5)
+        return f"for (int64_t {lane} = {first}; {lane} < {last}; {lane}++)"
 
     def named(self, text: str, kind: str) -> str:
         """A variable for a value that is used twice."""

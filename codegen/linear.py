@@ -6,7 +6,20 @@ from collections.abc import Callable, Mapping
 from itertools import product
 from math import prod
 
-from poly.expr import Const, Expr, Index, Op, Read, Size, evaluate_int, rewrite, walk
+from poly.expr import (
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    Size,
+    add,
+    evaluate_int,
+    mul,
+    rewrite,
+    sub,
+    walk,
+)
 from poly.linear import Linear, linear_form, render
 
 #: Inclusive constant bounds of loop variables.
@@ -86,7 +99,7 @@ def _atom_extreme(atom: Expr, ranges: Ranges, pick: Callable[[int, int], int]) -
 
 def modulo(expr: Expr, size: int, ranges: Ranges) -> Expr:
     """``expr mod size`` for size >= 1, with multiples of `size` dropped where they show."""
-    form = linear_form(expr)
+    form = _congruent(linear_form(expr), size)
     reduced = Linear(tuple((a, c % size) for a, c in form.terms if c % size), form.constant % size)
     candidate = render(reduced)
     for attempt in (candidate, render(_near(form, size))):
@@ -94,6 +107,21 @@ def modulo(expr: Expr, size: int, ranges: Ranges) -> Expr:
         if bound is not None and bound[0] >= 0 and bound[1] < size:
             return attempt
     return Op("mod", (candidate, Const(size))) if size > 1 else Const(0)
+
+
+def _congruent(form: Linear, size: int) -> Linear:
+    """The form without remainders by multiples of `size`: ``a mod m`` and a differ by those.
+
+    isl writes ``32 floor(M / 32)`` as ``M + (31 M + 31) mod 32 - 31``, for one.
+    """
+    for atom, c in form.terms:
+        if isinstance(atom, Op) and atom.fn in ("mod", "fmod"):
+            divisor = atom.args[1].value if isinstance(atom.args[1], Const) else None
+            if type(divisor) is int and divisor > 0 and divisor % size == 0:
+                inside = mul(Const(c), atom.args[0])
+                rest = linear_form(add(render(form.without(atom)), inside))
+                return _congruent(rest, size)
+    return form
 
 
 def settle(expr: Expr, ranges: Ranges) -> Expr:
@@ -110,6 +138,9 @@ def settle(expr: Expr, ranges: Ranges) -> Expr:
             return e
         if e.fn == "mod":
             return modulo(e.args[0], divisor.value, ranges)
+        inner = e.args[0]
+        if isinstance(inner, Op) and inner.fn == "mod":
+            e = _without_rest(inner, divisor.value, ranges) or e
         form = linear_form(e)  # what divides evenly is taken out
         for atom, c in form.terms:
             if isinstance(atom, Op) and atom.fn == "floordiv" and atom.args[1] == divisor:
@@ -121,6 +152,18 @@ def settle(expr: Expr, ranges: Ranges) -> Expr:
     return render(linear_form(rewrite(expr, visit)))
 
 
+def _without_rest(inner: Op, size: int, ranges: Ranges) -> Op | None:
+    """``floor((a mod m) / size)`` where size divides m, with ``a mod size`` taken from a."""
+    value, modulus = inner.args
+    if not isinstance(modulus, Const) or int(modulus.value) % size:
+        return None
+    rest = modulo(value, size, ranges)
+    if any(isinstance(x, Op) and x.fn == "mod" for x in walk(rest)) or rest == Const(0):
+        return None
+    place = modulo(sub(value, rest), int(modulus.value), ranges)
+    return Op("floordiv", (place, Const(size)))
+
+
 def _near(form: Linear, size: int) -> Linear:
     """The form with coefficients reduced, but those below `size` in magnitude left alone."""
     kept = tuple((a, c if abs(c) < size else c % size) for a, c in form.terms)
@@ -130,6 +173,13 @@ def _near(form: Linear, size: int) -> Linear:
 
 def depends_on(expr: Expr, var: str) -> bool:
     return any(isinstance(e, Index) and e.name == var for e in walk(expr))
+
+
+def moves(index: Expr, var: str) -> bool:
+    """Whether different values of `var` surely give different values of an index."""
+    form = linear_form(index)
+    rest = form.without(Index(var))
+    return form.coefficient(Index(var)) != 0 and not any(depends_on(a, var) for a, _ in rest.terms)
 
 
 def replace_var(expr: Expr, var: str, value: Expr) -> Expr:

@@ -36,6 +36,8 @@ class For(LoopNode):
 
     mark : ``seq``, ``parallel`` (iterations may run at once on threads), ``vector`` (in lanes),
     ``unroll``.  `label` is the loop's name in the schedule.
+    limits : the least and the greatest number that the schedule has for the loop, if known: what
+        is left of a tile is of unknown size, but no more than a tile
     """
 
     var: str
@@ -45,6 +47,7 @@ class For(LoopNode):
     body: LoopNode
     mark: str = "seq"
     label: str = ""
+    limits: tuple[int, int] | None = None
 
     @property
     def trip(self) -> int | None:

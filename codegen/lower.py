@@ -39,6 +39,10 @@ def lower(loops: LoopProgram) -> LoopNode:
 def var_range(node: For, ranges: Ranges) -> tuple[int, int] | None:
     """Inclusive constant bounds of a loop's variable, if it has them."""
     low, high = extreme(node.lower, ranges, min), extreme(node.upper, ranges, max)
+    if node.limits is not None:
+        least, greatest = node.limits
+        low = least if low is None else max(low, least)
+        high = greatest + 1 if high is None else min(high, greatest + 1)
     return None if low is None or high is None or high <= low else (low, high - 1)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from codegen.linear import Ranges, depends_on, replace_var
+from codegen.linear import Ranges, depends_on, moves, replace_var
 from codegen.loopir import (
     LANE_0,
     Block,
@@ -28,9 +28,8 @@ from codegen.loopir import (
 )
 from codegen.lower import var_range
 from codegen.places import at_place
-from poly.analysis import TILE_OPS
 from poly.dtypes import DType
-from poly.expr import Const, Expr, Index, Op, Read, reads_of
+from poly.expr import Cast, Const, Expr, Index, Op, Read, reads_of
 from poly.linear import linear_form, normal
 
 #: The longest vector, in bytes, and the fewest lanes of one.
@@ -115,41 +114,35 @@ def masked(
 def _maskable(
     s: Store, var: str, width: int, registers: set[str], dtypes: dict[str, DType]
 ) -> bool:
-    """Whether lanes of a store may be left out, and all that it reads has one type."""
-    if s.dtype.name not in _MASKABLE or not depends_on(s.target, var):
+    """Whether lanes of a store may be left out: none of what it computes traps, and registers are
+    used at whole vectors.
+    """
+    if s.dtype.name not in _MASKABLE or not any(moves(i, var) for i in s.target.indices):
         return False
-    if not all(isinstance(e, Const) or _is_tile_op(e) for e in walk_value(s.value)):
+    if any(isinstance(e, (Cast, Index)) for e in _walk_value(s.value)):
         return False
     for read in (s.target, *reads_of(s.value)):
-        if dtypes[read.tensor] != s.dtype:
+        if dtypes[read.tensor] != s.dtype or any(reads_of(i) for i in read.indices):
             return False
-        if not depends_on(read, var):
+        if read.tensor not in registers or not depends_on(read, var):
             continue
         *outer, last = read.indices
         form = linear_form(last)
-        stride = form.coefficient(Index(var))
         rest = form.without(Index(var))
         if any(depends_on(i, var) for i in (*outer, *(a for a, _ in rest.terms))):
             return False
-        if read.tensor in registers:
-            # Lane k lies at a multiple of the lanes, plus k.
-            whole = rest.constant % width == 0 and all(c % width == 0 for _, c in rest.terms)
-            if stride != 1 or not whole:
-                return False
-        elif stride not in ((1,) if read is s.target else (1, 2)):
+        # Lane k lies at a multiple of the lanes, plus k.
+        whole = rest.constant % width == 0 and all(c % width == 0 for _, c in rest.terms)
+        if form.coefficient(Index(var)) != 1 or not whole:
             return False
     return True
 
 
-def _is_tile_op(e: Expr) -> bool:
-    return isinstance(e, Op) and e.fn in TILE_OPS
-
-
-def walk_value(e: Expr) -> list[Expr]:
-    """The operators of a value, without those in the places that it reads."""
-    if isinstance(e, Read):
-        return []
-    return [e, *(x for a in e.args for x in walk_value(a))] if isinstance(e, Op) else [e]
+def _walk_value(e: Expr) -> list[Expr]:
+    """A value's parts, without those of the places that it reads."""
+    if isinstance(e, Op):
+        return [e, *(x for a in e.args for x in _walk_value(a))]
+    return [e]
 
 
 def settle_masks(root: LoopNode) -> LoopNode:

@@ -317,8 +317,13 @@ class CTarget:
                 begin, end = (index_text(e, self.names) for e in (node.first, last))
                 value = f"fk_among_{name}({begin}, {end}, {value}, {target})"
             line = f"{target} = {value};"
-        else:
+        elif lane_stride(store.target, node.var) == 1:
             line = f"fk_put_{name}({text.places_of_part(store.target)}, {value});"
+        else:
+            kind, made = vector_type(store.dtype, node.lanes), self.fresh()
+            text.before.append(f"const {kind} {made} = {value};")
+            lane = self.names.loops[node.var]
+            line = f"{text.each_lane()} {self.place(store.target)} = {made}[{lane}];"
         return _in_order([*text.before, line])
 
     def _updated(self, store: Store, text: LaneText, target: str) -> str:

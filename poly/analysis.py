@@ -63,7 +63,7 @@ def shared_loop(schedule: Schedule, s: str, outer: list[str], machine: Machine) 
     best, choice = 0.0, ""
     for loop in outer:
         extent = extents[loop]
-        if not flags.get(loop) or extent == 1:
+        if not flags.get(loop) or (extent is not None and extent < 2):
             continue
         rounds = 1 << 30 if extent is None else -(-extent // machine.cores)
         balance = 1.0 if extent is None else extent / (rounds * machine.cores)

@@ -11,6 +11,10 @@ from poly.machine import Machine
 from poly.panels import pack_panels, pack_rows, reduction_order, written_out
 from poly.schedule import Schedule
 
+#: Each reduction in blocks doubles the cases of a tile (first block or not, last or not), and so
+#: the code: a convolution of unknown channels and window had 2,000 lines.
+MOST_CHUNKS = 2
+
 
 def contraction_steps(
     schedule: Schedule, names: tuple[str, ...], core: Contraction, machine: Machine
@@ -30,6 +34,8 @@ def contraction_steps(
     schedule, together = _with_epilogue(schedule, names, core, blocks)
     # Blocks of the reduction.
     schedule, chunks, order = _reductions(schedule, core, dict(blocks.reductions))
+    if len(chunks) > MOST_CHUNKS:
+        raise ScheduleError(f"{len(chunks)} reductions of {s} would have to be cut into blocks")
     if chunks:
         schedule = schedule.reorder(s, [*chunks, *order])
     for chunk in chunks if len(together) > 1 else ():
