@@ -25,7 +25,21 @@ from codegen.loopir import (
     map_children,
     walk_loops,
 )
-from poly.expr import Const, Expr, Index, Op, Size, add, maximum, minimum, mul, neg, sub
+from poly.errors import ScheduleError
+from poly.expr import (
+    Const,
+    Expr,
+    Index,
+    Op,
+    Size,
+    add,
+    maximum,
+    minimum,
+    mul,
+    neg,
+    reads_of,
+    sub,
+)
 from poly.isl_tree import IslBand, IslTree, to_isl
 from poly.legality import budget
 from poly.promotion import Copy, Fence
@@ -67,7 +81,32 @@ def build_loops(schedule: Schedule) -> LoopProgram:
         ast = build.node_from_schedule(tree.schedule)
         body = _Converter(tree, scop).node(ast, {}, None)
     copies = {name: c for name, c in tree.copies.items() if isinstance(c, Copy)}
+    _check_buffers(body, scop, copies)
     return LoopProgram(schedule, body, copies)
+
+
+def _check_buffers(body: LoopNode, scop: Scop, copies: dict[str, Copy]) -> None:
+    """Refuse loops in which a buffer is filled apart from where it is used.
+
+    isl copies a mark to each part of what it stands around, and may put these parts in loops of
+    their own, for instance around an iteration that is isolated.
+    """
+    for node in walk_loops(body):
+        if not isinstance(node, Buffer):
+            continue
+        names = {n.statement for n in walk_loops(node.body) if isinstance(n, Instance)}
+        own = {n: c for n, c in copies.items() if c.buffer == node.name}
+        inside = [scop.statement(n) for n in names if n in scop.by_name]
+        writes = any(s.target.tensor == node.tensor for s in inside)
+        reads = any(r.tensor == node.tensor for s in inside for r in reads_of(s.value))
+        filled = writes or any(c.inward for n, c in own.items() if n in names)
+        emptied = any(not c.inward for n, c in own.items() if n in names)
+        leaves = any(not c.inward for c in own.values())
+        if (writes and leaves and not emptied) or ((reads or emptied) and not filled):
+            raise ScheduleError(
+                f"{node.name} cannot be generated: isl puts what fills this buffer and what uses "
+                "it into different loops; promote further in, or isolate no loop around it"
+            )
 
 
 class _Converter:

@@ -45,7 +45,13 @@ class Member:
         return (
             isinstance(other, Member)
             and (self.name, self.mark, self.isolate) == (other.name, other.mark, other.isolate)
-            and self.schedule.plain_is_equal(other.schedule)
+            and (
+                self.schedule.plain_is_equal(other.schedule)
+                # Pieces without instances may or may not be there.
+                or isl.UnionMap.from_union_pw_aff(self.schedule).is_equal(
+                    isl.UnionMap.from_union_pw_aff(other.schedule)
+                )
+            )
         )
 
 

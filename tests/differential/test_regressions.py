@@ -7,6 +7,7 @@ import pytest
 
 from codegen.emit import generate
 from frontends.language import parse_program
+from poly.errors import ScheduleError
 from poly.schedule import Schedule
 from runtime.cache import Cache
 from runtime.kernel import load_kernel
@@ -251,3 +252,21 @@ def test_a_double_becomes_a_half_in_one_rounding(toolchain: Toolchain, cache: Ca
     # Just above the middle of two halves: rounded to float first, it would be the middle.
     x = np.array([1 + 2**-11 + 2**-30, 1 + 2**-11 - 2**-30, 1 + 2**-11])
     assert kernel(x).tolist() == [1 + 2**-10, 1, 1]  # type: ignore[union-attr]
+
+
+def test_a_buffer_that_isl_would_fill_apart_from_its_use_is_refused() -> None:
+    program = parse_program(
+        """def f(float32 A[4], float32 B[N]) -> (float32 Y[4], float32 Z[N]) {
+            Y[k] = A[k] * 2 where k in 0:4
+            Z[i] = B[i] + 1 where i in 0:N
+        }""",
+        {},
+    )
+    script = """vectorize S0: k by 16
+        promote S0: k_o as Y, local
+        shift S1: i by 5
+        isolate S1: i
+        reverse S1: i
+        sink S1: i"""
+    with pytest.raises(ScheduleError, match="Y_p cannot be generated: isl puts what fills"):
+        generate(Schedule.of(program).replay(script))
