@@ -95,8 +95,11 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
     if tiles == 1 or (rows is None and not outside):
         outside, rows, inside = (), None, after
     if not cut and rows is None and not outside:
-        unknown = any(extents[x] is None for x in (core.v, *before))
-        return Blocks(before, inside=after) if unknown else Blocks(inside=others)
+        known = all(extents[x] is not None for x in (core.v, *before))
+        # Panels of all products of a batch, packed before the first one is made, would not stay.
+        if known and of_tile({**whole, **{x: extents[x] for x in before}}) <= machine.l2 // WHOLE:
+            return Blocks(inside=others)
+        return Blocks(before, inside=after)
     packed = any(is_packed(r, core) for r in vectors)
     if not packed and not cut:
         return Blocks((), 0, None, (), (*before, *outside), rows, inside)
