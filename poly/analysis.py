@@ -65,12 +65,16 @@ def shared_loop(schedule: Schedule, s: str, outer: list[str], machine: Machine) 
         extent = extents[loop]
         if not flags.get(loop) or (extent is not None and extent < 2):
             continue
-        rounds = 1 << 30 if extent is None else -(-extent // machine.cores)
-        balance = 1.0 if extent is None else extent / (rounds * machine.cores)
         # An outer loop keeps packed panels in one thread: it need only be nearly balanced.
-        if balance > best + 0.1:
-            best, choice = balance, loop
+        quality = balance(extent, machine.cores)
+        if quality > best + 0.1:
+            best, choice = quality, loop
     return choice
+
+
+def balance(extent: int | None, cores: int) -> float:
+    """How much of their time threads are busy that share so many equal iterations."""
+    return extent / (-(-extent // cores) * cores) if extent else 1.0
 
 
 def shares_ranges(

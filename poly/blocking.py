@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from poly.analysis import elements_read, loops_of_read, vector_stride
+from poly.analysis import balance, elements_read, loops_of_read, vector_stride
 from poly.contraction import Contraction
 from poly.expr import Read
 from poly.machine import Machine
@@ -105,7 +105,7 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
         return Blocks((), 0, None, (), (*before, *outside), rows, inside)
     most = max(1, BUFFER_LIMIT // max(1, of_tile(block)))
     per_panel, even = _panel_tiles(tiles, most, machine.cores)
-    alone = any(_balance(extents[x], machine.cores) >= 1 - IDLE for x in before)
+    alone = any(balance(extents[x], machine.cores) >= 1 - IDLE for x in before)
     share = None if even or alone else _share(core, after, extents, machine.cores)
     return Blocks(before, per_panel * width, share, tuple(cut.items()), outside, rows, inside)
 
@@ -190,11 +190,6 @@ def _panel_tiles(tiles: int | None, most: int, cores: int) -> tuple[int, bool]:
         if rounds * count * cores <= tiles * (1 + IDLE):
             return count, True
     return min(most, tiles), False
-
-
-def _balance(extent: int | None, cores: int) -> float:
-    """The part of the time in which threads work if they share so many iterations."""
-    return 1.0 if extent is None else extent / (-(-extent // cores) * cores)
 
 
 def _share(

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from poly.analysis import block_of, fused_around, lane_dimension, lane_value, shared_loop
+from poly.analysis import (
+    balance,
+    block_of,
+    fused_around,
+    lane_dimension,
+    lane_value,
+    loop_extents,
+    shared_loop,
+)
 from poly.blocking import Blocks, find_blocks
 from poly.contraction import Contraction
 from poly.errors import ScheduleError
 from poly.legality import coincident_members
 from poly.machine import Machine
-from poly.panels import pack_panels, pack_rows, reduction_order, written_out
+from poly.panels import is_packed, pack_panels, pack_rows, reduction_order, written_out
 from poly.schedule import Schedule
 
 #: Each reduction in blocks doubles the cases of a tile (first block or not, last or not), and so
 #: the code: a convolution of unknown channels and window had 2,000 lines.
 MOST_CHUNKS = 2
+#: Threads that much better balanced are worth a nest of two loops.
+WORTH_SHARING = 0.1
 
 
 def contraction_steps(
@@ -66,6 +76,8 @@ def contraction_steps(
     schedule = schedule.reorder(s, [*outer, *points])
     if shared:
         schedule = schedule.parallelize(s, shared)
+        if not any(is_packed(r, core) for r in schedule.scop.statement(s).source.reads):
+            schedule = _share_next(schedule, s, outer[outer.index(shared) :], machine)
     if len(together) > 1:
         schedule = schedule.distribute(s, points[0])
     schedule = schedule.reorder(s, [*order, *points])
@@ -78,6 +90,22 @@ def contraction_steps(
     target = schedule.scop.statement(s).target.tensor
     schedule = schedule.promote(s, last, target, "register", _lanes_last(schedule, core))
     return _marks(schedule, core, together, last)
+
+
+def _share_next(schedule: Schedule, s: str, outer: list[str], machine: Machine) -> Schedule:
+    """Share the loop inside of a shared one, too, if that balances the threads: 5 panels of 7
+    tiles are 35 tiles.
+    """
+    extents = loop_extents(schedule, s)
+    first, second = (extents[x] for x in outer[:2]) if len(outer) > 1 else (None, None)
+    if first is None or second is None or second < 2:
+        return schedule
+    if balance(first * second, machine.cores) <= balance(first, machine.cores) + WORTH_SHARING:
+        return schedule
+    try:
+        return schedule.parallelize(s, outer[1])
+    except ScheduleError:
+        return schedule
 
 
 def _with_epilogue(
