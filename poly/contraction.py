@@ -27,6 +27,8 @@ from poly.scop import Scop, ScopStatement
 IN_FLIGHT = 8
 #: Instructions to turn one of the vectors around in registers and store it.
 SCATTER = 6
+#: The part of the lanes that has work, from which on a vector loop counts as full.
+FULL = 0.8
 #: Extents up to this are written out where they bound the loops of a tile, or its lanes (padding).
 UNROLLED_TAPS = 11
 #: An operand is packed if each of its elements is used this often at least.
@@ -162,7 +164,7 @@ def _with_vector(
     cost = TileCost(loads, (SCATTER * lanes if scattered else 1) / length)
     vectors, rows = register_tile(extent, height, lanes, machine, most, exact, cost)
     shaped = tuple(r for r in reductions if w and not is_rectangular(s, w, (r,)))
-    full = extent is None or extent % lanes == 0
+    full = extent is None or extent >= FULL * (-(-extent // lanes) * lanes)
     score = (
         int(full),
         lanes,

@@ -70,13 +70,18 @@ def contraction_steps(
         tiles, points = [*tiles, f"{w}_o"], [f"{w}_i", *points]
     outer = [*head, *chunks, *outside, *tiles]
     # Threads that shared what is inside of a panel would all pack it.
-    shared = shared_loop(schedule, s, head, machine) or shared_loop(schedule, s, outer, machine)
+    packs = any(is_packed(r, core) for r in schedule.scop.statement(s).source.reads)
+    shared = (
+        shared_loop(schedule, s, head, machine)
+        or shared_loop(schedule, s, outer[:-1] if packs else outer, machine)
+        or shared_loop(schedule, s, outer, machine)
+    )
     if shared and shared != outer[-1]:
         outer = [shared, *(x for x in outer if x != shared)]
     schedule = schedule.reorder(s, [*outer, *points])
     if shared:
         schedule = schedule.parallelize(s, shared)
-        if not any(is_packed(r, core) for r in schedule.scop.statement(s).source.reads):
+        if not packs:
             schedule = _share_next(schedule, s, outer[outer.index(shared) :], machine)
     if len(together) > 1:
         schedule = schedule.distribute(s, points[0])
@@ -175,7 +180,11 @@ def _marks(schedule: Schedule, core: Contraction, together: tuple[str, ...], las
     for tap in written_out(core):
         schedule = schedule.unroll(s, tap)
     width = core.vectors * core.lanes
-    if (core.extent(v) or 1) % width or (w and (core.extent(w) or 1) % core.rows):
+    columns, rows = core.extent(v), core.extent(w) if w else None
+    if columns and rows and columns % width and rows % core.rows and last != f"{v}_o":
+        # What is left on two sides is no box, of which isl makes one loop full of conditions.
+        schedule = schedule.isolate(s, f"{v}_o")
+    if (columns or 1) % width or (w and (rows or 1) % core.rows):
         schedule = schedule.isolate(s, last)
     return schedule
 
