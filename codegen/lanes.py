@@ -37,7 +37,7 @@ from codegen.loopir import (
     walk_loops,
 )
 from codegen.lower import var_range
-from codegen.masks import mask_widths, masked
+from codegen.masks import VECTOR_LIMIT, mask_widths, masked
 from codegen.operators import INEXACT
 from codegen.places import at_place
 from poly.dtypes import BOOL, DType, identity
@@ -62,8 +62,6 @@ from poly.layout import Layout
 from poly.linear import linear_form, normal
 from poly.program import Program
 
-#: The longest vector, in bytes, that is written as one.
-VECTOR_LIMIT = 64
 #: Lanes of a chunk where there are fewer iterations than the most lanes.
 FEWER = 4
 #: Chunks an iteration, and accumulators of a reduction: enough to hide what an addition takes.

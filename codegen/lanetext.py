@@ -58,7 +58,7 @@ class LaneText:
     """Prints the values of one statement in `lanes` lanes; `var` is the lane.
 
     `before` collects what has to stand in front of the statement.
-    part : the first lane that takes part, and the last but one; only for these is memory read
+    part : the first lane that takes part, and the end of those that do; only they read memory
     """
 
     def __init__(

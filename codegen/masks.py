@@ -32,7 +32,7 @@ from poly.dtypes import DType
 from poly.expr import Cast, Const, Expr, Index, Op, Read, reads_of
 from poly.linear import linear_form, normal
 
-#: The longest vector, in bytes, and the fewest lanes of one.
+#: The longest vector, in bytes, that is written as one, and the fewest lanes that are masked.
 VECTOR_LIMIT, FEWEST_LANES = 64, 4
 
 

@@ -12,11 +12,15 @@ from poly.legality import coincident_members
 from poly.linear import linear_form
 from poly.machine import Machine
 from poly.schedule import Schedule
-from poly.scop import ScopStatement
+from poly.scop import Scop, ScopStatement
 from poly.tree import joint, loops_of
 
 #: Operators of which a register tile may be made: one or a few instructions each.
 TILE_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max", "abs"))
+
+
+#: How much better balanced threads have to be for another loop to be shared, or one more.
+BETTER_BALANCED = 0.1
 
 
 def static_extents(s: ScopStatement) -> dict[str, int | None]:
@@ -56,6 +60,22 @@ def fused_around(schedule: Schedule, names: tuple[str, ...], s: str) -> tuple[st
     return tuple(n for n in names if schedule.loops(n) and schedule.loops(n)[0] == own)
 
 
+def has_lane_epilogue(schedule: Schedule, together: tuple[str, ...], s: str) -> bool:
+    """Whether what is fused with an update, beside its initialisation, runs in lanes."""
+    epilogue = (n for n in together if n != s and not n.startswith(f"{s}_init"))
+    return all(lane_value(schedule.scop.statement(n).value) for n in epilogue)
+
+
+def tile_operands(scop: Scop, s: ScopStatement) -> list[Read]:
+    """The operands of an update of which a register tile may be made; none if it is no such."""
+    dtype = scop.program.tensors[s.target.tensor].dtype
+    if not s.is_reduction or s.may_reads or dtype.name not in ("float32", "float64"):
+        return []
+    if any(scop.program.tensors[r.tensor].dtype != dtype for r in s.source.reads):
+        return []
+    return [r for r in s.source.reads if r.indices] if tile_value(s.value) else []
+
+
 def shared_loop(schedule: Schedule, s: str, outer: list[str], machine: Machine) -> str:
     """The loop to share among threads: the outermost that balances them well."""
     extents = loop_extents(schedule, s)
@@ -67,7 +87,7 @@ def shared_loop(schedule: Schedule, s: str, outer: list[str], machine: Machine) 
             continue
         # An outer loop keeps packed panels in one thread: it need only be nearly balanced.
         quality = balance(extent, machine.cores)
-        if quality > best + 0.1:
+        if quality > best + BETTER_BALANCED:
             best, choice = quality, loop
     return choice
 

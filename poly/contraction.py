@@ -15,7 +15,7 @@ from poly.analysis import (
     loops_of_read,
     plain_dimension,
     static_extents,
-    tile_value,
+    tile_operands,
     vector_stride,
 )
 from poly.expr import Read
@@ -68,13 +68,9 @@ def find_contraction(
 
     rearranged : tensors that can be had in any layout, so that they need not be packed
     """
-    tensor = scop.program.tensors[s.target.tensor]
-    if not s.is_reduction or s.may_reads or tensor.dtype.name not in ("float32", "float64"):
-        return None
-    reductions = s.source.reductions
-    reads = [r for r in s.source.reads if r.indices]
-    same = all(scop.program.tensors[r.tensor].dtype == tensor.dtype for r in s.source.reads)
-    if not reductions or not reads or not same or not tile_value(s.value):
+    tensor, reductions = scop.program.tensors[s.target.tensor], s.source.reductions
+    reads = tile_operands(scop, s)
+    if not reductions or not reads:
         return None
     free = s.source.free
     moves = {r: loops_of_read(r) for r in reads}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 
 from poly.expr import Const, Expr, Index, Read, indices_of, rewrite, walk
-from poly.graph import Graph
+from poly.graph import Graph, static_shape
 from poly.program import RESERVED, Program, Range, Statement, Tensor
 from poly.split_dimensions import Shapes, with_shapes
 
@@ -41,19 +41,9 @@ def join_dimensions(program: Program) -> tuple[Program, Shapes]:
         groups = _groups(t.rank, [d for name, d in joints if name == t.name])
         return replace(t, shape=tuple(_product([t.shape[d] for d in g]) for g in groups))
 
-    made = replace(
-        program,
-        inputs=tuple(map(changed, program.inputs)),
-        outputs=tuple(map(changed, program.outputs)),
-        temps=tuple(map(changed, program.temps)),
-        statements=tuple(statements),
-        text=None,
-    )
-    shapes: Shapes = {}
-    for name in sorted({name for name, _ in joints}):
-        shape = made.tensors[name].shape
-        shapes[name] = tuple(int(x.value) for x in shape if isinstance(x, Const))
-    return made, shapes
+    made = program.with_tensors(changed, statements)
+    names = {name for name, _ in joints}
+    return made, {name: static_shape(made.tensors[name]) for name in sorted(names)}
 
 
 def join_in_graph(graph: Graph) -> Graph:

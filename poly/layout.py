@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from poly.errors import ProgramError
-from poly.expr import Const, Expr, Read, add, floordiv, mod, rewrite
+from poly.expr import Const, Expr, Read, add, floordiv, mod
 from poly.program import Program, Tensor
 
 _BLOCK = re.compile(r"([0-9]{1,8})x([0-9]{1,10})\Z")
@@ -83,22 +83,18 @@ class Layout:
             copies.append((out, np.transpose(array, self.order)))
         else:
             dim, size = self.block
-            whole = array.shape[dim] // size * size
-            at = [slice(None)] * array.ndim
-            for part in (slice(0, whole), slice(whole, None)):
-                source = array[(*at[:dim], part)]
-                if not source.size:
+            order = [*(d + (d > dim) for d in self.order), dim + 1]
+            before = (slice(None),) * self.order.index(dim)
+            whole, rest = divmod(array.shape[dim], size)
+            for first, blocks, count in ((0, whole, size), (whole, 1, rest)):
+                if not blocks * count:
                     continue
-                blocks = 1 if part.stop is None else whole // size
-                count = source.shape[dim] // blocks
-                cut = (*source.shape[:dim], blocks, count, *source.shape[dim + 1 :])
-                order = [*(d + (d > dim) for d in self.order), dim + 1]
-                first = part.start // size
-                at[self.order.index(dim)] = slice(first, first + blocks)
-                target = out[tuple(at)]
+                start = first * size
+                source = array[(slice(None),) * dim + (slice(start, start + blocks * count),)]
+                cut = (*array.shape[:dim], blocks, count, *array.shape[dim + 1 :])
+                target = out[(*before, slice(first, first + blocks))]
                 copies.append((target[..., :count], source.reshape(cut).transpose(order)))
                 target[..., count:] = 0
-                at = [slice(None)] * array.ndim
         parts = [
             (target[k : k + step], source[k : k + step])
             for target, source in copies
@@ -157,23 +153,10 @@ def relayout(program: Program, tensor: str, layout: Layout) -> Program:
     if sorted(layout.order) != list(range(declared.rank)):
         raise ProgramError(f"{layout.order} is no order of the {declared.rank} dimensions")
 
-    def visit(e: Expr) -> Expr:
-        if isinstance(e, Read) and e.tensor == tensor:
-            return replace(e, indices=layout.indices(e.indices))
-        return e
+    def place(e: Read) -> Read:
+        return replace(e, indices=layout.indices(e.indices)) if e.tensor == tensor else e
 
     def changed(t: Tensor) -> Tensor:
         return replace(t, shape=layout.extents(t.shape)) if t.name == tensor else t
 
-    statements = []
-    for s in program.statements:
-        target = visit(s.target)
-        assert isinstance(target, Read)
-        statements.append(replace(s, target=target, value=rewrite(s.value, visit)))
-    return replace(
-        program,
-        inputs=tuple(map(changed, program.inputs)),
-        outputs=tuple(map(changed, program.outputs)),
-        statements=tuple(statements),
-        text=None,
-    )
+    return program.with_places(changed, place)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from poly.dtypes import DTYPES, DType, dtype_of
@@ -33,6 +33,7 @@ from poly.expr import (
     dtype_of_expr,
     indices_of,
     reads_of,
+    rewrite,
     simplify,
     sizes_of,
     substitute,
@@ -175,6 +176,33 @@ class Program:
         """Names of the tensors that are both input and output."""
         inputs = {t.name for t in self.inputs}
         return tuple(t.name for t in self.outputs if t.name in inputs)
+
+    def with_tensors(
+        self, changed: Callable[[Tensor], Tensor], statements: Iterable[Statement]
+    ) -> Program:
+        """The program with other declarations and statements, as no text has it."""
+        return replace(
+            self,
+            inputs=tuple(map(changed, self.inputs)),
+            outputs=tuple(map(changed, self.outputs)),
+            temps=tuple(map(changed, self.temps)),
+            statements=tuple(statements),
+            text=None,
+        )
+
+    def with_places(
+        self, changed: Callable[[Tensor], Tensor], place: Callable[[Read], Read]
+    ) -> Program:
+        """The program with other declarations, and elements at other places accordingly."""
+
+        def visit(e: Expr) -> Expr:
+            return place(e) if isinstance(e, Read) else e
+
+        made = (
+            replace(s, target=place(s.target), value=rewrite(s.value, visit))
+            for s in self.statements
+        )
+        return self.with_tensors(changed, made)
 
     def statement(self, name: str) -> Statement:
         for s in self.statements:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from poly.expr import Const, Expr, Index, Read, reads_of, rewrite
+from poly.expr import Const, Expr, Index, Read, reads_of
 from poly.graph import Call, Graph, View, static_shape
 from poly.linear import linear_form
 from poly.program import Program, Statement, Tensor
@@ -38,9 +38,7 @@ def split_dimensions(program: Program) -> tuple[Program, Shapes]:
     if not factors:
         return program, {}
 
-    def visit(e: Expr) -> Expr:
-        if not isinstance(e, Read):
-            return e
+    def place(e: Read) -> Read:
         indices: list[Expr] = []
         for d, index in enumerate(e.indices):
             factor = factors.get((e.tensor, d))
@@ -57,19 +55,7 @@ def split_dimensions(program: Program) -> tuple[Program, Shapes]:
                 shape += [Const(int(extent.value) // factor), Const(factor)]
         return replace(t, shape=tuple(shape))
 
-    statements = []
-    for s in program.statements:
-        target = visit(s.target)
-        assert isinstance(target, Read)
-        statements.append(replace(s, target=target, value=rewrite(s.value, visit)))
-    made = replace(
-        program,
-        inputs=tuple(map(changed, program.inputs)),
-        outputs=tuple(map(changed, program.outputs)),
-        temps=tuple(map(changed, program.temps)),
-        statements=tuple(statements),
-        text=None,
-    )
+    made = program.with_places(changed, place)
     names = {name for name, _ in factors}
     return made, {name: static_shape(made.tensors[name]) for name in sorted(names)}
 

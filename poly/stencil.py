@@ -15,15 +15,15 @@ from math import prod
 
 from poly.analysis import (
     fused_around,
+    has_lane_epilogue,
     is_rectangular,
-    lane_value,
     loops_of_read,
     moving_dimensions,
     plain_dimension,
     shared_loop,
     static_extents,
     stride_of,
-    tile_value,
+    tile_operands,
     vector_stride,
 )
 from poly.contraction import (
@@ -89,12 +89,8 @@ def find_tile(
 def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | None:
     """How to tile `s` along rows, or None if no taps reach along its innermost dimension."""
     dtype = scop.program.tensors[s.target.tensor].dtype
-    reads = [r for r in s.source.reads if r.indices]
-    if not s.is_reduction or s.may_reads or dtype.name not in ("float32", "float64"):
-        return None
-    if any(scop.program.tensors[r.tensor].dtype != dtype for r in s.source.reads):
-        return None
-    if not reads or not s.target.indices or not tile_value(s.value):
+    reads = tile_operands(scop, s)
+    if not reads or not s.target.indices:
         return None
     free, reductions = s.source.free, s.source.reductions
     extents = {x: e for x, e in static_extents(s).items() if e}
@@ -188,9 +184,7 @@ def stencil_steps(
     """
     s, v, w = core.statement, core.v, core.w
     together = fused_around(schedule, names, s)
-    target = schedule.scop.statement(s).target
-    epilogue = [n for n in together if n != s and not n.startswith(f"{s}_init")]
-    if any(not lane_value(schedule.scop.statement(n).value) for n in epilogue):
+    if not has_lane_epilogue(schedule, together, s):
         raise ScheduleError("an epilogue is not made of operators on lanes")
     schedule = schedule.split(s, v, core.lanes, (f"{v}_o", f"{v}_i"))
     tiles, points = [f"{v}_o"], [f"{v}_i"]
@@ -211,9 +205,8 @@ def stencil_steps(
     if len(together) > 1:
         schedule = schedule.distribute(s, points[0])
     schedule = schedule.reorder(s, [*core.rest, *core.taps, *points])
-    dim = plain_dimension(target, v)
-    order = (*(d for d in range(len(target.indices)) if d != dim), dim or 0)
-    schedule = schedule.promote(s, outer[-1], target.tensor, "register", order)
+    target = schedule.scop.statement(s).target.tensor
+    schedule = schedule.promote(s, outer[-1], target, "register")
     for name in together:
         schedule = schedule.vectorize(name, f"{v}_i")
         if w:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from poly.analysis import (
+    BETTER_BALANCED,
     balance,
     block_of,
     fused_around,
+    has_lane_epilogue,
     lane_dimension,
-    lane_value,
     loop_extents,
     shared_loop,
 )
@@ -22,8 +23,6 @@ from poly.schedule import Schedule
 #: Each reduction in blocks doubles the cases of a tile (first block or not, last or not), and so
 #: the code: a convolution of unknown channels and window had 2,000 lines.
 MOST_CHUNKS = 2
-#: Threads that much better balanced are worth a nest of two loops.
-WORTH_SHARING = 0.1
 
 
 def contraction_steps(
@@ -105,7 +104,7 @@ def _share_next(schedule: Schedule, s: str, outer: list[str], machine: Machine) 
     first, second = (extents[x] for x in outer[:2]) if len(outer) > 1 else (None, None)
     if first is None or second is None or second < 2:
         return schedule
-    if balance(first * second, machine.cores) <= balance(first, machine.cores) + WORTH_SHARING:
+    if balance(first * second, machine.cores) <= balance(first, machine.cores) + BETTER_BALANCED:
         return schedule
     try:
         return schedule.parallelize(s, outer[1])
@@ -124,10 +123,9 @@ def _with_epilogue(
     if unknown & set(core.shaped):
         raise ScheduleError(f"a reduction of {s} with unknown extent bounds the rows of a tile")
     together = fused_around(schedule, names, s)
-    epilogue = [n for n in together if n != s and not n.startswith(f"{s}_init")]
     # With taps written out, the ends of a reduction in blocks would make very much code.
     long = bool(blocks.reductions and core.shaped)
-    if not long and all(lane_value(schedule.scop.statement(n).value) for n in epilogue):
+    if not long and has_lane_epilogue(schedule, together, s):
         return schedule, together
     if len(together) > 1:
         schedule = schedule.distribute(s, core.free[0])

@@ -114,10 +114,14 @@ def compile_graph(
     entry = cache.get(key)
     found = entry is not None
     if entry is None:
-        entry = _build(graph, machine, toolchain, cache, key, tell, clock)
+        layouts = _choose_layouts(graph, machine, tell)
+        graph = _apply_layouts(graph, layouts)
+        clock.lap("layouts")
+        entry = _build(graph, layouts, machine, toolchain, cache, key, tell, clock)
     meta = json.loads(entry.read("meta.json"))
     tell("load", 0, 1, "library and constants")
-    graph = _apply_layouts(graph, [(n, _read_layouts(x)) for n, x in meta["layouts"]])
+    if found:
+        graph = _apply_layouts(graph, [(n, _read_layouts(x)) for n, x in meta["layouts"]])
     scratch = meta["scratch"]
     plan = plan_memory(graph, scratch)
     model = Model(graph, plan, entry, count)
@@ -171,6 +175,7 @@ def code_digest() -> str:
 
 def _build(
     graph: Graph,
+    layouts: list[tuple[str, dict[str, Layout]]],
     machine: Machine,
     toolchain: Toolchain,
     cache: Cache,
@@ -178,9 +183,6 @@ def _build(
     tell: Progress,
     clock: _Clock,
 ) -> Entry:
-    layouts = _choose_layouts(graph, machine, tell)
-    graph = _apply_layouts(graph, layouts)
-    clock.lap("layouts")
     sharing = share(graph)
     needed = [n for n in graph.nodes if isinstance(n, Call) and sharing.runs(n)]
     programs = {n.program.digest: n for n in needed}

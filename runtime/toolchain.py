@@ -153,7 +153,7 @@ def _describe(command: tuple[str, ...]) -> Toolchain:
 @functools.lru_cache(maxsize=16)
 def _describe_cached(command: tuple[str, ...], real: str, mtime: int, size: int) -> Toolchain:
     """Describe a compiler; the last three arguments say which version of the file it was."""
-    macros = _macros(command)
+    macros = _macros((*command, NATIVE)) or _macros(command)
     if "__clang__" in macros:
         kind, prefix = "clang", "__clang_{}__"
         names = ("major", "minor", "patchlevel")
@@ -166,10 +166,8 @@ def _describe_cached(command: tuple[str, ...], real: str, mtime: int, size: int)
         )
     version = tuple(int(macros.get(prefix.format(n), "0")) for n in names)
     target = run_command((*command, "-dumpmachine"), None, 30).output.strip()
-    flags, notes = _probe_flags(command)
-    if kind == "gcc" and NATIVE in flags and "__AVX512F__" in _macros((*command, NATIVE)):
-        tuned = (*flags, *TUNE)
-        flags = tuned if _builds(command, tuned) is None else flags
+    tune = TUNE if kind == "gcc" and "__AVX512F__" in macros else ()
+    flags, notes = _probe_flags(command, tune)
     return Toolchain(
         path=command[0],
         arguments=command[1:],
@@ -191,9 +189,11 @@ def _macros(command: tuple[str, ...]) -> dict[str, str]:
     return dict(pairs)
 
 
-def _probe_flags(command: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The flags that work, and a note for each that does not."""
-    wanted = (*BASE_FLAGS, NATIVE, OPENMP)
+def _probe_flags(
+    command: tuple[str, ...], tune: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The flags that work, and a note for each of the others that does not; `tune` are optional."""
+    wanted = (*BASE_FLAGS, NATIVE, OPENMP, *tune)
     if _builds(command, wanted) is None:
         return wanted, ()
     problem = _builds(command, BASE_FLAGS)
@@ -205,6 +205,7 @@ def _probe_flags(command: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, 
     flags, notes = list(BASE_FLAGS), []
     if _builds(command, (*flags, NATIVE)) is None:
         flags.append(NATIVE)
+        flags += tune if tune and _builds(command, (*flags, *tune)) is None else ()
     else:
         notes.append(f"{NATIVE} is not understood: kernels use the baseline instruction set")
     problem = _builds(command, (*flags, OPENMP))
