@@ -172,13 +172,11 @@ def _settle_registers(root: LoopNode) -> LoopNode:
         node = map_children(node, visit)
         if not isinstance(node, Buffer) or node.scope != "register":
             return node
-        used: dict[Read, tuple[int, int]] = {}
+        stores: dict[Read, list[VectorStore]] = {}
         for n in walk_loops(node.body):
             if isinstance(n, VectorStore) and n.store.target.tensor == node.name:
-                begin, end = _lanes_of(n)
-                place = _place(n)
-                low, high = used.get(place, (begin, end))
-                used[place] = min(low, begin), max(high, end)
+                stores.setdefault(_place(n), []).append(n)
+        used = {place: _lanes_used(found) for place, found in stores.items()}
 
         def settled(n: LoopNode) -> LoopNode:
             if isinstance(n, VectorStore) and n.store.target.tensor == node.name:
@@ -190,12 +188,20 @@ def _settle_registers(root: LoopNode) -> LoopNode:
     return visit(root)
 
 
-def _lanes_of(node: VectorStore) -> tuple[int, int]:
-    """The lanes that take part, as far as they are known."""
-    first, last = node.first, node.last
-    if isinstance(first, Const) and isinstance(last, Const):
-        return int(first.value), int(last.value)
-    return 0, node.lanes
+def _lanes_used(stores: list[VectorStore]) -> tuple[Expr, Expr] | None:
+    """The lanes that stores to one register use together, None if that is not known."""
+    lanes = {_lanes_of(n) for n in stores}
+    if len(lanes) == 1:
+        return lanes.pop()
+    ends = [(a.value, b.value) for a, b in lanes if isinstance(a, Const) and isinstance(b, Const)]
+    if len(ends) < len(lanes):
+        return None
+    return Const(min(int(a) for a, _ in ends)), Const(max(int(b) for _, b in ends))
+
+
+def _lanes_of(node: VectorStore) -> tuple[Expr, Expr]:
+    """The first lane that takes part, and the one after the last."""
+    return (LANE_0, Const(node.lanes)) if node.last is None else (node.first, node.last)
 
 
 def _place(node: VectorStore) -> Read:

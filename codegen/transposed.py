@@ -22,6 +22,7 @@ from codegen.loopir import (
     map_children,
     walk_loops,
 )
+from codegen.lower import var_range
 from codegen.places import at_place
 from poly.dtypes import DType
 from poly.expr import Const, Expr, Index, Op, Read, add, mul, reads_of, rewrite, sub, walk
@@ -51,6 +52,7 @@ class _Transposer:
     def __init__(self, shapes: dict[str, tuple[int, ...]], dtypes: dict[str, DType]) -> None:
         self.shapes, self.dtypes = shapes, dtypes
         self.taken = set(dtypes)
+        self.ranges: dict[str, tuple[int, int]] = {}
 
     def node(self, node: LoopNode) -> LoopNode:
         if isinstance(node, Buffer):
@@ -62,8 +64,19 @@ class _Transposer:
             if before is not None:
                 self.shapes[node.name] = before
             return done
-        if isinstance(node, For) and self._is_row_loop(node):
-            return self._rows(node)
+        if isinstance(node, For):
+            bound = var_range(node, self.ranges)
+            if self._is_row_loop(node):
+                if (
+                    node.trip is None
+                    and bound is not None
+                    and bound[1] - bound[0] + 1 < _lanes(node)
+                ):
+                    return node  # never enough rows for a matrix
+                return self._rows(node)
+            self.ranges.pop(node.var, None)
+            if bound is not None:
+                self.ranges[node.var] = bound
         node = map_children(node, self.node)
         return block(self._grouped(node.children)) if isinstance(node, Block) else node
 
@@ -119,8 +132,7 @@ class _Transposer:
 
     def _rows(self, node: For) -> LoopNode:
         """The loop with as many rows an iteration as a vector has lanes."""
-        stores = _flat(node.body)
-        lanes = max(s.lanes for s in stores if isinstance(s, VectorStore))
+        stores, lanes = _flat(node.body), _lanes(node)
         span = normal(sub(node.upper, node.lower))
         if isinstance(span, Const):
             full = int(span.value) // lanes * lanes
@@ -248,6 +260,11 @@ class _Transposer:
             name, read.tensor, self.dtypes[read.tensor], shape, Layout((0, 1)), "register", body
         )
         return _replaced(node, inner, buffer)
+
+
+def _lanes(node: For) -> int:
+    """The lanes of the vectors that a loop over rows moves."""
+    return max(s.lanes for s in _flat(node.body) if isinstance(s, VectorStore))
 
 
 def _nth_read(value: Expr, position: int) -> Read | None:

@@ -10,6 +10,7 @@ from codegen.emit import generate
 from codegen.source import KernelSource
 from poly.errors import ArgumentError, ScheduleError
 from poly.paths import split_products
+from poly.phases import split_phases
 from poly.program import Program
 from poly.schedule import Schedule
 from poly.script import parse_script
@@ -42,7 +43,7 @@ class Target:
 class Compiled:
     """One program as written, its schedule, its C text, and the function made from it.
 
-    `program` is what is scheduled: large products of `written` may have been split.
+    `program` is what is scheduled: products and strided sums of `written` may have been split.
     """
 
     written: Program
@@ -82,7 +83,8 @@ def target_of(cc: CompilerLike, cache: CacheLike, threads: int | None = None) ->
 def scheduled_program(
     program: Program, wanted: ScheduleLike = None, exact: bool = False
 ) -> Program:
-    """The program that is scheduled: as written, or with its products of many tensors split.
+    """The program that is scheduled: as written, or with products of many tensors split, and
+    strided sums done phase by phase.
 
     A schedule that someone gives is one of the program as written, unless it speaks of
     statements that only the other one has.  Exact sums are not taken apart.
@@ -90,10 +92,10 @@ def scheduled_program(
     if exact or callable(wanted) or wanted == "written":
         return program
     if wanted is None or wanted == "auto":
-        return split_products(program)
+        return split_phases(split_products(program))
     if not isinstance(wanted, (str, Schedule)):
         return program
-    split = split_products(program)
+    split = split_phases(split_products(program))
     made = {s.name for s in split.statements} - {s.name for s in program.statements}
     if isinstance(wanted, Schedule):
         named = {s.name for s in wanted.program.statements}

@@ -76,8 +76,17 @@ def tile_operands(scop: Scop, s: ScopStatement) -> list[Read]:
     return [r for r in s.source.reads if r.indices] if tile_value(s.value) else []
 
 
-def shared_loop(schedule: Schedule, s: str, outer: list[str], machine: Machine) -> str:
-    """The loop to share among threads: the outermost that balances them well."""
+def shared_loop(
+    schedule: Schedule,
+    s: str,
+    outer: list[str],
+    machine: Machine,
+    work: Mapping[str, float] | None = None,
+) -> str:
+    """The loop to share among threads: the outermost that balances them well.
+
+    work : of loops with a smaller last iteration, how many full ones they are worth
+    """
     extents = loop_extents(schedule, s)
     flags = coincident_members(schedule.tree, s, schedule.dependences)
     best, choice = 0.0, ""
@@ -86,15 +95,18 @@ def shared_loop(schedule: Schedule, s: str, outer: list[str], machine: Machine) 
         if not flags.get(loop) or (extent is not None and extent < 2):
             continue
         # An outer loop keeps packed panels in one thread: it need only be nearly balanced.
-        quality = balance(extent, machine.cores)
+        quality = balance(extent, machine.cores, (work or {}).get(loop))
         if quality > best + BETTER_BALANCED:
             best, choice = quality, loop
     return choice
 
 
-def balance(extent: int | None, cores: int) -> float:
-    """How much of their time threads are busy that share so many equal iterations."""
-    return extent / (-(-extent // cores) * cores) if extent else 1.0
+def balance(extent: int | None, cores: int, work: float | None = None) -> float:
+    """How much of their time threads are busy that share so many iterations.
+
+    work : what these are worth in full iterations, if the last one is smaller
+    """
+    return (work or extent) / (-(-extent // cores) * cores) if extent else 1.0
 
 
 def shares_ranges(

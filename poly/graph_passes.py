@@ -7,6 +7,7 @@
 * calls are merged where that saves a pass over memory (`poly.fusion`);
 * what is left of normalisations moves into the constants that they scale (`poly.constants`);
 * products of many tensors are contracted two at a time (`poly.paths`);
+* sums that see every s-th tap become dense ones, for each remainder of s (`poly.phases`);
 * dimensions that two loops share are split in two (`poly.split_dimensions`);
 * dimensions that loops run through together are joined (`poly.join_dimensions`).
 """
@@ -26,6 +27,7 @@ from poly.join_dimensions import join_in_graph
 from poly.linear import Linear, constant, linear_form
 from poly.merge import count, covers, extents, instances
 from poly.paths import split_products
+from poly.phases import split_phases
 from poly.program import Program, Statement, Tensor
 from poly.split_dimensions import split_in_graph
 
@@ -255,9 +257,9 @@ def fold_constants(graph: Graph, evaluate: Evaluate) -> Graph:
 
 
 def split_calls(graph: Graph) -> Graph:
-    """Products of three tensors or more as pairwise contractions."""
+    """Products of three tensors or more as pairwise contractions, strided sums phase by phase."""
     nodes = [
-        replace(n, program=split_products(n.program)) if isinstance(n, Call) else n
+        replace(n, program=split_phases(split_products(n.program))) if isinstance(n, Call) else n
         for n in graph.nodes
     ]
     return replace(graph, nodes=tuple(nodes))

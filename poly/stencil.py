@@ -183,6 +183,8 @@ def stencil_steps(
     ScheduleError : if a step that the tile needs is refused.
     """
     s, v, w = core.statement, core.v, core.w
+    if not set(core.free) <= set(schedule.loops(s)):
+        raise ScheduleError(f"the loops of {s} are others by now")
     together = fused_around(schedule, names, s)
     if not has_lane_epilogue(schedule, together, s):
         raise ScheduleError("an epilogue is not made of operators on lanes")

@@ -84,10 +84,10 @@ def _fuse_groups(
 ) -> Schedule | None:
     if not _connected(schedule, first, second):
         return None
-    cores = [_core(schedule, names, machine) for names in (first, second)]
-    if cores[0] is not None and cores[1] is not None:
-        return None
+    cores = [_core(schedule, _with_updates(schedule, n), machine) for n in (first, second)]
     core = cores[0] or cores[1]
+    if any(c is not None and core is not None and c.statement != core.statement for c in cores):
+        return None
     leading = schedule.loops(first[0])
     common = min(len(_nest(schedule, first)), len(_nest(schedule, second)))
     for depth in range(common, 0, -1):
@@ -108,6 +108,12 @@ def _fuse_groups(
         ):
             return fused
     return None
+
+
+def _with_updates(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The statements of a group, and the updates whose initialisation is among them."""
+    updates = (n.removesuffix("_init") for n in names if schedule.scop.statement(n).role == "init")
+    return (*names, *(u for u in updates if u not in names and u in schedule.scop.by_name))
 
 
 def _keeps_threads(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from poly.analysis import (
     BETTER_BALANCED,
     balance,
@@ -70,9 +72,10 @@ def contraction_steps(
     outer = [*head, *chunks, *outside, *tiles]
     # Threads that shared what is inside of a panel would all pack it.
     packs = any(is_packed(r, core) for r in schedule.scop.statement(s).source.reads)
+    work = {} if packs else _work(core)
     shared = (
         shared_loop(schedule, s, head, machine)
-        or shared_loop(schedule, s, outer[:-1] if packs else outer, machine)
+        or shared_loop(schedule, s, outer[:-1] if packs else outer, machine, work)
         or shared_loop(schedule, s, outer, machine)
     )
     if shared and shared != outer[-1]:
@@ -81,7 +84,7 @@ def contraction_steps(
     if shared:
         schedule = schedule.parallelize(s, shared)
         if not packs:
-            schedule = _share_next(schedule, s, outer[outer.index(shared) :], machine)
+            schedule = _share_next(schedule, s, outer[outer.index(shared) :], machine, work)
     if len(together) > 1:
         schedule = schedule.distribute(s, points[0])
     schedule = schedule.reorder(s, [*order, *points])
@@ -96,7 +99,17 @@ def contraction_steps(
     return _marks(schedule, core, together, last)
 
 
-def _share_next(schedule: Schedule, s: str, outer: list[str], machine: Machine) -> Schedule:
+def _work(core: Contraction) -> dict[str, float]:
+    """How many full tiles the loops over tiles are worth, whose last one may be partial."""
+    sizes = {core.v: core.vectors * core.lanes, core.w: core.rows}
+    return {
+        f"{x}_o": extent / size for x, size in sizes.items() if x and (extent := core.extent(x))
+    }
+
+
+def _share_next(
+    schedule: Schedule, s: str, outer: list[str], machine: Machine, work: Mapping[str, float]
+) -> Schedule:
     """Share the loop inside of a shared one, too, if that balances the threads: 5 panels of 7
     tiles are 35 tiles.
     """
@@ -104,7 +117,9 @@ def _share_next(schedule: Schedule, s: str, outer: list[str], machine: Machine) 
     first, second = (extents[x] for x in outer[:2]) if len(outer) > 1 else (None, None)
     if first is None or second is None or second < 2:
         return schedule
-    if balance(first * second, machine.cores) <= balance(first, machine.cores) + BETTER_BALANCED:
+    alone, inner = work.get(outer[0], first), work.get(outer[1], second)
+    better = balance(first, machine.cores, alone) + BETTER_BALANCED
+    if balance(first * second, machine.cores, alone * inner) <= better:
         return schedule
     try:
         return schedule.parallelize(s, outer[1])

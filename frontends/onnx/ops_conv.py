@@ -96,7 +96,7 @@ def conv(node: Node) -> Sequence[Result]:
 
 @operator("ConvTranspose")
 def conv_transpose(node: Node) -> Sequence[Result]:
-    """Y[n,k,s*p+d*r-pad] += X[n,c,p] * W[c,k,r], elements that fall outside are dropped."""
+    """Y[n,k,p] = B[k] + sum over c, r of X[n,c,(p+pad-d*r)/s] * W[c,k,r], where that is whole."""
     x, w, b = node.required(0), node.required(1), node.optional(2)
     if x.rank < 3 or w.rank != x.rank:
         raise node.fail(f"an input of rank {x.rank} with weights of rank {w.rank}")
@@ -116,27 +116,32 @@ def conv_transpose(node: Node) -> Sequence[Result]:
     positions, taps = axis_names(node, rank)
     places, guards = [], []
     for a in range(rank):
-        place = affine([(strides[a], positions[a]), (dilations[a], taps[a])], -begins[a])
-        last = strides[a] * (x.shape[2 + a] - 1) + dilations[a] * (kernel[a] - 1) - begins[a]
-        guards += [f"0 <= {place}"] if begins[a] > 0 else []
-        guards += [f"{place} < {outs[a]}"] if last >= outs[a] else []
+        step, size = strides[a], x.shape[2 + a]
+        scaled = affine([(1, positions[a]), (-dilations[a], taps[a])], begins[a])
+        place = f"({scaled}) // {step}" if step > 1 else scaled
+        guards += [f"({scaled}) % {step} == 0"] if step > 1 else []
+        guards += [f"0 <= {place}", f"{place} < {size}"]
         places.append(place)
     shape = checked_shape((x.shape[0], filters, *outs), x.dtype, node.origin)
-    k = affine([(per_group, "g"), (1, "k")])
-    everywhere = dict(zip(("n", "k", *positions), shape, strict=True))
-    zero = f"{at('Y', ['n', 'k', *positions])} = {'B[k]' if b is not None else '0'}"
-    value = (
-        f"{at('X', ['n', affine([(channels, 'g'), (1, 'c')]), *positions])}"
-        f" * {at('W', [affine([(channels, 'g'), (1, 'c')]), 'k', *taps])}"
-    )
-    ranges: dict[str, Extent] = {"n": x.shape[0], "g": group, "k": per_group}
-    ranges |= dict(zip(positions, x.shape[2:], strict=True))
-    ranges |= dict(zip(taps, kernel, strict=True))
-    ranges["c"] = channels
-    lines = [
-        line(zero, everywhere),
-        line(f"{at('Y', ['n', k, *places])} += {value}", ranges, guards),
-    ]
+    ranges: dict[str, Extent] = {"n": x.shape[0]}
+    if group > 1:
+        ranges["g"] = group
+    ranges |= {"k": per_group, **dict(zip(positions, outs, strict=True))}
+    outer = dict(ranges)
+    ranges |= {"c": channels, **dict(zip(taps, kernel, strict=True))}
+    groups = [(per_group, "g"), (1, "k")] if group > 1 else [(1, "k")]
+    k = affine(groups)
+    c = affine([(channels, "g"), (1, "c")] if group > 1 else [(1, "c")])
+    value = f"{at('X', ['n', c, *places])} * {at('W', [c, 'k', *taps])}"
+    y, t = at("Y", ["n", k, *positions]), at("T", ["n", k, *positions])
+    if b is None:
+        lines = [line(f"{y} +=! {value}", ranges, guards)]
+    else:
+        lines = [
+            declare("T", x.dtype, shape),
+            line(f"{t} +=! {value}", ranges, guards),
+            line(f"{y} = {t} + B[{k}]", outer),
+        ]
     values = (x, w) if b is None else (x, w, b)
     inputs = [declare(s, v.dtype, v.shape) for s, v in zip("XWB", values, strict=False)]
     program = function("conv_transpose", inputs, [declare("Y", x.dtype, shape)], lines)

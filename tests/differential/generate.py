@@ -28,7 +28,7 @@ from tests.differential.parts import (
     weak_literal,
     words_of,
 )
-from tests.differential.tiles import contraction, stencil
+from tests.differential.tiles import contraction, stencil, transposed
 
 
 class ProgramMaker:
@@ -67,7 +67,7 @@ class ProgramMaker:
 
     def _step(self, last: bool) -> None:
         if self.profile.contractions and self.c.chance(70):
-            kind = stencil if self.c.chance(25) else contraction
+            kind = self.c.pick((stencil, transposed, *[contraction] * 4))
             kind(self, "output" if last or self.c.chance(30) else "temp")
             return
         kind = self.c.pick(

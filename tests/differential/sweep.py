@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from farkas.build import scheduled_program
 from frontends.language import parse_program
 from poly.errors import IllegalScheduleError, LanguageError, ScheduleError
 from poly.machine import host_machine
@@ -64,7 +65,10 @@ def program_case(seed: int, tally: Tally, text: str | None = None) -> Case | Non
         # With small caches, small products have the blocks of large ones.
         host = host_machine()
         machine = replace(host, l2=SMALL_CACHE) if seed % 3 == 0 else host
-        scheduled = auto_schedule(written, machine)
+        prepared = scheduled_program(program, exact=exact)
+        if prepared is not program:
+            tally.counts["programs taken apart"] += 1
+        scheduled = auto_schedule(Schedule.of(prepared, exact), machine)
         if scheduled.steps:
             variants.append(make(scheduled, "auto", seed))
             for primitive in sorted({step.primitive for step in scheduled.steps}):

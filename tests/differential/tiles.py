@@ -104,6 +104,53 @@ def contraction(maker: ProgramMaker, role: str) -> None:
         maker.statements.append(Statement(place, "=", value, free))
 
 
+def transposed(maker: ProgramMaker, role: str) -> None:
+    """An image spread over a larger one: scattered, or gathered from every s-th tap."""
+    dtype = maker.c.pick(("float32", "float32", "float64", "int32"))
+    b, k, c = (Loop(n, number(maker.c.pick((1, 2, 3, 5, 8, 16, 17)))) for n in "bkc")
+    free: tuple[Loop, ...] = (b, k) if maker.c.chance(40) else (k,)
+    axes = maker.c.integer(1, 2)
+    image = [*free[:-1], c]
+    shape, places, taps = [x.extent for x in image], [x.name for x in image], [c, k]
+    loops, reductions, target, extents, guards = [], [c], [], [], []
+    scattered = maker.c.chance(40)
+    for n in range(axes):
+        x, p, r = "xy"[n], "pq"[n], Loop("rt"[n], number(maker.c.integer(1, 5)))
+        size = number(maker.c.integer(1, 9)) if axes == 2 or maker.concrete else maker.extent()
+        stride, dilation = maker.c.pick((1, 2, 2, 3, 4)), maker.c.pick((1, 1, 1, 2, 3))
+        full = sum_of(size.times(stride), number(dilation * r.extent.offset))
+        shape.append(size)
+        taps.append(r)
+        extents.append(full)
+        if scattered:
+            places.append(p)
+            target.append(f"{stride}*{p} + {dilation}*{r.name}")
+            loops += [Loop(p, size), r]
+        else:
+            at = f"{x} - {dilation}*{r.name}" + maker.c.pick(("", " + 1", " - 1"))
+            places.append(f"({at}) // {stride}")
+            guards += [f"({at}) % {stride} == 0"] if stride > 1 else []
+            guards += [f"0 <= ({at}) // {stride}", f"({at}) // {stride} < {size}"]
+            target.append(x)
+            loops.append(Loop(x, full))
+            reductions.append(r)
+    a = maker.new("input", dtype, tuple(shape))
+    w = maker.new("input", dtype, tuple(x.extent for x in taps))
+    result = maker.new(role, dtype, (*(x.extent for x in free), *extents))
+    at = f"{result.name}[{', '.join((*(x.name for x in free), *target))}]"
+    value = f"{a.name}[{', '.join(places)}] * {w.name}[{', '.join(x.name for x in taps)}]"
+    box = (*free, *(Loop("xy"[n], e) for n, e in enumerate(extents)))
+    place = ", ".join(x.name for x in box)
+    if scattered and role != "updated":
+        maker.statements.append(Statement(f"{result.name}[{place}]", "=", "0", box))
+    op = "+=" if scattered or role == "updated" else "+=!"
+    maker.statements.append(Statement(at, op, value, (*free, *loops, *reductions), tuple(guards)))
+    if maker.c.chance(60):
+        last = maker.new("output", dtype, (*(x.extent for x in free), *extents))
+        value = f"max({result.name}[{place}], 0)"
+        maker.statements.append(Statement(f"{last.name}[{place}]", "=", value, box))
+
+
 def _tile_extent(maker: ProgramMaker) -> Extent:
     """An extent around those of register tiles, or a size."""
     if maker.concrete or maker.c.chance(60):
