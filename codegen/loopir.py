@@ -110,10 +110,12 @@ class Transposed(LoopNode):
 
     `scattered` tells where: in the target (row n of column l goes to ``target(l) + n``), or in
     the value, which then is an element.
+    count : how many of the rows take part, from the first; None: all
     """
 
     rows: tuple[VectorStore, ...]
     scattered: bool
+    count: Expr | None = None
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,9 @@ def map_exprs(
         return replace(node, store=store, first=fn(node.first), last=last)
     if isinstance(node, Transposed):
         rows = (map_exprs(row, fn, value) for row in node.rows)
-        return replace(node, rows=tuple(r for r in rows if isinstance(r, VectorStore)))
+        count = None if node.count is None else fn(node.count)
+        made = tuple(r for r in rows if isinstance(r, VectorStore))
+        return replace(node, rows=made, count=count)
     return node
 
 
@@ -250,6 +254,9 @@ def verify_loops(node: LoopNode, bound: frozenset[str] = frozenset()) -> LoopNod
         check(node.target, node.value)
     elif isinstance(node, VectorStore):
         check(node.first, *(() if node.last is None else (node.last,)))
+    elif isinstance(node, Transposed):
+        check(*(() if node.count is None else (node.count,)))
+    if isinstance(node, VectorStore):
         bound = bound | {node.var}
     for child in children_of(node):
         verify_loops(child, bound)
@@ -282,7 +289,7 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
     elif isinstance(node, Store):
         yield f"{indent}{node.target} {node.op} {node.value}"
     elif isinstance(node, Transposed):
-        yield f"{indent}transposed"
+        yield f"{indent}transposed" + ("" if node.count is None else f" {node.count} rows")
         for row in node.rows:
             yield from _lines(row, inner)
     elif isinstance(node, VectorStore):

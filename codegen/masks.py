@@ -117,9 +117,7 @@ def _maskable(
     """Whether lanes of a store may be left out: none of what it computes traps, and registers are
     used at whole vectors.
     """
-    if s.dtype.name not in _MASKABLE or not any(moves(i, var) for i in s.target.indices):
-        return False
-    if any(isinstance(e, (Cast, Index)) for e in _walk_value(s.value)):
+    if not is_untrapped(s) or not any(moves(i, var) for i in s.target.indices):
         return False
     for read in (s.target, *reads_of(s.value)):
         if dtypes[read.tensor] != s.dtype or any(reads_of(i) for i in read.indices):
@@ -136,6 +134,12 @@ def _maskable(
         if form.coefficient(Index(var)) != 1 or not whole:
             return False
     return True
+
+
+def is_untrapped(s: Store) -> bool:
+    """Whether what a store computes may be computed for elements that are not there."""
+    parts = _walk_value(s.value)
+    return s.dtype.name in _MASKABLE and not any(isinstance(e, (Cast, Index)) for e in parts)
 
 
 def _walk_value(e: Expr) -> list[Expr]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from codegen.clamped import Rows, clamped, merge_conditions, rows_of
 from codegen.decide import decide
 from codegen.lanes import lane_stride, vectorise
 from codegen.linear import extreme
@@ -107,33 +108,46 @@ def unroll(root: LoopNode) -> LoopNode:
     Where the bounds are not constant but bounded, each iteration that may run gets the condition
     under which it does, as far as that is not known.
     """
-    return _unroll(root, {})
+    registers = {
+        n.name for n in walk_loops(root) if isinstance(n, Buffer) and n.scope == "register"
+    }
+    return merge_conditions(_unroll(root, {}, {}), registers)
 
 
-def _unroll(node: LoopNode, ranges: dict[str, tuple[int, int]]) -> LoopNode:
+def _unroll(node: LoopNode, ranges: dict[str, tuple[int, int]], rows: Rows) -> LoopNode:
+    if isinstance(node, Buffer) and node.scope == "register":
+        rows = {**rows, **rows_of(node)}
     if not isinstance(node, For):
-        return map_children(node, lambda c: _unroll(c, ranges))
+        return map_children(node, lambda c: _unroll(c, ranges, rows))
     bound = var_range(node, ranges)
     if bound is not None:
         ranges = {**ranges, node.var: bound}
     if node.mark != "unroll" or node.step != 1:
-        return map_children(node, lambda c: _unroll(c, ranges))
+        return map_children(node, lambda c: _unroll(c, ranges, rows))
     size = sum(isinstance(n, (Store, VectorStore)) for n in walk_loops(node.body))
     if bound is None or (bound[1] - bound[0] + 1) * max(size, 1) > UNROLL_LIMIT:
-        return replace(node, mark="seq", body=_unroll(node.body, ranges))
+        return replace(node, mark="seq", body=_unroll(node.body, ranges, rows))
+    whole = clamped(node.body, node.var, (node.lower, node.upper), rows)
     children: list[LoopNode] = []
+    clamps: list[LoopNode] = []
     for value in range(bound[0], bound[1] + 1):
-        here = fold_conditions(at_place(node.body, node.var, Const(value)))
-        body = _unroll(here, ranges)
-        conditions = [
-            c
-            for c in (Op("le", (node.lower, Const(value))), Op("lt", (Const(value), node.upper)))
-            if not _holds(c, ranges)
-        ]
+        checks = (Op("le", (node.lower, Const(value))), Op("lt", (Const(value), node.upper)))
+        conditions = [c for c in checks if not _holds(c, ranges)]
+        # Behind the first row, what may not be there is computed all the same.
+        any_row = whole is not None and value > bound[0] and conditions == [checks[1]]
+        here = whole if whole is not None and any_row else node.body
+        here = fold_conditions(at_place(here, node.var, Const(value)))
+        body = _unroll(here, ranges, rows)
+        if any_row:
+            clamps.append(body)
+            continue
         for c in conditions:
             body = If(simplify(c), body)
         children.append(body)
-    return block(children)
+    if clamps and _holds(Op("lt", (node.lower, node.upper)), ranges):
+        return block([*children, *clamps])
+    some = [If(simplify(Op("lt", (node.lower, node.upper))), block(clamps))] if clamps else []
+    return block([*children, *some])
 
 
 def _holds(condition: Op, ranges: dict[str, tuple[int, int]]) -> bool:

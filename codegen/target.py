@@ -361,40 +361,76 @@ class CTarget:
 
     def _transposed(self, node: Transposed) -> cgen.Generable:
         """Rows to registers, the matrix turned, and its columns stored; or the other way round."""
-        first, count = node.rows[0], len(node.rows)
+        first, most = node.rows[0], len(node.rows)
         lanes, dtype = first.lanes, first.store.dtype
         shape = f"{lane_suffix(dtype)}x{lanes}"
-        matrix = self.fresh()
-        lines = [f"fk_{shape} {matrix}[{lanes}];"]
+        matrix, count, lines = self.fresh(), str(most), []
+        if node.count is not None:
+            count = f"{matrix}_rows"
+            lines.append(f"const int {count} = (int)({index_text(node.count, self.names)});")
+        lines.append(f"fk_{shape} {matrix}[{lanes}];")
         apart = first.store.target if node.scattered else first.store.value
         assert isinstance(apart, Read)
         columns = [
             self.place(LaneText(self, first.var, lanes).first(apart, Const(lane)))
             for lane in range(lanes)
         ]
+        within = [self._takes_part(first, lane) for lane in range(lanes)]
+        whole = node.count is None and most == lanes
+        row = ["" if node.count is None else f"if ({k} < {count}) " for k in range(most)]
         if node.scattered:
-            for k, row in enumerate(node.rows):
-                text = LaneText(self, row.var, lanes)
-                value = text.stored(row.store.value, dtype)
-                lines += [*text.before, f"{matrix}[{k}] = {value};"]
+            for k, r in enumerate(node.rows):
+                text = self._lane_text(r)
+                value = text.stored(r.store.value, dtype)
+                given = " ".join([*text.before, f"{matrix}[{k}] = {value};"])
+                lines.append(f"{row[k]}{{ {given} }}" if row[k] or text.before else given)
             # What is not filled is not stored either.
-            lines += [f"{matrix}[{k}] = {matrix}[0];" for k in range(count, lanes)]
+            lines += [f"{matrix}[{k}] = {matrix}[0];" for k in range(most, lanes)]
         else:
-            for k, column in enumerate(columns):
-                whole = f"*(const fk_{shape}_u *)&{column}"
-                part = f"fk_take_{shape}(&{column}, 0, {count})"
-                lines.append(f"{matrix}[{k}] = {whole if count == lanes else part};")
+            for k, (column, part) in enumerate(zip(columns, within, strict=True)):
+                load = f"*(const fk_{shape}_u *)&{column}"
+                load = load if whole else f"fk_take_{shape}(&{column}, 0, {count})"
+                if part is not None:
+                    lines.append(f"{part}{matrix}[{k}] = {load};")
         lines.append(f"fk_transpose_{shape}({matrix});")
         if node.scattered:
-            for k, column in enumerate(columns):
-                whole = f"*(fk_{shape}_u *)&{column} = {matrix}[{k}];"
-                part = f"fk_put_{shape}(&{column}, 0, {count}, {matrix}[{k}]);"
-                lines.append(whole if count == lanes else part)
+            for k, (column, part) in enumerate(zip(columns, within, strict=True)):
+                store = f"*(fk_{shape}_u *)&{column} = {matrix}[{k}];"
+                store = store if whole else f"fk_put_{shape}(&{column}, 0, {count}, {matrix}[{k}]);"
+                if part is not None:
+                    lines.append(f"{part}{store}")
         else:
-            for k, row in enumerate(node.rows):
-                place = self._vector_place(row.store.target, row.var, lanes)
-                lines.append(f"{place} = {matrix}[{k}];")
+            for k, r in enumerate(node.rows):
+                lines.append(f"{row[k]}{self._row_stored(r, f'{matrix}[{k}]')}")
         return cgen.Block([cgen.Line(line) for line in lines])
+
+    def _takes_part(self, node: VectorStore, lane: int) -> str | None:
+        """The condition on which a lane of a store takes part: "" for always, None for never."""
+        if node.last is None:
+            return ""
+        conditions = [Op("le", (node.first, Const(lane))), Op("lt", (Const(lane), node.last))]
+        open_ = []
+        for c in conditions:
+            a, b = c.args
+            if isinstance(a, Const) and isinstance(b, Const):
+                if a.value > b.value or (c.fn == "lt" and a.value == b.value):
+                    return None
+                continue
+            open_.append(index_text(c, self.names, 0))
+        return f"if ({' && '.join(open_)}) " if open_ else ""
+
+    def _row_stored(self, node: VectorStore, value: str) -> str:
+        """A vector goes to the target of a store."""
+        target, lanes = node.store.target, node.lanes
+        place = self._vector_place(target, node.var, lanes)
+        if node.last is None or target.tensor in self.registers:
+            return f"{place} = {value};"
+        shape = f"{lane_suffix(self.dtypes[target.tensor])}x{lanes}"
+        return f"fk_put_{shape}({self._lane_text(node).places_of_part(target)}, {value});"
+
+    def _lane_text(self, node: VectorStore) -> LaneText:
+        part = None if node.last is None else (node.first, node.last)
+        return LaneText(self, node.var, node.lanes, part)
 
     def _vector_place(self, read: Read, var: str, lanes: int) -> str:
         """A vector lvalue whose lane 0 is the element at lane 0."""

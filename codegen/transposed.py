@@ -8,13 +8,14 @@ registers, it is stored with one instruction a column.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from codegen.linear import depends_on
 from codegen.loopir import (
     Block,
     Buffer,
     For,
+    If,
     LoopNode,
     Transposed,
     VectorStore,
@@ -27,7 +28,7 @@ from codegen.places import at_place
 from poly.dtypes import DType
 from poly.expr import Const, Expr, Index, Op, Read, add, mul, reads_of, rewrite, sub, walk
 from poly.layout import Layout
-from poly.linear import Linear, linear_form, normal
+from poly.linear import Linear, constant, linear_form, normal
 from poly.program import Program
 
 #: With fewer rows, lanes are moved one by one.
@@ -36,20 +37,29 @@ FEWEST_ROWS = 4
 MOST_COLUMNS = 4
 
 
+#: A distance in memory that depends on sizes.
+FAR = 1 << 30
+
+
+@dataclass(frozen=True)
+class _Strided(Expr):
+    """Part of an index in dimension `dim`, in which neighbours lie apart by sizes not known."""
+
+    dim: int
+    index: Expr
+
+
 def transpose(root: LoopNode, program: Program) -> LoopNode:
     """Gather vector stores that together are a matrix to transpose."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for t in program.tensors.values():
-        if all(isinstance(x, Const) for x in t.shape):
-            shapes[t.name] = tuple(int(x.value) for x in t.shape if isinstance(x, Const))
+    shapes = {t.name: t.shape for t in program.tensors.values()}
     buffers = {n.name: n.dtype for n in walk_loops(root) if isinstance(n, Buffer)}
     return _Transposer(shapes, {**program.dtypes, **buffers}).node(root)
 
 
 class _Transposer:
-    """`shapes` of the tensors whose addresses are known as linear forms."""
+    """`shapes` of the tensors and buffers that lie in memory."""
 
-    def __init__(self, shapes: dict[str, tuple[int, ...]], dtypes: dict[str, DType]) -> None:
+    def __init__(self, shapes: dict[str, tuple[Expr, ...]], dtypes: dict[str, DType]) -> None:
         self.shapes, self.dtypes = shapes, dtypes
         self.taken = set(dtypes)
         self.ranges: dict[str, tuple[int, int]] = {}
@@ -58,7 +68,7 @@ class _Transposer:
         if isinstance(node, Buffer):
             before = self.shapes.pop(node.name, None)
             if node.scope == "local":
-                self.shapes[node.name] = node.shape
+                self.shapes[node.name] = tuple(map(Const, node.shape))
             done = map_children(node, self.node)
             self.shapes.pop(node.name, None)
             if before is not None:
@@ -81,14 +91,23 @@ class _Transposer:
         return block(self._grouped(node.children)) if isinstance(node, Block) else node
 
     def address(self, read: Read) -> Linear | None:
-        """The row-major position of an element, if all of it is known."""
+        """The row-major position of an element; what an extent that is not known multiplies
+        becomes terms of a dimension (`_Strided`).
+        """
         shape = self.shapes.get(read.tensor)
         if shape is None or any(reads_of(i) for i in read.indices):
             return None
-        position: Expr = Const(0)
-        for index, extent in zip(read.indices, shape, strict=True):
-            position = add(mul(position, Const(extent)), index)
-        return linear_form(position)
+        position, stride = constant(0), 1
+        for d in reversed(range(len(shape))):
+            form = linear_form(read.indices[d])
+            if stride:
+                position += form.scale(stride)
+            else:
+                parts = [*form.terms, (Const(1), form.constant)]
+                position += Linear(tuple((_Strided(d, a), c) for a, c in parts if c))
+            extent = shape[d]
+            stride = stride * int(extent.value) if isinstance(extent, Const) else 0
+        return position
 
     # --- loops over rows -------------------------------------------------------------------
 
@@ -112,8 +131,6 @@ class _Transposer:
     def _apart(self, node: VectorStore) -> Read | None:
         """The access whose lanes lie apart: the target, or all of the value."""
         store = node.store
-        if node.last is not None:
-            return None
         if store.op != "=" or store.dtype.bits < 32 or node.lanes < FEWEST_ROWS:
             return None
         target = self._stride(store.target, node.var)
@@ -122,13 +139,22 @@ class _Transposer:
         value = store.value
         if target in (1, None) and isinstance(value, Read):
             stride = self._stride(value, node.var)
-            if stride is not None and abs(stride) > 1 and depends_on(value, node.var):
+            keeps = node.last is not None and not node.alone
+            if stride is not None and abs(stride) > 1 and depends_on(value, node.var) and not keeps:
                 return value
         return None
 
     def _stride(self, read: Read, var: str) -> int | None:
+        """How far apart neighbours in `var` lie; `FAR` if that depends on sizes."""
         form = self.address(read)
-        return None if form is None or _is_nonlinear(form, var) else form.coefficient(Index(var))
+        if form is None:
+            return None
+        far = [a for a, _ in form.terms if isinstance(a, _Strided) and a.index == Index(var)]
+        for a in far:
+            form = form.without(a)
+        if _is_nonlinear(form, var) or (far and form.coefficient(Index(var))):
+            return None
+        return FAR if far else form.coefficient(Index(var))
 
     def _rows(self, node: For) -> LoopNode:
         """The loop with as many rows an iteration as a vector has lanes."""
@@ -165,15 +191,22 @@ class _Transposer:
     def _grouped(self, nodes: list[LoopNode] | tuple[LoopNode, ...]) -> list[LoopNode]:
         """The nodes with matrices in place of the vector stores that they are made of."""
         result: list[LoopNode] = []
-        run: list[VectorStore] = []
+        run: list[_Row] = []
         for node in nodes:
-            if isinstance(node, VectorStore) and self._joins(run, node):
-                run.append(node)
-                continue
+            rows = _rows_of(node)
+            stores = [r.node for r in run]
+            for n, row in enumerate(rows):
+                if not self._joins([*stores, *(r.node for r in rows[:n])], row.node):
+                    break
+            else:
+                if rows:
+                    run += rows
+                    continue
             result += self._matrices(run)
             run = []
-            if isinstance(node, VectorStore) and self._joins(run, node):
-                run = [node]
+            if rows and all(self._joins([r.node for r in rows[:n]], row.node)
+                            for n, row in enumerate(rows)):  # fmt: skip
+                run = rows
             else:
                 result.append(node)
         return result + self._matrices(run)
@@ -188,9 +221,10 @@ class _Transposer:
             isinstance(x, Read) and x.tensor in written for s in stores for x in walk(s.value)
         )
 
-    def _matrices(self, run: list[VectorStore]) -> list[LoopNode]:
-        groups: dict[tuple[object, ...], list[tuple[int, VectorStore]]] = {}
-        for node in run:
+    def _matrices(self, run: list[_Row]) -> list[LoopNode]:
+        groups: dict[tuple[object, ...], list[tuple[int, _Row]]] = {}
+        for row in run:
+            node = row.node
             apart = self._apart(node)
             assert apart is not None
             form = self.address(apart)
@@ -198,27 +232,37 @@ class _Transposer:
             scattered = apart is node.store.target
             # Terms in a fixed order: equal forms may list them differently.
             terms = frozenset(form.terms)
-            key = (apart.tensor, scattered, node.lanes, node.var, node.store.statement, terms)
-            groups.setdefault(key, []).append((form.constant, node))
+            key = (apart.tensor, scattered, node.lanes, node.var, node.store.statement, terms,
+                   node.first, node.last, row.count)  # fmt: skip
+            groups.setdefault(key, []).append((form.constant, row))
         result: list[LoopNode] = []
         for found in groups.values():
             found.sort(key=lambda x: x[0])
-            row: list[tuple[int, VectorStore]] = []
-            for place, node in found:
-                if row and (place != row[-1][0] + 1 or len(row) == node.lanes):
-                    result += self._matrix([n for _, n in row])
-                    row = []
-                row.append((place, node))
-            result += self._matrix([n for _, n in row])
+            rows: list[tuple[int, _Row]] = []
+            for place, row in found:
+                if rows:
+                    before, last = rows[-1]
+                    follows = place == before + 1 and row.number in (0, last.number + 1)
+                    if not follows or len(rows) == row.node.lanes:
+                        result += self._matrix([n for _, n in rows])
+                        rows = []
+                rows.append((place, row))
+            result += self._matrix([n for _, n in rows])
         return result
 
-    def _matrix(self, rows: list[VectorStore]) -> list[LoopNode]:
+    def _matrix(self, rows: list[_Row]) -> list[LoopNode]:
+        first = rows[0]
         if len(rows) < FEWEST_ROWS:
-            return list(rows)
-        scattered = self._apart(rows[0]) is rows[0].store.target
-        made: LoopNode = Transposed(tuple(rows), scattered)
+            return [row.alone() for row in rows]
+        count = first.count
+        if count is not None:
+            left = sub(count, Const(first.number))
+            count = normal(Op("min", (left, Const(len(rows)))))
+        nodes = tuple(row.node for row in rows)
+        scattered = self._apart(nodes[0]) is nodes[0].store.target
+        made: LoopNode = Transposed(nodes, scattered, count)
         if scattered:
-            for position in range(len(reads_of(rows[0].store.value))):
+            for position in range(len(reads_of(nodes[0].store.value))):
                 made = self._with_operand(made, position)
         return [made]
 
@@ -238,8 +282,9 @@ class _Transposer:
         for k, (row, form) in enumerate(zip(inner.rows, forms, strict=True)):
             if form is None or forms[0] is None or form - forms[0] != Linear((), k):
                 return node
-            stride = form.coefficient(Index(row.var))
-            if abs(stride) < 2 or _is_nonlinear(form, row.var):
+            own = found[k]
+            stride = None if own is None else self._stride(own, row.var)
+            if stride is None or abs(stride) < 2:
                 return node
         name = f"{read.tensor}_rows"
         while name in self.taken:
@@ -254,7 +299,8 @@ class _Transposer:
             loads.append(replace(row, store=load))
             value = _replace_read(row.store.value, own, place)
             rows.append(replace(row, store=replace(row.store, value=value)))
-        body = block([Transposed(tuple(loads), False), Transposed(tuple(rows), True)])
+        count = inner.count
+        body = block([Transposed(tuple(loads), False, count), Transposed(tuple(rows), True, count)])
         shape = (len(rows), first.lanes)
         buffer = Buffer(
             name, read.tensor, self.dtypes[read.tensor], shape, Layout((0, 1)), "register", body
@@ -267,6 +313,37 @@ def _lanes(node: For) -> int:
     return max(s.lanes for s in _flat(node.body) if isinstance(s, VectorStore))
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A vector store that may become row `number` of a matrix; of an unknown number of rows, only
+    those below `count` take part.
+    """
+
+    node: VectorStore
+    number: int = 0
+    count: Expr | None = None
+
+    def alone(self) -> LoopNode:
+        if self.count is None:
+            return self.node
+        return If(Op("lt", (Const(self.number), self.count)), self.node)
+
+
+def _rows_of(node: LoopNode) -> list[_Row]:
+    """The vector stores that a node consists of; those under ``k < count`` are row k of so many."""
+    if isinstance(node, VectorStore):
+        return [_Row(node)]
+    if not isinstance(node, If) or node.other is not None:
+        return []
+    cond, stores = node.cond, _flat(node.then)
+    if not isinstance(cond, Op) or cond.fn != "lt" or not isinstance(cond.args[0], Const):
+        return []
+    if not all(isinstance(s, VectorStore) for s in stores):
+        return []
+    number = int(cond.args[0].value)
+    return [_Row(s, number, cond.args[1]) for s in stores if isinstance(s, VectorStore)]
+
+
 def _nth_read(value: Expr, position: int) -> Read | None:
     reads = reads_of(value)
     return reads[position] if position < len(reads) else None
@@ -277,7 +354,8 @@ def _replace_read(value: Expr, read: Read, other: Read) -> Expr:
 
 
 def _is_nonlinear(form: Linear, var: str) -> bool:
-    return any(depends_on(a, var) for a, _ in form.without(Index(var)).terms)
+    rest = (a.index if isinstance(a, _Strided) else a for a, _ in form.without(Index(var)).terms)
+    return any(depends_on(a, var) for a in rest)
 
 
 def _replaced(node: LoopNode, old: LoopNode, new: LoopNode) -> LoopNode:

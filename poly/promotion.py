@@ -5,7 +5,7 @@ tensor T:
 
 * footprint  ``F = { p -> T[e] : some S[x] with p(x) = p and A_S(x) = T[e] }``
 * copied in  the part of F that is read before it is written below
-* copied out the part of F that is written below, unless nothing outside reads a temporary
+* copied out the part of F that is written below; of a temporary, what is read outside
 
 The buffer has the size of the footprint's box, which must be constant; element e lies at
 ``e mod size``, which is injective on any box of that size and needs no origin.  A dimension that
@@ -117,10 +117,8 @@ def plan_promotion(
     inward, outward = reads, writes
     if writes is not None:
         inward = _exposed(scop, node.tensor, outer, statements)
-        if node.tensor in {t.name for t in scop.program.temps} and not _read_outside(
-            scop, node.tensor, outer, statements
-        ):
-            outward = None
+        if node.tensor in {t.name for t in scop.program.temps}:
+            outward = _leaving(scop, node.tensor, outer, statements)
     aligned = tuple(_is_aligned(footprint, k, size) for k, size in enumerate(sizes))
     if node.scope == "register" and not all(aligned):
         raise ScheduleError(
@@ -259,18 +257,25 @@ def _exposed(
     return result
 
 
-def _read_outside(
+def _leaving(
     scop: Scop, tensor: str, outer: list[Member], statements: tuple[str, ...]
-) -> bool:
-    """Whether a value written below is read in another prefix or by another statement."""
+) -> isl.Map | None:
+    """``{ [p] -> T[e] }``: elements written below that are read in another prefix or by another
+    statement.
+    """
     flow, _ = value_flow(scop)
-    own = isl.UnionSet.empty(scop.context.get_space())
-    for name in statements:
-        s = scop.statement(name)
-        if s.write.get_tuple_name(isl.dim_type.out) == tensor:
-            own = own.union(isl.UnionSet.from_set(s.domain))
-    leaving = flow.intersect_domain(own).subtract(_inside(scop, outer, statements))
-    return not leaving.is_empty()
+    own = [
+        s for s in map(scop.statement, statements)
+        if s.write.get_tuple_name(isl.dim_type.out) == tensor
+    ]  # fmt: skip
+    written = isl.UnionSet.empty(scop.context.get_space())
+    for s in own:
+        written = written.union(isl.UnionSet.from_set(s.domain))
+    inside = _inside(scop, outer, statements)
+    sources = flow.intersect_domain(written).subtract(inside).domain()
+    needed = [(s, sources.extract_set(s.domain.get_space())) for s in own]
+    accesses = [(s, s.write.intersect_domain(d)) for s, d in needed if not d.is_empty()]
+    return _prefix_relation(own, outer, accesses, tensor)
 
 
 def _lanes_below(node: Promote, scop: Scop) -> int | None:

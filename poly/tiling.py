@@ -45,8 +45,6 @@ def contraction_steps(
     schedule, together = _with_epilogue(schedule, names, core, blocks)
     # Blocks of the reduction.
     schedule, chunks, order = _reductions(schedule, core, dict(blocks.reductions))
-    if len(chunks) > MOST_CHUNKS:
-        raise ScheduleError(f"{len(chunks)} reductions of {s} would have to be cut into blocks")
     if chunks:
         schedule = schedule.reorder(s, [*chunks, *order])
     for chunk in chunks if len(together) > 1 else ():
@@ -138,8 +136,9 @@ def _with_epilogue(
     if unknown & set(core.shaped):
         raise ScheduleError(f"a reduction of {s} with unknown extent bounds the rows of a tile")
     together = fused_around(schedule, names, s)
-    # With taps written out, the ends of a reduction in blocks would make very much code.
-    long = bool(blocks.reductions and core.shaped)
+    # With taps written out, or three loops, the ends of a reduction in blocks would make very
+    # much code: tiles are loaded and stored at each block instead.
+    long = bool(blocks.reductions and core.shaped) or len(blocks.reductions) > MOST_CHUNKS
     if not long and has_lane_epilogue(schedule, together, s):
         return schedule, together
     if len(together) > 1:

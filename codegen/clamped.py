@@ -1,0 +1,250 @@
+"""Rows of a register tile that may not be there, computed all the same.
+
+What is left of a tile has some rows of it, and lanes in some of its vectors.  With a condition on
+each, the innermost loop would be a heap of branches.  But a register that stands for no element may
+hold anything: its update needs no condition, if only what it reads is there.  So rows that are not
+there read what the last row does that is, and vectors without lanes read nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from codegen.linear import Ranges, depends_on, extreme, replace_var
+from codegen.loopir import (
+    Block,
+    Buffer,
+    For,
+    If,
+    LoopNode,
+    Store,
+    VectorStore,
+    block,
+    children_of,
+    map_children,
+    walk_loops,
+)
+from codegen.masks import is_untrapped
+from poly.expr import Const, Expr, Index, Op, Read, indices_of, reads_of, rewrite, simplify, sub
+from poly.linear import Linear, linear_form, render
+
+_UPDATES = ("+=", "*=", "max=", "min=")
+
+
+#: For each dimension of registers, the bounds of all loops that move along it.
+Rows = dict[tuple[str, int], set[tuple[Expr, Expr]]]
+
+
+def rows_of(node: Buffer) -> Rows:
+    """The loops that move along a register buffer.  If they all have the same bounds, what is
+    behind is an element of none of them.
+    """
+    rows: Rows = {}
+
+    def visit(n: LoopNode, loops: dict[str, tuple[Expr, Expr]]) -> None:
+        if isinstance(n, For):
+            loops = {**loops, n.var: (n.lower, n.upper)}
+        if isinstance(n, Store):
+            for read in (n.target, *reads_of(n.value)):
+                if read.tensor == node.name:
+                    for d, index in enumerate(read.indices):
+                        for var in indices_of(index):
+                            rows.setdefault((node.name, d), set()).add(loops.get(var, _UNKNOWN))
+        for c in children_of(n):
+            visit(c, loops)
+
+    visit(node.body, {})
+    return rows
+
+
+_UNKNOWN = (Const(0), Const(-1))
+
+
+def clamped(body: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> LoopNode | None:
+    """The body of a loop over rows that may be run for any row of the tile, also behind the last
+    one; None if it does more than to update registers of its row.
+
+    bounds : of the loop, the second one behind the last row
+    """
+    registers, upper = {name for name, _ in rows}, bounds[1]
+    stores = [n for n in walk_loops(body) if isinstance(n, (Store, VectorStore))]
+    if not all(isinstance(n, (Block, If, For, VectorStore, Store)) for n in walk_loops(body)):
+        return None
+    inside = {id(n.store) for n in stores if isinstance(n, VectorStore)}
+    for n in stores:
+        if isinstance(n, Store):
+            if id(n) not in inside:
+                return None
+        elif not _is_free(n, registers) or _masks_depend(n, var):
+            return None
+        else:
+            target = n.store.target
+            moved = [d for d, i in enumerate(target.indices) if depends_on(i, var)]
+            if not moved or any(rows[target.tensor, d] != {bounds} for d in moved):
+                return None
+    if any(isinstance(n, If) and depends_on(n.cond, var) for n in walk_loops(body)):
+        return None
+    if any(isinstance(n, For) and (depends_on(n.lower, var) or depends_on(n.upper, var))
+           for n in walk_loops(body)):  # fmt: skip
+        return None
+    last = simplify(sub(upper, Const(1)))
+    row = Op("min", (Index(var), last))
+
+    def place(e: Expr) -> Expr:
+        if not isinstance(e, Read) or e.tensor in registers:
+            return e
+        return replace(e, indices=tuple(replace_var(i, var, row) for i in e.indices))
+
+    def visit(node: LoopNode) -> LoopNode:
+        if isinstance(node, Store):
+            return replace(node, value=rewrite(node.value, place))
+        if isinstance(node, VectorStore):
+            return replace(node, store=replace(node.store, value=rewrite(node.store.value, place)))
+        return map_children(node, visit)
+
+    return visit(body)
+
+
+def _is_free(node: VectorStore, registers: Collection[str]) -> bool:
+    """Whether a store only updates a register, or sets it to a number."""
+    store = node.store
+    kind = store.op in _UPDATES or isinstance(store.value, Const)
+    return kind and store.target.tensor in registers and is_untrapped(store)
+
+
+def _masks_depend(node: VectorStore, var: str) -> bool:
+    return any(depends_on(e, var) for e in (node.first, node.last) if e is not None)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Updates of registers that run where all of some conditions hold."""
+
+    conditions: tuple[Expr, ...]
+    stores: tuple[VectorStore, ...]
+
+    def node(self) -> LoopNode:
+        body = block(list(self.stores))
+        if not self.conditions:
+            return body
+        cond, *rest = self.conditions
+        for c in rest:
+            cond = Op("and", (cond, c))
+        return If(cond, body)
+
+    def scalars(self, registers: Collection[str]) -> set[Read]:
+        """The elements of memory that are read and do not move with lanes."""
+        return {
+            r
+            for n in self.stores
+            for r in _reads(n.store.value)
+            if r.tensor not in registers and not depends_on(r, n.var)
+        }
+
+
+def merge_conditions(root: LoopNode, registers: Collection[str]) -> LoopNode:
+    """One condition for neighbouring updates of registers; those that run in fewer cases than
+    the ones before get masks that are empty in the others.
+    """
+
+    def visit(node: LoopNode) -> LoopNode:
+        node = map_children(node, visit)
+        return block(merged(node.children)) if isinstance(node, Block) else node
+
+    def merged(nodes: tuple[LoopNode, ...]) -> list[LoopNode]:
+        made: list[LoopNode | _Group] = []
+        for n in nodes:
+            group = _group(n, registers)
+            before = made[-1] if made else None
+            if group is None:
+                made.append(n)
+            elif isinstance(before, _Group) and (one := _joined(before, group, registers)):
+                made[-1] = one
+            else:
+                made.append(group)
+        return [n.node() if isinstance(n, _Group) else n for n in made]
+
+    return visit(root)
+
+
+def _group(node: LoopNode, registers: Collection[str]) -> _Group | None:
+    """A node that is a condition, or some, around updates of registers."""
+    conditions: list[Expr] = []
+    while isinstance(node, If) and node.other is None:
+        conditions += _parts(node.cond)
+        node = node.then
+    stores = node.children if isinstance(node, Block) else (node,)
+    if not conditions or not stores:
+        return None
+    found = tuple(n for n in stores if isinstance(n, VectorStore) and _is_free(n, registers))
+    return _Group(tuple(conditions), found) if len(found) == len(stores) else None
+
+
+def _parts(cond: Expr) -> list[Expr]:
+    if isinstance(cond, Op) and cond.fn == "and":
+        return [p for a in cond.args for p in _parts(a)]
+    return [cond]
+
+
+def _joined(first: _Group, second: _Group, registers: Collection[str]) -> _Group | None:
+    if first.conditions == second.conditions:
+        return replace(first, stores=(*first.stores, *second.stores))
+    if not all(any(_implies(c, own) for c in second.conditions) for own in first.conditions):
+        return None
+    if not second.scalars(registers) <= first.scalars(registers):
+        return None
+    stores = list(first.stores)
+    for n in second.stores:
+        if n.last is None:
+            return None
+        last = n.last
+        for c in second.conditions:
+            if c not in first.conditions:
+                last = Op("select", (c, last, n.first))
+        stores.append(replace(n, last=last))
+    return replace(first, stores=tuple(stores))
+
+
+def _reads(e: Expr) -> list[Read]:
+    if isinstance(e, Read):
+        return [e]
+    return [r for a in e.args for r in _reads(a)] if isinstance(e, Op) else []
+
+
+def _implies(cond: Expr, other: Expr) -> bool:
+    """Whether ``a < b`` surely holds where ``c < d`` does: b - a >= d - c."""
+    if cond == other:
+        return True
+    if not (isinstance(cond, Op) and isinstance(other, Op) and cond.fn == other.fn == "lt"):
+        return False
+    (c, d), (a, b) = cond.args, other.args
+    ranges: dict[str, tuple[int, int]] = {}
+
+    def visit(e: Expr) -> Expr:
+        """Remainders as numbers of their own, of which few are possible."""
+        if isinstance(e, Op) and e.fn in ("mod", "fmod") and isinstance(e.args[1], Const):
+            name = f"({e})"
+            ranges[name] = (0, int(e.args[1].value) - 1)
+            return Index(name)
+        return e
+
+    gap = _least(linear_form(rewrite(sub(sub(b, a), sub(d, c)), visit)), ranges)
+    return gap is not None and gap >= 0
+
+
+def _least(form: Linear, ranges: Ranges) -> int | None:
+    """A number below all values; of ``min(x, y) - min(u, v)`` the least of x - u and y - v."""
+    extrema = [(a, c) for a, c in form.terms if isinstance(a, Op) and a.fn == "min"]
+    if len(extrema) == 2 and sorted(c for _, c in extrema) == [-1, 1]:
+        (second, _), (first, _) = sorted(extrema, key=lambda x: x[1])
+        assert isinstance(first, Op) and isinstance(second, Op)
+        gaps = [
+            _least(linear_form(sub(x, u)), ranges)
+            for x, u in zip(first.args, second.args, strict=True)
+        ]
+        rest = _least(form.without(first).without(second), ranges)
+        known = [g for g in gaps if g is not None]
+        if len(known) == 2 and rest is not None:
+            return min(known) + rest
+    return extreme(render(form), ranges, min)
