@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from codegen.function import CFunction, argument_order, emit_function, header_comment, identifier
+from codegen.function import (
+    CFunction,
+    argument_order,
+    emit_function,
+    header_comment,
+    identifier,
+    team,
+)
 from codegen.prelude import prelude_for
 from codegen.source import KernelSource
 from poly.schedule import Schedule
@@ -42,10 +49,7 @@ def _entry(function: CFunction, symbol: str) -> str:
         lines.append("  (void)sizes;")
     if not function.tensors:
         lines.append("  (void)tensors;")
-    if function.parallel:
-        lines.append("  #pragma omp parallel num_threads(threads) if(threads > 1)")
-    else:
-        lines.append("  (void)threads;")
-    lines.append(f"  {function.symbol}({', '.join(passed)});")
+    call = f"{function.symbol}({', '.join(passed)});"
+    lines += team(call) if function.parallel else ["  (void)threads;", f"  {call}"]
     head = f"void {symbol}(int32_t threads, const int64_t *sizes, void *const *tensors)"
     return "\n".join([f"{head};", head, "{", *lines, "}", ""])

@@ -107,6 +107,21 @@ def argument_order(program: Program, workspace: tuple[Tensor, ...]) -> tuple[Ten
     return (*inputs, *program.outputs, *workspace)
 
 
+def team(call: str) -> list[str]:
+    """The lines that have `threads` threads make a call together.
+
+    One thread alone calls as it is: a team of one costs more than a small kernel.
+    """
+    return [
+        "  if (threads > 1) {",
+        "    #pragma omp parallel num_threads(threads)",
+        f"    {call}",
+        "  } else {",
+        f"    {call}",
+        "  }",
+    ]
+
+
 def identifier(name: str) -> str:
     """A C identifier that resembles `name`."""
     clean = re.sub(r"[^A-Za-z0-9_]", "_", name)[:64]

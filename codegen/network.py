@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from codegen.function import CFunction, argument_order, header_comment
+from codegen.function import CFunction, argument_order, header_comment, team
 from codegen.prelude import prelude_for
 from poly.graph import Call
 
 ENTRY = "fk_network"
+_CALLS = "fk_calls"
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,17 @@ def network_unit(
     functions : by digest of the program; places : of every value; workspaces : for each call
     (by name), the places of the function's temporaries.
     """
-    lines = ["#include <stdint.h>", ""]
-    lines += [f"{f.prototype};" for f in functions.values()]
-    head = f"void {ENTRY}(int32_t threads, const int64_t *sizes, void *const *arrays)"
-    lines += ["", f"{head};", head, "{", "  (void)sizes;"]
-    lines += ["  #pragma omp parallel num_threads(threads) if(threads > 1)", "  {"]
+    lines = ["#include <stdint.h>", "", *(f"{f.prototype};" for f in functions.values())]
+    shared = any(functions[call.program.digest].parallel for call in calls)
+    lines += ["", f"static void {_CALLS}(void *const *arrays)", "{"]
     for call in calls:
         function = functions[call.program.digest]
-        lines += [f"    {line}" for line in _call(call, function, places, workspaces)]
-    lines += ["  }", "}", ""]
-    return "\n".join(lines)
+        lines += [f"  {line}" for line in _call(call, function, places, workspaces, shared)]
+    lines += ["  (void)arrays;", "}", ""]
+    head = f"void {ENTRY}(int32_t threads, const int64_t *sizes, void *const *arrays)"
+    lines += [f"{head};", head, "{", "  (void)sizes;"]
+    lines += team(f"{_CALLS}(arrays);") if shared else ["  (void)threads;", f"  {_CALLS}(arrays);"]
+    return "\n".join([*lines, "}", ""])
 
 
 def kernel_unit(f: CFunction) -> tuple[str, str]:
@@ -63,7 +65,9 @@ def _call(
     function: CFunction,
     places: Mapping[str, Place],
     workspaces: Mapping[str, Mapping[str, Place]],
+    shared: bool,
 ) -> list[str]:
+    """One call, by all threads or, of those that are there, by one."""
     program = call.program
     values = {
         **dict(zip((t.name for t in program.inputs), call.inputs, strict=True)),
@@ -78,6 +82,6 @@ def _call(
         passed.append(f"({c} *){place.text}")
     origin = call.origin.replace("*/", "* /").replace("/*", "/ *").replace("\n", " ")
     lines = [f"/* {origin or call.name} */"]
-    if not function.parallel:
+    if shared and not function.parallel:
         lines.append("#pragma omp single")
     return [*lines, f"{function.symbol}({', '.join(passed)});"]

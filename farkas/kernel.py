@@ -19,6 +19,7 @@ from poly.errors import ArgumentError
 from poly.program import Program
 from poly.schedule import Schedule
 from runtime.arguments import bind, check_threads, shape_of
+from runtime.kernel import LoadedKernel
 from runtime.toolchain import Toolchain
 from runtime.verify import Report, verify
 
@@ -52,7 +53,8 @@ def compile(
         einsum string
     dtypes : element types of the inputs: one for all, a sequence in order, or a mapping by name
     sizes : values for sizes, which are fixed in the kernel; calls must then agree
-    threads : threads of a call that does not say; default is every processor
+    threads : threads of a call that does not say; default is every processor.  Such a call runs on
+        one if it does less than starting threads takes
     exact : keep the written order of reductions, so that results equal the reference bit for bit
     schedule : ``"auto"`` (default), ``"written"``, a script, a `Schedule`, or a function from the
         written order to a schedule
@@ -105,6 +107,7 @@ class Kernel:
         self._dtypes = dtypes
         self._lock = threading.Lock()
         self._variants: dict[tuple[DType, ...], Compiled] = {}
+        self._loaded: list[LoadedKernel] = []  # those of the variants
         self._fixed = None
         if dtypes is not None:
             self._fixed = self._add(tuple(dtypes[n] for n in recipe.source.names), dtypes)
@@ -138,6 +141,14 @@ class Kernel:
         ------
         ArgumentError : anything that does not fit the program's declaration.
         """
+        for loaded in self._loaded:
+            if named:
+                result = loaded.quick_named(arrays, out, threads, named)
+            else:
+                result = loaded.quick(arrays, out, threads, None)
+            if result is not NotImplemented:
+                found: Array | tuple[Array, ...] = result
+                return found
         compiled = self._fixed
         if compiled is None:
             compiled = self._variant(arrays, named)
@@ -165,7 +176,8 @@ class Kernel:
     def _add(self, key: tuple[DType, ...], dtypes: Mapping[str, DType]) -> Compiled:
         with self._lock:
             if key not in self._variants:
-                self._variants[key] = self._recipe.make(dtypes)
+                self._variants[key] = made = self._recipe.make(dtypes)
+                self._loaded.append(made.loaded)
             return self._variants[key]
 
     # --- looking inside --------------------------------------------------------------------
@@ -248,7 +260,7 @@ class Kernel:
         ----------
         sizes : a value for every size of the program; by default small ones that fit
         seed : of the random arrays
-        threads : threads for the kernel
+        threads : threads for the kernel; default is as many as it may use, for little work too
 
         Returns
         -------
@@ -263,8 +275,10 @@ class Kernel:
         program = compiled.written
         chosen = _checked_sizes(program, sizes) if sizes is not None else small_sizes(program)
 
+        count = compiled.loaded.threads if threads is None else threads
+
         def call(*arrays: Any, **named: Any) -> Any:
-            return compiled.loaded(*arrays, threads=threads, **named)
+            return compiled.loaded(*arrays, threads=count, **named)
 
         return verify(program, call, seed, chosen)
 

@@ -33,7 +33,8 @@ def compile_onnx(
     Parameters
     ----------
     source : the path of a file, its bytes, or an ``onnx.ModelProto`` (which is not changed)
-    threads : threads of a run that does not say; default is every processor
+    threads : threads of a run that does not say; default is every processor.  Such a run uses one
+        if the network does less than starting threads takes
     shapes : sizes of dynamic dimensions: the shape of an input by the input's name, or the size
         of a dimension by the dimension's name
     cc : the C compiler, by path; default is ``$CC``, then gcc, then clang

@@ -24,13 +24,12 @@ from poly.promotion import plan_promotion
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
 from poly.tree import Band, Promote, loops_of, path_to, statements_below
+from poly.work import WORTH_SHARING
 
 #: Fewer iterations than this are not worth lanes around other loops.
 FEWEST = 4
 #: Bytes that the buffers of one iteration may take together.
 ROW_BYTES = 1 << 16
-#: Elements and operators, in lanes, that are done in the time that it takes to start a thread.
-WORTH_SHARING = 1 << 14
 #: Iterations of a single loop that one thread takes at a time.
 BLOCK = 1024
 

@@ -24,12 +24,13 @@ from poly.contraction import Contraction
 from poly.errors import ScheduleError
 from poly.legality import coincident_members
 from poly.machine import Machine, host_machine
-from poly.rows import WORTH_SHARING, row_steps, work_of
+from poly.rows import row_steps, work_of
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
 from poly.stencil import Stencil, find_tile, stencil_steps
 from poly.tiling import contraction_steps
 from poly.tree import Sequence
+from poly.work import WORTH_SHARING
 
 
 def auto_schedule(schedule: Schedule, machine: Machine | None = None) -> Schedule:

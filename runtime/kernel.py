@@ -2,13 +2,12 @@
 
 `load_kernel` turns a `KernelSource` into a `LoadedKernel` through the cache; a call checks its
 arguments, allocates the outputs, and is one foreign call.  Sizes and shapes are worked out once
-per combination of input shapes, so a repeated call costs a few microseconds.
+per combination of input shapes, and a call that repeats one is made by `quick` in one step.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from codegen.source import KernelSource
 from poly.dtypes import UINT8
 from poly.errors import ToolchainError
 from poly.program import Program, Tensor
+from poly.work import WORTH_SHARING, work_of_program
 from runtime.arguments import (
     READABLE,
     WRITEABLE,
@@ -38,14 +38,14 @@ from runtime.arguments import (
     match_arguments,
     match_outputs,
     shape_of,
+    undetermined,
 )
-from runtime.cache import Cache, Entry, digest
-from runtime.compilation import compile_shared
+from runtime.cache import Cache, Entry
+from runtime.library import LIBRARY, open_library
+from runtime.quick import Quick, plan_bytes, quick_calls
 from runtime.toolchain import Toolchain
 
 ALIGNMENT = 64
-LIBRARY = "kernel.so"
-_BUILD_FORMAT = "1"  # part of every key; change it when what an entry holds changes
 _MAX_PLANS = 256
 _MAX_SPARE_BYTES = 64 << 20
 _BLOCK = Tensor("the workspace", UINT8, ())
@@ -61,76 +61,6 @@ def default_threads() -> int:
 # --- building ------------------------------------------------------------------------------
 
 
-def build_library(
-    sources: Mapping[str, str],
-    flags: tuple[str, ...],
-    toolchain: Toolchain,
-    cache: Cache,
-    meta: Mapping[str, Any] | None = None,
-) -> Entry:
-    """The cache entry of a shared library made from C text, compiled if it is not there.
-
-    The entry holds ``kernel.so``, the sources, and ``meta.json`` (`meta`, flags, compiler).
-
-    Raises
-    ------
-    ToolchainError : the compiler failed.
-    CacheError : the library cannot be stored.
-    """
-    return cache.get_or_build(
-        library_key(sources, flags, toolchain),
-        lambda: _compile(sources, flags, toolchain, cache, meta or {}),
-    )
-
-
-def library_key(sources: Mapping[str, str], flags: tuple[str, ...], toolchain: Toolchain) -> str:
-    """The cache key: sources, flags, compiler and processor."""
-    texts = [part for name in sorted(sources) for part in (name, sources[name])]
-    return digest("library", _BUILD_FORMAT, toolchain.identity, "\n".join(flags), *texts)
-
-
-def _compile(
-    sources: Mapping[str, str],
-    flags: tuple[str, ...],
-    toolchain: Toolchain,
-    cache: Cache,
-    meta: Mapping[str, Any],
-) -> dict[str, bytes]:
-    with cache.workspace() as folder:
-        out = folder / LIBRARY
-        warnings = compile_shared(toolchain, sources, flags, out)
-        library = out.read_bytes()
-    about = {**meta, "flags": list(flags), "toolchain": str(toolchain), "warnings": warnings}
-    files = {name: text.encode() for name, text in sources.items()}
-    return {**files, LIBRARY: library, "meta.json": json.dumps(about, indent=1).encode()}
-
-
-def open_library(
-    sources: Mapping[str, str],
-    flags: tuple[str, ...],
-    toolchain: Toolchain,
-    cache: Cache,
-    meta: Mapping[str, Any] | None = None,
-) -> tuple[ctypes.CDLL, Entry]:
-    """Build or find a library and load it.
-
-    Raises
-    ------
-    ToolchainError : the compiler failed, or the library that it made cannot be loaded.
-    CacheError : the library cannot be stored.
-    """
-    for attempt in range(3):
-        entry = build_library(sources, flags, toolchain, cache, meta)
-        path = entry.file(LIBRARY)
-        try:
-            return ctypes.CDLL(str(path)), entry
-        except OSError as error:
-            # Another process may have evicted the entry between the check and the load.
-            if path.exists() or attempt == 2:
-                raise ToolchainError(f"the compiled kernel cannot be loaded: {error}") from error
-    raise AssertionError("unreachable")
-
-
 def load_kernel(
     source: KernelSource,
     toolchain: Toolchain,
@@ -141,7 +71,8 @@ def load_kernel(
 
     Parameters
     ----------
-    threads : threads of a call that does not say; default is every processor.
+    threads : threads of a call that does not say; default is every processor.  Such a call runs on
+        one if it does less than starting threads takes.
 
     Raises
     ------
@@ -158,7 +89,9 @@ def load_kernel(
         raise ToolchainError(f"the compiled kernel has no function {source.symbol}") from None
     function.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
     function.restype = None
-    return LoadedKernel(source, toolchain, entry, count, function)
+    plans: list[bytes] = []
+    quick = quick_calls(plans, toolchain, cache)
+    return LoadedKernel(source, toolchain, entry, count, function, quick, plans)
 
 
 # --- calling -------------------------------------------------------------------------------
@@ -169,6 +102,7 @@ class _Plan:
     """What a call needs that depends on shapes alone."""
 
     sizes: Any  # a ctypes array of int64, only read
+    little: bool  # less work than starting threads takes
     outputs: tuple[tuple[Tensor, Shape], ...]
     offsets: tuple[int, ...]  # of each workspace tensor in its block
     workspace: int  # bytes of the block, alignment included
@@ -177,14 +111,23 @@ class _Plan:
 class LoadedKernel:
     """A compiled program that is called with numpy arrays.
 
-    Attributes: `source`, `program`, `toolchain`, `entry` (its cache entry), `threads`.
+    Attributes: `source`, `program`, `toolchain`, `entry` (its cache entry), `threads`, and `quick`,
+    which makes a call in one step if it has the shapes of an earlier one, see `runtime.quick`.
     Calls from several threads at once are safe.
     """
 
     def __init__(
-        self, source: KernelSource, toolchain: Toolchain, entry: Entry, threads: int, function: Any
+        self,
+        source: KernelSource,
+        toolchain: Toolchain,
+        entry: Entry,
+        threads: int,
+        function: Any,
+        quick: Quick,
+        quick_plans: list[bytes],
     ) -> None:
         self.source, self.toolchain, self.entry, self.threads = source, toolchain, entry, threads
+        self.quick, self._quick_plans = quick, quick_plans
         self.program: Program = source.program
         self._function = function
         program = source.program
@@ -200,6 +143,9 @@ class LoadedKernel:
         )
         count = len(self._passed) + len(program.outputs) + len(source.workspace)
         self._pointers = ctypes.c_void_p * count
+        #: The names of all inputs, and of the sizes that a call must give.
+        self._names = tuple(t.name for t in program.inputs)
+        self._asked = undetermined(program)
         self._plans: dict[tuple[Any, ...], _Plan] = {}
         self._spare: list[tuple[int, Array]] = []
 
@@ -237,6 +183,10 @@ class LoadedKernel:
         ------
         ArgumentError : anything that does not fit the program's declaration.
         """
+        result = self.quick_named(arrays, out, threads, named)
+        if result is not NotImplemented:
+            found: Array | tuple[Array, ...] = result
+            return found
         checked = self._ready(arrays) if not named else None
         sizes: Mapping[str, Any] = {}
         if checked is None:
@@ -244,7 +194,7 @@ class LoadedKernel:
             checked = [check_input(t, inputs[t.name], copy) for t in self._inputs]
         plan = self._plan(checked, sizes)
         results = self._outputs(plan, out)
-        count = self.threads if threads is None else check_threads(threads)
+        count = self._usual_threads(plan) if threads is None else check_threads(threads)
         places = [address(array) for array in (*checked, *results)]
         if out is not None:
             self._check_apart(checked, results, places)
@@ -259,6 +209,23 @@ class LoadedKernel:
         else:
             self._function(count, plan.sizes, self._pointers(*addresses))
         return results[0] if len(results) == 1 else tuple(results)
+
+    def quick_named(
+        self, arrays: tuple[Any, ...], out: Any, threads: Any, named: Mapping[str, Any]
+    ) -> Any:
+        """As `quick`, with inputs and sizes by name."""
+        if not named:
+            return self.quick(arrays, out, threads, None)
+        inputs, asked = self._names[len(arrays) :], self._asked
+        if len(named) != len(inputs) + len(asked):
+            return NotImplemented
+        try:
+            if inputs:
+                arrays += tuple(map(named.__getitem__, inputs))
+            sizes = tuple(map(named.__getitem__, asked)) if asked else None
+        except KeyError:
+            return NotImplemented
+        return self.quick(arrays, out, threads, sizes)
 
     def _ready(self, arrays: tuple[Any, ...]) -> list[Array] | None:
         """The arrays if they can be passed as they are; None leaves it to the careful path."""
@@ -280,8 +247,35 @@ class LoadedKernel:
             plan = self._make_plan(inputs, sizes)
             if len(self._plans) >= _MAX_PLANS:
                 self._plans.clear()
+                self._quick_plans.clear()
             self._plans[key] = plan
+            self._add_quick(inputs, sizes, plan)
         return plan
+
+    def _usual_threads(self, plan: _Plan) -> int:
+        """The threads of a call that does not say."""
+        return 1 if plan.little else self.threads
+
+    def _add_quick(self, inputs: list[Array], sizes: Mapping[str, Any], plan: _Plan) -> None:
+        """Let the next calls like this one be quick ones, if that is possible."""
+        if set(sizes) != set(self._asked):
+            return
+        updates = dict(self._copied)
+        passed = set(self._passed)
+        block = plan.workspace - ALIGNMENT
+        made = plan_bytes(
+            self._function,
+            self._usual_threads(plan),
+            plan.little,
+            [(t, inputs[n].shape, n in passed) for n, t in enumerate(self._inputs)],
+            [(t, shape, updates.get(n, -1)) for n, (t, shape) in enumerate(plan.outputs)],
+            [int(sizes[name]) for name in self._asked],
+            plan.sizes,
+            plan.offsets,
+            block,
+        )
+        if made is not None:
+            self._quick_plans.insert(0, made)
 
     def _make_plan(self, inputs: list[Array], sizes: Mapping[str, Any]) -> _Plan:
         program = self.program
@@ -297,6 +291,7 @@ class LoadedKernel:
             total += -(-count // ALIGNMENT) * ALIGNMENT
         return _Plan(
             (ctypes.c_int64 * max(1, len(values)))(*values),
+            work_of_program(program, binding.sizes) < WORTH_SHARING,
             tuple((t, binding.shapes[t.name]) for t in program.outputs),
             tuple(offsets),
             total + ALIGNMENT,

@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache as memoised
@@ -30,6 +30,7 @@ from poly.panels import preferred_layouts
 from poly.program import Program, Tensor
 from poly.schedule import Schedule
 from poly.strategy import auto_schedule
+from poly.work import WORTH_SHARING, work_of_program
 from runtime.arguments import (
     READABLE,
     WRITEABLE,
@@ -45,8 +46,10 @@ from runtime.arguments import (
 )
 from runtime.cache import Cache, Entry, digest
 from runtime.compilation import Compilation
-from runtime.kernel import ALIGNMENT, LIBRARY, default_threads
+from runtime.kernel import ALIGNMENT, default_threads
+from runtime.library import LIBRARY
 from runtime.memory import MemoryPlan, plan_memory, share
+from runtime.quick import Quick, never, plan_bytes, quick_calls
 from runtime.reference import evaluate
 from runtime.toolchain import Toolchain
 
@@ -124,7 +127,7 @@ def compile_graph(
         graph = _apply_layouts(graph, [(n, _read_layouts(x)) for n, x in meta["layouts"]])
     scratch = meta["scratch"]
     plan = plan_memory(graph, scratch)
-    model = Model(graph, plan, entry, count)
+    model = Model(graph, plan, entry, count, toolchain, cache)
     clock.lap("load")
     tell("load", 1, 1, "library and constants")
     calls = sum(map(plan.sharing.runs, graph.nodes))
@@ -366,10 +369,19 @@ class Model:
 
     report: Report
 
-    def __init__(self, graph: Graph, plan: MemoryPlan, entry: Entry, threads: int) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        plan: MemoryPlan,
+        entry: Entry,
+        threads: int,
+        toolchain: Toolchain,
+        cache: Cache,
+    ) -> None:
         self.graph, self.plan, self.entry, self.threads = graph, plan, entry, threads
         self.inputs = tuple(self._port(name) for name in graph.inputs)
         self.outputs = tuple(self._port(name) for name in graph.outputs)
+        self._input_names = tuple(port.name for port in self.inputs)
         self._output_names = tuple(port.name for port in self.outputs)
         #: What the arrays of a call need to be, to be passed as they are.
         self._reads = tuple((p.name, p.dtype.numpy, p.shape) for p in self.inputs)
@@ -389,12 +401,29 @@ class Model:
         #: The arrays of a call; inputs and outputs are filled in each time.
         self._pointers = (ctypes.c_void_p * (count + len(fixed)))(*([None] * count), *fixed)
         self._lock = threading.Lock()
+        calls = [n for n in graph.nodes if isinstance(n, Call) and plan.sharing.runs(n)]
+        self._little = sum(work_of_program(n.program, {}) for n in calls) < WORTH_SHARING
+        #: Makes a run in one step, see `runtime.quick`.
+        self._quick = self._quick_run(fixed, toolchain, cache)
         #: Where the arrays of the last call with `out` lay.
         self._apart: list[int] = []
 
     def _port(self, name: str) -> Port:
         tensor = self.graph.values[name]
         return Port(self.graph.label(name), tensor.dtype, self.graph.shape(name))
+
+    def _quick_run(self, fixed: list[int], toolchain: Toolchain, cache: Cache) -> Quick:
+        inputs = [(self.graph.values[v], self.graph.shape(v), True) for v in self.graph.inputs]
+        outputs = [(self.graph.values[v], self.graph.shape(v), -1) for v in self.graph.outputs]
+        made = plan_bytes(
+            self._function, self._usual_threads, self._little, inputs, outputs, more=fixed
+        )
+        return never if made is None else quick_calls([made], toolchain, cache)
+
+    @property
+    def _usual_threads(self) -> int:
+        """The threads of a run that does not say."""
+        return 1 if self._little else self.threads
 
     def __repr__(self) -> str:
         return f"<Model {self.graph.name}: {len(self.graph.nodes)} nodes>"
@@ -426,7 +455,10 @@ class Model:
         ArgumentError : an input is missing, unknown, or of another dtype or shape; an array of
             `out` is not what the output needs, or shares memory with an input.
         """
-        count = self.threads if threads is None else check_threads(threads)
+        results = self._at_once(inputs, threads, out)
+        if results is not None:
+            return results
+        count = self._usual_threads if threads is None else check_threads(threads)
         given = self._given(inputs)
         outputs = self._outputs(out or {})
         places = [address(array) for array in (*given, *outputs)]
@@ -444,6 +476,27 @@ class Model:
             if self.plan.copied:
                 self._copy(outputs, given)
         return dict(zip(self._output_names, outputs, strict=True))
+
+    def _at_once(
+        self, inputs: Mapping[str, Any], threads: Any, out: Mapping[str, Any] | None
+    ) -> dict[str, Array] | None:
+        """A run whose arguments are as they should be; None leaves it to the careful path."""
+        if type(inputs) is not dict or len(inputs) != len(self._input_names):
+            return None
+        given = tuple(map(inputs.get, self._input_names))
+        places = None
+        if out:
+            if type(out) is not dict or len(out) != len(self._output_names):
+                return None
+            places = tuple(map(out.get, self._output_names))
+        with self._lock:
+            made = self._quick(given, places, threads, None)
+            if made is NotImplemented:
+                return None
+            results = (made,) if len(self._output_names) == 1 else made
+            if self.plan.copied:
+                self._copy(results, given)
+        return dict(zip(self._output_names, results, strict=True))
 
     def _given(self, inputs: Mapping[str, Any]) -> list[Array]:
         """The inputs in order, copied where they cannot be read as they are."""
@@ -488,7 +541,7 @@ class Model:
             outputs.append(array)
         return outputs
 
-    def _copy(self, outputs: list[Array], given: list[Array]) -> None:
+    def _copy(self, outputs: Sequence[Array], given: Sequence[Any]) -> None:
         """Fill the outputs that share another value's storage."""
         for position, name in enumerate(self.graph.outputs):
             root = self.plan.copied.get(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from poly.errors import ToolchainError
 from runtime.cache import ENVIRONMENT, Cache
+from runtime.quick import quick_calls
 from runtime.toolchain import Toolchain, find_toolchain
 
 settings.register_profile(
@@ -25,11 +28,16 @@ settings.load_profile("farkas")
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Point every cache of this session to a fresh folder, child processes included."""
+    """Point every cache of this session to a fresh folder, child processes included.
+
+    What makes quick calls is compiled into it, so that no test has it compiled into another one.
+    """
     folder = tmp_path_factory.mktemp("cache")
     folder.chmod(0o700)
     before = os.environ.get(ENVIRONMENT)
     os.environ[ENVIRONMENT] = str(folder)
+    with contextlib.suppress(ToolchainError):
+        quick_calls([], find_toolchain(), Cache(folder))
     yield folder
     if before is None:
         del os.environ[ENVIRONMENT]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import farkas as fk
-import runtime.kernel
+import runtime.library
 from runtime.arguments import bind, shape_of
 from runtime.cache import Cache
 
@@ -66,13 +66,13 @@ class Counter:
 def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
     """How often the C compiler is started for a kernel."""
     counter = Counter()
-    real = runtime.kernel.compile_shared
+    real = runtime.library.compile_shared
 
     def counted(*words: object, **more: object) -> str:
         counter.compiled += 1
         return real(*words, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(runtime.kernel, "compile_shared", counted)
+    monkeypatch.setattr(runtime.library, "compile_shared", counted)
     yield counter
 
 

@@ -16,7 +16,7 @@ import onnx
 import pytest
 
 import farkas as fk
-import runtime.kernel
+import runtime.library
 import runtime.model
 from runtime.cache import Cache
 from runtime.compilation import Compilation, compile_shared
@@ -117,7 +117,7 @@ def test_a_compiler_that_hangs(
     # Its child would hold the pipe open if only the shell were ended.
     cc = script(tmp_path / "cc", toolchain.path, "sleep 1000")
     impatient = functools.partial(compile_shared, timeout=0.5)
-    monkeypatch.setattr(runtime.kernel, "compile_shared", impatient)
+    monkeypatch.setattr(runtime.library, "compile_shared", impatient)
     hurried = functools.partial(Compilation, timeout=0.5)
     monkeypatch.setattr(runtime.model, "Compilation", hurried)
     start = time.monotonic()
