@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import prod
 
 import islpy as isl
@@ -76,8 +76,13 @@ def tile_operands(scop: Scop, s: ScopStatement) -> list[Read]:
     return [r for r in s.source.reads if r.indices] if tile_value(s.value) else []
 
 
-def shared_loop(schedule: Schedule, s: str, outer: list[str], machine: Machine) -> str:
-    """The loop to share among threads: the outermost that balances them well."""
+def shared_loop(
+    schedule: Schedule, s: str, outer: list[str], machine: Machine, cut: Collection[str] = ()
+) -> str:
+    """The loop to share among threads: the outermost that balances them well.
+
+    cut : loops whose last iteration, a partial tile, runs behind the others
+    """
     extents = loop_extents(schedule, s)
     flags = coincident_members(schedule.tree, s, schedule.dependences)
     best, choice = 0.0, ""
@@ -86,15 +91,19 @@ def shared_loop(schedule: Schedule, s: str, outer: list[str], machine: Machine) 
         if not flags.get(loop) or (extent is not None and extent < 2):
             continue
         # An outer loop keeps packed panels in one thread: it need only be nearly balanced.
-        quality = balance(extent, machine.cores)
+        quality = balance(extent, machine.cores, int(loop in cut))
         if quality > best + BETTER_BALANCED:
             best, choice = quality, loop
     return choice
 
 
-def balance(extent: int | None, cores: int) -> float:
-    """How much of their time threads are busy that share so many equal iterations."""
-    return extent / (-(-extent // cores) * cores) if extent else 1.0
+def balance(extent: int | None, cores: int, alone: int = 0) -> float:
+    """How much of their time threads are busy that share so many equal iterations, of which the
+    last `alone` follow one after the other.
+    """
+    if not extent:
+        return 1.0
+    return extent / ((-(-(extent - alone) // cores) + alone) * cores)
 
 
 def shares_ranges(

@@ -70,10 +70,11 @@ def contraction_steps(
     outer = [*head, *chunks, *outside, *tiles]
     # Threads that shared what is inside of a panel would all pack it.
     packs = any(is_packed(r, core) for r in schedule.scop.statement(s).source.reads)
+    cut = _partial_tiles(core, outer)
     shared = (
         shared_loop(schedule, s, head, machine)
-        or shared_loop(schedule, s, outer[:-1] if packs else outer, machine)
-        or shared_loop(schedule, s, outer, machine)
+        or shared_loop(schedule, s, outer[:-1] if packs else outer, machine, cut)
+        or shared_loop(schedule, s, outer, machine, cut)
     )
     if shared and shared != outer[-1]:
         outer = [shared, *(x for x in outer if x != shared)]
@@ -94,6 +95,16 @@ def contraction_steps(
     target = schedule.scop.statement(s).target.tensor
     schedule = schedule.promote(s, last, target, "register", _lanes_last(schedule, core))
     return _marks(schedule, core, together, last)
+
+
+def _partial_tiles(core: Contraction, outer: list[str]) -> set[str]:
+    """The loops over tiles whose last tile is partial, and so runs behind the full ones."""
+    width, columns = core.vectors * core.lanes, core.extent(core.v)
+    rows = core.extent(core.w) if core.w else None
+    found = {f"{core.v}_o"} if columns and columns % width else set()
+    if rows and rows % core.rows:
+        found.add(f"{core.w}_o")
+    return found & set(outer)
 
 
 def _share_next(schedule: Schedule, s: str, outer: list[str], machine: Machine) -> Schedule:
