@@ -5,6 +5,7 @@ from __future__ import annotations
 from codegen.function import CFunction, argument_order, emit_function, header_comment, identifier
 from codegen.prelude import prelude_for
 from codegen.source import KernelSource
+from codegen.team import on_team
 from poly.schedule import Schedule
 
 
@@ -43,9 +44,9 @@ def _entry(function: CFunction, symbol: str) -> str:
     if not function.tensors:
         lines.append("  (void)tensors;")
     if function.parallel:
-        lines.append("  #pragma omp parallel num_threads(threads) if(threads > 1)")
+        call = f"{function.symbol}({', '.join(['team', *passed])});"
+        lines += [f"  {line}" for line in on_team([call])]
     else:
-        lines.append("  (void)threads;")
-    lines.append(f"  {function.symbol}({', '.join(passed)});")
+        lines += ["  (void)threads;", f"  {function.symbol}({', '.join(passed)});"]
     head = f"void {symbol}(int32_t threads, const int64_t *sizes, void *const *tensors)"
     return "\n".join([f"{head};", head, "{", *lines, "}", ""])

@@ -1,7 +1,7 @@
 """One entry point for a whole graph: every kernel called in order by one team of threads.
 
 Each distinct program is one function in a translation unit of its own, so that they compile in
-parallel; a layer costs a barrier and not a fork.
+parallel; a layer costs no fork, and no barrier: see `codegen.team`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import cgen
+
 from codegen.function import CFunction, argument_order, header_comment
 from codegen.prelude import prelude_for
+from codegen.team import on_team, once
 from poly.graph import Call
 
 ENTRY = "fk_network"
@@ -40,16 +43,17 @@ def network_unit(
     functions : by digest of the program; places : of every value; workspaces : for each call
     (by name), the places of the function's temporaries.
     """
-    lines = ["#include <stdint.h>", ""]
-    lines += [f"{f.prototype};" for f in functions.values()]
+    lines = [f"{f.prototype};" for f in functions.values()]
     head = f"void {ENTRY}(int32_t threads, const int64_t *sizes, void *const *arrays)"
     lines += ["", f"{head};", head, "{", "  (void)sizes;"]
-    lines += ["  #pragma omp parallel num_threads(threads) if(threads > 1)", "  {"]
-    for call in calls:
-        function = functions[call.program.digest]
-        lines += [f"    {line}" for line in _call(call, function, places, workspaces)]
-    lines += ["  }", "}", ""]
-    return "\n".join(lines)
+    made = [
+        line
+        for call in calls
+        for line in _call(call, functions[call.program.digest], places, workspaces)
+    ]
+    lines += [*(f"  {line}" for line in on_team(made)), "}", ""]
+    code = "\n".join(lines)
+    return f"{prelude_for(code)}\n{code}"
 
 
 def kernel_unit(f: CFunction) -> tuple[str, str]:
@@ -77,7 +81,8 @@ def _call(
         place = places[values[name]] if name in values else own[name]
         passed.append(f"({c} *){place.text}")
     origin = call.origin.replace("*/", "* /").replace("/*", "/ *").replace("\n", " ")
-    lines = [f"/* {origin or call.name} */"]
-    if not function.parallel:
-        lines.append("#pragma omp single")
-    return [*lines, f"{function.symbol}({', '.join(passed)});"]
+    comment = f"/* {origin or call.name} */"
+    if function.parallel:
+        return [comment, f"{function.symbol}({', '.join(['team', *passed])});"]
+    text = once(cgen.Line(f"{function.symbol}({', '.join(passed)});"))
+    return [comment, *text.generate()]

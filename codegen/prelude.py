@@ -10,6 +10,7 @@ import re
 from codegen.lanelib import lane_prelude
 from codegen.operators import OWN
 from codegen.spelling import C_TYPES, suffix
+from codegen.team import TEXT
 from poly.dtypes import DTYPES, DType
 
 _HEADER = """\
@@ -135,6 +136,8 @@ def prelude_for(body: str) -> str:
         parts.append(_QUIET)
     if re.search(r"bf16", body):
         parts.append("typedef uint16_t fk_bf16;")
+    if "fk_team" in body or "fk_line" in body:
+        parts.append(TEXT)
     lanes = lane_prelude(body)
     whole = "\n".join([body, *lanes])
     used = [text for name, text in HELPERS.items() if re.search(rf"\b{name}\b", whole)]
