@@ -126,6 +126,7 @@ _QUIET = """\
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif"""
+_HELPER = re.compile(r"\bfk_\w+\b")
 _BUFFER = re.compile(r"^ +\w+ \w+(\[\d+\])*( __attribute__\(\(aligned\(64\)\)\))?;$", re.MULTILINE)
 
 
@@ -134,13 +135,13 @@ def prelude_for(body: str) -> str:
     parts = [_HEADER]
     if _BUFFER.search(body):
         parts.append(_QUIET)
-    if re.search(r"bf16", body):
+    if "bf16" in body:
         parts.append("typedef uint16_t fk_bf16;")
     if "fk_team" in body or "fk_line" in body:
         parts.append(TEXT)
     lanes = lane_prelude(body)
-    whole = "\n".join([body, *lanes])
-    used = [text for name, text in HELPERS.items() if re.search(rf"\b{name}\b", whole)]
+    called = set(_HELPER.findall("\n".join([body, *lanes])))
+    used = [text for name, text in HELPERS.items() if name in called]
     # A scalar form of a function on vectors stands behind these, all others before.
     parts += [text for text in used if "fk_splat" not in text]
     parts += lane_prelude("\n".join([body, *used]))

@@ -29,6 +29,7 @@ from poly.machine import Machine, host_machine
 from poly.panels import preferred_layouts
 from poly.program import Program, Tensor
 from poly.schedule import Schedule
+from poly.scop import build_scop
 from poly.strategy import auto_schedule
 from runtime.arguments import (
     READABLE,
@@ -249,8 +250,7 @@ def _choose_layouts(
         tell("layouts", done, len(calls), call.origin)
         key = (call.program.digest, *constant)
         if key not in wanted:
-            scop = Schedule.of(call.program).scop
-            wanted[key] = preferred_layouts(scop, machine, constant)
+            wanted[key] = preferred_layouts(build_scop(call.program), machine, constant)
         if wanted[key]:
             result.append((call.name, wanted[key]))
     return result
