@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from codegen.lanelib import lane_prelude
+from codegen.lanelib import INTRINSICS, lane_prelude
 from codegen.operators import OWN
 from codegen.spelling import C_TYPES, suffix
 from codegen.team import TEXT
@@ -19,6 +19,10 @@ _HEADER = """\
 #include <stdint.h>
 #include <string.h>
 """
+
+
+#: What most kernels of a network include; the intrinsics take longer to read than a small kernel.
+COMMON = f"{_HEADER}{INTRINSICS}\n"
 
 
 def _helpers() -> dict[str, str]:

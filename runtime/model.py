@@ -19,6 +19,7 @@ import codegen
 import poly
 from codegen.function import CFunction, emit_function
 from codegen.network import ENTRY, Place, kernel_unit, network_unit
+from codegen.prelude import COMMON
 from poly.dtypes import UINT8, DType
 from poly.errors import ArgumentError, ToolchainError
 from poly.expr import Const
@@ -189,7 +190,10 @@ def _build(
     programs = {n.program.digest: n for n in needed}
     schedules: dict[str, Schedule] = {}
     functions: dict[str, CFunction] = {}
-    with cache.workspace() as folder, Compilation(toolchain, (), folder / LIBRARY) as work:
+    with (
+        cache.workspace() as folder,
+        Compilation(toolchain, (), folder / LIBRARY, common=COMMON) as work,
+    ):
         for done, (name, call) in enumerate(programs.items()):
             tell("schedule and generate", done, len(programs), call.origin)
             schedules[name] = auto_schedule(Schedule.of(call.program), machine)
