@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from codegen.function import (
-    CFunction,
-    argument_order,
-    emit_function,
-    header_comment,
-    identifier,
-    team,
-)
+from codegen.function import CFunction, argument_order, emit_function, header_comment, identifier
 from codegen.prelude import prelude_for
 from codegen.source import KernelSource
+from codegen.team import on_team
 from poly.schedule import Schedule
 
 
@@ -49,7 +43,9 @@ def _entry(function: CFunction, symbol: str) -> str:
         lines.append("  (void)sizes;")
     if not function.tensors:
         lines.append("  (void)tensors;")
-    call = f"{function.symbol}({', '.join(passed)});"
-    lines += team(call) if function.parallel else ["  (void)threads;", f"  {call}"]
+    if function.parallel:
+        lines += on_team([f"{function.symbol}({', '.join(['team', *passed])});"])
+    else:
+        lines += ["  (void)threads;", f"  {function.symbol}({', '.join(passed)});"]
     head = f"void {symbol}(int32_t threads, const int64_t *sizes, void *const *tensors)"
     return "\n".join([f"{head};", head, "{", *lines, "}", ""])

@@ -83,7 +83,7 @@ def lane_prelude(code: str) -> list[str]:
     types = {(e, int(n)) for e, n in _TYPE.findall(whole) if _is_vector(e, n)}
     parts = []
     if re.search(r"\b_mm\d*_", whole):
-        parts.append(_INTRINSICS)
+        parts.append(INTRINSICS)
     if "FK_MVEC" in whole:
         parts.append(MVEC_PROBE)
     if "FK_SHUFFLE" in whole:
@@ -109,7 +109,7 @@ _SHUFFLE = """\
 #endif"""
 
 
-_INTRINSICS = """\
+INTRINSICS = """\
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #endif"""

@@ -1,7 +1,7 @@
 """One entry point for a whole graph: every kernel called in order by one team of threads.
 
 Each distinct program is one function in a translation unit of its own, so that they compile in
-parallel; a layer costs a barrier and not a fork.
+parallel; a layer costs no fork, and no barrier: see `codegen.team`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from codegen.function import CFunction, argument_order, header_comment, team
+import cgen
+
+from codegen.function import CFunction, argument_order, header_comment
 from codegen.prelude import prelude_for
+from codegen.team import PARAMETER, on_team, once
 from poly.graph import Call
 
 ENTRY = "fk_network"
@@ -41,17 +44,21 @@ def network_unit(
     functions : by digest of the program; places : of every value; workspaces : for each call
     (by name), the places of the function's temporaries.
     """
-    lines = ["#include <stdint.h>", "", *(f"{f.prototype};" for f in functions.values())]
     shared = any(functions[call.program.digest].parallel for call in calls)
-    lines += ["", f"static void {_CALLS}(void *const *arrays)", "{"]
+    passed = ["team", "arrays"] if shared else ["arrays"]
+    given = f"{PARAMETER}, void *const *arrays" if shared else "void *const *arrays"
+    lines = [*(f"{f.prototype};" for f in functions.values()), ""]
+    lines += [f"static void {_CALLS}({given})", "{"]
     for call in calls:
         function = functions[call.program.digest]
         lines += [f"  {line}" for line in _call(call, function, places, workspaces, shared)]
     lines += ["  (void)arrays;", "}", ""]
     head = f"void {ENTRY}(int32_t threads, const int64_t *sizes, void *const *arrays)"
     lines += [f"{head};", head, "{", "  (void)sizes;"]
-    lines += team(f"{_CALLS}(arrays);") if shared else ["  (void)threads;", f"  {_CALLS}(arrays);"]
-    return "\n".join([*lines, "}", ""])
+    run = f"{_CALLS}({', '.join(passed)});"
+    lines += on_team([run]) if shared else ["  (void)threads;", f"  {run}"]
+    code = "\n".join([*lines, "}", ""])
+    return f"{prelude_for(code)}\n{code}"
 
 
 def kernel_unit(f: CFunction) -> tuple[str, str]:
@@ -81,7 +88,8 @@ def _call(
         place = places[values[name]] if name in values else own[name]
         passed.append(f"({c} *){place.text}")
     origin = call.origin.replace("*/", "* /").replace("/*", "/ *").replace("\n", " ")
-    lines = [f"/* {origin or call.name} */"]
-    if shared and not function.parallel:
-        lines.append("#pragma omp single")
-    return [*lines, f"{function.symbol}({', '.join(passed)});"]
+    comment = f"/* {origin or call.name} */"
+    text = f"{function.symbol}({', '.join(['team'] * function.parallel + passed)});"
+    if function.parallel or not shared:
+        return [comment, text]
+    return [comment, *once(cgen.Line(text)).generate()]

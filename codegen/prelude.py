@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 
-from codegen.lanelib import lane_prelude
+from codegen.lanelib import INTRINSICS, lane_prelude
 from codegen.operators import OWN
 from codegen.spelling import C_TYPES, suffix
+from codegen.team import TEXT
 from poly.dtypes import DTYPES, DType
 
 _HEADER = """\
@@ -18,6 +19,10 @@ _HEADER = """\
 #include <stdint.h>
 #include <string.h>
 """
+
+
+#: What most kernels of a network include; the intrinsics take longer to read than a small kernel.
+COMMON = f"{_HEADER}{INTRINSICS}\n"
 
 
 def _helpers() -> dict[str, str]:
@@ -125,6 +130,7 @@ _QUIET = """\
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif"""
+_HELPER = re.compile(r"\bfk_\w+\b")
 _BUFFER = re.compile(r"^ +\w+ \w+(\[\d+\])*( __attribute__\(\(aligned\(64\)\)\))?;$", re.MULTILINE)
 
 
@@ -133,11 +139,13 @@ def prelude_for(body: str) -> str:
     parts = [_HEADER]
     if _BUFFER.search(body):
         parts.append(_QUIET)
-    if re.search(r"bf16", body):
+    if "bf16" in body:
         parts.append("typedef uint16_t fk_bf16;")
+    if "fk_team" in body or "fk_line" in body:
+        parts.append(TEXT)
     lanes = lane_prelude(body)
-    whole = "\n".join([body, *lanes])
-    used = [text for name, text in HELPERS.items() if re.search(rf"\b{name}\b", whole)]
+    called = set(_HELPER.findall("\n".join([body, *lanes])))
+    used = [text for name, text in HELPERS.items() if name in called]
     # A scalar form of a function on vectors stands behind these, all others before.
     parts += [text for text in used if "fk_splat" not in text]
     parts += lane_prelude("\n".join([body, *used]))

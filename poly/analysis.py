@@ -104,9 +104,14 @@ def shared_loop(
 def balance(extent: int | None, cores: int, work: float | None = None) -> float:
     """How much of their time threads are busy that share so many iterations.
 
-    work : what these are worth in full iterations, if the last one is smaller
+    work : what these are worth in full iterations, if the last one is smaller; it follows the
+        others, since it is a nest of its own
     """
-    return (work or extent) / (-(-extent // cores) * cores) if extent else 1.0
+    if not extent:
+        return 1.0
+    whole = extent if work is None else int(work)
+    rest = 0.0 if work is None else work - whole
+    return (whole + rest) / ((-(-whole // cores) + rest) * cores)
 
 
 def shares_ranges(

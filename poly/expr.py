@@ -161,19 +161,26 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 
 def walk(expr: Expr) -> Iterator[Expr]:
     """The expression and all subexpressions, outermost first, left to right."""
-    yield expr
-    for child in children(expr):
-        yield from walk(child)
+    left = [expr]
+    while left:
+        e = left.pop()
+        yield e
+        if isinstance(e, (Op, Read, Cast)):
+            left.extend(reversed(children(e)))
 
 
 def rewrite(expr: Expr, fn: Callable[[Expr], Expr]) -> Expr:
-    """Rebuild bottom-up, applying `fn` to every node."""
-    if isinstance(expr, Op):
-        expr = replace(expr, args=tuple(rewrite(a, fn) for a in expr.args))
-    elif isinstance(expr, Read):
-        expr = replace(expr, indices=tuple(rewrite(a, fn) for a in expr.indices))
-    elif isinstance(expr, Cast):
-        expr = replace(expr, arg=rewrite(expr.arg, fn))
+    """Rebuild bottom-up, applying `fn` to every node; what stays the same is not copied."""
+    if isinstance(expr, (Op, Read, Cast)):
+        old = children(expr)
+        new = tuple([rewrite(e, fn) for e in old])
+        if any(a is not b for a, b in zip(old, new, strict=True)):
+            if isinstance(expr, Op):
+                expr = Op(expr.fn, new)
+            elif isinstance(expr, Read):
+                expr = Read(expr.tensor, new)
+            else:
+                expr = Cast(expr.dtype, new[0])
     return fn(expr)
 
 
@@ -226,7 +233,9 @@ def substitute_value(
 
 def indices_of(expr: Expr) -> tuple[str, ...]:
     """Names of the iteration indices in `expr`, in order of first appearance."""
-    return tuple(dict.fromkeys(e.name for e in walk(expr) if isinstance(e, Index)))
+    if isinstance(expr, (Const, Index)):
+        return (expr.name,) if isinstance(expr, Index) else ()
+    return tuple(dict.fromkeys([e.name for e in walk(expr) if isinstance(e, Index)]))
 
 
 def sizes_of(expr: Expr) -> tuple[str, ...]:

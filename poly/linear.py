@@ -7,9 +7,23 @@ simplifies places and finds strides with them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from poly.expr import Cast, Const, Expr, Op, Read, add, maximum, minimum, mul, neg, reads_of, sub
+from poly.expr import (
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    add,
+    maximum,
+    minimum,
+    mul,
+    neg,
+    reads_of,
+    sub,
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,8 @@ def linear_form(expr: Expr) -> Linear:
     What is computed from elements of tensors has a type of its own, in which it wraps around:
     a cast of it is an atom.
     """
+    if isinstance(expr, Index):
+        return atom(expr)
     terms: dict[Expr, int] = {}
     value = _collect(expr, 1, terms)
     return Linear(tuple((a, c) for a, c in terms.items() if c), value)
@@ -95,7 +111,7 @@ def _collect(expr: Expr, factor: int, terms: dict[Expr, int]) -> int:
                 terms[a] = terms.get(a, 0) + factor * c
             return factor * form.constant
     elif isinstance(expr, Read):
-        expr = replace(expr, indices=tuple(map(normal, expr.indices)))
+        expr = Read(expr.tensor, tuple(map(normal, expr.indices)))
     terms[expr] = terms.get(expr, 0) + factor
     return 0
 

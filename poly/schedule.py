@@ -237,7 +237,8 @@ class Schedule:
             self._known(name)
         with budget(self.scop, str(step)):
             tree = PRIMITIVES[step.primitive](self.tree, self.scop, step)
-        if step.primitive in ("isolate", "promote"):
+        if step.primitive in ("isolate", "promote") or (step.primitive == "unroll" and not step.by):
+            # The order stays, and what runs at once.
             return replace(self, tree=tree, steps=(*self.steps, step))
         violation = check_tree(tree, self.scop, self.dependences)
         if violation is not None and step.primitive == "fuse":

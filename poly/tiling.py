@@ -70,11 +70,11 @@ def contraction_steps(
     outer = [*head, *chunks, *outside, *tiles]
     # Threads that shared what is inside of a panel would all pack it.
     packs = any(is_packed(r, core) for r in schedule.scop.statement(s).source.reads)
-    work = {} if packs else _work(core)
+    work = _work(core)
     shared = (
         shared_loop(schedule, s, head, machine)
         or shared_loop(schedule, s, outer[:-1] if packs else outer, machine, work)
-        or shared_loop(schedule, s, outer, machine)
+        or shared_loop(schedule, s, outer, machine, work)
     )
     if shared and shared != outer[-1]:
         outer = [shared, *(x for x in outer if x != shared)]

@@ -17,6 +17,9 @@ from types import TracebackType
 from poly.errors import ToolchainError
 from runtime.toolchain import Toolchain, first_lines, run_command
 
+#: The common header; no unit has this name.
+_COMMON = "common+.h"
+
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.[ch]\Z")
 
 
@@ -53,6 +56,8 @@ class Compilation(AbstractContextManager["Compilation"]):
     """A shared library in the making: each unit is compiled while the next ones are generated.
 
     Arguments as of `compile_shared`.  What has not been finished leaves nothing behind.
+    common : a header with what many units include at their beginning; gcc reads it once, and
+        keeps it in its own form for the units that include all of it
     sources : what has been added so far, by name
     """
 
@@ -62,6 +67,7 @@ class Compilation(AbstractContextManager["Compilation"]):
         extra_flags: Sequence[str],
         out: Path,
         timeout: float = 600.0,
+        common: str = "",
     ) -> None:
         self._toolchain, self._out, self._timeout = toolchain, out, timeout
         self._flags = (*toolchain.flags, *extra_flags)
@@ -71,6 +77,8 @@ class Compilation(AbstractContextManager["Compilation"]):
         out.parent.mkdir(parents=True, exist_ok=True)
         self._folder = tempfile.TemporaryDirectory(prefix=".farkas-", dir=out.parent)
         self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
+        self._common = common if toolchain.kind == "gcc" else ""
+        self._header: Future[tuple[str, ...]] | None = None
 
     def __exit__(
         self,
@@ -97,6 +105,8 @@ class Compilation(AbstractContextManager["Compilation"]):
         if not self._first:
             self._first = name
             return
+        if self._common and self._header is None:
+            self._header = self._pool.submit(self._precompile)
         for unit in dict.fromkeys((self._first, name)):
             if unit not in self._units:
                 self._units[unit] = self._pool.submit(self._compile, unit)
@@ -125,7 +135,19 @@ class Compilation(AbstractContextManager["Compilation"]):
         return "".join(warnings)
 
     def _compile(self, unit: str) -> str:
-        return self._command(*self._flags, "-c", unit, "-o", f"{unit}.o")
+        lines = [line for line in self._common.splitlines() if line.startswith("#include")]
+        whole = all(line in self.sources[unit] for line in lines)
+        given = self._header.result() if self._header is not None and whole else ()
+        return self._command(*self._flags, *given, "-c", unit, "-o", f"{unit}.o")
+
+    def _precompile(self) -> tuple[str, ...]:
+        """The flags by which units get the common header, none if that cannot be had."""
+        Path(self._folder.name, _COMMON).write_text(self._common, encoding="utf-8")
+        try:
+            self._command(*self._flags, "-x", "c-header", _COMMON, "-o", f"{_COMMON}.gch")
+        except _CompilerError:
+            return ()
+        return ("-include", _COMMON)
 
     def _command(self, *words: str) -> str:
         """Run one compiler command; returns what it wrote to its error stream."""

@@ -19,6 +19,7 @@ import codegen
 import poly
 from codegen.function import CFunction, emit_function
 from codegen.network import ENTRY, Place, kernel_unit, network_unit
+from codegen.prelude import COMMON
 from poly.dtypes import UINT8, DType
 from poly.errors import ArgumentError, ToolchainError
 from poly.expr import Const
@@ -29,6 +30,7 @@ from poly.machine import Machine, host_machine
 from poly.panels import preferred_layouts
 from poly.program import Program, Tensor
 from poly.schedule import Schedule
+from poly.scop import build_scop
 from poly.strategy import auto_schedule
 from poly.work import WORTH_SHARING, work_of_program
 from runtime.arguments import (
@@ -191,7 +193,10 @@ def _build(
     programs = {n.program.digest: n for n in needed}
     schedules: dict[str, Schedule] = {}
     functions: dict[str, CFunction] = {}
-    with cache.workspace() as folder, Compilation(toolchain, (), folder / LIBRARY) as work:
+    with (
+        cache.workspace() as folder,
+        Compilation(toolchain, (), folder / LIBRARY, common=COMMON) as work,
+    ):
         for done, (name, call) in enumerate(programs.items()):
             tell("schedule and generate", done, len(programs), call.origin)
             schedules[name] = auto_schedule(Schedule.of(call.program), machine)
@@ -252,8 +257,7 @@ def _choose_layouts(
         tell("layouts", done, len(calls), call.origin)
         key = (call.program.digest, *constant)
         if key not in wanted:
-            scop = Schedule.of(call.program).scop
-            wanted[key] = preferred_layouts(scop, machine, constant)
+            wanted[key] = preferred_layouts(build_scop(call.program), machine, constant)
         if wanted[key]:
             result.append((call.name, wanted[key]))
     return result

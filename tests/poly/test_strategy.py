@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from codegen.function import emit_function
 from poly.machine import Machine, host_machine
 from poly.program import Program, specialise
 from poly.rows import attempt
@@ -127,3 +128,15 @@ def test_a_row_stays_in_one_loop_if_it_is_short() -> None:
     for row, count in ((1000, 1), (100_000, 2)):
         fixed = specialise(program(SOFTMAX), {"N": 1, "M": row})
         assert (len(groups(auto_schedule(Schedule.of(fixed)))) > 1) == (count > 1)
+
+
+@pytest.mark.parametrize(("width", "count"), [(16, 24), (16, 28), (32, 48)])
+def test_threads_do_not_share_one_full_tile_and_what_is_left(width: int, count: int) -> None:
+    blocks = -(-count // width)
+    text = f"""def f(float32 X[1,8,3136], float32 W[{blocks},8,{width}]) -> (Y) {{
+        Y[n,k,p] +=! X[n,c,p] * W[k // {width},c,k % {width}] where k in 0:{count}
+    }}"""
+    s = auto_schedule(schedule(text), CACHES)
+    assert "parallelize" in str(s)
+    # A loop over one tile is gone when C is written, and its threads with it.
+    assert emit_function(s, "f").parallel

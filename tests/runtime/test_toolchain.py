@@ -11,7 +11,7 @@ import pytest
 
 from poly.errors import ToolchainError
 from runtime import toolchain as module
-from runtime.compilation import compile_shared
+from runtime.compilation import Compilation, compile_shared
 from runtime.toolchain import Toolchain, find_toolchain, first_lines
 
 ANSWER = "int answer(void);\nint answer(void) { return 42; }\n"
@@ -87,6 +87,15 @@ def test_the_environment_names_a_command(
         find_toolchain()
 
 
+GUARDED = """\
+#include <stdint.h>
+#ifndef __OPTIMIZE__
+#error other flags than those of the units
+#endif
+"""
+USES = "int32_t three(void);\nint32_t three(void) { return one() + 2; }\n"
+
+
 def test_missing_features_are_noted(tmp_path: Path, toolchain: Toolchain) -> None:
     refuse = 'for a in "$@"; do case $a in -march=native|-fopenmp) exit 1;; esac; done\n'
     wrapper = script(tmp_path / "cc", refuse + f'exec {toolchain.path} "$@"\n')
@@ -133,6 +142,28 @@ def test_units_are_compiled_apart_and_linked(tmp_path: Path, toolchain: Toolchai
     out = tmp_path / "sum.so"
     compile_shared(toolchain, {**sources, "all.h": header, "sum.c": total}, (), out)
     assert ctypes.CDLL(str(out)).sum() == 10
+
+
+@pytest.mark.parametrize(("common", "read"), [(GUARDED, True), ("#error no\n", False)])
+def test_a_common_header_is_read_once(
+    tmp_path: Path, toolchain: Toolchain, common: str, read: bool
+) -> None:
+    """Units that include all of it find it there; where it cannot be had, they read their own."""
+    log = script(tmp_path / "cc", f'echo "$@" >> {tmp_path}/log\nexec {toolchain.path} "$@"\n')
+    noting = replace(toolchain, path=str(log))
+    out = tmp_path / "out" / "three.so"
+    with Compilation(noting, (), out, common=common) as work:
+        work.add("one.h", "int one(void);\n")
+        work.add("a.c", '#include "one.h"\nint one(void) { return 1; }\n')
+        work.add("b.c", '#include <stdint.h>\n#include "one.h"\n' + USES)
+        assert work.finish() == ""
+    assert ctypes.CDLL(str(out)).three() == 3
+    commands = (tmp_path / "log").read_text().splitlines()
+    if toolchain.kind == "gcc":
+        assert sum("c-header" in c for c in commands) == 1
+        included = [c for c in commands if "-include" in c]
+        assert len(included) == (1 if read else 0)
+    assert [f.name for f in out.parent.iterdir()] == ["three.so"]
 
 
 def test_warnings_are_returned(tmp_path: Path, toolchain: Toolchain) -> None:
