@@ -176,9 +176,9 @@ def _turned(schedule: Schedule, names: tuple[str, ...], machine: Machine) -> Sch
     if all(stride_of(r, row) in (0, 1) for r in s.source.reads):
         raise ScheduleError("lanes along what is written need no turning")
     size, short = machine.vector_bytes // dtype.bytes, [extents[row], extents[lane]]
-    if any(x is None or x < FEWEST for x in short):
+    if any(x is not None and x < FEWEST for x in short):
         raise ScheduleError("rows are too short to be turned")
-    while any(size > (x or 0) for x in short):
+    while any(x is not None and size > x for x in short):
         size //= 2
     outer = [x for x in loops if x not in (row, lane)]
     if [*outer, lane, row] != list(loops):
@@ -187,7 +187,11 @@ def _turned(schedule: Schedule, names: tuple[str, ...], machine: Machine) -> Sch
     schedule = schedule.tile(s.name, [lane, row], [size, size], words)
     schedule = schedule.interchange(s.name, f"{lane}_i", f"{row}_i")
     schedule = share(schedule, names, (*outer, f"{lane}_o"), machine)
-    if any((x or 0) % size for x in short):
+    if None in short:
+        # What is left of unknown extents would be very long, written out.
+        schedule = schedule.isolate(s.name, f"{lane}_o")
+        schedule = schedule.isolate(s.name, f"{row}_o")
+    elif any((x or 0) % size for x in short):
         schedule = schedule.unroll(s.name, f"{row}_i")
         schedule = schedule.isolate(s.name, f"{row}_o")
     return schedule.vectorize(s.name, f"{lane}_i")
