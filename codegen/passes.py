@@ -81,7 +81,7 @@ def drop_unread(root: LoopNode) -> LoopNode:
                     return node
         return visit(without(node.body, inside))  # what fed it may now be unread
 
-    return visit(root)
+    return without(visit(root), set())
 
 
 def without(root: LoopNode, stores: set[int]) -> LoopNode:
