@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from codegen.function import CFunction, argument_order, emit_function, header_comment, identifier
+from codegen.function import (
+    CFunction,
+    argument_order,
+    emit_function,
+    header_comment,
+    identifier,
+    team,
+)
 from codegen.prelude import prelude_for
 from codegen.source import KernelSource
-from codegen.team import on_team
 from poly.schedule import Schedule
 
 
@@ -43,9 +49,7 @@ def _entry(function: CFunction, symbol: str) -> str:
         lines.append("  (void)sizes;")
     if not function.tensors:
         lines.append("  (void)tensors;")
-    if function.parallel:
-        lines += on_team([f"{function.symbol}({', '.join(['team', *passed])});"])
-    else:
-        lines += ["  (void)threads;", f"  {function.symbol}({', '.join(passed)});"]
+    call = f"{function.symbol}({', '.join(passed)});"
+    lines += team(call) if function.parallel else ["  (void)threads;", f"  {call}"]
     head = f"void {symbol}(int32_t threads, const int64_t *sizes, void *const *tensors)"
     return "\n".join([f"{head};", head, "{", *lines, "}", ""])

@@ -13,7 +13,6 @@ from codegen.lower import lower
 from codegen.passes import optimise
 from codegen.spelling import C_TYPES
 from codegen.target import CTarget
-from codegen.team import PARAMETER
 from poly.expr import Expr, Size, walk
 from poly.program import Program, Tensor
 from poly.schedule import Schedule
@@ -23,7 +22,7 @@ C_RESERVED = frozenset(
     "lane_values auto break case char const continue default do double else enum extern float "
     "for goto if inline int long register restrict return short signed sizeof static struct "
     "switch typedef union unsigned void volatile while asm typeof main threads sizes tensors "
-    "linux unix arrays team share piece "
+    "linux unix arrays "
     "NAN INFINITY NULL I y0 y1 yn j0 j1 jn gamma signgam isnan isinf isfinite fabs fabsf rint "
     "rintf copysign copysignf fmod fmodf memcpy memset stdin stdout stderr errno assert".split()
 ) | frozenset(C_TYPES.values())
@@ -39,8 +38,8 @@ class CFunction:
     sizes : the program's sizes that it takes, in order
     tensors : the tensors that it takes, in order, each with its C type
     workspace : temporaries that its caller provides
-    parallel : whether it shares work among the threads of the team that calls it, its first
-        argument; if not, one thread is to call it
+    parallel : whether it shares work among the threads of the team that calls it; if not, one
+        thread is to call it
     prototype, comments, body : its declaration, one comment a statement, its lines
     """
 
@@ -86,9 +85,7 @@ def emit_function(schedule: Schedule, symbol: str) -> CFunction:
         for t in argument_order(program, workspace)
         if t.name in touched
     )
-    parallel = has_mark(body, "parallel")
-    params = [PARAMETER] if parallel else []
-    params += [f"int64_t {names.sizes[s]}" for s in sizes]
+    params = [f"int64_t {names.sizes[s]}" for s in sizes]
     params += [f"{c} *restrict {names.tensors[name]}" for name, c in tensors]
     prototype = f"void {symbol}({', '.join(params) or 'void'})"
     return CFunction(
@@ -97,7 +94,7 @@ def emit_function(schedule: Schedule, symbol: str) -> CFunction:
         sizes,
         tensors,
         workspace,
-        parallel,
+        has_mark(body, "parallel"),
         prototype,
         tuple(statement_comments(schedule)),
         tuple(lines),
@@ -108,6 +105,21 @@ def argument_order(program: Program, workspace: tuple[Tensor, ...]) -> tuple[Ten
     """The tensors that a kernel's caller passes: inputs, outputs, workspace, each once."""
     inputs = (t for t in program.inputs if t.name not in program.updated)
     return (*inputs, *program.outputs, *workspace)
+
+
+def team(call: str) -> list[str]:
+    """The lines that have `threads` threads make a call together.
+
+    One thread alone calls as it is: a team of one costs more than a small kernel.
+    """
+    return [
+        "  if (threads > 1) {",
+        "    #pragma omp parallel num_threads(threads)",
+        f"    {call}",
+        "  } else {",
+        f"    {call}",
+        "  }",
+    ]
 
 
 def identifier(name: str) -> str:

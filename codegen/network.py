@@ -1,7 +1,7 @@
 """One entry point for a whole graph: every kernel called in order by one team of threads.
 
 Each distinct program is one function in a translation unit of its own, so that they compile in
-parallel; a layer costs no fork, and no barrier: see `codegen.team`.
+parallel; a layer costs a barrier and not a fork.
 """
 
 from __future__ import annotations
@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import cgen
-
-from codegen.function import CFunction, argument_order, header_comment
+from codegen.function import CFunction, argument_order, header_comment, team
 from codegen.prelude import prelude_for
-from codegen.team import PARAMETER, on_team, once
 from poly.graph import Call
 
 ENTRY = "fk_network"
@@ -44,21 +41,17 @@ def network_unit(
     functions : by digest of the program; places : of every value; workspaces : for each call
     (by name), the places of the function's temporaries.
     """
+    lines = ["#include <stdint.h>", "", *(f"{f.prototype};" for f in functions.values())]
     shared = any(functions[call.program.digest].parallel for call in calls)
-    passed = ["team", "arrays"] if shared else ["arrays"]
-    given = f"{PARAMETER}, void *const *arrays" if shared else "void *const *arrays"
-    lines = [*(f"{f.prototype};" for f in functions.values()), ""]
-    lines += [f"static void {_CALLS}({given})", "{"]
+    lines += ["", f"static void {_CALLS}(void *const *arrays)", "{"]
     for call in calls:
         function = functions[call.program.digest]
         lines += [f"  {line}" for line in _call(call, function, places, workspaces, shared)]
     lines += ["  (void)arrays;", "}", ""]
     head = f"void {ENTRY}(int32_t threads, const int64_t *sizes, void *const *arrays)"
     lines += [f"{head};", head, "{", "  (void)sizes;"]
-    run = f"{_CALLS}({', '.join(passed)});"
-    lines += on_team([run]) if shared else ["  (void)threads;", f"  {run}"]
-    code = "\n".join([*lines, "}", ""])
-    return f"{prelude_for(code)}\n{code}"
+    lines += team(f"{_CALLS}(arrays);") if shared else ["  (void)threads;", f"  {_CALLS}(arrays);"]
+    return "\n".join([*lines, "}", ""])
 
 
 def kernel_unit(f: CFunction) -> tuple[str, str]:
@@ -88,8 +81,7 @@ def _call(
         place = places[values[name]] if name in values else own[name]
         passed.append(f"({c} *){place.text}")
     origin = call.origin.replace("*/", "* /").replace("/*", "/ *").replace("\n", " ")
-    comment = f"/* {origin or call.name} */"
-    text = f"{function.symbol}({', '.join(['team'] * function.parallel + passed)});"
-    if function.parallel or not shared:
-        return [comment, text]
-    return [comment, *once(cgen.Line(text)).generate()]
+    lines = [f"/* {origin or call.name} */"]
+    if shared and not function.parallel:
+        lines.append("#pragma omp single")
+    return [*lines, f"{function.symbol}({', '.join(passed)});"]

@@ -177,8 +177,8 @@ def fold_conditions(root: LoopNode) -> LoopNode:
 def workshare(root: LoopNode) -> LoopNode:
     """Every thread runs the tree; what is not in a parallel loop is left to a single one.
 
-    Loops that contain a parallel loop run on all threads, in step: none goes on before a parallel
-    loop or a `Single` is over.
+    Loops that contain a parallel loop run on all threads, in step: a parallel loop and a
+    `Single` both end in a barrier.
     """
     if not has_mark(root, "parallel"):
         return root
@@ -196,7 +196,7 @@ def workshare(root: LoopNode) -> LoopNode:
 
 
 def _join(nodes: list[LoopNode]) -> list[LoopNode]:
-    """Merge neighbouring singles, so that threads wait for each other once."""
+    """Merge neighbouring singles, so that they share one barrier."""
     result: list[LoopNode] = []
     for node in nodes:
         last = result[-1] if result else None

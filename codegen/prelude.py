@@ -10,7 +10,6 @@ import re
 from codegen.lanelib import INTRINSICS, lane_prelude
 from codegen.operators import OWN
 from codegen.spelling import C_TYPES, suffix
-from codegen.team import TEXT
 from poly.dtypes import DTYPES, DType
 
 _HEADER = """\
@@ -141,8 +140,6 @@ def prelude_for(body: str) -> str:
         parts.append(_QUIET)
     if "bf16" in body:
         parts.append("typedef uint16_t fk_bf16;")
-    if "fk_team" in body or "fk_line" in body:
-        parts.append(TEXT)
     lanes = lane_prelude(body)
     called = set(_HELPER.findall("\n".join([body, *lanes])))
     used = [text for name, text in HELPERS.items() if name in called]

@@ -1,11 +1,10 @@
-"""Targets: how the loop IR is spelt in a language.  `CTarget` is C, with OpenMP for threads.
+"""Targets: how the loop IR is spelt in a language.  `CTarget` is C with OpenMP.
 
 A target is a small class; a dialect overrides the hooks that differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any
@@ -34,9 +33,8 @@ from codegen.loopir import (
 )
 from codegen.passes import is_scalarisable, vector_lanes
 from codegen.spelling import C_TYPES, lane_suffix, suffix, vector_type
-from codegen.team import Range, once, shared_loops
 from poly.dtypes import INT64, DType, identity
-from poly.expr import Const, Expr, Index, Op, Read, add, floordiv, mul, sub
+from poly.expr import Const, Expr, Index, Op, Read, add, mul
 from poly.linear import linear_form, normal, render
 from poly.program import Program
 
@@ -71,17 +69,17 @@ class CTarget:
 
     # --- hooks of the dialect --------------------------------------------------------------
 
-    def parallel_for(self, loops: Sequence[Range], body: cgen.Generable) -> cgen.Generable:
-        """A nest whose iterations are shared among the threads that all run this code."""
-        return shared_loops(loops, body)
+    def parallel_for(self, loop: cgen.Generable, depth: int) -> cgen.Generable:
+        """`depth` loops whose iterations are shared among the threads that all run this code."""
+        collapse = f" collapse({depth})" if depth > 1 else ""
+        return cgen.Collection([cgen.Pragma(f"omp for{collapse} schedule(static)"), loop])
 
     def lanes_for(self, loop: cgen.Generable) -> cgen.Generable:
         """A loop whose iterations may run in lanes, left to the C compiler."""
         return cgen.Collection([cgen.Pragma("omp simd"), loop])
 
     def single(self, body: cgen.Generable) -> cgen.Generable:
-        """What one of the threads that all run this code does, while the others wait for it."""
-        return once(as_block(body))
+        return cgen.Collection([cgen.Pragma("omp single"), as_block(body)])
 
     # --- statements ------------------------------------------------------------------------
 
@@ -123,42 +121,23 @@ class CTarget:
         return cgen.Collection([cgen.Line(f"/* {', '.join(names)} */"), text])
 
     def _for(self, node: For) -> cgen.Generable:
-        if node.mark == "parallel":
-            return self._parallel(node)
         var = self.names.loops[node.var]
         lower, upper = index_text(node.lower, self.names), index_text(node.upper, self.names, 5)
         step = f"{var}++" if node.step == 1 else f"{var} += {node.step}"
-        body = as_block(self._inside([node], node.body))
+        depth = collapsible(node)
+        inner = self._sequential(node.body) if node.mark == "parallel" else node.body
+        before = self.multiple(node.var)
+        first = int(node.lower.value) if isinstance(node.lower, Const) else 1
+        self._multiples[node.var] = gcd(first, node.step)
+        body = as_block(self.statement(inner))
+        self._multiples[node.var] = before
         loop = cgen.For(f"int64_t {var} = {lower}", f"{var} < {upper}", step, body)
+        if node.mark == "parallel":
+            return self.parallel_for(loop, depth)
         return self.lanes_for(loop) if node.mark == "vector" and _simple(node.body) else loop
 
-    def _parallel(self, node: For) -> cgen.Generable:
-        """A parallel loop, with those inside that form one rectangular nest with it."""
-        nest = collapsible(node)
-        ranges = []
-        for loop in nest:
-            extent = normal(sub(loop.upper, loop.lower))
-            if loop.step != 1:
-                extent = normal(floordiv(add(extent, Const(loop.step - 1)), loop.step))
-            if not isinstance(extent, Const):
-                extent = Op("max", (extent, Const(0)))
-            count, lower = (index_text(e, self.names, 13) for e in (extent, loop.lower))
-            ranges.append(Range(self.names.loops[loop.var], lower, count, loop.step))
-        body = as_block(self._inside(nest, self._sequential(nest[-1].body)))
-        return self.parallel_for(ranges, body)
-
-    def _inside(self, loops: Sequence[For], body: LoopNode) -> cgen.Generable:
-        """The body of loops, in which of their variables it is known what divides them."""
-        before = {loop.var: self.multiple(loop.var) for loop in loops}
-        for loop in loops:
-            first = int(loop.lower.value) if isinstance(loop.lower, Const) else 1
-            self._multiples[loop.var] = gcd(first, loop.step)
-        text = self.statement(body)
-        self._multiples.update(before)
-        return text
-
     def _sequential(self, node: LoopNode) -> LoopNode:
-        """Parallel loops inside a parallel nest: its thread runs them."""
+        """Parallel loops inside a parallel one: collapsed into it, or run by its thread."""
         if isinstance(node, For) and node.mark == "parallel":
             node = replace(node, mark="seq")
         return map_children(node, self._sequential)
@@ -538,16 +517,16 @@ def _simple(node: LoopNode) -> bool:
     return isinstance(node, Store)
 
 
-def collapsible(node: For) -> list[For]:
-    """The parallel loops, from `node` inwards, that form one rectangular perfect nest."""
-    nest = [node]
+def collapsible(node: For) -> int:
+    """How many parallel loops, from `node` inwards, form one rectangular perfect nest."""
+    depth, outer = 1, {node.var}
     inner = node.body
     while isinstance(inner, For) and inner.mark == "parallel":
-        if any(depends_on(e, x.var) for e in (inner.lower, inner.upper) for x in nest):
+        if any(depends_on(e, v) for e in (inner.lower, inner.upper) for v in outer):
             break
-        nest.append(inner)
+        depth, outer = depth + 1, outer | {inner.var}
         inner = inner.body
-    return nest
+    return depth
 
 
 def as_block(body: cgen.Generable) -> cgen.Block:
