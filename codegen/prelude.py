@@ -9,7 +9,7 @@ import re
 
 from codegen.lanelib import lane_prelude
 from codegen.operators import OWN
-from codegen.spelling import C_TYPES, suffix
+from codegen.spelling import C_TYPES, SCHEDULE, suffix
 from poly.dtypes import DTYPES, DType
 
 _HEADER = """\
@@ -125,6 +125,10 @@ _QUIET = """\
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif"""
+_SCHEDULE = f"""\
+#ifndef {SCHEDULE} /* how threads share a loop */
+#define {SCHEDULE} static
+#endif"""
 _BUFFER = re.compile(r"^ +\w+ \w+(\[\d+\])*( __attribute__\(\(aligned\(64\)\)\))?;$", re.MULTILINE)
 
 
@@ -133,6 +137,8 @@ def prelude_for(body: str) -> str:
     parts = [_HEADER]
     if _BUFFER.search(body):
         parts.append(_QUIET)
+    if SCHEDULE in body:
+        parts.append(_SCHEDULE)
     if re.search(r"bf16", body):
         parts.append("typedef uint16_t fk_bf16;")
     lanes = lane_prelude(body)

@@ -48,6 +48,7 @@ from runtime.compilation import Compilation
 from runtime.kernel import ALIGNMENT, LIBRARY, default_threads
 from runtime.memory import MemoryPlan, plan_memory, share
 from runtime.reference import evaluate
+from runtime.team import with_team
 from runtime.toolchain import Toolchain
 
 #: Called with (stage, steps done, steps in all, what is being worked on).
@@ -104,6 +105,7 @@ def compile_graph(
     """
     count = default_threads() if threads is None else check_threads(threads)
     machine = machine or host_machine()
+    toolchain = with_team(toolchain, cache)
     tell = progress or (lambda stage, done, total, what: None)
     clock = _Clock()
     graph = optimise_graph(verify_graph(graph), evaluate)
