@@ -9,7 +9,7 @@ import re
 
 from codegen.lanelib import INTRINSICS, lane_prelude
 from codegen.operators import OWN
-from codegen.spelling import C_TYPES, suffix
+from codegen.spelling import C_TYPES, SCHEDULE, suffix
 from poly.dtypes import DTYPES, DType
 
 _HEADER = """\
@@ -130,6 +130,10 @@ _QUIET = """\
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif"""
 _HELPER = re.compile(r"\bfk_\w+\b")
+_SCHEDULE = f"""\
+#ifndef {SCHEDULE} /* how threads share a loop */
+#define {SCHEDULE} static
+#endif"""
 _BUFFER = re.compile(r"^ +\w+ \w+(\[\d+\])*( __attribute__\(\(aligned\(64\)\)\))?;$", re.MULTILINE)
 
 
@@ -138,6 +142,8 @@ def prelude_for(body: str) -> str:
     parts = [_HEADER]
     if _BUFFER.search(body):
         parts.append(_QUIET)
+    if SCHEDULE in body:
+        parts.append(_SCHEDULE)
     if "bf16" in body:
         parts.append("typedef uint16_t fk_bf16;")
     lanes = lane_prelude(body)

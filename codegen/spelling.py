@@ -13,6 +13,9 @@ C_TYPES: dict[str, str] = {
     **{f"{u}int{b}": f"{u}int{b}_t" for u in ("", "u") for b in (8, 16, 32, 64)},
 }
 
+#: How iterations are shared among threads: a macro, which the build may define.
+SCHEDULE = "FK_SCHEDULE"
+
 #: What elements of vectors are called in the names of helpers, and in C.
 LANE_TYPES: dict[str, str] = {
     "f32": "float",

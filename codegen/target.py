@@ -32,7 +32,7 @@ from codegen.loopir import (
     walk_loops,
 )
 from codegen.passes import is_scalarisable, vector_lanes
-from codegen.spelling import C_TYPES, lane_suffix, suffix, vector_type
+from codegen.spelling import C_TYPES, SCHEDULE, lane_suffix, suffix, vector_type
 from poly.dtypes import INT64, DType, identity
 from poly.expr import Const, Expr, Index, Op, Read, add, mul
 from poly.linear import linear_form, normal, render
@@ -72,7 +72,7 @@ class CTarget:
     def parallel_for(self, loop: cgen.Generable, depth: int) -> cgen.Generable:
         """`depth` loops whose iterations are shared among the threads that all run this code."""
         collapse = f" collapse({depth})" if depth > 1 else ""
-        return cgen.Collection([cgen.Pragma(f"omp for{collapse} schedule(static)"), loop])
+        return cgen.Collection([cgen.Pragma(f"omp for{collapse} schedule({SCHEDULE})"), loop])
 
     def lanes_for(self, loop: cgen.Generable) -> cgen.Generable:
         """A loop whose iterations may run in lanes, left to the C compiler."""

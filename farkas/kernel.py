@@ -206,7 +206,10 @@ class Kernel:
 
     @property
     def library(self) -> Path:
-        """The shared library, in the cache.  Raises `UntypedError` as `program`."""
+        """The shared library, in the cache; it may need the threads of `runtime.team`.
+
+        Raises `UntypedError` as `program`.
+        """
         return self._only().loaded.path
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 from poly.errors import ToolchainError
 from runtime.cache import Cache, Entry, digest
 from runtime.compilation import compile_shared
+from runtime.team import with_team
 from runtime.toolchain import Toolchain
 
 LIBRARY = "kernel.so"
@@ -74,6 +75,7 @@ def open_library(
     ToolchainError : the compiler failed, or the library that it made cannot be loaded.
     CacheError : the library cannot be stored.
     """
+    toolchain = with_team(toolchain, cache)
     for attempt in range(3):
         entry = build_library(sources, flags, toolchain, cache, meta)
         path = entry.file(LIBRARY)

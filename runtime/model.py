@@ -53,6 +53,7 @@ from runtime.library import LIBRARY
 from runtime.memory import MemoryPlan, plan_memory, share
 from runtime.quick import Quick, never, plan_bytes, quick_calls
 from runtime.reference import evaluate
+from runtime.team import with_team
 from runtime.toolchain import Toolchain
 
 #: Called with (stage, steps done, steps in all, what is being worked on).
@@ -109,6 +110,7 @@ def compile_graph(
     """
     count = default_threads() if threads is None else check_threads(threads)
     machine = machine or host_machine()
+    toolchain = with_team(toolchain, cache)
     tell = progress or (lambda stage, done, total, what: None)
     clock = _Clock()
     graph = optimise_graph(verify_graph(graph), evaluate)
