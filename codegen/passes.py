@@ -178,7 +178,8 @@ def workshare(root: LoopNode) -> LoopNode:
     """Every thread runs the tree; what is not in a parallel loop is left to a single one.
 
     Loops that contain a parallel loop run on all threads, in step: a parallel loop and a
-    `Single` both end in a barrier.
+    `Single` both end in a barrier.  A thread that is late runs what is around them later than the
+    others, so bounds and conditions there must not read what they write: no guard reads data.
     """
     if not has_mark(root, "parallel"):
         return root

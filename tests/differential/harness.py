@@ -32,10 +32,11 @@ from poly.expr import Cast, Const, Expr, Op, Read, evaluate_int, reads_of
 from poly.program import Program, Statement
 from poly.schedule import Schedule
 from runtime.arguments import bind, shape_of, undetermined
-from runtime.cache import Entry
+from runtime.cache import Cache, Entry
 from runtime.compilation import compile_shared
 from runtime.kernel import LoadedKernel
 from runtime.reference import Evaluation, run
+from runtime.team import with_team
 from runtime.toolchain import Toolchain
 from tests.differential.magnitude import has_functions, is_smooth, tolerances
 
@@ -354,9 +355,8 @@ def run_in_child(work: Callable[[Connection], None]) -> Iterator[Any]:
 def _child(work: Callable[[Connection], None], pipe: Connection) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     os.environ["OMP_WAIT_POLICY"] = "passive"  # read when the first kernel is loaded
-    # Teams of threads do not survive a fork; libgomp makes a new one for a new thread.
-    runner = threading.Thread(target=work, args=(pipe,))
-    runner.start()  # and the process ends with it
+    # libgomp's threads do not survive a fork; it makes new ones for a new thread.
+    threading.Thread(target=work, args=(pipe,)).start()  # and the process ends with it
 
 
 def run_batch(
@@ -366,14 +366,11 @@ def run_batch(
     with tempfile.TemporaryDirectory(prefix="farkas-batch-") as name:
         libraries: list[tuple[Path, list[KernelSource]]] = []
         for flags in sorted({v.source.flags for c in cases for v in c.variants}):
-            sources = {
-                v.source.symbol: v.source
-                for c in cases
-                for v in c.variants
-                if v.source.flags == flags
-            }
-            path, complaints = build(list(sources.values()), toolchain, Path(name), level)
-            libraries.append((path, list(sources.values())))
+            chosen = (v.source for c in cases for v in c.variants if v.source.flags == flags)
+            sources = {source.symbol: source for source in chosen}
+            made, ours = [*sources.values()], with_team(toolchain, Cache())
+            path, complaints = build(made, ours, Path(name), level)
+            libraries.append((path, made))
             for c in cases:
                 for v in c.variants:
                     if v.source.symbol in complaints:
