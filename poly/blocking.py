@@ -96,8 +96,16 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
         outside, rows, inside = (), None, after
     if not cut and rows is None and not outside:
         known = all(extents[x] is not None for x in (core.v, *before))
-        # Panels of all products of a batch, packed before the first one is made, would not stay.
-        if known and of_tile({**whole, **{x: extents[x] for x in before}}) <= machine.l2 // WHOLE:
+        shares = (
+            before and extents[before[0]] and balance(extents[before[0]], machine.cores) >= 1 - IDLE
+        )
+        # Panels of all products of a batch, packed before the first one is made, would not stay;
+        # and threads that share a batch keep each product to themselves.
+        if (
+            known
+            and not shares
+            and of_tile({**whole, **{x: extents[x] for x in before}}) <= machine.l2 // WHOLE
+        ):
             return Blocks(inside=others)
         return Blocks(before, inside=after)
     packed = any(is_packed(r, core) for r in vectors)
