@@ -257,7 +257,7 @@ class _Transposer:
         count = first.count
         if count is not None:
             left = sub(count, Const(first.number))
-            count = normal(Op("min", (left, Const(len(rows)))))
+            count = normal(Op("max", (Op("min", (left, Const(len(rows)))), Const(0))))
         nodes = tuple(row.node for row in rows)
         scattered = self._apart(nodes[0]) is nodes[0].store.target
         made: LoopNode = Transposed(nodes, scattered, count)
