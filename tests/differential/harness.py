@@ -35,6 +35,7 @@ from runtime.arguments import bind, shape_of, undetermined
 from runtime.cache import Cache, Entry
 from runtime.compilation import compile_shared
 from runtime.kernel import LoadedKernel
+from runtime.quick import quick_calls
 from runtime.reference import Evaluation, run
 from runtime.team import with_team
 from runtime.toolchain import Toolchain
@@ -232,7 +233,9 @@ def load(library: ctypes.CDLL, source: KernelSource, toolchain: Toolchain) -> Lo
     function = library[source.symbol]
     function.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
     function.restype = None
-    return LoadedKernel(source, toolchain, cast(Entry, None), 1, function)
+    plans: list[bytes] = []
+    quick = quick_calls(plans, toolchain, Cache())
+    return LoadedKernel(source, toolchain, cast(Entry, None), 1, function, quick, plans)
 
 
 # --- running and judging -----------------------------------------------------------------------
@@ -423,6 +426,7 @@ def _run_cases(
             ended = True
         else:
             tally.failures.append(value)
+    assert ended, f"the child stopped at case {position} without a word"
 
 
 def _crashed(
