@@ -5,6 +5,7 @@ A target is a small class; a dialect overrides the hooks that differ.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any
@@ -161,10 +162,14 @@ class CTarget:
             body = self._with_registers(node, registers)
             kind = vector_type(node.dtype, lanes) if lanes > 1 else C_TYPES[node.dtype.name]
             # A partial tile does not touch all of them.
-            names = (n for n in self._register_names(node, lanes) if n in registers.used)
+            names = [n for n in self._register_names(node, lanes) if n in registers.used]
+            read = set(_READ.findall("\n".join(body.generate())))
             # Masks keep lanes that were never written.
             start = " = {0}" if any(_is_masked(n, node.name) for n in walk_loops(node)) else ""
-            lines += [cgen.Line(f"{kind} {name}{start};") for name in names]
+            for name in names:
+                # What is computed for nobody: an element of a temporary that no statement reads.
+                unused = "" if name in read else " __attribute__((unused))"
+                lines.append(cgen.Line(f"{kind} {name}{unused}{start};"))
         else:
             self.registers.pop(node.name, None)
             shape = "".join(f"[{n}]" for n in node.shape)
@@ -469,6 +474,8 @@ class CTarget:
         return f"fk_lanes{self._count}"
 
 
+#: The names that are not just assigned to.
+_READ = re.compile(r"\b([A-Za-z_]\w*)\b(?! = )")
 #: How two accumulators become one, and the lanes of one a number.
 _COMBINE = {"+=": "({a} + {b})", "*=": "({a} * {b})", "max=": "fk_max_{name}({a}, {b})",
             "min=": "fk_min_{name}({a}, {b})"}  # fmt: skip

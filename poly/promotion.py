@@ -5,7 +5,7 @@ tensor T:
 
 * footprint  ``F = { p -> T[e] : some S[x] with p(x) = p and A_S(x) = T[e] }``
 * copied in  the part of F that is read before it is written below
-* copied out the part of F that is written below; of a temporary, what is read outside
+* copied out the part of F that is written below; of a temporary, if any of it is read outside
 
 The buffer has the size of the footprint's box, which must be constant; element e lies at
 ``e mod size``, which is injective on any box of that size and needs no origin.  A dimension that
@@ -260,8 +260,8 @@ def _exposed(
 def _leaving(
     scop: Scop, tensor: str, outer: list[Member], statements: tuple[str, ...]
 ) -> isl.Map | None:
-    """``{ [p] -> T[e] }``: elements written below that are read in another prefix or by another
-    statement.
+    """``{ [p] -> T[e] }``: elements written below, for prefixes of which some are read in another
+    prefix or by another statement.
     """
     flow, _ = value_flow(scop)
     own = [
@@ -275,7 +275,11 @@ def _leaving(
     sources = flow.intersect_domain(written).subtract(inside).domain()
     needed = [(s, sources.extract_set(s.domain.get_space())) for s in own]
     accesses = [(s, s.write.intersect_domain(d)) for s, d in needed if not d.is_empty()]
-    return _prefix_relation(own, outer, accesses, tensor)
+    leaving = _prefix_relation(own, outer, accesses, tensor)
+    everything = _prefix_relation(own, outer, [(s, s.write) for s in own], tensor)
+    if leaving is None or everything is None:
+        return None
+    return everything.intersect_domain(leaving.domain())
 
 
 def _lanes_below(node: Promote, scop: Scop) -> int | None:
