@@ -230,10 +230,9 @@ def build(
 
 
 def load(library: ctypes.CDLL, source: KernelSource, toolchain: Toolchain) -> LoadedKernel:
-    function = library[source.symbol]
+    function, plans = library[source.symbol], list[bytes]()
     function.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
     function.restype = None
-    plans: list[bytes] = []
     quick = quick_calls(plans, toolchain, Cache())
     return LoadedKernel(source, toolchain, cast(Entry, None), 1, function, quick, plans)
 
@@ -358,7 +357,7 @@ def run_in_child(work: Callable[[Connection], None]) -> Iterator[Any]:
 def _child(work: Callable[[Connection], None], pipe: Connection) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     os.environ["OMP_WAIT_POLICY"] = "passive"  # read when the first kernel is loaded
-    # libgomp's threads do not survive a fork; it makes new ones for a new thread.
+    # libgomp's threads do not survive a fork.
     threading.Thread(target=work, args=(pipe,)).start()  # and the process ends with it
 
 
@@ -426,7 +425,7 @@ def _run_cases(
             ended = True
         else:
             tally.failures.append(value)
-    assert ended, f"the child stopped at case {position} without a word"
+    assert ended, f"the child stopped at case {position}"
 
 
 def _crashed(
