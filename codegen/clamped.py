@@ -23,14 +23,10 @@ from codegen.loopir import (
     block,
     children_of,
     map_children,
-    walk_loops,
 )
 from codegen.masks import is_untrapped
 from poly.expr import Const, Expr, Index, Op, Read, indices_of, reads_of, rewrite, simplify, sub
 from poly.linear import Linear, linear_form, render
-
-_UPDATES = ("+=", "*=", "max=", "min=")
-
 
 #: For each dimension of registers, the bounds of all loops that move along it.
 Rows = dict[tuple[str, int], set[tuple[Expr, Expr]]]
@@ -68,25 +64,7 @@ def clamped(body: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> 
     bounds : of the loop, the second one behind the last row
     """
     registers, upper = {name for name, _ in rows}, bounds[1]
-    stores = [n for n in walk_loops(body) if isinstance(n, (Store, VectorStore))]
-    if not all(isinstance(n, (Block, If, For, VectorStore, Store)) for n in walk_loops(body)):
-        return None
-    inside = {id(n.store) for n in stores if isinstance(n, VectorStore)}
-    for n in stores:
-        if isinstance(n, Store):
-            if id(n) not in inside:
-                return None
-        elif not _is_free(n, registers) or _masks_depend(n, var):
-            return None
-        else:
-            target = n.store.target
-            moved = [d for d, i in enumerate(target.indices) if depends_on(i, var)]
-            if not moved or any(rows[target.tensor, d] != {bounds} for d in moved):
-                return None
-    if any(isinstance(n, If) and depends_on(n.cond, var) for n in walk_loops(body)):
-        return None
-    if any(isinstance(n, For) and (depends_on(n.lower, var) or depends_on(n.upper, var))
-           for n in walk_loops(body)):  # fmt: skip
+    if not _is_row(body, var, bounds, rows):
         return None
     last = simplify(sub(upper, Const(1)))
     row = Op("min", (Index(var), last))
@@ -97,8 +75,6 @@ def clamped(body: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> 
         return replace(e, indices=tuple(replace_var(i, var, row) for i in e.indices))
 
     def visit(node: LoopNode) -> LoopNode:
-        if isinstance(node, Store):
-            return replace(node, value=rewrite(node.value, place))
         if isinstance(node, VectorStore):
             return replace(node, store=replace(node.store, value=rewrite(node.store.value, place)))
         return map_children(node, visit)
@@ -106,15 +82,34 @@ def clamped(body: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> 
     return visit(body)
 
 
+def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> bool:
+    """Whether all that a node does is to update registers that move with `var` between these
+    bounds, and no condition, loop or mask in it moves with `var`.
+    """
+    if isinstance(node, VectorStore):
+        target = node.store.target
+        moved = [d for d, i in enumerate(target.indices) if depends_on(i, var)]
+        masks = [e for e in (node.first, node.last) if e is not None]
+        return (
+            _is_free(node, {name for name, _ in rows})
+            and not any(depends_on(e, var) for e in masks)
+            and bool(moved)
+            and all(rows[target.tensor, d] == {bounds} for d in moved)
+        )
+    if isinstance(node, If):
+        fixed = not depends_on(node.cond, var)
+    elif isinstance(node, For):
+        fixed = not (depends_on(node.lower, var) or depends_on(node.upper, var))
+    else:
+        fixed = isinstance(node, Block)
+    return fixed and all(_is_row(c, var, bounds, rows) for c in children_of(node))
+
+
 def _is_free(node: VectorStore, registers: Collection[str]) -> bool:
     """Whether a store only updates a register, or sets it to a number."""
     store = node.store
-    kind = store.op in _UPDATES or isinstance(store.value, Const)
+    kind = store.op != "=" or isinstance(store.value, Const)
     return kind and store.target.tensor in registers and is_untrapped(store)
-
-
-def _masks_depend(node: VectorStore, var: str) -> bool:
-    return any(depends_on(e, var) for e in (node.first, node.last) if e is not None)
 
 
 @dataclass(frozen=True)
@@ -138,7 +133,7 @@ class _Group:
         return {
             r
             for n in self.stores
-            for r in _reads(n.store.value)
+            for r in reads_of(n.store.value)
             if r.tensor not in registers and not depends_on(r, n.var)
         }
 
@@ -204,12 +199,6 @@ def _joined(first: _Group, second: _Group, registers: Collection[str]) -> _Group
                 last = Op("select", (c, last, n.first))
         stores.append(replace(n, last=last))
     return replace(first, stores=tuple(stores))
-
-
-def _reads(e: Expr) -> list[Read]:
-    if isinstance(e, Read):
-        return [e]
-    return [r for a in e.args for r in _reads(a)] if isinstance(e, Op) else []
 
 
 def _implies(cond: Expr, other: Expr) -> bool:

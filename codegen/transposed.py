@@ -194,22 +194,21 @@ class _Transposer:
         run: list[_Row] = []
         for node in nodes:
             rows = _rows_of(node)
-            stores = [r.node for r in run]
-            for n, row in enumerate(rows):
-                if not self._joins([*stores, *(r.node for r in rows[:n])], row.node):
-                    break
-            else:
-                if rows:
-                    run += rows
-                    continue
-            result += self._matrices(run)
-            run = []
-            if rows and all(self._joins([r.node for r in rows[:n]], row.node)
-                            for n, row in enumerate(rows)):  # fmt: skip
-                run = rows
+            if not self._all_join(run, rows):
+                result += self._matrices(run)
+                run = []
+            if self._all_join(run, rows):
+                run += rows
             else:
                 result.append(node)
         return result + self._matrices(run)
+
+    def _all_join(self, run: list[_Row], rows: list[_Row]) -> bool:
+        """Whether there are rows, and one after the other joins a run."""
+        stores = [r.node for r in (*run, *rows)]
+        return bool(rows) and all(
+            self._joins(stores[:n], stores[n]) for n in range(len(run), len(stores))
+        )
 
     def _joins(self, run: list[VectorStore], node: VectorStore) -> bool:
         """Whether the stores of a run may be done in any order, with this one too."""

@@ -9,8 +9,7 @@ from os import PathLike, fspath
 from codegen.emit import generate
 from codegen.source import KernelSource
 from poly.errors import ArgumentError, ScheduleError
-from poly.paths import split_products
-from poly.phases import split_phases
+from poly.phases import split_sums
 from poly.program import Program
 from poly.schedule import Schedule
 from poly.script import parse_script
@@ -92,10 +91,10 @@ def scheduled_program(
     if exact or callable(wanted) or wanted == "written":
         return program
     if wanted is None or wanted == "auto":
-        return split_phases(split_products(program))
+        return split_sums(program)
     if not isinstance(wanted, (str, Schedule)):
         return program
-    split = split_phases(split_products(program))
+    split = split_sums(program)
     made = {s.name for s in split.statements} - {s.name for s in program.statements}
     if isinstance(wanted, Schedule):
         named = {s.name for s in wanted.program.statements}

@@ -26,8 +26,7 @@ from poly.graph import Call, Graph, View, static_shape, verify_graph
 from poly.join_dimensions import join_in_graph
 from poly.linear import Linear, constant, linear_form
 from poly.merge import count, covers, extents, instances
-from poly.paths import split_products
-from poly.phases import split_phases
+from poly.phases import split_sums
 from poly.program import Program, Statement, Tensor
 from poly.split_dimensions import split_in_graph
 
@@ -259,8 +258,7 @@ def fold_constants(graph: Graph, evaluate: Evaluate) -> Graph:
 def split_calls(graph: Graph) -> Graph:
     """Products of three tensors or more as pairwise contractions, strided sums phase by phase."""
     nodes = [
-        replace(n, program=split_phases(split_products(n.program))) if isinstance(n, Call) else n
-        for n in graph.nodes
+        replace(n, program=split_sums(n.program)) if isinstance(n, Call) else n for n in graph.nodes
     ]
     return replace(graph, nodes=tuple(nodes))
 

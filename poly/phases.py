@@ -42,11 +42,19 @@ from poly.expr import (
 )
 from poly.gather import gather_sums
 from poly.linear import linear_form, normal
+from poly.paths import split_products
 from poly.program import RESERVED, Program, Range, Statement, Tensor, verify_program
 from poly.prove import proves
 
 #: More phases than this are not written out.
 MOST = 16
+
+
+def split_sums(program: Program) -> Program:
+    """The program that is scheduled in place of another: products of many tensors split
+    (`poly.paths`), strided sums phase by phase.
+    """
+    return split_phases(split_products(program))
 
 
 @lru_cache(maxsize=4096)

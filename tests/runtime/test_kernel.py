@@ -115,7 +115,8 @@ def two_outputs() -> Any:
     ), temp
 
 
-def test_several_outputs_and_workspace(toolchain: Toolchain, cache: Cache) -> None:
+def outputs_by_workspace(toolchain: Toolchain, cache: Cache) -> LoadedKernel:
+    """A kernel with two outputs, a temporary, and a workspace of three times as many elements."""
     prog, temp = two_outputs()
     extra = tensor("packed", op("mul", 3, N))
     body = """
@@ -125,7 +126,11 @@ def test_several_outputs_and_workspace(toolchain: Toolchain, cache: Cache) -> No
     for (int64_t i = 0; i < 3 * sizes[0]; i++) p[i] = -1;
     for (int64_t i = 0; i < sizes[0]; i++) z[i] = t[i] * 2.0;
     if ((uintptr_t)t % 64 || (uintptr_t)p % 64) y[0] = -99;"""
-    fn = load_kernel(source(prog, body, workspace=(temp, extra)), toolchain, cache)
+    return load_kernel(source(prog, body, workspace=(temp, extra)), toolchain, cache)
+
+
+def test_several_outputs_and_workspace(toolchain: Toolchain, cache: Cache) -> None:
+    fn = outputs_by_workspace(toolchain, cache)
     for size in (5, 3, 1000, 5, 0):
         x = np.arange(size, dtype=np.float32)
         result = fn(x)

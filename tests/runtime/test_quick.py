@@ -20,8 +20,8 @@ from runtime.cache import Cache
 from runtime.kernel import LoadedKernel, load_kernel
 from runtime.model import Model
 from runtime.toolchain import Toolchain
-from tests.runtime.programs import N, add_source, i, op, program, read, span, statement, tensor
-from tests.runtime.test_kernel import source, two_outputs
+from tests.runtime.programs import N, add_source, i, program, read, span, statement, tensor
+from tests.runtime.test_kernel import outputs_by_workspace, source
 
 #: In these tests, `LoadedKernel._plan` or `Model._given` set to None fails what is no quick call.
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -108,16 +108,7 @@ def test_sizes_by_name(monkeypatch: pytest.MonkeyPatch, toolchain: Toolchain, ca
 def test_several_outputs_and_workspace(
     monkeypatch: pytest.MonkeyPatch, toolchain: Toolchain, cache: Cache
 ) -> None:
-    prog, temp = two_outputs()
-    extra = tensor("packed", op("mul", 3, N))
-    body = """
-    const float *x = tensors[0]; float *y = tensors[1]; double *z = tensors[2];
-    double *t = tensors[3]; float *p = tensors[4];
-    for (int64_t i = 0; i < sizes[0]; i++) { y[i] = x[i] + 1; t[i] = x[i]; }
-    for (int64_t i = 0; i < 3 * sizes[0]; i++) p[i] = -1;
-    for (int64_t i = 0; i < sizes[0]; i++) z[i] = t[i] * 2.0;
-    if ((uintptr_t)t % 64 || (uintptr_t)p % 64) y[0] = -99;"""
-    fn = load_kernel(source(prog, body, workspace=(temp, extra)), toolchain, cache)
+    fn = outputs_by_workspace(toolchain, cache)
     sizes = (5, 3, 0, 1000)
     for size in (*sizes, 10**5):
         fn(np.zeros(size, np.float32))
