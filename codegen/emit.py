@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from codegen.cexpr import Names, index_text
 from codegen.function import (
     CFunction,
     argument_order,
@@ -12,14 +15,23 @@ from codegen.function import (
 )
 from codegen.prelude import prelude_for
 from codegen.source import KernelSource
+from poly.expr import substitute
+from poly.program import Program
 from poly.schedule import Schedule
 
 
-def generate(schedule: Schedule, symbol: str | None = None) -> KernelSource:
+def generate(
+    schedule: Schedule, symbol: str | None = None, written: Program | None = None
+) -> KernelSource:
     """Generate C for a schedule.
 
-    The text carries the program and the schedule's script as comments.  `symbol` is the name of
-    the entry point; by default it is made from the program's name and the schedule's digest.
+    The text carries the program and the schedule's script as comments.
+
+    symbol : the name of the entry point; by default it is made from the program's name and the
+        schedule's digest
+    written : the program that callers see, if that is another one than the schedule's.  It has
+        the same inputs and outputs, maybe in other shapes of as many elements, and all sizes but
+        those that are products of others.
 
     Raises
     ------
@@ -27,10 +39,16 @@ def generate(schedule: Schedule, symbol: str | None = None) -> KernelSource:
     """
     program = schedule.program
     symbol = symbol or f"fk_{identifier(program.name)}_{schedule.digest}"
+    written = written or program
     function = emit_function(schedule, f"{symbol}_body")
-    code = f"{function.static_text}\n\n{_entry(function, symbol)}"
+    code = f"{function.static_text}\n\n{_entry(function, symbol, written)}"
     text = f"{header_comment(schedule)}\n{prelude_for(code)}\n{code}"
-    return KernelSource(program, symbol, text, flags_for(schedule), function.workspace)
+    made = {n: e for n, e in program.products.items() if n not in written.sizes}
+    workspace = tuple(
+        replace(t, shape=tuple(substitute(e, sizes=made) for e in t.shape))
+        for t in function.workspace
+    )
+    return KernelSource(written, symbol, text, flags_for(schedule), workspace)
 
 
 def flags_for(schedule: Schedule) -> tuple[str, ...]:
@@ -38,11 +56,14 @@ def flags_for(schedule: Schedule) -> tuple[str, ...]:
     return ("-ffp-contract=off",) if schedule.exact else ()
 
 
-def _entry(function: CFunction, symbol: str) -> str:
+def _entry(function: CFunction, symbol: str, written: Program) -> str:
     """The entry point: unpacks sizes and tensors, and calls the function on a team of threads."""
     program = function.schedule.program
     position = {t.name: n for n, t in enumerate(argument_order(program, function.workspace))}
-    passed = [f"sizes[{program.sizes.index(s)}]" for s in function.sizes]
+    given = {s: f"sizes[{n}]" for n, s in enumerate(written.sizes)}
+    names = Names({}, given, {}, str, str)
+    made = program.products
+    passed = [given.get(s) or index_text(made[s], names) for s in function.sizes]
     passed += [f"({c} *)tensors[{position[name]}]" for name, c in function.tensors]
     lines = []
     if not function.sizes:

@@ -321,6 +321,9 @@ class _Loop:
             if rest:
                 nodes += self._rest(chunk, rest, full, most)
             return block(nodes), most
+        if self.most == width and not accumulators:
+            only = Op("le", (Const(width), span))
+            return If(only, chunk.at(lower, 0), self._remainder(lower, width)), 1
         tiles = _multiple(span, width * most)
         nodes = [chunk.loop(lower, add(lower, tiles), most)]
         if most > 1:

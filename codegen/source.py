@@ -21,7 +21,7 @@ class KernelSource:
 
     Attributes
     ----------
-    program : Program                what is computed; it says how arguments are checked
+    program : Program                what callers see; it says how arguments are checked
     symbol : str                     the C name of the entry point
     text : str                       the translation unit
     flags : tuple of str             compiler flags beyond the toolchain's own

@@ -8,11 +8,11 @@ from os import PathLike, fspath
 
 from codegen.emit import generate
 from codegen.source import KernelSource
-from poly.errors import ArgumentError, ScheduleError
+from poly.errors import ArgumentError, IllegalScheduleError, ScheduleError
+from poly.join_dimensions import join_dimensions
 from poly.phases import split_sums
 from poly.program import Program
 from poly.schedule import Schedule
-from poly.script import parse_script
 from poly.strategy import auto_schedule
 from runtime.cache import Cache
 from runtime.kernel import LoadedKernel, load_kernel
@@ -42,7 +42,7 @@ class Target:
 class Compiled:
     """One program as written, its schedule, its C text, and the function made from it.
 
-    `program` is what is scheduled: products and strided sums of `written` may have been split.
+    `program` is what is scheduled, see `scheduled_program`.
     """
 
     written: Program
@@ -79,37 +79,22 @@ def target_of(cc: CompilerLike, cache: CacheLike, threads: int | None = None) ->
     return Target(toolchain, store, threads)
 
 
-def scheduled_program(
-    program: Program, wanted: ScheduleLike = None, exact: bool = False
-) -> Program:
-    """The program that is scheduled: as written, or with products of many tensors split, and
-    strided sums done phase by phase.
+def scheduled_program(program: Program, exact: bool = False) -> Program:
+    """The program that has the automatic schedule.
 
-    A schedule that someone gives is one of the program as written, unless it speaks of
-    statements that only the other one has.  Exact sums are not taken apart.
+    Products of many tensors are split, strided sums done phase by phase, and dimensions that
+    are one joined.  Exact sums are not taken apart.
     """
-    if exact or callable(wanted) or wanted == "written":
-        return program
-    if wanted is None or wanted == "auto":
-        return split_sums(program)
-    if not isinstance(wanted, (str, Schedule)):
-        return program
-    split = split_sums(program)
-    made = {s.name for s in split.statements} - {s.name for s in program.statements}
-    if isinstance(wanted, Schedule):
-        named = {s.name for s in wanted.program.statements}
-    else:
-        steps = [step for _, step in parse_script(wanted)]
-        named = {w for step in steps for w in (*step.statements, *step.words)}
-    return split if named & (made | {f"{name}_init" for name in made}) else program
+    return program if exact else join_dimensions(split_sums(program))
 
 
 def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = False) -> Schedule:
     """The schedule of a program that was asked for.
 
-    It may be one of a program with fewer multiplications, see `scheduled_program`.  A script is
-    replayed from the written order, and so are the steps of a schedule that was made for the same
-    program with other sizes or element types.
+    The automatic one is one of `scheduled_program`.  A script is replayed from the written order
+    of the program, or of that one if it speaks of statements and loops that only that one has;
+    and so are the steps of a schedule that was made for the same program with other sizes or
+    element types.
 
     Raises
     ------
@@ -117,16 +102,17 @@ def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = Fa
     IllegalScheduleError : a step that would break a dependence.
     ArgumentError : `wanted` is none of the forms of `ScheduleLike`.
     """
-    program = scheduled_program(program, wanted, exact)
-    if isinstance(wanted, Schedule) and wanted.program == program and wanted.exact == exact:
-        return wanted
-    written = Schedule.of(program, exact)
     if wanted is None or wanted == "auto":
-        return auto_schedule(written)
+        return auto_schedule(Schedule.of(scheduled_program(program, exact), exact))
+    written = Schedule.of(program, exact)
     if wanted == "written":
         return written
+    if isinstance(wanted, Schedule) and wanted.exact == exact:
+        ours = (program, scheduled_program(program, exact))
+        if wanted.program in ours:
+            return wanted
     if isinstance(wanted, (str, Schedule)):
-        return written.replay(str(wanted))
+        return _replayed(written, str(wanted))
     if not callable(wanted):
         raise ArgumentError(
             f"schedule is a {type(wanted).__name__}, expected 'auto', 'written', a script, "
@@ -136,6 +122,25 @@ def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = Fa
     if not isinstance(made, Schedule) or made.program != program or made.exact != exact:
         raise ScheduleError("the schedule function did not return a schedule of its argument")
     return made
+
+
+def _replayed(written: Schedule, script: str) -> Schedule:
+    """A script's schedule of the program as written, else of that with the automatic one."""
+    try:
+        return written.replay(script)
+    except IllegalScheduleError:
+        raise
+    except ScheduleError:
+        prepared = scheduled_program(written.program, written.exact)
+        if prepared == written.program:
+            raise
+        try:
+            return Schedule.of(prepared, written.exact).replay(script)
+        except IllegalScheduleError:
+            raise
+        except ScheduleError:
+            pass
+        raise
 
 
 def build(program: Program, wanted: ScheduleLike, exact: bool, target: Target) -> Compiled:
@@ -148,6 +153,6 @@ def build(program: Program, wanted: ScheduleLike, exact: bool, target: Target) -
     CacheError : the result cannot be stored.
     """
     schedule = schedule_for(program, wanted, exact)
-    source = generate(schedule)
+    source = generate(schedule, written=program)
     loaded = load_kernel(source, target.toolchain, target.cache, target.threads)
     return Compiled(program, schedule, source, loaded)

@@ -55,19 +55,11 @@ class _Request:
         program = source.program(match_dtypes(source, given), self.name)
         return fix_sizes(program, dict(map(_size, self.sizes)))
 
-    def schedule(self, wanted: str) -> Schedule:
+    def schedule(self, wanted: str, program: Program) -> Schedule:
         from farkas.build import schedule_for
 
-        return schedule_for(self.program(), self._wanted(wanted), self.exact)
-
-    def scheduled(self, wanted: str) -> Program:
-        """The program that is scheduled."""
-        from farkas.build import scheduled_program
-
-        return scheduled_program(self.program(), self._wanted(wanted), self.exact)
-
-    def _wanted(self, wanted: str) -> str:
-        return wanted if wanted in ("auto", "written") else read_text_file(wanted)
+        script = wanted if wanted in ("auto", "written") else read_text_file(wanted)
+        return schedule_for(program, script, self.exact)
 
 
 def _size(word: str) -> tuple[str, int]:
@@ -161,9 +153,10 @@ def compile_command(
 
 def _emit(request: _Request, emit: str, wanted: str, cc: str | None) -> bytes:
     """One stage of a program, as bytes without a final newline."""
+    program = request.program()
+    schedule = request.schedule(wanted, program)
     if emit == "program":
-        return str(request.scheduled(wanted)).encode()
-    schedule = request.schedule(wanted)
+        return str(schedule.program).encode()
     if emit == "schedule":
         return str(schedule).encode()
     if emit == "tree":
@@ -171,10 +164,10 @@ def _emit(request: _Request, emit: str, wanted: str, cc: str | None) -> bytes:
     if emit == "source":
         from codegen.emit import generate
 
-        return generate(schedule).text.rstrip("\n").encode()
+        return generate(schedule, written=program).text.rstrip("\n").encode()
     from farkas.build import build, target_of
 
-    compiled = build(schedule.program, schedule, schedule.exact, target_of(cc, None))
+    compiled = build(program, schedule, schedule.exact, target_of(cc, None))
     return compiled.loaded.path.read_bytes()
 
 

@@ -184,8 +184,9 @@ class Kernel:
 
     @property
     def program(self) -> Program:
-        """What is scheduled: the text with its ranges, and with large products split where that
-        saves work.  Raises `UntypedError` as long as element types are unknown.
+        """What is scheduled: the text with its ranges, with large products split where that saves
+        work, and dimensions that are one joined.  Raises `UntypedError` as long as element types
+        are unknown.
         """
         return self._only().program
 
@@ -229,7 +230,7 @@ class Kernel:
 
     def __repr__(self) -> str:
         if len(self._variants) == 1 or self._fixed is not None:
-            return f"<Kernel {signature(self._only().program)}>"
+            return f"<Kernel {signature(self._only().written)}>"
         made = " and ".join(f"({', '.join(map(str, key))})" for key in self._variants)
         shown = " ".join(self.text.split())
         shown = shown if len(shown) <= 60 else shown[:59] + "…"

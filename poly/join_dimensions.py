@@ -1,17 +1,31 @@
 """Dimensions that are one: ``X[c, p, q]`` is ``X'[c, pq]`` on the same bytes where all loops run p
 and q through whole rows.
 
-An image of 7 x 7 is 49 neighbours, of which vectors have few left over; its rows are seven.
+An image of 7 x 7 is 49 neighbours, of which vectors have few left over; its rows are seven.  Of
+open sizes, H x W is a size of its own: what is derived for every H_W holds for H_W = H*W.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 
-from poly.expr import Const, Expr, Index, Read, indices_of, rewrite, walk
+from poly.expr import (
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    Size,
+    indices_of,
+    mul,
+    rewrite,
+    simplify,
+    substitute,
+    substitute_value,
+    walk,
+)
 from poly.graph import Graph, static_shape
 from poly.program import RESERVED, Program, Range, Statement, Tensor
 from poly.split_dimensions import Shapes, with_shapes
@@ -22,33 +36,121 @@ Pairs = tuple[frozenset[tuple[str, str]], ...]
 Joints = frozenset[tuple[str, int]]
 
 
-def join_dimensions(program: Program) -> tuple[Program, Shapes]:
-    """The program with fewer and longer loops, and the new shapes of the tensors that have any.
+def join_dimensions(program: Program) -> Program:
+    """The program with fewer and longer loops over the same arrays, each in row-major order.
 
     Two neighbouring loops become one if they stand side by side in every access that moves with
     either, and the second runs through its whole dimension there; the order of instances stays.
+    A product of sizes becomes a size, with a constraint that says what it is.  Windows of one
+    element do not stand between two loops.
     """
+    written, program = program, _without_single(program)
     pairs, joints = _joined(program)
     if not any(pairs):
-        return program, {}
+        return written
     taken = set(program.tensors) | {i for s in program.statements for i in s.indices}
+    products = _Products(taken | set(program.sizes))
     statements = [
-        _with_joined(s, own, joints, taken)
+        _with_joined(s, own, joints, products)
         for s, own in zip(program.statements, pairs, strict=True)
     ]
 
     def changed(t: Tensor) -> Tensor:
         groups = _groups(t.rank, [d for name, d in joints if name == t.name])
-        return replace(t, shape=tuple(_product([t.shape[d] for d in g]) for g in groups))
+        return replace(t, shape=tuple(products([t.shape[d] for d in g]) for g in groups))
 
     made = program.with_tensors(changed, statements)
-    names = {name for name, _ in joints}
-    return made, {name: static_shape(made.tensors[name]) for name in sorted(names)}
+    return replace(
+        made,
+        sizes=(*program.sizes, *products.names.values()),
+        constraints=(*program.constraints, *products.constraints),
+    )
 
 
 def join_in_graph(graph: Graph) -> Graph:
     """The graph with the dimensions of its programs joined, by views of their values."""
-    return with_shapes(graph, join_dimensions)
+
+    def change(program: Program) -> tuple[Program, Shapes]:
+        made = program if program.sizes else join_dimensions(program)
+        changed = (t for t in made.tensors.values() if t.rank < program.tensors[t.name].rank)
+        return made, {t.name: static_shape(t) for t in changed}
+
+    return with_shapes(graph, change)
+
+
+def _without_single(program: Program) -> Program:
+    """The program without reduction loops of one instance, as those of a window of 1 x 1."""
+    return replace(program, statements=tuple(map(_of_many, program.statements)), text=None)
+
+
+def _of_many(s: Statement) -> Statement:
+    single = {
+        r.index: r.lo
+        for r in s.ranges
+        if r.index in s.reductions
+        and isinstance(r.lo, Const)
+        and r.hi == Const(int(r.lo.value) + 1)
+    }
+    if not single or len(single) == len(s.reductions):
+        return s
+    return replace(
+        s,
+        value=substitute_value(s.value, indices=single),
+        guards=tuple(simplify(substitute(g, single)) for g in s.guards),
+        ranges=tuple(r for r in s.ranges if r.index not in single),
+        reductions=tuple(i for i in s.reductions if i not in single),
+    )
+
+
+class _Products:
+    """Products of extents, and loops of several: each has one name, none of those `taken`."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self.taken = taken
+        self.names: dict[tuple[str, ...], str] = {}
+        self.loops: dict[tuple[str, ...], str] = {}
+
+    def __call__(self, extents: Sequence[Expr]) -> Expr:
+        if len(extents) == 1:
+            return extents[0]
+        factor, sizes = 1, []
+        for e in extents:
+            if isinstance(e, Size):
+                sizes.append(e.name)
+            else:
+                assert isinstance(e, Const)
+                factor *= int(e.value)
+        if not sizes or not factor:
+            return Const(factor)
+        size = Size(sizes[0] if len(sizes) == 1 else self._named(self.names, sizes))
+        return size if factor == 1 else Op("mul", (Const(factor), size))
+
+    def loop(self, indices: Iterable[str]) -> str:
+        """The name of some loops as one."""
+        return self._named(self.loops, indices)
+
+    def _named(self, known: dict[tuple[str, ...], str], parts: Iterable[str]) -> str:
+        names = tuple(parts)
+        if names not in known:
+            known[names] = self._fresh("_".join(names))
+        return known[names]
+
+    def _fresh(self, name: str) -> str:
+        while name in self.taken or name in RESERVED:
+            name += "_"
+        self.taken.add(name)
+        return name
+
+    @property
+    def constraints(self) -> tuple[Expr, ...]:
+        """What the new sizes are."""
+        found = []
+        for (first, *others), name in self.names.items():
+            product: Expr = Size(first)
+            for size in others:
+                product = mul(product, Size(size))
+            found.append(Op("eq", (Size(name), product)))
+        return tuple(found)
 
 
 def _joined(program: Program) -> tuple[Pairs, Joints]:
@@ -59,9 +161,9 @@ def _joined(program: Program) -> tuple[Pairs, Joints]:
     joints: Joints = frozenset(
         (t.name, d)
         for t in tensors.values()
-        if t.name not in program.updated and all(isinstance(x, Const) for x in t.shape)
+        if t.name not in program.updated and any(r.tensor == t.name for own in reads for r in own)
         for d in range(t.rank - 1)
-        if any(r.tensor == t.name for own in reads for r in own)
+        if all(isinstance(x, (Const, Size)) for x in t.shape[d : d + 2])
     )
     while True:
         fitting = frozenset(
@@ -91,10 +193,11 @@ def _reads(s: Statement) -> Iterator[Read]:
 
 
 def _candidates(s: Statement) -> Iterator[tuple[str, str]]:
-    """Neighbouring loops of one kind with known ranges on which no guard depends."""
+    """Neighbouring loops of one kind with plain ranges on which no guard depends."""
     guarded = {i for g in s.guards for i in indices_of(g)}
     for a, b in zip(s.ranges, s.ranges[1:], strict=False):
-        known = all(isinstance(x, Const) for r in (a, b) for x in (r.lo, r.hi))
+        known = isinstance(a.lo, Const) and all(isinstance(r.hi, (Const, Size)) for r in (a, b))
+        known = known and (a.lo == Const(0) or all(isinstance(r.hi, Const) for r in (a, b)))
         same = (a.index in s.reductions) == (b.index in s.reductions)
         if known and same and b.lo == Const(0) and not guarded & {a.index, b.index}:
             yield a.index, b.index
@@ -107,14 +210,18 @@ def _is_joint(
     pairs: frozenset[tuple[str, str]],
     tensors: Mapping[str, Tensor],
 ) -> bool:
-    """Whether two dimensions of an access are a pair of loops, the second from end to end."""
+    """Whether two dimensions of an access are a pair of loops, the second from end to end, and
+    the first too unless its end is known: of two products of sizes, nobody knows which is larger.
+    """
     first, second = read.indices[d : d + 2]
     if not isinstance(first, Index) or not isinstance(second, Index):
         return False
     if (first.name, second.name) not in pairs:
         return False
-    extent = next(r.hi for r in s.ranges if r.index == second.name)
-    return extent == tensors[read.tensor].shape[d + 1]
+    ends = {r.index: r.hi for r in s.ranges}
+    outer, inner = tensors[read.tensor].shape[d : d + 2]
+    known = isinstance(ends[first.name], Const) and isinstance(outer, Const)
+    return ends[second.name] == inner and (known or ends[first.name] == outer)
 
 
 def _is_always_joint(
@@ -141,14 +248,8 @@ def _groups(count: int, joints: list[int]) -> list[list[int]]:
     return groups
 
 
-def _product(extents: list[Expr]) -> Expr:
-    if len(extents) == 1:
-        return extents[0]
-    return Const(prod(int(x.value) for x in extents if isinstance(x, Const)))
-
-
 def _with_joined(
-    s: Statement, pairs: frozenset[tuple[str, str]], joints: Joints, taken: set[str]
+    s: Statement, pairs: frozenset[tuple[str, str]], joints: Joints, products: _Products
 ) -> Statement:
     """A statement with its pairs of loops as one loop each."""
     joined = [k for k, r in enumerate(s.ranges[1:]) if (s.ranges[k].index, r.index) in pairs]
@@ -159,14 +260,10 @@ def _with_joined(
         if not rest:
             ranges.append(first)
             continue
-        name = "_".join(s.ranges[k].index for k in group)
-        while name in taken or name in RESERVED:
-            name += "_"
-        names[first.index] = name
-        factor = prod(int(r.hi.value) for r in rest if isinstance(r.hi, Const))
-        assert isinstance(first.lo, Const) and isinstance(first.hi, Const)
-        lo, hi = (Const(int(x.value) * factor) for x in (first.lo, first.hi))
-        ranges.append(Range(name, lo, hi))
+        name = names[first.index] = products.loop(s.ranges[k].index for k in group)
+        inner = [r.hi for r in rest]
+        lo = first.lo if first.lo == Const(0) else products([first.lo, *inner])
+        ranges.append(Range(name, lo, products([first.hi, *inner])))
 
     def visit(e: Expr) -> Expr:
         if not isinstance(e, Read):

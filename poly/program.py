@@ -177,6 +177,17 @@ class Program:
         inputs = {t.name for t in self.inputs}
         return tuple(t.name for t in self.outputs if t.name in inputs)
 
+    @property
+    def products(self) -> dict[str, Expr]:
+        """The sizes that a constraint defines as a product of others, ``H_W == H * W``."""
+        found: dict[str, Expr] = {}
+        for c in self.constraints:
+            if isinstance(c, Op) and c.fn == "eq" and isinstance(c.args[0], Size):
+                name, value = c.args[0].name, c.args[1]
+                if isinstance(value, Op) and value.fn == "mul" and name not in sizes_of(value):
+                    found[name] = value
+        return found
+
     def with_tensors(
         self, changed: Callable[[Tensor], Tensor], statements: Iterable[Statement]
     ) -> Program:

@@ -26,6 +26,8 @@ import islpy as isl
 
 from poly.dependences import value_flow
 from poly.errors import ScheduleError
+from poly.expr import Const
+from poly.program import Tensor
 from poly.scop import Scop, ScopStatement
 from poly.tree import Band, Member, Promote, joint, walk_tree
 
@@ -282,6 +284,11 @@ def _leaving(
     return everything.intersect_domain(leaving.domain())
 
 
+def _contiguous(tensor: Tensor) -> int:
+    """The dimension along which elements are neighbours in memory."""
+    return max((d for d, e in enumerate(tensor.shape) if e != Const(1)), default=tensor.rank - 1)
+
+
 def _lanes_below(node: Promote, scop: Scop) -> int | None:
     """The number of lanes of the vector loops below, if there is one for all of them."""
     widths: set[int] = set()
@@ -335,11 +342,14 @@ def _copy(
         loops.append((loop, f"({place} mod {size})", size))
     members = [member(loop, place, mark) for loop, place, _ in loops]
     if loops and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
-        loop, place, _ = loops[-1]
-        members[-1:] = [
-            member(f"{loop}_o", f"floor({place}/{lanes})", mark),
-            member(f"{loop}_i", f"{place} mod {lanes}", "vector"),
-        ]
+        loop, place, _ = loops.pop()
+        blocks = member(f"{loop}_o", f"floor({place}/{lanes})", mark)
+        vector = member(f"{loop}_i", f"{place} mod {lanes}", "vector")
+        # Rows of neighbours in memory, which are turned around a block at a time.
+        along = f"{node.buffer}_e{_contiguous(scop.program.tensors[node.tensor])}"
+        turned = [m for m in members[:-1] if m.name == along and loop != along]
+        rest = [m for m in members[:-1] if m not in turned]
+        members = [*rest, blocks, *turned, vector]
     return Copy(
         name, node.tensor, node.buffer, inward, depth, rank, sizes, str(extension), tuple(members)
     )

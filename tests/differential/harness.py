@@ -26,6 +26,7 @@ import numpy as np
 from codegen.emit import generate
 from codegen.prelude import prelude_for
 from codegen.source import KernelSource
+from farkas.build import schedule_for
 from frontends.language import parse_program
 from poly.errors import ArgumentError, FarkasError, ToolchainError
 from poly.expr import Cast, Const, Expr, Op, Read, evaluate_int, reads_of
@@ -456,17 +457,24 @@ def _crashed(
 
 
 def make_variant(
-    schedule: Schedule, label: str, number: int, judge: str = "equal", contract: bool = True
+    schedule: Schedule,
+    label: str,
+    number: int,
+    judge: str = "equal",
+    contract: bool = True,
+    written: Program | None = None,
 ) -> Variant:
-    """Generate the C of a schedule under a symbol of its own."""
+    """Generate the C of a schedule under a symbol of its own; `written` as in `generate`."""
     mode = "e" if schedule.exact else "d"
-    source = generate(schedule, f"k{number}_{label}_{mode}")
+    source = generate(schedule, f"k{number}_{label}_{mode}", written)
     if not contract:
         source = replace(source, flags=("-ffp-contract=off",))
     return Variant(label, schedule, source, judge)
 
 
-def default_variant(schedule: Schedule, label: str, number: int) -> Variant:
+def default_variant(
+    schedule: Schedule, label: str, number: int, *, written: Program | None = None
+) -> Variant:
     """A schedule in default mode, judged as strictly as its program allows.
 
     Where an error bound does not apply, fused multiply-adds are forbidden; then everything is
@@ -474,23 +482,23 @@ def default_variant(schedule: Schedule, label: str, number: int) -> Variant:
     """
     program = schedule.program
     if not any(t.dtype.is_float for t in program.tensors.values()):
-        return make_variant(schedule, label, number)
+        return make_variant(schedule, label, number, written=written)
     if is_smooth(program):
-        return make_variant(schedule, label, number, "close")
+        return make_variant(schedule, label, number, "close", written=written)
     sums = any(
         s.op in ("+=", "*=") and program.tensors[s.target.tensor].dtype.is_float
         for s in program.statements
     )
     judge = "any" if (sums and schedule.steps) or has_functions(program) else "equal"
-    return make_variant(schedule, label, number, judge, contract=False)
+    return make_variant(schedule, label, number, judge, contract=False, written=written)
 
 
 def holds(failure: Failure, toolchain: Toolchain) -> bool:
     """Whether a failure is still there when it is tried alone."""
     program = parse_program(failure.text, {})
-    schedule = Schedule.of(program, failure.exact).replay(failure.script)
+    schedule = schedule_for(program, failure.script, failure.exact)
     make = make_variant if failure.exact and not has_functions(program) else default_variant
-    variant = make(schedule, "alone", 0)
+    variant = make(schedule, "alone", 0, written=program)
     runs: list[tuple[Mapping[str, int], int]]
     if set(failure.sizes) == set(program.sizes) and failure.kind != "compiler":
         runs = [(failure.sizes, failure.data_seed)]

@@ -65,12 +65,12 @@ def program_case(seed: int, tally: Tally, text: str | None = None) -> Case | Non
         # With small caches, small products have the blocks of large ones.
         host = host_machine()
         machine = replace(host, l2=SMALL_CACHE) if seed % 3 == 0 else host
-        prepared = scheduled_program(program, exact=exact)
+        prepared = scheduled_program(program, exact)
         if prepared is not program:
             tally.counts["programs taken apart"] += 1
         scheduled = auto_schedule(Schedule.of(prepared, exact), machine)
         if scheduled.steps:
-            variants.append(make(scheduled, "auto", seed))
+            variants.append(make(scheduled, "auto", seed, written=program))
             for primitive in sorted({step.primitive for step in scheduled.steps}):
                 tally.counts[f"automatic schedules that {primitive}"] += 1
         elif not exact:
@@ -234,7 +234,7 @@ def schedule_case(
             ))  # fmt: skip
         make = make_variant if start.exact and not has_functions(program) else default_variant
         try:
-            variants.append(make(trail.schedule, f"s{n}", seed))
+            variants.append(make(trail.schedule, f"s{n}", seed, written=program))
         except ScheduleError:
             tally.counts["schedules refused by the code generator"] += 1
         except Exception as error:

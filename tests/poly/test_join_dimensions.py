@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from frontends.language import parse_program
-from poly.graph import Call, Graph, verify_graph
+from poly.graph import Call, Graph, static_shape, verify_graph
 from poly.join_dimensions import join_dimensions, join_in_graph
 from poly.program import Program, Tensor, verify_program
 from runtime.reference import evaluate
@@ -23,11 +23,18 @@ def given(program: Program) -> dict[str, np.ndarray]:
     }
 
 
+def shapes_of(joined: Program, program: Program) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors that have others now."""
+    return {
+        t.name: static_shape(t) for t in joined.tensors.values() if t != program.tensors[t.name]
+    }
+
+
 def check(program: Program, expected: dict[str, tuple[int, ...]]) -> Program:
     """The joined program, which has these shapes and computes the same to the last bit."""
-    changed, shapes = join_dimensions(program)
+    changed = verify_program(join_dimensions(program))
+    shapes = shapes_of(changed, program)
     assert shapes == expected
-    verify_program(changed)
     arrays = given(program)
     views = {n: a.reshape(shapes.get(n, a.shape)) for n, a in arrays.items()}
     before, after = evaluate(program, arrays), evaluate(changed, views)
@@ -98,8 +105,12 @@ def test_reductions_keep_their_order() -> None:
         "Y[i,j] = X[i,j] where j <= i }",
         # updated: its shape is the caller's
         "def f(float32 X[4,5]) -> (X) { X[i,j] += 1 where i in 0:4, j in 0:5 }",
-        # extents that are not known
-        "def f(float32 X[N,M]) -> (Y) { Y[i,j] = X[i,j] + 1 }",
+        # a part of each row
+        "def f(float32 X[N,M], float32 Z[N,P]) -> (float32 Y[N,M]) where M <= P "
+        "{ Y[i,j] = X[i,j] + Z[i,j] where i in 0:N, j in 0:M }",
+        # products of sizes of which nobody knows that one is less than the other
+        "def f(float32 X[N,M], float32 Z[P,M]) -> (float32 Y[N,M]) where N <= P "
+        "{ Y[i,j] = X[i,j] + Z[i,j] where i in 0:N, j in 0:M }",
         # other statements address the same tensor otherwise
         """def f(float32 X[4,5]) -> (Y, Z) {
             Y[i,j] = X[i,j]
@@ -109,9 +120,49 @@ def test_reductions_keep_their_order() -> None:
 )
 def test_what_is_not_joined(text: str) -> None:
     program = parse_program(text, {})
-    changed, shapes = join_dimensions(program)
-    assert not shapes
-    assert changed == program
+    assert join_dimensions(program) is program
+
+
+def test_a_product_of_open_sizes_is_a_size() -> None:
+    text = """def f(float32 X[N,C,H,W], float32 B[C]) -> (Y) {
+        T[n,c,h,w] = X[n,c,h,w] + B[c]
+        Y[n,c] +=! T[n,c,h,w] * H
+    }"""
+    joined = verify_program(join_dimensions(parse_program(text, {})))
+    assert joined.sizes == ("N", "C", "H", "W", "H_W")
+    assert [str(c) for c in joined.constraints] == ["H_W == H * W"]
+    assert joined.products == {"H_W": joined.constraints[0].args[1]}  # type: ignore[attr-defined]
+    assert [str(t) for t in joined.temps] == ["float32 T[N,C,H_W]"]
+    assert joined.statements[0].indices == ("n", "c", "h_w")
+    assert joined.statements[1].reductions == ("h_w",)
+    rng = np.random.default_rng(3)
+    x, b = rng.integers(0, 9, (2, 3, 4, 5)), rng.integers(0, 9, 3)
+    arrays = {"X": x.reshape(2, 3, 20).astype("f"), "B": b.astype("f")}
+    got = evaluate(joined, arrays, {"H": 4, "W": 5})
+    want = ((x + b[:, None, None]) * 4).sum((2, 3))
+    np.testing.assert_array_equal(got["Y"], want)
+
+
+def test_a_size_with_a_literal_stays_affine() -> None:
+    joined = join_dimensions(parse_program("def f(float32 X[3,N]) -> (Y) { Y[i,j] = X[i,j] }", {}))
+    assert str(joined.inputs[0]) == "float32 X[3 * N]"
+    assert joined.sizes == ("N",) and not joined.constraints
+
+
+def test_names_are_new() -> None:
+    text = "def f(float32 A_B[A,B], float32 i_j[A,B]) -> (Y) { Y[i,j] = A_B[i,j] + i_j[i,j] }"
+    joined = verify_program(join_dimensions(parse_program(text, {})))
+    assert joined.sizes == ("A", "B", "A_B_")
+    assert joined.statements[0].indices == ("i_j_",)
+
+
+def test_a_window_of_one_element_does_not_stand_between_two_loops() -> None:
+    text = """def f(float32 X[C,H,W], float32 F[K,C,1,1]) -> (Y) {
+        Y[k,p,q] +=! X[c,p+r,q+s] * F[k,c,r,s]
+    }"""
+    joined = verify_program(join_dimensions(parse_program(text, {})))
+    assert str(joined.statements[0].value) == "X[c, p_q] * F[k, c, 0, 0]"
+    assert joined.statements[0].reductions == ("c",)
 
 
 def graph_of(program: Program) -> Graph:
@@ -149,9 +200,10 @@ def test_views_have_names_of_their_own() -> None:
 
 def test_pixels_of_a_contraction_are_one_loop_unless_a_window_needs_them() -> None:
     text = "def f(float32 X[8,7,7], float32 W[4,8]) -> (Y) { Y[k,p,q] +=! X[c,p,q] * W[k,c] }"
-    joined, shapes = join_dimensions(parse_program(text, {}))
-    assert shapes == {"X": (8, 49), "Y": (4, 49)}
+    program = parse_program(text, {})
+    joined = join_dimensions(program)
+    assert shapes_of(joined, program) == {"X": (8, 49), "Y": (4, 49)}
     assert joined.statements[0].indices == ("k", "p_q", "c")
     window = text.replace("X[c,p,q]", "X[c,p+r,q]").replace("[4,8]", "[4,8,3]")
     program = parse_program(window.replace("W[k,c]", "W[k,c,r]"), {})
-    assert join_dimensions(program) == (program, {})
+    assert join_dimensions(program) is program

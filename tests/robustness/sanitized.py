@@ -19,6 +19,7 @@ import numpy as np
 from codegen.emit import generate
 from codegen.function import argument_order
 from codegen.source import KernelSource
+from farkas.build import scheduled_program
 from poly.machine import Machine
 from poly.program import Program
 from poly.schedule import Schedule
@@ -229,10 +230,12 @@ class Sweep:
         seed: int = 0,
     ) -> None:
         """Add one program at one size; `inputs` replaces some of the random arrays."""
-        schedule = Schedule.of(program, exact)
         if auto:
-            schedule = auto_schedule(schedule, machine)
-        self.add_source(generate(schedule), sizes, threads, inputs, seed)
+            prepared = Schedule.of(scheduled_program(program, exact), exact)
+            schedule = auto_schedule(prepared, machine)
+        else:
+            schedule = Schedule.of(program, exact)
+        self.add_source(generate(schedule, written=program), sizes, threads, inputs, seed)
 
     def add_source(
         self,
