@@ -322,8 +322,9 @@ class _Loop:
                 nodes += self._rest(chunk, rest, full, most)
             return block(nodes), most
         if self.most == width and not accumulators:
-            only = Op("le", (Const(width), span))
-            return If(only, chunk.at(lower, 0), self._remainder(lower, width)), 1
+            repeatable = self._repeatable()
+            few = self._few({}, width) if repeatable else self._remainder(lower, width)
+            return If(Op("le", (Const(width), span)), chunk.at(lower, 0), few), 1
         tiles = _multiple(span, width * most)
         nodes = [chunk.loop(lower, add(lower, tiles), most)]
         if most > 1:
@@ -333,8 +334,9 @@ class _Loop:
         end = sub(upper, Const(width))
         if self._repeatable():
             again = chunk.at(end, 0, sub(Const(width), left))
-            few: LoopNode = self._few(accumulators, width)
-            tail: LoopNode = If(Op("le", (Const(width), span)), again, few)
+            tail: LoopNode = If(
+                Op("le", (Const(width), span)), again, self._few(accumulators, width)
+            )
         else:
             tail = self._remainder(add(lower, _multiple(span, width)), 1 if accumulators else width)
         nodes.append(If(Op("lt", (Const(0), left)), tail))
