@@ -43,6 +43,9 @@ from poly.program import Program
 #: The most statements that unrolling may write out for one loop nest.
 UNROLL_LIMIT = 2048
 
+#: Rows that may not be there and are computed all the same; more than so many only if one is.
+HALF = 4
+
 
 def optimise(root: LoopNode, program: Program) -> LoopNode:
     """All passes, with the verifier between them."""
@@ -129,7 +132,7 @@ def _unroll(node: LoopNode, ranges: dict[str, tuple[int, int]], rows: Rows) -> L
         return replace(node, mark="seq", body=_unroll(node.body, ranges, rows))
     whole = clamped(node.body, node.var, (node.lower, node.upper), rows)
     children: list[LoopNode] = []
-    clamps: list[LoopNode] = []
+    clamps: list[tuple[int, LoopNode]] = []
     for value in range(bound[0], bound[1] + 1):
         checks = (Op("le", (node.lower, Const(value))), Op("lt", (Const(value), node.upper)))
         conditions = [c for c in checks if not _holds(c, ranges)]
@@ -139,15 +142,29 @@ def _unroll(node: LoopNode, ranges: dict[str, tuple[int, int]], rows: Rows) -> L
         here = fold_conditions(at_place(here, node.var, Const(value)))
         body = _unroll(here, ranges, rows)
         if any_row:
-            clamps.append(body)
+            clamps.append((value, body))
             continue
         for c in conditions:
             body = If(simplify(c), body)
         children.append(body)
-    if clamps and _holds(Op("lt", (node.lower, node.upper)), ranges):
-        return block([*children, *clamps])
-    some = [If(simplify(Op("lt", (node.lower, node.upper))), block(clamps))] if clamps else []
-    return block([*children, *some])
+    return block([*children, *_halves(node, clamps, ranges)])
+
+
+def _halves(
+    node: For, rows: list[tuple[int, LoopNode]], ranges: dict[str, tuple[int, int]]
+) -> list[LoopNode]:
+    """Rows that may be computed whether they are there or not: those up to `HALF` if there is
+    any, those behind if one of them is there.
+    """
+    made: list[LoopNode] = []
+    for least, part in (
+        (node.lower, [body for value, body in rows if value < HALF]),
+        (Const(HALF), [body for value, body in rows if value >= HALF]),
+    ):
+        some = Op("lt", (least, node.upper))
+        if part:
+            made.append(block(part) if _holds(some, ranges) else If(simplify(some), block(part)))
+    return made
 
 
 def _holds(condition: Op, ranges: dict[str, tuple[int, int]]) -> bool:
