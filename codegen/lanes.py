@@ -37,7 +37,7 @@ from codegen.loopir import (
     walk_loops,
 )
 from codegen.lower import var_range
-from codegen.masks import VECTOR_LIMIT, mask_widths, masked
+from codegen.masks import VECTOR_LIMIT, mask_widths, maskable, masked
 from codegen.operators import INEXACT
 from codegen.places import at_place
 from poly.dtypes import BOOL, DType, identity
@@ -322,9 +322,7 @@ class _Loop:
                 nodes += self._rest(chunk, rest, full, most)
             return block(nodes), most
         if self.most == width and not accumulators:
-            repeatable = self._repeatable()
-            few = self._few({}, width) if repeatable else self._remainder(lower, width)
-            return If(Op("le", (Const(width), span)), chunk.at(lower, 0), few), 1
+            return If(Op("le", (Const(width), span)), chunk.at(lower, 0), self._part(chunk)), 1
         tiles = _multiple(span, width * most)
         nodes = [chunk.loop(lower, add(lower, tiles), most)]
         if most > 1:
@@ -360,6 +358,21 @@ class _Loop:
                 nodes.append(replace(chunk, width=lanes).at(begin, 0))
             begin, rest = add(begin, Const(lanes)), rest - lanes
         return nodes
+
+    def _part(self, chunk: _Chunks) -> LoopNode:
+        """Fewer iterations than lanes of the only vector."""
+        node = self.node
+        if not self.is_plain or not all(
+            maskable(s, node.var, chunk.width, (), self.dtypes) for s in self.stores
+        ):
+            few = self._repeatable()
+            return self._few({}, chunk.width) if few else self._remainder(node.lower, chunk.width)
+
+        def in_part(n: LoopNode) -> LoopNode:
+            n = map_children(n, in_part)
+            return replace(n, last=self.span) if isinstance(n, VectorStore) else n
+
+        return If(Op("lt", (node.lower, node.upper)), in_part(chunk.at(node.lower, 0)))
 
     def _few(self, accumulators: dict[int, str], width: int) -> LoopNode:
         """Fewer iterations than lanes."""

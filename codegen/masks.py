@@ -99,7 +99,7 @@ def masked(
         return None
     (width,) = lanes
     for s in stores:
-        if not isinstance(s, Store) or not _maskable(s, node.var, width, names, dtypes):
+        if not isinstance(s, Store) or not maskable(s, node.var, width, names, dtypes):
             return None
     made: list[LoopNode] = []
     for s in stores:
@@ -111,8 +111,8 @@ def masked(
     return block(made) if node.trip else Block(())
 
 
-def _maskable(
-    s: Store, var: str, width: int, registers: set[str], dtypes: dict[str, DType]
+def maskable(
+    s: Store, var: str, width: int, registers: Collection[str], dtypes: dict[str, DType]
 ) -> bool:
     """Whether lanes of a store may be left out: none of what it computes traps, and registers are
     used at whole vectors.

@@ -143,7 +143,8 @@ class _Transposer:
         value = store.value
         if target in (1, None) and isinstance(value, Read):
             stride = self._stride(value, node.var)
-            keeps = node.last is not None and not node.alone
+            kept = store.target.tensor not in self.shapes  # as a register is
+            keeps = kept and node.last is not None and not node.alone
             if stride is not None and abs(stride) > 1 and depends_on(value, node.var) and not keeps:
                 return value
         return None
@@ -174,7 +175,12 @@ class _Transposer:
             middle = add(node.lower, Const(full))
         else:
             middle = add(node.lower, mul(Const(lanes), Op("div", (span, Const(lanes)))))
-            rest = [replace(node, lower=middle, mark="seq")]
+            left = Op("fmod", (span, Const(lanes)))
+            rest = [
+                If(Op("lt", (Const(k), left)), at_place(s, node.var, add(middle, Const(k))))
+                for k in range(lanes - 1)
+                for s in stores
+            ]
         many = [
             at_place(s, node.var, add(Index(node.var), Const(k)))
             for k in range(lanes)
@@ -188,6 +194,8 @@ class _Transposer:
             made += [at_place(n, node.var, node.lower) for n in _flat(blocks.body)]
         elif blocks.trip != 0:
             made.append(blocks)
+        if not isinstance(span, Const):
+            return block([*made, If(Op("lt", (Const(0), left)), block(self._grouped(rest)))])
         return block([*made, *self._grouped(rest)])
 
     # --- groups ----------------------------------------------------------------------------

@@ -42,17 +42,13 @@ class Target:
 class Compiled:
     """One program as written, its schedule, its C text, and the function made from it.
 
-    `program` is what is scheduled, see `scheduled_program`.
+    The schedule may be one of another program, see `scheduled_program`.
     """
 
-    written: Program
+    program: Program
     schedule: Schedule
     source: KernelSource
     loaded: LoadedKernel
-
-    @property
-    def program(self) -> Program:
-        return self.schedule.program
 
 
 def target_of(cc: CompilerLike, cache: CacheLike, threads: int | None = None) -> Target:

@@ -184,9 +184,10 @@ class Kernel:
 
     @property
     def program(self) -> Program:
-        """What is scheduled: the text with its ranges, with large products split where that saves
-        work, and dimensions that are one joined.  Raises `UntypedError` as long as element types
-        are unknown.
+        """The text with its ranges.  Raises `UntypedError` as long as element types are unknown.
+
+        What is scheduled is ``schedule.program``: large products may be split there where that
+        saves work, and dimensions that are one joined.
         """
         return self._only().program
 
@@ -230,7 +231,7 @@ class Kernel:
 
     def __repr__(self) -> str:
         if len(self._variants) == 1 or self._fixed is not None:
-            return f"<Kernel {signature(self._only().written)}>"
+            return f"<Kernel {signature(self._only().program)}>"
         made = " and ".join(f"({', '.join(map(str, key))})" for key in self._variants)
         shown = " ".join(self.text.split())
         shown = shown if len(shown) <= 60 else shown[:59] + "…"
@@ -276,7 +277,7 @@ class Kernel:
         ArgumentError : sizes that do not fit.
         """
         compiled = self._only()
-        program = compiled.written
+        program = compiled.program
         chosen = _checked_sizes(program, sizes) if sizes is not None else small_sizes(program)
 
         count = compiled.loaded.threads if threads is None else threads

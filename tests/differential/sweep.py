@@ -27,10 +27,10 @@ from tests.differential.harness import (
     choose_sizes,
     default_variant,
     make_variant,
-    minimise,
     run_batch,
 )
 from tests.differential.magnitude import has_functions
+from tests.differential.minimise import minimise
 from tests.differential.parts import Choices, Profile, Seeded
 
 BATCH = 50

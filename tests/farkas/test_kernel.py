@@ -105,13 +105,42 @@ CHAIN = """def f(float32 A[N,M], float32 B[M,K], float32 C[K,L]) -> (Y) {
 
 def test_products_of_three_tensors_are_split() -> None:
     kernel = fk.compile(CHAIN)
-    assert "float32 A_B[N,K]" in str(kernel.program)
+    assert str(kernel.program) == str(fk.parse(CHAIN))
+    assert "float32 A_B[N,K]" in str(kernel.schedule.program)
     a, b, c = random(20, 30), random(30, 25), random(25, 22)
     np.testing.assert_allclose(kernel(a, b, c), a @ b @ c, rtol=1e-4, atol=1e-4)
     report = kernel.verify()
     assert report.close(1e-5) and set(report.sizes) == {"N", "M", "K", "L"}
     einsum = fk.compile("bi,oij,bj->bo", dtypes="float64")
-    assert len(einsum.program.statements) == 2 and einsum.verify().close(1e-12)
+    assert len(einsum.schedule.program.statements) == 2 and einsum.verify().close(1e-12)
+
+
+ROWS = "def f(float32 X[N,C,H,W], float32 B[C]) -> (Y) { Y[n,c,h,w] = X[n,c,h,w] + B[c] }"
+
+
+def test_dimensions_that_are_one_are_joined_for_the_schedule_alone() -> None:
+    kernel = fk.compile(ROWS)
+    assert str(kernel.schedule.program.outputs[0]) == "float32 Y[N,C,H_W]"
+    assert [str(c) for c in kernel.schedule.program.constraints] == ["H_W == H * W"]
+    assert str(kernel.program) == str(fk.parse(ROWS))
+    for shape in ((2, 3, 4, 5), (1, 2, 17, 9), (3, 1, 0, 5), (2, 2, 1, 1)):
+        x, b = random(*shape), random(shape[1])
+        np.testing.assert_array_equal(kernel(x, b), x + b[:, None, None])
+    assert kernel.verify().exact
+    with pytest.raises(fk.ArgumentError, match="Y"):
+        kernel(random(2, 3, 4, 5), random(3), out=np.empty((2, 3, 20), np.float32))
+    # A script may speak of the loops of either program.
+    script = str(kernel.schedule)
+    assert "h_w" in script
+    assert str(fk.compile(ROWS, schedule=script).schedule) == script
+    for own in ("tile S0: h, w by 4, 4", "split S0: h by 4 as h_w, h_i", ""):
+        other = fk.compile(ROWS, schedule=own)
+        assert str(other.schedule) == own and other.schedule.program == kernel.program
+        assert other.verify().exact
+    with pytest.raises(fk.ScheduleError, match="there is no loop hw around S0"):
+        fk.compile(ROWS, schedule="tile S0: hw by 4")
+    with pytest.raises(fk.IllegalScheduleError, match="parallelize S0: h_w is illegal"):
+        fk.compile(ROWS.replace("Y[n,c,h,w] =", "Y[n,c] +=!"), schedule="parallelize S0: h_w")
 
 
 def test_a_schedule_of_the_program_as_written_is_used_on_it() -> None:
@@ -122,12 +151,13 @@ def test_a_schedule_of_the_program_as_written_is_used_on_it() -> None:
         "written",
     ):
         other = kernel.with_schedule(schedule)
-        assert [s.name for s in other.program.statements] == ["S0"] and not other.program.temps
+        program = other.schedule.program
+        assert [s.name for s in program.statements] == ["S0"] and not program.temps
         assert other.verify().close(1e-5)
         again = fk.compile(CHAIN, schedule=other.schedule)
         assert again.schedule == other.schedule
     exact = fk.compile(CHAIN, exact=True)
-    assert not exact.program.temps and exact.verify().exact
+    assert not exact.schedule.program.temps and exact.verify().exact
     # What the compiler made of it can be edited and replayed, too.
     for schedule in (str(kernel.schedule), kernel.schedule):
         assert str(fk.compile(CHAIN, schedule=schedule).schedule) == str(kernel.schedule)
