@@ -9,7 +9,7 @@ there read what the last row does that is, and vectors without lanes read nothin
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from codegen.linear import Ranges, depends_on, extreme, replace_var
 from codegen.loopir import (
@@ -20,7 +20,6 @@ from codegen.loopir import (
     LoopNode,
     Store,
     VectorStore,
-    block,
     children_of,
     map_children,
 )
@@ -112,96 +111,14 @@ def _is_free(node: VectorStore, registers: Collection[str]) -> bool:
     return kind and store.target.tensor in registers and is_untrapped(store)
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Updates of registers that run where all of some conditions hold."""
-
-    conditions: tuple[Expr, ...]
-    stores: tuple[VectorStore, ...]
-
-    def node(self) -> LoopNode:
-        body = block(list(self.stores))
-        if not self.conditions:
-            return body
-        cond, *rest = self.conditions
-        for c in rest:
-            cond = Op("and", (cond, c))
-        return If(cond, body)
-
-    def scalars(self, registers: Collection[str]) -> set[Read]:
-        """The elements of memory that are read and do not move with lanes."""
-        return {
-            r
-            for n in self.stores
-            for r in reads_of(n.store.value)
-            if r.tensor not in registers and not depends_on(r, n.var)
-        }
-
-
-def merge_conditions(root: LoopNode, registers: Collection[str]) -> LoopNode:
-    """One condition for neighbouring updates of registers; those that run in fewer cases than
-    the ones before get masks that are empty in the others.
-    """
-
-    def visit(node: LoopNode) -> LoopNode:
-        node = map_children(node, visit)
-        return block(merged(node.children)) if isinstance(node, Block) else node
-
-    def merged(nodes: tuple[LoopNode, ...]) -> list[LoopNode]:
-        made: list[LoopNode | _Group] = []
-        for n in nodes:
-            group = _group(n, registers)
-            before = made[-1] if made else None
-            if group is None:
-                made.append(n)
-            elif isinstance(before, _Group) and (one := _joined(before, group, registers)):
-                made[-1] = one
-            else:
-                made.append(group)
-        return [n.node() if isinstance(n, _Group) else n for n in made]
-
-    return visit(root)
-
-
-def _group(node: LoopNode, registers: Collection[str]) -> _Group | None:
-    """A node that is a condition, or some, around updates of registers."""
-    conditions: list[Expr] = []
-    while isinstance(node, If) and node.other is None:
-        conditions += _parts(node.cond)
-        node = node.then
-    stores = node.children if isinstance(node, Block) else (node,)
-    if not conditions or not stores:
-        return None
-    found = tuple(n for n in stores if isinstance(n, VectorStore) and _is_free(n, registers))
-    return _Group(tuple(conditions), found) if len(found) == len(stores) else None
-
-
-def _parts(cond: Expr) -> list[Expr]:
+def parts_of(cond: Expr) -> list[Expr]:
+    """The conditions that a condition is made of, all of which must hold."""
     if isinstance(cond, Op) and cond.fn == "and":
-        return [p for a in cond.args for p in _parts(a)]
+        return [p for a in cond.args for p in parts_of(a)]
     return [cond]
 
 
-def _joined(first: _Group, second: _Group, registers: Collection[str]) -> _Group | None:
-    if first.conditions == second.conditions:
-        return replace(first, stores=(*first.stores, *second.stores))
-    if not all(any(_implies(c, own) for c in second.conditions) for own in first.conditions):
-        return None
-    if not second.scalars(registers) <= first.scalars(registers):
-        return None
-    stores = list(first.stores)
-    for n in second.stores:
-        if n.last is None:
-            return None
-        last = n.last
-        for c in second.conditions:
-            if c not in first.conditions:
-                last = Op("select", (c, last, n.first))
-        stores.append(replace(n, last=last))
-    return replace(first, stores=tuple(stores))
-
-
-def _implies(cond: Expr, other: Expr) -> bool:
+def implies(cond: Expr, other: Expr) -> bool:
     """Whether ``a < b`` surely holds where ``c < d`` does: b - a >= d - c."""
     if cond == other:
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from codegen.clamped import Rows, clamped, merge_conditions, rows_of
+from codegen.clamped import Rows, clamped, rows_of
 from codegen.decide import decide
 from codegen.lanes import lane_stride, vectorise
 from codegen.linear import extreme
@@ -28,6 +28,7 @@ from codegen.lower import var_range
 from codegen.masks import settle_masks
 from codegen.places import at_place, simplify_indices
 from codegen.transposed import transpose
+from codegen.unswitch import unswitch
 from poly.expr import (
     Const,
     Index,
@@ -56,6 +57,7 @@ def optimise(root: LoopNode, program: Program) -> LoopNode:
         settle_masks,
         lambda n: decide(n, program),
         drop_unread,
+        unswitch,
         lambda n: transpose(n, program),
         workshare,
     ):
@@ -111,10 +113,7 @@ def unroll(root: LoopNode) -> LoopNode:
     Where the bounds are not constant but bounded, each iteration that may run gets the condition
     under which it does, as far as that is not known.
     """
-    registers = {
-        n.name for n in walk_loops(root) if isinstance(n, Buffer) and n.scope == "register"
-    }
-    return merge_conditions(_unroll(root, {}, {}), registers)
+    return _unroll(root, {}, {})
 
 
 def _unroll(node: LoopNode, ranges: dict[str, tuple[int, int]], rows: Rows) -> LoopNode:

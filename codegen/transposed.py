@@ -76,10 +76,6 @@ class _Transposer:
             return done
         if isinstance(node, For):
             bound = var_range(node, self.ranges)
-            if isinstance(node.body, If) and self._is_row_loop(replace(node, body=node.body.then)):
-                apart = _unswitched(node)
-                if apart is not None:
-                    return map_children(apart, self.node)
             if self._is_row_loop(node):
                 if (
                     node.trip is None
@@ -317,15 +313,6 @@ class _Transposer:
             name, read.tensor, self.dtypes[read.tensor], shape, Layout((0, 1)), "register", body
         )
         return _replaced(node, inner, buffer)
-
-
-def _unswitched(node: For) -> If | None:
-    """A condition around two loops, for a loop around a condition that is always the same."""
-    inner = node.body
-    if not isinstance(inner, If) or depends_on(inner.cond, node.var) or reads_of(inner.cond):
-        return None
-    other = None if inner.other is None else replace(node, body=inner.other)
-    return replace(inner, then=replace(node, body=inner.then), other=other)
 
 
 def _lanes(node: For) -> int:

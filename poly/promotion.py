@@ -35,6 +35,8 @@ from poly.tree import Band, Member, Promote, joint, walk_tree
 BUFFER_LIMIT = 1 << 20
 #: The longest vector, in bytes, in which copies move contiguous elements.
 VECTOR_BYTES = 64
+#: Vectors of a row of a panel that are copied one after the other without a loop.
+MOST_VECTORS = 4
 
 
 @dataclass(frozen=True)
@@ -342,14 +344,18 @@ def _copy(
         loops.append((loop, f"({place} mod {size})", size))
     members = [member(loop, place, mark) for loop, place, _ in loops]
     if loops and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
-        loop, place, _ = loops.pop()
-        blocks = member(f"{loop}_o", f"floor({place}/{lanes})", mark)
-        vector = member(f"{loop}_i", f"{place} mod {lanes}", "vector")
+        loop, place, size = loops.pop()
         # Rows of neighbours in memory, which are turned around a block at a time.
         along = f"{node.buffer}_e{_contiguous(scop.program.tensors[node.tensor])}"
         turned = [m for m in members[:-1] if m.name == along and loop != along]
         rest = [m for m in members[:-1] if m not in turned]
-        members = [*rest, blocks, *turned, vector]
+        blocks = "unroll" if not turned and size // lanes <= MOST_VECTORS else mark
+        members = [
+            *rest,
+            member(f"{loop}_o", f"floor({place}/{lanes})", blocks),
+            *turned,
+            member(f"{loop}_i", f"{place} mod {lanes}", "vector"),
+        ]
     return Copy(
         name, node.tensor, node.buffer, inward, depth, rank, sizes, str(extension), tuple(members)
     )
