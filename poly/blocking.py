@@ -94,7 +94,13 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
     outside, rows, inside = _rows(core, after, extents, streams, block, size, machine, least)
     if tiles == 1 or (rows is None and not outside):
         outside, rows, inside = (), None, after
-    if not cut and rows is None and not outside:
+    packed = any(is_packed(r, core) for r in vectors)
+    alone = any(balance(extents[x], machine.cores) >= 1 - IDLE for x in before)
+    most = max(1, BUFFER_LIMIT // max(1, of_tile(block)))
+    per_panel, even = _panel_tiles(tiles, most, machine.cores)
+    share = None if even or alone else _share(core, after, extents, machine.cores)
+    # Threads pack each a panel, or share the rows of one.
+    if not cut and rows is None and not outside and not (packed and share and tiles == 1):
         known = all(extents[x] is not None for x in (core.v, *before))
         shares = (
             before and extents[before[0]] and balance(extents[before[0]], machine.cores) >= 1 - IDLE
@@ -108,13 +114,8 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
         ):
             return Blocks(inside=others)
         return Blocks(before, inside=after)
-    packed = any(is_packed(r, core) for r in vectors)
     if not packed and not cut:
         return Blocks((), 0, None, (), (*before, *outside), rows, inside)
-    most = max(1, BUFFER_LIMIT // max(1, of_tile(block)))
-    per_panel, even = _panel_tiles(tiles, most, machine.cores)
-    alone = any(balance(extents[x], machine.cores) >= 1 - IDLE for x in before)
-    share = None if even or alone else _share(core, after, extents, machine.cores)
     return Blocks(before, per_panel * width, share, tuple(cut.items()), outside, rows, inside)
 
 
