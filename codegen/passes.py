@@ -27,6 +27,7 @@ from codegen.loopir import (
 from codegen.lower import var_range
 from codegen.masks import settle_masks
 from codegen.places import at_place, simplify_indices
+from codegen.rounds import fence_rounds
 from codegen.transposed import transpose
 from poly.expr import (
     Const,
@@ -54,6 +55,7 @@ def optimise(root: LoopNode, program: Program) -> LoopNode:
         lambda n: decide(n, program),
         drop_unread,
         lambda n: transpose(n, program),
+        fence_rounds,
         workshare,
     ):
         root = verify_loops(fn(root))
