@@ -151,6 +151,11 @@ class Single(LoopNode):
     body: LoopNode
 
 
+@dataclass(frozen=True)
+class Fence(LoopNode):
+    """What was read before is not kept, but read again."""
+
+
 def children_of(node: LoopNode) -> tuple[LoopNode, ...]:
     if isinstance(node, Block):
         return node.children
@@ -300,6 +305,8 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
         shape = ", ".join(map(str, node.shape))
         yield f"{indent}{node.scope} {node.dtype} {node.name}[{shape}]"
         yield from _lines(node.body, inner)
+    elif isinstance(node, Fence):
+        yield f"{indent}fence"
     elif isinstance(node, Single):
         yield f"{indent}single"
         yield from _lines(node.body, inner)

@@ -27,6 +27,7 @@ from codegen.loopir import (
 from codegen.lower import var_range
 from codegen.masks import settle_masks
 from codegen.places import at_place, simplify_indices
+from codegen.rounds import fence_rounds
 from codegen.transposed import transpose
 from codegen.unswitch import unswitch
 from poly.expr import (
@@ -59,6 +60,7 @@ def optimise(root: LoopNode, program: Program) -> LoopNode:
         drop_unread,
         unswitch,
         lambda n: transpose(n, program),
+        fence_rounds,
         workshare,
     ):
         root = verify_loops(fn(root))

@@ -19,6 +19,7 @@ from codegen.linear import depends_on
 from codegen.loopir import (
     Block,
     Buffer,
+    Fence,
     For,
     If,
     LoopError,
@@ -105,6 +106,8 @@ class CTarget:
             return self._transposed(node)
         if isinstance(node, Buffer):
             return self._buffer(node)
+        if isinstance(node, Fence):
+            return cgen.Line('__asm__ volatile ("" : : : "memory"); /* read again, do not keep */')
         raise LoopError(f"{type(node).__name__} has no C form; it should have been lowered")
 
     def body(self, node: LoopNode) -> cgen.Generable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 
 from poly.analysis import (
     BETTER_BALANCED,
@@ -25,6 +26,10 @@ from poly.schedule import Schedule
 #: Each reduction in blocks doubles the cases of a tile (first block or not, last or not), and so
 #: the code: a convolution of unknown channels and window had 2,000 lines.
 MOST_CHUNKS = 2
+#: Loops are shared together until each thread has so many iterations: one more or less is little
+#: then, and others can do some of them for a thread that is late.  A thread still has panels to
+#: itself, but for the first and the last.
+PIECES = 16
 
 
 def contraction_steps(
@@ -68,21 +73,12 @@ def contraction_steps(
         schedule = _cut(schedule, s, inner, w, core.rows, "oi")
         tiles, points = [*tiles, f"{w}_o"], [f"{w}_i", *points]
     outer = [*head, *chunks, *outside, *tiles]
-    # Threads that shared what is inside of a panel would all pack it.
-    packs = any(is_packed(r, core) for r in schedule.scop.statement(s).source.reads)
-    work = _work(core)
-    shared = (
-        shared_loop(schedule, s, head, machine)
-        or shared_loop(schedule, s, outer[:-1] if packs else outer, machine, work)
-        or shared_loop(schedule, s, outer, machine, work)
-    )
-    if shared and shared != outer[-1]:
-        outer = [shared, *(x for x in outer if x != shared)]
+    shared = _shared(schedule, core, blocks, head, outer, machine)
+    if shared and shared[0] != outer[-1]:
+        outer = [shared[0], *(x for x in outer if x != shared[0])]
     schedule = schedule.reorder(s, [*outer, *points])
-    if shared:
-        schedule = schedule.parallelize(s, shared)
-        if not packs:
-            schedule = _share_next(schedule, s, outer[outer.index(shared) :], machine, work)
+    for loop in shared:
+        schedule = schedule.parallelize(s, loop)
     if len(together) > 1:
         schedule = schedule.distribute(s, points[0])
     schedule = schedule.reorder(s, [*order, *points])
@@ -105,24 +101,66 @@ def _work(core: Contraction) -> dict[str, float]:
     }
 
 
-def _share_next(
-    schedule: Schedule, s: str, outer: list[str], machine: Machine, work: Mapping[str, float]
-) -> Schedule:
-    """Share the loop inside of a shared one, too, if that balances the threads: 5 panels of 7
-    tiles are 35 tiles.
-    """
+def _shared(
+    schedule: Schedule,
+    core: Contraction,
+    blocks: Blocks,
+    head: list[str],
+    outer: list[str],
+    machine: Machine,
+) -> list[str]:
+    """The loops to share among threads, directly inside one another once the first is outermost."""
+    s, work = core.statement, _work(core)
+    if any(is_packed(r, core) for r in schedule.scop.statement(s).source.reads):
+        # Threads that shared what is inside of a panel would all pack it.
+        one = (
+            shared_loop(schedule, s, head, machine)
+            or shared_loop(schedule, s, outer[:-1], machine, work)
+            or shared_loop(schedule, s, outer, machine, work)
+        )
+        return [one] if one else []
     extents = loop_extents(schedule, s)
-    first, second = (extents[x] for x in outer[:2]) if len(outer) > 1 else (None, None)
-    if first is None or second is None or second < 2:
-        return schedule
-    alone, inner = work.get(outer[0], first), work.get(outer[1], second)
-    better = balance(first, machine.cores, alone) + BETTER_BALANCED
-    if balance(first * second, machine.cores, alone * inner) <= better:
-        return schedule
-    try:
-        return schedule.parallelize(s, outer[1])
-    except ScheduleError:
-        return schedule
+    flags = coincident_members(schedule.tree, s, schedule.dependences)
+    # Rows that are kept for the tiles of a block are so by one thread.
+    pieces = 1 if blocks.rows is not None else PIECES * machine.cores
+    best, choice = 0.0, list[str]()
+    for first in outer:
+        if not flags[first] or extents[first] == 1:
+            continue
+        rest = [] if first == outer[-1] else [x for x in outer if x != first]
+        loops = list(takewhile(flags.__getitem__, [first, *rest]))
+        loops, quality = _together(loops, extents, work, machine.cores, pieces)
+        if quality > best + BETTER_BALANCED:
+            best, choice = quality, loops
+    while choice and extents[choice[-1]] == 1:
+        choice.pop()
+    return choice
+
+
+def _together(
+    loops: list[str],
+    extents: Mapping[str, int | None],
+    work: Mapping[str, float],
+    cores: int,
+    pieces: int,
+) -> tuple[list[str], float]:
+    """As many of the loops, from the first on, as have so many iterations and balance threads,
+    and how well they do: 5 panels of 7 tiles are 35 tiles.
+
+    A loop inside of others whose last tile is partial is two loops in C, and ends what is shared.
+    """
+    count, tiles, quality = 1, 1.0, 0.0
+    for n, loop in enumerate(loops):
+        extent = extents[loop]
+        if n and work.get(loop, extent) != extent:
+            return loops[:n], quality
+        if extent is None:
+            return loops[: n + 1], 1.0
+        count, tiles = count * extent, tiles * work.get(loop, extent)
+        quality = balance(count, cores, tiles)
+        if count >= pieces and quality > 1 - BETTER_BALANCED:
+            return loops[: n + 1], quality
+    return loops, quality
 
 
 def _with_epilogue(

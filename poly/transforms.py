@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from operator import index
 
 import islpy as isl
@@ -448,7 +449,7 @@ def parallelize(tree: Node, scop: Scop, step: Step) -> Node:
                 f"{step}: {node.buffer} around {place.member.name} belongs to one thread; "
                 "parallelize first, and promote inside"
             )
-    neighbours = place.band.members[max(0, place.position - 1) : place.position + 2]
+    neighbours = _parallel_around(place)
     for other in statements_below(tree, place.band, [s.name for s in scop.statements]):
         for m in loops_of(tree, other):
             if m.mark == "parallel" and m not in neighbours:
@@ -462,6 +463,14 @@ def parallelize(tree: Node, scop: Scop, step: Step) -> Node:
             if m.mark in ("vector", "unroll"):
                 raise ScheduleError(f"{step}: {m.name} outside is marked {m.mark}")
     return _with_member(tree, place, replace(place.member, mark="parallel"))
+
+
+def _parallel_around(place: _Place) -> list[Member]:
+    """A member, and the parallel ones of its band with nothing else between."""
+    members = place.band.members
+    outside = takewhile(lambda m: m.mark == "parallel", reversed(members[: place.position]))
+    inside = takewhile(lambda m: m.mark == "parallel", members[place.position + 1 :])
+    return [*outside, place.member, *inside]
 
 
 def vectorize(tree: Node, scop: Scop, step: Step) -> Node:

@@ -14,6 +14,7 @@ from poly.program import Program, specialise
 from poly.rows import attempt
 from poly.schedule import Schedule
 from poly.strategy import auto_schedule, groups
+from poly.tree import loops_of
 from runtime.interpret import instances
 from tests.poly.oracle import broken_pairs, tree_order
 from tests.poly.random_programs import programs
@@ -140,3 +141,28 @@ def test_threads_do_not_share_one_full_tile_and_what_is_left(width: int, count: 
     assert "parallelize" in str(s)
     # A loop over one tile is gone when C is written, and its threads with it.
     assert emit_function(s, "f").parallel
+
+
+@pytest.mark.parametrize(
+    ("blocks", "rows", "shared"),
+    [
+        (5, 7, ["k_o", "n", "p"]),  # 35 tiles, where 5 panels leave one of two threads waiting
+        (2, 112, ["k_o", "n", "p"]),  # one panel each, but of many pieces
+        (64, 7, ["k_o"]),
+    ],
+)
+def test_threads_share_tiles_of_several_panels(blocks: int, rows: int, shared: list[str]) -> None:
+    text = f"""def f(float32 X[1,8,{rows},7], float32 W[{blocks},8,64]) -> (Y) {{
+        Y[n,k,p,q] +=! X[n,c,p,q] * W[k // 64,c,k % 64] where k in 0:{64 * blocks}
+    }}"""
+    s = auto_schedule(schedule(text), CACHES)
+    assert [str(x).split(": ")[1] for x in s.steps if str(x).startswith("parallelize")] == shared
+
+
+def test_threads_share_no_loop_that_is_two_in_c() -> None:
+    """What is left of 53 rows is a nest of its own below each panel."""
+    text = """def f(float32 X[1,8,53], float32 W[5,8,64]) -> (Y) {
+        Y[n,k,p] +=! X[n,c,p] * W[k // 64,c,k % 64] where k in 0:320
+    }"""
+    s = auto_schedule(schedule(text), CACHES)
+    assert not ({"k_o", "p_o"} <= {m.name for m in loops_of(s.tree, "S0") if m.mark == "parallel"})

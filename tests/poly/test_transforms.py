@@ -117,6 +117,10 @@ def test_marks() -> None:
 def test_threads_nest_only_directly() -> None:
     s = schedule(MATMUL, "parallelize mm: i")
     assert s.replay("parallelize mm: j")
+    three = schedule(MATMUL, "tile mm: i, j by 4, 4\nparallelize mm: i_o")
+    assert three.replay("parallelize mm: j_o").replay("parallelize mm: i_i")
+    with pytest.raises(ScheduleError, match="i_o around mm is already parallel"):
+        three.replay("parallelize mm: i_i")
     with pytest.raises(ScheduleError, match="i around s is already parallel"):
         schedule(
             ONE.replace("N,M", "N,K,M").replace("[i,j]", "[i,k,j]"), "parallelize s: i"
