@@ -91,7 +91,7 @@ def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> 
         moved = [d for d, i in enumerate(target.indices) if depends_on(i, var)]
         masks = [e for e in (node.first, node.last) if e is not None]
         return (
-            _is_free(node, {name for name, _ in rows})
+            is_free(node, {name for name, _ in rows})
             and not any(depends_on(e, var) for e in masks)
             and bool(moved)
             and all(rows[target.tensor, d] == {bounds} for d in moved)
@@ -105,7 +105,7 @@ def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> 
     return fixed and all(_is_row(c, var, bounds, rows) for c in children_of(node))
 
 
-def _is_free(node: VectorStore, registers: Collection[str]) -> bool:
+def is_free(node: VectorStore, registers: Collection[str]) -> bool:
     """Whether a store only updates a register, or sets it to a number."""
     store = node.store
     kind = store.op != "=" or isinstance(store.value, Const)
@@ -167,18 +167,18 @@ def _group(node: LoopNode, registers: Collection[str]) -> _Group | None:
     """A node that is a condition, or some, around updates of registers."""
     conditions: list[Expr] = []
     while isinstance(node, If) and node.other is None:
-        conditions += _parts(node.cond)
+        conditions += parts_of(node.cond)
         node = node.then
     stores = node.children if isinstance(node, Block) else (node,)
     if not conditions or not stores:
         return None
-    found = tuple(n for n in stores if isinstance(n, VectorStore) and _is_free(n, registers))
+    found = tuple(n for n in stores if isinstance(n, VectorStore) and is_free(n, registers))
     return _Group(tuple(conditions), found) if len(found) == len(stores) else None
 
 
-def _parts(cond: Expr) -> list[Expr]:
+def parts_of(cond: Expr) -> list[Expr]:
     if isinstance(cond, Op) and cond.fn == "and":
-        return [p for a in cond.args for p in _parts(a)]
+        return [p for a in cond.args for p in parts_of(a)]
     return [cond]
 
 

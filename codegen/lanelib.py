@@ -448,6 +448,20 @@ def _take_even(s: _Shape) -> str:
     )
 
 
+def _some(take: str, stride: int) -> Callable[[_Shape], str]:
+    first = "first" if stride == 1 else f"{stride} * first"
+
+    def make(s: _Shape) -> str:
+        return (
+            f"/* as {take}, but p is the place of lane 0, which many lanes may share */\n"
+            f"{_SOME}\n{s.v} fk_some{take.removeprefix('take')}_{s.name}"
+            f"(const {s.c} *p, int first, int last)\n"
+            f"{{ return fk_{take}_{s.name}(p + {first}, first, last); }}"
+        )
+
+    return make
+
+
 def _among(s: _Shape) -> str:
     kind = _register_kind(s)
     masked = f"return ({s.v}){{call}}(({kind})old, {{mask}}, ({kind})x);"
@@ -484,6 +498,8 @@ _TEXTS: dict[str, Callable[[_Shape], str]] = {
     "put": _put,
     "take": _take,
     "take_even": _take_even,
+    "some": _some("take", 1),
+    "some_even": _some("take_even", 2),
     "among": _among,
     "load_bf16": _load_bf16,
     "store_bf16": _store_bf16,

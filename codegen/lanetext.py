@@ -25,10 +25,12 @@ from poly.expr import (
     Index,
     Op,
     Read,
+    Size,
     dtype_where,
     operand_dtype,
     reads_of,
     simplify,
+    walk,
 )
 from poly.linear import linear_form, normal, render
 
@@ -275,8 +277,13 @@ class LaneText:
         stride = None if data else lane_stride(read, self.var)
         first = self.first(read)
         if self.part is not None and stride in (1, 2):
-            take = "take" if stride == 1 else "take_even"
-            return f"fk_{take}_{name}({self.places_of_part(read)})"
+            even = "" if stride == 1 else "_even"
+            unknown = any(isinstance(e, Size) for e in walk(self.part[1]))
+            if unknown and not isinstance(self.part[0], Const):
+                # Neighbouring taps, which begin at other lanes, then share the place.
+                begin, end = (index_text(e, self.values.names) for e in self.part)
+                return f"fk_some{even}_{name}(&{self.places.place(first)}, {begin}, {end})"
+            return f"fk_take{even}_{name}({self.places_of_part(read)})"
         if self.part is not None:
             return self._stored_by_lane(read, dtype)
         if stride == 1:

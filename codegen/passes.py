@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from codegen.cases import FAR, narrowed, tile_cases, without_branches
 from codegen.clamped import Rows, clamped, merge_conditions, rows_of
 from codegen.decide import decide
 from codegen.lanes import lane_stride, vectorise
-from codegen.linear import extreme
+from codegen.linear import Ranges, extreme
 from codegen.loopir import (
     Block,
     Buffer,
@@ -111,7 +112,35 @@ def unroll(root: LoopNode) -> LoopNode:
     registers = {
         n.name for n in walk_loops(root) if isinstance(n, Buffer) and n.scope == "register"
     }
-    return merge_conditions(_unroll(root, {}, {}), registers)
+    return merge_conditions(_unroll(_in_cases(root, {}), {}, {}), registers)
+
+
+def _in_cases(node: LoopNode, ranges: Ranges) -> LoopNode:
+    """Register tiles of unknown sizes in cases, each of them written out."""
+    if isinstance(node, For):
+        low, high = (extreme(e, ranges, f) for e, f in ((node.lower, min), (node.upper, max)))
+        ranges = {**ranges, node.var: (-FAR if low is None else low, FAR if high is None else high)}
+    if not isinstance(node, Buffer) or node.scope != "register":
+        return map_children(node, lambda c: _in_cases(c, ranges))
+
+    made: LoopNode | None = None
+    cases = tile_cases(node, ranges)
+    for case in reversed(cases):
+        tile = _in_widths(case.placed(_unroll(case.body, dict(case.ranges), {})))
+        made = tile if case.condition is None else If(case.condition, tile, made)
+    return made or node
+
+
+def _in_widths(tile: LoopNode) -> LoopNode:
+    """A register tile without branches, and one in narrower vectors where these do."""
+    if not isinstance(tile, Buffer):
+        return tile
+
+    def straight(t: Buffer) -> LoopNode:
+        return replace(t, body=without_branches(t.body, {t.name}))
+
+    narrow = narrowed(tile)
+    return straight(tile) if narrow is None else If(narrow[0], straight(narrow[1]), straight(tile))
 
 
 def _unroll(node: LoopNode, ranges: dict[str, tuple[int, int]], rows: Rows) -> LoopNode:

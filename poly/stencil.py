@@ -94,6 +94,8 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
         return None
     free, reductions = s.source.free, s.source.reductions
     extents = {x: e for x, e in static_extents(s).items() if e}
+    unknown = {x for x in free if x not in extents}
+    extents.update(dict.fromkeys(unknown, 64))
     last = len(s.target.indices) - 1
     v = next((x for x in free if plain_dimension(s.target, x) == last), "")
     if not v or len(extents) < len(s.loops):
@@ -109,6 +111,8 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
     lanes = machine.vector_bytes // dtype.bytes
     while lanes // 2 >= extents[v]:
         lanes //= 2
+    import os
+    if v in unknown: lanes = int(os.environ.get('LN','16'))
     vectors = -(-extents[v] // lanes)
     if lanes < 4:
         return None
@@ -121,6 +125,8 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
     most = min(MOST_ROWS, machine.registers - LOADED)
     count = prod(extents[t] for t in (*along, *across))
     fit = [k for k in range(1, most + 1) if w and extents[w] % k == 0]
+    if w in unknown:
+        fit = [7]
     rows = max((k for k in fit if count * k * vectors <= WRITTEN_OUT), default=0)
     rows = rows or max((k for k in fit if count * k <= WRITTEN_OUT // 2), default=1)
     load = LOAD_EVEN if 2 in strides else LOAD
@@ -216,7 +222,8 @@ def stencil_steps(
     for tap in core.taps:
         schedule = schedule.unroll(s, tap)
     if core.vectors > 1 and tiles[-1] == outer[-1] != shared:
-        if core.vectors * core.rows * _taps(schedule, core) <= WRITTEN_OUT:
+        if 'NOISO' in __import__('os').environ: return schedule
+        if 0:
             return schedule.unroll(s, outer[-1])
         return schedule.isolate(s, outer[-1])
     return schedule
