@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from codegen.clamped import is_free, parts_of
 from codegen.linear import Ranges, depends_on, extreme, replace_var, settle
@@ -19,6 +20,7 @@ from codegen.loopir import (
     Buffer,
     For,
     If,
+    Let,
     LoopNode,
     Store,
     VectorStore,
@@ -338,6 +340,30 @@ def without_branches(node: LoopNode, registers: Collection[str]) -> LoopNode:
         return [replace(n, last=last)]
 
     return block(visit(node, ()))
+
+
+def with_named_ends(tile: Buffer, taken: Collection[str]) -> LoopNode:
+    """The tile with names for the lanes from which and up to which its stores take part: they are
+    the same for all rows.
+    """
+    names: dict[Expr, Index] = {}
+    inside = {n.var for n in walk_loops(tile) if isinstance(n, (For, VectorStore))}
+    free = (x for k in count() if (x := f"lane_{k}") not in taken and x not in inside)
+
+    def named(e: Expr) -> Expr:
+        if not isinstance(e, Const) and e not in names:
+            names[e] = Index(next(free))
+        return names.get(e, e)
+
+    def visit(n: LoopNode) -> LoopNode:
+        if isinstance(n, VectorStore) and n.last is not None:
+            return replace(n, first=named(n.first), last=named(n.last))
+        return map_children(n, visit)
+
+    body: LoopNode = replace(tile, body=visit(tile.body))
+    for value, name in reversed(names.items()):
+        body = Let(name.name, value, body)
+    return body
 
 
 def decided(expr: Expr, ranges: Ranges) -> Expr:

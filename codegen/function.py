@@ -8,7 +8,18 @@ from dataclasses import dataclass
 
 from codegen.build import build_loops
 from codegen.cexpr import Names
-from codegen.loopir import Buffer, For, If, LoopNode, Store, has_mark, reads_in, walk_loops
+from codegen.loopir import (
+    Buffer,
+    For,
+    If,
+    Let,
+    LoopNode,
+    Store,
+    VectorStore,
+    has_mark,
+    reads_in,
+    walk_loops,
+)
 from codegen.lower import lower
 from codegen.passes import optimise
 from codegen.spelling import C_TYPES
@@ -172,6 +183,10 @@ def _expressions(node: LoopNode) -> Iterable[Expr]:
         return (node.lower, node.upper)
     if isinstance(node, If):
         return (node.cond,)
+    if isinstance(node, Let):
+        return (node.value,)
+    if isinstance(node, VectorStore):
+        return (node.first,) if node.last is None else (node.first, node.last)
     if isinstance(node, Store):
         return (node.target, node.value)
     return ()

@@ -25,12 +25,10 @@ from poly.expr import (
     Index,
     Op,
     Read,
-    Size,
     dtype_where,
     operand_dtype,
     reads_of,
     simplify,
-    walk,
 )
 from poly.linear import linear_form, normal, render
 
@@ -278,8 +276,7 @@ class LaneText:
         first = self.first(read)
         if self.part is not None and stride in (1, 2):
             even = "" if stride == 1 else "_even"
-            unknown = any(isinstance(e, Size) for e in walk(self.part[1]))
-            if unknown and not isinstance(self.part[0], Const):
+            if isinstance(self.part[1], Index) and not isinstance(self.part[0], Const):
                 # Neighbouring taps, which begin at other lanes, then share the place.
                 begin, end = (index_text(e, self.values.names) for e in self.part)
                 return f"fk_some{even}_{name}(&{self.places.place(first)}, {begin}, {end})"

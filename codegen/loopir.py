@@ -66,6 +66,15 @@ class If(LoopNode):
 
 
 @dataclass(frozen=True)
+class Let(LoopNode):
+    """A name for an index expression in `body`: `var` is used as a loop's variable is."""
+
+    var: str
+    value: Expr
+    body: LoopNode
+
+
+@dataclass(frozen=True)
 class Instance(LoopNode):
     """An instance of a scop statement or of a copy, before it is lowered to a `Store`."""
 
@@ -154,7 +163,7 @@ class Single(LoopNode):
 def children_of(node: LoopNode) -> tuple[LoopNode, ...]:
     if isinstance(node, Block):
         return node.children
-    if isinstance(node, (For, Buffer, Single)):
+    if isinstance(node, (For, Let, Buffer, Single)):
         return (node.body,)
     if isinstance(node, If):
         return (node.then,) if node.other is None else (node.then, node.other)
@@ -182,7 +191,7 @@ def map_children(node: LoopNode, fn: Callable[[LoopNode], LoopNode]) -> LoopNode
     """The node with `fn` applied to its direct children."""
     if isinstance(node, Block):
         return block([fn(c) for c in node.children])
-    if isinstance(node, (For, Buffer, Single)):
+    if isinstance(node, (For, Let, Buffer, Single)):
         return replace(node, body=fn(node.body))
     if isinstance(node, If):
         other = None if node.other is None else fn(node.other)
@@ -202,6 +211,8 @@ def map_exprs(
         return replace(node, lower=fn(node.lower), upper=fn(node.upper))
     if isinstance(node, If):
         return replace(node, cond=fn(node.cond))
+    if isinstance(node, Let):
+        return replace(node, value=fn(node.value))
     if isinstance(node, Instance):
         return replace(node, args=tuple(map(fn, node.args)))
     if isinstance(node, Store):
@@ -248,6 +259,11 @@ def verify_loops(node: LoopNode, bound: frozenset[str] = frozenset()) -> LoopNod
         bound = bound | {node.var}
     elif isinstance(node, If):
         check(node.cond)
+    elif isinstance(node, Let):
+        check(node.value)
+        if node.var in bound:
+            raise LoopError(f"{node.var} is bound twice")
+        bound = bound | {node.var}
     elif isinstance(node, Instance):
         check(*node.args)
     elif isinstance(node, Store):
@@ -284,6 +300,9 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
         if node.other is not None:
             yield f"{indent}else"
             yield from _lines(node.other, inner)
+    elif isinstance(node, Let):
+        yield f"{indent}let {node.var} = {node.value}"
+        yield from _lines(node.body, indent)
     elif isinstance(node, Instance):
         yield f"{indent}{node.statement}({', '.join(map(str, node.args))})"
     elif isinstance(node, Store):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
-from codegen.cases import FAR, narrowed, tile_cases, without_branches
+from codegen.cases import FAR, narrowed, tile_cases, with_named_ends, without_branches
 from codegen.clamped import Rows, clamped, merge_conditions, rows_of
 from codegen.decide import decide
 from codegen.lanes import lane_stride, vectorise
@@ -126,20 +127,21 @@ def _in_cases(node: LoopNode, ranges: Ranges) -> LoopNode:
     made: LoopNode | None = None
     cases = tile_cases(node, ranges)
     for case in reversed(cases):
-        tile = _in_widths(case.placed(_unroll(case.body, dict(case.ranges), {})))
+        tile = case.placed(_unroll(case.body, dict(case.ranges), {}))
+        tile = _in_widths(tile, ranges, case is cases[0])
         made = tile if case.condition is None else If(case.condition, tile, made)
     return made or node
 
 
-def _in_widths(tile: LoopNode) -> LoopNode:
-    """A register tile without branches, and one in narrower vectors where these do."""
+def _in_widths(tile: LoopNode, taken: Collection[str], both: bool) -> LoopNode:
+    """A register tile without branches; if `both`, one in narrower vectors where these do, too."""
     if not isinstance(tile, Buffer):
         return tile
 
     def straight(t: Buffer) -> LoopNode:
-        return replace(t, body=without_branches(t.body, {t.name}))
+        return with_named_ends(replace(t, body=without_branches(t.body, {t.name})), taken)
 
-    narrow = narrowed(tile)
+    narrow = narrowed(tile) if both else None
     return straight(tile) if narrow is None else If(narrow[0], straight(narrow[1]), straight(tile))
 
 

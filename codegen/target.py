@@ -21,6 +21,7 @@ from codegen.loopir import (
     Buffer,
     For,
     If,
+    Let,
     LoopError,
     LoopNode,
     Single,
@@ -35,7 +36,7 @@ from codegen.loopir import (
 from codegen.passes import is_scalarisable, vector_lanes
 from codegen.spelling import C_TYPES, SCHEDULE, lane_suffix, suffix, vector_type
 from poly.dtypes import INT64, DType, identity
-from poly.expr import Const, Expr, Index, Op, Read, add, mul
+from poly.expr import Const, Expr, Index, Op, Read, add, mul, simplify, sub, walk
 from poly.linear import linear_form, normal, render
 from poly.program import Program
 
@@ -60,11 +61,15 @@ class CTarget:
         # Innermost buffers and registers of the code being printed, by name.
         self.buffers: dict[str, Any] = {}
         self.registers: dict[str, Any] = {}
-        names = replace(identifiers, place=self.place, value=self._data)
+        self._loops = dict(identifiers.loops)
+        names = replace(identifiers, loops=self._loops, place=self.place, value=self._data)
         self.names = names
         self.dtypes: dict[str, DType] = dict(program.dtypes)
         self._announced: tuple[str, ...] = ()
         self._count = 0
+        #: In a tile: names for what places have in common, and the variables that are its own.
+        self._bases: dict[Expr, Index] | None = None
+        self._inner: set[str] = set()
         self._multiples: dict[str, int] = {}
         self.values = ValueText(names, self.dtypes, exact)
 
@@ -95,6 +100,8 @@ class CTarget:
             return cgen.If(
                 index_text(node.cond, self.names), as_block(self.statement(node.then)), other
             )
+        if isinstance(node, Let):
+            return self._named(node)
         if isinstance(node, Single):
             return self.single(self.statement(node.body))
         if isinstance(node, Store):
@@ -120,6 +127,27 @@ class CTarget:
         text = self.statement(node)
         self._announced = before
         return cgen.Collection([cgen.Line(f"/* {', '.join(names)} */"), text])
+
+    def _named(self, node: Let) -> cgen.Generable:
+        """Names, and the tile that uses them.
+
+        Places in it are counted from ones that C compilers have to take as they are: they would
+        keep, and move on, a pointer for each row of each such tile, most of them in memory.
+        """
+        lines: list[cgen.Generable] = []
+        body: LoopNode = node
+        while isinstance(body, Let):
+            name, value = self.names.loops[body.var], index_text(body.value, self.names)
+            lines.append(cgen.Line(f"const int64_t {name} = {value};"))
+            body = body.body
+        before, self._bases = self._bases, {}
+        self._inner = {n.var for n in walk_loops(body) if isinstance(n, (For, VectorStore))}
+        inner = self.statement(body)
+        bases, self._bases = self._bases, before
+        for value_, index in bases.items():
+            text = index_text(value_, self.names)
+            lines.append(cgen.Line(f"const int64_t {index.name} = fk_here({text});"))
+        return cgen.Block([*lines, inner])
 
     def _for(self, node: For) -> cgen.Generable:
         var = self.names.loops[node.var]
@@ -257,9 +285,22 @@ class CTarget:
         """Row-major position of an element in its tensor, Horner-style."""
         shape = self.program.tensors[read.tensor].shape
         result: Expr = Const(0)
+        steps: Expr = Const(0)
         for index, extent in zip(read.indices, shape, strict=True):
+            if self._bases is not None:
+                # What all rows and taps of a tile have in common, and how far this one is from it.
+                step = Const(linear_form(index).constant)
+                index, steps = simplify(sub(index, step)), add(mul(steps, extent), step)
             result = add(mul(result, extent), index)
-        return _flatten(result)
+        result = _flatten(result)
+        if self._bases is None:
+            return result
+        if not any(isinstance(e, Index) and e.name in self._inner for e in walk(result)):
+            if result not in self._bases:
+                self._bases[result] = Index(name := self.fresh())
+                self._loops[name] = name
+            result = self._bases[result]
+        return add(result, _flatten(steps))
 
     def _register_of(self, read: Read, var: str | None) -> str:
         registers = self.registers[read.tensor]
