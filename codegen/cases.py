@@ -31,15 +31,15 @@ from codegen.loopir import (
     walk_loops,
 )
 from codegen.lower import var_range
-from poly.expr import Const, Expr, Index, Op, Size, add, mul, rewrite, sub, walk
+from poly.expr import Const, Expr, Index, Op, Size, add, indices_of, rewrite, sub, walk
 from poly.linear import Linear, constant, linear_form, normal, render
 
 #: No size is as large.
 FAR = 1 << 40
 #: The most updates that the cases of a tile may have together, for one width of the vectors.
-CASES_LIMIT = 400
-#: Vectors of fewer lanes are not worth cases of their own.
-FEWEST_LANES = 8
+CASES_LIMIT = 500
+#: Vectors of fewer bits are not worth a case of their own.
+FEWEST_BITS = 256
 
 
 @dataclass(frozen=True)
@@ -267,8 +267,8 @@ def needed(conditions: Sequence[Expr], ranges: Ranges) -> list[Expr]:
     left = list(dict.fromkeys(conditions))
     for c in tuple(left):
         others = [g for o in left if o != c for g in _gaps(o)]
-        gaps = _gaps(c)
-        if gaps and all(any(_is_positive(g - o, ranges) for o in (constant(0), *others)) for g in gaps):
+        known, gaps = (constant(0), *others), _gaps(c)
+        if gaps and all(any(_is_positive(g - o, ranges) for o in known) for g in gaps):
             left.remove(c)
     return left
 
@@ -347,11 +347,12 @@ def with_named_ends(tile: Buffer, taken: Collection[str]) -> LoopNode:
     the same for all rows.
     """
     names: dict[Expr, Index] = {}
-    inside = {n.var for n in walk_loops(tile) if isinstance(n, (For, VectorStore))}
+    inside = own_variables(tile)
     free = (x for k in count() if (x := f"lane_{k}") not in taken and x not in inside)
 
     def named(e: Expr) -> Expr:
-        if not isinstance(e, Const) and e not in names:
+        own = any(x in inside for x in indices_of(e))
+        if not isinstance(e, Const) and not own and e not in names:
             names[e] = Index(next(free))
         return names.get(e, e)
 
@@ -386,6 +387,11 @@ def decided(expr: Expr, ranges: Ranges) -> Expr:
     return settle(rewrite(expr, visit), ranges)
 
 
+def own_variables(node: LoopNode) -> set[str]:
+    """The variables that are bound below."""
+    return {n.var for n in walk_loops(node) if isinstance(n, (For, Let, VectorStore))}
+
+
 def narrowed(node: Buffer) -> tuple[Expr, Buffer] | None:
     """A tile in vectors of half the lanes, and the condition under which it may be used: that no
     lane behind takes part.  None where that is known, or where lanes are no vectors of their own.
@@ -396,7 +402,11 @@ def narrowed(node: Buffer) -> tuple[Expr, Buffer] | None:
         return None
     half = lanes.pop() // 2
     ends = dict.fromkeys(n.last for n in stores if n.last is not None)
-    if half < FEWEST_LANES or not any(isinstance(x, Size) for e in ends for x in walk(e)):
+    own = own_variables(node)
+    if any(x in own for e in ends for x in indices_of(e)):
+        return None
+    unknown = any(isinstance(x, Size) for e in ends for x in walk(e))
+    if half * node.dtype.bits < FEWEST_BITS or not unknown:
         return None
     inside = {id(n.store): n.var for n in stores}
     dim: set[int] = set()

@@ -43,6 +43,9 @@ class Places(Protocol):
     values: ValueText
     dtypes: dict[str, DType]
 
+    @property
+    def in_tile(self) -> bool: ...
+
     def place(self, read: Read) -> str: ...
 
     def register(self, read: Read, var: str) -> str | None: ...
@@ -276,7 +279,7 @@ class LaneText:
         first = self.first(read)
         if self.part is not None and stride in (1, 2):
             even = "" if stride == 1 else "_even"
-            if isinstance(self.part[1], Index) and not isinstance(self.part[0], Const):
+            if self.places.in_tile:
                 # Neighbouring taps, which begin at other lanes, then share the place.
                 begin, end = (index_text(e, self.values.names) for e in self.part)
                 return f"fk_some{even}_{name}(&{self.places.place(first)}, {begin}, {end})"

@@ -40,7 +40,7 @@ def _helpers() -> dict[str, str]:
         "fk_hi": "static inline int64_t fk_hi(int64_t a, int64_t b) { return a > b ? a : b; }",
         "fk_here": (
             "/* x, which is computed where this stands */\n"
-            "static inline int64_t fk_here(int64_t x) { __asm__(\"\" : \"+r\"(x)); return x; }"
+            'static inline int64_t fk_here(int64_t x) { __asm__("" : "+r"(x)); return x; }'
         ),
         "fk_bf16_load": (
             "static inline float fk_bf16_load(fk_bf16 x)\n"

@@ -12,6 +12,7 @@ from typing import Any
 
 import cgen
 
+from codegen.cases import own_variables
 from codegen.cexpr import Names, ValueText, index_text, literal
 from codegen.lanes import lane_stride
 from codegen.lanetext import LaneText
@@ -141,7 +142,7 @@ class CTarget:
             lines.append(cgen.Line(f"const int64_t {name} = {value};"))
             body = body.body
         before, self._bases = self._bases, {}
-        self._inner = {n.var for n in walk_loops(body) if isinstance(n, (For, VectorStore))}
+        self._inner = own_variables(body)
         inner = self.statement(body)
         bases, self._bases = self._bases, before
         for value_, index in bases.items():
@@ -486,6 +487,11 @@ class CTarget:
         return f"*({vector_type(self.dtypes[read.tensor], lanes)}_u *)&{self.place(first)}"
 
     # --- what `LaneText` asks for --------------------------------------------------------------
+
+    @property
+    def in_tile(self) -> bool:
+        """Whether lanes may be none, and what all places have in common has a name."""
+        return self._bases is not None
 
     def register(self, read: Read, var: str) -> str | None:
         """The variable that holds an element in each lane, if there is one."""
