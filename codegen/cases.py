@@ -31,7 +31,7 @@ from codegen.loopir import (
     walk_loops,
 )
 from codegen.lower import var_range
-from poly.expr import Const, Expr, Index, Op, Size, add, indices_of, rewrite, sub, walk
+from poly.expr import Const, Expr, Index, Op, Size, add, indices_of, reads_of, rewrite, sub, walk
 from poly.linear import Linear, constant, linear_form, normal, render
 
 #: No size is as large.
@@ -95,10 +95,28 @@ def tile_cases(node: Buffer, ranges: Ranges) -> tuple[Case, ...]:
 
     There is a case for each number of rows, the greatest first, if that is not too much.
     """
+    if not _has_taps(node):
+        return ()
     every = Case(None, node, {}, ranges)
     rows = _row_cases(node, ranges)
     cases = tuple(_with_lanes(c) for c in rows or (every,))
     return cases if rows or cases != (every,) else ()
+
+
+def _has_taps(node: Buffer) -> bool:
+    """Whether a register tile has lanes along which taps reach: some loop moves what is read there,
+    and not what is computed.
+    """
+    bound = own_variables(node)
+    for n in walk_loops(node.body):
+        if not isinstance(n, VectorStore) or n.store.target.tensor != node.name:
+            continue
+        own = set(indices_of(n.store.target))
+        for read in reads_of(n.store.value):
+            moving = [set(indices_of(i)) for i in read.indices if depends_on(i, n.var)]
+            if any(bound & (x - own) for x in moving):
+                return True
+    return False
 
 
 def _row_cases(node: Buffer, ranges: Ranges) -> tuple[Case, ...]:
@@ -114,8 +132,10 @@ def _row_cases(node: Buffer, ranges: Ranges) -> tuple[Case, ...]:
 
 def _with_lanes(case: Case) -> Case:
     """The case with what is known of sizes because some lane takes part."""
-    ends = [n.last for n in walk_loops(case.body) if isinstance(n, VectorStore)]
-    for last in sorted({e for e in ends if e is not None}, key=lambda e: len(list(walk(e)))):
+    own = own_variables(case.body)
+    ends = {n.last for n in walk_loops(case.body) if isinstance(n, VectorStore) and n.last}
+    outer = [e for e in ends if not own & set(indices_of(e))]
+    for last in sorted(outer, key=lambda e: (len(list(walk(e))), str(e))):
         lanes = next(n.lanes for n in walk_loops(case.body) if isinstance(n, VectorStore))
         form = _solved(last, lanes)
         if form is None or form.name in case.rests:
@@ -143,9 +163,11 @@ def _counts(node: Buffer) -> list[tuple[Expr, int]]:
     no more is known than that there are sizes in them; each with the greatest that it may be.
     """
     found: dict[Expr, int] = {}
+    own = own_variables(node)
     for n in walk_loops(node.body):
         if (
             isinstance(n, For)
+            and not own & set(indices_of(n.upper))
             and n.mark == "unroll"
             and n.step == 1
             and n.lower == Const(0)
