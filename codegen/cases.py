@@ -16,13 +16,14 @@ from itertools import count
 from codegen.clamped import is_free, parts_of
 from codegen.linear import Ranges, depends_on, extreme, replace_var, settle
 from codegen.loopir import (
+    LANE_0,
     Block,
     Buffer,
     For,
     If,
-    Let,
     LoopNode,
     Store,
+    Tile,
     VectorStore,
     block,
     children_of,
@@ -66,10 +67,7 @@ class Case:
 
         def fix(e: Expr) -> Expr:
             if e not in known:
-                made = decided(e, self.ranges)
-                for name, value in self.rests.items():
-                    made = replace_var(made, name, value)
-                known[e] = normal(made)
+                known[e] = self.fixed(e)
             return known[e]
 
         def visit(n: LoopNode, conditions: tuple[Expr, ...]) -> LoopNode:
@@ -88,6 +86,34 @@ class Case:
             return If(all_of(kept[conditions]), n) if kept[conditions] else n
 
         return visit(node, ())
+
+    def fixed(self, e: Expr) -> Expr:
+        """An expression as far as it is known, with the numbers in place of their names."""
+        made = decided(e, self.ranges)
+        for name, value in self.rests.items():
+            made = replace_var(made, name, value)
+        return normal(made)
+
+    def inside(self, node: LoopNode) -> tuple[Expr, LoopNode] | None:
+        """What became of the body where no lane and no update is left out, and when that is."""
+        conditions: dict[Expr, None] = {}
+        bound = own_variables(node)
+
+        def visit(n: LoopNode) -> LoopNode:
+            if isinstance(n, If) and n.other is None:
+                conditions.update(dict.fromkeys(parts_of(n.cond)))
+                return visit(n.then)
+            if isinstance(n, VectorStore) and n.last is not None:
+                conditions[Op("le", (n.first, LANE_0))] = None
+                conditions[Op("le", (Const(n.lanes), n.last))] = None
+                return replace(n, first=LANE_0, last=None)
+            return map_children(n, visit)
+
+        body = visit(node)
+        if any(bound & set(indices_of(c)) for c in conditions):
+            return None
+        left = [_fixed_sides(c, self.fixed) for c in needed(tuple(conditions), self.ranges)]
+        return (all_of(left), body) if left else None
 
 
 def tile_cases(node: Buffer, ranges: Ranges) -> tuple[Case, ...]:
@@ -364,7 +390,7 @@ def without_branches(node: LoopNode, registers: Collection[str]) -> LoopNode:
     return block(visit(node, ()))
 
 
-def with_named_ends(tile: Buffer, taken: Collection[str]) -> LoopNode:
+def with_named_ends(tile: Buffer, taken: Collection[str]) -> Tile:
     """The tile with names for the lanes from which and up to which its stores take part: they are
     the same for all rows.
     """
@@ -383,10 +409,8 @@ def with_named_ends(tile: Buffer, taken: Collection[str]) -> LoopNode:
             return replace(n, first=named(n.first), last=named(n.last))
         return map_children(n, visit)
 
-    body: LoopNode = replace(tile, body=visit(tile.body))
-    for value, name in reversed(names.items()):
-        body = Let(name.name, value, body)
-    return body
+    body = replace(tile, body=visit(tile.body))
+    return Tile(tuple((name.name, e) for e, name in names.items()), body)
 
 
 def decided(expr: Expr, ranges: Ranges) -> Expr:
@@ -411,7 +435,7 @@ def decided(expr: Expr, ranges: Ranges) -> Expr:
 
 def own_variables(node: LoopNode) -> set[str]:
     """The variables that are bound below."""
-    return {n.var for n in walk_loops(node) if isinstance(n, (For, Let, VectorStore))}
+    return {n.var for n in walk_loops(node) if isinstance(n, (For, VectorStore))}
 
 
 def narrowed(node: Buffer) -> tuple[Expr, Buffer] | None:

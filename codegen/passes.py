@@ -127,8 +127,11 @@ def _in_cases(node: LoopNode, ranges: Ranges) -> LoopNode:
     made: LoopNode | None = None
     cases = tile_cases(node, ranges)
     for case in reversed(cases):
-        tile = case.placed(_unroll(case.body, dict(case.ranges), {}))
-        tile = _in_widths(tile, ranges, case is cases[0])
+        written = _unroll(case.body, dict(case.ranges), {})
+        tile = _in_widths(case.placed(written), ranges, case is cases[0])
+        inside = case.inside(written) if case is cases[0] else None
+        if inside is not None and isinstance(inside[1], Buffer):
+            tile = If(inside[0], with_named_ends(inside[1], ranges), tile)
         made = tile if case.condition is None else If(case.condition, tile, made)
     return made or node
 

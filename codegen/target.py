@@ -22,11 +22,11 @@ from codegen.loopir import (
     Buffer,
     For,
     If,
-    Let,
     LoopError,
     LoopNode,
     Single,
     Store,
+    Tile,
     Transposed,
     VectorStore,
     block,
@@ -101,8 +101,8 @@ class CTarget:
             return cgen.If(
                 index_text(node.cond, self.names), as_block(self.statement(node.then)), other
             )
-        if isinstance(node, Let):
-            return self._named(node)
+        if isinstance(node, Tile):
+            return self._tile(node)
         if isinstance(node, Single):
             return self.single(self.statement(node.body))
         if isinstance(node, Store):
@@ -129,24 +129,22 @@ class CTarget:
         self._announced = before
         return cgen.Collection([cgen.Line(f"/* {', '.join(names)} */"), text])
 
-    def _named(self, node: Let) -> cgen.Generable:
-        """Names, and the tile that uses them.
+    def _tile(self, node: Tile) -> cgen.Generable:
+        """A tile behind the names that it uses.
 
         Places in it are counted from ones that C compilers have to take as they are: they would
         keep, and move on, a pointer for each row of each such tile, most of them in memory.
         """
         lines: list[cgen.Generable] = []
-        body: LoopNode = node
-        while isinstance(body, Let):
-            name, value = self.names.loops[body.var], index_text(body.value, self.names)
-            lines.append(cgen.Line(f"const int64_t {name} = {value};"))
-            body = body.body
+        for name, value in node.names:
+            text = index_text(value, self.names)
+            lines.append(cgen.Line(f"const int64_t {self.names.loops[name]} = {text};"))
         before, self._bases = self._bases, {}
-        self._inner = own_variables(body)
-        inner = self.statement(body)
+        self._inner = own_variables(node.body)
+        inner = self.statement(node.body)
         bases, self._bases = self._bases, before
-        for value_, index in bases.items():
-            text = index_text(value_, self.names)
+        for value, index in bases.items():
+            text = index_text(value, self.names)
             lines.append(cgen.Line(f"const int64_t {index.name} = fk_here({text});"))
         return cgen.Block([*lines, inner])
 
