@@ -5,6 +5,9 @@ channels would have to turn it around in memory first, and the result back; lane
 need neither.  Vectors begin at multiples of the lanes, and a tap that lies on the padding, or the
 end of a row, leaves some lanes out.  With the taps written out and several rows a tile, a vector
 that has been loaded serves all rows that it is a tap of.
+
+Where the extents are not known, what is left of an image is written out once for each number of
+rows, see `codegen.cases`, and a vector's ends are masks that are computed.
 """
 
 from __future__ import annotations
