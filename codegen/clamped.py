@@ -90,7 +90,7 @@ def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> 
         moved = [d for d, i in enumerate(target.indices) if depends_on(i, var)]
         masks = [e for e in (node.first, node.last) if e is not None]
         return (
-            _is_free(node, {name for name, _ in rows})
+            is_free(node, {name for name, _ in rows})
             and not any(depends_on(e, var) for e in masks)
             and bool(moved)
             and all(rows[target.tensor, d] == {bounds} for d in moved)
@@ -104,7 +104,7 @@ def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> 
     return fixed and all(_is_row(c, var, bounds, rows) for c in children_of(node))
 
 
-def _is_free(node: VectorStore, registers: Collection[str]) -> bool:
+def is_free(node: VectorStore, registers: Collection[str]) -> bool:
     """Whether a store only updates a register, or sets it to a number."""
     store = node.store
     kind = store.op != "=" or isinstance(store.value, Const)

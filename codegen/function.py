@@ -8,7 +8,18 @@ from dataclasses import dataclass
 
 from codegen.build import build_loops
 from codegen.cexpr import Names
-from codegen.loopir import Buffer, For, If, LoopNode, Store, has_mark, reads_in, walk_loops
+from codegen.loopir import (
+    Buffer,
+    For,
+    If,
+    LoopNode,
+    Store,
+    Tile,
+    VectorStore,
+    has_mark,
+    reads_in,
+    walk_loops,
+)
 from codegen.lower import lower
 from codegen.passes import optimise
 from codegen.spelling import C_TYPES
@@ -172,6 +183,10 @@ def _expressions(node: LoopNode) -> Iterable[Expr]:
         return (node.lower, node.upper)
     if isinstance(node, If):
         return (node.cond,)
+    if isinstance(node, Tile):
+        return tuple(e for _, e in node.names)
+    if isinstance(node, VectorStore):
+        return (node.first,) if node.last is None else (node.first, node.last)
     if isinstance(node, Store):
         return (node.target, node.value)
     return ()
@@ -197,7 +212,10 @@ def name_everything(program: Program, body: LoopNode) -> Names:
             tensors[node.name] = pick(node.name)
     loops: dict[str, str] = {}
     for node in walk_loops(body):
-        var = node.var if hasattr(node, "var") else None
-        if isinstance(var, str) and var not in loops:
-            loops[var] = pick(var)
+        own = [v for v, _ in node.names] if isinstance(node, Tile) else []
+        if hasattr(node, "var") and isinstance(node.var, str):
+            own.append(node.var)
+        for var in own:
+            if var not in loops:
+                loops[var] = pick(var)
     return Names(tensors, sizes, loops, lambda read: read.tensor, str)

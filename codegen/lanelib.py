@@ -460,6 +460,37 @@ def _take_even(s: _Shape) -> str:
     )
 
 
+def _some(s: _Shape) -> str:
+    return (
+        f"/* as take, but p is the place of lane 0 */\n"
+        f"{_SOME}\n{s.v} fk_some_{s.name}(const {s.c} *p, int first, int last)\n"
+        f"{{ return fk_take_{s.name}(p + first, first, last); }}"
+    )
+
+
+def _some_even(s: _Shape) -> str:
+    n, found = s.lanes, _part(s)
+    plain = f"{s.v} x = {{0}}; for (int k = first; k < last; k++) x[k] = p[2 * k]; return x;"
+    body = plain
+    if found is not None:
+        feature, call = found
+        load, kind = call.format("maskz_loadu"), f"__mmask{max(8, n)}"
+        halves = [
+            f"const {s.v} {v} = ({s.v}){load}(({kind})(m >> {shift}), p + {shift});"
+            for v, shift in (("a", 0), ("b", n))
+        ]
+        places = ", ".join(str(2 * k) for k in range(n))
+        text = (
+            f"const uint64_t m = ((1ull << 2 * last) - (1ull << 2 * first)) & {(4**n - 1) // 3}u;\n"
+            f"  {halves[0]}\n  {halves[1]}\n  return FK_SHUFFLE({s.mask}, a, b, {places});"
+        )
+        body = f"\n#if defined({feature})\n  {text}\n#else\n  {plain}\n#endif\n"
+    return (
+        f"/* as some, but of every other element; there may be no lane */\n"
+        f"{_SOME}\n{s.v} fk_some_even_{s.name}(const {s.c} *p, int first, int last)\n{{ {body} }}"
+    )
+
+
 def _among(s: _Shape) -> str:
     kind = _register_kind(s)
     masked = f"return ({s.v}){{call}}(({kind})old, {{mask}}, ({kind})x);"
@@ -498,6 +529,8 @@ _TEXTS: dict[str, Callable[[_Shape], str]] = {
     "put": _put,
     "take": _take,
     "take_even": _take_even,
+    "some": _some,
+    "some_even": _some_even,
     "among": _among,
     "load_bf16": _load_bf16,
     "store_bf16": _store_bf16,

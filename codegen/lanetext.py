@@ -43,6 +43,9 @@ class Places(Protocol):
     values: ValueText
     dtypes: dict[str, DType]
 
+    @property
+    def in_tile(self) -> bool: ...
+
     def place(self, read: Read) -> str: ...
 
     def register(self, read: Read, var: str) -> str | None: ...
@@ -275,8 +278,12 @@ class LaneText:
         stride = None if data else lane_stride(read, self.var)
         first = self.first(read)
         if self.part is not None and stride in (1, 2):
-            take = "take" if stride == 1 else "take_even"
-            return f"fk_{take}_{name}({self.places_of_part(read)})"
+            even = "" if stride == 1 else "_even"
+            if self.places.in_tile:
+                # Neighbouring taps, which begin at other lanes, then share the place.
+                begin, end = (index_text(e, self.values.names) for e in self.part)
+                return f"fk_some{even}_{name}(&{self.places.place(first)}, {begin}, {end})"
+            return f"fk_take{even}_{name}({self.places_of_part(read)})"
         if self.part is not None:
             return self._stored_by_lane(read, dtype)
         if stride == 1:

@@ -66,6 +66,17 @@ class If(LoopNode):
 
 
 @dataclass(frozen=True)
+class Tile(LoopNode):
+    """A register tile that is written out, with names for index expressions.
+
+    names : used in `body` as variables of loops are; none needs another one
+    """
+
+    names: tuple[tuple[str, Expr], ...]
+    body: LoopNode
+
+
+@dataclass(frozen=True)
 class Instance(LoopNode):
     """An instance of a scop statement or of a copy, before it is lowered to a `Store`."""
 
@@ -159,7 +170,7 @@ class Fence(LoopNode):
 def children_of(node: LoopNode) -> tuple[LoopNode, ...]:
     if isinstance(node, Block):
         return node.children
-    if isinstance(node, (For, Buffer, Single)):
+    if isinstance(node, (For, Tile, Buffer, Single)):
         return (node.body,)
     if isinstance(node, If):
         return (node.then,) if node.other is None else (node.then, node.other)
@@ -187,7 +198,7 @@ def map_children(node: LoopNode, fn: Callable[[LoopNode], LoopNode]) -> LoopNode
     """The node with `fn` applied to its direct children."""
     if isinstance(node, Block):
         return block([fn(c) for c in node.children])
-    if isinstance(node, (For, Buffer, Single)):
+    if isinstance(node, (For, Tile, Buffer, Single)):
         return replace(node, body=fn(node.body))
     if isinstance(node, If):
         other = None if node.other is None else fn(node.other)
@@ -207,6 +218,8 @@ def map_exprs(
         return replace(node, lower=fn(node.lower), upper=fn(node.upper))
     if isinstance(node, If):
         return replace(node, cond=fn(node.cond))
+    if isinstance(node, Tile):
+        return replace(node, names=tuple((name, fn(e)) for name, e in node.names))
     if isinstance(node, Instance):
         return replace(node, args=tuple(map(fn, node.args)))
     if isinstance(node, Store):
@@ -253,6 +266,12 @@ def verify_loops(node: LoopNode, bound: frozenset[str] = frozenset()) -> LoopNod
         bound = bound | {node.var}
     elif isinstance(node, If):
         check(node.cond)
+    elif isinstance(node, Tile):
+        check(*(e for _, e in node.names))
+        own = [name for name, _ in node.names]
+        if bound & set(own) or len(set(own)) < len(own):
+            raise LoopError(f"one of {', '.join(own)} is bound twice")
+        bound = bound | set(own)
     elif isinstance(node, Instance):
         check(*node.args)
     elif isinstance(node, Store):
@@ -289,6 +308,9 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
         if node.other is not None:
             yield f"{indent}else"
             yield from _lines(node.other, inner)
+    elif isinstance(node, Tile):
+        yield f"{indent}tile " + ", ".join(f"{name} = {e}" for name, e in node.names)
+        yield from _lines(node.body, inner)
     elif isinstance(node, Instance):
         yield f"{indent}{node.statement}({', '.join(map(str, node.args))})"
     elif isinstance(node, Store):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
+from codegen.cases import FAR, narrowed, tile_cases, with_named_ends, without_branches
 from codegen.clamped import Rows, clamped, rows_of
 from codegen.decide import decide
 from codegen.lanes import lane_stride, vectorise
-from codegen.linear import extreme
+from codegen.linear import Ranges, extreme
 from codegen.loopir import (
     Block,
     Buffer,
@@ -115,7 +117,39 @@ def unroll(root: LoopNode) -> LoopNode:
     Where the bounds are not constant but bounded, each iteration that may run gets the condition
     under which it does, as far as that is not known.
     """
-    return _unroll(root, {}, {})
+    return _unroll(_in_cases(root, {}), {}, {})
+
+
+def _in_cases(node: LoopNode, ranges: Ranges) -> LoopNode:
+    """Register tiles of unknown sizes in cases, each of them written out."""
+    if isinstance(node, For):
+        low, high = (extreme(e, ranges, f) for e, f in ((node.lower, min), (node.upper, max)))
+        ranges = {**ranges, node.var: (-FAR if low is None else low, FAR if high is None else high)}
+    if not isinstance(node, Buffer) or node.scope != "register":
+        return map_children(node, lambda c: _in_cases(c, ranges))
+
+    made: LoopNode | None = None
+    cases = tile_cases(node, ranges)
+    for case in reversed(cases):
+        written = _unroll(case.body, dict(case.ranges), {})
+        tile = _in_widths(case.placed(written), ranges, case is cases[0])
+        inside = case.inside(written) if case is cases[0] else None
+        if inside is not None and isinstance(inside[1], Buffer):
+            tile = If(inside[0], with_named_ends(inside[1], ranges), tile)
+        made = tile if case.condition is None else If(case.condition, tile, made)
+    return made or node
+
+
+def _in_widths(tile: LoopNode, taken: Collection[str], both: bool) -> LoopNode:
+    """A register tile without branches; if `both`, one in narrower vectors where these do, too."""
+    if not isinstance(tile, Buffer):
+        return tile
+
+    def straight(t: Buffer) -> LoopNode:
+        return with_named_ends(replace(t, body=without_branches(t.body, {t.name})), taken)
+
+    narrow = narrowed(tile) if both else None
+    return straight(tile) if narrow is None else If(narrow[0], straight(narrow[1]), straight(tile))
 
 
 def _unroll(node: LoopNode, ranges: dict[str, tuple[int, int]], rows: Rows) -> LoopNode:

@@ -38,6 +38,10 @@ def _helpers() -> dict[str, str]:
         ),
         "fk_lo": "static inline int64_t fk_lo(int64_t a, int64_t b) { return a < b ? a : b; }",
         "fk_hi": "static inline int64_t fk_hi(int64_t a, int64_t b) { return a > b ? a : b; }",
+        "fk_here": (
+            "/* x, which is computed where this stands */\n"
+            'static inline int64_t fk_here(int64_t x) { __asm__("" : "+r"(x)); return x; }'
+        ),
         "fk_bf16_load": (
             "static inline float fk_bf16_load(fk_bf16 x)\n"
             "{ uint32_t u = (uint32_t)x << 16; float f; memcpy(&f, &u, 4); return f; }"

@@ -12,6 +12,7 @@ from typing import Any
 
 import cgen
 
+from codegen.cases import own_variables
 from codegen.cexpr import Names, ValueText, index_text, literal
 from codegen.lanes import lane_stride
 from codegen.lanetext import LaneText
@@ -26,6 +27,7 @@ from codegen.loopir import (
     LoopNode,
     Single,
     Store,
+    Tile,
     Transposed,
     VectorStore,
     block,
@@ -36,7 +38,7 @@ from codegen.loopir import (
 from codegen.passes import is_scalarisable, vector_lanes
 from codegen.spelling import C_TYPES, SCHEDULE, lane_suffix, suffix, vector_type
 from poly.dtypes import INT64, DType, identity
-from poly.expr import Const, Expr, Index, Op, Read, add, mul
+from poly.expr import Const, Expr, Index, Op, Read, add, mul, simplify, sub, walk
 from poly.linear import linear_form, normal, render
 from poly.program import Program
 
@@ -61,11 +63,15 @@ class CTarget:
         # Innermost buffers and registers of the code being printed, by name.
         self.buffers: dict[str, Any] = {}
         self.registers: dict[str, Any] = {}
-        names = replace(identifiers, place=self.place, value=self._data)
+        self._loops = dict(identifiers.loops)
+        names = replace(identifiers, loops=self._loops, place=self.place, value=self._data)
         self.names = names
         self.dtypes: dict[str, DType] = dict(program.dtypes)
         self._announced: tuple[str, ...] = ()
         self._count = 0
+        #: In a tile: names for what places have in common, and the variables that are its own.
+        self._bases: dict[Expr, Index] | None = None
+        self._inner: set[str] = set()
         self._multiples: dict[str, int] = {}
         self.values = ValueText(names, self.dtypes, exact)
 
@@ -96,6 +102,8 @@ class CTarget:
             return cgen.If(
                 index_text(node.cond, self.names), as_block(self.statement(node.then)), other
             )
+        if isinstance(node, Tile):
+            return self._tile(node)
         if isinstance(node, Single):
             return self.single(self.statement(node.body))
         if isinstance(node, Store):
@@ -123,6 +131,25 @@ class CTarget:
         text = self.statement(node)
         self._announced = before
         return cgen.Collection([cgen.Line(f"/* {', '.join(names)} */"), text])
+
+    def _tile(self, node: Tile) -> cgen.Generable:
+        """A tile behind the names that it uses.
+
+        Places in it are counted from ones that C compilers have to take as they are: they would
+        keep, and move on, a pointer for each row of each such tile, most of them in memory.
+        """
+        lines: list[cgen.Generable] = []
+        for name, value in node.names:
+            text = index_text(value, self.names)
+            lines.append(cgen.Line(f"const int64_t {self.names.loops[name]} = {text};"))
+        before, self._bases = self._bases, {}
+        self._inner = own_variables(node.body)
+        inner = self.statement(node.body)
+        bases, self._bases = self._bases, before
+        for value, index in bases.items():
+            text = index_text(value, self.names)
+            lines.append(cgen.Line(f"const int64_t {index.name} = fk_here({text});"))
+        return cgen.Block([*lines, inner])
 
     def _for(self, node: For) -> cgen.Generable:
         var = self.names.loops[node.var]
@@ -260,9 +287,22 @@ class CTarget:
         """Row-major position of an element in its tensor, Horner-style."""
         shape = self.program.tensors[read.tensor].shape
         result: Expr = Const(0)
+        steps: Expr = Const(0)
         for index, extent in zip(read.indices, shape, strict=True):
+            if self._bases is not None:
+                # What all rows and taps of a tile have in common, and how far this one is from it.
+                step = Const(linear_form(index).constant)
+                index, steps = simplify(sub(index, step)), add(mul(steps, extent), step)
             result = add(mul(result, extent), index)
-        return _flatten(result)
+        result = _flatten(result)
+        if self._bases is None:
+            return result
+        if not any(isinstance(e, Index) and e.name in self._inner for e in walk(result)):
+            if result not in self._bases:
+                self._bases[result] = Index(name := self.fresh())
+                self._loops[name] = name
+            result = self._bases[result]
+        return add(result, _flatten(steps))
 
     def _register_of(self, read: Read, var: str | None) -> str:
         registers = self.registers[read.tensor]
@@ -455,6 +495,11 @@ class CTarget:
         return f"*({vector_type(self.dtypes[read.tensor], lanes)}_u *)&{self.place(first)}"
 
     # --- what `LaneText` asks for --------------------------------------------------------------
+
+    @property
+    def in_tile(self) -> bool:
+        """Whether lanes may be none, and what all places have in common has a name."""
+        return self._bases is not None
 
     def register(self, read: Read, var: str) -> str | None:
         """The variable that holds an element in each lane, if there is one."""

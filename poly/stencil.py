@@ -5,6 +5,9 @@ channels would have to turn it around in memory first, and the result back; lane
 need neither.  Vectors begin at multiples of the lanes, and a tap that lies on the padding, or the
 end of a row, leaves some lanes out.  With the taps written out and several rows a tile, a vector
 that has been loaded serves all rows that it is a tap of.
+
+Where the extents are not known, what is left of an image is written out once for each number of
+rows, see `codegen.cases`, and a vector's ends are masks that are computed.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from poly.analysis import (
     fused_around,
     has_lane_epilogue,
     is_rectangular,
+    loop_extents,
     loops_of_read,
     moving_dimensions,
     plain_dimension,
@@ -43,6 +47,14 @@ from poly.scop import Scop, ScopStatement
 WRITTEN_OUT = 400
 #: The most rows of a tile, and registers that they leave for what is loaded.
 MOST_ROWS, LOADED = 14, 10
+#: The most rows of a tile if their number is not known: images often have a multiple of 7.
+OPEN_ROWS = 7
+#: The most updates of a tile for all numbers of rows together.
+CASES_LIMIT = 400
+#: The extent that a loop of unknown extent is taken to have.
+USUAL = 64
+#: Vectors of so many bytes have masked instructions, which vectors of unknown ends need.
+MASKED = 64
 #: What a multiply-add takes with its load: of neighbours, and of every other element.
 LOAD, LOAD_EVEN = 1.7, 3.3
 #: Cycles to turn around and move one vector.
@@ -58,6 +70,7 @@ class Stencil:
     taps : the reductions to write out, those along the row first
     rest : the other reductions
     cost : processor cycles for an element of the result, about
+    known : whether the extents of `v` and `w` are
     """
 
     statement: str
@@ -70,6 +83,7 @@ class Stencil:
     rest: tuple[str, ...]
     vectors: int
     cost: float
+    known: bool
 
 
 def find_tile(
@@ -94,6 +108,8 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
         return None
     free, reductions = s.source.free, s.source.reductions
     extents = {x: e for x, e in static_extents(s).items() if e}
+    unknown = [x for x, e in static_extents(s).items() if e is None]
+    extents.update({x: USUAL for x in unknown if x in free})
     last = len(s.target.indices) - 1
     v = next((x for x in free if plain_dimension(s.target, x) == last), "")
     if not v or len(extents) < len(s.loops):
@@ -105,6 +121,8 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
     if not along or any(x is None or x not in (0, 1, 2) for x in strides):
         return None
     if any(not is_rectangular(s, v, (r,)) for r in (*free, *reductions) if r not in (v, *along)):
+        return None
+    if v in unknown and machine.vector_bytes < MASKED:
         return None
     lanes = machine.vector_bytes // dtype.bytes
     while lanes // 2 >= extents[v]:
@@ -123,6 +141,11 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
     fit = [k for k in range(1, most + 1) if w and extents[w] % k == 0]
     rows = max((k for k in fit if count * k * vectors <= WRITTEN_OUT), default=0)
     rows = rows or max((k for k in fit if count * k <= WRITTEN_OUT // 2), default=1)
+    if w in unknown:
+        # What is left of an image has fewer rows, and a case for each number of them.
+        most = min(most, OPEN_ROWS)
+        fit = [k for k in range(1, most + 1) if (count + 2) * k * (k + 1) // 2 <= CASES_LIMIT]
+        rows = max(fit, default=1)
     load = LOAD_EVEN if 2 in strides else LOAD
     if rows < IN_FLIGHT:
         load *= 1.1
@@ -130,7 +153,8 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
     load *= lanes * dtype.bytes / machine.vector_bytes
     cost = load * prod(extents[r] for r in reductions) * vectors / extents[v]
     rest = tuple(r for r in reductions if r not in along and r not in across)
-    return Stencil(s.name, v, w, lanes, rows, free, (*along, *across), rest, vectors, cost)
+    known = v not in unknown and w not in unknown
+    return Stencil(s.name, v, w, lanes, rows, free, (*along, *across), rest, vectors, cost, known)
 
 
 def _meet(read: Read, loop: str, other: str) -> bool:
@@ -204,6 +228,7 @@ def stencil_steps(
     schedule = schedule.reorder(s, [*outer, *points])
     if shared:
         schedule = schedule.parallelize(s, shared)
+        schedule = _share_next(schedule, s, outer, shared)
     if len(together) > 1:
         schedule = schedule.distribute(s, points[0])
     schedule = schedule.reorder(s, [*core.rest, *core.taps, *points])
@@ -215,11 +240,22 @@ def stencil_steps(
             schedule = schedule.unroll(name, f"{w}_i")
     for tap in core.taps:
         schedule = schedule.unroll(s, tap)
-    if core.vectors > 1 and tiles[-1] == outer[-1] != shared:
+    if core.known and core.vectors > 1 and tiles[-1] == outer[-1] != shared:
         if core.vectors * core.rows * _taps(schedule, core) <= WRITTEN_OUT:
             return schedule.unroll(s, outer[-1])
         return schedule.isolate(s, outer[-1])
     return schedule
+
+
+def _share_next(schedule: Schedule, s: str, outer: list[str], shared: str) -> Schedule:
+    """Share the next loop, too, where the one that is shared may be short for all that is known."""
+    following = outer[outer.index(shared) + 1 : -1]
+    if not following or loop_extents(schedule, s)[shared] is not None:
+        return schedule
+    try:
+        return schedule.parallelize(s, following[0])
+    except ScheduleError:
+        return schedule
 
 
 def _taps(schedule: Schedule, core: Stencil) -> int:
