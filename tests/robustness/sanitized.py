@@ -21,7 +21,7 @@ from codegen.function import argument_order
 from codegen.source import KernelSource
 from farkas.build import scheduled_program
 from poly.machine import Machine
-from poly.program import Program
+from poly.program import Program, Tensor
 from poly.schedule import Schedule
 from poly.strategy import auto_schedule
 from runtime.arguments import shape_of
@@ -256,7 +256,7 @@ class Sweep:
         label = f"{source.symbol} ({at})\n{program}"
         self.batch.add(source.symbol, {f"{source.symbol}.c": source.text})
         passed = tuple(
-            _argument(t.name, program, source, arrays, sizes)
+            _argument(t, program, source, arrays, sizes)
             for t in argument_order(program, source.workspace)
         )
         for count in threads:
@@ -286,14 +286,13 @@ class Sweep:
 
 
 def _argument(
-    name: str,
+    tensor: Tensor,
     program: Program,
     source: KernelSource,
     arrays: Mapping[str, np.ndarray],
     sizes: Mapping[str, int],
 ) -> Array:
-    tensor = program.tensors[name]
-    size = tensor.dtype.bytes
+    name, size = tensor.name, tensor.dtype.bytes
     for extent in shape_of(tensor, sizes):
         size *= extent
     outputs = {t.name for t in program.outputs}
