@@ -345,40 +345,28 @@ def _call(fn: str) -> Callable[[_Shape, str, str], str]:
     return lambda s, a, b: f"fk_{fn}_{s.name}({a}, {b})"
 
 
-def _transpose(rows: int | None = None) -> Callable[[_Shape], str]:
+def _transpose(s: _Shape) -> str:
     """A square matrix turned by swapping its off-diagonal quarters, and theirs, and so on
-    (Eklundh, "A fast computer method for matrix transposing", IEEE Trans. Computers 1972); or
-    several side by side, of so many rows.
-    """
-
-    def made(s: _Shape) -> str:
-        count = rows or s.lanes
-        lines = []
-        step = 1
-        while step < count:
-            for i in range(count):
-                if i & step:
-                    continue
-                low = [s.lanes + k - step if k & step else k for k in range(s.lanes)]
-                high = [s.lanes + k if k & step else k + step for k in range(s.lanes)]
-                a, b = f"r[{i}]", f"r[{i + step}]"
-                lines.append(f"t = FK_SHUFFLE({s.mask}, {a}, {b}, {', '.join(map(str, low))})")
-                lines.append(f"{b} = FK_SHUFFLE({s.mask}, {a}, {b}, {', '.join(map(str, high))})")
-                lines.append(f"{a} = t")
-            step *= 2
-        body = ";\n  ".join([f"{s.v} t", *lines])
-        name, what = (
-            f"fk_transpose{rows or ''}_{s.name}",
-            "element l of row n becomes element n of row l",
-        )
-        where = f", in lanes from each multiple of {rows}" if rows else ""
-        return (
-            f"/* {what}{where} */\n"
-            f"static inline __attribute__((always_inline)) void {name}({s.v} *r)\n"
-            f"{{\n  {body};\n}}"
-        )
-
-    return made
+    (Eklundh, "A fast computer method for matrix transposing", IEEE Trans. Computers 1972)."""
+    lines = []
+    step = 1
+    while step < s.lanes:
+        for i in range(s.lanes):
+            if i & step:
+                continue
+            low = [s.lanes + k - step if k & step else k for k in range(s.lanes)]
+            high = [s.lanes + k if k & step else k + step for k in range(s.lanes)]
+            a, b = f"r[{i}]", f"r[{i + step}]"
+            lines.append(f"t = FK_SHUFFLE({s.mask}, {a}, {b}, {', '.join(map(str, low))})")
+            lines.append(f"{b} = FK_SHUFFLE({s.mask}, {a}, {b}, {', '.join(map(str, high))})")
+            lines.append(f"{a} = t")
+        step *= 2
+    body = ";\n  ".join([f"{s.v} t", *lines])
+    return (
+        f"/* element l of row n becomes element n of row l */\n"
+        f"static inline __attribute__((always_inline)) void fk_transpose_{s.name}({s.v} *r)\n"
+        f"{{\n  {body};\n}}"
+    )
 
 
 def _part(s: _Shape) -> tuple[str, str] | None:
@@ -523,9 +511,7 @@ _TEXTS: dict[str, Callable[[_Shape], str]] = {
     "spread2": _spread(2),
     "spread4": _spread(4),
     "spread8": _spread(8),
-    "transpose": _transpose(),
-    "transpose4": _transpose(4),
-    "transpose8": _transpose(8),
+    "transpose": _transpose,
     "put": _put,
     "take": _take,
     "take_even": _take_even,

@@ -416,9 +416,7 @@ class CTarget:
         if node.count is not None:
             count = f"{matrix}_rows"
             lines.append(f"const int {count} = (int)({index_text(node.count, self.names)});")
-        # Half as many rows or fewer are turned in several blocks side by side.
-        side = min(lanes, max(4, 1 << (most - 1).bit_length())) if node.scattered else lanes
-        lines.append(f"fk_{shape} {matrix}[{side}];")
+        lines.append(f"fk_{shape} {matrix}[{lanes}];")
         apart = first.store.target if node.scattered else first.store.value
         assert isinstance(apart, Read)
         columns = [
@@ -435,23 +433,18 @@ class CTarget:
                 given = " ".join([*text.before, f"{matrix}[{k}] = {value};"])
                 lines.append(f"{row[k]}{{ {given} }}" if row[k] or text.before else given)
             # What is not filled is not stored either.
-            lines += [f"{matrix}[{k}] = {matrix}[0];" for k in range(most, side)]
+            lines += [f"{matrix}[{k}] = {matrix}[0];" for k in range(most, lanes)]
         else:
             for k, (column, part) in enumerate(zip(columns, within, strict=True)):
                 load = f"*(const fk_{shape}_u *)&{column}"
                 load = load if whole else f"fk_take_{shape}(&{column}, 0, {count})"
                 if part is not None:
                     lines.append(f"{part}{matrix}[{k}] = {load};")
-        lines.append(f"fk_transpose{'' if side == lanes else side}_{shape}({matrix});")
+        lines.append(f"fk_transpose_{shape}({matrix});")
         if node.scattered:
             for k, (column, part) in enumerate(zip(columns, within, strict=True)):
                 store = f"*(fk_{shape}_u *)&{column} = {matrix}[{k}];"
-                if not whole:
-                    n, row_of = divmod(k, side)
-                    end = f"{n * side} + {count}" if n else count
-                    end = str(n * side + most) if node.count is None else end
-                    place = f"&{column}, {n * side}, {end}"
-                    store = f"fk_put_{shape}({place}, {matrix}[{row_of}]);"
+                store = store if whole else f"fk_put_{shape}(&{column}, 0, {count}, {matrix}[{k}]);"
                 if part is not None:
                     lines.append(f"{part}{store}")
         else:

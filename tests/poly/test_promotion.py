@@ -27,7 +27,7 @@ def test_a_packed_panel() -> None:
     found = plan(s, "mm")
     assert found.sizes == (16, 8) and found.copy_out is None
     assert found.copy_in is not None and found.copy_in.inward
-    assert [m.name for m in found.copy_in.members] == ["B_p_e1", "B_p_e0_o", "B_p_e0_i"]
+    assert [m.name for m in found.copy_in.members] == ["B_p_e0_o", "B_p_e1", "B_p_e0_i"]
 
 
 def test_a_panel_in_blocks() -> None:
