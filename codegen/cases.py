@@ -38,7 +38,7 @@ from poly.linear import Linear, constant, linear_form, normal, render
 #: No size is as large.
 FAR = 1 << 40
 #: The most updates that the cases of a tile may have together, for one width of the vectors.
-CASES_LIMIT = 500
+CASES_LIMIT = 360
 #: Vectors of fewer bits are not worth a case of their own.
 FEWEST_BITS = 256
 
@@ -130,8 +130,8 @@ def tile_cases(node: Buffer, ranges: Ranges) -> tuple[Case, ...]:
 
 
 def _has_taps(node: Buffer) -> bool:
-    """Whether a register tile has lanes along which taps reach: some loop moves what is read there,
-    and not what is computed.
+    """Whether a register tile has lanes or rows along which taps reach: some loop moves what is
+    read there, and not what is computed.
     """
     bound = own_variables(node)
     for n in walk_loops(node.body):
@@ -139,7 +139,7 @@ def _has_taps(node: Buffer) -> bool:
             continue
         own = set(indices_of(n.store.target))
         for read in reads_of(n.store.value):
-            moving = [set(indices_of(i)) for i in read.indices if depends_on(i, n.var)]
+            moving = [set(indices_of(i)) for i in read.indices if own & set(indices_of(i))]
             if any(bound & (x - own) for x in moving):
                 return True
     return False
@@ -173,11 +173,11 @@ def _with_lanes(case: Case) -> Case:
 
 
 def _updates(node: LoopNode, ranges: Ranges) -> int:
-    """How many vector stores there will be with all loops written out."""
+    """How many vector stores there will be when loops are written out."""
     if isinstance(node, VectorStore):
         return 1
     if isinstance(node, For):
-        bound = var_range(node, ranges)
+        bound = var_range(node, ranges) if node.mark == "unroll" else None
         if bound is None:
             return _updates(node.body, ranges)
         return (bound[1] - bound[0] + 1) * _updates(node.body, {**ranges, node.var: bound})

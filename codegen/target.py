@@ -138,18 +138,23 @@ class CTarget:
         Places in it are counted from ones that C compilers have to take as they are: they would
         keep, and move on, a pointer for each row of each such tile, most of them in memory.
         """
-        lines: list[cgen.Generable] = []
-        for name, value in node.names:
-            text = index_text(value, self.names)
-            lines.append(cgen.Line(f"const int64_t {self.names.loops[name]} = {text};"))
         before, self._bases = self._bases, {}
         self._inner = own_variables(node.body)
         inner = self.statement(node.body)
         bases, self._bases = self._bases, before
-        for value, index in bases.items():
-            text = index_text(value, self.names)
-            lines.append(cgen.Line(f"const int64_t {index.name} = fk_here({text});"))
-        return cgen.Block([*lines, inner])
+        lines = [
+            f"const int64_t {index.name} = fk_here({index_text(value, self.names)});"
+            for value, index in bases.items()
+        ]
+        # Of registers that nobody else reads all lanes are computed, without their ends.
+        used = set(_WORD.findall("\n".join([*lines, *inner.generate()])))
+        named = [(self.names.loops[name], value) for name, value in node.names]
+        lines[:0] = [
+            f"const int64_t {name} = {index_text(value, self.names)};"
+            for name, value in named
+            if name in used
+        ]
+        return cgen.Block([*map(cgen.Line, lines), inner])
 
     def _for(self, node: For) -> cgen.Generable:
         var = self.names.loops[node.var]
@@ -523,6 +528,7 @@ class CTarget:
 
 
 #: The names that are not just assigned to.
+_WORD = re.compile(r"\w+")
 _READ = re.compile(r"\b([A-Za-z_]\w*)\b(?! = )")
 #: How two accumulators become one, and the lanes of one a number.
 _COMBINE = {"+=": "({a} + {b})", "*=": "({a} * {b})", "max=": "fk_max_{name}({a}, {b})",

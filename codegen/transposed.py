@@ -248,8 +248,7 @@ class _Transposer:
             rows: list[tuple[int, _Row]] = []
             for place, row in found:
                 if rows:
-                    before, last = rows[-1]
-                    follows = place == before + 1 and row.number in (0, last.number + 1)
+                    follows = place == rows[-1][0] + 1 and _same_kind([r for _, r in rows], row)
                     if not follows or len(rows) == row.node.lanes:
                         result += self._matrix([n for _, n in rows])
                         rows = []
@@ -262,6 +261,9 @@ class _Transposer:
         if len(rows) < FEWEST_ROWS:
             return [row.alone() for row in rows]
         count = first.count
+        if count is not None and first.number == rows[1].number:
+            matrix = self._matrix([replace(row, count=None) for row in rows])
+            return [If(Op("lt", (Const(first.number), count)), block(matrix))]
         if count is not None:
             left = sub(count, Const(first.number))
             count = normal(Op("max", (Op("min", (left, Const(len(rows)))), Const(0))))
@@ -322,8 +324,9 @@ def _lanes(node: For) -> int:
 
 @dataclass(frozen=True)
 class _Row:
-    """A vector store that may become row `number` of a matrix; of an unknown number of rows, only
-    those below `count` take part.
+    """A vector store that may become a row of a matrix, if ``number < count``.
+
+    Rows of increasing numbers are those of a matrix of which only so many take part.
     """
 
     node: VectorStore
@@ -349,6 +352,14 @@ def _rows_of(node: LoopNode) -> list[_Row]:
         return []
     number = int(cond.args[0].value)
     return [_Row(s, number, cond.args[1]) for s in stores if isinstance(s, VectorStore)]
+
+
+def _same_kind(rows: list[_Row], row: _Row) -> bool:
+    """Whether a row takes part like others: if there are more than these, or whenever they do."""
+    if row.count is None:
+        return True
+    step = row.number - rows[-1].number
+    return step in (0, 1) and (len(rows) < 2 or step == rows[1].number - rows[0].number)
 
 
 def _nth_read(value: Expr, position: int) -> Read | None:

@@ -25,7 +25,7 @@ from codegen.loopir import (
 from poly.expr import Expr, Op, reads_of
 
 #: Stores that all copies of a loop may have together.
-MOST = 96
+MOST = 48
 
 
 def unswitch(root: LoopNode) -> LoopNode:

@@ -21,8 +21,6 @@ from poly.expr import (
     indices_of,
     mul,
     rewrite,
-    simplify,
-    substitute,
     substitute_value,
     walk,
 )
@@ -84,10 +82,13 @@ def _without_single(program: Program) -> Program:
 
 
 def _of_many(s: Statement) -> Statement:
+    # A guard on a reduction loop does not restrict the initialisation; without it, it would.
+    guarded = {i for g in s.guards for i in indices_of(g)}
     single = {
         r.index: r.lo
         for r in s.ranges
         if r.index in s.reductions
+        and r.index not in guarded
         and isinstance(r.lo, Const)
         and r.hi == Const(int(r.lo.value) + 1)
     }
@@ -96,7 +97,6 @@ def _of_many(s: Statement) -> Statement:
     return replace(
         s,
         value=substitute_value(s.value, indices=single),
-        guards=tuple(simplify(substitute(g, single)) for g in s.guards),
         ranges=tuple(r for r in s.ranges if r.index not in single),
         reductions=tuple(i for i in s.reductions if i not in single),
     )

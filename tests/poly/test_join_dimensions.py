@@ -165,6 +165,17 @@ def test_a_window_of_one_element_does_not_stand_between_two_loops() -> None:
     assert joined.statements[0].reductions == ("c",)
 
 
+def test_a_guard_on_a_window_of_one_element_does_not_restrict_the_initialisation() -> None:
+    text = """def f(float32 X[M,N], float32 A[4,5]) -> (Y, Z) {
+        Y[m,x] +=! X[m,x-r] where x in 0:N+1, r in 0:1, c in 0:2, x - r < N
+        Z[i,j] = A[i,j] + 1
+    }"""
+    program = parse_program(text, {})
+    joined = verify_program(join_dimensions(program))
+    assert joined.statements[1].indices == ("i_j",)
+    assert joined.statements[0] == program.statements[0]
+
+
 def graph_of(program: Program) -> Graph:
     values = {t.name.lower(): t for t in (*program.inputs, *program.outputs)}
     return Graph(

@@ -90,3 +90,16 @@ def test_what_reads_its_own_target_is_not_moved() -> None:
     }"""
     schedule = Schedule.of(fk.parse(text))
     assert "fk_transpose_" not in generate(schedule).text
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5, 8, 15, 16, 17, 33])
+def test_all_rows_take_part_where_some_lanes_do(rows: int) -> None:
+    """Lanes of the vector along i are the columns of a matrix; how many there are is not how many
+    rows along j it has.
+    """
+    text = """def f(float32 A[N,M,K], float32 B[M,24,K]) -> (float32 Y[N,24]) {
+        Y[i,j] +=! A[i,k,m] * B[k,j,m] where i in 0:N, j in 0:24, k in 0:M, m in 0:K
+    }"""
+    a = RNG.integers(-3, 4, (rows, 2, 5)).astype(np.float32)
+    b = RNG.integers(-3, 4, (2, 24, 5)).astype(np.float32)
+    np.testing.assert_array_equal(fk.compile(text)(a, b), np.einsum("ikm,kjm->ij", a, b))
