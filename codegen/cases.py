@@ -107,6 +107,8 @@ class Case:
                 conditions[Op("le", (n.first, LANE_0))] = None
                 conditions[Op("le", (Const(n.lanes), n.last))] = None
                 return replace(n, first=LANE_0, last=None)
+            if isinstance(n, For):
+                n = replace(n, lower=self.fixed(n.lower), upper=self.fixed(n.upper))
             return map_children(n, visit)
 
         body = visit(node)
