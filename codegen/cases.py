@@ -132,8 +132,11 @@ def tile_cases(node: Buffer, ranges: Ranges) -> tuple[Case, ...]:
 
 
 def _has_taps(node: Buffer) -> bool:
-    """Whether a register tile has lanes or rows along which taps reach: some loop moves what is
-    read there, and not what is computed.
+    """Whether a register tile has lanes along which taps reach: some loop moves what is read there,
+    and not what is computed.
+
+    Where taps reach along the rows alone, elements are read that do not move with lanes, and no
+    mask would keep those from being read that are not there.
     """
     bound = own_variables(node)
     for n in walk_loops(node.body):
@@ -141,7 +144,7 @@ def _has_taps(node: Buffer) -> bool:
             continue
         own = set(indices_of(n.store.target))
         for read in reads_of(n.store.value):
-            moving = [set(indices_of(i)) for i in read.indices if own & set(indices_of(i))]
+            moving = [set(indices_of(i)) for i in read.indices if depends_on(i, n.var)]
             if any(bound & (x - own) for x in moving):
                 return True
     return False
