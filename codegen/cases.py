@@ -9,11 +9,12 @@ last vectors of narrow images, vectors of half the size do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
-from codegen.clamped import is_free, parts_of
+from codegen.clamped import is_free
+from codegen.conditions import all_of, needed, parts_of, parts_of_extremum, surely
 from codegen.linear import Ranges, depends_on, extreme, replace_var, settle
 from codegen.loopir import (
     LANE_0,
@@ -28,17 +29,17 @@ from codegen.loopir import (
     block,
     children_of,
     map_children,
+    own_variables,
     reads_in,
     walk_loops,
 )
 from codegen.lower import var_range
 from poly.expr import Const, Expr, Index, Op, Size, add, indices_of, reads_of, rewrite, sub, walk
 from poly.linear import Linear, constant, linear_form, normal, render
+from poly.stencil import CASES_LIMIT
 
 #: No size is as large.
 FAR = 1 << 40
-#: The most updates that the cases of a tile may have together, for one width of the vectors.
-CASES_LIMIT = 360
 #: Vectors of fewer bits are not worth a case of their own.
 FEWEST_BITS = 256
 
@@ -301,71 +302,10 @@ def _assume(node: LoopNode, size: Size, value: Expr, ranges: Ranges) -> LoopNode
     return visit(node)
 
 
-def surely(condition: Expr, ranges: Ranges) -> bool | None:
-    """Whether ``a < b`` or ``a <= b`` holds for all values of the variables (True), for none of
-    them (False), or who knows.
-    """
-    if not isinstance(condition, Op) or condition.fn not in ("lt", "le"):
-        return None
-    left, right = condition.args
-    gap, least = sub(right, left), int(condition.fn == "lt")
-    low, high = extreme(gap, ranges, min), extreme(gap, ranges, max)
-    if low is not None and low >= least:
-        return True
-    return False if high is not None and high < least else None
-
-
-def needed(conditions: Sequence[Expr], ranges: Ranges) -> list[Expr]:
-    """The conditions that do not follow from the others."""
-    left = list(dict.fromkeys(conditions))
-    for c in tuple(left):
-        others = [g for o in left if o != c for g in _gaps(o)]
-        known, gaps = (constant(0), *others), _gaps(c)
-        if gaps and all(any(_is_positive(g - o, ranges) for o in known) for g in gaps):
-            left.remove(c)
-    return left
-
-
-def _gaps(condition: Expr) -> list[Linear]:
-    """Forms that all are 0 or more where ``a < b`` or ``a <= b`` holds, and nowhere else."""
-    if not isinstance(condition, Op) or condition.fn not in ("lt", "le"):
-        return []
-    left, right = condition.args
-    less = int(condition.fn == "lt")
-    return [
-        linear_form(b) - linear_form(a) - less
-        for a in parts_of_extremum(left, "max")
-        for b in parts_of_extremum(right, "min")
-    ]
-
-
-def _is_positive(form: Linear, ranges: Ranges) -> bool:
-    low = extreme(render(form), ranges, min)
-    return low is not None and low >= 0
-
-
-def parts_of_extremum(e: Expr, fn: str) -> frozenset[Expr]:
-    """Expressions of which one is the least (`fn` is "min") or the greatest ("max")."""
-    form = linear_form(e)
-    if len(form.terms) == 1:
-        ((atom, c),) = form.terms
-        if isinstance(atom, Op) and atom.fn == fn and c == 1:
-            inside = (linear_form(a) + form.constant for a in atom.args)
-            return frozenset(x for f in inside for x in parts_of_extremum(render(f), fn))
-    return frozenset((render(form),))
-
-
 def _fixed_sides(condition: Expr, fix: Callable[[Expr], Expr]) -> Expr:
     if not isinstance(condition, Op):
         return condition
     return Op(condition.fn, tuple(map(fix, condition.args)))
-
-
-def all_of(conditions: Sequence[Expr]) -> Expr:
-    cond, *rest = conditions
-    for c in rest:
-        cond = Op("and", (cond, c))
-    return cond
 
 
 def without_branches(node: LoopNode, registers: Collection[str]) -> LoopNode:
@@ -438,11 +378,6 @@ def decided(expr: Expr, ranges: Ranges) -> Expr:
     return settle(rewrite(expr, visit), ranges)
 
 
-def own_variables(node: LoopNode) -> set[str]:
-    """The variables that are bound below."""
-    return {n.var for n in walk_loops(node) if isinstance(n, (For, VectorStore))}
-
-
 def narrowed(node: Buffer) -> tuple[Expr, Buffer] | None:
     """A tile in vectors of half the lanes, and the condition under which it may be used: that no
     lane behind takes part.  None where that is known, or where lanes are no vectors of their own.
@@ -473,9 +408,7 @@ def narrowed(node: Buffer) -> tuple[Expr, Buffer] | None:
         return None
     parts = {e: parts_of_extremum(e, "min") for e in ends}
     first, *rest = (e for e in ends if not any(parts[o] < parts[e] for o in ends))
-    condition = Op("le", (first, Const(half)))
-    for e in rest:
-        condition = Op("and", (condition, Op("le", (e, Const(half)))))
+    condition = all_of([Op("le", (e, Const(half))) for e in (first, *rest)])
 
     def visit(n: LoopNode) -> LoopNode:
         return replace(n, lanes=half) if isinstance(n, VectorStore) else map_children(n, visit)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from codegen.linear import Ranges, depends_on, extreme, replace_var
+from codegen.linear import depends_on, replace_var
 from codegen.loopir import (
     Block,
     Buffer,
@@ -25,7 +25,6 @@ from codegen.loopir import (
 )
 from codegen.masks import is_untrapped
 from poly.expr import Const, Expr, Index, Op, Read, indices_of, reads_of, rewrite, simplify, sub
-from poly.linear import Linear, linear_form, render
 
 #: For each dimension of registers, the bounds of all loops that move along it.
 Rows = dict[tuple[str, int], set[tuple[Expr, Expr]]]
@@ -109,48 +108,3 @@ def is_free(node: VectorStore, registers: Collection[str]) -> bool:
     store = node.store
     kind = store.op != "=" or isinstance(store.value, Const)
     return kind and store.target.tensor in registers and is_untrapped(store)
-
-
-def parts_of(cond: Expr) -> list[Expr]:
-    """The conditions that a condition is made of, all of which must hold."""
-    if isinstance(cond, Op) and cond.fn == "and":
-        return [p for a in cond.args for p in parts_of(a)]
-    return [cond]
-
-
-def implies(cond: Expr, other: Expr) -> bool:
-    """Whether ``a < b`` surely holds where ``c < d`` does: b - a >= d - c."""
-    if cond == other:
-        return True
-    if not (isinstance(cond, Op) and isinstance(other, Op) and cond.fn == other.fn == "lt"):
-        return False
-    (c, d), (a, b) = cond.args, other.args
-    ranges: dict[str, tuple[int, int]] = {}
-
-    def visit(e: Expr) -> Expr:
-        """Remainders as numbers of their own, of which few are possible."""
-        if isinstance(e, Op) and e.fn in ("mod", "fmod") and isinstance(e.args[1], Const):
-            name = f"({e})"
-            ranges[name] = (0, int(e.args[1].value) - 1)
-            return Index(name)
-        return e
-
-    gap = _least(linear_form(rewrite(sub(sub(b, a), sub(d, c)), visit)), ranges)
-    return gap is not None and gap >= 0
-
-
-def _least(form: Linear, ranges: Ranges) -> int | None:
-    """A number below all values; of ``min(x, y) - min(u, v)`` the least of x - u and y - v."""
-    extrema = [(a, c) for a, c in form.terms if isinstance(a, Op) and a.fn == "min"]
-    if len(extrema) == 2 and sorted(c for _, c in extrema) == [-1, 1]:
-        (second, _), (first, _) = sorted(extrema, key=lambda x: x[1])
-        assert isinstance(first, Op) and isinstance(second, Op)
-        gaps = [
-            _least(linear_form(sub(x, u)), ranges)
-            for x, u in zip(first.args, second.args, strict=True)
-        ]
-        rest = _least(form.without(first).without(second), ranges)
-        known = [g for g in gaps if g is not None]
-        if len(known) == 2 and rest is not None:
-            return min(known) + rest
-    return extreme(render(form), ranges, min)

@@ -421,8 +421,6 @@ def _take(s: _Shape) -> str:
 
 
 def _take_even(s: _Shape) -> str:
-    n = s.lanes
-    places = ", ".join(str(2 * k) for k in range(n))
     each = "for (int k = first; k < last; k++) x[k] = p[2 * (k - first)];"
     plain = f"{s.v} x = {{0}}; {each} return x;"
     found = _part(s)
@@ -430,22 +428,27 @@ def _take_even(s: _Shape) -> str:
         body = plain
     else:
         feature, call = found
-        load, kind = call.format("maskz_loadu"), f"__mmask{max(8, n)}"
-        halves = [
-            f"const {s.v} {v} = ({s.v}){load}(({kind})(m >> {shift}), p - 2 * first + {shift});"
-            for v, shift in (("a", 0), ("b", n))
-        ]
         # Of each pair only the first is read: the last one may have no second.
         text = (
             f"const uint64_t m = ((1ull << (2 * last - 1)) - (1ull << 2 * first));\n  "
-            f"{halves[0]}\n  {halves[1]}\n  "
-            f"return FK_SHUFFLE({s.mask}, a, b, {places});"
+            f"{_evens(s, call, 'p - 2 * first')}"
         )
         body = f"\n#if defined({feature})\n  {text}\n#else\n  {plain}\n#endif\n"
     return (
         f"/* as take, but of every other element */\n"
         f"{_SOME}\n{s.v} fk_take_even_{s.name}(const {s.c} *p, int first, int last)\n{{ {body} }}"
     )
+
+
+def _evens(s: _Shape, call: str, place: str) -> str:
+    """Every other element from a place on, of those that a mask m has bits for."""
+    n, load = s.lanes, call.format("maskz_loadu")
+    halves = [
+        f"const {s.v} {v} = ({s.v}){load}((__mmask{max(8, n)})(m >> {shift}), {place} + {shift});"
+        for v, shift in (("a", 0), ("b", n))
+    ]
+    places = ", ".join(str(2 * k) for k in range(n))
+    return f"{halves[0]}\n  {halves[1]}\n  return FK_SHUFFLE({s.mask}, a, b, {places});"
 
 
 def _some(s: _Shape) -> str:
@@ -462,15 +465,9 @@ def _some_even(s: _Shape) -> str:
     body = plain
     if found is not None:
         feature, call = found
-        load, kind = call.format("maskz_loadu"), f"__mmask{max(8, n)}"
-        halves = [
-            f"const {s.v} {v} = ({s.v}){load}(({kind})(m >> {shift}), p + {shift});"
-            for v, shift in (("a", 0), ("b", n))
-        ]
-        places = ", ".join(str(2 * k) for k in range(n))
         text = (
             f"const uint64_t m = ((1ull << 2 * last) - (1ull << 2 * first)) & {(4**n - 1) // 3}u;\n"
-            f"  {halves[0]}\n  {halves[1]}\n  return FK_SHUFFLE({s.mask}, a, b, {places});"
+            f"  {_evens(s, call, 'p')}"
         )
         body = f"\n#if defined({feature})\n  {text}\n#else\n  {plain}\n#endif\n"
     return (

@@ -18,6 +18,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from codegen.conditions import all_of
 from codegen.linear import Ranges, depends_on, extreme, moves
 from codegen.loopir import (
     LANE_0,
@@ -540,12 +541,7 @@ def _lift(node: For) -> LoopNode:
             continue
         body = block([*children[:position], *loops, *children[position + 1 :]])
         inner = _lift(replace(node, body=body))
-        last: LoopNode = store
-        if conditions:
-            whole = conditions[0]
-            for c in conditions[1:]:
-                whole = Op("and", (whole, c))
-            last = If(whole, store)
+        last: LoopNode = If(all_of(conditions), store) if conditions else store
         return replace(child, body=block([inner, last]))
     return node
 

@@ -186,6 +186,11 @@ def walk_loops(node: LoopNode) -> Iterator[LoopNode]:
         yield from walk_loops(child)
 
 
+def own_variables(node: LoopNode) -> set[str]:
+    """The variables that are bound below."""
+    return {n.var for n in walk_loops(node) if isinstance(n, (For, VectorStore))}
+
+
 def block(children: list[LoopNode]) -> LoopNode:
     """A block in normal form: flat, and no block around a single node."""
     flat: list[LoopNode] = []

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from codegen.cases import FAR, narrowed, tile_cases, with_named_ends, without_branches
 from codegen.clamped import Rows, clamped, rows_of
+from codegen.conditions import surely
 from codegen.decide import decide
 from codegen.lanes import lane_stride, vectorise
 from codegen.linear import Ranges, extreme
@@ -170,7 +171,7 @@ def _unroll(node: LoopNode, ranges: dict[str, tuple[int, int]], rows: Rows) -> L
     clamps: list[tuple[int, LoopNode]] = []
     for value in range(bound[0], bound[1] + 1):
         checks = (Op("le", (node.lower, Const(value))), Op("lt", (Const(value), node.upper)))
-        conditions = [c for c in checks if not _holds(c, ranges)]
+        conditions = [c for c in checks if not surely(c, ranges)]
         # Behind the first row, what may not be there is computed all the same.
         any_row = whole is not None and value > bound[0] and conditions == [checks[1]]
         here = whole if whole is not None and any_row else node.body
@@ -198,15 +199,8 @@ def _halves(
     ):
         some = Op("lt", (least, node.upper))
         if part:
-            made.append(block(part) if _holds(some, ranges) else If(simplify(some), block(part)))
+            made.append(block(part) if surely(some, ranges) else If(simplify(some), block(part)))
     return made
-
-
-def _holds(condition: Op, ranges: dict[str, tuple[int, int]]) -> bool:
-    """Whether ``a < b`` or ``a <= b`` holds for all values of the variables."""
-    left, right = condition.args
-    gap = extreme(Op("sub", (right, left)), ranges, min)
-    return gap is not None and gap >= (1 if condition.fn == "lt" else 0)
 
 
 def fold_conditions(root: LoopNode) -> LoopNode:

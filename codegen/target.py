@@ -12,7 +12,6 @@ from typing import Any
 
 import cgen
 
-from codegen.cases import own_variables
 from codegen.cexpr import Names, ValueText, index_text, literal
 from codegen.lanes import lane_stride
 from codegen.lanetext import LaneText
@@ -32,6 +31,7 @@ from codegen.loopir import (
     VectorStore,
     block,
     map_children,
+    own_variables,
     statements_in,
     walk_loops,
 )
@@ -527,8 +527,8 @@ class CTarget:
         return f"fk_lanes{self._count}"
 
 
-#: The names that are not just assigned to.
 _WORD = re.compile(r"\w+")
+#: The names that are not just assigned to.
 _READ = re.compile(r"\b([A-Za-z_]\w*)\b(?! = )")
 #: How two accumulators become one, and the lanes of one a number.
 _COMBINE = {"+=": "({a} + {b})", "*=": "({a} * {b})", "max=": "fk_max_{name}({a}, {b})",

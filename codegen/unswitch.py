@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from codegen.clamped import implies, parts_of
+from codegen.conditions import all_of, implies, parts_of
 from codegen.linear import depends_on
 from codegen.loopir import (
     Block,
@@ -22,7 +22,7 @@ from codegen.loopir import (
     map_children,
     walk_loops,
 )
-from poly.expr import Expr, Op, reads_of
+from poly.expr import Expr, reads_of
 
 #: Stores that all copies of a loop may have together.
 MOST = 48
@@ -33,8 +33,7 @@ def unswitch(root: LoopNode) -> LoopNode:
 
     def visit(node: LoopNode) -> LoopNode:
         if isinstance(node, For) and node.mark == "seq" and _is_plain(node.body):
-            cases = _cases(node)
-            return cases if _size(cases) <= max(MOST, _size(node)) else node
+            return _cases(node, max(MOST, _size(node))) or node
         return map_children(node, visit)
 
     return visit(root)
@@ -52,8 +51,10 @@ def _size(node: LoopNode) -> int:
     return sum(isinstance(n, Store) for n in walk_loops(node))
 
 
-def _cases(loop: For) -> LoopNode:
-    """The loop behind its conditions, if it has any that do not change."""
+def _cases(loop: For, most: int) -> LoopNode | None:
+    """The loop behind its conditions, if it has any that do not change; None if that takes more
+    than so many stores.
+    """
     found = [
         c
         for n in walk_loops(loop.body)
@@ -62,11 +63,15 @@ def _cases(loop: For) -> LoopNode:
         if not depends_on(c, loop.var) and not reads_of(c)
     ]
     if not found:
-        return loop if _size(loop) else Block(())
+        size = _size(loop)
+        return None if size > most else loop if size else Block(())
     # What holds wherever others do is asked first: the others fall with it.
     cond = max(found, key=lambda c: sum(implies(other, c) for other in found))
-    then, other = (_cases(replace(loop, body=_given(loop.body, cond, x))) for x in (True, False))
-    return If(cond, then, None if other == Block(()) else other)
+    then = _cases(replace(loop, body=_given(loop.body, cond, True)), most)
+    if then is None:
+        return None
+    other = _cases(replace(loop, body=_given(loop.body, cond, False)), most - _size(then))
+    return None if other is None else If(cond, then, None if other == Block(()) else other)
 
 
 def _given(node: LoopNode, known: Expr, holds: bool) -> LoopNode:
@@ -84,9 +89,4 @@ def _given(node: LoopNode, known: Expr, holds: bool) -> LoopNode:
         if not holds and implies(c, known):
             return other or Block(())
         left.append(c)
-    if not left:
-        return then
-    cond, *rest = left
-    for c in rest:
-        cond = Op("and", (cond, c))
-    return If(cond, then, other)
+    return If(all_of(left), then, other) if left else then

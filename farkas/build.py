@@ -100,15 +100,13 @@ def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = Fa
     """
     if wanted is None or wanted == "auto":
         return auto_schedule(Schedule.of(scheduled_program(program, exact), exact))
+    if isinstance(wanted, Schedule) and wanted.exact == exact and wanted.program == program:
+        return wanted
     written = Schedule.of(program, exact)
     if wanted == "written":
         return written
-    if isinstance(wanted, Schedule) and wanted.exact == exact:
-        ours = (program, scheduled_program(program, exact))
-        if wanted.program in ours:
-            return wanted
     if isinstance(wanted, (str, Schedule)):
-        return _replayed(written, str(wanted))
+        return _replayed(written, wanted)
     if not callable(wanted):
         raise ArgumentError(
             f"schedule is a {type(wanted).__name__}, expected 'auto', 'written', a script, "
@@ -120,23 +118,24 @@ def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = Fa
     return made
 
 
-def _replayed(written: Schedule, script: str) -> Schedule:
+def _replayed(written: Schedule, wanted: str | Schedule) -> Schedule:
     """A script's schedule of the program as written, else of that with the automatic one."""
+    prepared = scheduled_program(written.program, written.exact)
+    if isinstance(wanted, Schedule) and (wanted.program, wanted.exact) == (prepared, written.exact):
+        return wanted
     try:
-        return written.replay(script)
+        return written.replay(str(wanted))
     except IllegalScheduleError:
         raise
-    except ScheduleError:
-        prepared = scheduled_program(written.program, written.exact)
+    except ScheduleError as error:
         if prepared == written.program:
             raise
         try:
-            return Schedule.of(prepared, written.exact).replay(script)
+            return Schedule.of(prepared, written.exact).replay(str(wanted))
         except IllegalScheduleError:
             raise
         except ScheduleError:
-            pass
-        raise
+            raise error from None
 
 
 def build(program: Program, wanted: ScheduleLike, exact: bool, target: Target) -> Compiled:

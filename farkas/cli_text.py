@@ -144,17 +144,16 @@ def compile_command(
     from farkas.display import working
 
     with working("compiling"):
-        data = _emit(request, emit, wanted, cc)
+        program = request.program()
+        data = _emit(program, request.schedule(wanted, program), emit, cc)
     if output is None:
         click.echo(data.decode())
     else:
         write_file(output, data if emit == "library" else data + b"\n")
 
 
-def _emit(request: _Request, emit: str, wanted: str, cc: str | None) -> bytes:
+def _emit(program: Program, schedule: Schedule, emit: str, cc: str | None = None) -> bytes:
     """One stage of a program, as bytes without a final newline."""
-    program = request.program()
-    schedule = request.schedule(wanted, program)
     if emit == "program":
         return str(schedule.program).encode()
     if emit == "schedule":
@@ -221,7 +220,9 @@ def show_command(
     from farkas.display import code, stdout_console, working
 
     with working("compiling"):
-        texts = {section: _emit(request, section, wanted, None).decode() for section in chosen}
+        program = request.program()
+        schedule = request.schedule(wanted, program)
+        texts = {section: _emit(program, schedule, section).decode() for section in chosen}
     console = stdout_console()
     for number, (section, text) in enumerate(texts.items()):
         if len(texts) > 1:

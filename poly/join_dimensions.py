@@ -25,7 +25,7 @@ from poly.expr import (
     walk,
 )
 from poly.graph import Graph, static_shape
-from poly.program import RESERVED, Program, Range, Statement, Tensor
+from poly.program import RESERVED, Program, Range, Statement, Tensor, fresh_name
 from poly.split_dimensions import Shapes, with_shapes
 
 #: The first of two loops and the second, for each statement.
@@ -47,7 +47,7 @@ def join_dimensions(program: Program) -> Program:
     if not any(pairs):
         return written
     taken = set(program.tensors) | {i for s in program.statements for i in s.indices}
-    products = _Products(taken | set(program.sizes))
+    products = _Products(taken | set(program.sizes) | RESERVED)
     statements = [
         _with_joined(s, own, joints, products)
         for s, own in zip(program.statements, pairs, strict=True)
@@ -132,14 +132,8 @@ class _Products:
     def _named(self, known: dict[tuple[str, ...], str], parts: Iterable[str]) -> str:
         names = tuple(parts)
         if names not in known:
-            known[names] = self._fresh("_".join(names))
+            known[names] = fresh_name("_".join(names), self.taken)
         return known[names]
-
-    def _fresh(self, name: str) -> str:
-        while name in self.taken or name in RESERVED:
-            name += "_"
-        self.taken.add(name)
-        return name
 
     @property
     def constraints(self) -> tuple[Expr, ...]:

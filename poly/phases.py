@@ -43,7 +43,15 @@ from poly.expr import (
 from poly.gather import gather_sums
 from poly.linear import linear_form, normal
 from poly.paths import split_products
-from poly.program import RESERVED, Program, Range, Statement, Tensor, verify_program
+from poly.program import (
+    RESERVED,
+    Program,
+    Range,
+    Statement,
+    Tensor,
+    fresh_name,
+    verify_program,
+)
 from poly.prove import proves
 
 #: More phases than this are not written out.
@@ -336,18 +344,10 @@ class _Phases:
         return tap if steps.get(tap) == (step, form.constant) else ""
 
     def fresh(self, name: str) -> str:
-        return _fresh(name, self.taken)
+        return fresh_name(name, self.taken)
 
     def named(self, name: str) -> str:
-        return _fresh(name, self.labels)
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    """`name`, or with as many underscores as make it new; it is taken from now on."""
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
+        return fresh_name(name, self.labels)
 
 
 def _count(end: Expr, stride: int, offset: int) -> Expr:

@@ -57,6 +57,14 @@ ISL_WORDS = frozenset(
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
+def fresh_name(name: str, taken: set[str]) -> str:
+    """`name`, or with as many underscores as make it new; it is taken from now on."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A named array: element type and shape, the shape in sizes and literals only."""

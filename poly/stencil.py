@@ -49,7 +49,7 @@ WRITTEN_OUT = 400
 MOST_ROWS, LOADED = 14, 10
 #: The most rows of a tile if their number is not known: images often have a multiple of 7.
 OPEN_ROWS = 7
-#: The most updates of a tile for all numbers of rows together.
+#: The most updates of a tile for all numbers of rows together, for one width of the vectors.
 CASES_LIMIT = 400
 #: The extent that a loop of unknown extent is taken to have.
 USUAL = 64
