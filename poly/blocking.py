@@ -32,6 +32,10 @@ WHOLE, PART, ROWS = 4, 8, 4
 STREAMED = 3
 #: Threads may wait for so large a part of the time if that saves packing.
 IDLE = 0.1
+import os
+OPEN_TILES = int(os.environ.get("OT", 2))
+OPEN_ROWS = int(os.environ.get("OR", 512))
+OPEN_OTHERS = int(os.environ.get("OO", 8))
 
 
 @dataclass(frozen=True)
@@ -192,7 +196,7 @@ def _rows(
 def _panel_tiles(tiles: int | None, most: int, cores: int) -> tuple[int, bool]:
     """Tiles in a panel, and whether threads then share the panels about evenly."""
     if tiles is None:
-        return most, True
+        return min(most, OPEN_TILES), False
     for count in range(min(most, tiles), 0, -1):
         panels = -(-tiles // count)
         rounds = -(-panels // cores)
@@ -208,7 +212,9 @@ def _share(
     for x in (*after, core.w):
         extent = extents[x]
         step = core.rows if x == core.w else 1
-        if extent is None or extent < step * cores:
+        if extent is None:
+            return x, OPEN_ROWS if x == core.w else OPEN_OTHERS
+        if extent < step * cores:
             continue
         block = -(-extent // (step * cores)) * step
         if extent / (block * cores) >= 1 - 2 * IDLE:

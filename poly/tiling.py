@@ -113,6 +113,11 @@ def _shared(
     s, work = core.statement, _work(core)
     if any(is_packed(r, core) for r in schedule.scop.statement(s).source.reads):
         # Threads that shared what is inside of a panel would all pack it.
+        extents = loop_extents(schedule, s)
+        flags = coincident_members(schedule.tree, s, schedule.dependences)
+        opens = list(takewhile(lambda x: flags[x] and extents[x] is None, head))
+        if opens:
+            return opens
         one = (
             shared_loop(schedule, s, head, machine)
             or shared_loop(schedule, s, outer[:-1], machine, work)
