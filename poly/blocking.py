@@ -32,10 +32,9 @@ WHOLE, PART, ROWS = 4, 8, 4
 STREAMED = 3
 #: Threads may wait for so large a part of the time if that saves packing.
 IDLE = 0.1
-import os
-OPEN_TILES = int(os.environ.get("OT", 2))
-OPEN_ROWS = int(os.environ.get("OR", 512))
-OPEN_OTHERS = int(os.environ.get("OO", 8))
+#: Of loops of rows whose extent is not known a thread gets so many rows, or so many iterations of a
+#: loop around them: enough to pay for the panel that each thread packs.
+OPEN_ROWS, OPEN_OTHERS = 512, 8
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,8 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
         iterations = machine.l2 // PART // (size * width * len(vectors))
         cut = cut_loops(reduction_order(core), extents, max(8, iterations))
     if cut and core.shaped:
-        return Blocks(before, width, reductions=tuple(cut.items()), inside=after)
+        share = _share(core, after, extents, machine.cores)
+        return Blocks(before, width, share, tuple(cut.items()), inside=after)
     block = {**whole, **cut}
     tiles = None if extents[core.v] is None else -(-(extents[core.v] or 1) // width)
     least = machine.l2 // 2 if cut else machine.l2 * STREAMED
@@ -196,7 +196,7 @@ def _rows(
 def _panel_tiles(tiles: int | None, most: int, cores: int) -> tuple[int, bool]:
     """Tiles in a panel, and whether threads then share the panels about evenly."""
     if tiles is None:
-        return min(most, OPEN_TILES), False
+        return 1, False  # there may be few
     for count in range(min(most, tiles), 0, -1):
         panels = -(-tiles // count)
         rounds = -(-panels // cores)

@@ -165,6 +165,7 @@ def _with_vector(
         int(full),
         lanes,
         int(bool(w)),
+        int(None in extents.values() and not scattered and not packed),
         # The more loops reuse the vector operand, the less packing and loading it costs.
         sum(all(x not in moves[r] for r in moving) for x in free),
         int(vector_stride(s.target, v, lanes) == 1),

@@ -57,12 +57,12 @@ def contraction_steps(
     # Panels, what threads share, blocks of rows, register tiles.
     inner = {x: x for x in core.free}  # the innermost part of each loop so far
     head = list(blocks.before)
-    if blocks.panel:
-        schedule = _cut(schedule, s, inner, v, blocks.panel, "pq")
-        head.append(f"{v}_p")
     if blocks.share is not None:
         schedule = _cut(schedule, s, inner, *blocks.share, "tr")
         head.append(f"{blocks.share[0]}_t")
+    if blocks.panel:
+        schedule = _cut(schedule, s, inner, v, blocks.panel, "pq")
+        head.append(f"{v}_p")
     outside = [inner[x] for x in blocks.outside]
     if blocks.rows is not None:
         schedule = _cut(schedule, s, inner, *blocks.rows, "pq")
@@ -111,21 +111,19 @@ def _shared(
 ) -> list[str]:
     """The loops to share among threads, directly inside one another once the first is outermost."""
     s, work = core.statement, _work(core)
+    extents = loop_extents(schedule, s)
+    flags = coincident_members(schedule.tree, s, schedule.dependences)
     if any(is_packed(r, core) for r in schedule.scop.statement(s).source.reads):
         # Threads that shared what is inside of a panel would all pack it.
-        extents = loop_extents(schedule, s)
-        flags = coincident_members(schedule.tree, s, schedule.dependences)
-        opens = list(takewhile(lambda x: flags[x] and extents[x] is None, head))
-        if opens:
-            return opens
+        together = list(takewhile(flags.__getitem__, head))
+        if any(extents[x] is None for x in together):
+            return together
         one = (
             shared_loop(schedule, s, head, machine)
             or shared_loop(schedule, s, outer[:-1], machine, work)
             or shared_loop(schedule, s, outer, machine, work)
         )
         return [one] if one else []
-    extents = loop_extents(schedule, s)
-    flags = coincident_members(schedule.tree, s, schedule.dependences)
     # Rows that are kept for the tiles of a block are so by one thread.
     pieces = 1 if blocks.rows is not None else PIECES * machine.cores
     best, choice = 0.0, list[str]()
