@@ -160,12 +160,14 @@ def _with_vector(
     cost = TileCost(loads, (SCATTER * lanes if scattered else 1) / length)
     vectors, rows = register_tile(extent, height, lanes, machine, most, exact, cost)
     shaped = tuple(r for r in reductions if w and not is_rectangular(s, w, (r,)))
+    whole = all(plain_dimension(r, v) is not None for r in moving)
     full = extent is None or extent >= FULL * (-(-extent // lanes) * lanes)
     score = (
         int(full),
         lanes,
         int(bool(w)),
-        int(None in extents.values() and not scattered and not packed),
+        # Whether packing or turning results around pays depends on sizes: neither is safe.
+        int(None in extents.values() and whole and not scattered and not packed),
         # The more loops reuse the vector operand, the less packing and loading it costs.
         sum(all(x not in moves[r] for r in moving) for x in free),
         int(vector_stride(s.target, v, lanes) == 1),
