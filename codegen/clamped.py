@@ -26,6 +26,9 @@ from codegen.loopir import (
 from codegen.masks import is_untrapped
 from poly.expr import Const, Expr, Index, Op, Read, indices_of, reads_of, rewrite, simplify, sub
 
+#: Vectors of so many bytes have masked instructions on every processor that has them.
+MASKED_BYTES = 64
+
 #: For each dimension of registers, the bounds of all loops that move along it.
 Rows = dict[tuple[str, int], set[tuple[Expr, Expr]]]
 
@@ -61,11 +64,27 @@ def clamped(body: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> 
 
     bounds : of the loop, the second one behind the last row
     """
-    registers, upper = {name for name, _ in rows}, bounds[1]
     if not _is_row(body, var, bounds, rows):
         return None
+    last = simplify(sub(bounds[1], Const(1)))
+    return _reading(body, var, Op("min", (Index(var), last)), rows)
+
+
+def inside(body: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> LoopNode | None:
+    """The body of a loop over rows that reads, for a row that is not there, what another one
+    reads: if there is some row, nothing is read that is not there.  None if it does more than to
+    update registers of its row, or if lanes have no instructions that leave some out.
+    """
+    if not _is_row(body, var, None, rows):
+        return None
+    lower, upper = bounds
     last = simplify(sub(upper, Const(1)))
-    row = Op("min", (Index(var), last))
+    return _reading(body, var, Op("max", (Op("min", (Index(var), last)), lower)), rows)
+
+
+def _reading(body: LoopNode, var: str, row: Expr, rows: Rows) -> LoopNode:
+    """The body with another row read in place of that of `var`; registers stay what they are."""
+    registers = {name for name, _ in rows}
 
     def place(e: Expr) -> Expr:
         if not isinstance(e, Read) or e.tensor in registers:
@@ -80,9 +99,12 @@ def clamped(body: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> 
     return visit(body)
 
 
-def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> bool:
-    """Whether all that a node does is to update registers that move with `var` between these
-    bounds, and no condition, loop or mask in it moves with `var`.
+def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr] | None, rows: Rows) -> bool:
+    """Whether all that a node does is to update registers that move with `var`, and no condition,
+    loop or mask in it moves with `var`.
+
+    bounds : of all loops along these registers; None: they may differ, and lanes must have
+        instructions that leave some out
     """
     if isinstance(node, VectorStore):
         target = node.store.target
@@ -92,7 +114,11 @@ def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> 
             is_free(node, {name for name, _ in rows})
             and not any(depends_on(e, var) for e in masks)
             and bool(moved)
-            and all(rows[target.tensor, d] == {bounds} for d in moved)
+            and (
+                node.lanes * node.store.dtype.bytes == MASKED_BYTES
+                if bounds is None
+                else all(rows[target.tensor, d] == {bounds} for d in moved)
+            )
         )
     if isinstance(node, If):
         fixed = not depends_on(node.cond, var)

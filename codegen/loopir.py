@@ -60,9 +60,16 @@ class For(LoopNode):
 
 @dataclass(frozen=True)
 class If(LoopNode):
+    """`then` where `cond` holds, else `other`.
+
+    masked : `then` updates registers, from what is there whether `cond` holds or not; so it may
+        be run in any case, for no lane where `cond` fails
+    """
+
     cond: Expr
     then: LoopNode
     other: LoopNode | None = None
+    masked: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from codegen.cases import FAR, narrowed, tile_cases, with_named_ends, without_branches
-from codegen.clamped import Rows, clamped, rows_of
-from codegen.conditions import surely
+from codegen.clamped import Rows, clamped, inside, rows_of
+from codegen.conditions import all_of, surely
 from codegen.decide import decide
 from codegen.lanes import lane_stride, vectorise
 from codegen.linear import Ranges, extreme
@@ -35,6 +35,7 @@ from codegen.transposed import transpose
 from codegen.unswitch import unswitch
 from poly.expr import (
     Const,
+    Expr,
     Index,
     Op,
     Read,
@@ -166,8 +167,11 @@ def _unroll(node: LoopNode, ranges: dict[str, tuple[int, int]], rows: Rows) -> L
     size = sum(isinstance(n, (Store, VectorStore)) for n in walk_loops(node.body))
     if bound is None or (bound[1] - bound[0] + 1) * max(size, 1) > UNROLL_LIMIT:
         return replace(node, mark="seq", body=_unroll(node.body, ranges, rows))
-    whole = clamped(node.body, node.var, (node.lower, node.upper), rows)
+    bounds = (node.lower, node.upper)
+    whole = clamped(node.body, node.var, bounds, rows)
+    partly = inside(node.body, node.var, bounds, rows) if whole is None else None
     children: list[LoopNode] = []
+    some: list[tuple[int, LoopNode]] = []
     clamps: list[tuple[int, LoopNode]] = []
     for value in range(bound[0], bound[1] + 1):
         checks = (Op("le", (node.lower, Const(value))), Op("lt", (Const(value), node.upper)))
@@ -175,15 +179,20 @@ def _unroll(node: LoopNode, ranges: dict[str, tuple[int, int]], rows: Rows) -> L
         # Behind the first row, what may not be there is computed all the same.
         any_row = whole is not None and value > bound[0] and conditions == [checks[1]]
         here = whole if whole is not None and any_row else node.body
+        if conditions and partly is not None:
+            here = partly
         here = fold_conditions(at_place(here, node.var, Const(value)))
         body = _unroll(here, ranges, rows)
         if any_row:
             clamps.append((value, body))
             continue
+        if conditions and partly is not None:
+            some.append((value, If(simplify(all_of(conditions)), body, masked=True)))
+            continue
         for c in conditions:
             body = If(simplify(c), body)
         children.append(body)
-    return block([*children, *_halves(node, clamps, ranges)])
+    return block([*children, *_halves(node, some, ranges), *_halves(node, clamps, ranges)])
 
 
 def _halves(
@@ -193,9 +202,12 @@ def _halves(
     any, those behind if one of them is there.
     """
     made: list[LoopNode] = []
+    half: Expr = Const(HALF)
+    if not surely(Op("le", (node.lower, half)), ranges):
+        half = Op("max", (node.lower, half))
     for least, part in (
         (node.lower, [body for value, body in rows if value < HALF]),
-        (Const(HALF), [body for value, body in rows if value >= HALF]),
+        (half, [body for value, body in rows if value >= HALF]),
     ):
         some = Op("lt", (least, node.upper))
         if part:

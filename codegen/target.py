@@ -30,6 +30,7 @@ from codegen.loopir import (
     Transposed,
     VectorStore,
     block,
+    children_of,
     map_children,
     own_variables,
     statements_in,
@@ -73,6 +74,8 @@ class CTarget:
         self._bases: dict[Expr, Index] | None = None
         self._inner: set[str] = set()
         self._multiples: dict[str, int] = {}
+        #: The condition under which lanes of what is being printed take part; None: always.
+        self._when: Expr | None = None
         self.values = ValueText(names, self.dtypes, exact)
 
     # --- hooks of the dialect --------------------------------------------------------------
@@ -98,6 +101,8 @@ class CTarget:
         if isinstance(node, For):
             return self._for(node)
         if isinstance(node, If):
+            if node.masked and self._maskable(node.then):
+                return self._under_mask(node)
             other = None if node.other is None else as_block(self.statement(node.other))
             return cgen.If(
                 index_text(node.cond, self.names), as_block(self.statement(node.then)), other
@@ -335,8 +340,8 @@ class CTarget:
 
     def _vector_store(self, node: VectorStore) -> cgen.Generable:
         store, var, lanes = node.store, node.var, node.lanes
-        if node.last is not None:
-            return self._masked_store(node, node.last)
+        if node.last is not None or self._when is not None:
+            return self._masked_store(node)
         text = LaneText(self, var, lanes)
         if lane_stride(store.target, var) != 1:
             return self._scatter(node, text)
@@ -349,11 +354,30 @@ class CTarget:
             line = self._updated(store, text, target)
         return _in_order([*text.before, line])
 
-    def _masked_store(self, node: VectorStore, last: Expr) -> cgen.Generable:
+    def _maskable(self, node: LoopNode) -> bool:
+        """Whether a node only updates vectors that are variables."""
+        if isinstance(node, VectorStore):
+            return node.store.target.tensor in self.registers
+        inside = isinstance(node, (Block, If)) and all(map(self._maskable, children_of(node)))
+        return inside and not (isinstance(node, If) and node.other is not None)
+
+    def _under_mask(self, node: If) -> cgen.Generable:
+        """What a condition guards, without a branch: where it fails, no lane takes part."""
+        before = self._when
+        self._when = node.cond if before is None else Op("and", (before, node.cond))
+        try:
+            return self.statement(node.then)
+        finally:
+            self._when = before
+
+    def _masked_store(self, node: VectorStore) -> cgen.Generable:
         """Only some lanes of a register, or of memory, change."""
-        store = node.store
-        text = LaneText(self, node.var, node.lanes, (node.first, last))
-        if node.alone and store.op != "=" and store.target.tensor in self.registers:
+        store, when = node.store, self._when
+        last = Const(node.lanes) if node.last is None else node.last
+        part = None if node.last is None else (node.first, last)
+        text = LaneText(self, node.var, node.lanes, part)
+        kept = when is not None or not node.alone
+        if not kept and store.op != "=" and store.target.tensor in self.registers:
             line = self._updated(store, text, self._register_of(store.target, node.var))
             return _in_order([*text.before, line])
         value = text.vector(store.value, store.dtype)
@@ -366,8 +390,9 @@ class CTarget:
                 value = text.apply(UPDATES[store.op], store.dtype, [before, value])
         if store.target.tensor in self.registers:
             target = self._register_of(store.target, node.var)
-            if not node.alone:
-                begin, end = (index_text(e, self.names) for e in (node.first, last))
+            if kept:
+                end_lane = last if when is None else Op("select", (when, last, node.first))
+                begin, end = (index_text(e, self.names) for e in (node.first, end_lane))
                 value = f"fk_among_{name}({begin}, {end}, {value}, {target})"
             line = f"{target} = {value};"
         elif lane_stride(store.target, node.var) == 1:

@@ -58,7 +58,7 @@ def _cases(loop: For, most: int) -> LoopNode | None:
     found = [
         c
         for n in walk_loops(loop.body)
-        if isinstance(n, If)
+        if isinstance(n, If) and not n.masked
         for c in parts_of(n.cond)
         if not depends_on(c, loop.var) and not reads_of(c)
     ]
@@ -89,4 +89,4 @@ def _given(node: LoopNode, known: Expr, holds: bool) -> LoopNode:
         if not holds and implies(c, known):
             return other or Block(())
         left.append(c)
-    return If(all_of(left), then, other) if left else then
+    return replace(node, cond=all_of(left), then=then, other=other) if left else then

@@ -187,8 +187,16 @@ def _full_tiles(
     start = len(outer) + len(here)
     deepest = max((len(loops_of(below, name)) for name in statements), default=0)
     for name in statements:
-        inner = [m for m in loops_of(below, name) if m.mark in ("vector", "unroll")]
-        image = _times([*outer, *here, *inner], scop.statement(name).domain)
+        loops, domain = loops_of(below, name), scop.statement(name).domain
+        tiles_below = [m for m in loops if m.mark not in ("vector", "unroll")]
+        still_cut = {d for m in tiles_below for d in _moving(m, domain)}
+        # What is missing along a dimension that is cut further in, tiles further in will tell.
+        inner = [
+            m
+            for m in loops
+            if m.mark in ("vector", "unroll") and not still_cut & _moving(m, domain)
+        ]
+        image = _times([*outer, *here, *inner], domain)
         if image is None or not inner:
             continue
         image = image.intersect_params(scop.context)
@@ -217,6 +225,20 @@ def _full_tiles(
     flat = ", ".join(x for x in (o, h) if x)
     wrap = isl.Map(f"[{params}] -> {{ [{flat}] -> isolate[[{o}] -> [{h}]] }}")
     return isl.UnionSet.from_set(full.apply(wrap))
+
+
+def _moving(member: Member, domain: isl.Set) -> set[int]:
+    """The dimensions of a statement's domain that a member's function depends on."""
+    functions = member.schedule.get_pw_aff_list()
+    own = (functions.get_at(k) for k in range(functions.n_pw_aff()))
+    return {
+        d
+        for f in own
+        if f.get_tuple_id(isl.dim_type.in_).name == domain.get_tuple_name()
+        for _, piece in f.get_pieces()
+        for d in range(domain.dim(isl.dim_type.set))
+        if piece.involves_dims(isl.dim_type.in_, d, 1)
+    }
 
 
 def _times(members: list[Member], domain: isl.Set) -> isl.Set | None:
