@@ -115,7 +115,7 @@ def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr] | None, rows: Ro
             and not any(depends_on(e, var) for e in masks)
             and bool(moved)
             and (
-                node.lanes * node.store.dtype.bytes == MASKED_BYTES
+                node.store.op != "=" and node.lanes * node.store.dtype.bytes == MASKED_BYTES
                 if bounds is None
                 else all(rows[target.tensor, d] == {bounds} for d in moved)
             )

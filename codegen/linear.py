@@ -20,7 +20,7 @@ from poly.expr import (
     sub,
     walk,
 )
-from poly.linear import Linear, linear_form, render
+from poly.linear import Linear, linear_form, normal, render
 
 #: Inclusive constant bounds of loop variables.
 Ranges = Mapping[str, tuple[int, int]]
@@ -185,3 +185,13 @@ def moves(index: Expr, var: str) -> bool:
 def replace_var(expr: Expr, var: str, value: Expr) -> Expr:
     """`expr` with a loop variable replaced."""
     return rewrite(expr, lambda e: value if isinstance(e, Index) and e.name == var else e)
+
+
+def flatten(e: Expr) -> Expr:
+    """Multiply out products of literals and sums, so that constant strides show."""
+    if isinstance(e, Op) and e.fn == "mul":
+        a, b = flatten(e.args[0]), flatten(e.args[1])
+        return normal(mul(a, b))
+    if isinstance(e, Op) and e.fn in ("add", "sub"):
+        return normal(Op(e.fn, (flatten(e.args[0]), flatten(e.args[1]))))
+    return e

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from codegen.linear import depends_on
 from poly.dtypes import DType
 from poly.errors import FarkasError
 from poly.expr import Const, Expr, Read, indices_of, walk
@@ -315,7 +316,7 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
         yield f"{indent}for {node.var} in {node.lower}:{node.upper}{step}{mark}"
         yield from _lines(node.body, inner)
     elif isinstance(node, If):
-        yield f"{indent}if {node.cond}"
+        yield f"{indent}{'where' if node.masked else 'if'} {node.cond}"
         yield from _lines(node.then, inner)
         if node.other is not None:
             yield f"{indent}else"
@@ -361,3 +362,25 @@ def statements_in(node: LoopNode) -> tuple[str, ...]:
 
 def has_mark(node: LoopNode, mark: str) -> bool:
     return any(isinstance(n, For) and n.mark == mark for n in walk_loops(node))
+
+
+def is_simple(node: LoopNode) -> bool:
+    """Whether a loop body may be printed as one of OpenMP's simd loops: stores only.
+
+    Conditions would be allowed, but gcc 12 puts masked stores of AVX-512 at wrong addresses.
+    """
+    if isinstance(node, Block):
+        return all(is_simple(c) for c in node.children)
+    return isinstance(node, Store)
+
+
+def collapsible(node: For) -> int:
+    """How many parallel loops, from `node` inwards, form one rectangular perfect nest."""
+    depth, outer = 1, {node.var}
+    inner = node.body
+    while isinstance(inner, For) and inner.mark == "parallel":
+        if any(depends_on(e, v) for e in (inner.lower, inner.upper) for v in outer):
+            break
+        depth, outer = depth + 1, outer | {inner.var}
+        inner = inner.body
+    return depth

@@ -41,6 +41,7 @@ from poly.expr import (
     Read,
     evaluate_int,
     simplify,
+    sizes_of,
     walk,
 )
 from poly.linear import linear_form
@@ -169,30 +170,28 @@ def _unroll(node: LoopNode, ranges: dict[str, tuple[int, int]], rows: Rows) -> L
         return replace(node, mark="seq", body=_unroll(node.body, ranges, rows))
     bounds = (node.lower, node.upper)
     whole = clamped(node.body, node.var, bounds, rows)
-    partly = inside(node.body, node.var, bounds, rows) if whole is None else None
+    # Tiles of known sizes have few rows of which that depends on the tile, or none.
+    unknown = any(map(sizes_of, bounds))
+    partly = inside(node.body, node.var, bounds, rows) if unknown and whole is None else None
     children: list[LoopNode] = []
-    some: list[tuple[int, LoopNode]] = []
-    clamps: list[tuple[int, LoopNode]] = []
+    parts: tuple[list[tuple[int, LoopNode]], ...] = ([], [])
     for value in range(bound[0], bound[1] + 1):
         checks = (Op("le", (node.lower, Const(value))), Op("lt", (Const(value), node.upper)))
         conditions = [c for c in checks if not surely(c, ranges)]
         # Behind the first row, what may not be there is computed all the same.
-        any_row = whole is not None and value > bound[0] and conditions == [checks[1]]
-        here = whole if whole is not None and any_row else node.body
-        if conditions and partly is not None:
-            here = partly
-        here = fold_conditions(at_place(here, node.var, Const(value)))
-        body = _unroll(here, ranges, rows)
-        if any_row:
-            clamps.append((value, body))
-            continue
-        if conditions and partly is not None:
-            some.append((value, If(simplify(all_of(conditions)), body, masked=True)))
-            continue
-        for c in conditions:
-            body = If(simplify(c), body)
-        children.append(body)
-    return block([*children, *_halves(node, some, ranges), *_halves(node, clamps, ranges)])
+        behind = value > bound[0] and conditions == [checks[1]]
+        here = whole if behind else partly if conditions else None
+        body = fold_conditions(at_place(here or node.body, node.var, Const(value)))
+        body = _unroll(body, ranges, rows)
+        if here is None:
+            for c in conditions:
+                body = If(simplify(c), body)
+            children.append(body)
+        elif here is whole:
+            parts[1].append((value, body))
+        else:
+            parts[0].append((value, If(simplify(all_of(conditions)), body, masked=True)))
+    return block([*children, *(n for part in parts for n in _halves(node, part, ranges))])
 
 
 def _halves(

@@ -15,7 +15,7 @@ import cgen
 from codegen.cexpr import Names, ValueText, index_text, literal
 from codegen.lanes import lane_stride
 from codegen.lanetext import LaneText
-from codegen.linear import depends_on
+from codegen.linear import depends_on, flatten
 from codegen.loopir import (
     Block,
     Buffer,
@@ -31,6 +31,8 @@ from codegen.loopir import (
     VectorStore,
     block,
     children_of,
+    collapsible,
+    is_simple,
     map_children,
     own_variables,
     statements_in,
@@ -40,7 +42,7 @@ from codegen.passes import is_scalarisable, vector_lanes
 from codegen.spelling import C_TYPES, SCHEDULE, lane_suffix, suffix, vector_type
 from poly.dtypes import INT64, DType, identity
 from poly.expr import Const, Expr, Index, Op, Read, add, mul, simplify, sub, walk
-from poly.linear import linear_form, normal, render
+from poly.linear import linear_form, render
 from poly.program import Program
 
 
@@ -175,7 +177,7 @@ class CTarget:
         loop = cgen.For(f"int64_t {var} = {lower}", f"{var} < {upper}", step, body)
         if node.mark == "parallel":
             return self.parallel_for(loop, depth)
-        return self.lanes_for(loop) if node.mark == "vector" and _simple(node.body) else loop
+        return self.lanes_for(loop) if node.mark == "vector" and is_simple(node.body) else loop
 
     def _sequential(self, node: LoopNode) -> LoopNode:
         """Parallel loops inside a parallel one: collapsed into it, or run by its thread."""
@@ -304,7 +306,7 @@ class CTarget:
                 step = Const(linear_form(index).constant)
                 index, steps = simplify(sub(index, step)), add(mul(steps, extent), step)
             result = add(mul(result, extent), index)
-        result = _flatten(result)
+        result = flatten(result)
         if self._bases is None:
             return result
         if not any(isinstance(e, Index) and e.name in self._inner for e in walk(result)):
@@ -312,7 +314,7 @@ class CTarget:
                 self._bases[result] = Index(name := self.fresh())
                 self._loops[name] = name
             result = self._bases[result]
-        return add(result, _flatten(steps))
+        return add(result, flatten(steps))
 
     def _register_of(self, read: Read, var: str | None) -> str:
         registers = self.registers[read.tensor]
@@ -565,6 +567,8 @@ UPDATES = {"+=": "add", "*=": "mul", "max=": "max", "min=": "min"}
 
 def _is_masked(node: LoopNode, buffer: str) -> bool:
     """Whether a store changes some lanes of a buffer's registers."""
+    if isinstance(node, If):
+        return node.masked
     return (
         isinstance(node, VectorStore)
         and node.last is not None
@@ -581,38 +585,6 @@ def _in_order(lines: list[str]) -> cgen.Generable:
 
 def _lane_zero(index: Expr, var: str) -> Expr:
     return render(linear_form(index).without(Index(var)))
-
-
-def _flatten(e: Expr) -> Expr:
-    """Multiply out products of literals and sums, so that constant strides show."""
-    if isinstance(e, Op) and e.fn == "mul":
-        a, b = _flatten(e.args[0]), _flatten(e.args[1])
-        return normal(mul(a, b))
-    if isinstance(e, Op) and e.fn in ("add", "sub"):
-        return normal(Op(e.fn, (_flatten(e.args[0]), _flatten(e.args[1]))))
-    return e
-
-
-def _simple(node: LoopNode) -> bool:
-    """Whether a loop body may be printed as one of OpenMP's simd loops: stores only.
-
-    Conditions would be allowed, but gcc 12 puts masked stores of AVX-512 at wrong addresses.
-    """
-    if isinstance(node, Block):
-        return all(_simple(c) for c in node.children)
-    return isinstance(node, Store)
-
-
-def collapsible(node: For) -> int:
-    """How many parallel loops, from `node` inwards, form one rectangular perfect nest."""
-    depth, outer = 1, {node.var}
-    inner = node.body
-    while isinstance(inner, For) and inner.mark == "parallel":
-        if any(depends_on(e, v) for e in (inner.lower, inner.upper) for v in outer):
-            break
-        depth, outer = depth + 1, outer | {inner.var}
-        inner = inner.body
-    return depth
 
 
 def as_block(body: cgen.Generable) -> cgen.Block:

@@ -74,7 +74,10 @@ def test_an_attempt_changes_nothing_if_it_is_refused() -> None:
         ({"N": 2048, "M": 2048, "K": 1024}, ("promote mm: j_p as B", "split mm: i by")),
         ({"N": 512, "M": 512, "K": 8192}, ("split mm: k by", "sink mm: k_p")),
         ({"N": 4096, "M": 32, "K": 2048}, ()),
-        ({}, ("split mm: k by", "sink mm: k_p", "promote mm: k_p as B, local, 1, 0, 1x32")),
+        (
+            {},
+            ("split mm: k by", "sink mm: k_p", "split mm: i by 512", "promote mm: k_p as B, local"),
+        ),
     ],
 )
 def test_large_products_get_blocks(sizes: dict[str, int], steps: tuple[str, ...]) -> None:
@@ -84,6 +87,17 @@ def test_large_products_get_blocks(sizes: dict[str, int], steps: tuple[str, ...]
         assert step in script
     if not steps:
         assert "_p" not in script
+
+
+def test_threads_share_tiles_and_blocks_of_rows_of_unknown_extent() -> None:
+    script = str(auto_schedule(Schedule.of(program(MATMUL)), CACHES))
+    assert "parallelize mm: i_t\nparallelize mm: j_p\n" in script
+
+
+def test_lanes_of_unknown_extent_lie_together() -> None:
+    text = "def f(float32 C[Y,B], float32 X[N,B,Z]) -> (O) { mm: O[n,y,z] +=! C[y,b] * X[n,b,z] }"
+    script = str(auto_schedule(Schedule.of(program(text)), CACHES))
+    assert "vectorize mm: z_i" in script
 
 
 def test_a_sum_over_two_unknown_loops_gets_a_tile() -> None:

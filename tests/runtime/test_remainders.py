@@ -29,6 +29,11 @@ PADDED = """def f(float32 X[C,H,W], float32 F[K,C,3,3], float32 S[K]) -> (Y) {
         where p in 0:H, q in 0:W, 0 <= p+r-1 < H, 0 <= q+s-1 < W
     Y[k,p,q] = T[k,p,q] + S[k]
 }"""
+#: More padding than taps need: where the image is empty, there are pixels without any tap.
+FAR_PADDED = """def f(float32 X[C,H,W], float32 F[K,C,3,3]) -> (Y) {
+    Y[k,p,q] +=! X[c,p+r-2,2*q+s-2] * F[k,c,r,s]
+        where p in 0:H+2, q in 0:W//2+1, 0 <= p+r-2 < H, 0 <= 2*q+s-2 < W
+}"""
 THREE = """def f(float32 Z[A,B,C,D], float32 X[D,B,E,A]) -> (Y) {
     Y[e,c] +=! Z[a,b,c,d] * X[d,b,e,a]
 }"""
@@ -40,7 +45,34 @@ CASES = {
     "product": (PRODUCT, "MKN", [(8, 5, 32), (7, 9, 31), (17, 3, 65), (1, 1, 1), (9, 1030, 33)]),
     "transposed": (TRANSPOSED, "PMKN", [(2, 8, 16, 32), (3, 13, 7, 26), (1, 1, 1025, 50)]),
     "pixels": (PIXELS, "CHWK", [(3, 4, 8, 32), (5, 3, 14, 48), (2, 7, 7, 33), (1030, 2, 9, 5)]),
-    "padded": (PADDED, "CHWK", [(2, 8, 8, 32), (3, 5, 14, 20), (2, 1, 1, 1), (4, 3, 23, 17)]),
+    "padded": (
+        PADDED,
+        "CHWK",
+        [
+            (2, 8, 8, 32),
+            (3, 5, 14, 20),
+            (2, 1, 1, 1),
+            (4, 3, 23, 17),
+            (3, 7, 7, 64),
+            (65, 2, 14, 64),
+            (2, 3, 12, 32),
+            (1, 2, 9, 33),
+            (2, 2, 2, 32),
+            (1, 3, 28, 32),
+        ],
+    ),
+    "far padded": (
+        FAR_PADDED,
+        "CHWK",
+        [
+            (2, 8, 28, 32),
+            (3, 5, 14, 64),
+            (2, 1, 1, 33),
+            (4, 0, 0, 32),
+            (1, 2, 0, 32),
+            (2, 2, 41, 32),
+        ],
+    ),
     "three": (THREE, "ABCDE", [(3, 4, 40, 5, 35), (2, 7, 9, 3, 1), (17, 17, 3, 17, 33)]),
     "moved": (MOVED, "NM", [(32, 48), (33, 50), (5, 100), (100, 5), (1, 1), (0, 7)]),
     "channels": (MOVED_CHANNELS, "NHWC", [(1, 4, 16, 32), (2, 3, 19, 21), (1, 1, 3, 40)]),
@@ -119,4 +151,13 @@ def test_a_temporary_is_stored_only_where_it_is_read_again() -> None:
 
 def test_matrices_of_unknown_shape_are_turned_around() -> None:
     assert "fk_transpose_f32x16" in body(MOVED)
-    assert "fk_transpose_f32x16" in body(PIXELS)
+    assert "fk_transpose_f32x16" in body(PADDED)
+
+
+def test_rows_at_the_edge_of_an_image_take_part_under_masks() -> None:
+    loops = [x for x in loops_over(body(PADDED), "c_q") if "fk_among" in x]
+    assert loops
+    # Half of the rows, and the other half, are left out by branches.
+    whole = [x for x in loops if "fk_take" not in x]
+    assert whole
+    assert all(x.count("if (") <= 2 for x in whole)
