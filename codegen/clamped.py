@@ -103,8 +103,7 @@ def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr] | None, rows: Ro
     """Whether all that a node does is to update registers that move with `var`, and no condition,
     loop or mask in it moves with `var`.
 
-    bounds : of all loops along these registers; None: they may differ, and lanes must have
-        instructions that leave some out
+    bounds : of all loops along these registers; None: they may differ, and see `_has_scalars`
     """
     if isinstance(node, VectorStore):
         target = node.store.target
@@ -115,7 +114,7 @@ def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr] | None, rows: Ro
             and not any(depends_on(e, var) for e in masks)
             and bool(moved)
             and (
-                node.store.op != "=" and node.lanes * node.store.dtype.bytes == MASKED_BYTES
+                _has_scalars(node, var)
                 if bounds is None
                 else all(rows[target.tensor, d] == {bounds} for d in moved)
             )
@@ -127,6 +126,15 @@ def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr] | None, rows: Ro
     else:
         fixed = isinstance(node, Block)
     return fixed and all(_is_row(c, var, bounds, rows) for c in children_of(node))
+
+
+def _has_scalars(node: VectorStore, var: str) -> bool:
+    """Whether what a store reads for a row is the same in all lanes, of which it can leave out
+    some: what moves with lanes has masks of its own (`codegen.cases`).
+    """
+    rows = [r for r in reads_of(node.store.value) if depends_on(r, var)]
+    masked = node.lanes * node.store.dtype.bytes == MASKED_BYTES
+    return masked and node.store.op != "=" and not any(depends_on(r, node.var) for r in rows)
 
 
 def is_free(node: VectorStore, registers: Collection[str]) -> bool:

@@ -180,7 +180,7 @@ def _unroll(node: LoopNode, ranges: dict[str, tuple[int, int]], rows: Rows) -> L
         conditions = [c for c in checks if not surely(c, ranges)]
         # Behind the first row, what may not be there is computed all the same.
         behind = value > bound[0] and conditions == [checks[1]]
-        here = whole if behind else partly if conditions else None
+        here = (whole if behind else None) or (partly if conditions else None)
         body = fold_conditions(at_place(here or node.body, node.var, Const(value)))
         body = _unroll(body, ranges, rows)
         if here is None:
