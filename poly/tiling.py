@@ -237,7 +237,7 @@ def _marks(schedule: Schedule, core: Contraction, together: tuple[str, ...], las
     if columns and rows and columns % width and rows % core.rows and last != f"{v}_o":
         # What is left on two sides is no box, of which isl makes one loop full of conditions.
         schedule = schedule.isolate(s, f"{v}_o")
-    elif columns is None and core.shaped and last != f"{v}_o":
+    elif columns is None and core.shaped and core.packed and last != f"{v}_o":
         # Small images have no tile that is whole, but may have whole vectors.
         schedule = schedule.isolate(s, f"{v}_o")
     if (columns or 1) % width or (w and (rows or 1) % core.rows):
