@@ -14,6 +14,7 @@ from poly.phases import split_sums
 from poly.program import Program
 from poly.schedule import Schedule
 from poly.strategy import auto_schedule
+from poly.unread import without_unread
 from runtime.cache import Cache
 from runtime.kernel import LoadedKernel, load_kernel
 from runtime.toolchain import Toolchain, find_toolchain
@@ -78,9 +79,10 @@ def target_of(cc: CompilerLike, cache: CacheLike, threads: int | None = None) ->
 def scheduled_program(program: Program, exact: bool = False) -> Program:
     """The program that has the automatic schedule.
 
-    Products of many tensors are split, strided sums done phase by phase, and dimensions that
-    are one joined.  Exact sums are not taken apart.
+    What nobody reads is left out, products of many tensors are split, strided sums done phase by
+    phase, and dimensions that are one joined.  Exact sums are not taken apart.
     """
+    program = without_unread(program)
     return program if exact else join_dimensions(split_sums(program))
 
 
