@@ -91,6 +91,11 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
         cut = cut_loops(reduction_order(core), extents, max(8, iterations))
     if cut and core.shaped:
         share = _share(core, after, extents, machine.cores)
+        unknown = [n for n, x in enumerate(after) if extents[x] is None]
+        if unknown:
+            # Rows of one image, since there may be no other.
+            before, after = (*before, *after[: unknown[-1]]), after[unknown[-1] :]
+            share = (after[0], OPEN_OTHERS)
         return Blocks(before, width, share, tuple(cut.items()), inside=after)
     block = {**whole, **cut}
     tiles = None if extents[core.v] is None else -(-(extents[core.v] or 1) // width)

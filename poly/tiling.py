@@ -262,8 +262,13 @@ def _lanes_last(schedule: Schedule, core: Contraction) -> tuple[int, ...]:
 def _plain(schedule: Schedule, name: str) -> Schedule:
     """Threads and lanes for a statement that was split off a contraction."""
     flags = coincident_members(schedule.tree, name, schedule.dependences)
-    loops = schedule.loops(name)
-    for step in (f"vectorize {name}: {loops[-1]}", f"parallelize {name}: {loops[0]}"):
+    loops, extents = schedule.loops(name), loop_extents(schedule, name)
+    # Of what is not known there may be one.
+    outer = loops[:2] if extents[loops[0]] is None and len(loops) > 2 else loops[:1]
+    for step in (
+        f"vectorize {name}: {loops[-1]}",
+        *(f"parallelize {name}: {x}" for x in outer),
+    ):
         if flags[loops[-1]] and len(loops) > 1:
             try:
                 schedule = schedule.replay(step)
