@@ -8,7 +8,7 @@
 
 ========================================  ==================================================
 `compile`, `Kernel`                       text to a function of numpy arrays
-`compile_onnx`, `Model`                   an ONNX file to a function of named arrays
+`compile_onnx`, `Model`, `StagedModel`    an ONNX file to a function of named arrays
 `parse`, `Program`                        what a text means
 `Schedule`, `auto_schedule`               execution orders, and the checked steps that make them
 `evaluate`, `verify`                      the numpy reference, and comparing with it
@@ -52,7 +52,7 @@ from poly.errors import (
 
 if TYPE_CHECKING:
     from farkas.kernel import Kernel, compile
-    from farkas.model import Model, compile_onnx
+    from farkas.model import Model, StagedModel, compile_onnx
     from farkas.text import parse
     from poly.dtypes import DTYPES, DType
     from poly.program import Program
@@ -83,6 +83,7 @@ __all__ = [
     "Report",
     "Schedule",
     "ScheduleError",
+    "StagedModel",
     "Toolchain",
     "ToolchainError",
     "UnsupportedModelError",
@@ -113,6 +114,7 @@ _HOMES = {
     "Kernel": "farkas.kernel",
     "compile": "farkas.kernel",
     "Model": "farkas.model",
+    "StagedModel": "farkas.model",
     "compile_onnx": "farkas.model",
     "parse": "farkas.text",
 }

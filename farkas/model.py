@@ -1,19 +1,30 @@
-"""`compile_onnx`: an ONNX network to a `Model`, a function of named arrays."""
+"""`compile_onnx`: an ONNX network to a function of named arrays.
+
+A network of fixed shapes becomes a `Model`, compiled as a whole; any other a `StagedModel`, which
+is compiled for the shapes that come.  Both are called in the same way.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from farkas.build import CacheLike, CompilerLike, target_of
-from frontends.onnx import import_model
+from farkas.staged import StagedModel, with_import
+from frontends.onnx import (
+    DynamicShapeError,
+    given_inputs,
+    import_stage,
+    open_model,
+    unknown_operators,
+)
+from poly.errors import UnsupportedModelError
 from runtime.arguments import check_threads
 from runtime.model import Model, Progress, Report, compile_graph
 
-__all__ = ["Model", "Progress", "Report", "compile_onnx"]
+__all__ = ["Model", "Progress", "Report", "StagedModel", "compile_onnx"]
 
 
 def compile_onnx(
@@ -24,7 +35,7 @@ def compile_onnx(
     cc: CompilerLike = None,
     cache: CacheLike = None,
     progress: Progress | None = None,
-) -> Model:
+) -> Model | StagedModel:
     """Compile an ONNX network.
 
     >>> model = fk.compile_onnx("resnet50.onnx")
@@ -36,7 +47,8 @@ def compile_onnx(
     threads : threads of a run that does not say; default is every processor.  Such a run uses one
         if the network does less than starting threads takes
     shapes : sizes of dynamic dimensions: the shape of an input by the input's name, or the size
-        of a dimension by the dimension's name
+        of a dimension by the dimension's name.  Without them, the model is compiled when arrays
+        come, once for each combination of shapes
     cc : the C compiler, by path; default is ``$CC``, then gcc, then clang
     cache : directory of compiled models; default is ``$FARKAS_CACHE_DIR``, then the user's
     progress : called with (stage, steps done, steps in all, what is being worked on)
@@ -56,15 +68,27 @@ def compile_onnx(
     start = time.perf_counter()
     shown = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
     tell("import", 0, 1, os.path.basename(shown))
-    graph = import_model(source, shapes=shapes)
+    opened = open_model(source)
+    try:
+        given = given_inputs(opened, shapes)
+    except DynamicShapeError:
+        found = unknown_operators(opened)
+        if found:
+            raise UnsupportedModelError(found) from None
+        tell("import", 1, 1, "")
+        return StagedModel(opened, opened.input_ports(shapes or {}), target, progress)
+    stage = import_stage(opened, given)
     tell("import", 1, 1, "")
-    stage = ("import", time.perf_counter() - start)
+    if not stage.is_whole:
+        ports = opened.input_ports(shapes or {})
+        return StagedModel(opened, ports, target, progress, first=stage)
+    assert stage.graph is not None
+    took = time.perf_counter() - start
     model = compile_graph(
-        graph,
+        stage.graph,
         toolchain=target.toolchain,
         cache=target.cache,
         threads=threads,
         progress=progress,
     )
-    model.report = replace(model.report, stages=(stage, *model.report.stages))
-    return model
+    return with_import(model, took)

@@ -1,6 +1,23 @@
 """ONNX models to graphs of comprehensions; the only place that imports onnx."""
 
-from frontends.onnx.importer import import_model
+from frontends.onnx.importer import import_model, import_stage
 from frontends.onnx.node import supported_operators
+from frontends.onnx.source import Source, given_inputs, open_model, unknown_operators
+from frontends.onnx.stages import Given, OpaqueCall, Pending, Stage
+from frontends.onnx.typing_info import DynamicShapeError, OpenPort
 
-__all__ = ["import_model", "supported_operators"]
+__all__ = [
+    "DynamicShapeError",
+    "Given",
+    "OpaqueCall",
+    "OpenPort",
+    "Pending",
+    "Source",
+    "Stage",
+    "given_inputs",
+    "import_model",
+    "import_stage",
+    "open_model",
+    "supported_operators",
+    "unknown_operators",
+]

@@ -36,10 +36,10 @@ _SCALARS = {_A.INT: "i", _A.FLOAT: "f"}
 _LISTS = {_A.INTS: "ints", _A.FLOATS: "floats"}
 
 
-def schema_of(operator: str, opset: int) -> onnx.defs.OpSchema | None:
-    """The schema of an operator of the default domain at an opset, None if it has none."""
+def schema_of(operator: str, opset: int, domain: str = "") -> onnx.defs.OpSchema | None:
+    """The schema of an operator at an opset of its domain, None if it has none."""
     try:
-        return onnx.defs.get_schema(operator, opset, "")
+        return onnx.defs.get_schema(operator, opset, domain)
     except onnx.defs.SchemaError:
         return None
 
@@ -80,8 +80,10 @@ def decode_attributes(
             if attribute.t.data_type not in ELEMENT_TYPES:
                 raise Unsupported(f"a constant of type {type_name(attribute.t.data_type)}")
             result[name] = tensor_array(attribute.t, where, folder)
+        elif kind == _A.GRAPH:
+            result[name] = attribute.g
         else:
-            result[name] = None  # graphs, types, sparse tensors: nothing that operators take
+            result[name] = None  # types, sparse tensors: nothing that operators take
     for name, declared in schema.attributes.items():
         if declared.required and name not in result:
             raise ModelError(f"{describe(node)}: attribute '{name}' is missing")

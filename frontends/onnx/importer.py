@@ -2,70 +2,98 @@
 
 Shapes are static here.  Operators (`frontends.onnx.operators`) infer the shapes as they go: the
 outputs of a node have the shapes of its program's outputs, and these are checked against what
-the model claims.
+the model claims.  Where shapes or elements are not known yet, the import stops and goes on in
+another stage (`frontends.onnx.stages`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto
 
-import frontends.onnx.operators  # noqa: F401 - fills the registry
 from frontends.onnx.attributes import check_operands, decode_attributes, schema_of
 from frontends.onnx.folding import fold, foldable
-from frontends.onnx.limits import MAX_GENERATED_BYTES
+from frontends.onnx.functions import KNOWN_DOMAINS, function_of, has_function
+from frontends.onnx.inline import function_body
+from frontends.onnx.limits import MAX_DEPTH, MAX_FOLDED, MAX_GENERATED_BYTES, MAX_NODES
 from frontends.onnx.loading import (
-    Loaded,
-    check_structure,
-    check_text,
-    live_nodes,
-    load,
+    describe,
     opset_versions,
     used_names,
 )
 from frontends.onnx.names import Mangler, printable
 from frontends.onnx.node import (
     Compute,
+    Expanded,
     Known,
     Node,
     NotKnownError,
+    Opaque,
     Reshaped,
     Result,
     Same,
+    Scope,
     Unsupported,
     Value,
     find_operator,
 )
+from frontends.onnx.source import (
+    Source,
+    domain_of,
+    given_inputs,
+    infer_types,
+    open_model,
+    reported,
+    withdrawn,
+)
+from frontends.onnx.stages import Given, OpaqueCall, Pending, Stage
 from frontends.onnx.tensors import ELEMENT_TYPES, tensor_array, type_name
 from frontends.onnx.typing_info import (
     Shapes,
-    check_shapes,
     claim_of,
-    claims,
-    input_shape,
     kind_of,
 )
 from poly.dtypes import DType, dtype_of
-from poly.errors import ArgumentError, ModelError, UnsupportedModelError, UnsupportedNode
+from poly.errors import ModelError, UnsupportedModelError, UnsupportedNode
 from poly.expr import Const
 from poly.graph import Call, Graph, View, static_shape, verify_graph
 from poly.graph_passes import remove_dead
 from poly.program import Tensor
 
-__all__ = ["import_model"]
+__all__ = ["import_model", "import_stage"]
 
 
+@reported
+def import_stage(
+    source: Source, given: Mapping[str, Given], pending: Sequence[Pending] | None = None
+) -> Stage:
+    """What can be compiled of a model, or of the nodes that an earlier stage left.
+
+    Parameters
+    ----------
+    given : the values from which to start: inputs, and what earlier stages gave
+
+    Raises
+    ------
+    ModelError : an inconsistent model.
+    UnsupportedModelError : a sound model with nodes that cannot be compiled, all of them named.
+    """
+    return _Importer(source, given, pending).stage()
+
+
+@reported
 def import_model(
     source: str | os.PathLike[str] | bytes | ModelProto,
     *,
     shapes: Shapes | None = None,
 ) -> Graph:
-    """The graph of a model, every value of which has a concrete shape.
+    """The graph of a whole model, every value of which has a concrete shape.
 
     Parameters
     ----------
@@ -80,101 +108,143 @@ def import_model(
     UnsupportedModelError : a sound model with nodes that cannot be compiled, all of them named.
     ArgumentError : `shapes` that do not fit the model.
     """
-    try:
-        loaded = load(source)
-        return _Importer(loaded, dict(shapes or {})).run()
-    except (ModelError, ArgumentError):
-        raise
-    except UnicodeDecodeError as error:
-        raise ModelError("the model is broken: a name in it is not text") from error
-    except MemoryError as error:
-        raise ModelError("the model needs more memory than there is") from error
-    except Exception as error:  # a defect, but a user of a broken file should still read a message
-        raise ModelError(
-            f"the model cannot be imported; this is a defect of Farkas, please report it: "
-            f"{type(error).__name__}: {printable(str(error), 200)}"
-        ) from error
+    opened = open_model(source)
+    return _Importer(opened, given_inputs(opened, shapes)).graph()
 
 
 class _Importer:
     """The state of one import: what each name of the model has become so far."""
 
-    def __init__(self, loaded: Loaded, shapes: dict[str, Sequence[int] | int]) -> None:
-        self.model: ModelProto = loaded.model
-        self.folder: Path | None = loaded.folder
-        self.shapes = shapes
+    def __init__(
+        self,
+        source: Source,
+        given: Mapping[str, Given],
+        pending: Sequence[Pending] | None = None,
+    ) -> None:
+        self.source, self.given = source, given
+        self.model, self.folder = source.model, source.loaded.folder
+        self.is_first = pending is None
+        self.work = deque(source.nodes if pending is None else pending)
+        self.functions = {(domain_of(f.domain), f.name): f for f in self.model.functions}
         self.mangle, self.mangle_node = Mangler(), Mangler()
         self.env: dict[str, Value | str] = {}  # a string says why there is no value
         self.tainted: set[str] = set()  # names whose types are hearsay
-        self.initializers: dict[str, TensorProto] = {}
+        self.inputs: list[str] = []
         self.values: dict[str, Tensor] = {}
         self.constants: dict[str, np.ndarray] = {}
         self.labels: dict[str, str] = {}
         self.nodes: list[Call | View] = []
+        self.opaque: list[OpaqueCall] = []
+        self.rest: list[Pending] = []
+        self.demands: dict[str, None] = {}
+        self.postponed: list[UnsupportedNode] = []  # nodes that only a later stage can import
         self.unsupported: list[UnsupportedNode] = []
         self.inferred: dict[str, tuple[DType, tuple[int, ...]]] | None = None
-        self.generated = 0
+        self.generated = self.written_out = 0
 
-    def run(self) -> Graph:
-        """Import the whole model."""
-        check_text(self.model)
-        self.versions = opset_versions(self.model)
-        ordered = check_structure(self.model)
-        graph = self.model.graph
-        outputs = [v.name for v in graph.output]
-        self.claims = claims(self.model)
-        self.outputs = frozenset(outputs)
-        self.initializers = {t.name: t for t in graph.initializer}
-        for sparse in graph.sparse_initializer:
-            self.env[sparse.values.name] = "is a sparse tensor"
-        live = live_nodes(ordered, outputs)
-        used = {name for node in live for name in used_names(node)} | self.outputs
-        inputs = self._declare_inputs(used)
-        for node in live:
-            self._import_node(node)
-        for name in outputs:
-            if isinstance(self._value(name), str) and not self.unsupported:
-                raise ModelError(f"output '{printable(name)}' {self._value(name)}")
+    def graph(self) -> Graph:
+        """The whole model as one graph."""
+        self._run()
+        if self.unsupported or self.postponed:
+            raise UnsupportedModelError(tuple(self.unsupported + self.postponed))
+        return self._graph(
+            self.inputs, [self._output(name) for name in self.source.outputs], keep=True
+        )
+
+    def stage(self) -> Stage:
+        """What can be compiled now."""
+        self._run()
         if self.unsupported:
             raise UnsupportedModelError(tuple(self.unsupported))
+        if self.is_first and not (self.rest or self.opaque):
+            outputs_ = [self._output(name) for name in self.source.outputs]
+            return Stage(self._graph(self.inputs, outputs_, keep=True), {}, {}, is_whole=True)
+        needs = set(self.source.outputs) | self.demands.keys()
+        needs |= {name for p in self.rest for name in used_names(p.node)}
+        needs |= {name for call in self.opaque for name in call.inputs if name}
+        results: dict[str, str] = {}
+        known: dict[str, np.ndarray] = {}
+        outputs: dict[str, None] = {}
+        for name in sorted(needs):
+            if name in self.tainted or (name not in self.env and not self._is_stored(name)):
+                continue  # what is defined later, or captured and not used here
+            value = self._value(name)
+            if isinstance(value, str):
+                continue
+            if value.array is not None:
+                known[name] = value.array
+                continue
+            results[name] = self.labels[value.name]
+            if value.name not in self.inputs:
+                outputs[value.name] = None
+        graph = None
+        if outputs:
+            graph = self._graph(self.inputs, list(outputs), keep=False)
+        return Stage(
+            graph,
+            results,
+            known,
+            tuple(self.opaque),
+            frozenset(self.demands),
+            tuple(self.rest),
+            frozenset(needs),
+        )
+
+    def _run(self) -> None:
+        """Import every node for which enough is known."""
+        self._declare_inputs()
+        while self.work:
+            self._import_node(self.work.popleft())
+        for name in self.source.outputs:
+            if name in self.tainted or self.unsupported:
+                continue
+            if isinstance(self._value(name), str):
+                raise ModelError(f"output '{printable(name)}' {self._value(name)}")
+
+    def _graph(self, inputs: Sequence[str], outputs: Sequence[str], keep: bool) -> Graph:
+        """The graph of what was imported; `keep` inputs that are not used."""
         result = Graph(
-            name=Mangler().fresh(graph.name or "model"),
+            name=Mangler().fresh(self.model.graph.name or "model"),
             inputs=tuple(inputs),
-            outputs=tuple(self._output(name) for name in outputs),
+            outputs=tuple(outputs),
             values=self.values,
             constants=self.constants,
             nodes=tuple(self.nodes),
             labels=self.labels,
         )
-        return verify_graph(remove_dead(result))
+        result = verify_graph(remove_dead(result))
+        if not keep:
+            used = {name for node in result.nodes for name in node.inputs} | set(outputs)
+            result = replace(result, inputs=tuple(n for n in inputs if n in used))
+        return result
 
     # --- values ---
 
-    def _declare_inputs(self, used: set[str]) -> list[str]:
-        """Declare the graph inputs; those with an initializer are constants."""
-        names = []
-        free = [i for i in self.model.graph.input if i.name not in self.initializers]
-        check_shapes(self.shapes, free)
-        for info in free:
-            claim = claim_of(info)
-            shown = printable(info.name)
-            if claim is None or claim.element_type not in ELEMENT_TYPES:
+    def _declare_inputs(self) -> None:
+        """Declare what the import starts from; what has known elements is a constant."""
+        for name, given in self.given.items():
+            if given.array is not None:
+                self.env[name] = self._known(name, given.array)
+                continue
+            value = self._declare(Value(self._name(name), given.dtype, given.shape))
+            self.env[name] = value
+            self.inputs.append(value.name)
+        for sparse in self.model.graph.sparse_initializer:
+            self.env.setdefault(sparse.values.name, "is a sparse tensor")
+        if not self.is_first:
+            return
+        used = {name for p in self.work for name in used_names(p.node)} | set(self.source.outputs)
+        for info in self.source.inputs:
+            if info.name not in self.given:
+                claim = claim_of(info)
                 kind = type_name(claim.element_type) if claim else kind_of(info.type)
-                if claim is not None and not claim.element_type:
-                    raise ModelError(f"input '{shown}' has no element type")
+                self.env[info.name] = f"is a {kind}"
                 if info.name not in used:  # otherwise its uses are reported
                     reason = f"an argument of type {kind} cannot be passed"
-                    opset = self.versions.get("", 0)
-                    self.unsupported.append(UnsupportedNode(shown, "input", opset, reason))
-                self.env[info.name] = f"is a {kind}"
-                continue
-            dtype = ELEMENT_TYPES[claim.element_type]
-            shape = input_shape(info, claim, dtype, self.shapes)
-            value = Value(self._name(info.name), dtype, shape)
-            self._declare(value)
-            self.env[info.name] = value
-            names.append(value.name)
-        return names
+                    opset = opset_versions(self.model).get("", 0)
+                    self.unsupported.append(
+                        UnsupportedNode(printable(info.name), "input", opset, reason)
+                    )
 
     def _name(self, label: str) -> str:
         """The identifier of a value of the model."""
@@ -187,11 +257,14 @@ class _Importer:
         self.values[value.name] = Tensor(value.name, value.dtype, shape)
         return value
 
+    def _is_stored(self, name: str) -> bool:
+        return name in self.source.initializers
+
     def _value(self, name: str) -> Value | str:
         """The value of a name, or why there is none; initializers are decoded when first used."""
         found = self.env.get(name)
         if found is None:
-            stored = self.initializers.get(name)
+            stored = self.source.initializers.get(name)
             if stored is None:
                 return "has an unknown type"
             if stored.data_type not in ELEMENT_TYPES:
@@ -207,6 +280,18 @@ class _Importer:
                 found = self._known(name, array)
             self.env[name] = found
         return found
+
+    def _lookup(self, name: str) -> Value:
+        """The value of a name that a subgraph captures.
+
+        Raises
+        ------
+        Unsupported : if it has none.
+        """
+        value = self._value(name)
+        if isinstance(value, str):
+            raise Unsupported(f"'{printable(name)}' {value}")
+        return value
 
     def _known(self, label: str, array: np.ndarray) -> Value:
         return Value(self._name(label), dtype_of(array.dtype), array.shape, array)
@@ -229,54 +314,127 @@ class _Importer:
 
     # --- nodes ---
 
-    def _import_node(self, proto: NodeProto) -> None:
+    def _import_node(self, pending: Pending) -> None:
+        """Import a node; if it has to wait, still find out whether it can be compiled."""
+        proto = pending.node
+        hearsay = any(n in self.tainted for n in used_names(proto))
+        before = len(self.nodes), len(self.opaque)
         try:
-            node = self._node(proto)
-            if node is None:
+            self._import_known(pending, hearsay)
+        except NotKnownError as reason:
+            if not hearsay:
+                self.demands[self.labels[reason.value.name]] = None
+                self.postponed.append(self._reported(pending, str(reason)))
+            hearsay = True
+            self._skip(proto)
+        except Unsupported as reason:
+            self.unsupported.append(self._reported(pending, str(reason)))
+            self._skip(proto)
+        except ModelError:
+            if not hearsay:
+                raise
+            self._skip(proto)  # what is known of its operands is only hearsay
+        if hearsay:
+            del self.nodes[before[0] :], self.opaque[before[1] :]
+            self.rest.append(pending)
+            self.tainted.update(filter(None, proto.output))
+
+    def _import_known(self, pending: Pending, hearsay: bool) -> None:
+        proto, domain = pending.node, domain_of(pending.node.domain)
+        own = self.functions.get((domain, proto.op_type))
+        if own is not None:
+            versions = {domain_of(o.domain): o.version for o in own.opset_import}
+            if not hearsay:
+                body = function_body(own, proto, self._prefix(pending))
+                self._expand(pending, Expanded(tuple(body), versions))
+            else:
                 self._skip(proto)
-                return
-            function = find_operator(node.operator, node.opset)
+            return
+        node, schema = self._node(pending)
+        if node is None:
+            self._skip(proto)
+            return
+        function = find_operator(proto.op_type, node.opset, domain)
+        results: Sequence[Result]
+        try:
             if function is None:
                 raise Unsupported("there is no comprehension for this operator yet")
             results = function(node)
-            self._define(proto, node, results)
+        except NotKnownError:
+            raise
         except Unsupported as reason:
-            hearsay = any(n in self.tainted for n in proto.input)
-            if not (hearsay and isinstance(reason, NotKnownError)):
-                self._report(proto, str(reason))
-            self._skip(proto)
-        except ModelError:
-            if not any(n in self.tainted for n in proto.input):
-                raise
-            self._skip(proto)  # what is known of its operands is only hearsay
+            found = function_of(node, schema)
+            if found is None:
+                raise reason
+            versions = {domain_of(o.domain): o.version for o in found.opset_import}
+            body = function_body(found, proto, self._prefix(pending))
+            results = [Expanded(tuple(body), {**pending.versions, **versions})]
+        for result in results:
+            if isinstance(result, Expanded) and not hearsay:
+                self._expand(pending, result)
+            elif isinstance(result, Opaque):
+                self._call_opaque(pending, node, result)
+            if isinstance(result, (Expanded, Opaque)):
+                if hearsay:
+                    self._skip(proto)
+                return
+        self._define(proto, node, results)
 
-    def _report(self, proto: NodeProto, reason: str) -> None:
-        domain = "" if proto.domain == "ai.onnx" else proto.domain
-        name = proto.name or next((o for o in proto.output if o), "")
-        operator = f"{domain}.{proto.op_type}" if domain else proto.op_type
-        self.unsupported.append(
-            UnsupportedNode(
-                printable(name), printable(operator), self.versions.get(domain, 0), reason
-            )
+    def _prefix(self, pending: Pending) -> str:
+        """What no other name of the model starts with; outputs have distinct names."""
+        return next(filter(None, pending.node.output), "") + self.source.separator
+
+    def _expand(self, pending: Pending, result: Expanded) -> None:
+        """Import the nodes of a body next."""
+        self.written_out += len(result.nodes)
+        if pending.depth >= MAX_DEPTH or self.written_out > MAX_NODES:
+            raise ModelError(f"{describe(pending.node)}: functions are nested without an end")
+        versions = pending.versions if result.versions is None else result.versions
+        self.work.extendleft(
+            Pending(n, versions, pending.depth + 1) for n in reversed(result.nodes)
         )
 
-    def _node(self, proto: NodeProto) -> Node | None:
+    def _call_opaque(self, pending: Pending, node: Node, result: Opaque) -> None:
+        """Run an opaque operator after what was imported, or now if its operands are known."""
+        arrays = [None if v is None else v.array for v in result.inputs]
+        names = pending.node.output
+        if not result.bodies and all(
+            v is None or (v.array is not None and v.size <= MAX_FOLDED) for v in result.inputs
+        ):
+            found = result.run(arrays, ())
+            for name, array in zip(names, found, strict=False):
+                if name:
+                    self._bind(name, self._known(name, array), hearsay=False)
+            return
+        inputs = tuple("" if v is None else self.labels[v.name] for v in result.inputs)
+        self.opaque.append(
+            OpaqueCall(node.operator, node.origin, inputs, tuple(names), result.run, result.bodies)
+        )
+        self._skip(pending.node)
+
+    def _reported(self, pending: Pending, reason: str) -> UnsupportedNode:
+        proto, domain = pending.node, domain_of(pending.node.domain)
+        name = proto.name or next((o for o in proto.output if o), "")
+        operator = f"{domain}.{proto.op_type}" if domain else proto.op_type
+        opset = pending.versions.get(domain, 0)
+        return UnsupportedNode(printable(name), printable(operator), opset, reason)
+
+    def _node(self, pending: Pending) -> tuple[Node | None, onnx.defs.OpSchema]:
         """The node as operators see it; None if an operand has no value because of an error."""
-        domain = "" if proto.domain == "ai.onnx" else proto.domain
-        functions = {(f.domain, f.name) for f in self.model.functions}
-        if (proto.domain, proto.op_type) in functions:
-            raise Unsupported("functions that a model defines itself are not expanded yet")
-        if domain:
+        proto, domain = pending.node, domain_of(pending.node.domain)
+        if domain not in pending.versions:
+            if not domain:
+                raise ModelError("the model imports no opset of the default domain")
             raise Unsupported(f"operators of domain '{printable(domain)}' are not known")
-        if "" not in self.versions:
-            raise ModelError("the model imports no opset of the default domain")
-        opset = self.versions[""]
-        schema = schema_of(proto.op_type, opset)
+        opset = pending.versions[domain]
+        schema = schema_of(proto.op_type, opset, domain)
         if schema is None:
+            if domain and domain not in KNOWN_DOMAINS:
+                raise Unsupported(f"operators of domain '{printable(domain)}' are not known")
             raise Unsupported(f"there is no such operator in opset {opset}")
-        if schema.deprecated and _withdrawn(proto.op_type):
+        if schema.deprecated and withdrawn(proto.op_type, domain):
             raise Unsupported(f"the operator was withdrawn by opset {schema.since_version}")
-        if find_operator(proto.op_type, opset) is None:
+        if find_operator(proto.op_type, opset, domain) is None and not has_function(schema):
             raise Unsupported("there is no comprehension for this operator yet")
         attributes = decode_attributes(proto, schema, self.folder)
         operands: list[Value | None] = []
@@ -290,21 +448,24 @@ class _Importer:
                 value = None
             operands.append(value)
         if missing:
-            return None
+            return None, schema
         while operands and operands[-1] is None:
             operands.pop()
         outputs = [bool(name) for name in proto.output]
         while outputs and not outputs[-1]:
             outputs.pop()
         shown = proto.name or next((o for o in proto.output if o), "")
-        node = Node(proto.op_type, shown, opset, tuple(operands), tuple(outputs), attributes)
+        scope = Scope(proto, self.model, pending.versions, self._prefix(pending), self._lookup)
+        node = Node(
+            proto.op_type, shown, opset, tuple(operands), tuple(outputs), attributes, scope, domain
+        )
         check_operands(node, schema)
-        return node
+        return node, schema
 
     def _skip(self, proto: NodeProto) -> None:
         """Define the outputs of a node that was not imported, as far as their types are known."""
         if self.inferred is None:
-            self.inferred = infer_types(self.model)
+            self.inferred = infer_types(self.model) if self.is_first else {}
         for name in filter(None, proto.output):
             self.tainted.add(name)
             known = self.inferred.get(name)
@@ -329,7 +490,7 @@ class _Importer:
                 raise Unsupported(f"its output '{printable(name)}' is not computed")
 
     def _bind(self, name: str, value: Value, hearsay: bool) -> None:
-        claim = self.claims.get(name)
+        claim = self.source.claims.get(name)
         if claim is not None and not hearsay:
             claim.check(value.dtype, value.shape, f"value '{printable(name)}'")
         if hearsay:
@@ -343,7 +504,7 @@ class _Importer:
             return self._known(name, result.array)
         source = result.value
         if isinstance(result, Same):
-            if name not in self.outputs:
+            if name not in self.source.outputs:
                 return source
             shape = source.shape
         else:
@@ -389,34 +550,3 @@ class _Importer:
             raise node.fail(
                 f"the model generates more than {MAX_GENERATED_BYTES >> 30} GiB of constants"
             )
-
-
-def _withdrawn(operator: str) -> bool:
-    """Whether an operator is gone for good, and not merely replaced by a better version."""
-    newest = schema_of(operator, onnx.defs.onnx_opset_version())
-    return newest is None or bool(newest.deprecated)
-
-
-def infer_types(model: ModelProto) -> dict[str, tuple[DType, tuple[int, ...]]]:
-    """What onnx's own shape inference knows for certain, so that a report can go on."""
-    slim = ModelProto()
-    slim.CopyFrom(model)
-    for tensor in slim.graph.initializer:
-        if len(tensor.raw_data) > 1 << 16:
-            tensor.raw_data = b""
-    try:
-        inferred = onnx.shape_inference.infer_shapes(slim, data_prop=True)
-    except Exception:  # whatever it is, the report only becomes shorter
-        return {}
-    result = {}
-    for info in (*inferred.graph.value_info, *inferred.graph.output):
-        try:
-            claim = claim_of(info)
-        except ModelError:
-            continue
-        if claim is None or claim.extents is None or claim.element_type not in ELEMENT_TYPES:
-            continue
-        extents = [e for e in claim.extents if e is not None]
-        if len(extents) == len(claim.extents):
-            result[info.name] = (ELEMENT_TYPES[claim.element_type], tuple(extents))
-    return result

@@ -13,6 +13,10 @@ MAX_TENSOR_BYTES = 1 << 36
 MAX_MODEL_BYTES = (1 << 31) - 1  # protobuf's own limit for one message
 MAX_NODES = 1 << 18
 MAX_FANIN = 1 << 14
+#: How deep functions and branches may be nested.
+MAX_DEPTH = 64
+#: Elements of known operands up to which an opaque operator runs while the model is imported.
+MAX_FOLDED = 1 << 16
 #: Constants that a model describes without storing them (ConstantOfShape, Range, …), in total.
 MAX_GENERATED_BYTES = 1 << 31
 

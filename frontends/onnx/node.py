@@ -7,6 +7,8 @@ outputs:
 `Reshaped`   the same elements under another shape
 `Same`       the value itself
 `Known`      an array that is known now
+`Opaque`     numpy functions on whole arrays, for what is no comprehension; defines all outputs
+`Expanded`   other nodes in place of this one; defines all outputs
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto
 
 from frontends.onnx.names import printable
+from frontends.onnx.stages import OpaqueFunction
 from poly.dtypes import DType
 from poly.errors import ModelError
 from poly.program import Program
@@ -73,7 +77,32 @@ class Known:
     array: np.ndarray
 
 
-Result = Compute | Reshaped | Same | Known
+@dataclass(frozen=True, eq=False)
+class Opaque:
+    """All outputs of a node, computed by numpy while the model runs.
+
+    `types` of the outputs; their shapes are found when they are there.  `bodies` are subgraphs
+    as models, which `run` may call.
+    """
+
+    inputs: tuple[Value | None, ...]
+    run: OpaqueFunction
+    types: tuple[DType, ...]
+    bodies: tuple[ModelProto, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Expanded:
+    """Nodes that define what the node defines, in an order in which they can run.
+
+    `versions` are the opsets that hold for them, None for those of the node.
+    """
+
+    nodes: tuple[NodeProto, ...]
+    versions: Mapping[str, int] | None = None
+
+
+Result = Compute | Reshaped | Same | Known | Opaque | Expanded
 
 
 class Unsupported(Exception):  # noqa: N818 - a signal to the importer, which reports all at once
@@ -81,7 +110,26 @@ class Unsupported(Exception):  # noqa: N818 - a signal to the importer, which re
 
 
 class NotKnownError(Unsupported):
-    """The node needs a value at compile time that is computed while the model runs."""
+    """The node needs the elements of `value` at compile time, which are not known yet."""
+
+    def __init__(self, message: str, value: Value) -> None:
+        super().__init__(message)
+        self.value = value
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """Where a node stands: what operators with subgraphs need beyond their operands.
+
+    proto : the node as it stands in the model; prefix : starts no other name of the model;
+    lookup : the value of a name
+    """
+
+    proto: NodeProto
+    model: ModelProto
+    versions: Mapping[str, int]
+    prefix: str
+    lookup: Callable[[str], Value]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +145,8 @@ class Node:
     inputs: tuple[Value | None, ...]
     outputs: tuple[bool, ...]
     attributes: Mapping[str, object] = field(default_factory=dict)
+    scope: Scope | None = None
+    domain: str = ""
 
     @property
     def origin(self) -> str:
@@ -141,7 +191,9 @@ class Node:
         if value is None:
             return None
         if value.array is None:
-            raise NotKnownError(f"{what} must be known at compile time, but depend on an input")
+            raise NotKnownError(
+                f"{what} must be known at compile time, but depend on an input", value
+            )
         return value.array
 
     def known_ints(self, position: int, what: str) -> tuple[int, ...] | None:
@@ -157,7 +209,20 @@ class Node:
         """Whether the model uses output number `position`."""
         return position < len(self.outputs) and self.outputs[position]
 
+    @property
+    def surroundings(self) -> Scope:
+        """Where the node stands in its model."""
+        assert self.scope is not None, "every node that is imported has a scope"
+        return self.scope
+
     # --- attributes ---
+
+    def subgraph(self, name: str) -> GraphProto:
+        """A subgraph, which must be there."""
+        value = self._attribute(name, GraphProto, None)
+        if not isinstance(value, GraphProto):
+            raise self.fail(f"attribute {name} is missing")
+        return value
 
     def _attribute(self, name: str, kind: type, default: object) -> object:
         value = self.attributes.get(name, default)
@@ -219,15 +284,15 @@ class Node:
 
 Operator = Callable[[Node], Sequence[Result]]
 
-_OPERATORS: dict[str, list[tuple[int, Operator]]] = {}
+_OPERATORS: dict[tuple[str, str], list[tuple[int, Operator]]] = {}
 
 
-def operator(*names: str, since: int = 1) -> Callable[[Operator], Operator]:
-    """Register the function for operators of the default domain from an opset on."""
+def operator(*names: str, since: int = 1, domain: str = "") -> Callable[[Operator], Operator]:
+    """Register the function for operators of a domain from an opset on."""
 
     def register(function: Operator) -> Operator:
         for name in names:
-            versions = _OPERATORS.setdefault(name, [])
+            versions = _OPERATORS.setdefault((domain, name), [])
             versions.append((since, function))
             versions.sort(key=lambda v: v[0])
         return function
@@ -235,15 +300,15 @@ def operator(*names: str, since: int = 1) -> Callable[[Operator], Operator]:
     return register
 
 
-def find_operator(name: str, opset: int) -> Operator | None:
+def find_operator(name: str, opset: int, domain: str = "") -> Operator | None:
     """The function for an operator at an opset; None if there is none."""
     found = None
-    for since, function in _OPERATORS.get(name, ()):
+    for since, function in _OPERATORS.get((domain, name), ()):
         if since <= opset:
             found = function
     return found
 
 
-def supported_operators() -> tuple[str, ...]:
-    """Names of the operators of the default domain that can be compiled, sorted."""
-    return tuple(sorted(_OPERATORS))
+def supported_operators(domain: str = "") -> tuple[str, ...]:
+    """Names of the operators of a domain that can be compiled, sorted."""
+    return tuple(sorted(name for own, name in _OPERATORS if own == domain))

@@ -2,6 +2,7 @@
 
 from frontends.onnx import (
     ops_binary,
+    ops_control,
     ops_conv,
     ops_elementwise,
     ops_matmul,
@@ -15,6 +16,7 @@ from frontends.onnx import (
 
 __all__ = [
     "ops_binary",
+    "ops_control",
     "ops_conv",
     "ops_elementwise",
     "ops_matmul",

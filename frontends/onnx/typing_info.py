@@ -11,10 +11,53 @@ from onnx import ModelProto, TypeProto, ValueInfoProto
 from frontends.onnx.limits import MAX_RANK, checked_shape
 from frontends.onnx.names import printable
 from frontends.onnx.tensors import ELEMENT_TYPES, type_name
-from poly.dtypes import DType
+from poly.dtypes import FLOAT32, DType
 from poly.errors import ArgumentError, ModelError
 
 Shapes = Mapping[str, Sequence[int] | int]
+
+
+@dataclass(frozen=True)
+class OpenPort:
+    """An input or output: sizes where they are fixed, names where these are given, else None.
+
+    `shape` is None if not even the rank is known.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int | str | None, ...] | None
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return f"{self.dtype} {self.name}"
+        sizes = ",".join("?" if e is None else str(e) for e in self.shape)
+        return f"{self.dtype} {self.name}[{sizes}]"
+
+    def check(self, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
+        """Check an array's shape; `sizes` collects those of named dimensions.
+
+        Raises
+        ------
+        ArgumentError : if it does not fit.
+        """
+        if self.shape is None:
+            return
+        if len(shape) != len(self.shape):
+            raise ArgumentError(f"{self.name} has shape {shape}, not {self}")
+        for axis, (extent, size) in enumerate(zip(self.shape, shape, strict=True)):
+            if isinstance(extent, str):
+                if sizes.setdefault(extent, size) != size:
+                    raise ArgumentError(
+                        f"{self.name}: dimension {axis} is {size}, "
+                        f"but '{extent}' is {sizes[extent]} in another input"
+                    )
+            elif extent is not None and extent != size:
+                raise ArgumentError(f"{self.name} has shape {shape}, not {self}")
+
+
+class DynamicShapeError(ModelError):
+    """An input has no fixed shape."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +137,7 @@ def input_shape(
 
     Raises
     ------
-    ModelError : for a dynamic extent that `shapes` does not give.
+    DynamicShapeError : for a dynamic extent that `shapes` does not give.
     ArgumentError : if `shapes` contradicts the model.
     """
     shown = printable(info.name)
@@ -107,7 +150,7 @@ def input_shape(
             raise ArgumentError(f"shapes['{shown}'] = {list(given)} has a negative extent")
     if claim.extents is None:
         if given is None:
-            raise ModelError(
+            raise DynamicShapeError(
                 f"input '{shown}' has no shape; pass shapes={{'{shown}': (...)}} to give it one"
             )
         return checked_shape(given, dtype, f"input '{shown}'")
@@ -130,12 +173,36 @@ def input_shape(
         if extent is None:
             name = f" '{printable(dim.dim_param)}'" if dim.dim_param else ""
             example = ", ".join(str(1 if e is None else e) for e in claim.extents)
-            raise ModelError(
+            raise DynamicShapeError(
                 f"dimension {axis}{name} of input '{shown}' is dynamic; pass its size, for "
                 f"example shapes={{'{shown}': ({example},)}}"
             )
         result.append(extent)
     return checked_shape(result, dtype, f"input '{shown}'")
+
+
+def open_port(info: ValueInfoProto, claim: Claim | None, shapes: Shapes) -> OpenPort:
+    """What the model and `shapes` tell of an input or output.
+
+    Raises
+    ------
+    ArgumentError : if `shapes` contradicts the model.
+    """
+    dtype = ELEMENT_TYPES.get(claim.element_type if claim else 0, FLOAT32)
+    if claim is None or claim.extents is None:
+        given = shapes.get(info.name)
+        shape = (given,) if isinstance(given, int) else given
+        return OpenPort(info.name, dtype, None if shape is None else tuple(shape))
+    try:
+        return OpenPort(info.name, dtype, input_shape(info, claim, dtype, shapes))
+    except DynamicShapeError:
+        dims = info.type.tensor_type.shape.dim
+        extents: list[int | str | None] = []
+        for dim, extent in zip(dims, claim.extents, strict=True):
+            if extent is None and dim.dim_param in shapes:
+                extent = _named(dim.dim_param, shapes[dim.dim_param])
+            extents.append(extent if extent is not None else dim.dim_param or None)
+        return OpenPort(info.name, dtype, tuple(extents))
 
 
 def _named(name: str, given: Sequence[int] | int) -> int:

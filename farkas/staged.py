@@ -1,0 +1,315 @@
+"""`StagedModel`: a network whose shapes are found when it runs.
+
+Inputs with dynamic dimensions, operators whose results have shapes that depend on data, and
+operators that need elements before they can be compiled (the shape that a Reshape asks for) all
+make a model wait.  It is compiled when arrays come, stage by stage (`frontends.onnx.stages`), and
+what was compiled is kept for the next arrays of the same shapes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from farkas.build import Target
+from frontends.onnx import Given, OpaqueCall, OpenPort, Pending, Source, Stage, import_stage
+from frontends.onnx import open_model as open_source
+from poly.errors import ArgumentError, FarkasError, ModelError
+from poly.expr import Const
+from poly.program import Tensor
+from runtime.arguments import check_input, check_output, check_threads
+from runtime.model import Model, Progress, Report, compile_graph
+
+Array = np.ndarray
+Key = tuple[object, ...]
+
+#: Compiled variants that are kept for each place at which an import starts.
+KEPT = 64
+
+
+@dataclass(eq=False)
+class _Start:
+    """A place in the model at which an import starts, and what was compiled from there.
+
+    pending : the nodes that are left, None for all; reads : names of the values that may be used;
+    fixed : elements of values that are always the same here; demanded : names of values whose
+    elements have to be known
+    """
+
+    pending: tuple[Pending, ...] | None
+    reads: tuple[str, ...]
+    fixed: Mapping[str, Array]
+    demanded: set[str] = field(default_factory=set)
+    variants: OrderedDict[Key, _Variant] = field(default_factory=OrderedDict)
+
+    def key(self, values: Mapping[str, Array]) -> Key:
+        """What decides which variant fits."""
+        shapes = tuple((values[n].dtype.char, values[n].shape) for n in self.reads)
+        return shapes, tuple((n, values[n].tobytes()) for n in sorted(self.demanded))
+
+    def given(self, values: Mapping[str, Array]) -> dict[str, Given]:
+        """The values as an import takes them."""
+        given = {n: Given.of(values[n], n in self.demanded) for n in self.reads}
+        return given | {n: Given.of(a, known=True) for n, a in self.fixed.items()}
+
+
+@dataclass(eq=False)
+class _Variant:
+    """One compiled stage, and where the next one starts."""
+
+    stage: Stage
+    model: Model | None
+    next: _Start | None
+    bodies: tuple[tuple[StagedModel, ...], ...]
+
+
+class StagedModel:
+    """A function of named arrays, compiled for the shapes that come.
+
+    Attributes: `inputs` and `outputs` (their types as far as the model tells), `threads`.
+    Calls from several threads take turns.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        ports: Sequence[OpenPort],
+        target: Target,
+        progress: Progress | None = None,
+        first: Stage | None = None,
+    ) -> None:
+        self._source, self._target, self._progress = source, target, progress
+        self.inputs = tuple(ports)
+        self.outputs = source.output_ports
+        self.threads = target.threads
+        self._start = _Start(None, tuple(p.name for p in ports), {})
+        self._lock = threading.RLock()
+        self._reports: list[Report] = []
+        self._began = time.perf_counter()
+        if first is not None:
+            values = {p.name: _stand_in(p) for p in ports}
+            if not first.demands & values.keys():
+                self._add(self._start, self._start.key(values), first)
+
+    def __repr__(self) -> str:
+        return f"<StagedModel of {len(self._source.nodes)} nodes>"
+
+    @property
+    def report(self) -> Report:
+        """What compiling took and made so far, all variants together."""
+        stages: dict[str, float] = {}
+        for report in self._reports:
+            for name, seconds in report.stages:
+                stages[name] = stages.get(name, 0.0) + seconds
+        parts = self._reports
+        return Report(
+            tuple(stages.items()),
+            sum(r.kernels for r in parts),
+            sum(r.calls for r in parts),
+            sum(r.arena_bytes for r in parts),
+            sum(r.arena_bound for r in parts),
+            sum(r.constant_bytes for r in parts),
+            all(r.from_cache for r in parts),
+        )
+
+    @property
+    def opaque_operators(self) -> tuple[str, ...]:
+        """The operators that ran as numpy so far, each once."""
+        found: dict[str, None] = {}
+        starts: list[_Start | None] = [self._start]
+        while starts:
+            start = starts.pop()
+            for variant in start.variants.values() if start is not None else ():
+                found |= {call.operator: None for call in variant.stage.opaque}
+                starts.append(variant.next)
+        return tuple(found)
+
+    @property
+    def variants(self) -> int:
+        """How many stages have been compiled."""
+        return len(self._reports)
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        threads: int | None = None,
+        *,
+        out: Mapping[str, Array] | None = None,
+    ) -> dict[str, Array]:
+        """Run the model: arrays by input name in, arrays by output name out.
+
+        Shapes that are new are compiled first.
+
+        Raises
+        ------
+        ArgumentError : an input is missing, unknown, or does not fit what the model says.
+        ModelError : the model cannot be run on arrays of these shapes.
+        UnsupportedModelError : nodes that cannot be compiled for these shapes.
+        """
+        if threads is not None:
+            check_threads(threads)
+        values = self._checked(inputs)
+        given = dict(values)
+        start: _Start | None = self._start
+        with self._lock:
+            while start is not None:
+                values |= start.fixed
+                variant = self._variant(start, values)
+                self._run_stage(variant, values, threads)
+                start = variant.next
+        if variant.stage.is_whole:
+            results = {p.name: values[p.name] for p in self.outputs}
+        else:
+            results = {}
+            for port in self.outputs:
+                array = values[port.name]
+                # Nobody else may hold what is given away.
+                shared = any(array is other for other in (*given.values(), *results.values()))
+                results[port.name] = array if array.base is None and not shared else array.copy()
+        return results if not out else _handed_out(results, out)
+
+    def _run_stage(self, variant: _Variant, values: dict[str, Array], threads: int | None) -> None:
+        stage = variant.stage
+        if variant.model is not None:
+            wanted = {p.name: values[p.name] for p in variant.model.inputs}
+            results = variant.model.run(wanted, threads)
+            if stage.is_whole:
+                values |= results
+                return
+            values |= {n: results[s] for n, s in stage.results.items() if s in results}
+        values |= {n: values[s] for n, s in stage.results.items() if s in values and n != s}
+        values |= stage.known
+        for call, bodies in zip(stage.opaque, variant.bodies, strict=True):
+            _call(call, bodies, values, threads)
+
+    # --- compiling ---
+
+    def _variant(self, start: _Start, values: Mapping[str, Array]) -> _Variant:
+        """The compiled stage for these values."""
+        key = start.key(values)
+        found = start.variants.get(key)
+        while found is None:
+            begin = time.perf_counter()
+            stage = import_stage(self._source, start.given(values), start.pending)
+            more = stage.demands & set(start.reads) - start.demanded
+            self._took("import", begin)
+            if more:  # elements that are there already
+                start.demanded |= more
+                key = start.key(values)
+                found = start.variants.get(key)
+            else:
+                found = self._add(start, key, stage)
+        start.variants.move_to_end(key)
+        return found
+
+    def _add(self, start: _Start, key: Key, stage: Stage) -> _Variant:
+        model = None
+        if stage.graph is not None:
+            model = compile_graph(
+                stage.graph,
+                toolchain=self._target.toolchain,
+                cache=self._target.cache,
+                threads=self._target.threads,
+                progress=self._progress,
+            )
+            self._reports.append(model.report)
+        following = None
+        if not stage.is_last:
+            there = set(start.reads) | set(stage.results)
+            there |= {n for call in stage.opaque for n in call.outputs if n}
+            known = {**start.fixed, **stage.known}
+            reads = (there & stage.needs) - known.keys()
+            following = _Start(
+                stage.rest,
+                tuple(sorted(reads)),
+                {n: a for n, a in known.items() if n in stage.needs},
+                set(stage.demands) & reads,
+            )
+        bodies = tuple(tuple(self._body(proto) for proto in call.bodies) for call in stage.opaque)
+        made = start.variants[key] = _Variant(stage, model, following, bodies)
+        while len(start.variants) > KEPT:
+            start.variants.popitem(last=False)
+        return made
+
+    def _body(self, proto: Any) -> StagedModel:
+        source = open_source(proto)
+        return StagedModel(source, source.input_ports({}), self._target)
+
+    def _took(self, stage: str, begin: float) -> None:
+        took = time.perf_counter() - begin
+        self._reports.append(Report(((stage, took),), 0, 0, 0, 0, 0, True))
+
+    # --- arguments ---
+
+    def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """The inputs as arrays that fit what the model says."""
+        names = [p.name for p in self.inputs]
+        for name in inputs:
+            if name not in names:
+                raise ArgumentError(f"there is no input {name!r}; there are {', '.join(names)}")
+        values: dict[str, Array] = {}
+        sizes: dict[str, int] = {}
+        for port in self.inputs:
+            if port.name not in inputs:
+                raise ArgumentError(f"input {port} is missing")
+            rank = np.ndim(inputs[port.name])
+            shape = tuple(Const(0) for _ in range(rank))
+            array = check_input(Tensor(port.name, port.dtype, shape), inputs[port.name])
+            port.check(array.shape, sizes)
+            values[port.name] = array
+        return values
+
+
+def _stand_in(port: OpenPort) -> Array:
+    """An array of the shape of a port, all of whose dimensions are fixed, without memory."""
+    assert port.shape is not None
+    shape = tuple(e for e in port.shape if isinstance(e, int))
+    return np.broadcast_to(np.zeros((), port.dtype.numpy), shape)
+
+
+def _call(
+    call: OpaqueCall,
+    bodies: Sequence[StagedModel],
+    values: dict[str, Array],
+    threads: int | None,
+) -> None:
+    """Run an opaque operator on values, and add what it gives."""
+    arrays = [values[n] if n else None for n in call.inputs]
+
+    def runner(body: StagedModel) -> Any:
+        return lambda given: list(body.run(given, threads).values())
+
+    try:
+        with np.errstate(all="ignore"):
+            results = call.run(arrays, [runner(b) for b in bodies])
+    except FarkasError:
+        raise
+    except (ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError) as error:
+        raise ModelError(f"{call.origin}: {error}") from error
+    for name, array in zip(call.outputs, results, strict=False):
+        if name:
+            values[name] = np.ascontiguousarray(array).reshape(np.shape(array))
+
+
+def _handed_out(results: dict[str, Array], out: Mapping[str, Array]) -> dict[str, Array]:
+    """The results, in the arrays that were given for them."""
+    for name, array in out.items():
+        if name not in results:
+            known = ", ".join(results)
+            raise ArgumentError(f"there is no output {name!r}; there are {known}")
+        made = results[name]
+        tensor = Tensor(name, Given.of(made).dtype, tuple(Const(e) for e in made.shape))
+        check_output(tensor, array, made.shape)[...] = made
+    return results | dict(out)
+
+
+def with_import(model: Model, seconds: float) -> Model:
+    """The model, with the time that its import took in its report."""
+    model.report = replace(model.report, stages=(("import", seconds), *model.report.stages))
+    return model

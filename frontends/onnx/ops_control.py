@@ -1,0 +1,309 @@
+"""If, Loop and Scan: branches that are known and loops of few trips are written out.
+
+What is left runs trip by trip: its body is a model of its own, compiled for the shapes it meets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import GraphProto, NodeProto, helper
+from onnx import numpy_helper as nh
+
+from frontends.onnx.inline import body_model, captured_names, graph_body, handed_on
+from frontends.onnx.node import Expanded, Node, Opaque, Result, Unsupported, Value, operator
+from frontends.onnx.stages import Array, Body
+from frontends.onnx.tensors import ELEMENT_TYPES
+from poly.dtypes import BOOL, INT64, DType
+from poly.errors import ModelError
+
+#: Loops are written out if that makes at most so many nodes.
+MAX_WRITTEN_OUT = 512
+
+
+@operator("If")
+def branch(node: Node) -> Sequence[Result]:
+    """The nodes of the branch that is taken; the condition is waited for."""
+    condition = node.known(0, "the condition")
+    if condition is None or condition.size != 1 or condition.dtype != np.bool_:
+        raise node.fail("the condition must be one bool")
+    graph = node.subgraph("then_branch" if condition.reshape(-1)[0] else "else_branch")
+    scope = node.surroundings
+    return [Expanded(tuple(graph_body(graph, (), scope.proto.output, scope.prefix)))]
+
+
+def _constant(name: str, array: Array) -> NodeProto:
+    return helper.make_node("Constant", [], [name], value=nh.from_array(array))
+
+
+def _stacked(node: Node, parts: Sequence[str], axis: int, output: str) -> list[NodeProto]:
+    """Nodes that join tensors along a new axis."""
+    prefix, made = output + node.surroundings.prefix, []
+    rows = [f"{prefix}row{n}" for n in range(len(parts))]
+    if node.opset >= 13:
+        made.append(_constant(f"{prefix}axis", np.array([axis], np.int64)))
+        more, attributes = [f"{prefix}axis"], {}
+    else:
+        more, attributes = [], {"axes": [axis]}
+    for part, row in zip(parts, rows, strict=True):
+        made.append(helper.make_node("Unsqueeze", [part, *more], [row], **attributes))
+    return [*made, helper.make_node("Concat", rows, [output], axis=axis)]
+
+
+@operator("Loop")
+def loop(node: Node) -> Sequence[Result]:
+    """`body(trip, condition, state…) -> condition, state…, rows…` until the condition fails."""
+    body, scope = node.subgraph("body"), node.surroundings
+    names = (*scope.proto.input, "", "")
+    state = list(scope.proto.input[2:])
+    if len(body.input) != len(state) + 2 or len(body.output) < len(state) + 1:
+        raise node.fail("the body does not fit the operands")
+    if any(not name for name in state):
+        raise Unsupported("a loop with a state that is omitted")
+    rows = len(body.output) - 1 - len(state)
+    count, start = node.optional(0), node.optional(1)
+    steady = _condition_stays(body)
+    trips = _trips(count, start) if steady else None
+    if trips is not None and (trips > 0 or not rows) and trips * len(body.node) <= MAX_WRITTEN_OUT:
+        nodes: list[NodeProto] = []
+        condition = names[1]
+        if not condition:
+            condition = f"{scope.prefix}condition"
+            nodes.append(_constant(condition, np.array(True)))
+        collected: list[list[str]] = [[] for _ in range(rows)]
+        for trip in range(trips):
+            prefix = f"{scope.prefix}{trip}:"
+            nodes.append(_constant(f"{prefix}trip", np.array(trip, np.int64)))
+            outputs = [f"{prefix}out{n}" for n in range(len(body.output))]
+            arguments = [f"{prefix}trip", condition, *state]
+            nodes += graph_body(body, arguments, outputs, prefix)
+            state = outputs[1 : 1 + len(state)]
+            for part, row in zip(collected, outputs[1 + len(state) :], strict=True):
+                part.append(row)
+        nodes += handed_on(state, scope.proto.output[: len(state)])
+        for parts, output in zip(collected, scope.proto.output[len(state) :], strict=False):
+            if output:
+                nodes += _stacked(node, parts, 0, output)
+        return [Expanded(tuple(nodes))]
+    types = [INT64, BOOL, *(scope.lookup(n).dtype for n in state)]
+    captured, model = _body(node, body, types)
+    free = [scope.lookup(n) for n in captured]
+
+    def run(arrays: Sequence[Array | None], bodies: Sequence[Body]) -> Sequence[Array]:
+        limit, go_on = arrays[0], arrays[1]
+        most = None if limit is None else int(limit.reshape(-1)[0])
+        condition = True if go_on is None else bool(go_on.reshape(-1)[0])
+        values = list(arrays[2 : 2 + len(state)])
+        outer = dict(zip(captured, arrays[2 + len(state) :], strict=True))
+        collected: list[list[Array]] = [[] for _ in range(rows)]
+        trip = 0
+        inputs = [v.name for v in body.input]
+        while condition and (most is None or trip < most):
+            own = [np.array(trip, np.int64), np.array(condition), *values]
+            results = bodies[0]({**dict(zip(inputs, own, strict=True)), **outer})  # type: ignore[dict-item]
+            condition = bool(results[0].reshape(-1)[0])
+            values = list(results[1 : 1 + len(state)])
+            for part, row in zip(collected, results[1 + len(state) :], strict=True):
+                part.append(row)
+            trip += 1
+        made = [
+            np.stack(part) if part else _no_rows(body.output[1 + len(state) + n])
+            for n, part in enumerate(collected)
+        ]
+        return [*(np.asarray(v) for v in values), *made]
+
+    types_out = [scope.lookup(n).dtype for n in state]
+    types_out += [_output_type(node, v) for v in body.output[1 + len(state) :]]
+    operands = (count, start, *(scope.lookup(n) for n in state), *free)
+    return [Opaque(operands, run, tuple(types_out), (model,))]
+
+
+def _condition_stays(body: GraphProto) -> bool:
+    """Whether the body hands its condition on, or gives a constant that is true."""
+    producers = {o: n for n in body.node for o in n.output}
+    stored = {t.name: t for t in body.initializer}
+    name = body.output[0].name
+    while name in producers and producers[name].op_type == "Identity":
+        name = producers[name].input[0]
+    if name == body.input[1].name:
+        return True
+    if name in stored:
+        return bool(nh.to_array(stored[name]).all())
+    node = producers.get(name)
+    if node is None or node.op_type != "Constant" or len(node.attribute) != 1:
+        return False
+    value = node.attribute[0]
+    return value.name == "value" and bool(nh.to_array(value.t).all())
+
+
+def _trips(count: Value | None, start: Value | None) -> int | None:
+    """How often a loop runs whose condition stays as it is, if that is known."""
+    if start is not None:
+        if start.array is None:
+            return None
+        if not bool(start.array.reshape(-1)[0]):
+            return 0
+    if count is None or count.array is None or count.size != 1:
+        return None
+    return max(0, int(count.array.reshape(-1)[0]))
+
+
+def _body(node: Node, body: GraphProto, types: Sequence[DType]) -> tuple[list[str], object]:
+    """Names that a body captures and that are not known, and the body as a model."""
+    scope = node.surroundings
+    captured: dict[str, DType | Array] = {}
+    for name in captured_names(body):
+        value = scope.lookup(name)
+        captured[name] = value.dtype if value.array is None else value.array
+    model = body_model(body, types, captured, scope.versions, scope.model)
+    return [n for n, c in captured.items() if isinstance(c, DType)], model
+
+
+def _output_type(node: Node, info: object) -> DType:
+    """The element type that the body claims for one of its outputs."""
+    number = info.type.tensor_type.elem_type  # type: ignore[attr-defined]
+    found = ELEMENT_TYPES.get(number)
+    if found is None:
+        raise Unsupported("a body that does not say the types of its outputs")
+    return found
+
+
+def _no_rows(info: object) -> Array:
+    """What a loop without a trip collects: no rows of the shape that the body claims."""
+    tensor = info.type.tensor_type  # type: ignore[attr-defined]
+    shape = [d.dim_value for d in tensor.shape.dim]
+    return np.zeros([0, *shape], ELEMENT_TYPES[tensor.elem_type].numpy)
+
+
+@operator("Scan")
+def scan(node: Node) -> Sequence[Result]:
+    """`body(state…, elements…) -> state…, rows…` over the elements of sequences."""
+    body, scope = node.subgraph("body"), node.surroundings
+    if node.opset < 9:
+        return [_scan_of_batches(node, body)]
+    given = scope.proto.input
+    count = node.integer("num_scan_inputs", 0)
+    states = len(given) - count
+    if states < 0 or len(body.input) != len(given) or len(body.output) < states or not count:
+        raise node.fail("the body does not fit the operands")
+    values = [node.required(n) for n in range(states, len(given))]
+    rows = len(body.output) - states
+    axes = _listed(node, "scan_input_axes", count)
+    axes = [node.axis(a, v.rank) for a, v in zip(axes, values, strict=True)]
+    backward = _listed(node, "scan_input_directions", count)
+    out_axes = _listed(node, "scan_output_axes", rows)
+    out_backward = _listed(node, "scan_output_directions", rows)
+    lengths = {v.shape[a] for a, v in zip(axes, values, strict=True)}
+    if len(lengths) != 1:
+        raise node.fail(f"sequences of {sorted(lengths)} elements do not go together")
+    (length,) = lengths
+    if length and length * (len(body.node) + 2 * count) <= MAX_WRITTEN_OUT:
+        nodes: list[NodeProto] = []
+        state = list(given[:states])
+        collected: list[list[str]] = [[] for _ in range(rows)]
+        for trip in range(length):
+            prefix = f"{scope.prefix}{trip}:"
+            elements = []
+            for n in range(count):
+                place = length - 1 - trip if backward[n] else trip
+                nodes.append(_constant(f"{prefix}place{n}", np.array(place, np.int64)))
+                part = [given[states + n], f"{prefix}place{n}"]
+                nodes.append(helper.make_node("Gather", part, [f"{prefix}in{n}"], axis=axes[n]))
+                elements.append(f"{prefix}in{n}")
+            outputs = [f"{prefix}out{n}" for n in range(len(body.output))]
+            nodes += graph_body(body, [*state, *elements], outputs, prefix)
+            state = outputs[:states]
+            for parts, row in zip(collected, outputs[states:], strict=True):
+                parts.append(row)
+        nodes += handed_on(state, scope.proto.output[:states])
+        for n, output in enumerate(scope.proto.output[states:]):
+            if output:
+                parts = collected[n][::-1] if out_backward[n] else collected[n]
+                nodes += _stacked(node, parts, out_axes[n], output)
+        return [Expanded(tuple(nodes))]
+    types = [scope.lookup(n).dtype for n in given]
+    captured, model = _body(node, body, types)
+    free = [scope.lookup(n) for n in captured]
+    names = [v.name for v in body.input]
+
+    def run(arrays: Sequence[Array | None], bodies: Sequence[Body]) -> Sequence[Array]:
+        state = list(arrays[:states])
+        outer = dict(zip(captured, arrays[len(given) :], strict=True))
+        sequences = [
+            np.moveaxis(np.asarray(a), axis, 0)[:: -1 if back else 1]
+            for a, axis, back in zip(arrays[states : len(given)], axes, backward, strict=True)
+        ]
+        collected: list[list[Array]] = [[] for _ in range(rows)]
+        for trip in range(length):
+            own: list[Array | None] = [*state, *(np.ascontiguousarray(s[trip]) for s in sequences)]
+            results = bodies[0]({**dict(zip(names, own, strict=True)), **outer})  # type: ignore[dict-item]
+            state = list(results[:states])
+            for parts, row in zip(collected, results[states:], strict=True):
+                parts.append(row)
+        made = []
+        for n, parts in enumerate(collected):
+            rest = parts[::-1] if out_backward[n] else parts
+            made.append(np.stack(rest, out_axes[n]) if rest else _no_rows(body.output[states + n]))
+        return [*(np.asarray(s) for s in state), *made]
+
+    types_out = types[:states] + [_output_type(node, v) for v in body.output[states:]]
+    operands = (*(scope.lookup(n) for n in given), *free)
+    return [Opaque(operands, run, tuple(types_out), (model,))]
+
+
+def _listed(node: Node, name: str, count: int) -> list[int]:
+    given = node.ints(name)
+    if given is None:
+        return [0] * count
+    if len(given) != count:
+        raise node.fail(f"{name} has {len(given)} entries for {count}")
+    return list(given)
+
+
+def _scan_of_batches(node: Node, body: GraphProto) -> Result:
+    """Scan of opset 8: every operand has a batch axis in front, and sequences end early."""
+    scope = node.surroundings
+    given = scope.proto.input[1:]
+    count = node.integer("num_scan_inputs", 0)
+    states = len(given) - count
+    if states < 0 or len(body.input) != len(given) or not count:
+        raise node.fail("the body does not fit the operands")
+    backward = _listed(node, "directions", count)
+    types = [scope.lookup(n).dtype for n in given]
+    captured, model = _body(node, body, types)
+    names = [v.name for v in body.input]
+
+    def run(arrays: Sequence[Array | None], bodies: Sequence[Body]) -> Sequence[Array]:
+        lengths = arrays[0]
+        outer = dict(zip(captured, arrays[1 + len(given) :], strict=True))
+        operands = [np.asarray(a) for a in arrays[1 : 1 + len(given)]]
+        if not len(operands[0]):
+            raise ModelError(f"{node.origin}: the batch is empty")
+        batches = []
+        for b in range(len(operands[0])):
+            state = [o[b] for o in operands[:states]]
+            full = operands[states].shape[1]
+            length = full if lengths is None else int(lengths[b])
+            collected: list[list[Array]] = [[] for _ in range(len(body.output) - states)]
+            for trip in range(length):
+                own = [
+                    o[b, length - 1 - trip if back else trip]
+                    for o, back in zip(operands[states:], backward, strict=True)
+                ]
+                results = bodies[0]({**dict(zip(names, [*state, *own], strict=True)), **outer})  # type: ignore[dict-item]
+                state = list(results[:states])
+                for parts, row in zip(collected, results[states:], strict=True):
+                    parts.append(row)
+            rows = []
+            for n, parts in enumerate(collected):
+                empty = _no_rows(body.output[states + n])[:0]
+                found = np.stack(parts) if parts else empty
+                padding = np.zeros((full - length, *found.shape[1:]), found.dtype)
+                rows.append(np.concatenate([found, padding]))
+            batches.append([*state, *rows])
+        return [np.stack(parts) for parts in zip(*batches, strict=True)]
+
+    types_out = types[:states] + [_output_type(node, v) for v in body.output[states:]]
+    operands = (node.optional(0), *(scope.lookup(n) for n in (*given, *captured)))
+    return Opaque(operands, run, tuple(types_out), (model,))

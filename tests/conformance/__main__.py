@@ -1,0 +1,77 @@
+"""``python -m tests.conformance [PATTERN] [--json FILE] [--jobs N]``: run the official suite."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.conformance.official import Outcome, cases, run_case
+
+
+def run_part(pattern: str, first: int, step: int, file: Path) -> None:
+    """Run every `step`-th case from `first` on, and write an outcome a line."""
+    chosen = [c for c in cases() if re.search(pattern, c.name)]
+    with file.open("w") as lines:
+        for case in chosen[first::step]:
+            lines.write(json.dumps(asdict(run_case(case))) + "\n")
+            lines.flush()
+
+
+def run_parts(pattern: str, jobs: int) -> list[Outcome]:
+    """The outcomes of all cases, run by so many processes, sorted by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / f"{n}.jsonl" for n in range(jobs)]
+        command = [sys.executable, "-m", "tests.conformance", pattern]
+        parts = [
+            subprocess.Popen([*command, "--part", str(n), str(jobs), str(file)])
+            for n, file in enumerate(files)
+        ]
+        for part in parts:
+            if part.wait():
+                raise SystemExit(f"a process of the suite ended with {part.returncode}")
+        found = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    outcomes = [Outcome(**{**o, "opaque": tuple(o["opaque"])}) for o in found]
+    return sorted(outcomes, key=lambda o: o.name)
+
+
+def main() -> int:
+    """Run the cases, print what did not pass and the counts."""
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
+    parser.add_argument("pattern", nargs="?", default="", help="a regular expression for names")
+    parser.add_argument("--json", type=Path, help="keep the outcomes")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--quiet", action="store_true", help="print only the counts")
+    parser.add_argument("--part", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.part:
+        first, step, file = arguments.part
+        run_part(arguments.pattern, int(first), int(step), Path(file))
+        return 0
+    outcomes = run_parts(arguments.pattern, arguments.jobs)
+    inside = [o for o in outcomes if not o.scope]
+    passed = [o for o in inside if not o.reason]
+    if not arguments.quiet:
+        for outcome in inside:
+            if outcome.reason:
+                print(f"{outcome.name}: {outcome.reason}")
+    kinds = Counter(re.split(r"[:(\n]", o.reason)[0] for o in inside if o.reason)
+    pure = sum(not o.opaque for o in passed)
+    print(
+        f"{len(outcomes)} tests, {len(inside)} in scope, {len(passed)} passed, {pure} of them "
+        f"without an opaque operator; {sum(not o.reason for o in outcomes)} passed of all"
+    )
+    print("not passed:", dict(kinds.most_common()))
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(o) for o in outcomes], indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
