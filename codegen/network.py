@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from codegen.function import CFunction, argument_order, header_comment, team
-from codegen.prelude import prelude_for
+from codegen.prelude import BFLOAT16_NAME, BFLOAT16_TYPE, prelude_for
 from poly.graph import Call
 
 ENTRY = "fk_network"
@@ -41,7 +41,11 @@ def network_unit(
     functions : by digest of the program; places : of every value; workspaces : for each call
     (by name), the places of the function's temporaries.
     """
-    lines = ["#include <stdint.h>", "", *(f"{f.prototype};" for f in functions.values())]
+    prototypes = [f"{f.prototype};" for f in functions.values()]
+    lines = ["#include <stdint.h>", ""]
+    if any(BFLOAT16_NAME in text for text in prototypes):
+        lines.append(BFLOAT16_TYPE)
+    lines += prototypes
     shared = any(functions[call.program.digest].parallel for call in calls)
     lines += ["", f"static void {_CALLS}(void *const *arrays)", "{"]
     for call in calls:

@@ -141,6 +141,11 @@ _SCHEDULE = f"""\
 _BUFFER = re.compile(r"^ +\w+ \w+(\[\d+\])*( __attribute__\(\(aligned\(64\)\)\))?;$", re.MULTILINE)
 
 
+#: C has no such type; values of it are bits until they are loaded.
+BFLOAT16_NAME = "fk_bf16"
+BFLOAT16_TYPE = f"typedef uint16_t {BFLOAT16_NAME};"
+
+
 def prelude_for(body: str) -> str:
     """The includes, types and helpers that `body` uses, in a fixed order."""
     parts = [_HEADER]
@@ -148,8 +153,8 @@ def prelude_for(body: str) -> str:
         parts.append(_QUIET)
     if SCHEDULE in body:
         parts.append(_SCHEDULE)
-    if "bf16" in body:
-        parts.append("typedef uint16_t fk_bf16;")
+    if BFLOAT16_NAME in body:
+        parts.append(BFLOAT16_TYPE)
     lanes = lane_prelude(body)
     called = set(_HELPER.findall("\n".join([body, *lanes])))
     used = [text for name, text in HELPERS.items() if name in called]

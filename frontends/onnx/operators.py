@@ -9,9 +9,14 @@ from frontends.onnx import (
     ops_move,
     ops_norm,
     ops_pool,
+    ops_quantised,
     ops_reduce,
     ops_resize,
+    ops_sample,
+    ops_scatter,
+    ops_select,
     ops_shape,
+    ops_signal,
 )
 
 __all__ = [
@@ -23,7 +28,12 @@ __all__ = [
     "ops_move",
     "ops_norm",
     "ops_pool",
+    "ops_quantised",
     "ops_reduce",
     "ops_resize",
+    "ops_sample",
+    "ops_scatter",
+    "ops_select",
     "ops_shape",
+    "ops_signal",
 ]

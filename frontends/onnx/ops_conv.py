@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from frontends.onnx.limits import checked_shape
-from frontends.onnx.node import Compute, Node, Result, Unsupported, operator
+from frontends.onnx.node import Compute, Node, Result, Unsupported, Value, operator
 from frontends.onnx.text import Extent, affine, at, declare, function, line
 from frontends.onnx.windows import axis_names, spatial, windows
 from poly.dtypes import DType
@@ -25,10 +26,35 @@ def _kernel_shape(node: Node, weights: Sequence[int]) -> tuple[int, ...]:
     return tuple(weights[2:])
 
 
-@operator("Conv")
-def conv(node: Node) -> Sequence[Result]:
-    """Y[n,g*K+k,p] = B[g*K+k] + sum over c, r of X[n,g*C+c,s*p+d*r-pad] * W[g*K+k,c,r]."""
-    x, w, b = node.required(0), node.required(1), node.optional(2)
+@dataclass(frozen=True)
+class Convolution:
+    """The text of a convolution: Y[output] is a sum over `ranges` of products source * weight.
+
+    shape : of the output; k : the filter's index; outer : ranges of the output's indices
+    """
+
+    shape: tuple[int, ...]
+    output: tuple[str, ...]
+    k: str
+    source: str
+    weight: str
+    outer: Mapping[str, Extent]
+    ranges: Mapping[str, Extent]
+    guards: tuple[str, ...]
+
+    def sum(self, tensor: str, left: str, right: str) -> str:
+        """The statement that sums ``left * right``, formats over source and weight."""
+        value = f"{left.format(self.source)} * {right.format(self.weight)}"
+        return line(f"{at(tensor, self.output)} +=! {value}", self.ranges, self.guards)
+
+
+def convolution(node: Node, x: Value, w: Value) -> Convolution:
+    """The text of a node's convolution of X with W, under its attributes.
+
+    Raises
+    ------
+    ModelError : if shapes and attributes do not go together.
+    """
     if x.rank < 3 or w.rank != x.rank:
         raise node.fail(f"an input of rank {x.rank} with weights of rank {w.rank}")
     group, filters, channels = node.integer("group", 1), w.shape[0], w.shape[1]
@@ -37,8 +63,6 @@ def conv(node: Node) -> Sequence[Result]:
             f"{x.shape[1]} channels and {filters} filters of {channels} channels "
             f"do not make {group} groups"
         )
-    if b is not None and b.shape != (filters,):
-        raise node.fail(f"a bias of shape {list(b.shape)} for {filters} filters")
     rank = x.rank - 2
     kernel = _kernel_shape(node, w.shape)
     axes = windows(node, x.shape[2:], kernel, spatial(node, "dilations", rank, 1))
@@ -65,27 +89,37 @@ def conv(node: Node) -> Sequence[Result]:
         guards += a.guards(p, r)
     k = affine(filter_terms)
     inside = [a.index(p, r) for a, p, r in zip(axes, positions, taps, strict=True)]
-    source = at("X", ["n", affine(channel_terms), *inside])
-    weight = at(
-        "W",
-        [
-            k,
-            "c" if "c" in ranges else 0,
-            *(r if a.has_taps else 0 for a, r in zip(axes, taps, strict=True)),
-        ],
-    )
+    tap = [r if a.has_taps else 0 for a, r in zip(axes, taps, strict=True)]
     shape = checked_shape((x.shape[0], filters, *(a.out for a in axes)), x.dtype, node.origin)
-    y = at("Y", ["n", k, *positions])
+    return Convolution(
+        shape,
+        ("n", k, *positions),
+        k,
+        at("X", ["n", affine(channel_terms), *inside]),
+        at("W", [k, "c" if "c" in ranges else 0, *tap]),
+        outer,
+        ranges,
+        tuple(guards),
+    )
+
+
+@operator("Conv")
+def conv(node: Node) -> Sequence[Result]:
+    """Y[n,g*K+k,p] = B[g*K+k] + sum over c, r of X[n,g*C+c,s*p+d*r-pad] * W[g*K+k,c,r]."""
+    x, w, b = node.required(0), node.required(1), node.optional(2)
+    c = convolution(node, x, w)
+    if b is not None and b.shape != (w.shape[0],):
+        raise node.fail(f"a bias of shape {list(b.shape)} for {w.shape[0]} filters")
+    y = at("Y", c.output)
     inputs = [declare("X", x.dtype, x.shape), declare("W", w.dtype, w.shape)]
-    outputs = [declare("Y", x.dtype, shape)]
+    outputs = [declare("Y", x.dtype, c.shape)]
     if b is None and accumulator(x.dtype) == x.dtype:
-        lines = [line(f"{y} +=! {source} * {weight}", ranges, guards)]
+        lines = [c.sum("Y", "{0}", "{0}")]
     else:
-        t = at("T", ["n", k, *positions])
         lines = [
-            declare("T", accumulator(x.dtype), shape),
-            line(f"{t} +=! {source} * {weight}", ranges, guards),
-            line(f"{y} = {t}" + (f" + B[{k}]" if b is not None else ""), outer),
+            declare("T", accumulator(x.dtype), c.shape),
+            c.sum("T", "{0}", "{0}"),
+            line(f"{y} = {at('T', c.output)}" + (f" + B[{c.k}]" if b else ""), c.outer),
         ]
     operands = (x, w)
     if b is not None:

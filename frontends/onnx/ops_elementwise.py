@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from frontends.onnx.broadcasting import operand
 from frontends.onnx.node import Compute, Node, Result, Same, Unsupported, Value, operator
+from frontends.onnx.ops_select import opaque, taken
 from frontends.onnx.tensors import element_type
 from frontends.onnx.text import at, declare, function, line, literal, names
 from poly.dtypes import BOOL, DType
@@ -242,3 +243,15 @@ def prelu(node: Node) -> Sequence[Result]:
     inputs = [declare("X", x.dtype, x.shape), declare("S", slope.dtype, slope.shape)]
     program = function("prelu", inputs, [declare("Y", x.dtype, x.shape)], lines)
     return [Compute(program, (x, slope))]
+
+
+@operator("BitCast")
+def bit_cast(node: Node) -> Sequence[Result]:
+    """The same bits as another type of the same width."""
+    x = node.required(0)
+    to = element_type(node.integer("to", 0), node)
+    if to.bits != x.dtype.bits:
+        raise node.fail(f"{x.dtype} and {to} are not equally wide")
+    if to == x.dtype:
+        return [Same(x)]
+    return opaque([x], [to], lambda arrays, _: [taken(arrays, 0).view(to.numpy)])

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from frontends.onnx.broadcasting import broadcast, operand, result_shape
-from frontends.onnx.node import Compute, Node, Result, Unsupported, operator
+from frontends.onnx.node import Compute, Node, Result, Unsupported, Value, operator
+from frontends.onnx.ops_select import opaque, taken
+from frontends.onnx.stages import Array, Body
 from frontends.onnx.text import Extent, at, declare, function, line, literal, names
 
 
-@operator("MatMul")
-def matmul(node: Node) -> Sequence[Result]:
-    """Y[..,i,j] += A[..,i,k] * B[..,k,j], with numpy's rules for vectors and batches."""
-    a, b = node.required(0), node.required(1)
+@dataclass(frozen=True)
+class Product:
+    """The text of numpy's matmul: Y[output] is a sum over `ranges` of left * right.
+
+    shape : of the output; outer : ranges of the output's indices, the last of which are ``i``
+    for rows and ``j`` for columns, where the operands have them
+    """
+
+    shape: tuple[int, ...]
+    output: tuple[str, ...]
+    left: str
+    right: str
+    outer: Mapping[str, Extent]
+    ranges: Mapping[str, Extent]
+
+    def sum(self, tensor: str, left: str = "{0}", right: str = "{0}") -> str:
+        """The statement that sums ``left * right``, formats over the two reads."""
+        value = f"{left.format(self.left)} * {right.format(self.right)}"
+        return line(f"{at(tensor, self.output)} +=! {value}", self.ranges)
+
+
+def product(node: Node, a: Value, b: Value) -> Product:
+    """The text of A·B, with numpy's rules for vectors and batches.
+
+    Raises
+    ------
+    ModelError : if the shapes do not multiply.
+    """
     if a.rank == 0 or b.rank == 0:
         raise node.fail("a scalar is no matrix")
     inner = a.shape[-1]
@@ -28,23 +57,33 @@ def matmul(node: Node) -> Sequence[Result]:
     shape = result_shape(node, shape, a)
     indices = [*outer, *rows, *columns]
     free: dict[str, Extent] = dict(zip(indices, shape, strict=True))
-    ranges = free | {"k": inner}
-    product = (
-        f"{at('A', [*filter(None, [left]), *rows, 'k'])}"
-        f" * {at('B', [*filter(None, [right]), 'k', *columns])}"
+    return Product(
+        shape,
+        tuple(indices),
+        at("A", [*filter(None, [left]), *rows, "k"]),
+        at("B", [*filter(None, [right]), "k", *columns]),
+        free,
+        free | {"k": inner},
     )
+
+
+@operator("MatMul")
+def matmul(node: Node) -> Sequence[Result]:
+    """Y[..,i,j] += A[..,i,k] * B[..,k,j], with numpy's rules for vectors and batches."""
+    a, b = node.required(0), node.required(1)
+    p = product(node, a, b)
     if a.dtype.compute == a.dtype:
-        lines = [line(f"{at('Y', indices)} +=! {product}", ranges)]
+        lines = [p.sum("Y")]
     else:
         lines = [
-            declare("T", a.dtype.compute, shape),
-            line(f"{at('T', indices)} +=! {product}", ranges),
-            line(f"{at('Y', indices)} = {at('T', indices)}", free),
+            declare("T", a.dtype.compute, p.shape),
+            p.sum("T"),
+            line(f"{at('Y', p.output)} = {at('T', p.output)}", p.outer),
         ]
     program = function(
         "matmul",
         [declare("A", a.dtype, a.shape), declare("B", b.dtype, b.shape)],
-        [declare("Y", a.dtype, shape)],
+        [declare("Y", a.dtype, p.shape)],
         lines,
     )
     return [Compute(program, (a, b))]
@@ -167,3 +206,17 @@ def _expand(node: Node, term: str, dots: Sequence[str]) -> list[str]:
     if (letters and not letters.isalpha()) or not letters.isascii():
         raise node.fail(f"einsum term {term!r} is malformed")
     return [*before, *(dots if ellipsis else ()), *after]
+
+
+@operator("Det")
+def determinant(node: Node) -> Sequence[Result]:
+    """The determinants of matrices."""
+    x = node.required(0)
+    if x.rank < 2 or x.shape[-1] != x.shape[-2]:
+        raise node.fail(f"shape {list(x.shape)} is not that of square matrices")
+
+    def run(arrays: Sequence[Array | None], _: Sequence[Body]) -> Sequence[Array]:
+        matrices = taken(arrays, 0)
+        return [np.asarray(np.linalg.det(matrices.astype(np.float64))).astype(matrices.dtype)]
+
+    return opaque([x], [x.dtype], run)

@@ -154,10 +154,11 @@ def arg_reduction(node: Node) -> Sequence[Result]:
     return [Compute(program, (x,))]
 
 
-@operator("CumSum")
-def cumulative_sum(node: Node) -> Sequence[Result]:
-    """The running sum along an axis, a recurrence."""
+@operator("CumSum", "CumProd")
+def cumulative(node: Node) -> Sequence[Result]:
+    """The running sum or product along an axis, a recurrence."""
     x = node.required(0)
+    symbol, neutral = ("+", "0") if node.operator == "CumSum" else ("*", "1")
     given = node.known_ints(1, "the axis")
     if given is None or len(given) != 1 or x.rank == 0:
         raise node.fail("axis must be one number")
@@ -185,12 +186,15 @@ def cumulative_sum(node: Node) -> Sequence[Result]:
     added = element("X", 0 if exclusive else 1)
     lines = [] if direct else [declare("T", accumulate, x.shape)]
     lines += [
-        line(f"{element(t, 0)} = {'0' if exclusive else element('X', 0)}", start),
-        line(f"{element(t, 1)} = {element(t, 0)} + {added}", rest),
+        line(f"{element(t, 0)} = {neutral if exclusive else element('X', 0)}", start),
+        line(f"{element(t, 1)} = {element(t, 0)} {symbol} {added}", rest),
     ]
     if not direct:
         lines.append(line(f"{at('Y', indices)} = {at('T', indices)}", ranges))
     program = function(
-        "cumsum", [declare("X", x.dtype, x.shape)], [declare("Y", x.dtype, x.shape)], lines
+        node.operator.lower(),
+        [declare("X", x.dtype, x.shape)],
+        [declare("Y", x.dtype, x.shape)],
+        lines,
     )
     return [Compute(program, (x,))]
