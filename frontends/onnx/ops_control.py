@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from onnx import GraphProto, NodeProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, shape_inference
 from onnx import numpy_helper as nh
 
 from frontends.onnx.inline import body_model, captured_names, graph_body, handed_on
+from frontends.onnx.names import printable
 from frontends.onnx.node import Expanded, Node, Opaque, Result, Unsupported, Value, operator
 from frontends.onnx.stages import Array, Body
 from frontends.onnx.tensors import ELEMENT_TYPES
@@ -87,7 +88,7 @@ def loop(node: Node) -> Sequence[Result]:
                 nodes += _stacked(node, parts, 0, output)
         return [Expanded(tuple(nodes))]
     types = [INT64, BOOL, *(scope.lookup(n).dtype for n in state)]
-    captured, model = _body(node, body, types)
+    captured, model, made_types = _body(node, body, types)
     free = [scope.lookup(n) for n in captured]
 
     def run(arrays: Sequence[Array | None], bodies: Sequence[Body]) -> Sequence[Array]:
@@ -113,8 +114,7 @@ def loop(node: Node) -> Sequence[Result]:
         ]
         return [*(np.asarray(v) for v in values), *made]
 
-    types_out = [scope.lookup(n).dtype for n in state]
-    types_out += [_output_type(node, v) for v in body.output[1 + len(state) :]]
+    types_out = [*types[2:], *made_types[1 + len(state) :]]
     operands = (count, start, *(scope.lookup(n) for n in state), *free)
     return [Opaque(operands, run, tuple(types_out), (model,))]
 
@@ -149,31 +149,38 @@ def _trips(count: Value | None, start: Value | None) -> int | None:
     return max(0, int(count.array.reshape(-1)[0]))
 
 
-def _body(node: Node, body: GraphProto, types: Sequence[DType]) -> tuple[list[str], object]:
-    """Names that a body captures and that are not known, and the body as a model."""
+def _body(
+    node: Node, body: GraphProto, types: Sequence[DType]
+) -> tuple[list[str], ModelProto, list[DType]]:
+    """What a body captures and is not known, the body as a model, the types of its outputs."""
     scope = node.surroundings
     captured: dict[str, DType | Array] = {}
     for name in captured_names(body):
         value = scope.lookup(name)
         captured[name] = value.dtype if value.array is None else value.array
     model = body_model(body, types, captured, scope.versions, scope.model)
-    return [n for n, c in captured.items() if isinstance(c, DType)], model
+    given = [n for n, c in captured.items() if isinstance(c, DType)]
+    return given, model, [_output_type(v, model) for v in body.output]
 
 
-def _output_type(node: Node, info: object) -> DType:
-    """The element type that the body claims for one of its outputs."""
-    number = info.type.tensor_type.elem_type  # type: ignore[attr-defined]
-    found = ELEMENT_TYPES.get(number)
+def _output_type(info: ValueInfoProto, model: ModelProto) -> DType:
+    """The element type of an output of a body, as the body says or its operators give."""
+    found = ELEMENT_TYPES.get(info.type.tensor_type.elem_type)
     if found is None:
-        raise Unsupported("a body that does not say the types of its outputs")
+        inferred = shape_inference.infer_shapes(model).graph.output
+        numbers = {v.name: v.type.tensor_type.elem_type for v in inferred}
+        found = ELEMENT_TYPES.get(numbers.get(info.name, 0))
+    if found is None:
+        raise Unsupported(f"a body that does not tell the type of '{printable(info.name)}'")
     return found
 
 
-def _no_rows(info: object) -> Array:
+def _no_rows(info: ValueInfoProto) -> Array:
     """What a loop without a trip collects: no rows of the shape that the body claims."""
-    tensor = info.type.tensor_type  # type: ignore[attr-defined]
+    tensor = info.type.tensor_type
     shape = [d.dim_value for d in tensor.shape.dim]
-    return np.zeros([0, *shape], ELEMENT_TYPES[tensor.elem_type].numpy)
+    dtype = ELEMENT_TYPES.get(tensor.elem_type)
+    return np.zeros([0, *shape], None if dtype is None else dtype.numpy)
 
 
 @operator("Scan")
@@ -223,7 +230,7 @@ def scan(node: Node) -> Sequence[Result]:
                 nodes += _stacked(node, parts, out_axes[n], output)
         return [Expanded(tuple(nodes))]
     types = [scope.lookup(n).dtype for n in given]
-    captured, model = _body(node, body, types)
+    captured, model, made_types = _body(node, body, types)
     free = [scope.lookup(n) for n in captured]
     names = [v.name for v in body.input]
 
@@ -247,7 +254,7 @@ def scan(node: Node) -> Sequence[Result]:
             made.append(np.stack(rest, out_axes[n]) if rest else _no_rows(body.output[states + n]))
         return [*(np.asarray(s) for s in state), *made]
 
-    types_out = types[:states] + [_output_type(node, v) for v in body.output[states:]]
+    types_out = [*types[:states], *made_types[states:]]
     operands = (*(scope.lookup(n) for n in given), *free)
     return [Opaque(operands, run, tuple(types_out), (model,))]
 
@@ -271,7 +278,7 @@ def _scan_of_batches(node: Node, body: GraphProto) -> Result:
         raise node.fail("the body does not fit the operands")
     backward = _listed(node, "directions", count)
     types = [scope.lookup(n).dtype for n in given]
-    captured, model = _body(node, body, types)
+    captured, model, made_types = _body(node, body, types)
     names = [v.name for v in body.input]
 
     def run(arrays: Sequence[Array | None], bodies: Sequence[Body]) -> Sequence[Array]:
@@ -304,6 +311,6 @@ def _scan_of_batches(node: Node, body: GraphProto) -> Result:
             batches.append([*state, *rows])
         return [np.stack(parts) for parts in zip(*batches, strict=True)]
 
-    types_out = types[:states] + [_output_type(node, v) for v in body.output[states:]]
+    types_out = [*types[:states], *made_types[states:]]
     operands = (node.optional(0), *(scope.lookup(n) for n in (*given, *captured)))
     return Opaque(operands, run, tuple(types_out), (model,))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from frontends.onnx.node import Compute, Node, Result, Value, operator
-from frontends.onnx.ops_conv import convolution
-from frontends.onnx.ops_matmul import product
+from frontends.onnx.ops_conv import Convolution, convolution
+from frontends.onnx.ops_matmul import Product, product
 from frontends.onnx.tensors import element_type
 from frontends.onnx.text import Extent, at, declare, function, line, names
 from poly.dtypes import INT32, UINT8, DType
@@ -129,26 +129,24 @@ def _zero_inputs(formats: dict[str, tuple[str, Value | None]]) -> dict[str, Valu
     return {t: z for t, (text, z) in formats.items() if z is not None and f"{t}[" in text}
 
 
-def _integer_convolution(
-    node: Node, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None
-) -> tuple[dict[str, Value], list[str], tuple[int, ...], tuple[str, ...], dict[str, Extent], str]:
+def _integer_sum(
+    node: Node, x: Value, w: Value, zeros: tuple[Value | None, Value | None], tensor: str
+) -> tuple[Convolution, dict[str, Value], str]:
+    """A convolution in 32 bits: its text, the operands that it reads, and the statement."""
     c = convolution(node, x, w)
-    left = _shifted(node, "X", x_zero, "ZX", None)
-    right = _shifted(node, "W", w_zero, "ZW", [c.k])
-    operands = {"X": x, "W": w} | _zero_inputs({"ZX": (left, x_zero), "ZW": (right, w_zero)})
-    return operands, [c.sum("T", left, right)], c.shape, c.output, dict(c.outer), c.k
+    left = _shifted(node, "X", zeros[0], "ZX", None)
+    right = _shifted(node, "W", zeros[1], "ZW", [c.k])
+    operands = {"X": x, "W": w} | _zero_inputs({"ZX": (left, zeros[0]), "ZW": (right, zeros[1])})
+    return c, operands, c.sum(tensor, left, right)
 
 
 @operator("ConvInteger")
 def conv_integer(node: Node) -> Sequence[Result]:
     """Y = conv(X - zero of X, W - zero of W) in 32 bits."""
-    x, w = node.required(0), node.required(1)
-    operands, lines, shape, output, outer, _ = _integer_convolution(
-        node, x, w, node.optional(2), node.optional(3)
-    )
-    text = [line.replace(at("T", output), at("Y", output), 1) for line in lines]
+    x, w, zeros = node.required(0), node.required(1), (node.optional(2), node.optional(3))
+    c, operands, body = _integer_sum(node, x, w, zeros, "Y")
     inputs = [declare(n, v.dtype, v.shape) for n, v in operands.items()]
-    program = function("conv_integer", inputs, [declare("Y", INT32, shape)], text)
+    program = function("conv_integer", inputs, [declare("Y", INT32, c.shape)], [body])
     return [Compute(program, tuple(operands.values()))]
 
 
@@ -157,15 +155,15 @@ def qlinear_conv(node: Node) -> Sequence[Result]:
     """Y = saturate(round((conv(X - zx, W - zw) + B) * sx * sw / sy) + zy)."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.required(p) for p in range(8))
     bias = node.optional(8)
-    operands, lines, shape, output, outer, k = _integer_convolution(node, x, w, x_zero, w_zero)
-    total = at("T", output)
+    c, operands, body = _integer_sum(node, x, w, (x_zero, w_zero), "T")
+    total = at("T", c.output)
     if bias is not None:
+        if bias.shape != (w.shape[0],):
+            raise node.fail(f"a bias of shape {list(bias.shape)} for {w.shape[0]} filters")
         operands["B"] = bias
-        total = f"({total} + B[{k}])"
-    scale = _factor(node, operands, x_scale, w_scale, y_scale, None, [k])
-    return [
-        _requantised("qlinear_conv", operands, lines, shape, output, outer, total, scale, y_zero)
-    ]
+        total = f"({total} + B[{c.k}])"
+    scale = _factor(node, operands, x_scale, w_scale, y_scale, None, [c.k])
+    return [_requantised("qlinear_conv", operands, body, c, total, scale, y_zero)]
 
 
 def _factor(
@@ -191,23 +189,22 @@ def _factor(
 def _requantised(
     name: str,
     operands: dict[str, Value],
-    lines: list[str],
-    shape: tuple[int, ...],
-    output: Sequence[str],
-    outer: dict[str, Extent],
+    body: str,
+    text: Convolution | Product,
     total: str,
     scale: str,
     zero: Value,
 ) -> Compute:
+    """`body` sums in T; the `total` of each element is scaled, rounded and shifted."""
     operands["ZY"] = zero
     value = f"round(float32({total}) * {scale}) + float32({at('ZY', [0] * zero.rank)})"
-    text = [
-        declare("T", INT32, shape),
-        *lines,
-        line(f"{at('Y', output)} = {saturated(value, zero.dtype)}", outer),
+    lines = [
+        declare("T", INT32, text.shape),
+        body,
+        line(f"{at('Y', text.output)} = {saturated(value, zero.dtype)}", text.outer),
     ]
     inputs = [declare(n, v.dtype, v.shape) for n, v in operands.items()]
-    program = function(name, inputs, [declare("Y", zero.dtype, shape)], text)
+    program = function(name, inputs, [declare("Y", zero.dtype, text.shape)], lines)
     return Compute(program, tuple(operands.values()))
 
 
@@ -268,17 +265,5 @@ def qlinear_matmul(node: Node) -> Sequence[Result]:
         _row_places(node, a_scale, p.output),
         _column_places(node, b_scale, p.output),
     )
-    total = at("T", p.output)
-    return [
-        _requantised(
-            "qlinear_matmul",
-            operands,
-            [p.sum("T", left, right)],
-            p.shape,
-            p.output,
-            dict(p.outer),
-            total,
-            scale,
-            y_zero,
-        )
-    ]
+    body = p.sum("T", left, right)
+    return [_requantised("qlinear_matmul", operands, body, p, at("T", p.output), scale, y_zero)]

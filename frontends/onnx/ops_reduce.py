@@ -191,10 +191,6 @@ def cumulative(node: Node) -> Sequence[Result]:
     ]
     if not direct:
         lines.append(line(f"{at('Y', indices)} = {at('T', indices)}", ranges))
-    program = function(
-        node.operator.lower(),
-        [declare("X", x.dtype, x.shape)],
-        [declare("Y", x.dtype, x.shape)],
-        lines,
-    )
+    inputs, outputs = [declare("X", x.dtype, x.shape)], [declare("Y", x.dtype, x.shape)]
+    program = function(node.operator.lower(), inputs, outputs, lines)
     return [Compute(program, (x,))]
