@@ -19,7 +19,7 @@ from farkas.model import Model, StagedModel, compile_onnx
 Array = np.ndarray
 
 
-class FarkasRep(BackendRep):  # type: ignore[misc]
+class FarkasRep(BackendRep):
     """A compiled model: arrays in the order of its inputs in, outputs in order out."""
 
     def __init__(self, model: Model | StagedModel) -> None:
@@ -42,7 +42,7 @@ class FarkasRep(BackendRep):  # type: ignore[misc]
         return made
 
 
-class FarkasBackend(Backend):  # type: ignore[misc]
+class FarkasBackend(Backend):
     """Compiles models with Farkas."""
 
     @classmethod

@@ -14,7 +14,7 @@ from farkas.files import Array, file_names, load_array, npy_bytes, output_folder
 from poly.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from farkas.model import Model
+    from farkas.model import Model, StagedModel
 
 
 @click.command(
@@ -117,7 +117,7 @@ def _shape(word: str) -> tuple[str, int | tuple[int, ...]]:
     return name, values if "," in text else values[0]
 
 
-def _complete(model: Model, arrays: dict[str, Array], seed: int | None) -> None:
+def _complete(model: Model | StagedModel, arrays: dict[str, Array], seed: int | None) -> None:
     """Fill in what is missing, if that was asked for, and check the names."""
     known = {p.name: p for p in model.inputs}
     for name in arrays:
@@ -129,7 +129,10 @@ def _complete(model: Model, arrays: dict[str, Array], seed: int | None) -> None:
         raise ArgumentError(f"inputs are missing; give them, or pass --random:\n{listed}")
     rng = np.random.default_rng(seed)
     for port in missing:
-        arrays[port.name] = random_array(rng, port.dtype.numpy, port.shape)
+        sizes = [e for e in port.shape or () if isinstance(e, int)]
+        if port.shape is None or len(sizes) < len(port.shape):
+            raise ArgumentError(f"{port} has dynamic dimensions; give it a shape with --shape")
+        arrays[port.name] = random_array(rng, port.dtype.numpy, tuple(sizes))
 
 
 def random_array(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
@@ -140,10 +143,10 @@ def random_array(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[in
 
 
 def _timed(
-    model: Model, arrays: dict[str, Array], repeat: int
+    model: Model | StagedModel, arrays: dict[str, Array], repeat: int
 ) -> tuple[list[float], dict[str, Array]]:
     times = []
-    results: dict[str, Array] = {}
+    results = model.run(arrays)  # which compiles what depends on shapes
     for _ in range(repeat):
         start = time.perf_counter()
         results = model.run(arrays)

@@ -71,6 +71,7 @@ def demo_network(console: Console, threads: int | None, name: str = NETWORK) -> 
     _heading(console, f"{name}, an ONNX network")
     with StageProgress(stderr_console(), verbose=True) as progress:
         model = compile_onnx(path, threads=threads, progress=progress)
+    assert isinstance(model, Model), "the networks of the onnx package have fixed shapes"
     describe(console, model)
     results = model.run(inputs)
     error = relative_error(results, expected)

@@ -22,7 +22,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 #: Which modules, by prefix, may import these libraries.
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "islpy": ("poly", "codegen"),
-    "onnx": ("frontends.onnx",),
+    "onnx": ("frontends.onnx", "farkas.backend"),
     "cgen": ("codegen",),
     "opt_einsum": ("poly.paths",),
     "pycuda": ("runtime",),

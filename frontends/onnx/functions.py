@@ -1,8 +1,12 @@
-"""Operators that the onnx package defines by other operators."""
+"""Operators that the onnx package defines by other operators.
+
+Schemas are `onnx.defs.OpSchema`, of which the package's types leave out the functions.
+"""
 
 from __future__ import annotations
 
-import onnx
+from typing import Any
+
 from onnx import FunctionProto, TypeProto, helper
 
 from frontends.onnx.node import Node, Value
@@ -11,12 +15,12 @@ from frontends.onnx.node import Node, Value
 KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml"})
 
 
-def has_function(schema: onnx.defs.OpSchema) -> bool:
+def has_function(schema: Any) -> bool:
     """Whether the operator is defined by a body."""
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-def function_of(node: Node, schema: onnx.defs.OpSchema) -> FunctionProto | None:
+def function_of(node: Node, schema: Any) -> FunctionProto | None:
     """The body that defines a node at its opset, None if there is none."""
     data = b""
     version = _newest(schema.function_opset_versions, node.opset)

@@ -406,6 +406,8 @@ class _Importer:
                 if name:
                     self._bind(name, self._known(name, array), hearsay=False)
             return
+        reason = "it is no comprehension, and cannot be part of one graph"
+        self.postponed.append(self._reported(pending, reason))
         inputs = tuple("" if v is None else self.labels[v.name] for v in result.inputs)
         self.opaque.append(
             OpaqueCall(node.operator, node.origin, inputs, tuple(names), result.run, result.bodies)
@@ -482,6 +484,7 @@ class _Importer:
             if isinstance(result, Compute):
                 self._compute(node, result, names, hearsay)
                 continue
+            assert not isinstance(result, (Opaque, Expanded)), "these define everything at once"
             name = next(names, "")
             if name:
                 self._bind(name, self._plain(node, result, name), hearsay)

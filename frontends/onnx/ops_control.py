@@ -44,11 +44,11 @@ def _stacked(node: Node, parts: Sequence[str], axis: int, output: str) -> list[N
     rows = [f"{prefix}row{n}" for n in range(len(parts))]
     if node.opset >= 13:
         made.append(_constant(f"{prefix}axis", np.array([axis], np.int64)))
-        more, attributes = [f"{prefix}axis"], {}
-    else:
-        more, attributes = [], {"axes": [axis]}
     for part, row in zip(parts, rows, strict=True):
-        made.append(helper.make_node("Unsqueeze", [part, *more], [row], **attributes))
+        if node.opset >= 13:
+            made.append(helper.make_node("Unsqueeze", [part, f"{prefix}axis"], [row]))
+        else:
+            made.append(helper.make_node("Unsqueeze", [part], [row], axes=[axis]))
     return [*made, helper.make_node("Concat", rows, [output], axis=axis)]
 
 
@@ -95,14 +95,14 @@ def loop(node: Node) -> Sequence[Result]:
         limit, go_on = arrays[0], arrays[1]
         most = None if limit is None else int(limit.reshape(-1)[0])
         condition = True if go_on is None else bool(go_on.reshape(-1)[0])
-        values = list(arrays[2 : 2 + len(state)])
-        outer = dict(zip(captured, arrays[2 + len(state) :], strict=True))
+        values = _there(arrays[2 : 2 + len(state)])
+        outer = dict(zip(captured, _there(arrays[2 + len(state) :]), strict=True))
         collected: list[list[Array]] = [[] for _ in range(rows)]
         trip = 0
         inputs = [v.name for v in body.input]
         while condition and (most is None or trip < most):
             own = [np.array(trip, np.int64), np.array(condition), *values]
-            results = bodies[0]({**dict(zip(inputs, own, strict=True)), **outer})  # type: ignore[dict-item]
+            results = bodies[0]({**dict(zip(inputs, own, strict=True)), **outer})
             condition = bool(results[0].reshape(-1)[0])
             values = list(results[1 : 1 + len(state)])
             for part, row in zip(collected, results[1 + len(state) :], strict=True):
@@ -117,6 +117,13 @@ def loop(node: Node) -> Sequence[Result]:
     types_out = [*types[2:], *made_types[1 + len(state) :]]
     operands = (count, start, *(scope.lookup(n) for n in state), *free)
     return [Opaque(operands, run, tuple(types_out), (model,))]
+
+
+def _there(arrays: Sequence[Array | None]) -> list[Array]:
+    """Arrays of operands that are not omitted."""
+    found = [a for a in arrays if a is not None]
+    assert len(found) == len(arrays), "the operands were looked up"
+    return found
 
 
 def _condition_stays(body: GraphProto) -> bool:
@@ -235,16 +242,17 @@ def scan(node: Node) -> Sequence[Result]:
     names = [v.name for v in body.input]
 
     def run(arrays: Sequence[Array | None], bodies: Sequence[Body]) -> Sequence[Array]:
-        state = list(arrays[:states])
-        outer = dict(zip(captured, arrays[len(given) :], strict=True))
+        state = _there(arrays[:states])
+        outer = dict(zip(captured, _there(arrays[len(given) :]), strict=True))
+        given_sequences = _there(arrays[states : len(given)])
         sequences = [
-            np.moveaxis(np.asarray(a), axis, 0)[:: -1 if back else 1]
-            for a, axis, back in zip(arrays[states : len(given)], axes, backward, strict=True)
+            np.moveaxis(a, axis, 0)[:: -1 if back else 1]
+            for a, axis, back in zip(given_sequences, axes, backward, strict=True)
         ]
         collected: list[list[Array]] = [[] for _ in range(rows)]
         for trip in range(length):
-            own: list[Array | None] = [*state, *(np.ascontiguousarray(s[trip]) for s in sequences)]
-            results = bodies[0]({**dict(zip(names, own, strict=True)), **outer})  # type: ignore[dict-item]
+            own = [*state, *(np.ascontiguousarray(s[trip]) for s in sequences)]
+            results = bodies[0]({**dict(zip(names, own, strict=True)), **outer})
             state = list(results[:states])
             for parts, row in zip(collected, results[states:], strict=True):
                 parts.append(row)
@@ -283,8 +291,8 @@ def _scan_of_batches(node: Node, body: GraphProto) -> Result:
 
     def run(arrays: Sequence[Array | None], bodies: Sequence[Body]) -> Sequence[Array]:
         lengths = arrays[0]
-        outer = dict(zip(captured, arrays[1 + len(given) :], strict=True))
-        operands = [np.asarray(a) for a in arrays[1 : 1 + len(given)]]
+        outer = dict(zip(captured, _there(arrays[1 + len(given) :]), strict=True))
+        operands = _there(arrays[1 : 1 + len(given)])
         if not len(operands[0]):
             raise ModelError(f"{node.origin}: the batch is empty")
         batches = []
@@ -298,7 +306,7 @@ def _scan_of_batches(node: Node, body: GraphProto) -> Result:
                     o[b, length - 1 - trip if back else trip]
                     for o, back in zip(operands[states:], backward, strict=True)
                 ]
-                results = bodies[0]({**dict(zip(names, [*state, *own], strict=True)), **outer})  # type: ignore[dict-item]
+                results = bodies[0]({**dict(zip(names, [*state, *own], strict=True)), **outer})
                 state = list(results[:states])
                 for parts, row in zip(collected, results[states:], strict=True):
                     parts.append(row)

@@ -20,9 +20,7 @@ def saturated(value: str, dtype: DType) -> str:
     return f"{dtype}(min(max(round({value}), {float(info.min)!r}), {float(info.max)!r}))"
 
 
-def _scale_place(
-    node: Node, x: Value, scale: Value, indices: Sequence[str]
-) -> list[str | int] | None:
+def _scale_place(node: Node, x: Value, scale: Value, indices: Sequence[str]) -> list[str | int]:
     """Where the scale of an element lies: for all, along an axis, or by blocks."""
     if scale.rank == 0 or scale.shape == (1,):
         return [0] * scale.rank

@@ -149,11 +149,13 @@ def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
     d = np.abs(distance)
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+    found: np.ndarray = np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+    return found
 
 
 def _linear(distance: np.ndarray, a: float) -> np.ndarray:
-    return np.maximum(0.0, 1 - np.abs(distance))
+    found: np.ndarray = np.maximum(0.0, 1 - np.abs(distance))
+    return found
 
 
 def _taps(

@@ -44,7 +44,7 @@ def scatter_elements(node: Node) -> Sequence[Result]:
 
     def run(arrays: Sequence[Array | None], _: Sequence[Body]) -> Sequence[Array]:
         y, index = taken(arrays, 0).copy(), taken(arrays, 1)
-        places = list(np.indices(index.shape, sparse=True))
+        places: list[Array] = list(np.indices(index.shape, sparse=True))
         places[axis] = index
         _update(y, tuple(places), taken(arrays, 2), how)
         return [y]
