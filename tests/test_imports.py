@@ -133,8 +133,8 @@ def plant(root: Path, files: Mapping[str, str]) -> Path:
         ("frontends/a.py", "import codegen\n", "frontends must not import codegen"),
         ("runtime/a.py", "import farkas\n", "runtime must not import farkas"),
         ("runtime/a.py", "import islpy as isl\n", "only poly, codegen may import islpy"),
-        ("frontends/a.py", "import onnx\n", "only frontends.onnx may import onnx"),
-        ("farkas/a.py", "from onnx import helper\n", "only frontends.onnx may import onnx"),
+        ("frontends/a.py", "import onnx\n", "may import onnx"),
+        ("farkas/a.py", "from onnx import helper\n", "may import onnx"),
         ("poly/a.py", "import cgen\n", "only codegen may import cgen"),
     ],
 )
