@@ -35,11 +35,12 @@ def network_unit(
     functions: Mapping[str, CFunction],
     places: Mapping[str, Place],
     workspaces: Mapping[str, Mapping[str, Place]],
+    sizes: Mapping[str, Sequence[str]],
 ) -> str:
     """The C text that makes the calls of a graph, in order.
 
     functions : by digest of the program; places : of every value; workspaces : for each call
-    (by name), the places of the function's temporaries.
+    (by name), the places of the function's temporaries; sizes : what it is passed for its sizes.
     """
     prototypes = [f"{f.prototype};" for f in functions.values()]
     lines = ["#include <stdint.h>", ""]
@@ -47,14 +48,17 @@ def network_unit(
         lines.append(BFLOAT16_TYPE)
     lines += prototypes
     shared = any(functions[call.program.digest].parallel for call in calls)
-    lines += ["", f"static void {_CALLS}(void *const *arrays)", "{"]
+    given = "const int64_t *sizes, void *const *arrays"
+    lines += ["", f"static void {_CALLS}({given})", "{"]
     for call in calls:
         function = functions[call.program.digest]
-        lines += [f"  {line}" for line in _call(call, function, places, workspaces, shared)]
-    lines += ["  (void)arrays;", "}", ""]
-    head = f"void {ENTRY}(int32_t threads, const int64_t *sizes, void *const *arrays)"
-    lines += [f"{head};", head, "{", "  (void)sizes;"]
-    lines += team(f"{_CALLS}(arrays);") if shared else ["  (void)threads;", f"  {_CALLS}(arrays);"]
+        own = sizes[call.name]
+        lines += [f"  {line}" for line in _call(call, function, places, workspaces, own, shared)]
+    lines += ["  (void)sizes;", "  (void)arrays;", "}", ""]
+    head = f"void {ENTRY}(int32_t threads, {given})"
+    lines += [f"{head};", head, "{"]
+    call_all = f"{_CALLS}(sizes, arrays);"
+    lines += team(call_all) if shared else ["  (void)threads;", f"  {call_all}"]
     return "\n".join([*lines, "}", ""])
 
 
@@ -69,6 +73,7 @@ def _call(
     function: CFunction,
     places: Mapping[str, Place],
     workspaces: Mapping[str, Mapping[str, Place]],
+    sizes: Sequence[str],
     shared: bool,
 ) -> list[str]:
     """One call, by all threads or, of those that are there, by one."""
@@ -79,7 +84,7 @@ def _call(
     }
     own = workspaces.get(call.name, {})
     known = {t.name for t in argument_order(program, function.workspace)}
-    passed = []
+    passed = list(sizes)
     for name, c in function.tensors:
         assert name in known
         place = places[values[name]] if name in values else own[name]

@@ -91,4 +91,6 @@ def compile_onnx(
         threads=threads,
         progress=progress,
     )
-    return with_import(model, took)
+    assert isinstance(model, Model), "all shapes are given"
+    with_import(model, took)
+    return model

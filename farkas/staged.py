@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,13 +20,14 @@ from farkas.build import Target
 from frontends.onnx import Given, OpaqueCall, OpenPort, Pending, Source, Stage, import_stage
 from frontends.onnx import open_model as open_source
 from poly.errors import ArgumentError, FarkasError, ModelError
-from poly.expr import Const
+from poly.expr import Const, Expr, Size, evaluate_int
 from poly.program import Tensor
 from runtime.arguments import check_input, check_output, check_threads
-from runtime.model import Model, Progress, Report, compile_graph
+from runtime.model import Model, OpenModel, Progress, Report, compile_graph
 
 Array = np.ndarray
-Key = tuple[object, ...]
+#: For each axis of a value, the name of its size, None where that is fixed.
+Open = tuple[str | None, ...]
 
 #: Compiled variants that are kept for each place at which an import starts.
 KEPT = 64
@@ -37,36 +37,70 @@ KEPT = 64
 class _Start:
     """A place in the model at which an import starts, and what was compiled from there.
 
-    pending : the nodes that are left, None for all; reads : names of the values that may be used;
-    fixed : elements of values that are always the same here; demanded : names of values whose
-    elements have to be known
+    pending : the nodes that are left, None for all; reads : the values that may be used, with
+    names for those axes whose sizes may differ (None: any of them); fixed : elements of values
+    that are always the same here; demanded : names of values whose elements have to be known
     """
 
     pending: tuple[Pending, ...] | None
-    reads: tuple[str, ...]
+    reads: Mapping[str, Open | None]
     fixed: Mapping[str, Array]
     demanded: set[str] = field(default_factory=set)
-    variants: OrderedDict[Key, _Variant] = field(default_factory=OrderedDict)
+    variants: list[_Variant] = field(default_factory=list)
 
-    def key(self, values: Mapping[str, Array]) -> Key:
-        """What decides which variant fits."""
-        shapes = tuple((values[n].dtype.char, values[n].shape) for n in self.reads)
-        return shapes, tuple((n, values[n].tobytes()) for n in sorted(self.demanded))
+    def find(self, values: Mapping[str, Array]) -> _Variant | None:
+        """A variant that is valid for these values."""
+        for position, variant in enumerate(self.variants):
+            if variant.fits(values):
+                self.variants.insert(0, self.variants.pop(position))
+                return variant
+        return None
 
     def given(self, values: Mapping[str, Array]) -> dict[str, Given]:
         """The values as an import takes them."""
-        given = {n: Given.of(values[n], n in self.demanded) for n in self.reads}
+        given = {}
+        for name, axes in self.reads.items():
+            array = values[name]
+            found = Given.of(array, name in self.demanded)
+            if found.array is None:
+                every = tuple(f"{name}.{a}" for a in range(array.ndim))
+                found = replace(found, open=every if axes is None else axes)
+            given[name] = found
         return given | {n: Given.of(a, known=True) for n, a in self.fixed.items()}
 
 
 @dataclass(eq=False)
 class _Variant:
-    """One compiled stage, and where the next one starts."""
+    """One compiled stage, and where the next one starts.
+
+    known : elements for which alone the stage is valid
+    """
 
     stage: Stage
-    model: Model | None
+    known: Mapping[str, Array]
+    model: Model | OpenModel | None
     next: _Start | None
     bodies: tuple[tuple[StagedModel, ...], ...]
+
+    def fits(self, values: Mapping[str, Array]) -> bool:
+        """Whether the stage is valid for values."""
+        sizes: dict[str, int] = {}
+        for name, (dtype, shape) in self.stage.inputs.items():
+            array = values[name]
+            if array.dtype != dtype.numpy or array.ndim != len(shape):
+                return False
+            for extent, size in zip(shape, array.shape, strict=True):
+                if isinstance(extent, int):
+                    if extent != size:
+                        return False
+                elif sizes.setdefault(extent, size) != size:
+                    return False
+        if not all(evaluate_int(c, sizes) for c in self.stage.conditions):
+            return False
+        return all(
+            a.shape == values[n].shape and a.tobytes() == values[n].tobytes()
+            for n, a in self.known.items()
+        )
 
 
 class StagedModel:
@@ -88,14 +122,14 @@ class StagedModel:
         self.inputs = tuple(ports)
         self.outputs = source.output_ports
         self.threads = target.threads
-        self._start = _Start(None, tuple(p.name for p in ports), {})
+        self._start = _Start(None, {p.name: _names(p) for p in ports}, {})
         self._lock = threading.RLock()
         self._reports: list[Report] = []
         self._began = time.perf_counter()
         if first is not None:
             values = {p.name: _stand_in(p) for p in ports}
             if not first.demands & values.keys():
-                self._add(self._start, self._start.key(values), first)
+                self._add(self._start, values, first)
 
     def __repr__(self) -> str:
         return f"<StagedModel of {len(self._source.nodes)} nodes>"
@@ -125,7 +159,7 @@ class StagedModel:
         starts: list[_Start | None] = [self._start]
         while starts:
             start = starts.pop()
-            for variant in start.variants.values() if start is not None else ():
+            for variant in start.variants if start is not None else ():
                 found |= {call.operator: None for call in variant.stage.opaque}
                 starts.append(variant.next)
         return tuple(found)
@@ -177,7 +211,7 @@ class StagedModel:
     def _run_stage(self, variant: _Variant, values: dict[str, Array], threads: int | None) -> None:
         stage = variant.stage
         if variant.model is not None:
-            wanted = {p.name: values[p.name] for p in variant.model.inputs}
+            wanted = {n: values[n] for n in variant.model.input_names}
             results = variant.model.run(wanted, threads)
             if stage.is_whole:
                 values |= results
@@ -192,23 +226,20 @@ class StagedModel:
 
     def _variant(self, start: _Start, values: Mapping[str, Array]) -> _Variant:
         """The compiled stage for these values."""
-        key = start.key(values)
-        found = start.variants.get(key)
-        while found is None:
+        while True:
+            found = start.find(values)
+            if found is not None:
+                return found
             begin = time.perf_counter()
             stage = import_stage(self._source, start.given(values), start.pending)
-            more = stage.demands & set(start.reads) - start.demanded
             self._took("import", begin)
-            if more:  # elements that are there already
-                start.demanded |= more
-                key = start.key(values)
-                found = start.variants.get(key)
-            else:
-                found = self._add(start, key, stage)
-        start.variants.move_to_end(key)
-        return found
+            more = stage.demands & start.reads.keys() - start.demanded
+            if not more:
+                return self._add(start, values, stage)
+            start.demanded |= more  # elements that are there already
 
-    def _add(self, start: _Start, key: Key, stage: Stage) -> _Variant:
+    def _add(self, start: _Start, values: Mapping[str, Array], stage: Stage) -> _Variant:
+        """Compile a stage, and keep it."""
         model = None
         if stage.graph is not None:
             model = compile_graph(
@@ -219,22 +250,11 @@ class StagedModel:
                 progress=self._progress,
             )
             self._reports.append(model.report)
-        following = None
-        if not stage.is_last:
-            there = set(start.reads) | set(stage.results)
-            there |= {n for call in stage.opaque for n in call.outputs if n}
-            known = {**start.fixed, **stage.known}
-            reads = (there & stage.needs) - known.keys()
-            following = _Start(
-                stage.rest,
-                tuple(sorted(reads)),
-                {n: a for n, a in known.items() if n in stage.needs},
-                set(stage.demands) & reads,
-            )
         bodies = tuple(tuple(self._body(proto) for proto in call.bodies) for call in stage.opaque)
-        made = start.variants[key] = _Variant(stage, model, following, bodies)
-        while len(start.variants) > KEPT:
-            start.variants.popitem(last=False)
+        known = {n: values[n].copy() for n in start.demanded}
+        made = _Variant(stage, known, model, _following(start, stage), bodies)
+        start.variants.insert(0, made)
+        del start.variants[KEPT:]
         return made
 
     def _body(self, proto: Any) -> StagedModel:
@@ -264,6 +284,43 @@ class StagedModel:
             port.check(array.shape, sizes)
             values[port.name] = array
         return values
+
+
+def _following(start: _Start, stage: Stage) -> _Start | None:
+    """Where the import goes on after a stage, None if it was the last one."""
+    if stage.is_last:
+        return None
+    axes: dict[str, Open | None] = dict(start.reads)
+    graph = stage.graph
+    shapes = {graph.label(n): graph.values[n].shape for n in graph.outputs} if graph else {}
+    for name, source in stage.results.items():
+        if source in shapes:
+            axes[name] = tuple(
+                None if isinstance(e, Const) else _origin(stage, e) or f"{name}.{a}"
+                for a, e in enumerate(shapes[source])
+            )
+        else:
+            axes[name] = axes.get(source)
+    axes |= {n: None for call in stage.opaque for n in call.outputs if n}
+    known = {**start.fixed, **stage.known}
+    reads = {n: a for n, a in sorted(axes.items()) if n in stage.needs and n not in known}
+    fixed = {n: a for n, a in known.items() if n in stage.needs}
+    return _Start(stage.rest, reads, fixed, set(stage.demands) & reads.keys())
+
+
+def _origin(stage: Stage, extent: Expr) -> str | None:
+    """The name of the open axis of which an extent is the size."""
+    return stage.sizes.get(extent.name) if isinstance(extent, Size) else None
+
+
+def _names(port: OpenPort) -> Open | None:
+    """Names for the sizes of an input's open axes; axes of one name have one size."""
+    if port.shape is None:
+        return None
+    return tuple(
+        None if isinstance(e, int) else e if e is not None else f"{port.name}.{a}"
+        for a, e in enumerate(port.shape)
+    )
 
 
 def _stand_in(port: OpenPort) -> Array:
@@ -309,7 +366,6 @@ def _handed_out(results: dict[str, Array], out: Mapping[str, Array]) -> dict[str
     return results | dict(out)
 
 
-def with_import(model: Model, seconds: float) -> Model:
-    """The model, with the time that its import took in its report."""
+def with_import(model: Model | OpenModel, seconds: float) -> None:
+    """Add the time that the import of a model took to its report."""
     model.report = replace(model.report, stages=(("import", seconds), *model.report.stages))
-    return model

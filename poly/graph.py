@@ -6,13 +6,16 @@ shape.  Constants are held once, as arrays, and never become literals in generat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from math import prod
 
 import numpy as np
 
 from poly.errors import ProgramError
-from poly.expr import Const
+from poly.expr import Const, Expr, evaluate_int
+from poly.linear import Linear, linear_form
 from poly.program import Program, Tensor
 
 
@@ -59,8 +62,10 @@ class View:
 class Graph:
     """A model: values, constants, and nodes in an order in which they can run.
 
-    `values` declares every value (inputs, constants, intermediates, outputs) as a `Tensor` with
-    a concrete shape.  `labels` maps value names back to the names in the model file.
+    `values` declares every value (inputs, constants, intermediates, outputs) as a `Tensor`.  Their
+    shapes are numbers or, in an open graph, affine in `sizes`, which the shapes of inputs show,
+    and in `derived` ones, which are given by expressions over `sizes`.  `labels` maps value names
+    back to the names in the model file.
     """
 
     name: str
@@ -70,6 +75,8 @@ class Graph:
     constants: Mapping[str, np.ndarray]
     nodes: tuple[Call | View, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
+    sizes: tuple[str, ...] = ()
+    derived: Mapping[str, Expr] = field(default_factory=dict)
 
     def label(self, value: str) -> str:
         """The name of a value in the model file."""
@@ -78,6 +85,20 @@ class Graph:
     def shape(self, value: str) -> tuple[int, ...]:
         """Concrete shape of a value."""
         return static_shape(self.values[value])
+
+    def environment(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The values of all sizes, derived ones included."""
+        env = dict(sizes)
+        return env | {name: evaluate_int(e, env) for name, e in self.derived.items()}
+
+    def at_sizes(self, sizes: Mapping[str, int]) -> Graph:
+        """The graph with values of concrete shapes; the programs stay as they are."""
+        env = self.environment(sizes)
+
+        def fixed(t: Tensor) -> Tensor:
+            return replace(t, shape=tuple(Const(evaluate_int(e, env)) for e in t.shape))
+
+        return replace(self, values={k: fixed(t) for k, t in self.values.items()})
 
     def __str__(self) -> str:
         ins = ", ".join(str(self.values[v]) for v in self.inputs)
@@ -109,10 +130,13 @@ def verify_graph(graph: Graph) -> Graph:
     ------
     ProgramError : naming the node or value that breaks a rule.
     """
+    sample = graph.environment({s: p for s, p in zip(graph.sizes, _samples(), strict=False)})
     defined: set[str] = set(graph.inputs) | set(graph.constants)
     for name in (*defined, *graph.outputs):
         if name not in graph.values:
             raise ProgramError(f"value {name} is not declared")
+    if len(graph.sizes) > len(sample):
+        raise ProgramError("a size is named twice")
     for name, array in graph.constants.items():
         if array.shape != graph.shape(name) or array.dtype != graph.values[name].dtype.numpy:
             raise ProgramError(f"constant {name} differs from its declaration {graph.values[name]}")
@@ -128,7 +152,7 @@ def verify_graph(graph: Graph) -> Graph:
             defined.add(name)
         if isinstance(node, Call):
             _verify_call(node, graph)
-        elif _count(graph.shape(node.input)) != _count(graph.shape(node.output)):
+        elif _count(graph, node.input, sample) != _count(graph, node.output, sample):
             raise ProgramError(f"{node.name}: a view must keep the number of elements")
     for name in graph.outputs:
         if name not in defined:
@@ -138,19 +162,32 @@ def verify_graph(graph: Graph) -> Graph:
 
 def _verify_call(call: Call, graph: Graph) -> None:
     program = call.program
-    if program.sizes or program.updated:
-        raise ProgramError(f"{call.name}: a graph calls specialised, purely functional programs")
+    if program.updated:
+        raise ProgramError(f"{call.name}: a graph calls purely functional programs")
+    for size in program.sizes:
+        if size not in graph.sizes and size not in graph.derived:
+            raise ProgramError(f"{call.name}: the graph has no size {size}")
     for names, tensors in ((call.inputs, program.inputs), (call.outputs, program.outputs)):
         if len(names) != len(tensors):
             raise ProgramError(f"{call.name}: {len(names)} values for {len(tensors)} tensors")
         for name, tensor in zip(names, tensors, strict=True):
             value = graph.values[name]
-            if (value.dtype, graph.shape(name)) != (tensor.dtype, static_shape(tensor)):
+            if value.dtype != tensor.dtype or not same_shape(value, tensor):
                 raise ProgramError(f"{call.name}: {value} does not fit {tensor}")
 
 
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count
+def same_shape(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have the same shape, for all sizes."""
+    return a.rank == b.rank and all(
+        e == f or (linear_form(e) - linear_form(f)) == Linear(())
+        for e, f in zip(a.shape, b.shape, strict=True)
+    )
+
+
+def _samples() -> Iterator[int]:
+    """Numbers that no formula relates, for sizes at which views are checked."""
+    return iter(n for n in count(101) if all(n % d for d in range(2, 11)))
+
+
+def _count(graph: Graph, value: str, env: Mapping[str, int]) -> int:
+    return prod(evaluate_int(e, env) for e in graph.values[value].shape)

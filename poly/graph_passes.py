@@ -22,7 +22,7 @@ import numpy as np
 from poly.constants import Computed, Folded, Recipe, fold_affine, fold_scale, fold_statements
 from poly.expr import Const, Index, Read
 from poly.fusion import merge_calls
-from poly.graph import Call, Graph, View, static_shape, verify_graph
+from poly.graph import Call, Graph, View, same_shape, static_shape, verify_graph
 from poly.join_dimensions import join_in_graph
 from poly.linear import Linear, constant, linear_form
 from poly.merge import count, covers, extents, instances
@@ -114,7 +114,7 @@ def _without_identities(graph: Graph) -> Graph:
         if (
             isinstance(node, View)
             and node.output not in graph.outputs
-            and graph.shape(node.input) == graph.shape(node.output)
+            and same_shape(graph.values[node.input], graph.values[node.output])
         ):
             same[node.output] = node.input
         else:
@@ -219,7 +219,7 @@ def share_equal(graph: Graph) -> Graph:
     nodes: list[Call | View] = []
     for old in graph.nodes:
         node = _with_inputs(old, same)
-        what = node.program if isinstance(node, Call) else graph.shape(node.output)
+        what = node.program if isinstance(node, Call) else graph.values[node.output].shape
         key = (what, node.inputs)
         if key not in first:
             first[key] = node.outputs
@@ -292,7 +292,7 @@ class _Builder:
 
     def is_small(self, call: Call) -> bool:
         """Whether a call of constants alone is worth computing now."""
-        if any(v not in self.constants for v in call.inputs):
+        if call.program.sizes or any(v not in self.constants for v in call.inputs):
             return False
         given = sum(self.constants[v].size for v in call.inputs)
         made = sum(map(count, call.program.outputs))
@@ -314,7 +314,7 @@ class _Builder:
         """The call with the program that `fold` makes of it, if its constants are finite."""
         values = dict(zip((t.name for t in call.program.inputs), call.inputs, strict=True))
         known = frozenset(t for t, v in values.items() if v in self.constants)
-        if not known:
+        if not known or call.program.sizes:
             return call
         folded = fold(call.program, known)
         if folded.program is call.program:

@@ -24,14 +24,17 @@ from poly.expr import (
     Op,
     Read,
     dtype_of_expr,
+    evaluate_int,
     is_weak,
     reads_of,
     rewrite,
+    sizes_of,
     substitute,
     substitute_value,
     walk,
 )
-from poly.linear import linear_form
+from poly.graph import same_shape
+from poly.linear import constant, linear_form
 from poly.program import Program, Statement, Tensor, default_name, verify_program
 
 #: The longest name of a merged program; it becomes part of a C identifier.
@@ -40,6 +43,9 @@ NAME_LIMIT = 48
 REPEAT_LIMIT, REPEAT_COST = 4.0, 8
 #: The largest value, in nodes of its expression, that inlining makes.
 VALUE_LIMIT = 160
+
+#: What sizes are taken for when costs are estimated; it divides nothing and equals no extent.
+ASSUMED = 127
 
 #: Simple operations that one call of a function is worth; others are worth one.
 COSTS = {"div": 4, "mod": 8, "fmod": 8, "floordiv": 8, "sqrt": 6, "rsqrt": 6, "pow": 40} | {
@@ -69,18 +75,24 @@ def merge(
 
     Raises
     ------
-    ProgramError : the programs have sizes or updated tensors, or a binding does not fit.
+    ProgramError : the programs have updated tensors, or a binding does not fit.  Sizes of the
+        same name are one.
     """
     for p in (first, second):
-        if p.sizes or p.updated:
-            raise ProgramError(f"{p.name} is not specialised and purely functional")
+        if p.updated:
+            raise ProgramError(f"{p.name} is not purely functional")
     names = renamed(first, second, bindings, shared)
     known = first.tensors
     for mapping, legal in ((bindings, first.outputs), (shared or {}, first.inputs)):
         for own, other in mapping.items():
             mine = {t.name: t for t in second.inputs}.get(own)
             theirs = {t.name: t for t in legal}.get(other)
-            if mine is None or theirs is None or replace(mine, name=other) != theirs:
+            if (
+                mine is None
+                or theirs is None
+                or mine.dtype != theirs.dtype
+                or not same_shape(mine, theirs)
+            ):
                 raise ProgramError(f"{own} of {second.name} cannot be {other} of {first.name}")
     taken = {*known, *names.values()}
     statements = [
@@ -97,7 +109,7 @@ def merge(
     return verify_program(
         Program(
             name=_joined_name(first.name, second.name),
-            sizes=(),
+            sizes=tuple(dict.fromkeys((*first.sizes, *second.sizes))),
             inputs=(*first.inputs, *tensors(new_inputs)),
             outputs=(
                 *(t for t in first.outputs if t.name not in hidden),
@@ -109,6 +121,7 @@ def merge(
                 *tensors(second.temps),
             ),
             statements=tuple(_numbered(statements)),
+            constraints=tuple(dict.fromkeys((*first.constraints, *second.constraints))),
         )
     )
 
@@ -190,7 +203,7 @@ def _with_indices(s: Statement, names: Mapping[str, str]) -> Statement:
 
 
 def extents(s: Statement) -> dict[str, int]:
-    """The extent of each index of a statement without sizes."""
+    """The extent of each index of a statement, where sizes are as `ASSUMED`."""
     return {r.index: _int(r.hi) - _int(r.lo) for r in s.ranges}
 
 
@@ -205,9 +218,14 @@ def count(tensor: Tensor) -> int:
 
 
 def _int(e: Expr) -> int:
-    if not isinstance(e, Const):
-        raise ProgramError(f"{e} is not known")
-    return int(e.value)
+    """A number; for an expression over sizes, one that no other extent is likely to have."""
+    return evaluate_int(e, {name: ASSUMED for name in sizes_of(e)})
+
+
+def _is_extent(s: Statement, index: str, extent: Expr) -> bool:
+    """Whether an index counts from 0 up to an extent, for all sizes."""
+    (r,) = (r for r in s.ranges if r.index == index)
+    return r.lo == Const(0) and linear_form(r.hi) - linear_form(extent) == constant(0)
 
 
 def writers(program: Program, tensor: str) -> list[int]:
@@ -239,6 +257,16 @@ def covers(s: Statement, tensor: Tensor) -> bool:
         form = linear_form(place)
         if form.constant:
             return False
+        if not isinstance(extent, Const) or any(
+            not isinstance(r.hi, Const) for r in s.ranges if Index(r.index) in dict(form.terms)
+        ):
+            # For open sizes, only one index that counts through the dimension.
+            if not isinstance(place, Index) or place.name in seen:
+                return False
+            if not _is_extent(s, place.name, extent):
+                return False
+            seen.add(place.name)
+            continue
         step = 1
         for a, c in sorted(form.terms, key=lambda term: term[1]):
             if not isinstance(a, Index) or a.name in seen or (c != step and sizes[a.name] != 1):
@@ -310,15 +338,17 @@ def _over(s: Statement, read: Read, source: Statement, tensor: Tensor) -> Statem
     if s.op != "=" or s.guards:
         return None
     sizes = extents(s)
+    if any(not isinstance(r.lo, Const) for r in s.ranges):
+        return None
     env: dict[str, Expr] = {}
     for place, origin, extent in zip(
         read.indices, source.target.indices, tensor.shape, strict=True
     ):
         if isinstance(place, Index) and place.name not in env:
-            if sizes[place.name] != _int(extent):
+            if sizes[place.name] != _int(extent) or not _is_extent(s, place.name, extent):
                 return None
             env[place.name] = origin
-        elif place != Const(0) or _int(extent) != 1:
+        elif place != Const(0) or extent != Const(1):
             return None
     if set(env) != set(s.indices) or any(_int(r.lo) for r in s.ranges):
         return None

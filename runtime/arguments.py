@@ -136,6 +136,15 @@ def aligned(shape: Shape, dtype: np.dtype[Any], alignment: int) -> Array:
     return block[start : start + size].view(dtype).reshape(shape)
 
 
+def aligned_copy(array: Array, alignment: int) -> Array:
+    """The array itself if it is contiguous and begins at a multiple of bytes, else a copy."""
+    if array.flags.c_contiguous and address(array) % alignment == 0:
+        return array
+    copy = aligned(array.shape, array.dtype, alignment)
+    copy[...] = array
+    return copy
+
+
 def allocate(tensor: Tensor, shape: Shape) -> Array:
     """An uninitialised array.  Raises `ArgumentError` when there is not enough memory."""
     try:

@@ -116,6 +116,15 @@ def share(graph: Graph) -> Sharing:
     return joined if arenas[1] <= GROWTH * arenas[0] else plain
 
 
+def views_only(graph: Graph) -> Sharing:
+    """What shares storage whatever the sizes of an open graph are: views, which begin with it."""
+    roots: dict[str, str] = {n: n for n in (*graph.inputs, *graph.constants)}
+    for node in graph.nodes:
+        for name in node.outputs:
+            roots[name] = roots[node.input] if isinstance(node, View) else name
+    return Sharing(roots, dict.fromkeys(roots, 0), {}, frozenset())
+
+
 class _Shares:
     """Storage of values, as it is joined."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from frontends.onnx.dims import Dim, Extent
 from frontends.onnx.limits import checked_shape
 from frontends.onnx.node import Node, Value
 from frontends.onnx.text import at
 
 
-def broadcast(node: Node, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The common shape.
+def broadcast(node: Node, shapes: Sequence[Sequence[Extent]]) -> tuple[Extent, ...]:
+    """The common shape.  Open sizes are taken for no 1; if they are, they are equal all the same.
 
     Raises
     ------
@@ -19,10 +20,12 @@ def broadcast(node: Node, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
     rank = max((len(s) for s in shapes), default=0)
     result = []
     for axis in range(rank):
-        extents = {s[axis - rank] for s in shapes if rank - axis <= len(s)} - {1}
-        if len(extents) > 1:
+        all_extents = [s[axis - rank] for s in shapes if rank - axis <= len(s)]
+        extents = [e for e in all_extents if isinstance(e, Dim) or e != 1]
+        extents.sort(key=lambda e: isinstance(e, Dim))  # a number is better than an open size
+        if any(e != extents[0] for e in extents):
             raise node.fail(f"shapes {', '.join(str(list(s)) for s in shapes)} do not broadcast")
-        result.append(extents.pop() if extents else 1)
+        result.append(extents[0] if extents else 1)
     return tuple(result)
 
 
@@ -36,10 +39,17 @@ def operand(tensor: str, shape: Sequence[int], indices: Sequence[str], out: Sequ
     return at(
         tensor,
         [
-            indices[skip + axis] if extent == out[skip + axis] else 0
+            0 if _repeats(extent, out[skip + axis]) else indices[skip + axis]
             for axis, extent in enumerate(shape)
         ],
     )
+
+
+def _repeats(extent: Extent, out: Extent) -> bool:
+    """Whether the one element of an axis is read for all of `out`."""
+    if isinstance(extent, Dim):
+        return bool(extent != out)
+    return extent == 1 and (isinstance(out, Dim) or out != 1)
 
 
 def legacy_pair(node: Node, a: Value, b: Value) -> tuple[tuple[int, ...], tuple[int, ...], int]:

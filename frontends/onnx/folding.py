@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from frontends.onnx.dims import Dim
 from poly.dtypes import DType, dtype_of, identity
 from poly.errors import ProgramError
 from poly.expr import Cast, Const, Expr, Index, Op, Read, dtype_of_expr, evaluate_int
@@ -30,7 +32,7 @@ MAX_INSTANCES = 8192
 
 def foldable(program: Program, arrays: Sequence[np.ndarray | None]) -> bool:
     """Whether a call is small and made of known values: shape arithmetic, not data."""
-    if any(a is None for a in arrays):
+    if program.sizes or any(a is None for a in arrays):
         return False
     for tensor in (*program.inputs, *program.outputs):
         limit = MAX_FLOAT_ELEMENTS if tensor.dtype.is_float else MAX_ELEMENTS
@@ -52,8 +54,13 @@ def fold(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     ------
     ProgramError : if the program reads outside of an array.
     """
+    # Open sizes are integers that only arrays of objects can hold.
+    is_open = any(a.dtype == object for a in arrays)
     store: dict[str, np.ndarray] = {
-        t.name: np.zeros([evaluate_int(e, {}) for e in t.shape], t.dtype.numpy)
+        t.name: np.zeros(
+            [evaluate_int(e, {}) for e in t.shape],
+            object if is_open and t.dtype.is_integer else t.dtype.numpy,
+        )
         for t in (*program.temps, *program.outputs)
     }
     store |= {t.name: a for t, a in zip(program.inputs, arrays, strict=True)}
@@ -109,7 +116,8 @@ def _value(
 ) -> Scalar:
     """The value of an expression in its own type."""
     if isinstance(e, Read):
-        return store[e.tensor][_place(e, env, store, types)]
+        element = store[e.tensor][_place(e, env, store, types)]
+        return np.int64(element) if isinstance(element, int) else element
     if isinstance(e, Index):
         return np.int64(env[e.name])
     if isinstance(e, Const):
@@ -130,7 +138,20 @@ def _value(
     else:
         common = dtype_of_expr(e, types)
     args = [_convert(_value(a, env, store, types), common.compute) for a in e.args]
+    if any(isinstance(a, Dim) for a in args):
+        return _open_value(e.fn, args)
     return _MEANING[e.fn](*args)
+
+
+def _open_value(fn: str, args: Sequence[Any]) -> Scalar:
+    """The value of an operation on open sizes; the few that shape arithmetic needs keep them."""
+    found = _OPEN.get(fn)
+    if found is None:
+        return _MEANING[fn](*(np.int64(int(a)) for a in args))
+    value = found(*(a if isinstance(a, Dim) else int(a) for a in args))
+    if isinstance(value, Dim):
+        return value
+    return np.bool_(value) if isinstance(value, bool) else np.int64(value)
 
 
 def _literal(e: Const) -> Scalar:
@@ -146,6 +167,10 @@ def _literal(e: Const) -> Scalar:
 
 def _convert(value: Scalar, dtype: DType) -> Scalar:
     """A value in another type; floats beyond an integer type wrap, as they must somehow."""
+    if isinstance(value, Dim):
+        if dtype.is_integer:
+            return value
+        value = np.int64(int(value))
     if dtype_of(value.dtype) == dtype:
         return value
     if dtype.is_integer and value.dtype.kind not in "iub":
@@ -172,6 +197,22 @@ def _floor_divide(a: Scalar, b: Scalar) -> Scalar:
 def _erf(a: Scalar) -> Scalar:
     return a.dtype.type(math.erf(float(a)))
 
+
+def _quotient(a: Any, b: Any) -> Any:
+    """Towards zero; sizes are not negative, and nothing is asked about them where that is clear."""
+    if a >= 0 and b > 0:
+        return a // b
+    return int(_divide(np.int64(int(a)), np.int64(int(b))))
+
+
+_OPEN: dict[str, Callable[..., Any]] = {
+    "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+    "eq": operator.eq, "ne": operator.ne, "add": operator.add, "sub": operator.sub,
+    "mul": operator.mul, "neg": operator.neg, "min": min, "max": max, "abs": abs,
+    "div": _quotient,
+    "floordiv": lambda a, b: a // b if b != 0 else 0,
+    "mod": lambda a, b: a % b if b != 0 else 0,
+}  # fmt: skip
 
 _MEANING: dict[str, Callable[..., Scalar]] = {
     "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,

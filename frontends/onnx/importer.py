@@ -12,12 +12,14 @@ import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto
 
 from frontends.onnx.attributes import check_operands, decode_attributes, schema_of
+from frontends.onnx.dims import Extent, Sizes, concrete, extent_expr
 from frontends.onnx.folding import fold, foldable
 from frontends.onnx.functions import KNOWN_DOMAINS, function_of, has_function
 from frontends.onnx.inline import function_body
@@ -54,6 +56,7 @@ from frontends.onnx.source import (
 )
 from frontends.onnx.stages import Given, OpaqueCall, Pending, Stage
 from frontends.onnx.tensors import ELEMENT_TYPES, tensor_array, type_name
+from frontends.onnx.text import elements
 from frontends.onnx.typing_info import (
     Shapes,
     claim_of,
@@ -61,8 +64,8 @@ from frontends.onnx.typing_info import (
 )
 from poly.dtypes import DType, dtype_of
 from poly.errors import ModelError, UnsupportedModelError, UnsupportedNode
-from poly.expr import Const
-from poly.graph import Call, Graph, View, static_shape, verify_graph
+from poly.expr import substitute
+from poly.graph import Call, Graph, View, verify_graph
 from poly.graph_passes import remove_dead
 from poly.program import Tensor
 
@@ -127,6 +130,10 @@ class _Importer:
         self.work = deque(source.nodes if pending is None else pending)
         self.functions = {(domain_of(f.domain), f.name): f for f in self.model.functions}
         self.mangle, self.mangle_node = Mangler(), Mangler()
+        self.sizes, self.size_names = Sizes(), Mangler()
+        self.size_origins: dict[str, str] = {}
+        self.shapes: dict[str, tuple[int | str, ...]] = {}  # of what the import starts from
+        self.used: set[str] = set()
         self.env: dict[str, Value | str] = {}  # a string says why there is no value
         self.tainted: set[str] = set()  # names whose types are hearsay
         self.inputs: list[str] = []
@@ -158,7 +165,8 @@ class _Importer:
             raise UnsupportedModelError(tuple(self.unsupported))
         if self.is_first and not (self.rest or self.opaque):
             outputs_ = [self._output(name) for name in self.source.outputs]
-            return Stage(self._graph(self.inputs, outputs_, keep=True), {}, {}, is_whole=True)
+            graph = self._graph(self.inputs, outputs_, keep=True)
+            return Stage(graph, {}, {}, is_whole=True, **self._validity(graph))
         needs = set(self.source.outputs) | self.demands.keys()
         needs |= {name for p in self.rest for name in used_names(p.node)}
         needs |= {name for call in self.opaque for name in call.inputs if name}
@@ -172,23 +180,43 @@ class _Importer:
             if isinstance(value, str):
                 continue
             if value.array is not None:
-                known[name] = value.array
-                continue
+                # What depends on open sizes is computed, and known again in the next stage.
+                if value.array.dtype != object:
+                    known[name] = value.array
+                    continue
+                self._operand(value, name)
             results[name] = self.labels[value.name]
             if value.name not in self.inputs:
                 outputs[value.name] = None
-        graph = None
+        part: Graph | None = None
         if outputs:
-            graph = self._graph(self.inputs, list(outputs), keep=False)
+            part = self._graph(self.inputs, list(outputs), keep=False)
         return Stage(
-            graph,
+            part,
             results,
             known,
             tuple(self.opaque),
             frozenset(self.demands),
             tuple(self.rest),
             frozenset(needs),
+            **self._validity(part),
         )
+
+    def _validity(self, graph: Graph | None) -> dict[str, Any]:
+        """For which values a stage is valid: what the import and the programs take for granted."""
+        inputs = {
+            name: (given.dtype, self.shapes[name])
+            for name, given in self.given.items()
+            if name in self.used and given.array is None
+        }
+        found = dict.fromkeys(self.sizes.exprs())
+        derived = self.sizes.derived()
+        for node in graph.nodes if graph is not None else ():
+            if isinstance(node, Call):
+                found |= dict.fromkeys(
+                    substitute(c, sizes=derived) for c in node.program.constraints
+                )
+        return {"inputs": inputs, "sizes": self.size_origins, "conditions": tuple(found)}
 
     def _run(self) -> None:
         """Import every node for which enough is known."""
@@ -211,6 +239,8 @@ class _Importer:
             constants=self.constants,
             nodes=tuple(self.nodes),
             labels=self.labels,
+            sizes=self.sizes.names,
+            derived=self.sizes.derived(),
         )
         result = verify_graph(remove_dead(result))
         if not keep:
@@ -226,7 +256,8 @@ class _Importer:
             if given.array is not None:
                 self.env[name] = self._known(name, given.array)
                 continue
-            value = self._declare(Value(self._name(name), given.dtype, given.shape))
+            shape = self._shape(name, given)
+            value = self._declare(Value(self._name(name), given.dtype, shape))
             self.env[name] = value
             self.inputs.append(value.name)
         for sparse in self.model.graph.sparse_initializer:
@@ -246,6 +277,23 @@ class _Importer:
                         UnsupportedNode(printable(info.name), "input", opset, reason)
                     )
 
+    def _shape(self, label: str, given: Given) -> tuple[Extent, ...]:
+        """The shape of a value from which the import starts; extents of 0 and 1 are fixed."""
+        names = given.open or (None,) * len(given.shape)
+        shape: list[Extent] = []
+        shown: list[int | str] = []
+        for extent, name in zip(given.shape, names, strict=True):
+            if name is None or extent < 2:
+                shape.append(extent)
+                shown.append(extent)
+                continue
+            size = f"s_{self.size_names(name)}"
+            self.size_origins[size] = name
+            shape.append(self.sizes.size(size, extent))
+            shown.append(size)
+        self.shapes[label] = tuple(shown)
+        return tuple(shape)
+
     def _name(self, label: str) -> str:
         """The identifier of a value of the model."""
         name = self.mangle(label)
@@ -253,7 +301,7 @@ class _Importer:
         return name
 
     def _declare(self, value: Value) -> Value:
-        shape = tuple(Const(e) for e in value.shape)
+        shape = tuple(extent_expr(e) for e in value.shape)
         self.values[value.name] = Tensor(value.name, value.dtype, shape)
         return value
 
@@ -263,6 +311,7 @@ class _Importer:
     def _value(self, name: str) -> Value | str:
         """The value of a name, or why there is none; initializers are decoded when first used."""
         found = self.env.get(name)
+        self.used.add(name)
         if found is None:
             stored = self.source.initializers.get(name)
             if stored is None:
@@ -293,15 +342,21 @@ class _Importer:
             raise Unsupported(f"'{printable(name)}' {value}")
         return value
 
-    def _known(self, label: str, array: np.ndarray) -> Value:
-        return Value(self._name(label), dtype_of(array.dtype), array.shape, array)
+    def _known(self, label: str, array: np.ndarray, dtype: DType | None = None) -> Value:
+        return Value(self._name(label), dtype or dtype_of(array.dtype), array.shape, array)
 
     def _operand(self, operand: Value | np.ndarray, hint: str) -> str:
         """The graph value for an operand of a call; arrays become constants."""
         if isinstance(operand, np.ndarray):
             dtype = dtype_of(operand.dtype)
             operand = Value(self.mangle.fresh(hint), dtype, operand.shape, operand)
-        if operand.array is not None and operand.name not in self.constants:
+        if operand.array is not None and operand.array.dtype == object:
+            if operand.name not in self.values:
+                self._declare(operand)
+                program = elements(operand.array, operand.dtype)
+                name = self.mangle_node.fresh(hint)
+                self.nodes.append(Call(name, program, (), (operand.name,), "Shape"))
+        elif operand.array is not None and operand.name not in self.constants:
             self._declare(operand)
             self.constants[operand.name] = operand.array
         return operand.name
@@ -396,7 +451,10 @@ class _Importer:
 
     def _call_opaque(self, pending: Pending, node: Node, result: Opaque) -> None:
         """Run an opaque operator after what was imported, or now if its operands are known."""
-        arrays = [None if v is None else v.array for v in result.inputs]
+        arrays = [
+            None if v is None or v.array is None else concrete(v.array, v.dtype.numpy)
+            for v in result.inputs
+        ]
         names = pending.node.output
         if not result.bodies and all(
             v is None or (v.array is not None and v.size <= MAX_FOLDED) for v in result.inputs
@@ -504,7 +562,7 @@ class _Importer:
         """The value of a result that computes nothing."""
         if isinstance(result, Known):
             self._count(node, result.array)
-            return self._known(name, result.array)
+            return self._known(name, result.array, result.dtype)
         source = result.value
         if isinstance(result, Same):
             if name not in self.source.outputs:
@@ -513,7 +571,7 @@ class _Importer:
         else:
             shape = result.shape
         if source.array is not None:
-            return self._known(name, source.array.reshape(shape))
+            return self._known(name, source.array.reshape(shape), source.dtype)
         value = self._declare(Value(self._name(name), source.dtype, shape))
         view = View(self._node_name(node), source.name, value.name, node.origin)
         self.nodes.append(view)
@@ -525,9 +583,9 @@ class _Importer:
         labels = [next(names, "") for _ in program.outputs]
         if foldable(program, arrays):
             outputs = fold(program, [a for a in arrays if a is not None])
-            for label, array in zip(labels, outputs, strict=True):
+            for label, array, t in zip(labels, outputs, program.outputs, strict=True):
                 if label:
-                    self._bind(label, self._known(label, array), hearsay)
+                    self._bind(label, self._known(label, array, t.dtype), hearsay)
             return
         call_name = self._node_name(node)
         inputs = tuple(
@@ -537,7 +595,8 @@ class _Importer:
         outputs_: list[str] = []
         for label, tensor in zip(labels, program.outputs, strict=True):
             name = self._name(label) if label else self.mangle.fresh(f"{call_name}_unused")
-            value = self._declare(Value(name, tensor.dtype, static_shape(tensor)))
+            shape = tuple(map(self.sizes.extent, tensor.shape))
+            value = self._declare(Value(name, tensor.dtype, shape))
             outputs_.append(name)
             if label:
                 self._bind(label, value, hearsay)

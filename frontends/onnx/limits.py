@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+from frontends.onnx.dims import Dim, hint_of
 from poly.dtypes import DType
 from poly.errors import ModelError
 
@@ -21,20 +23,20 @@ MAX_FOLDED = 1 << 16
 MAX_GENERATED_BYTES = 1 << 31
 
 
-def checked_shape(dims: Sequence[int], dtype: DType, what: str) -> tuple[int, ...]:
+def checked_shape(dims: Sequence[Any], dtype: DType, what: str) -> tuple[Any, ...]:
     """The shape as plain integers, if a tensor can have it.
 
     Raises
     ------
     ModelError : for a negative or absurd extent, rank or size.
     """
-    shape = tuple(int(d) for d in dims[: MAX_RANK + 1])
+    shape = tuple(d if isinstance(d, Dim) else int(d) for d in dims[: MAX_RANK + 1])
     if len(dims) > MAX_RANK:
         raise ModelError(f"{what} has rank {len(dims)}; at most {MAX_RANK} is possible")
     if any(d < 0 for d in shape):
         raise ModelError(f"{what} has a negative extent: {list(shape)}")
     # Zero-element tensors may not hide an overflow of their strides either.
-    if math.prod(max(d, 1) for d in shape) * dtype.bytes > MAX_TENSOR_BYTES:
+    if math.prod(max(hint_of(d), 1) for d in shape) * dtype.bytes > MAX_TENSOR_BYTES:
         raise ModelError(
             f"{what} of shape {list(shape)} would take more than {MAX_TENSOR_BYTES >> 30} GiB"
         )

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto
 
+from frontends.onnx.dims import Dim, concrete
 from frontends.onnx.names import printable
 from frontends.onnx.stages import OpaqueFunction
 from poly.dtypes import DType
@@ -32,16 +34,16 @@ class Value:
 
     name: str
     dtype: DType
-    shape: tuple[int, ...]
-    array: np.ndarray | None = None
+    shape: tuple[Any, ...]  # of int and, where sizes are open, of `frontends.onnx.dims.Dim`
+    array: np.ndarray | None = None  # of objects where it holds open sizes
 
     @property
     def rank(self) -> int:
         return len(self.shape)
 
     @property
-    def size(self) -> int:
-        count = 1
+    def size(self) -> Any:
+        count: Any = 1
         for extent in self.shape:
             count *= extent
         return count
@@ -72,9 +74,10 @@ class Same:
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """An array that is known at compile time."""
+    """An array that is known at compile time; `dtype` where its elements are open sizes."""
 
     array: np.ndarray
+    dtype: DType | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +190,11 @@ class Node:
         ------
         NotKnownError : if it is computed while the model runs.
         """
+        array = self._known(position, what)
+        value = self.optional(position)
+        return None if array is None or value is None else concrete(array, value.dtype.numpy)
+
+    def _known(self, position: int, what: str) -> np.ndarray | None:
         value = self.optional(position)
         if value is None:
             return None
@@ -196,14 +204,17 @@ class Node:
             )
         return value.array
 
-    def known_ints(self, position: int, what: str) -> tuple[int, ...] | None:
-        """The integers of an input of rank at most 1 that must be known at compile time."""
-        array = self.known(position, what)
+    def known_ints(self, position: int, what: str) -> tuple[Any, ...] | None:
+        """The integers of an input of rank at most 1 that must be known at compile time.
+
+        Open sizes stay what they are.
+        """
+        array = self._known(position, what)
         if array is None:
             return None
-        if array.ndim > 1 or array.dtype.kind not in "iu" or array.size > 1 << 16:
+        if array.ndim > 1 or array.dtype.kind not in "iuO" or array.size > 1 << 16:
             raise self.fail(f"{what} must be a short vector of integers")
-        return tuple(int(v) for v in array.reshape(-1))
+        return tuple(v if isinstance(v, Dim) else int(v) for v in array.reshape(-1))
 
     def has_output(self, position: int) -> bool:
         """Whether the model uses output number `position`."""

@@ -7,18 +7,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from frontends.onnx.dims import Dim, exact_array, same
 from frontends.onnx.limits import MAX_GENERATED_BYTES, checked_shape
 from frontends.onnx.node import Known, Node, Reshaped, Result, Same, Unsupported, Value, operator
 from frontends.onnx.ops_elementwise import filled
 from frontends.onnx.text import literal
-from poly.dtypes import dtype_of
+from poly.dtypes import INT64, dtype_of
 
 
 def _view(node: Node, x: Value, shape: Sequence[int]) -> Result:
     target = checked_shape(shape, x.dtype, node.origin)
     if math.prod(target) != x.size:
         raise node.fail(f"{list(x.shape)} cannot become {list(target)}")
-    return Same(x) if target == x.shape else Reshaped(x, target)
+    return Same(x) if same(target, x.shape) else Reshaped(x, target)
 
 
 @operator("Reshape")
@@ -89,13 +90,13 @@ def shape_of(node: Node) -> Sequence[Result]:
         return min(max(position + x.rank if position < 0 else position, 0), x.rank)
 
     start, end = clamp(node.integer("start", 0)), clamp(node.integer("end", x.rank))
-    return [Known(np.array(x.shape[start:end], dtype=np.int64))]
+    return [Known(exact_array(x.shape[start:end]), INT64)]
 
 
 @operator("Size")
 def size_of(node: Node) -> Sequence[Result]:
     """The number of elements."""
-    return [Known(np.array(node.required(0).size, dtype=np.int64))]
+    return [Known(exact_array([node.required(0).size]).reshape(()), INT64)]
 
 
 @operator("Constant")
@@ -130,7 +131,8 @@ def constant_of_shape(node: Node) -> Sequence[Result]:
         raise node.fail("value must be a tensor with one element")
     dtype = dtype_of(item.dtype)
     shape = checked_shape(dims, dtype, node.origin)
-    if math.prod(shape) * dtype.bytes > MAX_GENERATED_BYTES:
+    is_open = any(isinstance(e, Dim) for e in shape)
+    if is_open or math.prod(shape) * dtype.bytes > MAX_GENERATED_BYTES:
         number = item.reshape(-1)[0]
         text = literal(float(number)) if dtype.is_float else literal(int(number))
         return [filled(shape, dtype, text)]

@@ -10,12 +10,13 @@ imported when its values are there.  A model of fixed shapes without such operat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from onnx import ModelProto, NodeProto
 
 from poly.dtypes import DType, dtype_of
+from poly.expr import Expr
 from poly.graph import Graph
 
 Array = np.ndarray
@@ -27,11 +28,15 @@ OpaqueFunction = Callable[[Sequence[Array | None], Sequence[Body]], Sequence[Arr
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What is known of a value from which an import starts: its type, and maybe its elements."""
+    """What is known of a value from which an import starts: its type, and maybe its elements.
+
+    `open` names the sizes of the axes that may differ from call to call, None for the others.
+    """
 
     dtype: DType
     shape: tuple[int, ...]
     array: Array | None = None
+    open: tuple[str | None, ...] | None = None
 
     @staticmethod
     def of(array: Array, known: bool = False) -> Given:
@@ -74,6 +79,10 @@ class Stage:
     Attributes
     ----------
     graph : computes what later stages and the caller need; None if there is nothing to compute
+    inputs : of each value from which the import started and which it used, the type and the
+        extents, by name where they are open
+    sizes : where the name of an open size comes from
+    conditions : what has to hold of the open sizes for all this to be valid
     results : for each name of the model that is needed later and was defined here, the name under
         which the graph takes or gives it
     known : elements of the values that are needed later and are known already
@@ -92,6 +101,9 @@ class Stage:
     rest: tuple[Pending, ...] = ()
     needs: frozenset[str] = frozenset()
     is_whole: bool = False
+    inputs: Mapping[str, tuple[DType, tuple[int | str, ...]]] = field(default_factory=dict)
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    conditions: tuple[Expr, ...] = ()
 
     @property
     def is_last(self) -> bool:

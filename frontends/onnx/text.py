@@ -8,8 +8,11 @@ equal digests.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+
+import numpy as np
 
 from frontends.language import parse_program
 from poly.dtypes import DType
@@ -96,9 +99,29 @@ def line(assignment: str, ranges: Mapping[str, Extent], guards: Iterable[str] = 
     return f"{assignment} where {where}" if where else assignment
 
 
+#: What the names of open sizes look like; no index or tensor is named so.
+_SIZE = re.compile(r"\bs_\w+")
+
+
+def elements(array: np.ndarray, dtype: DType) -> Program:
+    """The program that gives the elements of a small array, which may be open sizes."""
+    indices = names(array.ndim)
+    flat = list(array.reshape(-1))
+    value = f"{dtype}({flat[-1]})"
+    place = affine([(math.prod(array.shape[a + 1 :]), i) for a, i in enumerate(indices)])
+    for n in range(len(flat) - 2, -1, -1):
+        value = f"select({place} == {n}, {dtype}({flat[n]}), {value})"
+    ranges = dict(zip(indices, array.shape, strict=True))
+    body = line(f"{at('Y', indices)} = {value}", ranges)
+    return function("elements", [], [declare("Y", dtype, array.shape)], [body])
+
+
 def function(
     name: str, inputs: Sequence[str], outputs: Sequence[str], lines: Sequence[str]
 ) -> Program:
     """The program with these declarations and statements, parsed at most once."""
     body = "\n".join(f"    {statement}" for statement in lines)
-    return parsed(f"def {name}({', '.join(inputs)}) -> ({', '.join(outputs)}) {{\n{body}\n}}")
+    signature = f"({', '.join(inputs)}) -> ({', '.join(outputs)})"
+    sizes = sorted(set(_SIZE.findall(f"{signature} {body}")))
+    shown = f"[{', '.join(sizes)}]" if sizes else ""
+    return parsed(f"def {name}{shown}{signature} {{\n{body}\n}}")

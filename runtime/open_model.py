@@ -1,0 +1,182 @@
+"""Models of open sizes: one library for all shapes, and a plan of memory for each that comes."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from codegen.network import ENTRY
+from poly.dtypes import UINT8
+from poly.errors import ArgumentError, ToolchainError
+from poly.expr import Size, evaluate_int
+from poly.graph import Call
+from poly.program import Tensor
+from poly.work import WORTH_SHARING, work_of_program
+from runtime.arguments import Array, address, aligned_copy, allocate, check_input, check_threads
+from runtime.graph_build import Built, scratch_bytes, storage_order
+from runtime.kernel import ALIGNMENT
+from runtime.library import LIBRARY
+from runtime.memory import MemoryPlan, plan_memory
+
+if TYPE_CHECKING:
+    from runtime.model import Report
+
+#: Plans of memory that are kept, one for each combination of sizes.
+KEPT = 256
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """What a call with certain sizes needs.
+
+    offsets : bytes from the arena's start, by the position of the array that is passed
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    memory: MemoryPlan
+    offsets: Mapping[int, int]
+    sizes: Array
+    threads: int
+
+
+class OpenModel:
+    """A compiled graph of open sizes, called on numpy arrays of any shapes that it is valid for.
+
+    Attributes: `graph` (as compiled), `report`, `threads`, `input_names`, `output_names`.
+    Runs from several threads take turns: they share the arena.
+    """
+
+    report: Report
+
+    def __init__(self, built: Built, threads: int) -> None:
+        self.graph, self.entry, self.threads = built.graph, built.entry, threads
+        self._built = built
+        graph = built.graph
+        self.input_names = tuple(map(graph.label, graph.inputs))
+        self.output_names = tuple(map(graph.label, graph.outputs))
+        try:
+            library = ctypes.CDLL(str(built.entry.file(LIBRARY)))
+            self._function = library[ENTRY]
+        except (OSError, AttributeError) as error:
+            raise ToolchainError(f"the compiled model cannot be loaded: {error}") from error
+        self._function.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+        self._function.restype = None
+        self._constants = {n: aligned_copy(a, ALIGNMENT) for n, a in graph.constants.items()}
+        order = storage_order(graph, built.sharing, built.scratch)
+        self._places = {name: n for n, name in enumerate(order)}
+        self._pointers = (ctypes.c_void_p * max(1, len(order)))()
+        for name, array in self._constants.items():
+            self._pointers[self._places[name]] = address(array)
+        #: Where each size can be read off: (position of an input, axis).
+        self._shown = {
+            e.name: (n, axis)
+            for n, name in reversed(list(enumerate(graph.inputs)))
+            for axis, e in enumerate(graph.values[name].shape)
+            if isinstance(e, Size)
+        }
+        self._plans: OrderedDict[tuple[int, ...], _Plan] = OrderedDict()
+        self._arena = self._reserve(0)
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<OpenModel {self.graph.name} of {', '.join(self.graph.sizes)}>"
+
+    @property
+    def source(self) -> dict[str, str]:
+        """The generated C, file by file."""
+        return {n: self.entry.read(n).decode() for n in self.entry.files if n.endswith(".c")}
+
+    def run(self, inputs: Mapping[str, Any], threads: int | None = None) -> dict[str, Array]:
+        """Run the model: arrays by input name in, arrays by output name out, in graph order.
+
+        Raises
+        ------
+        ArgumentError : an input is missing, or of another dtype or shape.
+        """
+        graph = self.graph
+        given = []
+        for value, name in zip(graph.inputs, self.input_names, strict=True):
+            if name not in inputs:
+                raise ArgumentError(f"input {name} is missing")
+            given.append(check_input(graph.values[value], inputs[name]))
+        sizes = tuple(given[self._shown[s][0]].shape[self._shown[s][1]] for s in graph.sizes)
+        with self._lock:
+            plan = self._plan(sizes)
+            for value, array in zip(graph.inputs, given, strict=True):
+                if array.shape != plan.shapes[value]:
+                    wanted = plan.shapes[value]
+                    raise ArgumentError(
+                        f"{graph.label(value)} has shape {array.shape}, not {wanted}"
+                    )
+            results = [allocate(graph.values[n], plan.shapes[n]) for n in graph.outputs]
+            self._point(plan, given, results)
+            count = plan.threads if threads is None else check_threads(threads)
+            self._function(count, plan.sizes.ctypes.data, self._pointers)
+            self._copy(plan, given, results)
+        return dict(zip(self.output_names, results, strict=True))
+
+    def _plan(self, sizes: tuple[int, ...]) -> _Plan:
+        found = self._plans.get(sizes)
+        if found is not None:
+            self._plans.move_to_end(sizes)
+            return found
+        built = self._built
+        given = dict(zip(self.graph.sizes, sizes, strict=True))
+        env = self.graph.environment(given)
+        fixed = self.graph.at_sizes(given)
+        sharing = built.sharing
+        counts = {
+            name: int(np.prod(fixed.shape(name), dtype=np.int64)) * t.dtype.bytes
+            for name, t in fixed.values.items()
+        }
+        sharing = type(sharing)(sharing.roots, sharing.starts, counts, sharing.joined)
+        memory = plan_memory(fixed, scratch_bytes(built.scratch, env), sharing)
+        calls = [n for n in self.graph.nodes if isinstance(n, Call)]
+        work = sum(work_of_program(n.program, env) for n in calls)
+        found = self._plans[sizes] = _Plan(
+            {n: fixed.shape(n) for n in (*self.graph.inputs, *self.graph.outputs)},
+            memory,
+            {self._places[n]: offset for n, offset in memory.offsets.items()},
+            np.array([evaluate_int(e, env) for e in built.sizes] or [0], np.int64),
+            1 if work < WORTH_SHARING else self.threads,
+        )
+        while len(self._plans) > KEPT:
+            self._plans.popitem(last=False)
+        return found
+
+    def _reserve(self, count: int) -> Array:
+        return allocate(Tensor("the arena", UINT8, ()), (count + ALIGNMENT,))
+
+    def _point(self, plan: _Plan, given: list[Array], results: list[Array]) -> None:
+        """Fill in where the arrays of a call lie."""
+        if plan.memory.arena + ALIGNMENT > self._arena.nbytes:
+            self._arena = self._reserve(plan.memory.arena)
+        start = -(-address(self._arena) // ALIGNMENT) * ALIGNMENT
+        for position, offset in plan.offsets.items():
+            self._pointers[position] = start + offset
+        for value, array in zip(self.graph.inputs, given, strict=True):
+            self._pointers[self._places[value]] = address(array)
+        outputs = dict(zip(self.graph.outputs, results, strict=True))
+        for root, name in plan.memory.direct.items():
+            self._pointers[self._places[root]] = address(outputs[name])
+
+    def _copy(self, plan: _Plan, given: list[Array], results: list[Array]) -> None:
+        """Fill the outputs that share another value's storage."""
+        graph = self.graph
+        for position, name in enumerate(graph.outputs):
+            root = plan.memory.copied.get(name)
+            if root is None:
+                continue
+            if root in self._constants:
+                source = self._constants[root]
+            elif root in graph.inputs:
+                source = given[graph.inputs.index(root)]
+            else:
+                source = results[graph.outputs.index(plan.memory.direct[root])]
+            results[position][...] = source.reshape(results[position].shape)
