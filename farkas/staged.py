@@ -19,8 +19,9 @@ import numpy as np
 from farkas.build import Target
 from frontends.onnx import Given, OpaqueCall, OpenPort, Pending, Source, Stage, import_stage
 from frontends.onnx import open_model as open_source
-from poly.errors import ArgumentError, FarkasError, ModelError
+from poly.errors import ArgumentError, FarkasError, ModelError, ScheduleError
 from poly.expr import Const, Expr, Size, evaluate_int
+from poly.graph import Graph
 from poly.program import Tensor
 from runtime.arguments import check_input, check_output, check_threads
 from runtime.model import Model, OpenModel, Progress, Report, compile_graph
@@ -242,13 +243,16 @@ class StagedModel:
         """Compile a stage, and keep it."""
         model = None
         if stage.graph is not None:
-            model = compile_graph(
-                stage.graph,
-                toolchain=self._target.toolchain,
-                cache=self._target.cache,
-                threads=self._target.threads,
-                progress=self._progress,
-            )
+            try:
+                model = self._compiled(stage.graph)
+            except ScheduleError:
+                if not stage.graph.sizes:
+                    raise
+                # isl gave up on the open sizes; fixed ones are easier.
+                given = {n: g.closed() for n, g in start.given(values).items()}
+                stage = import_stage(self._source, given, start.pending)
+                assert stage.graph is not None
+                model = self._compiled(stage.graph)
             self._reports.append(model.report)
         bodies = tuple(tuple(self._body(proto) for proto in call.bodies) for call in stage.opaque)
         known = {n: values[n].copy() for n in start.demanded}
@@ -256,6 +260,15 @@ class StagedModel:
         start.variants.insert(0, made)
         del start.variants[KEPT:]
         return made
+
+    def _compiled(self, graph: Graph) -> Model | OpenModel:
+        return compile_graph(
+            graph,
+            toolchain=self._target.toolchain,
+            cache=self._target.cache,
+            threads=self._target.threads,
+            progress=self._progress,
+        )
 
     def _body(self, proto: Any) -> StagedModel:
         source = open_source(proto)

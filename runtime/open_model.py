@@ -15,7 +15,7 @@ from codegen.network import ENTRY
 from poly.dtypes import UINT8
 from poly.errors import ArgumentError, ToolchainError
 from poly.expr import Size, evaluate_int
-from poly.graph import Call
+from poly.graph import Call, View
 from poly.program import Tensor
 from poly.work import WORTH_SHARING, work_of_program
 from runtime.arguments import Array, address, aligned_copy, allocate, check_input, check_threads
@@ -136,6 +136,9 @@ class OpenModel:
             for name, t in fixed.values.items()
         }
         sharing = type(sharing)(sharing.roots, sharing.starts, counts, sharing.joined)
+        for node in fixed.nodes:
+            if isinstance(node, View) and counts[node.input] != counts[node.output]:
+                raise ArgumentError(f"{node.origin}: sizes {given} do not fit")
         memory = plan_memory(fixed, scratch_bytes(built.scratch, env), sharing)
         calls = [n for n in self.graph.nodes if isinstance(n, Call)]
         work = sum(work_of_program(n.program, env) for n in calls)

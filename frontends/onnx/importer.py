@@ -19,7 +19,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto
 
 from frontends.onnx.attributes import check_operands, decode_attributes, schema_of
-from frontends.onnx.dims import Extent, Sizes, concrete, extent_expr
+from frontends.onnx.dims import Dim, Extent, Sizes, concrete, extent_expr
 from frontends.onnx.folding import fold, foldable
 from frontends.onnx.functions import KNOWN_DOMAINS, function_of, has_function
 from frontends.onnx.inline import function_body
@@ -63,8 +63,14 @@ from frontends.onnx.typing_info import (
     kind_of,
 )
 from poly.dtypes import DType, dtype_of
-from poly.errors import ModelError, UnsupportedModelError, UnsupportedNode
-from poly.expr import substitute
+from poly.errors import (
+    LanguageError,
+    ModelError,
+    ProgramError,
+    UnsupportedModelError,
+    UnsupportedNode,
+)
+from poly.expr import sizes_of, substitute
 from poly.graph import Call, Graph, View, verify_graph
 from poly.graph_passes import remove_dead
 from poly.program import Tensor
@@ -87,7 +93,11 @@ def import_stage(
     ModelError : an inconsistent model.
     UnsupportedModelError : a sound model with nodes that cannot be compiled, all of them named.
     """
-    return _Importer(source, given, pending).stage()
+    while True:
+        try:
+            return _Importer(source, given, pending).stage()
+        except _CloseError as error:
+            given = {n: g.closed(error.names) for n, g in given.items()}
 
 
 @reported
@@ -113,6 +123,14 @@ def import_model(
     """
     opened = open_model(source)
     return _Importer(opened, given_inputs(opened, shapes)).graph()
+
+
+class _CloseError(Exception):
+    """Comprehensions over these sizes cannot be written, or not be proved to be in bounds."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        super().__init__(", ".join(sorted(names)))
+        self.names = names
 
 
 class _Importer:
@@ -417,6 +435,11 @@ class _Importer:
             results = function(node)
         except NotKnownError:
             raise
+        except (LanguageError, ProgramError) as error:
+            names = self._open_names(node)
+            if not names:
+                raise
+            raise _CloseError(names) from error
         except Unsupported as reason:
             found = function_of(node, schema)
             if found is None:
@@ -434,6 +457,15 @@ class _Importer:
                     self._skip(proto)
                 return
         self._define(proto, node, results)
+
+    def _open_names(self, node: Node) -> frozenset[str]:
+        """Where the open sizes come from that a node sees."""
+        extents = [e for v in node.inputs if v is not None for e in v.shape]
+        for value in node.inputs:
+            if value is not None and value.array is not None and value.array.dtype == object:
+                extents += list(value.array.reshape(-1))
+        sizes = {s for e in extents if isinstance(e, Dim) for s in sizes_of(e.full)}
+        return frozenset(self.size_origins[s] for s in sizes)
 
     def _prefix(self, pending: Pending) -> str:
         """What no other name of the model starts with; outputs have distinct names."""

@@ -9,8 +9,8 @@ imported when its values are there.  A model of fixed shapes without such operat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from onnx import ModelProto, NodeProto
@@ -37,6 +37,13 @@ class Given:
     shape: tuple[int, ...]
     array: Array | None = None
     open: tuple[str | None, ...] | None = None
+
+    def closed(self, names: Collection[str] | None = None) -> Given:
+        """The same with these open sizes (or all of them) fixed."""
+        if self.open is None:
+            return self
+        axes = tuple(None if names is None or n in names else n for n in self.open)
+        return replace(self, open=axes)
 
     @staticmethod
     def of(array: Array, known: bool = False) -> Given:

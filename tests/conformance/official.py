@@ -146,12 +146,28 @@ class Outcome:
     opaque: tuple[str, ...] = ()
 
 
+def opened(model: ModelProto) -> ModelProto:
+    """The model with a size of its own for every axis of every input, and no shapes else."""
+    result = ModelProto()
+    result.CopyFrom(model)
+    for info in result.graph.input:
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            dim.dim_param = f"{info.name}_{axis}"
+    for info in (*result.graph.output, *result.graph.value_info):
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
+    return result
+
+
 class _TooLongError(Exception):
     pass
 
 
-def run_case(case: Case, limit: int = 60) -> Outcome:
-    """Compile and run a case, and compare as the suite's own runner does."""
+def run_case(case: Case, limit: int = 60, is_open: bool = False) -> Outcome:
+    """Compile and run a case, and compare as the suite's own runner does.
+
+    is_open : with open sizes for all axes of the inputs
+    """
 
     def stop(*_: object) -> None:
         raise _TooLongError
@@ -161,7 +177,8 @@ def run_case(case: Case, limit: int = 60) -> Outcome:
     signal.signal(signal.SIGALRM, stop)
     signal.alarm(limit)
     try:
-        prepared = farkas.backend.prepare(case.model, threads=1)
+        model = opened(case.model) if is_open else case.model
+        prepared = farkas.backend.prepare(model, threads=1)
         for inputs, expected in case.sets:
             results = list(prepared.run(inputs))
             Runner.assert_similar_outputs(expected, results, case.rtol, case.atol)
