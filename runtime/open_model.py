@@ -129,6 +129,9 @@ class OpenModel:
         built = self._built
         given = dict(zip(self.graph.sizes, sizes, strict=True))
         env = self.graph.environment(given)
+        negative = [n for n, v in env.items() if v < 0]
+        if negative:
+            raise ArgumentError(f"sizes {given} make {negative[0]} negative")
         fixed = self.graph.at_sizes(given)
         sharing = built.sharing
         counts = {

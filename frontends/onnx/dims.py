@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from poly.expr import Const, Expr, Op, Size, add, mul
+from poly.expr import Const, Expr, Op, Size, add, mul, sizes_of
 
 #: A product of sizes: their names, sorted; () is 1.
 Monomial = tuple[str, ...]
@@ -44,8 +45,18 @@ class Sizes:
         self.hints[name] = hint
         return Dim((((name,), 1),), self)
 
-    def quotient(self, dividend: Dim, divisor: int) -> Dim:
-        """``dividend // divisor``, which is no polynomial."""
+    def quotient(self, dividend: Dim, divisor: int) -> Extent:
+        """``dividend // divisor``, which is no polynomial.
+
+        Raises
+        ------
+        TypeError : if it may be negative, which sizes are not.
+        """
+        if dividend.least is None or dividend.least < 0:
+            other = divisor - 1 - dividend  # -x // k is -((x + k - 1) // k)
+            if isinstance(other, Dim) and other.least is not None and other.least >= 0:
+                return -self.quotient(other, divisor)
+            raise TypeError(f"{dividend} // {divisor} may be negative")
         for name, known in self.quotients.items():
             if known[1] == divisor and known[0].terms == dividend.terms:
                 return Dim((((name,), 1),), self)
@@ -61,10 +72,7 @@ class Sizes:
     def lower(self, name: str) -> int:
         """The least value of a size."""
         found = self.quotients.get(name)
-        if found is None:
-            return 1
-        least = found[0].least
-        return -1 if least is None else least // found[1]
+        return 1 if found is None else (found[0].least or 0) // found[1]
 
     def product(self, monomial: Monomial) -> str:
         """The size that stands for a product."""
@@ -88,8 +96,26 @@ class Sizes:
         return _MEANING[e.fn](*args)
 
     def derived(self) -> dict[str, Expr]:
-        """The sizes that stand for products, over the sizes of inputs."""
-        return {n: Dim(((m, 1),), self).full for n, m in self.products.items()}
+        """The sizes that stand for products and quotients, over the sizes of inputs."""
+        made = {n: Dim((((n,), 1),), self).full for n in self.quotients}
+        return made | {n: Dim(((m, 1),), self).full for n, m in self.products.items()}
+
+    def facts(self, used: Collection[str]) -> list[str]:
+        """What programs over the sizes `used` may rely on, as conditions of the language."""
+        found: list[str] = []
+        for name, (dividend, divisor) in self.quotients.items():
+            if name in used:
+                rest = dividend - divisor * Dim((((name,), 1),), self)
+                found += self._fact(">=", rest, used) + self._fact(">=", divisor - 1 - rest, used)
+        for kind, form in self.conditions:
+            found += self._fact(kind, form, used)
+        return found
+
+    def _fact(self, kind: str, form: Extent, used: Collection[str]) -> list[str]:
+        if kind == "!=" or not isinstance(form, Dim):
+            return []
+        e = form.expr
+        return [f"{e} {kind} 0"] if set(sizes_of(e)) <= set(used) else []
 
     def exprs(self) -> tuple[Expr, ...]:
         """All conditions as expressions over sizes; every size is at least 1."""
@@ -97,6 +123,10 @@ class Sizes:
         fns = {"==": "eq", "!=": "ne", ">=": "ge"}
         found: list[Expr] = [Op("ge", (Size(n), Const(1))) for n in self.names]
         return (*found, *(Op(fns[k], (form.full, zero)) for k, form in self.conditions))
+
+
+#: The sizes of the import that is going on.
+CURRENT: ContextVar[Sizes | None] = ContextVar("sizes", default=None)
 
 
 class Dim:
@@ -131,10 +161,7 @@ class Dim:
         for monomial, factor in self.terms:
             if factor < 0 and monomial:
                 return None
-            bounds = [self.sizes.lower(n) for n in monomial]
-            if any(b < 0 for b in bounds):
-                return None
-            total += factor * math.prod(bounds)
+            total += factor * math.prod(self.sizes.lower(n) for n in monomial)
         return total
 
     def __int__(self) -> int:
@@ -157,7 +184,7 @@ class Dim:
 
     @property
     def expr(self) -> Expr:
-        """The expression of programs, in which products are sizes of their own."""
+        """The expression of programs, in which products and quotients are sizes of their own."""
         return self._expr(affine=True)
 
     @property
@@ -179,9 +206,9 @@ class Dim:
 
     def _atom(self, name: str, affine: bool) -> Expr:
         found = self.sizes.quotients.get(name)
-        if found is None:
+        if found is None or affine:
             return Size(name)
-        return Op("floordiv", (found[0]._expr(affine), Const(found[1])))
+        return Op("floordiv", (found[0].full, Const(found[1])))
 
     def __str__(self) -> str:
         text = str(self.expr)
@@ -235,6 +262,8 @@ class Dim:
         return -self + other
 
     def __mul__(self, other: Any) -> Extent:
+        if isinstance(other, float):
+            return self * int(other) if other.is_integer() else float(self) * other
         more = self._terms_of(other)
         if more is None:
             return NotImplemented
@@ -307,6 +336,11 @@ class Dim:
     def __rtruediv__(self, other: Any) -> float:
         return float(other) / float(self)
 
+    def __floor__(self) -> Dim:
+        return self
+
+    __ceil__ = __trunc__ = __floor__
+
     def __abs__(self) -> Extent:
         return self if self >= 0 else -self
 
@@ -366,6 +400,14 @@ _MEANING: dict[str, Callable[..., Extent]] = {
 def hint_of(extent: Extent) -> int:
     """The value of an extent for the arrays at hand, without a condition."""
     return extent.hint if isinstance(extent, Dim) else extent
+
+
+def certainly_less(a: Extent, b: Extent) -> bool:
+    """Whether a < b for all sizes; asks nothing."""
+    rest = b - a - 1
+    if isinstance(rest, Dim):
+        return rest.least is not None and rest.least >= 0
+    return bool(rest >= 0)
 
 
 def same(a: Iterable[Extent], b: Iterable[Extent]) -> bool:

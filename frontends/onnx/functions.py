@@ -9,6 +9,7 @@ from typing import Any
 
 from onnx import FunctionProto, TypeProto, helper
 
+from frontends.onnx.dims import Dim
 from frontends.onnx.node import Node, Value
 
 #: Domains whose operators have schemas in the onnx package.
@@ -56,5 +57,6 @@ def _type_of(value: Value | None) -> TypeProto:
     if value is None:
         return TypeProto()
     number = helper.np_dtype_to_tensor_dtype(value.dtype.numpy)
-    made: TypeProto = helper.make_tensor_type_proto(number, value.shape)
+    shape = [None if isinstance(e, Dim) else e for e in value.shape]
+    made: TypeProto = helper.make_tensor_type_proto(number, shape)
     return made

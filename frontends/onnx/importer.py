@@ -19,7 +19,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto
 
 from frontends.onnx.attributes import check_operands, decode_attributes, schema_of
-from frontends.onnx.dims import Dim, Extent, Sizes, concrete, extent_expr
+from frontends.onnx.dims import CURRENT, Dim, Extent, Sizes, concrete, extent_expr
 from frontends.onnx.folding import fold, foldable
 from frontends.onnx.functions import KNOWN_DOMAINS, function_of, has_function
 from frontends.onnx.inline import function_body
@@ -227,6 +227,7 @@ class _Importer:
             for name, given in self.given.items()
             if name in self.used and given.array is None
         }
+        shown = {e for _, shape in inputs.values() for e in shape if isinstance(e, str)}
         found = dict.fromkeys(self.sizes.exprs())
         derived = self.sizes.derived()
         for node in graph.nodes if graph is not None else ():
@@ -234,13 +235,18 @@ class _Importer:
                 found |= dict.fromkeys(
                     substitute(c, sizes=derived) for c in node.program.constraints
                 )
-        return {"inputs": inputs, "sizes": self.size_origins, "conditions": tuple(found)}
+        conditions = tuple(c for c in found if shown.issuperset(sizes_of(c)))
+        return {"inputs": inputs, "sizes": self.size_origins, "conditions": conditions}
 
     def _run(self) -> None:
         """Import every node for which enough is known."""
-        self._declare_inputs()
-        while self.work:
-            self._import_node(self.work.popleft())
+        token = CURRENT.set(self.sizes)
+        try:
+            self._declare_inputs()
+            while self.work:
+                self._import_node(self.work.popleft())
+        finally:
+            CURRENT.reset(token)
         for name in self.source.outputs:
             if name in self.tainted or self.unsupported:
                 continue
@@ -263,8 +269,17 @@ class _Importer:
         result = verify_graph(remove_dead(result))
         if not keep:
             used = {name for node in result.nodes for name in node.inputs} | set(outputs)
-            result = replace(result, inputs=tuple(n for n in inputs if n in used))
+            kept = tuple(n for n in inputs if n in used or self._shows(n))
+            result = replace(result, inputs=kept)
+        shown = {s for n in result.inputs for e in result.values[n].shape for s in sizes_of(e)}
+        result = replace(result, sizes=tuple(s for s in result.sizes if s in shown))
         return result
+
+    def _shows(self, name: str) -> bool:
+        """Whether a value of the import's start was looked at, and has open sizes."""
+        return self.labels[name] in self.used and bool(
+            {s for e in self.values[name].shape for s in sizes_of(e)}
+        )
 
     # --- values ---
 
@@ -435,7 +450,7 @@ class _Importer:
             results = function(node)
         except NotKnownError:
             raise
-        except (LanguageError, ProgramError) as error:
+        except (LanguageError, ProgramError, TypeError, ValueError, AttributeError) as error:
             names = self._open_names(node)
             if not names:
                 raise

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from frontends.onnx.broadcasting import broadcast, operand, result_shape
+from frontends.onnx.dims import Dim, Extent, same
 from frontends.onnx.node import Compute, Node, Reshaped, Result, Same, Unsupported, Value, operator
 from frontends.onnx.tensors import element_type
-from frontends.onnx.text import Extent, affine, at, declare, function, line, literal, names
+from frontends.onnx.text import affine, at, declare, function, line, literal, names
 from poly.dtypes import DType
 
 
@@ -193,17 +194,30 @@ def slice_(node: Node) -> Sequence[Result]:
         axis = node.axis(signed, x.rank)
         if step == 0:
             raise node.fail("a step is 0")
-        first, last, _ = slice(start, end if not _below(end, step) else None, step).indices(
-            x.shape[axis]
-        )
-        count = len(range(first, last, step))
+        first, count = _sliced(start, end, step, x.shape[axis])
         shape[axis] = count
         places[axis] = affine([(step if count > 1 else 0, indices[axis])], first if count else 0)
         if count == 1:
             places[axis] = str(first)
-    if tuple(shape) == x.shape and places == list(indices):
+    if same(shape, x.shape) and places == list(indices):
         return [Same(x)]
     return [indexed("slice", {"X": x}, x.dtype, shape, at("X", places))]
+
+
+def _sliced(start: Extent, end: Extent, step: int, size: Extent) -> tuple[Extent, Extent]:
+    """The first element and their number, by Python's rules."""
+    if not any(isinstance(e, Dim) for e in (start, end, step, size)):
+        last = end if not _below(end, step) else None
+        span = range(*slice(start, last, step).indices(size))
+        return span.start, len(span)
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+    first, last = (
+        min(max(place + size if place < 0 else place, low), high) for place in (start, end)
+    )
+    if step < 0 and not isinstance(end, Dim) and _below(end, step):
+        last = -1
+    span = last - first if step > 0 else first - last
+    return first, max(-(-span // abs(step)), 0)
 
 
 def _below(end: int, step: int) -> bool:

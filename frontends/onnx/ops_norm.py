@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from frontends.onnx.broadcasting import broadcast, operand
 from frontends.onnx.node import Compute, Node, Result, Unsupported, Value, operator
 from frontends.onnx.ops_reduce import Reduction
-from frontends.onnx.text import Extent, at, declare, function, line, literal, names
+from frontends.onnx.text import Extent, at, count_text, declare, function, line, literal, names
 from poly.dtypes import INT64
 
 
@@ -122,7 +122,7 @@ def _moments(r: Reduction) -> list[str]:
     """Statements for the mean M and the variance V over the reduced axes, in two passes."""
     compute = r.x.dtype.compute
     m, v = r.inner("M"), r.inner("V")
-    total, square, count = r.inner("T"), r.inner("Q"), float(r.count)
+    total, square, count = r.inner("T"), r.inner("Q"), count_text(r.count)
     return [
         declare("T", compute, r.inner_shape),
         line(f"{total} +=! {r.source}", r.ranges),
@@ -180,11 +180,11 @@ def group_normalization(node: Node) -> Sequence[Result]:
         declare("T", compute, shape),
         line(f"T[n,g] +=! {source}", ranges),
         declare("M", compute, shape),
-        line(f"M[n,g] = T[n,g] / {float(count)}", outer),
+        line(f"M[n,g] = T[n,g] / {count_text(count)}", outer),
         declare("Q", compute, shape),
         line(f"Q[n,g] +=! ({source} - M[n,g]) * ({source} - M[n,g])", ranges),
         declare("V", compute, shape),
-        line(f"V[n,g] = Q[n,g] / {float(count)}", outer),
+        line(f"V[n,g] = Q[n,g] / {count_text(count)}", outer),
         line(f"{at('Y', place)} = {value}", ranges),
     ]
     inputs = [declare(n, v.dtype, v.shape) for n, v in (("X", x), ("S", s), ("B", b))]
@@ -245,7 +245,7 @@ def rms_normalization(node: Node) -> Sequence[Result]:
     r = Reduction(x, tuple(range(axis, x.rank)), keepdims=False)
     epsilon = literal(node.number("epsilon", 1e-5))
     q = r.inner("Q")
-    value = f"{r.source} / sqrt({q} / {float(r.count)} + {epsilon})"
+    value = f"{r.source} / sqrt({q} / {count_text(r.count)} + {epsilon})"
     value, inputs, values = _scaled(node, x, value, r.indices, scale, None)
     lines = [
         declare("Q", x.dtype.compute, r.inner_shape),

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 
 from frontends.onnx.limits import checked_shape
 from frontends.onnx.node import Compute, Node, Result, Value, operator
-from frontends.onnx.text import Extent, affine, at, declare, function, line, literal, names
+from frontends.onnx.text import (
+    Extent,
+    affine,
+    at,
+    count_text,
+    declare,
+    function,
+    line,
+    literal,
+    names,
+)
 from frontends.onnx.windows import Window, axis_names, spatial, windows
 from poly.dtypes import INT64
 
@@ -170,7 +180,7 @@ def _spatial_count(x: Value) -> int:
 def global_average_pool(node: Node) -> Sequence[Result]:
     """The mean over all spatial axes."""
     count = _spatial_count(node.required(0))
-    return _global(node, "global_average_pool", "+=!", "{0}", f"{{0}} / {float(count)}")
+    return _global(node, "global_average_pool", "+=!", "{0}", f"{{0}} / {count_text(count)}")
 
 
 @operator("GlobalMaxPool")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from frontends.onnx.limits import checked_shape
 from frontends.onnx.node import Compute, Node, Result, Same, Value, operator
-from frontends.onnx.text import Extent, at, declare, function, line, names
+from frontends.onnx.text import Extent, at, count_text, declare, function, line, names
 from poly.dtypes import FLOAT64, INT64, DType
 
 #: name: operator, value of each element, final value ({0} the reduced, {1} their count)
@@ -101,7 +101,7 @@ def _register(name: str) -> None:
         if x.dtype.is_integer and peak:
             source = f"{accumulate}({r.source})"
         value = each.format(source, "", peak)
-        count = str(float(r.count)) if x.dtype.is_float else str(r.count)
+        count = count_text(r.count) if x.dtype.is_float else str(r.count)
         result = final.format(r.inner("T"), count, peak)
         if final in ("sqrt({0})", "log({0})") and x.dtype.is_integer:
             result = final.format(f"float64({r.inner('T')})")

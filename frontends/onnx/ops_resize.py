@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from frontends.onnx.broadcasting import result_shape
+from frontends.onnx.dims import Dim, Extent, same
 from frontends.onnx.node import Compute, Node, Result, Same, Unsupported, Value, operator
-from frontends.onnx.text import Extent, at, declare, function, line, literal, names
+from frontends.onnx.text import at, declare, function, line, literal, names
 from poly.dtypes import BOOL, FLOAT32, FLOAT64, INT64
 
 
@@ -30,21 +31,38 @@ def _table(text: np.ndarray, index: str, size: int) -> str | None:
     return None
 
 
-def _nearest(node: Node, x: Value, tables: Sequence[np.ndarray]) -> Result:
-    shape = result_shape(node, [len(t) for t in tables], x)
+def _repeated(scale: float, coordinates: str, rounding: str, index: str) -> str | None:
+    """The source position for a whole scale, whatever the extent; None if there is no such text."""
+    if scale == 1:
+        return index
+    halves = coordinates in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
+    if not float(scale).is_integer() or not (
+        (halves and rounding.startswith("round"))
+        or (coordinates == "asymmetric" and rounding == "floor")
+    ):
+        return None
+    return f"{index} // {int(scale)}"
+
+
+def _nearest(
+    node: Node, x: Value, sizes: Sequence[Extent], tables: Sequence[np.ndarray | str]
+) -> Result:
+    """Y[p,q] = X[table[p],table[q]]; a table is text if it is the same for all extents."""
+    shape = result_shape(node, sizes, x)
     indices = names(x.rank)
     inputs, values = [declare("X", x.dtype, x.shape)], [x]
     operands: list[Value | np.ndarray] = list(values)
     places = []
     for axis, (table, i) in enumerate(zip(tables, indices, strict=True)):
-        place = _table(table, i, x.shape[axis])
+        place = table if isinstance(table, str) else _table(table, i, x.shape[axis])
         if place is None:
+            assert not isinstance(table, str)
             name = f"I{axis}"
             inputs.append(declare(name, INT64, (len(table),)))
             operands.append(table.astype(np.int64))
             place = f"min(max({name}[{i}], 0), {x.shape[axis] - 1})"
         places.append(place)
-    if shape == x.shape and places == list(indices):
+    if same(shape, x.shape) and places == list(indices):
         return Same(x)
     body = line(f"{at('Y', indices)} = {at('X', places)}", dict(zip(indices, shape, strict=True)))
     program = function("resize_nearest", inputs, [declare("Y", x.dtype, shape)], [body])
@@ -82,10 +100,14 @@ def upsample(node: Node) -> Sequence[Result]:
     )
     if mode != "nearest":
         return [_interpolated(node, x, shape, factors, "asymmetric", "linear")]
-    tables = []
-    for extent, s, out in zip(x.shape, factors, shape, strict=True):
+    tables: list[np.ndarray | str] = []
+    for extent, s, out, i in zip(x.shape, factors, shape, names(x.rank), strict=True):
+        text = _repeated(s, "asymmetric", "floor", i) if isinstance(extent, Dim) else None
+        if text is not None:
+            tables.append(text)
+            continue
         tables.append(np.minimum(np.floor(np.arange(out) / s).astype(np.int64), extent - 1))
-    return [_nearest(node, x, tables)]
+    return [_nearest(node, x, shape, tables)]
 
 
 #: Coordinate of output position p in the input, by mode: (p, scale, in, out) -> x.
@@ -125,15 +147,20 @@ def resize(node: Node) -> Sequence[Result]:
         raise node.fail(f"coordinate_transformation_mode {coordinates!r} does not exist")
     if rounding not in _ROUNDINGS:
         raise node.fail(f"nearest_mode {rounding!r} does not exist")
-    sizes = [int(e) for e in result_shape(node, sizes, x)]
+    sizes = list(result_shape(node, sizes, x))
     if x.size == 0 and all(sizes):
         raise node.fail("there is nothing to resize")
     if mode != "nearest":
         return [_interpolated(node, x, sizes, scales, coordinates, mode)]
     if coordinates == "tf_crop_and_resize":
         raise Unsupported("nearest neighbours of a crop")
-    tables = []
-    for extent, out, scale in zip(x.shape, sizes, scales, strict=True):
+    tables: list[np.ndarray | str] = []
+    for extent, out, scale, i in zip(x.shape, sizes, scales, names(x.rank), strict=True):
+        if isinstance(extent, Dim):
+            text = _repeated(scale, coordinates, rounding, i)
+            if text is not None:
+                tables.append(text)
+                continue
         if out == extent and scale == 1:
             tables.append(np.arange(out))
             continue
@@ -141,7 +168,7 @@ def resize(node: Node) -> Sequence[Result]:
         where = _COORDINATES[coordinates](position, scale, extent, out)
         nearest = _ROUNDINGS[rounding](where)
         tables.append(np.clip(nearest, 0, max(extent - 1, 0)).astype(np.int64))
-    return [_nearest(node, x, tables)]
+    return [_nearest(node, x, sizes, tables)]
 
 
 def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
@@ -240,7 +267,7 @@ def _interpolated(
         i = indices[axis]
         shape[axis] = sizes[axis]
         read = [f"I{n}[{i},r]" if a == axis else index for a, index in enumerate(indices)]
-        ranges: dict[str, Extent] = dict(zip(indices, shape, strict=True))
+        ranges = dict(zip(indices, shape, strict=True))
         lines += [
             declare(f"T{n}", kept, shape),
             line(

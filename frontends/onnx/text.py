@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from frontends.language import parse_program
+from frontends.onnx.dims import CURRENT, Dim
 from poly.dtypes import DType
 from poly.program import Program, verify_program
 
@@ -55,6 +56,11 @@ def literal(value: float | int | bool) -> str:
     negative = math.copysign(1.0, value) < 0 if isinstance(value, float) else value < 0
     text = "inf" if isinstance(value, float) and math.isinf(value) else repr(abs(value))
     return f"(-{text})" if negative else text
+
+
+def count_text(count: object) -> str:
+    """A number of elements by which floats are divided."""
+    return str(count) if isinstance(count, Dim) else str(float(count))  # type: ignore[arg-type]
 
 
 def at(tensor: str, indices: Iterable[str | int]) -> str:
@@ -123,5 +129,9 @@ def function(
     body = "\n".join(f"    {statement}" for statement in lines)
     signature = f"({', '.join(inputs)}) -> ({', '.join(outputs)})"
     sizes = sorted(set(_SIZE.findall(f"{signature} {body}")))
-    shown = f"[{', '.join(sizes)}]" if sizes else ""
-    return parsed(f"def {name}{shown}{signature} {{\n{body}\n}}")
+    if not sizes:
+        return parsed(f"def {name}{signature} {{\n{body}\n}}")
+    known = CURRENT.get()
+    facts = known.facts(sizes) if known is not None else []
+    where = f" where {', '.join(facts)}" if facts else ""
+    return parsed(f"def {name}[{', '.join(sizes)}]{signature}{where} {{\n{body}\n}}")

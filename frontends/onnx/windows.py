@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from frontends.onnx.dims import Extent, certainly_less
 from frontends.onnx.node import Node
 from frontends.onnx.text import affine
 
@@ -20,16 +21,16 @@ TAPS = ("r", "s", "t")
 class Window:
     """One spatial axis: input element ``stride*p + dilation*r - before`` for output p and tap r."""
 
-    size: int
+    size: Extent
     kernel: int
     stride: int
     dilation: int
     before: int
     after: int
-    out: int
+    out: Extent
 
     @property
-    def last(self) -> int:
+    def last(self) -> Extent:
         """The greatest index of an input element, inside or not."""
         return (self.out - 1) * self.stride + (self.kernel - 1) * self.dilation - self.before
 
@@ -40,7 +41,7 @@ class Window:
         A window of one element needs none, unless it can lie in the padding: a condition
         without a reduction index would restrict the initialisation as well.
         """
-        return self.kernel != 1 or self.before > 0 or self.last >= self.size
+        return self.kernel != 1 or self.before > 0 or not certainly_less(self.last, self.size)
 
     def index(self, position: str, tap: str) -> str:
         """The index of the input element, as text."""
@@ -53,7 +54,8 @@ class Window:
         """The conditions that keep the input index inside, none where it always is."""
         index = self.index(position, tap)
         guards = [f"0 <= {index}"] if self.before > 0 else []
-        return guards + ([f"{index} < {self.size}"] if self.last >= self.size else [])
+        always = certainly_less(self.last, self.size)
+        return guards + ([] if always else [f"{index} < {self.size}"])
 
     def ranges(self, tap: str) -> dict[str, int]:
         """The range of the tap, none for a window of one element."""
@@ -62,7 +64,7 @@ class Window:
     def count(self, position: str, with_padding: bool) -> str:
         """How many taps fall inside the input (or the padded input), as an integer expression."""
         low, high = (-self.before, self.size + self.after) if with_padding else (0, self.size)
-        if -self.before >= low and self.last < high:
+        if -self.before >= low and certainly_less(self.last, high):
             return str(self.kernel)
         start = affine([(self.stride, position)], -self.before)
         d = self.dilation

@@ -1,0 +1,190 @@
+"""One compilation for all sizes: networks with dynamic dimensions against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+from onnx import numpy_helper as nh
+
+import farkas as fk
+
+F, L = TensorProto.FLOAT, TensorProto.INT64
+node = helper.make_node
+
+
+def weights(*shape: int) -> np.ndarray:
+    """Small random numbers, the same ones each time."""
+    rng = np.random.default_rng(sum(shape))
+    return (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model with open sizes, and the least and the greatest value of each."""
+
+    nodes: Sequence[onnx.NodeProto]
+    inputs: Mapping[str, tuple[int, Sequence[Any]]]
+    outputs: Sequence[str]
+    constants: Mapping[str, np.ndarray]
+    sizes: Mapping[str, tuple[int, int]]
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        graph = helper.make_graph(
+            list(self.nodes),
+            "open",
+            [helper.make_tensor_value_info(n, t, s) for n, (t, s) in self.inputs.items()],
+            [helper.make_tensor_value_info(n, F, None) for n in self.outputs],
+            [nh.from_array(a, n) for n, a in self.constants.items()],
+        )
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+PERCEPTRON = Network(
+    [
+        node("MatMul", ["x", "w0"], ["a"]), node("Add", ["a", "b0"], ["b"]),
+        node("Relu", ["b"], ["c"]), node("MatMul", ["c", "w1"], ["d"]),
+        node("Softmax", ["d"], ["y"], axis=-1),
+    ],
+    {"x": (F, ["batch", 20])}, ["y"],
+    {"w0": weights(20, 33), "b0": weights(33), "w1": weights(33, 7)},
+    {"batch": (2, 40)},
+)  # fmt: skip
+
+CONVOLUTIONS = Network(
+    [
+        node("Conv", ["x", "w0", "b0"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("Relu", ["a"], ["b"]),
+        node("MaxPool", ["b"], ["c"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", ["c", "w1"], ["d"], pads=[1, 1, 1, 1], group=8),
+        node("Sigmoid", ["d"], ["e"]), node("Mul", ["d", "e"], ["f"]),
+        node("GlobalAveragePool", ["f"], ["g"]), node("Flatten", ["g"], ["h"]),
+        node("Gemm", ["h", "w2"], ["y"], transB=1),
+    ],
+    {"x": (F, ["n", 3, "h", "w"])}, ["y", "f"],
+    {"w0": weights(8, 3, 3, 3), "b0": weights(8), "w1": weights(8, 1, 3, 3), "w2": weights(5, 8)},
+    {"n": (2, 4), "h": (9, 30), "w": (9, 30)},
+)  # fmt: skip
+
+#: Self-attention as exporters write it: shapes are computed from the shape of the input.
+ATTENTION = Network(
+    [
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "zero"], ["batch"]), node("Gather", ["s", "one"], ["length"]),
+        node("Unsqueeze", ["batch", "at0"], ["b1"]), node("Unsqueeze", ["length", "at0"], ["l1"]),
+        node("Concat", ["b1", "l1", "heads"], ["split"], axis=0),
+        node("MatMul", ["x", "wq"], ["q0"]), node("MatMul", ["x", "wk"], ["k0"]),
+        node("MatMul", ["x", "wv"], ["v0"]),
+        node("Reshape", ["q0", "split"], ["q1"]), node("Reshape", ["k0", "split"], ["k1"]),
+        node("Reshape", ["v0", "split"], ["v1"]),
+        node("Transpose", ["q1"], ["q"], perm=[0, 2, 1, 3]),
+        node("Transpose", ["k1"], ["k"], perm=[0, 2, 3, 1]),
+        node("Transpose", ["v1"], ["v"], perm=[0, 2, 1, 3]),
+        node("MatMul", ["q", "k"], ["scores"]), node("Mul", ["scores", "scale"], ["scaled"]),
+        node("Unsqueeze", ["mask", "at12"], ["m1"]), node("Cast", ["m1"], ["m2"], to=F),
+        node("Sub", ["onef", "m2"], ["m3"]), node("Mul", ["m3", "low"], ["m4"]),
+        node("Add", ["scaled", "m4"], ["masked"]), node("Softmax", ["masked"], ["p"], axis=-1),
+        node("MatMul", ["p", "v"], ["o"]), node("Transpose", ["o"], ["o1"], perm=[0, 2, 1, 3]),
+        node("Concat", ["b1", "l1", "width"], ["joined"], axis=0),
+        node("Reshape", ["o1", "joined"], ["o2"]), node("Add", ["o2", "x"], ["r"]),
+        node("LayerNormalization", ["r", "gamma", "beta"], ["y"], axis=-1),
+    ],
+    {"x": (F, ["batch", "length", 16]), "mask": (L, ["batch", "length"])}, ["y"],
+    {
+        "zero": np.array(0), "one": np.array(1), "at0": ints(0), "at12": ints(1, 2),
+        "heads": ints(4, 4), "width": ints(16), "scale": np.array(0.5, np.float32),
+        "onef": np.array(1, np.float32), "low": np.array(-1e4, np.float32),
+        "wq": weights(16, 16), "wk": weights(16, 16) * 2, "wv": weights(16, 16) / 2,
+        "gamma": weights(16) + 1, "beta": weights(16),
+    },
+    {"batch": (2, 5), "length": (2, 40)},
+)  # fmt: skip
+
+UPSAMPLING = Network(
+    [
+        node("Conv", ["x", "w0"], ["a"], pads=[1, 1, 1, 1]),
+        node("ConvTranspose", ["a", "w1"], ["u"], strides=[2, 2]),
+        node("Resize", ["x", "", "scales"], ["r"], mode="nearest",
+             coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+        node("Concat", ["u", "r"], ["c"], axis=1),
+        node("Slice", ["c", "starts", "ends", "axes"], ["s"]),
+        node("Pad", ["s", "pads"], ["y"], mode="reflect"),
+    ],
+    {"x": (F, [1, 2, "h", "w"])}, ["y", "c"],
+    {
+        "w0": weights(4, 2, 3, 3), "w1": weights(4, 3, 2, 2),
+        "scales": np.array([1, 1, 2, 2], np.float32),
+        "starts": ints(1, 2), "ends": ints(1 << 40, -1), "axes": ints(2, 3),
+        "pads": ints(0, 0, 1, 1, 0, 0, 1, 2),
+    },
+    {"h": (4, 20), "w": (4, 20)},
+)  # fmt: skip
+
+SEQUENCE = Network(
+    [
+        node("Gather", ["table", "tokens"], ["e"]),
+        node("Shape", ["tokens"], ["s"]), node("Gather", ["s", "one"], ["n"]),
+        node("Range", ["zero", "n", "one"], ["places"]),
+        node("Gather", ["ptable", "places"], ["p"]),
+        node("Add", ["e", "p"], ["x"]),
+        node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
+        node("Conv", ["t", "w"], ["c"], pads=[2, 2], dilations=[2]),
+        node("ReduceMean", ["c"], ["m"], axes=[2], keepdims=0),
+        node("ReduceMax", ["c"], ["y1"], axes=[2], keepdims=0), node("Add", ["m", "y1"], ["y"]),
+        node("CumSum", ["x", "one"], ["z"]),
+    ],
+    {"tokens": (L, ["batch", "length"])}, ["y", "z"],
+    {
+        "table": weights(11, 6), "ptable": weights(64, 6), "w": weights(5, 6, 3),
+        "zero": np.array(0), "one": np.array(1),
+    },
+    {"batch": (2, 6), "length": (5, 60)},
+)  # fmt: skip
+
+NETWORKS = {
+    "perceptron": PERCEPTRON, "convolutions": CONVOLUTIONS, "attention": ATTENTION,
+    "upsampling": UPSAMPLING, "sequence": SEQUENCE,
+}  # fmt: skip
+
+
+def random_inputs(network: Network, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    sizes = {n: int(rng.integers(low, high + 1)) for n, (low, high) in network.sizes.items()}
+    arrays = {}
+    for name, (number, shape) in network.inputs.items():
+        extents = [sizes.get(e, e) for e in shape]
+        if number == F:
+            arrays[name] = rng.standard_normal(extents).astype(np.float32)
+        else:
+            arrays[name] = rng.integers(0, 2 if name == "mask" else 11, extents)
+            arrays[name][..., 0] = 1
+    return arrays
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_one_compilation_serves_all_sizes(name: str) -> None:
+    network, rng = NETWORKS[name], np.random.default_rng(3)
+    model = network.model
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    compiled = fk.compile_onnx(model)
+    assert isinstance(compiled, fk.StagedModel)
+    kernels = 0
+    for step in range(12):
+        arrays = random_inputs(network, rng)
+        found, expected = compiled.run(arrays), session.run(None, arrays)
+        for output, wanted in zip(network.outputs, expected, strict=True):
+            assert found[output].shape == wanted.shape
+            np.testing.assert_allclose(found[output], wanted, rtol=1e-4, atol=1e-5)
+        if step == 0:
+            kernels = compiled.report.kernels
+        assert compiled.report.kernels == kernels, "it was compiled again"
