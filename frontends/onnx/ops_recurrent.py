@@ -284,7 +284,8 @@ def lstm(node: Node) -> Sequence[Result]:
         forget = f"(1 - {i})" if coupled else f(gate(2))
         made = f"{forget} * C[{{d}},t,b,j] + {i} * {g(gate(3))}"
         w.next_state("C", made, place, ranges)
-        w.next_state("H", f"{f(gate(1, 't+1'))} * {h('C[{d},t+1,b,j]')}", place, ranges)
+        # Other implementations clip what gates are made of, and not what the cell holds.
+        w.next_state("H", f"{f(gate(1, 't+1'))} * {h('C[{d},t+1,b,j]', False)}", place, ranges)
     return w.results()
 
 

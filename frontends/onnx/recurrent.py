@@ -32,9 +32,9 @@ class Activation:
     text: str
     clip: float | None
 
-    def __call__(self, value: str) -> str:
+    def __call__(self, value: str, clips: bool = True) -> str:
         """The text of the function of a value."""
-        if self.clip is not None:
+        if clips and self.clip is not None:
             value = f"max({literal(-self.clip)}, min({literal(self.clip)}, {value}))"
         return f"({self.text.format(value)})"
 
