@@ -72,7 +72,7 @@ def find_contraction(
     reads = tile_operands(scop, s)
     if not reductions or not reads:
         return None
-    free = s.source.free
+    free = s.free
     moves = {r: loops_of_read(r) for r in reads}
     if all(set(free) <= moved for moved in moves.values()):
         return None

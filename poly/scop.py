@@ -47,6 +47,16 @@ class ScopStatement:
     value: Expr
 
     @property
+    def step(self) -> str:
+        """The loop over the steps of the block around the statement, "" if there is none."""
+        return self.source.step
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """The free indices that are run inside of a step."""
+        return tuple(i for i in self.source.free if i != self.step)
+
+    @property
     def all_reads(self) -> tuple[isl.Map, ...]:
         return (*self.reads, *self.may_reads)
 

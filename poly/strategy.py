@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from poly.analysis import loop_extents, shares_ranges
+from poly.analysis import inner_loops, loop_extents, shares_ranges
 from poly.contraction import Contraction
 from poly.errors import ScheduleError
 from poly.legality import coincident_members
@@ -29,7 +29,7 @@ from poly.schedule import Schedule
 from poly.scop import ScopStatement
 from poly.stencil import Stencil, find_tile, stencil_steps
 from poly.tiling import contraction_steps
-from poly.tree import Sequence
+from poly.tree import Band, Node, Sequence
 from poly.work import WORTH_SHARING
 
 
@@ -40,7 +40,8 @@ def auto_schedule(schedule: Schedule, machine: Machine | None = None) -> Schedul
     """
     machine = machine or host_machine()
     schedule = group_statements(schedule, machine)
-    if not _has_parallelism(schedule):
+    # isl knows nothing of steps, and would mix what is in a block with what is around it.
+    if not schedule.program.has_blocks and not _has_parallelism(schedule):
         schedule = _rescheduled(schedule)
     for names in groups(schedule):
         core = _core(schedule, names, machine)
@@ -57,10 +58,21 @@ def auto_schedule(schedule: Schedule, machine: Machine | None = None) -> Schedul
 
 
 def groups(schedule: Schedule) -> tuple[tuple[str, ...], ...]:
-    """The statements that share their outermost loop, group by group in execution order."""
-    if isinstance(schedule.tree, Sequence):
-        return tuple(f.statements for f in schedule.tree.children)
-    return (schedule.statements,)
+    """The statements that share their outermost loop (in a block, their outermost inside of a
+    step), group by group in execution order.
+    """
+    if not isinstance(schedule.tree, Sequence):
+        return tuple(_inside(schedule, schedule.statements, schedule.tree))
+    children = schedule.tree.children
+    return tuple(g for f in children for g in _inside(schedule, f.statements, f.child))
+
+
+def _inside(schedule: Schedule, names: tuple[str, ...], child: Node) -> list[tuple[str, ...]]:
+    """The groups in a block, else the group itself."""
+    if not schedule.scop.statement(names[0]).step or not isinstance(child, Band):
+        return [names]
+    below = child.child
+    return [f.statements for f in below.children] if isinstance(below, Sequence) else [names]
 
 
 # --- grouping ------------------------------------------------------------------------------
@@ -85,18 +97,22 @@ def _fuse_groups(
 ) -> Schedule | None:
     if not _connected(schedule, first, second):
         return None
+    blocks = [schedule.scop.statement(n[0]).source.block for n in (first, second)]
+    if blocks[0] != blocks[1]:
+        return None
+    above = int(blocks[0] > 0)
     cores = [_core(schedule, _with_updates(schedule, n), machine) for n in (first, second)]
     core = cores[0] or cores[1]
     if any(c is not None and core is not None and c.statement != core.statement for c in cores):
         return None
-    leading = schedule.loops(first[0])
+    leading = inner_loops(schedule, first[0])
     common = min(len(_nest(schedule, first)), len(_nest(schedule, second)))
     for depth in range(common, 0, -1):
         if core is not None and depth != len(core.free):
             # A contraction keeps all its free loops for its tile, or it is not fused.
             continue
         loops = leading[:depth]
-        if not shares_ranges(schedule, first, second, depth):
+        if not shares_ranges(schedule, first, second, above + depth):
             continue
         step = f"fuse {first[0]}, {second[0]}: {', '.join(loops)}"
         try:
@@ -143,7 +159,7 @@ def _parallelism(schedule: Schedule, names: tuple[str, ...]) -> float:
     """How many threads could work on a group, as far as its loops are known."""
     flags = coincident_members(schedule.tree, names[0], schedule.dependences)
     extents = loop_extents(schedule, names[0])
-    nest = schedule.loops(names[0]) if len(names) == 1 else _nest(schedule, names)
+    nest = _nest(schedule, names)
     return _product(extents[loop] for loop in nest if flags[loop])
 
 
@@ -154,9 +170,9 @@ def _product(extents: Iterable[int | None]) -> float:
 
 def _nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
     """The loops that all statements of a group share."""
-    shared = schedule.loops(names[0])
+    shared = inner_loops(schedule, names[0])
     for name in names[1:]:
-        other = schedule.loops(name)
+        other = inner_loops(schedule, name)
         shared = tuple(a for a, b in zip(shared, other, strict=False) if a == b)
     return shared
 
