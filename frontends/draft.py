@@ -114,8 +114,12 @@ def _along_block(
 ) -> tuple[str, ...]:
     """The free indices of a statement in a block, that of the block first."""
     step, *ends = bounds
-    if any(indices_of(e) for e in ends):
-        raise scope.fail("the bounds of a block consist of sizes and integers", loop.range.span)
+    for name in (i for e in ends for i in indices_of(e)):
+        raise scope.fail(
+            f"{name} is no size, and the bounds of a block consist of sizes and integers",
+            loop.range.span,
+            did_you_mean(name, list(scope.sizes)),
+        )
     if step not in free:
         raise scope.fail(
             f"{step} does not stand on the left, so that each step would write the same",

@@ -226,15 +226,22 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
 
     def loop(self, meta: Meta, items: list[Any]) -> tuple[Assignment, ...]:
         index, lo, hi, *statements = items
-        end = int(getattr(meta, "end_pos", 0))
-        span = Span(_span(meta).start, end)
-        loop = Loop(span, RangeClause(Span(_token_span(index).start, hi.span.end), _name(index), lo, hi))
+        start = _span(meta).start
+        span = Span(start, int(getattr(meta, "end_pos", 0)))
+        bounds = RangeClause(Span(_token_span(index).start, hi.span.end), _name(index), lo, hi)
+        loop = Loop(span, bounds)
+        for s in statements:
+            if isinstance(s, tuple):
+                inner = s[0].loop.span
+                raise _MistakeError(
+                    "a block cannot stand in a block",
+                    Span(inner.start, inner.start + len("for")),
+                    "loops inside of a step need not be written",
+                )
         if not statements:
             raise _MistakeError("there is no statement in this block", span)
         # The range of the block is one of each statement.
-        return tuple(
-            replace(s, clauses=(loop.range, *s.clauses), loop=loop) for s in statements
-        )
+        return tuple(replace(s, clauses=(bounds, *s.clauses), loop=loop) for s in statements)
 
     def label(self, meta: Meta, items: list[Token]) -> Name:
         return _name(items[0])

@@ -129,9 +129,7 @@ def sequence(children: Seq[Filter]) -> Node:
     return flat[0].child if len(flat) == 1 else Sequence(tuple(flat))
 
 
-def band_of(
-    statement: str, loops: Seq[str], domain: isl.Set, child: Node, outer: int = 0
-) -> Node:
+def band_of(statement: str, loops: Seq[str], domain: isl.Set, child: Node, outer: int = 0) -> Node:
     """The band that runs one statement in lexicographic order of its own dimensions.
 
     outer : so many of them have loops above

@@ -133,7 +133,7 @@ class _Writer:
             weight = f"{name}[{place},n,k]"
         else:
             # Rows that each step reads lie together.
-            if "R" not in [t.partition(" ")[2].partition("[")[0] for t in self.inputs]:
+            if not any(o is f.r for o in self.operands):
                 self.operand("R", f.r)
             self.temporary(name, f.directions, f.hidden, end - first)
             turned: dict[str, Extent] = {**ranges, "k": f.hidden, "n": end - first}
@@ -188,7 +188,8 @@ class _Writer:
     def _sequence(self, d: int) -> str:
         """What a direction leaves for each step of the sequence."""
         f = self.of
-        order = ["b", "t", d, "j"] if f.batch_first else ["t", d, "b", "j"]
+        place = str(d)
+        order = ["b", "t", place, "j"] if f.batch_first else ["t", place, "b", "j"]
         step = "t + 1" if not f.reverse[d] else f"{f.steps} - t"
         if f.reverse[d] and f.lengths is not None:
             step = "L[b] - t"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from frontends.onnx.limits import checked_shape
 from frontends.onnx.node import Node, Value
@@ -157,7 +158,7 @@ def _functions(
     return tuple(tuple(made[k : k + size]) for k in range(0, len(made), size))
 
 
-def _list(node: Node, name: str, kind: type) -> tuple:
+def _list(node: Node, name: str, kind: type) -> tuple[Any, ...]:
     values = node.attributes.get(name, ())
     if not isinstance(values, tuple) or not all(isinstance(v, kind) for v in values):
         raise node.fail(f"attribute {name} has the wrong type")
