@@ -68,8 +68,13 @@ def fused_around(schedule: Schedule, names: tuple[str, ...], s: str) -> tuple[st
 
 def inner_loops(schedule: Schedule, statement: str) -> tuple[str, ...]:
     """The loops around a statement, in a block those inside of a step."""
-    step = schedule.scop.statement(statement).step
-    return tuple(x for x in schedule.loops(statement) if x != step)
+    step, loops = schedule.scop.statement(statement).step, schedule.loops(statement)
+    return loops[loops.index(step) + 1 :] if step in loops else loops
+
+
+def on_threads(schedule: Schedule, statement: str) -> bool:
+    """Whether a loop around a statement is shared among threads already."""
+    return any(m.mark == "parallel" for m in loops_of(schedule.tree, statement))
 
 
 def has_lane_epilogue(schedule: Schedule, together: tuple[str, ...], s: str) -> bool:

@@ -14,7 +14,7 @@ from math import prod
 
 import islpy as isl
 
-from poly.analysis import is_rectangular, loop_extents, static_extents, stride_of
+from poly.analysis import is_rectangular, loop_extents, on_threads, static_extents, stride_of
 from poly.contraction import UNROLLED_TAPS
 from poly.errors import ScheduleError
 from poly.expr import Op, Read, walk
@@ -334,6 +334,8 @@ def share(
 
     What one thread does in the time that it takes to start another stays with it.
     """
+    if on_threads(schedule, names[0]):
+        return schedule
     work = [work_of(schedule.scop.statement(n)) for n in names]
     if all(x is not None for x in work) and sum(x or 0 for x in work) < WORTH_SHARING:
         return schedule

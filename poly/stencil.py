@@ -87,14 +87,19 @@ class Stencil:
 
 
 def find_tile(
-    scop: Scop, s: ScopStatement, machine: Machine, rearranged: Collection[str] = ()
+    scop: Scop,
+    s: ScopStatement,
+    machine: Machine,
+    rearranged: Collection[str] = (),
+    outside: Collection[str] = (),
 ) -> Contraction | Stencil | None:
     """How to tile a statement: as a contraction or as a stencil, whichever is cheaper.
 
     rearranged : tensors that can be had in any layout
+    outside : loops around the steps of a block
     """
-    contraction = find_contraction(scop, s, machine, rearranged)
-    stencil = find_stencil(scop, s, machine)
+    contraction = find_contraction(scop, s, machine, rearranged, outside)
+    stencil = None if outside else find_stencil(scop, s, machine)
     if contraction is None or stencil is None:
         return contraction or stencil
     return stencil if stencil.cost < cost_of(s, contraction, rearranged) else contraction

@@ -19,12 +19,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from poly.analysis import inner_loops, loop_extents, shares_ranges
+from poly.analysis import inner_loops, loop_extents, loops_of_read, shares_ranges
 from poly.contraction import Contraction
 from poly.errors import ScheduleError
 from poly.legality import coincident_members
 from poly.machine import Machine, host_machine
-from poly.rows import row_steps, work_of
+from poly.rows import dimension_at, row_steps, work_of
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
 from poly.stencil import Stencil, find_tile, stencil_steps
@@ -39,6 +39,8 @@ def auto_schedule(schedule: Schedule, machine: Machine | None = None) -> Schedul
     The result is deterministic for a program and machine.
     """
     machine = machine or host_machine()
+    for names in blocks(schedule):
+        schedule = _apart(schedule, names, machine)
     schedule = group_statements(schedule, machine)
     # isl knows nothing of steps, and would mix what is in a block with what is around it.
     if not schedule.program.has_blocks and not _has_parallelism(schedule):
@@ -55,6 +57,47 @@ def auto_schedule(schedule: Schedule, machine: Machine | None = None) -> Schedul
         except ScheduleError:
             schedule = row_steps(schedule, names, machine)
     return schedule
+
+
+def blocks(schedule: Schedule) -> tuple[tuple[str, ...], ...]:
+    """The statements that run step by step together, block by block."""
+    numbers = [s.source.block for s in schedule.scop.statements]
+    return tuple(
+        tuple(s.name for s in schedule.scop.statements if s.source.block == block)
+        for block in sorted(set(numbers) - {0})
+    )
+
+
+def _apart(schedule: Schedule, names: tuple[str, ...], machine: Machine) -> Schedule:
+    """A loop that all statements of a block share, around its steps and on threads, which then
+    need not wait for each other at every step; or the schedule as it was.
+
+    Nothing may be used again along that loop, and it has to occupy all threads.
+    """
+    first = inner_loops(schedule, names[0])[:1]
+    if not first:
+        return schedule
+    (loop,) = first
+    extent = loop_extents(schedule, names[0])[loop]
+    if extent is None or extent % machine.cores or extent < 2:
+        return schedule
+    for n in names:
+        s = schedule.scop.statement(n)
+        own = inner_loops(schedule, n)[:1]
+        if s.source.reductions and any(
+            not set(own) <= loops_of_read(r) for r in s.source.reads if r.indices
+        ):
+            return schedule
+        if not own or not shares_ranges(schedule, names[:1], (n,), 2):
+            return schedule
+    step = schedule.scop.statement(names[0]).step
+    made = schedule
+    try:
+        for n in names[1:]:
+            made = made.fuse(names[0], n, [loop])
+        return made.interchange(names[0], step, loop).parallelize(names[0], loop)
+    except ScheduleError:
+        return schedule
 
 
 def groups(schedule: Schedule) -> tuple[tuple[str, ...], ...]:
@@ -97,10 +140,9 @@ def _fuse_groups(
 ) -> Schedule | None:
     if not _connected(schedule, first, second):
         return None
-    blocks = [schedule.scop.statement(n[0]).source.block for n in (first, second)]
-    if blocks[0] != blocks[1]:
+    if len({schedule.scop.statement(n[0]).source.block for n in (first, second)}) > 1:
         return None
-    above = int(blocks[0] > 0)
+    above = len(schedule.loops(first[0])) - len(inner_loops(schedule, first[0]))
     cores = [_core(schedule, _with_updates(schedule, n), machine) for n in (first, second)]
     core = cores[0] or cores[1]
     if any(c is not None and core is not None and c.statement != core.statement for c in cores):
@@ -201,10 +243,17 @@ def _core(
     """What a group is tiled around: its first update that has a tile."""
     for name in names:
         s: ScopStatement = schedule.scop.statement(name)
-        found = find_tile(schedule.scop, s, machine)
+        found = find_tile(schedule.scop, s, machine, (), _outside(schedule, name))
         if found is not None:
             return found
     return None
+
+
+def _outside(schedule: Schedule, name: str) -> tuple[str, ...]:
+    """The indices of a statement of a block whose loops are around its steps."""
+    loops, step = schedule.loops(name), schedule.scop.statement(name).step
+    around = loops[: loops.index(step)] if step else ()
+    return tuple(dimension_at(schedule, name, loop) for loop in around)
 
 
 def _has_parallelism(schedule: Schedule) -> bool:

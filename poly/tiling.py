@@ -13,6 +13,7 @@ from poly.analysis import (
     has_lane_epilogue,
     lane_dimension,
     loop_extents,
+    on_threads,
     shared_loop,
 )
 from poly.blocking import Blocks, find_blocks
@@ -111,6 +112,8 @@ def _shared(
 ) -> list[str]:
     """The loops to share among threads, directly inside one another once the first is outermost."""
     s, work = core.statement, _work(core)
+    if on_threads(schedule, s):
+        return []
     extents = loop_extents(schedule, s)
     flags = coincident_members(schedule.tree, s, schedule.dependences)
     if any(is_packed(r, core) for r in schedule.scop.statement(s).source.reads):
