@@ -10,18 +10,14 @@ With lengths for each sequence, a step behind its end keeps the state, and gives
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from frontends.onnx.node import Compute, Known, Node, Result, Value, operator
 from frontends.onnx.recurrent import Activation, Recurrence, check_shape, recurrence
-from frontends.onnx.text import Extent, at, declare, function, line
+from frontends.onnx.text import Extent, affine, at, declare, function, line
 from poly.dtypes import BOOL
-
-#: The functions of one direction, and where it is in a tensor of all of them.
-Direction = tuple[tuple[Activation, ...], str]
-Cell = Callable[["_Writer", Sequence[Activation], str, dict[str, Extent]], list[str]]
 
 
 class _Writer:
@@ -123,11 +119,11 @@ class _Writer:
     def product(self, name: str, rows: tuple[int, int], target: str, source: str, op: str) -> None:
         """Add rows of R times a vector: ``target[d,t,b,n] op R[d,n,k] * source[d,t,b,k]``.
 
-        rows : the first and the one behind the last, both also places in the target
+        rows : the first and the one behind the last; n counts from the first
         """
         f, (first, end) = self.of, rows
         place, ranges = self.every_direction()
-        n = f"{first} + n" if first else "n"
+        row = affine([(1, "n")], first)
         if f.r.array is not None:
             self.operand(name, f.r, f.r.array[:, first:end])
             weight = f"{name}[{place},n,k]"
@@ -137,12 +133,16 @@ class _Writer:
                 self.operand("R", f.r)
             self.temporary(name, f.directions, f.hidden, end - first)
             turned: dict[str, Extent] = {**ranges, "k": f.hidden, "n": end - first}
-            self.lines.append(line(f"{name}[{place},k,n] = R[{place},{n},k]", turned))
+            self.lines.append(line(f"{name}[{place},k,n] = R[{place},{row},k]", turned))
             weight = f"{name}[{place},k,n]"
         own: dict[str, Extent] = {**ranges, "b": f.batch, "n": end - first, "k": f.hidden}
         self.steps.append(
-            line(f"{target}[{place},t,b,{n}] {op} {weight} * {source}[{place},t,b,k]", own)
+            line(f"{target}[{place},t,b,n] {op} {weight} * {source}[{place},t,b,k]", own)
         )
+
+    def unit(self, k: int) -> str:
+        """The column of hidden unit j in the k-th part of what lies side by side."""
+        return affine([(1, "j")], k * self.of.hidden)
 
     def each(self, text: str, place: str, ranges: dict[str, Extent]) -> None:
         """A statement for each hidden unit of a step; {d} stands for the place."""
@@ -232,28 +232,24 @@ def gru(node: Node) -> Sequence[Result]:
         w.gate_inputs(_bias(w))
         w.start()
         w.temporary("Q", f.directions, f.steps, f.batch, hidden)
+        w.temporary("S", f.directions, f.steps, f.batch, hidden)
         w.product("F", (0, 2 * hidden), "G", "H", "+=")
 
-    def gate(k: int, with_state: bool = True) -> str:
-        column = f"{k * hidden} + j" if k else "j"
-        value = f"G[{{d}},t,b,{column}]"
-        if not linear or not with_state:
-            return value
-        return f"{value} + {state_part(k)}"
+    def gate(k: int) -> str:
+        value = f"G[{{d}},t,b,{w.unit(k)}]"
+        return f"{value} + {state_part(k)}" if linear and k < 2 else value
 
     def state_part(k: int) -> str:
-        column = f"{k * hidden} + j" if k else "j"
-        value = f"S[{{d}},t,b,{column}]"
-        return value if f.bias is None else f"({value} + B[{{d}},{(3 + k) * hidden} + j])"
+        value = f"S[{{d}},t,b,{w.unit(k)}]"
+        return value if f.bias is None else f"({value} + B[{{d}},{w.unit(3 + k)}])"
 
     if not linear:
         for (activation, _), place, ranges in w.directions():
             w.each(f"Q[{{d}},t,b,j] = {activation(gate(1))} * H[{{d}},t,b,j]", place, ranges)
-        w.product("E", (2 * hidden, w.columns), "G", "Q", "+=")
+        w.product("E", (2 * hidden, w.columns), "S", "Q", "+=!")
     for (activation, g), place, ranges in w.directions():
-        made = gate(2, False)
-        if linear:
-            made = f"{made} + {activation(gate(1))} * {state_part(2)}"
+        reset = f"{activation(gate(1))} * {state_part(2)}" if linear else "S[{d},t,b,j]"
+        made = f"{gate(2)} + {reset}"
         z = activation(gate(0))
         w.next_state("H", f"(1 - {z}) * {g(made)} + {z} * H[{{d}},t,b,j]", place, ranges)
     return w.results()
@@ -274,11 +270,10 @@ def lstm(node: Node) -> Sequence[Result]:
     w.product("F", (0, w.columns), "G", "H", "+=")
 
     def gate(k: int, step: str = "t") -> str:
-        column = f"{k * hidden} + j" if k else "j"
-        value = f"G[{{d}},t,b,{column}]"
+        value = f"G[{{d}},t,b,{w.unit(k)}]"
         if peepholes is None or k == 3:
             return value
-        return f"{value} + P[{{d}},{column}] * C[{{d}},{step},b,j]"
+        return f"{value} + P[{{d}},{w.unit(k)}] * C[{{d}},{step},b,j]"
 
     for (f, g, h), place, ranges in w.directions():
         i = f(gate(0))
