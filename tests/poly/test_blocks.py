@@ -14,6 +14,7 @@ from poly.errors import IllegalScheduleError, ProgramError
 from poly.expr import Const
 from poly.fusion import fused
 from poly.join_dimensions import join_dimensions
+from poly.machine import host_machine
 from poly.phases import split_sums
 from poly.program import Program, specialise, verify_program
 from poly.schedule import Schedule
@@ -216,3 +217,42 @@ def test_rules_of_the_representation() -> None:
     other = replace(program.statements[3].ranges[0], hi=Const(2))
     with pytest.raises(ProgramError, match="does not run along"):
         verify_program(_changed(program, 3, ranges=(other,)))
+
+
+DIRECTIONS = """def f(float32 G[2,9,8,64], float32 R[2,64,64]) -> (float32 H[2,10,8,64]) {
+    float32 S[2,9,8,64]
+    H[d,0,b,j] = 0 where b in 0:8
+    for t in 0:9 {
+        product: S[d,t,b,j] +=! R[d,k,j] * H[d,t,b,k]
+        H[d,t+1,b,j] = tanh(G[d,t,b,j] + S[d,t,b,j])
+    }
+}"""
+
+
+def test_what_does_not_depend_on_one_another_runs_around_the_steps() -> None:
+    machine = replace(host_machine(), cores=2)
+    s = auto_schedule(Schedule.of(parse_program(DIRECTIONS)), machine)
+    loops = loops_of(s.tree, "product")
+    assert [(m.name, m.mark) for m in loops[:2]] == [("d", "parallel"), ("t", "seq")]
+    assert all(m.mark != "parallel" for m in loops[1:])
+    assert any(m.mark == "vector" for m in loops)
+    one = replace(machine, cores=3)
+    s = auto_schedule(Schedule.of(parse_program(DIRECTIONS)), one)
+    assert loops_of(s.tree, "product")[0].name == "t", "two iterations are too few for three"
+
+
+def test_what_is_used_again_stays_inside_of_a_step() -> None:
+    text = DIRECTIONS.replace("R[2,64,64]", "R[64,64]").replace("R[d,k,j]", "R[k,j]")
+    machine = replace(host_machine(), cores=2)
+    s = auto_schedule(Schedule.of(parse_program(text)), machine)
+    assert loops_of(s.tree, "product")[0].name == "t"
+
+
+def test_short_steps_are_those_of_one_thread() -> None:
+    text = DIRECTIONS.replace("R[2,64,64]", "R[64,64]").replace("R[d,k,j]", "R[k,j]")
+    machine = replace(host_machine(), cores=2)
+    for batch, shared in ((2, False), (64, True)):
+        own = text.replace("8", str(batch))
+        s = auto_schedule(Schedule.of(parse_program(own)), machine)
+        marks = {m.mark for m in loops_of(s.tree, "product")}
+        assert ("parallel" in marks) == shared
