@@ -112,7 +112,9 @@ def groups(schedule: Schedule) -> tuple[tuple[str, ...], ...]:
 
 def _inside(schedule: Schedule, names: tuple[str, ...], child: Node) -> list[tuple[str, ...]]:
     """The groups in a block, else the group itself."""
-    if not schedule.scop.statement(names[0]).step or not isinstance(child, Band):
+    step = schedule.scop.statement(names[0]).step
+    # All of a step is one group if its loops are shared, too.
+    if not step or not isinstance(child, Band) or child.names[-1] != step:
         return [names]
     below = child.child
     return [f.statements for f in below.children] if isinstance(below, Sequence) else [names]

@@ -121,6 +121,21 @@ def test_what_is_in_a_step_is_scheduled_like_any_program() -> None:
     assert str(auto_schedule(s.of(s.program))) == str(s)
 
 
+def test_a_step_may_be_one_tile() -> None:
+    text = """def f(float32 G[9,2,64], float32 R[64,64]) -> (float32 H[10,2,64]) {
+        float32 S[9,2,64]
+        H[0,b,j] = 0 where b in 0:2
+        for t in 0:9 {
+            product: S[t,b,j] +=! R[k,j] * H[t,b,k]
+            H[t+1,b,j] = tanh(G[t,b,j] + S[t,b,j])
+        }
+    }"""
+    s = auto_schedule(Schedule.of(parse_program(text)))
+    assert groups(s)[-1] == ("product_init", "product", "S2")
+    assert "promote S to register" in s.show
+    assert fk.compile(text).verify().close(1e-3)
+
+
 def test_a_panel_that_lies_well_is_tiled_in_each_step() -> None:
     text = LSTM.replace("float32 R[4,M,M]", "float32 R[M,4,M]").replace("R[g,j,k]", "R[k,g,j]")
     s = auto_schedule(Schedule.of(specialise(parse_program(text), {"T": 9, "N": 128, "M": 128})))
