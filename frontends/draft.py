@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from frontends.resolve import Scope, check_new_name, comparisons, did_you_mean, resolve
 from frontends.signature import Signature
 from frontends.spelling import is_near
-from frontends.syntax import Access, Assignment, Chain, Name, Node, Source, children, walk
+from frontends.syntax import (
+    Access,
+    Assignment,
+    Chain,
+    Loop,
+    Name,
+    Node,
+    Source,
+    children,
+    walk,
+)
 from poly.dtypes import DType
 from poly.errors import ProgramError, Span
 from poly.expr import Expr, Index, Read, dtype_of_expr, indices_of
@@ -20,6 +30,7 @@ class Draft:
 
     `explicit` has the bounds of ``i in lo:hi`` clauses; `indices` are free indices in order of
     appearance on the left, then `reductions`: those of the value, of the ranges, of the guards.
+    In a block, whose number is `block`, its index is the first.
     """
 
     node: Assignment
@@ -32,6 +43,7 @@ class Draft:
     guards: tuple[Expr, ...]
     indices: tuple[str, ...]
     reductions: tuple[str, ...]
+    block: int = 0
 
     @property
     def free(self) -> tuple[str, ...]:
@@ -48,6 +60,7 @@ def drafts_of(source: Source, signature: Signature) -> tuple[Draft, ...]:
     """
     scope = Scope(source.text, signature.sizes, {n: e.rank for n, e in signature.entries.items()})
     taken: dict[str, Assignment] = {}
+    blocks: dict[Span, int] = {}
     result = []
     for position, node in enumerate(source.statements):
         name = default_name(position)
@@ -60,11 +73,13 @@ def drafts_of(source: Source, signature: Signature) -> tuple[Draft, ...]:
                     f"two statements are named {used}", (node.label or node.target).span
                 )
             taken[used] = node
-        result.append(_draft(node, name, scope))
+        loop = node.loop
+        block = 0 if loop is None else blocks.setdefault(loop.span, len(blocks) + 1)
+        result.append(_draft(node, name, scope, block))
     return tuple(result)
 
 
-def _draft(node: Assignment, name: str, scope: Scope) -> Draft:
+def _draft(node: Assignment, name: str, scope: Scope, block: int) -> Draft:
     target = resolve(node.target, scope)
     assert isinstance(target, Read)
     _check_place(node.target, scope)
@@ -76,16 +91,42 @@ def _draft(node: Assignment, name: str, scope: Scope) -> Draft:
         found = comparisons(clause, scope) if isinstance(clause, Chain) else ()
         guards += found or (resolve(clause, scope),)
     free = indices_of(target)
+    if node.loop is not None:
+        free = _along_block(node.loop, node, free, explicit[0], scope)
     right = (value, *(Index(i) for i, _, _ in explicit), *guards)
     right += tuple(e for _, lo, hi in explicit for e in (lo, hi))
     seen = dict.fromkeys(i for e in right for i in indices_of(e))
     reductions = tuple(i for i in seen if i not in free)
     draft = Draft(
         node, name, target, node.op, node.init, value, explicit, tuple(guards),
-        (*free, *reductions), reductions,
+        (*free, *reductions), reductions, block,
     )  # fmt: skip
     _check_indices(draft, scope)
     return draft
+
+
+def _along_block(
+    loop: Loop,
+    node: Assignment,
+    free: tuple[str, ...],
+    bounds: tuple[str, Expr, Expr],
+    scope: Scope,
+) -> tuple[str, ...]:
+    """The free indices of a statement in a block, that of the block first."""
+    step, *ends = bounds
+    for name in (i for e in ends for i in indices_of(e)):
+        raise scope.fail(
+            f"{name} is no size, and the bounds of a block consist of sizes and integers",
+            loop.range.span,
+            did_you_mean(name, list(scope.sizes)),
+        )
+    if step not in free:
+        raise scope.fail(
+            f"{step} does not stand on the left, so that each step would write the same",
+            node.target.span,
+            f"keep what each step makes: {node.target.tensor.name}[{step},…]",
+        )
+    return (step, *(i for i in free if i != step))
 
 
 def _check_place(target: Access, scope: Scope) -> None:

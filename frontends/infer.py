@@ -188,8 +188,9 @@ def _add_shape(
 def _statement(d: Draft, answer: Answer) -> Statement:
     ranges: tuple[Range, ...] = tuple(answer.ranges[i] for i in d.indices)
     return Statement(
-        d.name, d.target, d.op, d.init, d.value, ranges, d.reductions, answer.guards, d.node.span
-    )
+        d.name, d.target, d.op, d.init, d.value, ranges, d.reductions, answer.guards, d.node.span,
+        d.block,
+    )  # fmt: skip
 
 
 # --- element types --------------------------------------------------------------------------

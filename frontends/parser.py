@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +23,7 @@ from frontends.syntax import (
     Call,
     Chain,
     Declaration,
+    Loop,
     Name,
     Node,
     Number,
@@ -45,7 +47,7 @@ _COMPARE = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"
 _WORDS: dict[str, int | float | bool] = {
     "true": True, "false": False, "inf": math.inf, "nan": math.nan,
 }  # fmt: skip
-_KEYWORDS = ("def", "where", "in", "and", "or", "not")
+_KEYWORDS = ("def", "where", "in", "and", "or", "not", "for")
 
 #: What tokens are called in messages; the operators are all called the same.
 _TOKENS = {
@@ -63,6 +65,7 @@ _TOKENS = {
     "SEMICOLON": "';'",
     "WHERE": "'where'",
     "DEF": "'def'",
+    "FOR": "'for'",
     "IN": "'in'",
     "__ANON_0": "'->'",
     "MINUSMORETHAN": "'->'",
@@ -214,11 +217,31 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
     def constraints(self, meta: Meta, items: list[Node]) -> tuple[Node, ...]:
         return tuple(items)
 
-    def body(self, meta: Meta, items: list[Node]) -> tuple[Node, ...]:
-        return tuple(items)
+    def body(self, meta: Meta, items: list[Any]) -> tuple[Node, ...]:
+        flat = (i if isinstance(i, tuple) else (i,) for i in items)
+        return tuple(node for nodes in flat for node in nodes)
 
-    def item(self, meta: Meta, items: list[Node]) -> Node:
+    def item(self, meta: Meta, items: list[Any]) -> Any:
         return items[0]
+
+    def loop(self, meta: Meta, items: list[Any]) -> tuple[Assignment, ...]:
+        index, lo, hi, *statements = items
+        start = _span(meta).start
+        span = Span(start, int(getattr(meta, "end_pos", 0)))
+        bounds = RangeClause(Span(_token_span(index).start, hi.span.end), _name(index), lo, hi)
+        loop = Loop(span, bounds)
+        for s in statements:
+            if isinstance(s, tuple):
+                inner = s[0].loop.span
+                raise _MistakeError(
+                    "a block cannot stand in a block",
+                    Span(inner.start, inner.start + len("for")),
+                    "loops inside of a step need not be written",
+                )
+        if not statements:
+            raise _MistakeError("there is no statement in this block", span)
+        # The range of the block is one of each statement.
+        return tuple(replace(s, clauses=(bounds, *s.clauses), loop=loop) for s in statements)
 
     def label(self, meta: Meta, items: list[Token]) -> Name:
         return _name(items[0])
@@ -384,7 +407,7 @@ def _check_lines(source: Source) -> None:
     items = sorted((*source.temps, *source.statements), key=lambda n: n.span.start)
     for before, after in pairwise(items):
         between = source.text[before.span.end : after.span.start]
-        if "\n" not in between and ";" not in between:
+        if not any(c in between for c in "\n;{}"):
             raise LanguageError(
                 "two statements on one line",
                 source.text,

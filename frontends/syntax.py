@@ -83,8 +83,18 @@ class RangeClause(Node):
 
 
 @dataclass(frozen=True)
+class Loop(Node):
+    """The head of a block, ``for i in lo:hi``; `span` tells blocks apart."""
+
+    range: RangeClause
+
+
+@dataclass(frozen=True)
 class Assignment(Node):
-    """``label: target op value where clauses``; a clause that is no range is a guard."""
+    """``label: target op value where clauses``; a clause that is no range is a guard.
+
+    loop : of the block that it stands in
+    """
 
     label: Name | None
     target: Access
@@ -92,6 +102,7 @@ class Assignment(Node):
     init: bool
     value: Node
     clauses: tuple[Node, ...]
+    loop: Loop | None = None
 
     @property
     def ranges(self) -> tuple[RangeClause, ...]:

@@ -24,9 +24,15 @@ BETTER_BALANCED = 0.1
 
 
 def static_extents(s: ScopStatement) -> dict[str, int | None]:
-    """For each dimension of a statement, its constant extent over the domain, else None."""
+    """For each dimension of a statement, its constant extent over the domain, else None.
+
+    In a block, what is asked about is one step.
+    """
     result: dict[str, int | None] = {}
     for k, name in enumerate(s.loops):
+        if name == s.step:
+            result[name] = 1
+            continue
         low, high = s.domain.dim_min_val(k), s.domain.dim_max_val(k)
         result[name] = (
             int(high.to_python()) - int(low.to_python()) + 1
@@ -56,8 +62,19 @@ def loop_extents(schedule: Schedule, statement: str) -> dict[str, int | None]:
 
 def fused_around(schedule: Schedule, names: tuple[str, ...], s: str) -> tuple[str, ...]:
     """The statements of the group that share the free loops with `s`."""
-    own = schedule.loops(s)[0]
-    return tuple(n for n in names if schedule.loops(n) and schedule.loops(n)[0] == own)
+    own = inner_loops(schedule, s)[:1]
+    return tuple(n for n in names if own and inner_loops(schedule, n)[:1] == own)
+
+
+def inner_loops(schedule: Schedule, statement: str) -> tuple[str, ...]:
+    """The loops around a statement, in a block those inside of a step."""
+    step, loops = schedule.scop.statement(statement).step, schedule.loops(statement)
+    return loops[loops.index(step) + 1 :] if step in loops else loops
+
+
+def on_threads(schedule: Schedule, statement: str) -> bool:
+    """Whether a loop around a statement is shared among threads already."""
+    return any(m.mark == "parallel" for m in loops_of(schedule.tree, statement))
 
 
 def has_lane_epilogue(schedule: Schedule, together: tuple[str, ...], s: str) -> bool:

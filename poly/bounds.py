@@ -254,18 +254,30 @@ class _Checker:
 
     def _check_coverage(self) -> None:
         written: dict[str, isl.Set] = {}
-        for s in self.program.statements:
-            name = s.target.tensor
-            if s.init:
-                _add(written, name, self._write(s, init_domain_set(self.program, s), s.free))
-            own = self._write(s, domain_set(self.program, s), s.indices)
-            for access in (*((s.target,) if s.is_update else ()), *s.reads):
-                if access.tensor not in self.inputs:
-                    self._check_read(s, access, written, own)
-            _add(written, name, own)
+        for group in self.program.groups:
+            writes = [w for s in group for w in self._writes(s)]
+            for s in group:
+                # Of the statements of a block, what earlier steps wrote counts, too.
+                steps = writes if s.block else []
+                own = self._writes(s)[-1]
+                if s.init and not s.block:
+                    _add(written, s.target.tensor, self._writes(s)[0])
+                for access in (*((s.target,) if s.is_update else ()), *s.reads):
+                    if access.tensor not in self.inputs:
+                        self._check_read(s, access, written, own, steps)
+                if not s.block:
+                    _add(written, s.target.tensor, own)
+            if group[0].block:
+                for write in writes:
+                    _add(written, write.statement.target.tensor, write)
         for t in self.program.outputs:
             if t.name not in self.inputs:
                 self._check_output(t, written[t.name])
+
+    def _writes(self, s: Statement) -> list[_Write]:
+        """What the initialisation of a statement stores, if it has one, and what itself does."""
+        first = [self._write(s, init_domain_set(self.program, s), s.free)] if s.init else []
+        return [*first, self._write(s, domain_set(self.program, s), s.indices)]
 
     def _write(self, s: Statement, domain: isl.Set, indices: Sequence[str]) -> _Write:
         domain = domain.intersect_params(self.context)
@@ -282,7 +294,12 @@ class _Checker:
         return isl.Set(text).intersect_params(self.context)
 
     def _check_read(
-        self, s: Statement, access: Read, written: dict[str, isl.Set], own: _Write
+        self,
+        s: Statement,
+        access: Read,
+        written: dict[str, isl.Set],
+        own: _Write,
+        steps: Sequence[_Write] = (),
     ) -> None:
         tensor = self.program.tensors[access.tensor]
         domain = own.domain.intersect_params(self.context)
@@ -301,6 +318,14 @@ class _Checker:
             # Instances of the same statement write, too: those that run earlier.
             earlier = isl.Map.lex_gt(domain.get_space()).intersect_domain(domain)
             relation = relation.subtract(earlier.apply_range(own.relation)).coalesce()
+            if relation.is_empty():
+                return
+        before_it = True
+        for write in steps:
+            before_it = before_it and write.relation.get_tuple_name(isl.dim_type.in_) != s.name
+            if write.statement.target.tensor == access.tensor:
+                earlier = _in_steps(domain, write.domain, before_it)
+                relation = relation.subtract(earlier.apply_range(write.relation)).coalesce()
             if relation.is_empty():
                 return
 
@@ -329,6 +354,15 @@ class _Checker:
 
         hint = "write the rest in another statement, or declare a smaller output"
         self._require(missing, whole, explain, writers[-1], None, hint)
+
+
+def _in_steps(reader: isl.Set, writer: isl.Set, before_it: bool) -> isl.Map:
+    """``{ R[t, …] -> W[u, …] : u < t }``, and u = t where the writer stands before the reader."""
+    pairs = isl.Map.from_domain_and_range(reader, writer)
+    earlier = pairs.order_gt(isl.dim_type.in_, 0, isl.dim_type.out, 0)
+    if not before_it:
+        return earlier
+    return earlier.union(pairs.equate(isl.dim_type.in_, 0, isl.dim_type.out, 0)).coalesce()
 
 
 def _has_ceiling(params: isl.Set, size: int) -> bool:

@@ -87,7 +87,7 @@ def fold_statements(program: Program, constants: frozenset[str]) -> Folded:
         whole = alone and (not s.is_update or s.init) and covers(s, tensors[name])
         reads = {r.tensor for r in reads_of(s.value)}
         small = count(tensors[name]) <= _limit(reads, tensors)
-        if whole and small and reads <= known and name not in reads:
+        if whole and small and reads <= known and name not in reads and not s.block:
             recipes.append(Computed(name, _recipe_program(program, s, reads)))
             known.add(name)
             continue

@@ -62,21 +62,26 @@ class Contraction:
 
 
 def find_contraction(
-    scop: Scop, s: ScopStatement, machine: Machine, rearranged: Collection[str] = ()
+    scop: Scop,
+    s: ScopStatement,
+    machine: Machine,
+    rearranged: Collection[str] = (),
+    outside: Collection[str] = (),
 ) -> Contraction | None:
     """How to register-tile `s`, or None if it is no contraction with a usable vector loop.
 
     rearranged : tensors that can be had in any layout, so that they need not be packed
+    outside : loops around the steps of a block, which a tile has no part in
     """
     tensor, reductions = scop.program.tensors[s.target.tensor], s.source.reductions
     reads = tile_operands(scop, s)
     if not reductions or not reads:
         return None
-    free = s.source.free
+    free = tuple(x for x in s.free if x not in outside)
     moves = {r: loops_of_read(r) for r in reads}
     if all(set(free) <= moved for moved in moves.values()):
         return None
-    extents = static_extents(s)
+    extents = static_extents(s) | dict.fromkeys(outside, 1)
     lanes = machine.vector_bytes // tensor.dtype.bytes
     best: tuple[tuple[int, ...], Contraction] | None = None
     for v in free:

@@ -106,6 +106,8 @@ def joined_origin(first: str, second: str) -> str:
 @lru_cache(maxsize=4096)
 def fused(first: Program, second: Program, bindings: Pairs, shared: Pairs) -> Program | None:
     """The merged program, if merging saves a pass over memory for everything that is bound."""
+    if first.has_blocks or second.has_blocks:
+        return None  # values may not be computed at another step
     bound = {tensor for _, tensor in bindings}
     inputs = {tensor for tensor, _ in bindings}
     looking = [s for s in second.statements if _reads(s, inputs)]

@@ -42,6 +42,8 @@ def join_dimensions(program: Program) -> Program:
     A product of sizes becomes a size, with a constraint that says what it is.  Windows of one
     element do not stand between two loops.
     """
+    if program.has_blocks:
+        return program  # the loop over the steps has to stay one of its own
     written, program = program, _without_single(program)
     pairs, joints = _joined(program)
     if not any(pairs):

@@ -62,7 +62,8 @@ def split_sums(program: Program) -> Program:
     """The program that is scheduled in place of another: products of many tensors split
     (`poly.paths`), strided sums phase by phase.
     """
-    return split_phases(split_products(program))
+    # What is split becomes several statements, whose order within a block would have to be found.
+    return program if program.has_blocks else split_phases(split_products(program))
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,9 @@ Meaning of one statement ``T[f(x)] op value(x, y)``, with free indices x and red
 * with ``init`` (written ``!``), before its first instance the identity of `op` is stored to
   ``T[f(x)]`` for every x in the box of the free ranges that satisfies the guards which mention
   no reduction index; so a point whose reduction domain is empty holds the identity;
-* statements run one after the other in the order written.
+* statements run one after the other in the order written; but neighbours that share a `block`
+  run step by step: for each value of their first index, which is the same in all of them, all
+  of their instances in the order written.
 """
 
 from __future__ import annotations
@@ -99,6 +101,7 @@ class Statement:
 
     `target` is the written element, `ranges` has one entry per index, free indices first in
     order of appearance on the left, then `reductions` in order of appearance on the right.
+    `block` is the number of the ``for`` around the statement, 0 for none; its index comes first.
     """
 
     name: str
@@ -110,6 +113,7 @@ class Statement:
     reductions: tuple[str, ...] = ()
     guards: tuple[Expr, ...] = ()
     span: Span | None = field(default=None, compare=False)
+    block: int = 0
 
     @property
     def indices(self) -> tuple[str, ...]:
@@ -120,6 +124,11 @@ class Statement:
     def free(self) -> tuple[str, ...]:
         """The indices that appear on the left."""
         return tuple(i for i in self.indices if i not in self.reductions)
+
+    @property
+    def step(self) -> str:
+        """The index of the ``for`` around the statement, "" if there is none."""
+        return self.ranges[0].index if self.block else ""
 
     @property
     def is_update(self) -> bool:
@@ -148,7 +157,9 @@ class Statement:
 
     def __str__(self) -> str:
         op = self.op + ("!" if self.init else "")
-        where = ", ".join([*map(str, self.ranges), *map(str, self.guards)])
+        # The range of a block's index stands at its head.
+        ranges = self.ranges[1:] if self.block else self.ranges
+        where = ", ".join([*map(str, ranges), *map(str, self.guards)])
         return f"{self.target} {op} {self.value}" + (f" where {where}" if where else "")
 
 
@@ -195,6 +206,22 @@ class Program:
                 if isinstance(value, Op) and value.fn == "mul" and name not in sizes_of(value):
                     found[name] = value
         return found
+
+    @property
+    def groups(self) -> tuple[tuple[Statement, ...], ...]:
+        """The statements of each block together, all others alone, in the order written."""
+        found: list[list[Statement]] = []
+        for s in self.statements:
+            if s.block and found and found[-1][-1].block == s.block:
+                found[-1].append(s)
+            else:
+                found.append([s])
+        return tuple(map(tuple, found))
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether some statements run step by step."""
+        return any(s.block for s in self.statements)
 
     def with_tensors(
         self, changed: Callable[[Tensor], Tensor], statements: Iterable[Statement]
@@ -246,9 +273,17 @@ class Program:
         where = " where " + ", ".join(map(str, self.constraints)) if self.constraints else ""
         lines = [f"def {self.name}{sizes}({ins}) -> ({outs}){where} {{"]
         lines += [f"    {t}" for t in self.temps]
-        for n, s in enumerate(self.statements):
-            label = "" if s.name == default_name(n) else f"{s.name}: "
-            lines.append(f"    {label}{s}")
+        names = {s.name: default_name(n) for n, s in enumerate(self.statements)}
+        for group in self.groups:
+            indent = "    "
+            if group[0].block:
+                lines.append(f"    for {group[0].ranges[0]} {{")
+                indent *= 2
+            for s in group:
+                label = "" if s.name == names[s.name] else f"{s.name}: "
+                lines.append(f"{indent}{label}{s}")
+            if group[0].block:
+                lines.append("    }")
         return "\n".join([*lines, "}"])
 
     @property
@@ -341,10 +376,21 @@ def verify_program(program: Program) -> Program:
         seen.add(s.name)
         _check_identifier(s.name, "statement")
         _verify_statement(s, program, names, read_only)
+    _verify_blocks(program)
     for t in program.outputs:
         if all(s.target.tensor != t.name for s in program.statements):
             raise ProgramError(f"output {t.name} is never written")
     return program
+
+
+def _verify_blocks(program: Program) -> None:
+    blocks = [g[0].block for g in program.groups if g[0].block]
+    if len(set(blocks)) != len(blocks):
+        raise ProgramError("the statements of a block are not neighbours")
+    for group in program.groups:
+        for s in group:
+            if s.block and (not s.free or s.ranges[0] != group[0].ranges[0]):
+                raise ProgramError(f"statement {s.name} does not run along its block's index")
 
 
 def _verify_statement(

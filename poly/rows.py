@@ -14,7 +14,7 @@ from math import prod
 
 import islpy as isl
 
-from poly.analysis import is_rectangular, loop_extents, static_extents, stride_of
+from poly.analysis import is_rectangular, loop_extents, on_threads, static_extents, stride_of
 from poly.contraction import UNROLLED_TAPS
 from poly.errors import ScheduleError
 from poly.expr import Op, Read, walk
@@ -24,7 +24,7 @@ from poly.promotion import plan_promotion
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
 from poly.tree import Band, Promote, loops_of, path_to, statements_below
-from poly.work import WORTH_SHARING
+from poly.work import WORTH_SHARING, WORTH_SHARING_STEP
 
 #: Fewer iterations than this are not worth lanes around other loops.
 FEWEST = 4
@@ -334,8 +334,11 @@ def share(
 
     What one thread does in the time that it takes to start another stays with it.
     """
+    if on_threads(schedule, names[0]):
+        return schedule
     work = [work_of(schedule.scop.statement(n)) for n in names]
-    if all(x is not None for x in work) and sum(x or 0 for x in work) < WORTH_SHARING:
+    least = WORTH_SHARING_STEP if schedule.scop.statement(names[0]).step else WORTH_SHARING
+    if all(x is not None for x in work) and sum(x or 0 for x in work) < least:
         return schedule
     extents = loop_extents(schedule, names[0])
     flags = coincident_members(schedule.tree, names[0], schedule.dependences)

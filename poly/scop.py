@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 import islpy as isl
 
@@ -22,7 +23,7 @@ from poly.dtypes import identity
 from poly.errors import ProgramError
 from poly.expr import Const, Expr, Read
 from poly.program import Program, Statement
-from poly.tree import Filter, Node, band_of, leaf, sequence
+from poly.tree import Filter, Node, band, band_of, leaf, sequence, step_of
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,16 @@ class ScopStatement:
     source: Statement
     target: Read
     value: Expr
+
+    @property
+    def step(self) -> str:
+        """The loop over the steps of the block around the statement, "" if there is none."""
+        return self.source.step
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """The free indices that are run inside of a step."""
+        return tuple(i for i in self.source.free if i != self.step)
 
     @property
     def all_reads(self) -> tuple[isl.Map, ...]:
@@ -81,10 +92,23 @@ class Scop:
 
     @cached_property
     def initial_tree(self) -> Node:
-        """The order written: statements in sequence, each in lexicographic order of its loops."""
-        return sequence(
-            [Filter((s.name,), band_of(s.name, s.loops, s.domain, leaf())) for s in self.statements]
-        )
+        """The order written: statements in sequence, each in lexicographic order of its loops;
+        those of a block below the loop over its steps.
+        """
+        children: list[Filter] = []
+        for _, found in groupby(self.statements, key=lambda s: s.source.block or s.name):
+            group = tuple(found)
+            block = group[0].source.block
+            nests = [
+                Filter((s.name,), band_of(s.name, s.loops, s.domain, leaf(), int(block > 0)))
+                for s in group
+            ]
+            child = nests[0].child
+            if block:
+                step = step_of([(s.name, s.loops, s.domain) for s in group])
+                child = band([step], sequence(nests))
+            children.append(Filter(tuple(s.name for s in group), child))
+        return sequence(children)
 
     def __str__(self) -> str:
         lines = [f"context {self.context}"]

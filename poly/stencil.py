@@ -87,14 +87,19 @@ class Stencil:
 
 
 def find_tile(
-    scop: Scop, s: ScopStatement, machine: Machine, rearranged: Collection[str] = ()
+    scop: Scop,
+    s: ScopStatement,
+    machine: Machine,
+    rearranged: Collection[str] = (),
+    outside: Collection[str] = (),
 ) -> Contraction | Stencil | None:
     """How to tile a statement: as a contraction or as a stencil, whichever is cheaper.
 
     rearranged : tensors that can be had in any layout
+    outside : loops around the steps of a block
     """
-    contraction = find_contraction(scop, s, machine, rearranged)
-    stencil = find_stencil(scop, s, machine)
+    contraction = find_contraction(scop, s, machine, rearranged, outside)
+    stencil = None if outside else find_stencil(scop, s, machine)
     if contraction is None or stencil is None:
         return contraction or stencil
     return stencil if stencil.cost < cost_of(s, contraction, rearranged) else contraction
@@ -106,7 +111,7 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
     reads = tile_operands(scop, s)
     if not reads or not s.target.indices:
         return None
-    free, reductions = s.source.free, s.source.reductions
+    free, reductions = s.free, s.source.reductions
     extents = {x: e for x, e in static_extents(s).items() if e}
     unknown = [x for x, e in static_extents(s).items() if e is None]
     extents.update({x: USUAL for x in unknown if x in free})
@@ -166,7 +171,7 @@ def _rows_loop(s: ScopStatement, v: str, extents: dict[str, int], moving: list[R
     """The loop over a tile's rows: best one that taps reach along, else one with reuse."""
     best = (0, 0)
     choice = ""
-    for position, x in enumerate(s.source.free):
+    for position, x in enumerate(s.free):
         if x == v or extents[x] == 1 or plain_dimension(s.target, x) is None:
             continue
         reached = any(_meet(r, x, t) for r in moving for t in s.source.reductions)

@@ -19,17 +19,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from poly.analysis import loop_extents, shares_ranges
+from poly.analysis import inner_loops, loop_extents, loops_of_read, shares_ranges
 from poly.contraction import Contraction
 from poly.errors import ScheduleError
 from poly.legality import coincident_members
 from poly.machine import Machine, host_machine
-from poly.rows import row_steps, work_of
+from poly.rows import dimension_at, row_steps, work_of
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
 from poly.stencil import Stencil, find_tile, stencil_steps
 from poly.tiling import contraction_steps
-from poly.tree import Sequence
+from poly.tree import Band, Node, Sequence
 from poly.work import WORTH_SHARING
 
 
@@ -39,8 +39,11 @@ def auto_schedule(schedule: Schedule, machine: Machine | None = None) -> Schedul
     The result is deterministic for a program and machine.
     """
     machine = machine or host_machine()
+    for names in blocks(schedule):
+        schedule = _apart(schedule, names, machine)
     schedule = group_statements(schedule, machine)
-    if not _has_parallelism(schedule):
+    # isl knows nothing of steps, and would mix what is in a block with what is around it.
+    if not schedule.program.has_blocks and not _has_parallelism(schedule):
         schedule = _rescheduled(schedule)
     for names in groups(schedule):
         core = _core(schedule, names, machine)
@@ -56,11 +59,65 @@ def auto_schedule(schedule: Schedule, machine: Machine | None = None) -> Schedul
     return schedule
 
 
+def blocks(schedule: Schedule) -> tuple[tuple[str, ...], ...]:
+    """The statements that run step by step together, block by block."""
+    numbers = [s.source.block for s in schedule.scop.statements]
+    return tuple(
+        tuple(s.name for s in schedule.scop.statements if s.source.block == block)
+        for block in sorted(set(numbers) - {0})
+    )
+
+
+def _apart(schedule: Schedule, names: tuple[str, ...], machine: Machine) -> Schedule:
+    """A loop that all statements of a block share, around its steps and on threads, which then
+    need not wait for each other at every step; or the schedule as it was.
+
+    Nothing may be used again along that loop, and it has to occupy all threads.
+    """
+    first = inner_loops(schedule, names[0])[:1]
+    if not first:
+        return schedule
+    (loop,) = first
+    extent = loop_extents(schedule, names[0])[loop]
+    if extent is None or extent % machine.cores or extent < 2:
+        return schedule
+    for n in names:
+        s = schedule.scop.statement(n)
+        own = inner_loops(schedule, n)[:1]
+        if s.source.reductions and any(
+            not set(own) <= loops_of_read(r) for r in s.source.reads if r.indices
+        ):
+            return schedule
+        if not own or not shares_ranges(schedule, names[:1], (n,), 2):
+            return schedule
+    step = schedule.scop.statement(names[0]).step
+    made = schedule
+    try:
+        for n in names[1:]:
+            made = made.fuse(names[0], n, [loop])
+        return made.interchange(names[0], step, loop).parallelize(names[0], loop)
+    except ScheduleError:
+        return schedule
+
+
 def groups(schedule: Schedule) -> tuple[tuple[str, ...], ...]:
-    """The statements that share their outermost loop, group by group in execution order."""
-    if isinstance(schedule.tree, Sequence):
-        return tuple(f.statements for f in schedule.tree.children)
-    return (schedule.statements,)
+    """The statements that share their outermost loop (in a block, their outermost inside of a
+    step), group by group in execution order.
+    """
+    if not isinstance(schedule.tree, Sequence):
+        return tuple(_inside(schedule, schedule.statements, schedule.tree))
+    children = schedule.tree.children
+    return tuple(g for f in children for g in _inside(schedule, f.statements, f.child))
+
+
+def _inside(schedule: Schedule, names: tuple[str, ...], child: Node) -> list[tuple[str, ...]]:
+    """The groups in a block, else the group itself."""
+    step = schedule.scop.statement(names[0]).step
+    # All of a step is one group if its loops are shared, too.
+    if not step or not isinstance(child, Band) or child.names[-1] != step:
+        return [names]
+    below = child.child
+    return [f.statements for f in below.children] if isinstance(below, Sequence) else [names]
 
 
 # --- grouping ------------------------------------------------------------------------------
@@ -85,18 +142,21 @@ def _fuse_groups(
 ) -> Schedule | None:
     if not _connected(schedule, first, second):
         return None
+    if len({schedule.scop.statement(n[0]).source.block for n in (first, second)}) > 1:
+        return None
+    above = len(schedule.loops(first[0])) - len(inner_loops(schedule, first[0]))
     cores = [_core(schedule, _with_updates(schedule, n), machine) for n in (first, second)]
     core = cores[0] or cores[1]
     if any(c is not None and core is not None and c.statement != core.statement for c in cores):
         return None
-    leading = schedule.loops(first[0])
+    leading = inner_loops(schedule, first[0])
     common = min(len(_nest(schedule, first)), len(_nest(schedule, second)))
     for depth in range(common, 0, -1):
         if core is not None and depth != len(core.free):
             # A contraction keeps all its free loops for its tile, or it is not fused.
             continue
         loops = leading[:depth]
-        if not shares_ranges(schedule, first, second, depth):
+        if not shares_ranges(schedule, first, second, above + depth):
             continue
         step = f"fuse {first[0]}, {second[0]}: {', '.join(loops)}"
         try:
@@ -143,7 +203,7 @@ def _parallelism(schedule: Schedule, names: tuple[str, ...]) -> float:
     """How many threads could work on a group, as far as its loops are known."""
     flags = coincident_members(schedule.tree, names[0], schedule.dependences)
     extents = loop_extents(schedule, names[0])
-    nest = schedule.loops(names[0]) if len(names) == 1 else _nest(schedule, names)
+    nest = _nest(schedule, names)
     return _product(extents[loop] for loop in nest if flags[loop])
 
 
@@ -154,9 +214,9 @@ def _product(extents: Iterable[int | None]) -> float:
 
 def _nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
     """The loops that all statements of a group share."""
-    shared = schedule.loops(names[0])
+    shared = inner_loops(schedule, names[0])
     for name in names[1:]:
-        other = schedule.loops(name)
+        other = inner_loops(schedule, name)
         shared = tuple(a for a, b in zip(shared, other, strict=False) if a == b)
     return shared
 
@@ -185,10 +245,17 @@ def _core(
     """What a group is tiled around: its first update that has a tile."""
     for name in names:
         s: ScopStatement = schedule.scop.statement(name)
-        found = find_tile(schedule.scop, s, machine)
+        found = find_tile(schedule.scop, s, machine, (), _outside(schedule, name))
         if found is not None:
             return found
     return None
+
+
+def _outside(schedule: Schedule, name: str) -> tuple[str, ...]:
+    """The indices of a statement of a block whose loops are around its steps."""
+    loops, step = schedule.loops(name), schedule.scop.statement(name).step
+    around = loops[: loops.index(step)] if step else ()
+    return tuple(dimension_at(schedule, name, loop) for loop in around)
 
 
 def _has_parallelism(schedule: Schedule) -> bool:

@@ -13,6 +13,7 @@ from poly.analysis import (
     has_lane_epilogue,
     lane_dimension,
     loop_extents,
+    on_threads,
     shared_loop,
 )
 from poly.blocking import Blocks, find_blocks
@@ -21,7 +22,10 @@ from poly.errors import ScheduleError
 from poly.legality import coincident_members
 from poly.machine import Machine
 from poly.panels import is_packed, pack_panels, pack_rows, reduction_order, written_out
+from poly.rows import work_of
 from poly.schedule import Schedule
+from poly.scop import ScopStatement
+from poly.work import WORTH_SHARING_STEP
 
 #: Each reduction in blocks doubles the cases of a tile (first block or not, last or not), and so
 #: the code: a convolution of unknown channels and window had 2,000 lines.
@@ -111,6 +115,8 @@ def _shared(
 ) -> list[str]:
     """The loops to share among threads, directly inside one another once the first is outermost."""
     s, work = core.statement, _work(core)
+    if on_threads(schedule, s) or _is_short_step(schedule.scop.statement(s)):
+        return []
     extents = loop_extents(schedule, s)
     flags = coincident_members(schedule.tree, s, schedule.dependences)
     if any(is_packed(r, core) for r in schedule.scop.statement(s).source.reads):
@@ -138,6 +144,12 @@ def _shared(
     while choice and extents[choice[-1]] == 1:
         choice.pop()
     return choice
+
+
+def _is_short_step(s: ScopStatement) -> bool:
+    """Whether threads would wait for each other at every step longer than they gain."""
+    work = work_of(s)
+    return bool(s.step) and work is not None and work < WORTH_SHARING_STEP
 
 
 def _together(

@@ -129,15 +129,27 @@ def sequence(children: Seq[Filter]) -> Node:
     return flat[0].child if len(flat) == 1 else Sequence(tuple(flat))
 
 
-def band_of(statement: str, loops: Seq[str], domain: isl.Set, child: Node) -> Node:
-    """The band that runs one statement in lexicographic order of its own dimensions."""
-    params = ", ".join(domain.get_var_names(isl.dim_type.param))
-    dims = ", ".join(loops)
-    members = [
-        Member(name, isl.UnionPwAff(f"[{params}] -> {{ {statement}[{dims}] -> [({name})] }}"))
-        for name in loops
-    ]
+def band_of(statement: str, loops: Seq[str], domain: isl.Set, child: Node, outer: int = 0) -> Node:
+    """The band that runs one statement in lexicographic order of its own dimensions.
+
+    outer : so many of them have loops above
+    """
+    members = [Member(name, _dimension(statement, loops, name, domain)) for name in loops[outer:]]
     return band(members, child)
+
+
+def step_of(statements: Seq[tuple[str, Seq[str], isl.Set]]) -> Member:
+    """One loop for the first dimension of several statements (name, loops, domain)."""
+    name, loops, domain = statements[0]
+    schedule = _dimension(name, loops, loops[0], domain)
+    for other, own, its in statements[1:]:
+        schedule = schedule.union_add(_dimension(other, own, own[0], its))
+    return Member(loops[0], schedule)
+
+
+def _dimension(statement: str, loops: Seq[str], loop: str, domain: isl.Set) -> isl.UnionPwAff:
+    params = ", ".join(domain.get_var_names(isl.dim_type.param))
+    return isl.UnionPwAff(f"[{params}] -> {{ {statement}[{', '.join(loops)}] -> [({loop})] }}")
 
 
 def joint(functions: Seq[isl.UnionPwAff]) -> isl.MultiUnionPwAff:

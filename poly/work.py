@@ -10,6 +10,8 @@ from poly.program import Program, Statement
 
 #: Elements and operators, in lanes, that are done in the time that it takes to start a thread.
 WORTH_SHARING = 1 << 14
+#: Of one step of a block, in which threads meet more than once.
+WORTH_SHARING_STEP = 8 * WORTH_SHARING
 
 
 def work_of_program(program: Program, sizes: Mapping[str, int]) -> int:

@@ -40,11 +40,16 @@ def instances(program: Program, sizes: Mapping[str, int]) -> list[Instance]:
     """All instances in the written order."""
     found: list[Instance] = []
     scope = Scope(program.dtypes, {}, sizes)
-    for s in program.statements:
-        if s.init:
-            points = _points(s, s.free, s.free_guards, scope)
-            found += [Instance(s.name + INIT_SUFFIX, p) for p in points]
-        found += [Instance(s.name, p) for p in _points(s, s.indices, s.guards, scope)]
+    for group in program.groups:
+        own: list[Instance] = []
+        for s in group:
+            if s.init:
+                points = _points(s, s.free, s.free_guards, scope)
+                own += [Instance(s.name + INIT_SUFFIX, p) for p in points]
+            own += [Instance(s.name, p) for p in _points(s, s.indices, s.guards, scope)]
+        if group[0].block:
+            own.sort(key=lambda i: i.point[0])
+        found += own
     return found
 
 

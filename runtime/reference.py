@@ -20,7 +20,7 @@ import numpy as np
 
 from poly.dtypes import INT64, DType, identity
 from poly.errors import ProgramError
-from poly.expr import Expr, Read, evaluate_int, reads_of
+from poly.expr import Const, Expr, Read, evaluate_int, reads_of
 from poly.program import Program, Range, Statement, Tensor
 from runtime.arguments import bind, check_input
 from runtime.scalar import (
@@ -75,8 +75,16 @@ def run(
     scope = make_scope(program, arrays, sizes)
     written = {t.name: np.zeros(scope.arrays[t.name].shape, bool) for t in _written(program)}
     with np.errstate(all="ignore"):
-        for statement in program.statements:
-            _Runner(statement, scope, written[statement.target.tensor]).run()
+        for group in program.groups:
+            runners = [_Runner(s, scope, written[s.target.tensor]) for s in group]
+            if not group[0].block:
+                runners[0].run()
+                continue
+            steps = group[0].ranges[0]
+            lo, hi = (evaluate_int(bound, scope.sizes) for bound in (steps.lo, steps.hi))
+            for step in range(lo, hi):
+                for runner in runners:
+                    runner.run(step)
     return Evaluation(scope.arrays, written)
 
 
@@ -161,10 +169,12 @@ class _Runner:
         self.place: Function = places_of(statement.target.indices, self.array.shape, scope)
         self.own_reads = tuple(r for r in statement.reads if r.tensor == statement.target.tensor)
 
-    def run(self) -> None:
-        """Initialise, then run every instance."""
+    def run(self, step: int | None = None) -> None:
+        """Initialise, then run every instance; of one step of a block, if that is given."""
         s = self.statement
         free = tuple(r for r in s.ranges if r.index not in s.reductions)
+        if step is not None:
+            free = (Range(free[0].index, Const(step), Const(step + 1)), *free[1:])
         box = box_of(free, self.scope.sizes)
         if box is None:
             return

@@ -35,6 +35,17 @@ X = "def f(float32 X[N,M]) -> (Y) { "
         ("Y[i] = X[i,k]", "k appears only on the right of a plain '='", "k"),
         ("Y[i] = X[i] / N", "if N is meant as a size", "N"),
         (X + "Y[i] = X[i,j] }", "sum over it with +=!", "j"),
+        # blocks
+        (X + "for i in 0:N { Y[j] = X[i,j] } }", "i does not stand on the left", "Y[j]"),
+        (X + "for i in 0:K { Y[i] = X[i,0] } }", "K is no size", "i in 0:K"),
+        (X + "for i in 0:j { Y[i,j] = X[i,j] } }", "j is no size", "i in 0:j"),
+        (X + "for i in 0:N { Y[i] = X[i,0] where i in 0:2 } }", "i has two ranges", "i in 0:2"),
+        (X + "for i in 0:N { } }", "there is no statement in this block", "for i in 0:N { }"),
+        (
+            X + "for i in 0:N { for j in 0:M { Y[i,j] = X[i,j] } } }",
+            "a block cannot stand in a block",
+            "for",
+        ),
         # unknown names
         (X + "Y[i,j] = Z[i,j] }", "there is no tensor 'Z'", "Z"),
         ("def f(float32 data[N]) -> (Y) { Y[i] = dato[i] }", "did you mean 'data'?", "dato"),

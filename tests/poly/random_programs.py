@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from poly.dtypes import FLOAT32, INT64
@@ -93,9 +95,20 @@ def programs(draw: st.DrawFn) -> Program:
     """One to three statements over three tensors that are all read and written."""
     count = draw(st.sampled_from([1, 2, 2, 3]))
     found = tuple(draw(statements(name)) for name in "STU"[:count])
+    if draw(st.integers(0, 2)) == 0:
+        found = _in_a_block(found)
     written = {s.target.tensor for s in found}
     outputs = tuple(t for t in _TENSORS if t.name in written)
     return verify_program(Program("f", ("N",), (*_TENSORS, *_INPUTS), outputs, (), found))
+
+
+def _in_a_block(found: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    """The statements, of which the first neighbours that can run step by step do."""
+    start = next((n for n, s in enumerate(found) if s.free), len(found))
+    end = next((n for n in range(start, len(found)) if not found[n].free), len(found))
+    step = Range("i", Const(0), N)
+    block = (replace(s, ranges=(step, *s.ranges[1:]), block=1) for s in found[start:end])
+    return (*found[:start], *block, *found[end:])
 
 
 @st.composite
