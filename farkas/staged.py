@@ -50,7 +50,9 @@ class _Start:
 
     def key(self, values: Mapping[str, Array]) -> Key:
         """What decides which variant fits."""
-        shapes = tuple((values[n].dtype.char, values[n].shape) for n in self.reads)
+        shapes = tuple(
+            (given.dtype, given.shape) for given in (Given.of(values[n]) for n in self.reads)
+        )
         return shapes, tuple((n, values[n].tobytes()) for n in sorted(self.demanded))
 
     def given(self, values: Mapping[str, Array]) -> dict[str, Given]:
@@ -171,7 +173,8 @@ class StagedModel:
                 array = values[port.name]
                 # Nobody else may hold what is given away.
                 shared = any(array is other for other in (*given.values(), *results.values()))
-                results[port.name] = array if array.base is None and not shared else array.copy()
+                is_own = not shared and getattr(array, "base", None) is None
+                results[port.name] = array if is_own else array.copy()
         return results if not out else _handed_out(results, out)
 
     def _run_stage(self, variant: _Variant, values: dict[str, Array], threads: int | None) -> None:
@@ -294,7 +297,8 @@ def _call(
         raise ModelError(f"{call.origin}: {error}") from error
     for name, array in zip(call.outputs, results, strict=False):
         if name:
-            values[name] = np.ascontiguousarray(array).reshape(np.shape(array))
+            tensor = isinstance(array, (np.ndarray, np.generic))
+            values[name] = np.ascontiguousarray(array).reshape(array.shape) if tensor else array
 
 
 def _handed_out(results: dict[str, Array], out: Mapping[str, Array]) -> dict[str, Array]:
@@ -304,6 +308,8 @@ def _handed_out(results: dict[str, Array], out: Mapping[str, Array]) -> dict[str
             known = ", ".join(results)
             raise ArgumentError(f"there is no output {name!r}; there are {known}")
         made = results[name]
+        if Given.of(made).dtype.kind == "o":
+            raise ArgumentError(f"{name} is a {Given.of(made).dtype} and needs no array")
         tensor = Tensor(name, Given.of(made).dtype, tuple(Const(e) for e in made.shape))
         check_output(tensor, array, made.shape)[...] = made
     return results | dict(out)

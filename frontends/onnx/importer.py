@@ -52,7 +52,8 @@ from frontends.onnx.source import (
     reported,
     withdrawn,
 )
-from frontends.onnx.stages import Given, OpaqueCall, Pending, Stage
+from frontends.onnx.stages import NO_TENSOR, TEXT, Given, OpaqueCall, Pending, Stage, type_of
+from frontends.onnx.strings import on_strings, string_array
 from frontends.onnx.tensors import ELEMENT_TYPES, tensor_array, type_name
 from frontends.onnx.typing_info import (
     Shapes,
@@ -129,6 +130,7 @@ class _Importer:
         self.mangle, self.mangle_node = Mangler(), Mangler()
         self.env: dict[str, Value | str] = {}  # a string says why there is no value
         self.tainted: set[str] = set()  # names whose types are hearsay
+        self.hosted: set[str] = set()  # names of what is no tensor, but may be an output
         self.inputs: list[str] = []
         self.values: dict[str, Tensor] = {}
         self.constants: dict[str, np.ndarray] = {}
@@ -156,7 +158,8 @@ class _Importer:
         self._run()
         if self.unsupported:
             raise UnsupportedModelError(tuple(self.unsupported))
-        if self.is_first and not (self.rest or self.opaque):
+        strings = any(self._is_text(name) for name in self.source.outputs)
+        if self.is_first and not (self.rest or self.opaque or strings):
             outputs_ = [self._output(name) for name in self.source.outputs]
             return Stage(self._graph(self.inputs, outputs_, keep=True), {}, {}, is_whole=True)
         needs = set(self.source.outputs) | self.demands.keys()
@@ -175,7 +178,7 @@ class _Importer:
                 known[name] = value.array
                 continue
             results[name] = self.labels[value.name]
-            if value.name not in self.inputs:
+            if value.name not in self.inputs and value.dtype != TEXT:
                 outputs[value.name] = None
         graph = None
         if outputs:
@@ -196,7 +199,7 @@ class _Importer:
         while self.work:
             self._import_node(self.work.popleft())
         for name in self.source.outputs:
-            if name in self.tainted or self.unsupported:
+            if name in self.tainted or name in self.hosted or self.unsupported:
                 continue
             if isinstance(self._value(name), str):
                 raise ModelError(f"output '{printable(name)}' {self._value(name)}")
@@ -225,6 +228,12 @@ class _Importer:
         for name, given in self.given.items():
             if given.array is not None:
                 self.env[name] = self._known(name, given.array)
+                continue
+            if given.dtype == NO_TENSOR:
+                self._host(name)
+                continue
+            if given.dtype == TEXT:
+                self.env[name] = Value(self._name(name), TEXT, given.shape)
                 continue
             value = self._declare(Value(self._name(name), given.dtype, given.shape))
             self.env[name] = value
@@ -257,6 +266,16 @@ class _Importer:
         self.values[value.name] = Tensor(value.name, value.dtype, shape)
         return value
 
+    def _host(self, name: str) -> None:
+        """Define what is no tensor, and so no operand."""
+        self.tainted.discard(name)
+        self.hosted.add(name)
+        self.env[name] = "is a sequence"
+
+    def _is_text(self, name: str) -> bool:
+        value = None if name in self.tainted else self._value(name)
+        return isinstance(value, Value) and value.dtype == TEXT
+
     def _is_stored(self, name: str) -> bool:
         return name in self.source.initializers
 
@@ -267,7 +286,10 @@ class _Importer:
             stored = self.source.initializers.get(name)
             if stored is None:
                 return "has an unknown type"
-            if stored.data_type not in ELEMENT_TYPES:
+            if stored.data_type == TensorProto.STRING:
+                what = f"initializer '{printable(name)}'"
+                found = self._known(name, string_array(stored, what))
+            elif stored.data_type not in ELEMENT_TYPES:
                 if stored.data_type not in TensorProto.DataType.values() or not stored.data_type:
                     raise ModelError(
                         f"initializer '{printable(name)}' has element type "
@@ -294,7 +316,7 @@ class _Importer:
         return value
 
     def _known(self, label: str, array: np.ndarray) -> Value:
-        return Value(self._name(label), dtype_of(array.dtype), array.shape, array)
+        return Value(self._name(label), type_of(array), array.shape, array)
 
     def _operand(self, operand: Value | np.ndarray, hint: str) -> str:
         """The graph value for an operand of a call; arrays become constants."""
@@ -359,7 +381,8 @@ class _Importer:
         try:
             if function is None:
                 raise Unsupported("there is no comprehension for this operator yet")
-            results = function(node)
+            texts = any(v is not None and v.dtype == TEXT for v in node.inputs)
+            results = on_strings(node, function) if texts else function(node)
         except NotKnownError:
             raise
         except Unsupported as reason:
@@ -411,6 +434,9 @@ class _Importer:
             OpaqueCall(node.operator, node.origin, inputs, tuple(names), result.run, result.bodies)
         )
         self._skip(pending.node)
+        for name, dtype in zip(names, result.types, strict=False):
+            if name and dtype == NO_TENSOR:
+                self._host(name)
 
     def _reported(self, pending: Pending, reason: str) -> UnsupportedNode:
         proto, domain = pending.node, domain_of(pending.node.domain)
