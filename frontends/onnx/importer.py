@@ -530,7 +530,7 @@ class _Importer:
             return self._known(name, result.array)
         source = result.value
         if isinstance(result, Same):
-            if name not in self.source.outputs:
+            if name not in self.source.outputs or source.dtype == TEXT:
                 return source
             shape = source.shape
         else:

@@ -106,34 +106,36 @@ def transformed(kind: str, dtype: DType, rows: int, width: int, out: DType) -> l
     if kind == "LOGISTIC":
         return [line(f"Z[n,k] = {final('sigmoid(S[n,k])')}", all_)]
     if kind == "PROBIT":
-        offset, factor, root = map(literal, _PROBIT)
+        offset, factor, scale = map(literal, _PROBIT)
         return [
-            declare("U", dtype, (rows, width)),
-            line("U[n,k] = 2 * S[n,k] - 1", all_),
-            declare("G", dtype, (rows, width)),
-            line("G[n,k] = log((1 - U[n,k]) * (1 + U[n,k]))", all_),
-            declare("B", dtype, (rows, width)),
-            line(f"B[n,k] = {offset} + 0.5 * G[n,k]", all_),
-            declare("H", dtype, (rows, width)),
+            declare("odds", dtype, (rows, width)),
+            line("odds[n,k] = 2 * S[n,k] - 1", all_),
+            declare("logs", dtype, (rows, width)),
+            line("logs[n,k] = log((1 - odds[n,k]) * (1 + odds[n,k]))", all_),
+            declare("half", dtype, (rows, width)),
+            line(f"half[n,k] = {offset} + 0.5 * logs[n,k]", all_),
+            declare("root", dtype, (rows, width)),
             line(
-                f"H[n,k] = sqrt(sqrt(B[n,k] * B[n,k] - {factor} * G[n,k]) - B[n,k])",
+                f"root[n,k] = sqrt(sqrt(half[n,k] * half[n,k] - {factor} * logs[n,k]) - half[n,k])",
                 all_,
             ),
-            line(f"Z[n,k] = {final(f'select(U[n,k] < 0, -{root}, {root}) * H[n,k]')}", all_),
+            line(
+                f"Z[n,k] = {final(f'select(odds[n,k] < 0, -{scale}, {scale}) * root[n,k]')}", all_
+            ),
         ]
-    each = "exp(S[n,k] - M[n])"
-    added = "E[n,k]"
+    each = "exp(S[n,k] - top[n])"
+    added = "exps[n,k]"
     if kind == "SOFTMAX_ZERO":  # what is 0 stays 0, and is no part of the sum
-        each = f"select(abs(S[n,k]) > 0.0000001, {each}, S[n,k] * exp(-M[n]))"
-        added = "select(abs(S[n,k]) > 0.0000001, E[n,k], 0)"
+        each = f"select(abs(S[n,k]) > 0.0000001, {each}, S[n,k] * exp(-top[n]))"
+        added = "select(abs(S[n,k]) > 0.0000001, exps[n,k], 0)"
     return [
-        declare("M", dtype, (rows,)),
-        line("M[n] max=! S[n,k]", all_),
-        declare("E", dtype, (rows, width)),
-        line(f"E[n,k] = {each}", all_),
-        declare("D", dtype, (rows,)),
-        line(f"D[n] +=! {added}", all_),
-        line(f"Z[n,k] = {final('E[n,k] / D[n]')}", all_),
+        declare("top", dtype, (rows,)),
+        line("top[n] max=! S[n,k]", all_),
+        declare("exps", dtype, (rows, width)),
+        line(f"exps[n,k] = {each}", all_),
+        declare("total", dtype, (rows,)),
+        line(f"total[n] +=! {added}", all_),
+        line(f"Z[n,k] = {final('exps[n,k] / total[n]')}", all_),
     ]
 
 

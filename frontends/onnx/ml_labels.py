@@ -101,7 +101,7 @@ def _looked_up(node: Node, keys: np.ndarray, values: np.ndarray, default: Any) -
         first, last = int(keys.min()), int(keys.max())
         if last - first < MAX_SPAN:
             return _from_table(x, keys, values, default, first, last)
-    return _searched(x, keys, values, default)
+    return _searched(node, x, keys, values, default)
 
 
 def _from_table(
@@ -125,13 +125,13 @@ def _from_table(
     return Compute(program, (x, table))
 
 
-def _searched(x: Value, keys: np.ndarray, values: np.ndarray, default: Any) -> Compute:
-    """Each element compared with each key; NaN is a key like others."""
+def _searched(node: Node, x: Value, keys: np.ndarray, values: np.ndarray, default: Any) -> Compute:
+    """Each element compared with each key; since opset 4, NaN is one."""
     indices = names(x.rank)
     read, out = at("X", indices), dtype_of(values.dtype)
     ranges = dict(zip(indices, x.shape, strict=True))
     same = f"{read} == K[k]"
-    if x.dtype.is_float and np.isnan(keys.astype(np.float64)).any():
+    if node.opset >= 4 and x.dtype.is_float and np.isnan(keys.astype(np.float64)).any():
         same = f"{same} or isnan({read}) and isnan(K[k])"
     place = at("P", indices)
     program = function(

@@ -179,4 +179,3 @@ def run_case(case: Case, limit: int = 60) -> Outcome:
     return Outcome(
         case.name, case.scope, " ".join(reason.split())[:300], time.perf_counter() - start, opaque
     )
-

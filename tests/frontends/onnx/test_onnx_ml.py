@@ -46,9 +46,7 @@ MODES = [f"BRANCH_{m}" for m in ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")]
     base=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_tree_regressors(
-    seed, trees, depth, targets, modes, missing, holes, aggregate, post, base
-):
+def test_tree_regressors(seed, trees, depth, targets, modes, missing, holes, aggregate, post, base):
     random = np.random.default_rng(seed)
     x = rows_of(5, 3, seed, holes)
     whole = any(m in ("BRANCH_EQ", "BRANCH_NEQ") for m in modes)
@@ -97,3 +95,472 @@ def test_tree_classifiers(seed, trees, classes, only, positive, post, bases, mis
         post_transform=post, **attributes,
     )  # fmt: skip
     agree(model, {"x": x})
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.int32])
+@pytest.mark.parametrize("mode", MODES[:4])
+def test_trees_on_other_types(dtype, mode):
+    random = np.random.default_rng(3)
+    x = (random.normal(size=(6, 3)) * 3).astype(dtype)
+    attributes = forest(
+        random, trees=3, depth=3, features=3, targets=3, modes=[mode], prefix="class"
+    )
+    labels = {"classlabels_int64s": [5, 6, 7]}
+    agree(ml_model("TreeEnsembleClassifier", {"x": x}, SCORES, **labels, **attributes), {"x": x})
+
+
+def test_trees_with_tables_of_doubles():
+    random = np.random.default_rng(4)
+    x = random.normal(size=(6, 3))
+    attributes = forest(random, trees=3, depth=3, features=3, targets=1)
+    for name in ("nodes_values", "target_weights"):
+        tensor = helper.make_tensor(name, TensorProto.DOUBLE, [len(attributes[name])],
+                                    attributes.pop(name))  # fmt: skip
+        attributes[f"{name}_as_tensor"] = tensor
+    agree(ml_model("TreeEnsembleRegressor", {"x": x}, NUMBER, n_targets=1, **attributes), {"x": x})
+
+
+def test_a_probit_of_trees():
+    random = np.random.default_rng(5)
+    x = rows_of(6, 3)
+    for targets in (1, 2):
+        attributes = forest(random, trees=1, depth=3, features=3, targets=targets)
+        weights = random.uniform(0.1, 0.9, len(attributes["target_weights"]))
+        attributes["target_weights"] = weights.tolist()
+        model = ml_model("TreeEnsembleRegressor", {"x": x}, NUMBER, n_targets=targets,
+                         post_transform="PROBIT", **attributes)  # fmt: skip
+        agree(model, {"x": x}, rtol=1e-4)
+
+
+def linked(modes, values, members=None, dtype=FLOAT, **more):
+    """A TreeEnsemble that asks for one feature after another, and stops at the first no."""
+    count = len(modes)
+    kind = helper.tensor_dtype_to_np_dtype(dtype)
+    attributes = {
+        "n_targets": 1,
+        "nodes_featureids": [n % 2 for n in range(count)],
+        "nodes_modes": helper.make_tensor("m", TensorProto.UINT8, [count], modes),
+        "nodes_splits": helper.make_tensor("s", dtype, [count], np.array(values, kind)),
+        "nodes_truenodeids": [n + 1 for n in range(count - 1)] + [count],
+        "nodes_trueleafs": [0] * (count - 1) + [1],
+        "nodes_falsenodeids": list(range(count)),
+        "nodes_falseleafs": [1] * count,
+        "tree_roots": [0],
+        "leaf_targetids": [0] * (count + 1),
+        "leaf_weights": helper.make_tensor("w", dtype, [count + 1], np.arange(1, count + 2)),
+        **more,
+    }
+    if members is not None:
+        tensor = helper.make_tensor("v", dtype, [len(members)], np.array(members, kind))
+        attributes["membership_values"] = tensor
+    return attributes
+
+
+@pytest.mark.parametrize("dtype", [FLOAT, TensorProto.DOUBLE])
+def test_linked_trees(dtype):
+    kind = helper.tensor_dtype_to_np_dtype(dtype)
+    x = np.array([[a, b] for a in range(-2, 3) for b in range(-2, 3)], kind)
+    for modes in ([0, 1], [2, 3], [4], [5, 0], [1, 4]):
+        attributes = linked(modes, [1.0] * len(modes), dtype=dtype)
+        agree(ml_model("TreeEnsemble", {"x": x}, {"y": dtype}, opset=5, **attributes), {"x": x})
+
+
+def test_nodes_that_ask_for_members():
+    x = np.array([[a, b] for a in range(-2, 4) for b in (0, np.nan)], np.float32)
+    attributes = linked([6, 6], [0.0, 0.0], [1.0, 3.0, -2.0, np.nan, 0.0, np.nan])
+    agree(ml_model("TreeEnsemble", {"x": x}, {"y": FLOAT}, opset=5, **attributes), {"x": x})
+
+
+def test_a_node_that_two_others_share():
+    """Converters write the test for a member of a set like that."""
+    attributes = linked([4, 4], [1.0, 2.0], nodes_truenodeids=[2, 2], nodes_trueleafs=[1, 1],
+                        nodes_falsenodeids=[1, 0], nodes_falseleafs=[0, 1])  # fmt: skip
+    x = np.array([[1, 0], [0, 2], [0, 0]], np.float32)
+    agree(ml_model("TreeEnsemble", {"x": x}, {"y": FLOAT}, opset=5, **attributes), {"x": x})
+
+
+BAD_TREES = [
+    ({"nodes_truenodeids": [0, 0, 0]}, "form a cycle"),
+    ({"nodes_truenodeids": [9, 0, 0]}, "has no node 9, a child for yes"),
+    ({"nodes_falsenodeids": [-1, 0, 0]}, "has no node -1, a child for no"),
+    ({"nodes_nodeids": [0, 1, 1]}, "node 1 of tree 0 is there twice"),
+    ({"nodes_featureids": [2, 0, 0]}, "asks for feature 2, but there are 2"),
+    ({"nodes_modes": ["BRANCH_MAYBE", "LEAF", "LEAF"]}, "no node mode 'MAYBE'"),
+    ({"nodes_values": [0.0]}, "nodes_values has 1 entries for 3"),
+    ({"target_nodeids": [1, 7]}, "has no node 7, which has a weight"),
+    ({"target_ids": [0, 3]}, "not among 1"),
+    ({"n_targets": 0}, "0 targets"),
+    ({"base_values": [1.0, 2.0, 3.0]}, "3 base_values do not fit"),
+    ({"aggregate_function": "MEDIAN"}, "no aggregate function 'MEDIAN'"),
+    ({"post_transform": "TANH"}, "no post transform 'TANH'"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), BAD_TREES)
+def test_hostile_trees(wrong, message):
+    x = rows_of(2, 2)
+    attributes = {
+        "nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "nodes_featureids": [1, 0, 0],
+        "nodes_values": [0.5, 0.0, 0.0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+        "nodes_truenodeids": [1, 0, 0], "nodes_falsenodeids": [2, 0, 0],
+        "target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0, 0],
+        "target_weights": [1.0, 2.0], "n_targets": 1, **wrong,
+    }  # fmt: skip
+    model = ml_model("TreeEnsembleRegressor", {"x": x}, NUMBER, **attributes)
+    with pytest.raises(ModelError, match=message):
+        import_model(model)
+
+
+def test_a_long_cycle_is_found():
+    count = 500
+    modes = ["BRANCH_LEQ"] * count + ["LEAF"]
+    attributes = {
+        "nodes_treeids": [0] * (count + 1), "nodes_nodeids": list(range(count + 1)),
+        "nodes_featureids": [0] * (count + 1), "nodes_values": [0.0] * (count + 1),
+        "nodes_modes": modes, "nodes_truenodeids": [*range(1, count), 7, 0],
+        "nodes_falsenodeids": [count] * count + [0],
+    }  # fmt: skip
+    model = ml_model("TreeEnsembleRegressor", {"x": rows_of(2, 2)}, NUMBER, **attributes)
+    with pytest.raises(ModelError, match="form a cycle"):
+        import_model(model)
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_rows_are_a_matrix(rank):
+    random = np.random.default_rng(0)
+    x = np.zeros([2] * rank, np.float32)
+    attributes = forest(random, trees=1, depth=2, features=2, targets=1)
+    model = ml_model("TreeEnsembleRegressor", {"x": x}, NUMBER, n_targets=1, **attributes)
+    if rank == 3:
+        with pytest.raises(ModelError, match="not a tensor of rank 3"):
+            import_model(model)
+    else:
+        assert run_graph(import_model(model), {"x": x})["y"].shape == (1, 1)
+
+
+# --- linear models and support vectors ---
+
+
+@pytest.mark.parametrize("post", ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"])
+@pytest.mark.parametrize("targets", [1, 3])
+def test_linear_regressors(post, targets):
+    x = np.random.default_rng(0).uniform(0, 0.3, (5, 4)).astype(np.float32)
+    random = np.random.default_rng(1)
+    attributes = {"coefficients": random.uniform(0, 0.3, 4 * targets).tolist(),
+                  "intercepts": random.uniform(0.2, 0.4, targets).tolist()}  # fmt: skip
+    model = ml_model("LinearRegressor", {"x": x}, NUMBER, targets=targets, post_transform=post,
+                     **attributes)  # fmt: skip
+    agree(model, {"x": x}, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int32])
+@pytest.mark.parametrize("post", ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"])
+@pytest.mark.parametrize("classes", [1, 2, 3])
+def test_linear_classifiers(dtype, post, classes):
+    x = floats(7, 4).astype(dtype)
+    random = np.random.default_rng(1)
+    model = ml_model(
+        "LinearClassifier", {"x": x}, SCORES, post_transform=post,
+        coefficients=random.normal(size=4 * classes).tolist(),
+        intercepts=random.normal(size=classes).tolist(),
+        classlabels_ints=[3, 1, 4][: max(classes, 2)],
+    )  # fmt: skip
+    agree(model, {"x": x})
+
+
+def test_malformed_linear_models():
+    x = rows_of(2, 3)
+    for wrong, message in (
+        ({"coefficients": [1.0]}, "1 coefficients do not fit 2 scores of 3 features"),
+        ({"classlabels_ints": [1, 2, 3]}, "3 class labels do not fit 2 scores"),
+        ({"classlabels_ints": []}, "there are no class labels"),
+    ):
+        attributes = {"coefficients": [0.5] * 6, "intercepts": [0.0, 0.0],
+                      "classlabels_ints": [1, 2], **wrong}  # fmt: skip
+        if not attributes["classlabels_ints"]:
+            del attributes["classlabels_ints"]
+        with pytest.raises(ModelError, match=message):
+            import_model(ml_model("LinearClassifier", {"x": x}, SCORES, **attributes))
+
+
+def support_vectors(classes: int, kernel: str, **more):
+    random = np.random.default_rng(classes)
+    per_class = [2, 3, 1, 2][:classes]
+    pairs = classes * (classes - 1) // 2
+    return {
+        "kernel_type": kernel,
+        "kernel_params": [0.3, 0.5, 3.0],
+        "support_vectors": random.normal(size=sum(per_class) * 4).tolist(),
+        "coefficients": random.normal(size=(classes - 1) * sum(per_class)).tolist(),
+        "rho": random.normal(size=pairs).tolist(),
+        "vectors_per_class": per_class,
+        "classlabels_ints": [5, 2, 7, 1][:classes],
+        **more,
+    }
+
+
+@pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+@pytest.mark.parametrize("classes", [2, 3, 4])
+def test_support_vector_classifiers(kernel, classes):
+    x = rows_of(9, 4)
+    for post in ("NONE", "LOGISTIC", "SOFTMAX"):
+        attributes = support_vectors(classes, kernel, post_transform=post)
+        agree(ml_model("SVMClassifier", {"x": x}, SCORES, **attributes), {"x": x}, rtol=1e-4)
+        positive = np.abs(attributes["coefficients"]).tolist()
+        model = ml_model("SVMClassifier", {"x": x}, SCORES,
+                         **{**attributes, "coefficients": positive})  # fmt: skip
+        agree(model, {"x": x}, rtol=1e-4)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4])
+@pytest.mark.parametrize("kernel", ["RBF", "POLY"])
+def test_support_vectors_with_probabilities(classes, kernel):
+    x = rows_of(50, 4)
+    pairs = classes * (classes - 1) // 2
+    random = np.random.default_rng(9)
+    attributes = support_vectors(
+        classes, kernel, prob_a=(-random.uniform(1, 3, pairs)).tolist(),
+        prob_b=random.normal(size=pairs).tolist(),
+    )  # fmt: skip
+    model = ml_model("SVMClassifier", {"x": x}, SCORES, **attributes)
+    check(model, {"x": x}, rtol=1e-4)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3])
+def test_support_vector_classifiers_without_vectors(classes):
+    x = rows_of(9, 4)
+    random = np.random.default_rng(2)
+    for positive in (False, True):
+        weights = random.normal(size=4 * classes)
+        model = ml_model(
+            "SVMClassifier", {"x": x}, SCORES, rho=[0.3], classlabels_ints=[3, 1, 4][:classes],
+            coefficients=(np.abs(weights) if positive else weights).tolist(),
+            kernel_params=[0.0, 0.0, 3.0],
+        )  # fmt: skip
+        agree(model, {"x": x})
+
+
+@pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+@pytest.mark.parametrize("one_class", [0, 1])
+@pytest.mark.parametrize("vectors", [0, 5])
+def test_support_vector_regressors(kernel, one_class, vectors):
+    x, random = rows_of(9, 4), np.random.default_rng(3)
+    model = ml_model(
+        "SVMRegressor", {"x": x}, NUMBER, kernel_type=kernel, kernel_params=[0.3, 0.5, 2.0],
+        n_supports=vectors, support_vectors=random.normal(size=4 * vectors).tolist() or [0.0],
+        coefficients=random.normal(size=vectors or 4).tolist(), rho=[0.2], one_class=one_class,
+    )  # fmt: skip
+    agree(model, {"x": x}, rtol=1e-4)
+
+
+def test_malformed_support_vectors():
+    x = rows_of(2, 4)
+    for wrong, message in (
+        ({"rho": []}, "rho needs 3 numbers"),
+        ({"coefficients": [1.0]}, "1 coefficients are not 2 rows of 6"),
+        ({"support_vectors": [1.0]}, "1 support_vectors are not 6 rows of 4"),
+        ({"kernel_type": "COSINE"}, "no kernel 'COSINE'"),
+        ({"vectors_per_class": [2, -1, 1]}, "negative number"),
+        ({"kernel_params": [1.0]}, "three numbers"),
+        ({"prob_a": [1.0], "prob_b": [1.0]}, "prob_a and prob_b need 3 numbers"),
+    ):
+        attributes = support_vectors(3, "RBF", **wrong)
+        attributes = {k: v for k, v in attributes.items() if v != []}
+        with pytest.raises(ModelError, match=message):
+            import_model(ml_model("SVMClassifier", {"x": x}, SCORES, **attributes))
+
+
+# --- features ---
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int32])
+def test_scalers(dtype):
+    x = (floats(5, 3) * 4).astype(dtype)
+    for offset, scale in (([0.5, -1.0, 2.0], [2.0, 0.5, 1.5]), ([0.5], [3.0])):
+        model = ml_model("Scaler", {"x": x}, NUMBER, offset=offset, scale=scale)
+        agree(model, {"x": x})
+
+
+@pytest.mark.parametrize("norm", ["MAX", "L1", "L2"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_normalizers(norm, dtype):
+    x = np.round(floats(5, 3) * 4).astype(dtype)
+    x[1] = 0
+    agree(ml_model("Normalizer", {"x": x}, NUMBER, norm=norm), {"x": x})
+
+
+def test_imputers():
+    x = rows_of(5, 3, holes=True)
+    for values in ([1.5], [1.0, 2.0, 3.0]):
+        model = ml_model("Imputer", {"x": x}, NUMBER, imputed_value_floats=values,
+                         replaced_value_float=float("nan"))  # fmt: skip
+        agree(model, {"x": x})
+    model = ml_model("Imputer", {"x": np.round(x)}, NUMBER, imputed_value_floats=[7.0],
+                     replaced_value_float=1.0)  # fmt: skip
+    found = run_graph(import_model(model), {"x": np.array([[1, 2, np.nan]] * 5, np.float32)})
+    np.testing.assert_array_equal(found["y"][0], [7, 2, np.nan])
+    n = np.array([[1, 2, 3], [0, 2, 2]])
+    model = ml_model("Imputer", {"x": n}, {"y": INT64}, imputed_value_int64s=[9],
+                     replaced_value_int64=2)  # fmt: skip
+    agree(model, {"x": n})
+
+
+def test_binarizers():
+    x = floats(5, 3)
+    agree(ml_model("Binarizer", {"x": x}, NUMBER, threshold=0.25), {"x": x})
+    agree(ml_model("Binarizer", {"x": x}, NUMBER), {"x": x})
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (4,), (2, 3, 4)])
+def test_array_feature_extractors(shape):
+    inputs = {"x": floats(*shape), "p": np.array([3, 0, 3])}
+    agree(ml_model("ArrayFeatureExtractor", inputs, NUMBER), inputs)
+    inputs = {"x": floats(*shape), "p": np.array([[3, 0], [1, 2]])}
+    agree(ml_model("ArrayFeatureExtractor", inputs, NUMBER), inputs)
+
+
+def test_feature_vectorizers():
+    inputs = {"a": floats(3, 2), "b": floats(3, 1), "c": floats(3, 4)}
+    agree(ml_model("FeatureVectorizer", inputs, NUMBER, inputdimensions=[2, 1, 4]), inputs)
+    with pytest.raises(ModelError, match="do not fit the operands"):
+        import_model(ml_model("FeatureVectorizer", inputs, NUMBER, inputdimensions=[2, 1, 3]))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float64])
+def test_one_hot_encoders(dtype):
+    x = np.array([[1, 5], [7, 1]], dtype)
+    model = ml_model("OneHotEncoder", {"x": x}, NUMBER, cats_int64s=[1, 5, 6], zeros=1)
+    agree(model, {"x": x})
+
+
+def test_malformed_features():
+    x = rows_of(2, 3)
+    for operator, attributes, message in (
+        ("Scaler", {"offset": [1.0, 2.0], "scale": [1.0]}, "offset has 2 entries for 3"),
+        ("Scaler", {}, "offset and scale are needed"),
+        ("Normalizer", {"norm": "L3"}, "no norm 'L3'"),
+        ("Imputer", {}, "no imputed values for float32"),
+        ("OneHotEncoder", {}, "no categories"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            import_model(ml_model(operator, {"x": x}, NUMBER, **attributes))
+
+
+# --- labels, strings and maps ---
+
+
+@pytest.mark.parametrize("opset", [2, 4])
+def test_label_encoders_of_numbers(opset):
+    n = np.array([[3, 1], [4, -5], [1 << 62, -(1 << 63)]])
+    f = np.array([0.5, 2.0, np.nan, -1.0], np.float32)
+    for x, keys, values, out in (
+        (n, {"keys_int64s": [1, 3, -5]}, {"values_int64s": [10, 30, 50]}, INT64),
+        (n, {"keys_int64s": [1, 1 << 62]}, {"values_floats": [0.5, 1.5]}, FLOAT),
+        (f, {"keys_floats": [2.0, 0.5]}, {"values_int64s": [10, 30]}, INT64),
+        (f, {"keys_floats": [2.0, float("nan")]}, {"values_floats": [4.0, 5.0]}, FLOAT),
+    ):
+        agree(ml_model("LabelEncoder", {"x": x}, {"y": out}, opset=opset, **keys, **values),
+              {"x": x})  # fmt: skip
+
+
+def check(model: onnx.ModelProto, inputs, rtol: float = 1e-5) -> fk.Model | fk.StagedModel:
+    """Compile a model, and compare all its outputs, whatever they are, with ONNX Runtime's."""
+    compiled = fk.compile_onnx(model, threads=1)
+    found, expected = compiled.run(inputs), ort_run(model, inputs)
+    assert list(found) == list(expected)
+    for name, theirs in expected.items():
+        ours = found[name]
+        if isinstance(theirs, list):
+            assert isinstance(ours, list)
+            for row, other in zip(ours, theirs, strict=True):
+                assert row == pytest.approx(other, rel=rtol)
+            continue
+        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
+        if theirs.dtype.kind == "f":
+            np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol)
+        else:
+            np.testing.assert_array_equal(ours, theirs)
+    return compiled
+
+
+def labelled(strings: bool, rows: str = "") -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """A classifier as converters write it: labels handed on, scores as maps."""
+    x, random = rows_of(6, 3), np.random.default_rng(0)
+    names = ["red", "green", "blue"]
+    labels = {"classlabels_strings": names} if strings else {"classlabels_int64s": [4, 5, 6]}
+    attributes = forest(random, trees=3, depth=3, features=3, targets=3, prefix="class")
+    nodes = [
+        helper.make_node("TreeEnsembleClassifier", ["x"], ["l", "s"], domain=DOMAIN,
+                         post_transform="SOFTMAX", **labels, **attributes),
+        helper.make_node("Identity", ["l"], ["label"]),
+        helper.make_node("Normalizer", ["s"], ["t"], domain=DOMAIN, norm="L1"),
+        helper.make_node("ZipMap", ["t"], ["maps_strings" if strings else "maps"], domain=DOMAIN,
+                         **labels),
+    ]  # fmt: skip
+    outputs = {"label": STRING if strings else INT64, nodes[-1].output[0]: 0}
+    return ml_graph(nodes, {"x": x}, outputs, rows=rows), {"x": x}
+
+
+@pytest.mark.parametrize("strings", [False, True])
+@pytest.mark.parametrize("rows", ["", "rows"])
+def test_labels_and_maps(strings, rows):
+    model, inputs = labelled(strings, rows)
+    compiled = check(model, inputs)
+    assert set(compiled.opaque_operators) == ({"LabelEncoder", "ZipMap"} if strings else {"ZipMap"})
+    assert str(compiled.outputs[0]).startswith("string label" if strings else "int64 label")
+    assert str(compiled.outputs[1]).startswith("sequence maps")
+    if rows:
+        more = {"x": rows_of(9, 3, seed=5)}
+        found = compiled.run(more)
+        assert found["label"].tolist() == ort_run(model, more)["label"].tolist()
+
+
+def test_labels_by_place():
+    """argmax and a list of classes, as converters write it; then strings in another shape."""
+    classes = helper.make_tensor("classes", STRING, [3], [b"a", b"b", b"c"])
+    shape = helper.make_tensor("shape", INT64, [1], [-1])
+    x = rows_of(6, 3)
+    nodes = [
+        helper.make_node("ArgMax", ["x"], ["best"], axis=1),
+        helper.make_node("ArrayFeatureExtractor", ["classes", "best"], ["rows"], domain=DOMAIN),
+        helper.make_node("Reshape", ["rows", "shape"], ["label"]),
+        helper.make_node("LabelEncoder", ["label"], ["back"], domain=DOMAIN,
+                         keys_strings=["c", "a"], values_int64s=[30, 10]),
+    ]  # fmt: skip
+    outputs = {"label": STRING, "back": INT64}
+    check(ml_graph(nodes, {"x": x}, outputs, constants=[classes, shape]), {"x": x})
+
+
+def test_mappers_and_old_label_encoders():
+    x = np.array([0, 2, 7, 1])
+    names = ["a", "b", "c"]
+    model = ml_model("LabelEncoder", {"x": x}, {"y": STRING}, opset=1, classes_strings=names)
+    check(model, {"x": x})
+    nodes = [
+        helper.make_node("CategoryMapper", ["x"], ["y"], domain=DOMAIN, cats_strings=names,
+                         cats_int64s=[7, 0, 1], default_string="none"),
+        helper.make_node("CategoryMapper", ["y"], ["z"], domain=DOMAIN, cats_strings=names,
+                         cats_int64s=[7, 0, 5], default_int64=-7),
+    ]  # fmt: skip
+    check(ml_graph(nodes, {"x": x}, {"y": STRING, "z": INT64}), {"x": x})
+
+
+def test_what_cannot_be_done_with_strings_and_maps():
+    x = np.array([0, 2, 1])
+    names = ["a", "b", "c"]
+    encode = helper.make_node("LabelEncoder", ["x"], ["s"], domain=DOMAIN, keys_int64s=[0, 1, 2],
+                              values_strings=names)  # fmt: skip
+    model = ml_graph([encode, helper.make_node("Size", ["s"], ["y"])], {"x": x}, {"y": INT64})
+    with pytest.raises(UnsupportedModelError, match="an operand is a tensor of strings"):
+        fk.compile_onnx(model).run({"x": x})
+    f = rows_of(2, 3)
+    zipped = helper.make_node("ZipMap", ["x"], ["m"], domain=DOMAIN, classlabels_int64s=[1, 2, 3])
+    model = ml_graph([zipped, helper.make_node("Identity", ["m"], ["y"])], {"x": f}, {"y": 0})
+    with pytest.raises(UnsupportedModelError, match="'m' is a sequence"):
+        fk.compile_onnx(model)
+    labels = {"classlabels_int64s": [1, 2]}
+    with pytest.raises(ModelError, match="2 labels do not fit 3 scores"):
+        fk.compile_onnx(ml_model("ZipMap", {"x": f}, {"m": 0}, **labels))
+    model, inputs = labelled(True)
+    with pytest.raises(ArgumentError, match="label is a string and needs no array"):
+        fk.compile_onnx(model).run(inputs, out={"label": np.zeros(6)})
