@@ -1,17 +1,11 @@
-"""TreeEnsembleClassifier, TreeEnsembleRegressor and TreeEnsemble: a walk down all trees at once.
-
-The node at which a row stands in a tree is a recurrence over the depth; leaves are their own
-children, so that all ways are equally long.
-"""
+"""TreeEnsembleClassifier, TreeEnsembleRegressor and TreeEnsemble."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from frontends.onnx.limits import checked_shape
 from frontends.onnx.ml_common import (
     DOMAIN,
     TRANSFORMS,
@@ -24,75 +18,12 @@ from frontends.onnx.ml_common import (
     vector,
 )
 from frontends.onnx.ml_ensembles import Ensemble, linked_ensemble, listed_ensemble
+from frontends.onnx.ml_tree_programs import sums_of
 from frontends.onnx.node import Compute, Expanded, Node, Result, operator
 from frontends.onnx.text import declare, function, line
 from poly.dtypes import FLOAT32, INT32, INT64, DType
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
-_COMBINE = {"AVERAGE": "+=!", "SUM": "+=!", "MIN": "min=!", "MAX": "max=!"}
-
-
-@dataclass(frozen=True, eq=False)
-class _Walk:
-    """Declarations, arrays and statements that make the numbers A[n,k] of all targets."""
-
-    operands: list[str]
-    arrays: list[np.ndarray]
-    lines: list[str]
-
-
-def _walk(node: Node, rows: Rows, trees: Ensemble, targets: int, aggregate: str) -> _Walk:
-    dtype, count, depth = rows.dtype, len(trees.yes), trees.depth
-    if len(trees.targets) and not 0 <= trees.targets.min() <= trees.targets.max() < targets:
-        raise node.fail(f"a leaf has a weight for a target that is not among {targets}")
-    number = len(trees.roots)
-    nothing = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
-    checked_shape((count, targets), dtype, node.origin)
-    weights = np.full((count, targets), nothing, dtype.numpy)
-    if nothing:
-        combine = np.minimum if aggregate == "MIN" else np.maximum
-        combine.at(weights, (trees.leaves, trees.targets), trees.weights)
-    else:
-        np.add.at(weights, (trees.leaves, trees.targets), trees.weights)
-    x, at = rows.number(feature="F[P[n,t,d]]"), "P[n,t,d]"
-    question = f"{x} <= V[{at}]"
-    operands = [
-        rows.declaration(),
-        declare("F", INT32, (count,)),
-        declare("V", dtype, (count,)),
-        declare("yes", INT32, (count,)),
-        declare("no", INT32, (count,)),
-        declare("R", INT32, (number,)),
-        declare("W", dtype, (count, targets)),
-    ]
-    arrays = [
-        trees.features.astype(np.int32),
-        trees.high,
-        trees.yes.astype(np.int32),
-        trees.no.astype(np.int32),
-        trees.roots.astype(np.int32),
-        weights,
-    ]
-    if not trees.one_sided:
-        question = f"U[{at}] <= {x} and {question}"
-        operands.append(declare("U", dtype, (count,)))
-        arrays.append(trees.low)
-    if trees.nan_yes.any():
-        question = f"({question}) or N[{at}] != 0 and isnan({x})"
-        operands.append(declare("N", INT32, (count,)))
-        arrays.append(trees.nan_yes.astype(np.int32))
-    each = {"n": rows.count, "t": number}
-    lines = [
-        declare("P", INT32, (rows.count, number, depth + 1)),
-        line("P[n,t,0] = R[t]", each),
-        line(f"P[n,t,d + 1] = select({question}, yes[{at}], no[{at}])", {**each, "d": depth}),
-        declare("Q", dtype, (rows.count, targets)),
-        line(
-            f"Q[n,k] {_COMBINE[aggregate]} W[P[n,t,{depth}],k]",
-            {"n": rows.count, "k": targets, "t": number},
-        ),
-    ]
-    return _Walk(operands, arrays, lines)
 
 
 def _regression(
@@ -106,7 +37,7 @@ def _regression(
         base = np.zeros(targets, rows.dtype.numpy)
     if len(base) != targets:
         raise node.fail(f"{len(base)} base_values do not fit {targets} targets")
-    walk = _walk(node, rows, trees, targets, aggregate)
+    walk = sums_of(node, rows, trees, targets, aggregate)
     value = "Q[n,k]"
     if aggregate == "AVERAGE":
         value = f"Q[n,k] / {len(trees.roots)}.0"
@@ -170,7 +101,7 @@ def tree_ensemble_classifier(node: Node) -> Sequence[Result]:
         base = np.zeros(0, dtype.numpy)
     if len(base) not in (0, count) and not (len(base) == 1 and count == 2):
         raise node.fail(f"{len(base)} base_values do not fit {count} classes")
-    walk = _walk(node, rows, trees, count, "SUM")
+    walk = sums_of(node, rows, trees, count, "SUM")
     voted = np.zeros(count, bool)
     voted[trees.targets] = True
     all_ = {"n": rows.count, "k": count}

@@ -41,14 +41,17 @@ MODES = [f"BRANCH_{m}" for m in ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")]
     modes=st.lists(st.sampled_from(MODES), min_size=1, max_size=3),
     missing=st.booleans(),
     holes=st.booleans(),
+    rows=st.sampled_from([5, 37]),
     aggregate=st.sampled_from(["SUM", "AVERAGE", "MIN", "MAX"]),
     post=st.sampled_from(["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"]),
     base=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_tree_regressors(seed, trees, depth, targets, modes, missing, holes, aggregate, post, base):
+def test_tree_regressors(
+    seed, trees, depth, targets, modes, missing, holes, rows, aggregate, post, base
+):
     random = np.random.default_rng(seed)
-    x = rows_of(5, 3, seed, holes)
+    x = rows_of(rows, 3, seed, holes)
     whole = any(m in ("BRANCH_EQ", "BRANCH_NEQ") for m in modes)
     x = np.round(x) if whole else x
     attributes = forest(
@@ -73,11 +76,12 @@ def test_tree_regressors(seed, trees, depth, targets, modes, missing, holes, agg
     post=st.sampled_from(["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"]),
     bases=st.integers(0, 2),
     missing=st.booleans(),
+    rows=st.sampled_from([6, 20]),
 )
 @settings(max_examples=60, deadline=None)
-def test_tree_classifiers(seed, trees, classes, only, positive, post, bases, missing):
+def test_tree_classifiers(seed, trees, classes, only, positive, post, bases, missing, rows):
     random = np.random.default_rng(seed)
-    x = rows_of(6, 3, seed, missing)
+    x = rows_of(rows, 3, seed, missing)
     one = int(random.integers(classes)) if only else None
     attributes = forest(
         random, trees=trees, depth=3, features=3, targets=classes, prefix="class",

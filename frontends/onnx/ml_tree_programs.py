@@ -1,0 +1,227 @@
+"""Comprehensions that sum up, for each row and target, what the leaves of trees give.
+
+A few rows *walk*: the node at which a row stands in a tree is a recurrence over the depth, and
+leaves are their own children, so that all ways are equally long.  Many rows answer the questions
+of whole blocks of a tree at once (`frontends.onnx.ml_blocks`), with rows as lanes of vectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from frontends.onnx.limits import checked_shape
+from frontends.onnx.ml_blocks import BITS, Blocks, blocks_of
+from frontends.onnx.ml_common import Rows
+from frontends.onnx.ml_ensembles import Ensemble
+from frontends.onnx.node import Node
+from frontends.onnx.text import declare, line
+from poly.dtypes import INT32, UINT8, DType
+
+#: Fewer rows fill no vector.
+LEAST_ROWS = 16
+#: Rows whose answers stay in the cache, for trees of one block and of more.
+ROWS_OF_ONE, ROWS_OF_MORE = 128, 64
+
+COMBINE = {"AVERAGE": "+=!", "SUM": "+=!", "MIN": "min=!", "MAX": "max=!"}
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Declarations of operands, their arrays, and statements that make the numbers Q[n,k]."""
+
+    operands: list[str]
+    arrays: list[np.ndarray]
+    lines: list[str]
+
+
+@dataclass(frozen=True, eq=False)
+class _Leaves:
+    """What leaves give: [node] if each tree votes for one target, else [node, target].
+
+    `order` are the trees, target after target, `each` as many for every one; -1 for none
+    """
+
+    weights: np.ndarray
+    order: np.ndarray
+    each: int
+
+    @property
+    def is_grouped(self) -> bool:
+        return self.weights.ndim == 1
+
+
+def sums_of(node: Node, rows: Rows, trees: Ensemble, targets: int, aggregate: str) -> Sums:
+    """Sums (or what `aggregate` says) over all trees, for each of the targets."""
+    if len(trees.targets) and not 0 <= trees.targets.min() <= trees.targets.max() < targets:
+        raise node.fail(f"a leaf has a weight for a target that is not among {targets}")
+    blocks = blocks_of(trees) if rows.count >= LEAST_ROWS else None
+    leaves = _leaves(node, trees, targets, aggregate)
+    combine = COMBINE[aggregate]
+    if blocks is None:
+        return _walk(rows, trees, leaves, targets, combine)
+    return _answers(rows, trees, blocks, leaves, targets, combine)
+
+
+def _leaves(node: Node, trees: Ensemble, targets: int, aggregate: str) -> _Leaves:
+    """Weights by node, one more for what gives nothing, and the trees in the order of targets."""
+    nothing = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
+    count, number = len(trees.yes), len(trees.roots)
+    together = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
+    # The nodes of a tree stand together, from its root on, unless trees share them.
+    tree = np.searchsorted(np.sort(trees.roots), trees.leaves, side="right") - 1
+    tree = np.argsort(trees.roots)[tree]
+    voted = np.full(number, -1, np.int64)
+    voted[tree] = trees.targets
+    is_tree = bool((np.diff(trees.roots) > 0).all())
+    groups = [np.flatnonzero(voted == k) for k in range(targets)]
+    each = max(map(len, groups), default=0)
+    if is_tree and (voted[tree] == trees.targets).all() and each * targets <= 2 * number:
+        order = np.full((targets, max(each, 1)), -1)
+        for k, group in enumerate(groups):
+            order[k, : len(group)] = group
+        weights = np.full(count + 1, nothing, trees.weights.dtype)
+        together.at(weights, trees.leaves, trees.weights)
+        return _Leaves(weights, order.reshape(-1), max(each, 1))
+    checked_shape((count + 1, targets), INT32, node.origin)
+    table = np.full((count + 1, targets), nothing, trees.weights.dtype)
+    together.at(table, (trees.leaves, trees.targets), trees.weights)
+    return _Leaves(table, np.arange(number), number)
+
+
+def _walk(rows: Rows, trees: Ensemble, leaves: _Leaves, targets: int, combine: str) -> Sums:
+    """One step down all trees at a time."""
+    dtype, depth, count = rows.dtype, trees.depth, len(trees.yes) + 1
+    number = len(leaves.order)
+    x, at = rows.number(feature="F[P[n,t,d]]"), "P[n,t,d]"
+    question = f"{x} <= V[{at}]"
+    tables: list[tuple[str, DType, np.ndarray]] = [
+        ("F", INT32, np.append(trees.features, 0)),
+        ("V", dtype, np.append(trees.high, 0)),
+        ("yes", INT32, np.append(trees.yes, count - 1)),
+        ("no", INT32, np.append(trees.no, count - 1)),
+        ("R", INT32, np.append(trees.roots, count - 1)[leaves.order]),
+        ("W", dtype, leaves.weights),
+    ]
+    if not trees.one_sided:
+        question = f"U[{at}] <= {x} and {question}"
+        tables.append(("U", dtype, np.append(trees.low, 0)))
+    if trees.nan_yes.any():
+        question = f"({question}) or N[{at}] != 0 and isnan({x})"
+        tables.append(("N", INT32, np.append(trees.nan_yes, False)))
+    each = {"n": rows.count, "t": number}
+    lines = [
+        declare("P", INT32, (rows.count, number, depth + 1)),
+        line("P[n,t,0] = R[t]", each),
+        line(f"P[n,t,d + 1] = select({question}, yes[{at}], no[{at}])", {**each, "d": depth}),
+        declare("Q", dtype, (rows.count, targets)),
+    ]
+    if leaves.is_grouped:
+        end = f"P[n,{leaves.each}*k + g,{depth}]"
+        ranges = {"n": rows.count, "k": targets, "g": leaves.each}
+        lines.append(line(f"Q[n,k] {combine} W[{end}]", ranges))
+    else:
+        ranges = {"n": rows.count, "k": targets, "t": number}
+        lines.append(line(f"Q[n,k] {combine} W[P[n,t,{depth}],k]", ranges))
+    return _sums(rows, tables, lines)
+
+
+def _answers(
+    rows: Rows, trees: Ensemble, blocks: Blocks, leaves: _Leaves, targets: int, combine: str
+) -> Sums:
+    """All questions of all blocks, then the leaf of each."""
+    dtype, order = rows.dtype, leaves.order
+    _, width, questions = blocks.shape
+    number = len(order)
+    lanes = min(rows.count, ROWS_OF_ONE if blocks.following is None else ROWS_OF_MORE)
+    outer = -(-rows.count // lanes)
+    features = blocks.features[order]
+    nan = bool(blocks.nan_yes.any())
+    if nan:  # a second copy of the features, in which NaN is less than every number
+        features = features + rows.width * blocks.nan_yes[order]
+    masks = np.where((order < 0)[:, None, None], -1, blocks.masks[order])
+    nodes = np.where((order < 0)[:, None], len(trees.yes), blocks.leaves[order])
+    tables: list[tuple[str, DType, np.ndarray]] = [
+        ("F", INT32, features),
+        ("V", dtype, blocks.high[order]),
+        ("M", INT32, masks),
+        ("W", dtype, leaves.weights[nodes]),
+    ]
+    if not trees.one_sided:
+        tables.append(("U", dtype, blocks.low[order]))
+    each = {"b": outer, "t": number, "q": width, "r": lanes}
+    lines = _features(rows, outer, lanes, nan)
+    asked = []
+    for k in range(questions):
+        question = f"cols[b,F[t,q,{k}],r] <= V[t,q,{k}]"
+        if not trees.one_sided:
+            question = f"U[t,q,{k}] <= cols[b,F[t,q,{k}],r] and {question}"
+        asked.append(f"select({question}, int32(-1), M[t,q,{k}])")
+    place = "b,t,q,r"
+    parts = [
+        ("A", INT32, " & ".join(asked)),
+        # The place of the lowest bit is the number of bits below it.
+        ("low", INT32, f"(A[{place}] & -A[{place}]) - 1"),
+        ("twos", INT32, f"low[{place}] - ((low[{place}] >> 1) & 0x55555555)"),
+        ("fours", INT32, f"(twos[{place}] & 0x33333333) + ((twos[{place}] >> 2) & 0x33333333)"),
+        (
+            "J",
+            UINT8,
+            f"uint8((((fours[{place}] + (fours[{place}] >> 4)) & 0x0f0f0f0f) * 0x01010101) >> 24)",
+        ),
+    ]
+    for name, kind, value in parts:
+        lines += [
+            declare(name, kind, (outer, number, width, lanes)),
+            line(f"{name}[{place}] = {value}", each),
+        ]
+    leaf = "J[b,{t},0,r]"
+    if blocks.following is not None:
+        tables.append(("next", INT32, blocks.following[order]))
+        lines += [
+            declare("H", INT32, (outer, number, lanes)),
+            line(
+                f"H[b,t,r] = {BITS} * int32(J[b,t,0,r]) + int32(J[b,t,next[t,J[b,t,0,r]],r])",
+                {"b": outer, "t": number, "r": lanes},
+            ),
+        ]
+        leaf = "H[b,{t},r]"
+    ranges = {"b": outer, "k": targets, "r": lanes}
+    lines.append(declare("sums", dtype, (outer, targets, lanes)))
+    if leaves.is_grouped:
+        tree = f"{leaves.each}*k + g"
+        value = f"W[{tree},{leaf.format(t=tree)}]"
+        lines.append(line(f"sums[b,k,r] {combine} {value}", {**ranges, "g": leaves.each}))
+    else:
+        value = f"W[t,{leaf.format(t='t')},k]"
+        lines.append(line(f"sums[b,k,r] {combine} {value}", {**ranges, "t": number}))
+    guards = [f"{lanes}*b + r < {rows.count}"] if outer * lanes > rows.count else []
+    lines += [
+        declare("Q", dtype, (rows.count, targets)),
+        line(f"Q[{lanes}*b + r,k] = sums[b,k,r]", ranges, guards),
+    ]
+    return _sums(rows, tables, lines)
+
+
+def _features(rows: Rows, outer: int, lanes: int, nan: bool) -> list[str]:
+    """cols[b,c,r]: the features of blocks of rows, row by row beside each other."""
+    row = f"{lanes}*b + r"
+    if outer * lanes > rows.count:
+        row = f"min({row}, {rows.count - 1})"
+    read = rows.number(row=row)
+    ranges = {"b": outer, "c": rows.width, "r": lanes}
+    lines = [declare("cols", rows.dtype, (outer, (2 if nan else 1) * rows.width, lanes))]
+    if not nan:
+        return [*lines, line(f"cols[b,c,r] = {read}", ranges)]
+    return [
+        *lines,
+        line(f"cols[b,c,r] = select(isnan({read}), inf, {read})", ranges),
+        line(f"cols[b,{rows.width} + c,r] = select(isnan({read}), -inf, {read})", ranges),
+    ]
+
+
+def _sums(rows: Rows, tables: list[tuple[str, DType, np.ndarray]], lines: list[str]) -> Sums:
+    arrays = [np.ascontiguousarray(a, kind.numpy) for _, kind, a in tables]
+    operands = [declare(n, k, a.shape) for (n, k, _), a in zip(tables, arrays, strict=True)]
+    return Sums([rows.declaration(), *operands], arrays, lines)
