@@ -15,8 +15,11 @@ import numpy as np
 
 from frontends.onnx.ml_ensembles import Ensemble
 
-#: Leaves of a block: bits of an int32.
+#: Leaves of a block: bits of an uint32.
 BITS = 32
+#: The upper five bits of its product with a power of two tell which one that is (de Bruijn).
+TELLTALE = 0x077CB531
+_ALL = (1 << BITS) - 1
 #: A walk goes down one node in the time of so many answers in lanes.
 ANSWERS_PER_STEP = 128
 
@@ -32,6 +35,8 @@ class Blocks:
         trees are one block
     leaves : for each tree and place the node of the ensemble; places are leaves of the block or,
         if there are two levels, 32 * leaf of the first + leaf of the second
+
+    Leaves have the numbers that `TELLTALE` gives their bits.
     """
 
     features: np.ndarray
@@ -142,30 +147,31 @@ def _tables(trees: Ensemble, cut: list[list[_Block]]) -> Blocks:
     number, blocks = len(cut), max(map(len, cut))
     shape = (number, blocks, max(1, *(len(b.nodes) for tree in cut for b in tree)))
     nodes = np.zeros(shape, np.int64)
-    masks = np.full(shape, -1, np.int32)
+    masks = np.full(shape, _ALL, np.uint32)
     two = blocks > 1
+    told = np.array([((TELLTALE << bit) & _ALL) >> 27 for bit in range(BITS)])
     following = np.zeros((number, BITS), np.int32)
     leaves = np.zeros((number, BITS * BITS if two else BITS), np.int64)
     for t, tree in enumerate(cut):
         for q, block in enumerate(tree):
             size = len(block.nodes)
             nodes[t, q, :size] = block.nodes
-            masks[t, q, :size] = ~np.array(block.cleared, np.int64)
+            masks[t, q, :size] = _ALL ^ np.array(block.cleared, np.int64)
         exits = tree[0].exits
         if not two:
-            leaves[t, : len(exits)] = exits
+            leaves[t, told[: len(exits)]] = exits
             continue
         used = 0
         for place, leaf in enumerate(exits):
-            start = BITS * place
+            start = BITS * told[place]
             if trees.is_leaf[leaf]:  # whatever another block says
                 leaves[t, start : start + BITS] = leaf
                 continue
             used += 1
-            following[t, place] = used
+            following[t, told[place]] = used
             below = tree[used].exits
-            leaves[t, start : start + len(below)] = below
-    idle = masks == -1
+            leaves[t, start + told[: len(below)]] = below
+    idle = masks == _ALL
     return Blocks(
         np.where(idle, 0, trees.features[nodes]),
         trees.low[nodes],

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from frontends.onnx.limits import checked_shape
-from frontends.onnx.ml_blocks import BITS, Blocks, blocks_of
+from frontends.onnx.ml_blocks import BITS, TELLTALE, Blocks, blocks_of
 from frontends.onnx.ml_common import Rows
 from frontends.onnx.ml_ensembles import Ensemble
 from frontends.onnx.node import Node
-from frontends.onnx.text import declare, line
-from poly.dtypes import INT32, UINT8, DType
+from frontends.onnx.text import declare, line, literal
+from poly.dtypes import INT32, UINT8, UINT32, DType
 
 #: Fewer rows fill no vector.
 LEAST_ROWS = 16
 #: Rows whose answers stay in the cache, for trees of one block and of more.
-ROWS_OF_ONE, ROWS_OF_MORE = 128, 64
+ROWS_OF_ONE, ROWS_OF_MORE = 128, 128
 
 COMBINE = {"AVERAGE": "+=!", "SUM": "+=!", "MIN": "min=!", "MAX": "max=!"}
 
@@ -40,12 +40,16 @@ class Sums:
 class _Leaves:
     """What leaves give: [node] if each tree votes for one target, else [node, target].
 
-    `order` are the trees, target after target, `each` as many for every one; -1 for none
+    `order` are the trees, target after target from `first` on, `each` as many for every one; -1
+    for none.  Other targets have the number `nothing`.
     """
 
     weights: np.ndarray
     order: np.ndarray
     each: int
+    first: int
+    count: int
+    nothing: float
 
     @property
     def is_grouped(self) -> bool:
@@ -74,20 +78,21 @@ def _leaves(node: Node, trees: Ensemble, targets: int, aggregate: str) -> _Leave
     tree = np.argsort(trees.roots)[tree]
     voted = np.full(number, -1, np.int64)
     voted[tree] = trees.targets
-    is_tree = bool((np.diff(trees.roots) > 0).all())
-    groups = [np.flatnonzero(voted == k) for k in range(targets)]
+    is_tree = bool((np.diff(trees.roots) > 0).all()) and len(trees.targets) > 0
+    first, last = (trees.targets.min(), trees.targets.max()) if is_tree else (0, targets - 1)
+    groups = [np.flatnonzero(voted == k) for k in range(first, last + 1)]
     each = max(map(len, groups), default=0)
-    if is_tree and (voted[tree] == trees.targets).all() and each * targets <= 2 * number:
-        order = np.full((targets, max(each, 1)), -1)
+    if is_tree and (voted[tree] == trees.targets).all() and each * len(groups) <= 2 * number:
+        order = np.full((len(groups), each), -1)
         for k, group in enumerate(groups):
             order[k, : len(group)] = group
         weights = np.full(count + 1, nothing, trees.weights.dtype)
         together.at(weights, trees.leaves, trees.weights)
-        return _Leaves(weights, order.reshape(-1), max(each, 1))
+        return _Leaves(weights, order.reshape(-1), each, int(first), len(groups), nothing)
     checked_shape((count + 1, targets), INT32, node.origin)
     table = np.full((count + 1, targets), nothing, trees.weights.dtype)
     together.at(table, (trees.leaves, trees.targets), trees.weights)
-    return _Leaves(table, np.arange(number), number)
+    return _Leaves(table, np.arange(number), number, 0, targets, nothing)
 
 
 def _walk(rows: Rows, trees: Ensemble, leaves: _Leaves, targets: int, combine: str) -> Sums:
@@ -115,12 +120,12 @@ def _walk(rows: Rows, trees: Ensemble, leaves: _Leaves, targets: int, combine: s
         declare("P", INT32, (rows.count, number, depth + 1)),
         line("P[n,t,0] = R[t]", each),
         line(f"P[n,t,d + 1] = select({question}, yes[{at}], no[{at}])", {**each, "d": depth}),
-        declare("Q", dtype, (rows.count, targets)),
+        *_others(rows, leaves, targets),
     ]
     if leaves.is_grouped:
         end = f"P[n,{leaves.each}*k + g,{depth}]"
-        ranges = {"n": rows.count, "k": targets, "g": leaves.each}
-        lines.append(line(f"Q[n,k] {combine} W[{end}]", ranges))
+        ranges = {"n": rows.count, "k": leaves.count, "g": leaves.each}
+        lines.append(line(f"Q[n,k + {leaves.first}] {combine} W[{end}]", ranges))
     else:
         ranges = {"n": rows.count, "k": targets, "t": number}
         lines.append(line(f"Q[n,k] {combine} W[P[n,t,{depth}],k]", ranges))
@@ -140,12 +145,12 @@ def _answers(
     nan = bool(blocks.nan_yes.any())
     if nan:  # a second copy of the features, in which NaN is less than every number
         features = features + rows.width * blocks.nan_yes[order]
-    masks = np.where((order < 0)[:, None, None], -1, blocks.masks[order])
+    masks = np.where((order < 0)[:, None, None], np.uint32(0xFFFFFFFF), blocks.masks[order])
     nodes = np.where((order < 0)[:, None], len(trees.yes), blocks.leaves[order])
     tables: list[tuple[str, DType, np.ndarray]] = [
         ("F", INT32, features),
         ("V", dtype, blocks.high[order]),
-        ("M", INT32, masks),
+        ("M", UINT32, masks),
         ("W", dtype, leaves.weights[nodes]),
     ]
     if not trees.one_sided:
@@ -157,25 +162,15 @@ def _answers(
         question = f"cols[b,F[t,q,{k}],r] <= V[t,q,{k}]"
         if not trees.one_sided:
             question = f"U[t,q,{k}] <= cols[b,F[t,q,{k}],r] and {question}"
-        asked.append(f"select({question}, int32(-1), M[t,q,{k}])")
+        asked.append(f"select({question}, 0xffffffff, M[t,q,{k}])")
     place = "b,t,q,r"
-    parts = [
-        ("A", INT32, " & ".join(asked)),
-        # The place of the lowest bit is the number of bits below it.
-        ("low", INT32, f"(A[{place}] & -A[{place}]) - 1"),
-        ("twos", INT32, f"low[{place}] - ((low[{place}] >> 1) & 0x55555555)"),
-        ("fours", INT32, f"(twos[{place}] & 0x33333333) + ((twos[{place}] >> 2) & 0x33333333)"),
-        (
-            "J",
-            UINT8,
-            f"uint8((((fours[{place}] + (fours[{place}] >> 4)) & 0x0f0f0f0f) * 0x01010101) >> 24)",
-        ),
+    shape = (outer, number, width, lanes)
+    lines += [
+        declare("A", UINT32, shape),
+        line(f"A[{place}] = {' & '.join(asked)}", each),
+        declare("J", UINT8, shape),
+        line(f"J[{place}] = uint8(((A[{place}] & -A[{place}]) * {TELLTALE}) >> 27)", each),
     ]
-    for name, kind, value in parts:
-        lines += [
-            declare(name, kind, (outer, number, width, lanes)),
-            line(f"{name}[{place}] = {value}", each),
-        ]
     leaf = "J[b,{t},0,r]"
     if blocks.following is not None:
         tables.append(("next", INT32, blocks.following[order]))
@@ -187,8 +182,8 @@ def _answers(
             ),
         ]
         leaf = "H[b,{t},r]"
-    ranges = {"b": outer, "k": targets, "r": lanes}
-    lines.append(declare("sums", dtype, (outer, targets, lanes)))
+    ranges = {"b": outer, "k": leaves.count, "r": lanes}
+    lines.append(declare("sums", dtype, (outer, leaves.count, lanes)))
     if leaves.is_grouped:
         tree = f"{leaves.each}*k + g"
         value = f"W[{tree},{leaf.format(t=tree)}]"
@@ -198,10 +193,20 @@ def _answers(
         lines.append(line(f"sums[b,k,r] {combine} {value}", {**ranges, "t": number}))
     guards = [f"{lanes}*b + r < {rows.count}"] if outer * lanes > rows.count else []
     lines += [
-        declare("Q", dtype, (rows.count, targets)),
-        line(f"Q[{lanes}*b + r,k] = sums[b,k,r]", ranges, guards),
+        *_others(rows, leaves, targets),
+        line(f"Q[{lanes}*b + r,k + {leaves.first}] = sums[b,k,r]", ranges, guards),
     ]
     return _sums(rows, tables, lines)
+
+
+def _others(rows: Rows, leaves: _Leaves, targets: int) -> list[str]:
+    """The numbers of targets that no tree votes for."""
+    nothing = literal(leaves.nothing)
+    lines = [declare("Q", rows.dtype, (rows.count, targets))]
+    for start, end in ((0, leaves.first), (leaves.first + leaves.count, targets)):
+        if start < end:
+            lines.append(line(f"Q[n,k] = {nothing}", {"n": rows.count, "k": (start, end)}))
+    return lines
 
 
 def _features(rows: Rows, outer: int, lanes: int, nan: bool) -> list[str]:
