@@ -22,15 +22,30 @@ TELLTALE = 0x077CB531
 _ALL = (1 << BITS) - 1
 #: A walk goes down one node in the time of so many answers in lanes.
 ANSWERS_PER_STEP = 128
+#: Blocks whose numbers of questions differ by less stand together.
+STEP = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Blocks of about as many questions [block, question], filled up with idle ones.
+
+    `nan_yes` : where NaN is a yes; `masks` : the bits that are left after a no
+    """
+
+    features: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    nan_yes: np.ndarray
+    masks: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Questions of all blocks of all trees [tree, block, question], filled up with idle ones.
+    """All blocks of all trees, numbered through all groups; the first group has those of roots.
 
     Attributes
     ----------
-    masks : the bits that are left after a no
     following : for each tree and leaf of its first block the block where it goes on; None if all
         trees are one block
     leaves : for each tree and place the node of the ensemble; places are leaves of the block or,
@@ -39,19 +54,9 @@ class Blocks:
     Leaves have the numbers that `TELLTALE` gives their bits.
     """
 
-    features: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    nan_yes: np.ndarray
-    masks: np.ndarray
+    groups: tuple[Group, ...]
     following: np.ndarray | None
     leaves: np.ndarray
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Trees, blocks of a tree, questions of a block."""
-        trees, blocks, questions = self.masks.shape
-        return trees, blocks, questions
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,14 +83,14 @@ def blocks_of(trees: Ensemble) -> Blocks | None:
     best: list[list[_Block]] = []
     fewest = ANSWERS_PER_STEP * trees.depth * len(trees.roots) + 1
     for limit in (BITS, 3 * BITS // 4, BITS // 2):
-        if limit < BITS and len(best) and max(map(len, best)) == 1:
+        if best and max(map(len, best)) == 1:
             break
         made = _cut(trees, yes, no, count.tolist(), limit)
         if made is None:
             continue
-        slots = max(map(len, made)) * max(len(b.nodes) for tree in made for b in tree)
-        if slots * len(made) < fewest:
-            best, fewest = made, slots * len(made)
+        slots = sum(len(part) * _size(part) for part in _parts(made))
+        if slots < fewest:
+            best, fewest = made, slots
     return _tables(trees, best) if best else None
 
 
@@ -143,41 +148,55 @@ def _block(
     return _Block(tuple(nodes), tuple(cleared), tuple(exits))
 
 
+def _parts(cut: list[list[_Block]]) -> list[list[_Block]]:
+    """The blocks of the roots, then all others by the number of their questions."""
+    others: dict[int, list[_Block]] = {}
+    for tree in cut:
+        for block in tree[1:]:
+            others.setdefault(-(-len(block.nodes) // STEP), []).append(block)
+    return [[tree[0] for tree in cut], *(others[size] for size in sorted(others))]
+
+
+def _size(part: Sequence[_Block]) -> int:
+    return max(1, *(len(block.nodes) for block in part))
+
+
 def _tables(trees: Ensemble, cut: list[list[_Block]]) -> Blocks:
-    number, blocks = len(cut), max(map(len, cut))
-    shape = (number, blocks, max(1, *(len(b.nodes) for tree in cut for b in tree)))
-    nodes = np.zeros(shape, np.int64)
-    masks = np.full(shape, _ALL, np.uint32)
-    two = blocks > 1
+    parts = _parts(cut)
+    number = {id(b): n for n, b in enumerate(b for part in parts for b in part)}
+    two = len(parts) > 1
     told = np.array([((TELLTALE << bit) & _ALL) >> 27 for bit in range(BITS)])
-    following = np.zeros((number, BITS), np.int32)
-    leaves = np.zeros((number, BITS * BITS if two else BITS), np.int64)
-    for t, tree in enumerate(cut):
-        for q, block in enumerate(tree):
-            size = len(block.nodes)
-            nodes[t, q, :size] = block.nodes
-            masks[t, q, :size] = _ALL ^ np.array(block.cleared, np.int64)
-        exits = tree[0].exits
+    following = np.zeros((len(cut), BITS), np.int32)
+    leaves = np.zeros((len(cut), BITS * BITS if two else BITS), np.int64)
+    for t, (first, *below) in enumerate(cut):
         if not two:
-            leaves[t, told[: len(exits)]] = exits
+            leaves[t, told[: len(first.exits)]] = first.exits
             continue
-        used = 0
-        for place, leaf in enumerate(exits):
-            start = BITS * told[place]
+        rest = iter(below)
+        for place, leaf in zip(told, first.exits, strict=False):
+            start = BITS * place
             if trees.is_leaf[leaf]:  # whatever another block says
                 leaves[t, start : start + BITS] = leaf
                 continue
-            used += 1
-            following[t, told[place]] = used
-            below = tree[used].exits
-            leaves[t, start + told[: len(below)]] = below
+            block = next(rest)
+            following[t, place] = number[id(block)]
+            leaves[t, start + told[: len(block.exits)]] = block.exits
+    groups = tuple(_group(trees, part) for part in parts)
+    return Blocks(groups, following if two else None, leaves)
+
+
+def _group(trees: Ensemble, part: Sequence[_Block]) -> Group:
+    shape = (len(part), _size(part))
+    nodes, masks = np.zeros(shape, np.int64), np.full(shape, _ALL, np.uint32)
+    for place, block in enumerate(part):
+        size = len(block.nodes)
+        nodes[place, :size] = block.nodes
+        masks[place, :size] = _ALL ^ np.array(block.cleared, np.int64)
     idle = masks == _ALL
-    return Blocks(
+    return Group(
         np.where(idle, 0, trees.features[nodes]),
         trees.low[nodes],
         trees.high[nodes],
         trees.nan_yes[nodes] & ~idle,
         masks,
-        following if two else None,
-        leaves,
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from frontends.onnx.limits import checked_shape
-from frontends.onnx.ml_blocks import BITS, TELLTALE, Blocks, blocks_of
+from frontends.onnx.ml_blocks import BITS, TELLTALE, Blocks, Group, blocks_of
 from frontends.onnx.ml_common import Rows
 from frontends.onnx.ml_ensembles import Ensemble
 from frontends.onnx.node import Node
@@ -21,8 +21,8 @@ from poly.dtypes import INT32, UINT8, UINT32, DType
 
 #: Fewer rows fill no vector.
 LEAST_ROWS = 16
-#: Rows whose answers stay in the cache, for trees of one block and of more.
-ROWS_OF_ONE, ROWS_OF_MORE = 128, 128
+#: Rows whose answers stay in the cache.
+ROWS_AT_ONCE = 128
 
 COMBINE = {"AVERAGE": "+=!", "SUM": "+=!", "MIN": "min=!", "MAX": "max=!"}
 
@@ -136,48 +136,53 @@ def _answers(
     rows: Rows, trees: Ensemble, blocks: Blocks, leaves: _Leaves, targets: int, combine: str
 ) -> Sums:
     """All questions of all blocks, then the leaf of each."""
-    dtype, order = rows.dtype, leaves.order
-    _, width, questions = blocks.shape
+    dtype, order, following = rows.dtype, leaves.order, blocks.following
+    groups, absent = blocks.groups, order < 0
+    if following is None:  # block t is that of tree t
+        groups = (_ordered(groups[0], order),)
     number = len(order)
-    lanes = min(rows.count, ROWS_OF_ONE if blocks.following is None else ROWS_OF_MORE)
+    lanes = min(rows.count, ROWS_AT_ONCE)
     outer = -(-rows.count // lanes)
-    features = blocks.features[order]
-    nan = bool(blocks.nan_yes.any())
-    if nan:  # a second copy of the features, in which NaN is less than every number
-        features = features + rows.width * blocks.nan_yes[order]
-    masks = np.where((order < 0)[:, None, None], np.uint32(0xFFFFFFFF), blocks.masks[order])
-    nodes = np.where((order < 0)[:, None], len(trees.yes), blocks.leaves[order])
-    tables: list[tuple[str, DType, np.ndarray]] = [
-        ("F", INT32, features),
-        ("V", dtype, blocks.high[order]),
-        ("M", UINT32, masks),
-        ("W", dtype, leaves.weights[nodes]),
-    ]
-    if not trees.one_sided:
-        tables.append(("U", dtype, blocks.low[order]))
-    each = {"b": outer, "t": number, "q": width, "r": lanes}
+    nan = any(bool(g.nan_yes.any()) for g in groups)
+    nodes = np.where(absent[:, None], len(trees.yes), blocks.leaves[order])
+    tables: list[tuple[str, DType, np.ndarray]] = [("W", dtype, leaves.weights[nodes])]
     lines = _features(rows, outer, lanes, nan)
-    asked = []
-    for k in range(questions):
-        question = f"cols[b,F[t,q,{k}],r] <= V[t,q,{k}]"
+    lines.append(declare("J", UINT8, (outer, sum(len(g.masks) for g in groups), lanes)))
+    start = 0
+    for place, group in enumerate(groups):
+        count, questions = group.masks.shape
+        f, v, u, m, a = (f"{name}{place}" for name in ("F", "V", "U", "M", "A"))
+        # In a second copy of the features, NaN is less than every number.
+        tables += [
+            (f, INT32, group.features + rows.width * group.nan_yes),
+            (v, dtype, group.high),
+            (m, UINT32, group.masks),
+        ]
         if not trees.one_sided:
-            question = f"U[t,q,{k}] <= cols[b,F[t,q,{k}],r] and {question}"
-        asked.append(f"select({question}, 0xffffffff, M[t,q,{k}])")
-    place = "b,t,q,r"
-    shape = (outer, number, width, lanes)
-    lines += [
-        declare("A", UINT32, shape),
-        line(f"A[{place}] = {' & '.join(asked)}", each),
-        declare("J", UINT8, shape),
-        line(f"J[{place}] = uint8(((A[{place}] & -A[{place}]) * {TELLTALE}) >> 27)", each),
-    ]
-    leaf = "J[b,{t},0,r]"
-    if blocks.following is not None:
-        tables.append(("next", INT32, blocks.following[order]))
+            tables.append((u, dtype, group.low))
+        asked = []
+        for k in range(questions):
+            question = f"cols[b,{f}[g,{k}],r] <= {v}[g,{k}]"
+            if not trees.one_sided:
+                question = f"{u}[g,{k}] <= cols[b,{f}[g,{k}],r] and {question}"
+            asked.append(f"select({question}, 0xffffffff, {m}[g,{k}])")
+        each = {"b": outer, "g": count, "r": lanes}
+        at = f"{a}[b,g,r]"
+        lines += [
+            declare(a, UINT32, (outer, count, lanes)),
+            line(f"{at} = {' & '.join(asked)}", each),
+            line(f"J[b,{start} + g,r] = uint8((({at} & -{at}) * {TELLTALE}) >> 27)", each),
+        ]
+        start += count
+    leaf = "J[b,{t},r]"
+    if following is not None:
+        tables.append(("root", INT32, np.where(absent, 0, order)))
+        tables.append(("next", INT32, following[order]))
+        first = "J[b,root[t],r]"
         lines += [
             declare("H", INT32, (outer, number, lanes)),
             line(
-                f"H[b,t,r] = {BITS} * int32(J[b,t,0,r]) + int32(J[b,t,next[t,J[b,t,0,r]],r])",
+                f"H[b,t,r] = {BITS} * int32({first}) + int32(J[b,next[t,{first}],r])",
                 {"b": outer, "t": number, "r": lanes},
             ),
         ]
@@ -197,6 +202,18 @@ def _answers(
         line(f"Q[{lanes}*b + r,k + {leaves.first}] = sums[b,k,r]", ranges, guards),
     ]
     return _sums(rows, tables, lines)
+
+
+def _ordered(group: Group, order: np.ndarray) -> Group:
+    """The blocks of trees in another order; what stands for no tree asks idle questions."""
+    masks = np.where((order < 0)[:, None], np.uint32(0xFFFFFFFF), group.masks[order])
+    return Group(
+        group.features[order],
+        group.low[order],
+        group.high[order],
+        group.nan_yes[order],
+        masks,
+    )
 
 
 def _others(rows: Rows, leaves: _Leaves, targets: int) -> list[str]:

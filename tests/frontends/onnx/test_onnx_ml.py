@@ -183,6 +183,37 @@ def test_a_node_that_two_others_share():
     agree(ml_model("TreeEnsemble", {"x": x}, {"y": FLOAT}, opset=5, **attributes), {"x": x})
 
 
+@pytest.mark.parametrize("classes", [1, 2, 3])
+@pytest.mark.parametrize("missing", [False, True])
+def test_trees_of_more_leaves_than_a_word_has_bits(classes, missing):
+    random = np.random.default_rng(classes)
+    x = rows_of(200, 4, holes=missing)
+    attributes = forest(random, trees=3, depth=7, features=4, targets=classes, missing=missing)
+    assert len(attributes["target_weights"]) > 3 * 32 * classes
+    model = ml_model("TreeEnsembleRegressor", {"x": x}, NUMBER, n_targets=classes, **attributes)
+    check(model, {"x": x})
+
+
+def test_a_tree_that_is_one_leaf_and_one_that_is_a_chain():
+    x = rows_of(50, 2)
+    count = 40
+    attributes = {
+        "nodes_treeids": [0] * (2 * count + 1) + [1],
+        "nodes_nodeids": [*range(2 * count + 1), 0],
+        "nodes_featureids": [0] * (2 * count + 2),
+        "nodes_values": [0.05 * n - 1 for n in range(count)] + [0.0] * (count + 2),
+        "nodes_modes": ["BRANCH_LEQ"] * count + ["LEAF"] * (count + 2),
+        "nodes_truenodeids": [*range(count, 2 * count)] + [0] * (count + 2),
+        "nodes_falsenodeids": [*range(1, count), 2 * count] + [0] * (count + 2),
+        "target_treeids": [0] * (count + 1) + [1],
+        "target_nodeids": [*range(count, 2 * count + 1), 0],
+        "target_ids": [0] * (count + 2),
+        "target_weights": [float(n) for n in range(count + 2)],
+    }
+    model = ml_model("TreeEnsembleRegressor", {"x": x}, NUMBER, n_targets=1, **attributes)
+    agree(model, {"x": x})
+
+
 BAD_TREES = [
     ({"nodes_truenodeids": [0, 0, 0]}, "form a cycle"),
     ({"nodes_truenodeids": [9, 0, 0]}, "has no node 9, a child for yes"),
