@@ -51,7 +51,8 @@ class _Start:
     def key(self, values: Mapping[str, Array]) -> Key:
         """What decides which variant fits."""
         shapes = tuple(
-            (given.dtype, given.shape) for given in (Given.of(values[n]) for n in self.reads)
+            (a.dtype.char, a.shape) if isinstance(a, np.ndarray) else None
+            for a in map(values.__getitem__, self.reads)
         )
         return shapes, tuple((n, values[n].tobytes()) for n in sorted(self.demanded))
 

@@ -2,7 +2,8 @@
 
 A few rows *walk*: the node at which a row stands in a tree is a recurrence over the depth, and
 leaves are their own children, so that all ways are equally long.  Many rows answer the questions
-of whole blocks of a tree at once (`frontends.onnx.ml_blocks`), with rows as lanes of vectors.
+of whole blocks of a tree at once (`frontends.onnx.ml_blocks`), with rows as lanes of vectors; a
+few rows do so with trees as lanes, if a tree is one block.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from frontends.onnx.node import Node
 from frontends.onnx.text import declare, line, literal
 from poly.dtypes import INT32, UINT8, UINT32, DType
 
-#: Fewer rows fill no vector.
-LEAST_ROWS = 16
+#: Fewer rows or trees fill no vector.
+LEAST_LANES = 16
 #: Rows whose answers stay in the cache.
 ROWS_AT_ONCE = 128
 
@@ -60,12 +61,14 @@ def sums_of(node: Node, rows: Rows, trees: Ensemble, targets: int, aggregate: st
     """Sums (or what `aggregate` says) over all trees, for each of the targets."""
     if len(trees.targets) and not 0 <= trees.targets.min() <= trees.targets.max() < targets:
         raise node.fail(f"a leaf has a weight for a target that is not among {targets}")
-    blocks = blocks_of(trees) if rows.count >= LEAST_ROWS else None
+    blocks = blocks_of(trees)
     leaves = _leaves(node, trees, targets, aggregate)
     combine = COMBINE[aggregate]
-    if blocks is None:
-        return _walk(rows, trees, leaves, targets, combine)
-    return _answers(rows, trees, blocks, leaves, targets, combine)
+    if blocks is not None and rows.count >= LEAST_LANES:
+        return _answers(rows, trees, blocks, leaves, targets, combine)
+    if blocks is not None and blocks.following is None and len(leaves.order) >= LEAST_LANES:
+        return _answers_of_trees(rows, trees, blocks, leaves, targets, combine)
+    return _walk(rows, trees, leaves, targets, combine)
 
 
 def _leaves(node: Node, trees: Ensemble, targets: int, aggregate: str) -> _Leaves:
@@ -201,6 +204,54 @@ def _answers(
         *_others(rows, leaves, targets),
         line(f"Q[{lanes}*b + r,k + {leaves.first}] = sums[b,k,r]", ranges, guards),
     ]
+    return _sums(rows, tables, lines)
+
+
+def _answers_of_trees(
+    rows: Rows, trees: Ensemble, blocks: Blocks, leaves: _Leaves, targets: int, combine: str
+) -> Sums:
+    """The same for trees of one block, with trees side by side."""
+    dtype, order = rows.dtype, leaves.order
+    group = _ordered(blocks.groups[0], order)
+    number, questions = group.masks.shape
+    nan = bool(group.nan_yes.any())
+    nodes = np.where((order < 0)[:, None], len(trees.yes), blocks.leaves[order])
+    tables: list[tuple[str, DType, np.ndarray]] = [
+        ("W", dtype, leaves.weights[nodes]),
+        ("F", INT32, (group.features + rows.width * group.nan_yes).T),
+        ("V", dtype, group.high.T),
+        ("M", UINT32, group.masks.T),
+    ]
+    if not trees.one_sided:
+        tables.append(("U", dtype, group.low.T))
+    asked = []
+    for k in range(questions):
+        question = f"cols[n,F[{k},t]] <= V[{k},t]"
+        if not trees.one_sided:
+            question = f"U[{k},t] <= cols[n,F[{k},t]] and {question}"
+        asked.append(f"select({question}, 0xffffffff, M[{k},t])")
+    each = {"n": rows.count, "t": number}
+    both = {"n": rows.count, "c": rows.width}
+    kinds = [("", "inf"), (f"{rows.width} + ", "-inf")] if nan else [("", "")]
+    x = rows.number()
+    lines = [declare("cols", dtype, (rows.count, len(kinds) * rows.width))]
+    for start, lost in kinds:
+        read = f"select(isnan({x}), {lost}, {x})" if nan else x
+        lines.append(line(f"cols[n,{start}c] = {read}", both))
+    lines += [
+        declare("A", UINT32, (rows.count, number)),
+        line(f"A[n,t] = {' & '.join(asked)}", each),
+        declare("J", UINT8, (rows.count, number)),
+        line(f"J[n,t] = uint8(((A[n,t] & -A[n,t]) * {TELLTALE}) >> 27)", each),
+        *_others(rows, leaves, targets),
+    ]
+    if leaves.is_grouped:
+        tree = f"{leaves.each}*k + g"
+        ranges = {"n": rows.count, "k": leaves.count, "g": leaves.each}
+        lines.append(line(f"Q[n,k + {leaves.first}] {combine} W[{tree},J[n,{tree}]]", ranges))
+    else:
+        ranges = {"n": rows.count, "k": targets, "t": number}
+        lines.append(line(f"Q[n,k] {combine} W[t,J[n,t],k]", ranges))
     return _sums(rows, tables, lines)
 
 

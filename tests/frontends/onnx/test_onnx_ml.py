@@ -189,9 +189,23 @@ def test_trees_of_more_leaves_than_a_word_has_bits(classes, missing):
     random = np.random.default_rng(classes)
     x = rows_of(200, 4, holes=missing)
     attributes = forest(random, trees=3, depth=7, features=4, targets=classes, missing=missing)
-    assert len(attributes["target_weights"]) > 3 * 32 * classes
+    assert np.bincount(attributes["target_treeids"]).max() > 32 * classes
     model = ml_model("TreeEnsembleRegressor", {"x": x}, NUMBER, n_targets=classes, **attributes)
     check(model, {"x": x})
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("modes", [MODES[:1], MODES])
+def test_many_trees_on_few_rows(classes, missing, modes):
+    random = np.random.default_rng(classes)
+    x = np.round(rows_of(3, 4, holes=missing))
+    attributes = forest(
+        random, trees=20, depth=4, features=4, targets=classes, missing=missing, modes=modes,
+        whole=True,
+    )  # fmt: skip
+    model = ml_model("TreeEnsembleRegressor", {"x": x}, NUMBER, n_targets=classes, **attributes)
+    agree(model, {"x": x})
 
 
 def test_a_tree_that_is_one_leaf_and_one_that_is_a_chain():
