@@ -112,7 +112,7 @@ def ensemble_of(
     yes[is_leaf], no[is_leaf] = own[is_leaf], own[is_leaf]
     extra: list[tuple[int, float, int, int]] = []  # feature, member, yes, no
     sets = iter(members)
-    for place in asked:
+    for place in asked.tolist():
         mode, value = modes[place], float(values[place])
         if mode == "MEMBER":
             member = list(next(sets))

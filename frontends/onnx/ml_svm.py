@@ -44,7 +44,8 @@ class _Kernel:
         params = [0.0, 0.0, 0.0] if given is None or not len(given) else given.tolist()
         if len(params) != 3:
             raise node.fail(f"kernel_params are three numbers, not {len(params)}")
-        return _Kernel(kind, *params, vectors)
+        gamma, offset, degree = params
+        return _Kernel(kind, gamma, offset, degree, vectors)
 
     def statements(self, rows: Rows) -> list[str]:
         """Statements that make K[n,v] from the operand X and the vectors V."""
@@ -72,14 +73,14 @@ class _Kernel:
         if self.kind == "RBF":
             rows = [np.square(row - vectors).sum(1, dtype=np.float32) for row in x]
             squares = np.array(rows, np.float32).reshape(len(x), len(vectors))
-            return np.exp(np.float32(-self.gamma) * squares)
+            return np.asarray(np.exp(np.float32(-self.gamma) * squares))
         products = x @ vectors.T
         if self.kind == "LINEAR":
             return np.asarray(products)
         scaled = np.float32(self.gamma) * products + np.float32(self.offset)
         if self.kind == "SIGMOID":
-            return np.tanh(scaled)
-        return np.power(scaled, np.float32(self.degree))
+            return np.asarray(np.tanh(scaled))
+        return np.asarray(np.power(scaled, np.float32(self.degree)))
 
 
 def _kernel_kind(node: Node) -> str:
