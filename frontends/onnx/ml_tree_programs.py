@@ -22,8 +22,8 @@ from poly.dtypes import INT32, UINT8, UINT32, DType
 
 #: Fewer rows or trees fill no vector.
 LEAST_LANES = 16
-#: Rows whose answers stay in the cache.
-ROWS_AT_ONCE = 128
+#: Rows whose answers stay in the cache, and blocks of rows that threads can share.
+ROWS_AT_ONCE, BLOCKS_TO_SHARE = 128, 4
 
 COMBINE = {"AVERAGE": "+=!", "SUM": "+=!", "MIN": "min=!", "MAX": "max=!"}
 
@@ -68,6 +68,9 @@ def sums_of(node: Node, rows: Rows, trees: Ensemble, targets: int, aggregate: st
         return _answers(rows, trees, blocks, leaves, targets, combine)
     if blocks is not None and blocks.following is None and len(leaves.order) >= LEAST_LANES:
         return _answers_of_trees(rows, trees, blocks, leaves, targets, combine)
+    pairs = _pairs(trees)
+    if pairs is not None:
+        return _walk_in_pairs(rows, trees, pairs, leaves, targets, combine)
     return _walk(rows, trees, leaves, targets, combine)
 
 
@@ -98,6 +101,77 @@ def _leaves(node: Node, trees: Ensemble, targets: int, aggregate: str) -> _Leave
     return _Leaves(table, np.arange(number), number, 0, targets, nothing)
 
 
+def _pairs(trees: Ensemble) -> np.ndarray | None:
+    """Places of the nodes such that the child for no stands behind that for yes.
+
+    None if nodes are shared, or ask for more than x <= a finite number.
+    """
+    asked = np.flatnonzero(~trees.is_leaf)
+    reached = np.concatenate([trees.yes[asked], trees.no[asked], trees.roots])
+    if len(np.unique(reached)) != len(reached):
+        return None
+    if not trees.one_sided or not np.isfinite(trees.high[asked]).all():
+        return None
+    place = np.zeros(len(trees.yes), np.int64)
+    place[trees.roots] = np.arange(len(trees.roots))
+    place[trees.yes[asked]] = len(trees.roots) + 2 * np.arange(len(asked))
+    place[trees.no[asked]] = place[trees.yes[asked]] + 1
+    return place
+
+
+def _walk_in_pairs(
+    rows: Rows,
+    trees: Ensemble,
+    place: np.ndarray,
+    leaves: _Leaves,
+    targets: int,
+    combine: str,
+) -> Sums:
+    """A step that adds the answer to the place of the first child, so that nothing jumps.
+
+    Leaves ask whether something is greater than infinity, and go on to themselves.
+    """
+    dtype, count, number = rows.dtype, len(place) + 1, len(leaves.order)
+    features, high, first = np.zeros(count, np.int64), np.full(count, np.inf), np.arange(count)
+    asked = np.flatnonzero(~trees.is_leaf)
+    features[place] = np.where(trees.is_leaf, 0, trees.features + rows.width * trees.nan_yes)
+    high[place[asked]] = trees.high[asked]
+    first[place[asked]] = place[trees.yes[asked]]
+    weights = leaves.weights.copy()
+    weights[place] = leaves.weights[:-1]
+    narrow = UINT8 if 2 * rows.width <= 1 << 8 else INT32
+    tables: list[tuple[str, DType, np.ndarray]] = [
+        ("F", narrow, features),
+        ("V", dtype, high),
+        ("first", INT32, first),
+        ("R", INT32, np.append(place[trees.roots], count - 1)[leaves.order]),
+        ("W", dtype, weights),
+    ]
+    each, at = {"n": rows.count, "t": number}, "P[n,t,d]"
+    lines = [
+        *_columns(rows, nan=True),
+        declare("P", INT32, (rows.count, number, trees.depth + 1)),
+        line("P[n,t,0] = R[t]", each),
+        line(
+            f"P[n,t,d + 1] = first[{at}] + int32(cols[n,F[{at}]] > V[{at}])",
+            {**each, "d": trees.depth},
+        ),
+        *_ends(rows, trees, leaves, targets, combine),
+    ]
+    return _sums(rows, tables, lines)
+
+
+def _ends(rows: Rows, trees: Ensemble, leaves: _Leaves, targets: int, combine: str) -> list[str]:
+    """What the nodes give at which the rows end."""
+    lines = _others(rows, leaves, targets)
+    if leaves.is_grouped:
+        end = f"P[n,{leaves.each}*k + g,{trees.depth}]"
+        ranges = {"n": rows.count, "k": leaves.count, "g": leaves.each}
+        return [*lines, line(f"Q[n,k + {leaves.first}] {combine} W[{end}]", ranges)]
+    ranges = {"n": rows.count, "k": targets, "t": len(leaves.order)}
+    return [*lines, line(f"Q[n,k] {combine} W[P[n,t,{trees.depth}],k]", ranges)]
+
+
 def _walk(rows: Rows, trees: Ensemble, leaves: _Leaves, targets: int, combine: str) -> Sums:
     """One step down all trees at a time."""
     dtype, depth, count = rows.dtype, trees.depth, len(trees.yes) + 1
@@ -123,15 +197,8 @@ def _walk(rows: Rows, trees: Ensemble, leaves: _Leaves, targets: int, combine: s
         declare("P", INT32, (rows.count, number, depth + 1)),
         line("P[n,t,0] = R[t]", each),
         line(f"P[n,t,d + 1] = select({question}, yes[{at}], no[{at}])", {**each, "d": depth}),
-        *_others(rows, leaves, targets),
+        *_ends(rows, trees, leaves, targets, combine),
     ]
-    if leaves.is_grouped:
-        end = f"P[n,{leaves.each}*k + g,{depth}]"
-        ranges = {"n": rows.count, "k": leaves.count, "g": leaves.each}
-        lines.append(line(f"Q[n,k + {leaves.first}] {combine} W[{end}]", ranges))
-    else:
-        ranges = {"n": rows.count, "k": targets, "t": number}
-        lines.append(line(f"Q[n,k] {combine} W[P[n,t,{depth}],k]", ranges))
     return _sums(rows, tables, lines)
 
 
@@ -144,7 +211,8 @@ def _answers(
     if following is None:  # block t is that of tree t
         groups = (_ordered(groups[0], order),)
     number = len(order)
-    lanes = min(rows.count, ROWS_AT_ONCE)
+    share = -(-rows.count // (BLOCKS_TO_SHARE * LEAST_LANES)) * LEAST_LANES
+    lanes = min(rows.count, share, ROWS_AT_ONCE)
     outer = -(-rows.count // lanes)
     nan = any(bool(g.nan_yes.any()) for g in groups)
     nodes = np.where(absent[:, None], len(trees.yes), blocks.leaves[order])
@@ -231,14 +299,8 @@ def _answers_of_trees(
             question = f"U[{k},t] <= cols[n,F[{k},t]] and {question}"
         asked.append(f"select({question}, 0xffffffff, M[{k},t])")
     each = {"n": rows.count, "t": number}
-    both = {"n": rows.count, "c": rows.width}
-    kinds = [("", "inf"), (f"{rows.width} + ", "-inf")] if nan else [("", "")]
-    x = rows.number()
-    lines = [declare("cols", dtype, (rows.count, len(kinds) * rows.width))]
-    for start, lost in kinds:
-        read = f"select(isnan({x}), {lost}, {x})" if nan else x
-        lines.append(line(f"cols[n,{start}c] = {read}", both))
-    lines += [
+    lines = [
+        *_columns(rows, nan),
         declare("A", UINT32, (rows.count, number)),
         line(f"A[n,t] = {' & '.join(asked)}", each),
         declare("J", UINT8, (rows.count, number)),
@@ -253,6 +315,21 @@ def _answers_of_trees(
         ranges = {"n": rows.count, "k": targets, "t": number}
         lines.append(line(f"Q[n,k] {combine} W[t,J[n,t],k]", ranges))
     return _sums(rows, tables, lines)
+
+
+def _columns(rows: Rows, nan: bool) -> list[str]:
+    """cols[n,c]: the features; if `nan`, twice, with NaN greater and less than every number."""
+    x, each = rows.number(), {"n": rows.count, "c": rows.width}
+    if not nan:
+        return [
+            declare("cols", rows.dtype, (rows.count, rows.width)),
+            line(f"cols[n,c] = {x}", each),
+        ]
+    return [
+        declare("cols", rows.dtype, (rows.count, 2 * rows.width)),
+        line(f"cols[n,c] = select(isnan({x}), inf, {x})", each),
+        line(f"cols[n,{rows.width} + c] = select(isnan({x}), -inf, {x})", each),
+    ]
 
 
 def _ordered(group: Group, order: np.ndarray) -> Group:
