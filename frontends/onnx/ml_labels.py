@@ -99,7 +99,7 @@ def _looked_up(node: Node, keys: np.ndarray, values: np.ndarray, default: Any) -
         return _opaque(x, keys, values, default)
     if kind.is_integer:
         first, last = int(keys.min()), int(keys.max())
-        if last - first < MAX_SPAN:
+        if last - first < MAX_SPAN and first > -(1 << 62) and last < 1 << 62:
             return _from_table(x, keys, values, default, first, last)
     return _searched(node, x, keys, values, default)
 
@@ -113,7 +113,7 @@ def _from_table(
     indices = names(x.rank)
     read = at("X", indices)
     number = read if x.dtype.name == "int64" else f"int64({read})"
-    low, high = literal(max(first - 1, -(1 << 63))), literal(min(last + 1, (1 << 63) - 1))
+    low, high = literal(first - 1), literal(last + 1)
     place = f"max(min({number}, {high}), {low}) - {literal(first)} + 1"
     out = dtype_of(values.dtype)
     program = function(

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from frontends.onnx.limits import checked_shape
 from frontends.onnx.ml_blocks import BITS, TELLTALE, Blocks, Group, blocks_of
 from frontends.onnx.ml_common import Rows
 from frontends.onnx.ml_ensembles import Ensemble
@@ -24,6 +23,9 @@ from poly.dtypes import INT32, UINT8, UINT32, DType
 LEAST_LANES = 16
 #: Rows whose answers stay in the cache, and blocks of rows that threads can share.
 ROWS_AT_ONCE, BLOCKS_TO_SHARE = 128, 4
+
+#: The largest table of weights, nodes times targets.
+MAX_WEIGHTS = 1 << 28
 
 COMBINE = {"AVERAGE": "+=!", "SUM": "+=!", "MIN": "min=!", "MAX": "max=!"}
 
@@ -85,8 +87,9 @@ def _leaves(node: Node, trees: Ensemble, targets: int, aggregate: str) -> _Leave
     voted = np.full(number, -1, np.int64)
     voted[tree] = trees.targets
     is_tree = bool((np.diff(trees.roots) > 0).all()) and len(trees.targets) > 0
-    first, last = (trees.targets.min(), trees.targets.max()) if is_tree else (0, targets - 1)
-    groups = [np.flatnonzero(voted == k) for k in range(first, last + 1)]
+    first, last = (trees.targets.min(), trees.targets.max()) if is_tree else (0, 0)
+    is_tree = is_tree and last - first < 2 * number
+    groups = [np.flatnonzero(voted == k) for k in range(first, last + 1)] if is_tree else []
     each = max(map(len, groups), default=0)
     if is_tree and (voted[tree] == trees.targets).all() and each * len(groups) <= 2 * number:
         order = np.full((len(groups), each), -1)
@@ -95,7 +98,8 @@ def _leaves(node: Node, trees: Ensemble, targets: int, aggregate: str) -> _Leave
         weights = np.full(count + 1, nothing, trees.weights.dtype)
         together.at(weights, trees.leaves, trees.weights)
         return _Leaves(weights, order.reshape(-1), each, int(first), len(groups), nothing)
-    checked_shape((count + 1, targets), INT32, node.origin)
+    if (count + 1) * targets > MAX_WEIGHTS:
+        raise node.fail(f"{count} nodes for {targets} targets are too many")
     table = np.full((count + 1, targets), nothing, trees.weights.dtype)
     together.at(table, (trees.leaves, trees.targets), trees.weights)
     return _Leaves(table, np.arange(number), number, 0, targets, nothing)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from frontends.onnx.limits import checked_shape
 from frontends.onnx.ml_common import (
     DOMAIN,
     TRANSFORMS,
@@ -21,7 +22,7 @@ from frontends.onnx.ml_ensembles import Ensemble, linked_ensemble, listed_ensemb
 from frontends.onnx.ml_tree_programs import sums_of
 from frontends.onnx.node import Compute, Expanded, Node, Result, operator
 from frontends.onnx.text import declare, function, line
-from poly.dtypes import FLOAT32, INT32, INT64, DType
+from poly.dtypes import FLOAT32, FLOAT64, INT32, INT64, DType
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
@@ -30,6 +31,7 @@ def _regression(
     node: Node, rows: Rows, trees: Ensemble, targets: int, aggregate: str, kind: str, out: DType
 ) -> Compute:
     """The aggregate over all trees for each target, and the post transform."""
+    checked_shape((max(rows.count, 1), targets), FLOAT64, node.origin)
     base = vector(node, "base_values", rows.dtype.numpy)
     if base is None:
         base = vector(node, "base_values_as_tensor", rows.dtype.numpy)

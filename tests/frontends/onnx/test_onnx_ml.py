@@ -239,6 +239,8 @@ BAD_TREES = [
     ({"target_nodeids": [1, 7]}, "has no node 7, which has a weight"),
     ({"target_ids": [0, 3]}, "not among 1"),
     ({"n_targets": 0}, "0 targets"),
+    ({"n_targets": 1 << 62}, "would take more than"),
+    ({"n_targets": 1 << 30, "target_ids": [0, (1 << 30) - 1]}, "1073741824 targets are too many"),
     ({"base_values": [1.0, 2.0, 3.0]}, "3 base_values do not fit"),
     ({"aggregate_function": "MEDIAN"}, "no aggregate function 'MEDIAN'"),
     ({"post_transform": "TANH"}, "no post transform 'TANH'"),
@@ -505,6 +507,7 @@ def test_label_encoders_of_numbers(opset):
     for x, keys, values, out in (
         (n, {"keys_int64s": [1, 3, -5]}, {"values_int64s": [10, 30, 50]}, INT64),
         (n, {"keys_int64s": [1, 1 << 62]}, {"values_floats": [0.5, 1.5]}, FLOAT),
+        (n, {"keys_int64s": [-(1 << 63), 1 - (1 << 63)]}, {"values_int64s": [5, 6]}, INT64),
         (f, {"keys_floats": [2.0, 0.5]}, {"values_int64s": [10, 30]}, INT64),
         (f, {"keys_floats": [2.0, float("nan")]}, {"values_floats": [4.0, 5.0]}, FLOAT),
     ):
