@@ -7,7 +7,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper
+
+import farkas as fk
+from tests.frontends.onnx.onnx_support import ort_run
 
 DOMAIN = "ai.onnx.ml"
 
@@ -125,3 +129,31 @@ def forest(
     if not missing:
         del nodes["nodes_missing_value_tracks_true"]
     return {**nodes, **leaves}
+
+
+def rows_of(count: int, width: int, seed: int = 0, holes: bool = False) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(count, width)).astype(np.float32)
+    if holes:
+        x[random.random(x.shape) < 0.3] = np.nan
+    return x
+
+
+def check(model: onnx.ModelProto, inputs, rtol: float = 1e-5) -> fk.Model | fk.StagedModel:
+    """Compile a model, and compare all its outputs, whatever they are, with ONNX Runtime's."""
+    compiled = fk.compile_onnx(model, threads=1)
+    found, expected = compiled.run(inputs), ort_run(model, inputs)
+    assert list(found) == list(expected)
+    for name, theirs in expected.items():
+        ours = found[name]
+        if isinstance(theirs, list):
+            assert isinstance(ours, list)
+            for row, other in zip(ours, theirs, strict=True):
+                assert row == pytest.approx(other, rel=rtol)
+            continue
+        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
+        if theirs.dtype.kind == "f":
+            np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol)
+        else:
+            np.testing.assert_array_equal(ours, theirs)
+    return compiled
