@@ -22,7 +22,7 @@ from poly.dtypes import INT32, UINT8, UINT32, DType
 #: Fewer rows or trees fill no vector.
 LEAST_LANES = 16
 #: Rows whose answers stay in the cache, and blocks of rows that threads can share.
-ROWS_AT_ONCE, BLOCKS_TO_SHARE = 128, 4
+ROWS_AT_ONCE, BLOCKS_TO_SHARE = 128, 2
 
 #: The largest table of weights, nodes times targets.
 MAX_WEIGHTS = 1 << 28
