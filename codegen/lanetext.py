@@ -274,7 +274,8 @@ class LaneText:
         if register is not None:
             return register
         name = f"{lane_suffix(dtype)}x{self.lanes}"
-        data = any(reads_of(i) for i in read.indices)
+        # A place that data decides is like others, if all lanes ask for the same data.
+        data = any(depends_on(inner, self.var) for i in read.indices for inner in reads_of(i))
         stride = None if data else lane_stride(read, self.var)
         first = self.first(read)
         if self.part is not None and stride in (1, 2):

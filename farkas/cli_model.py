@@ -159,8 +159,11 @@ def _report(results: dict[str, Array]) -> None:
     from farkas.display import printable
 
     for name, array in results.items():
+        if not isinstance(array, np.ndarray):
+            click.echo(f"output    {printable(name)} sequence of {len(array)}")
+            continue
         line = f"output    {printable(name)} {array.dtype.name} {list(array.shape)}"
-        if array.size and array.dtype.kind != "b":
+        if array.size and array.dtype.kind not in "bO":
             values = array.astype(np.float64)
             line += f"  min {values.min():.4g}  mean {values.mean():.4g}  max {values.max():.4g}"
         click.echo(line)

@@ -64,7 +64,7 @@ class _Start:
             array = values[name]
             found = Given.of(array, name in self.demanded)
             if found.array is None:
-                every = tuple(f"{name}.{a}" for a in range(array.ndim))
+                every = tuple(f"{name}.{a}" for a in range(len(found.shape)))
                 found = replace(found, open=every if axes is None else axes)
             given[name] = found
         return given | {n: Given.of(a, known=True) for n, a in self.fixed.items()}
@@ -87,10 +87,10 @@ class _Variant:
         """Whether the stage is valid for values."""
         sizes: dict[str, int] = {}
         for name, (dtype, shape) in self.stage.inputs.items():
-            array = values[name]
-            if array.dtype != dtype.numpy or array.ndim != len(shape):
+            found = Given.of(values[name])
+            if found.dtype != dtype or len(found.shape) != len(shape):
                 return False
-            for extent, size in zip(shape, array.shape, strict=True):
+            for extent, size in zip(shape, found.shape, strict=True):
                 if isinstance(extent, int):
                     if extent != size:
                         return False
@@ -206,7 +206,8 @@ class StagedModel:
                 array = values[port.name]
                 # Nobody else may hold what is given away.
                 shared = any(array is other for other in (*given.values(), *results.values()))
-                results[port.name] = array if array.base is None and not shared else array.copy()
+                is_own = not shared and getattr(array, "base", None) is None
+                results[port.name] = array if is_own else array.copy()
         return results if not out else _handed_out(results, out)
 
     def _run_stage(self, variant: _Variant, values: dict[str, Array], threads: int | None) -> None:
@@ -364,7 +365,8 @@ def _call(
         raise ModelError(f"{call.origin}: {error}") from error
     for name, array in zip(call.outputs, results, strict=False):
         if name:
-            values[name] = np.ascontiguousarray(array).reshape(np.shape(array))
+            tensor = isinstance(array, (np.ndarray, np.generic))
+            values[name] = np.ascontiguousarray(array).reshape(array.shape) if tensor else array
 
 
 def _handed_out(results: dict[str, Array], out: Mapping[str, Array]) -> dict[str, Array]:
@@ -374,6 +376,8 @@ def _handed_out(results: dict[str, Array], out: Mapping[str, Array]) -> dict[str
             known = ", ".join(results)
             raise ArgumentError(f"there is no output {name!r}; there are {known}")
         made = results[name]
+        if Given.of(made).dtype.kind == "o":
+            raise ArgumentError(f"{name} is a {Given.of(made).dtype} and needs no array")
         tensor = Tensor(name, Given.of(made).dtype, tuple(Const(e) for e in made.shape))
         check_output(tensor, array, made.shape)[...] = made
     return results | dict(out)

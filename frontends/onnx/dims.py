@@ -433,9 +433,14 @@ def exact_array(extents: Iterable[Extent]) -> np.ndarray:
     return np.array(found, dtype=np.int64)
 
 
+def holds_sizes(array: np.ndarray) -> bool:
+    """Whether an array holds open sizes; strings are objects, too."""
+    return array.dtype == object and any(isinstance(e, Dim) for e in array.reshape(-1))
+
+
 def concrete(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """An array of numbers: extents in it are fixed to what they are now."""
-    if array.dtype != object:
+    if not holds_sizes(array):
         return array
     return np.array([int(e) for e in array.reshape(-1)], dtype).reshape(array.shape)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from frontends.onnx.dims import Dim
+from frontends.onnx.dims import Dim, holds_sizes
 from poly.dtypes import DType, dtype_of, identity
 from poly.errors import ProgramError
 from poly.expr import Cast, Const, Expr, Index, Op, Read, dtype_of_expr, evaluate_int
@@ -55,7 +55,7 @@ def fold(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     ProgramError : if the program reads outside of an array.
     """
     # Open sizes are integers that only arrays of objects can hold.
-    is_open = any(a.dtype == object for a in arrays)
+    is_open = any(map(holds_sizes, arrays))
     store: dict[str, np.ndarray] = {
         t.name: np.zeros(
             [evaluate_int(e, {}) for e in t.shape],

@@ -19,7 +19,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto
 
 from frontends.onnx.attributes import check_operands, decode_attributes, schema_of
-from frontends.onnx.dims import CURRENT, Dim, Extent, Sizes, concrete, extent_expr
+from frontends.onnx.dims import CURRENT, Dim, Extent, Sizes, concrete, extent_expr, holds_sizes
 from frontends.onnx.folding import fold, foldable
 from frontends.onnx.functions import KNOWN_DOMAINS, function_of, has_function
 from frontends.onnx.inline import function_body
@@ -54,7 +54,8 @@ from frontends.onnx.source import (
     reported,
     withdrawn,
 )
-from frontends.onnx.stages import Given, OpaqueCall, Pending, Stage
+from frontends.onnx.stages import NO_TENSOR, TEXT, Given, OpaqueCall, Pending, Stage, type_of
+from frontends.onnx.strings import on_strings, string_array
 from frontends.onnx.tensors import ELEMENT_TYPES, tensor_array, type_name
 from frontends.onnx.text import elements
 from frontends.onnx.typing_info import (
@@ -154,6 +155,7 @@ class _Importer:
         self.used: set[str] = set()
         self.env: dict[str, Value | str] = {}  # a string says why there is no value
         self.tainted: set[str] = set()  # names whose types are hearsay
+        self.hosted: set[str] = set()  # names of what is no tensor, but may be an output
         self.inputs: list[str] = []
         self.values: dict[str, Tensor] = {}
         self.constants: dict[str, np.ndarray] = {}
@@ -181,7 +183,8 @@ class _Importer:
         self._run()
         if self.unsupported:
             raise UnsupportedModelError(tuple(self.unsupported))
-        if self.is_first and not (self.rest or self.opaque):
+        strings = any(self._is_text(name) for name in self.source.outputs)
+        if self.is_first and not (self.rest or self.opaque or strings):
             outputs_ = [self._output(name) for name in self.source.outputs]
             graph = self._graph(self.inputs, outputs_, keep=True)
             return Stage(graph, {}, {}, is_whole=True, **self._validity(graph))
@@ -199,12 +202,12 @@ class _Importer:
                 continue
             if value.array is not None:
                 # What depends on open sizes is computed, and known again in the next stage.
-                if value.array.dtype != object:
+                if not holds_sizes(value.array):
                     known[name] = value.array
                     continue
                 self._operand(value, name)
             results[name] = self.labels[value.name]
-            if value.name not in self.inputs:
+            if value.name not in self.inputs and value.dtype != TEXT:
                 outputs[value.name] = None
         part: Graph | None = None
         if outputs:
@@ -225,7 +228,7 @@ class _Importer:
         inputs = {
             name: (given.dtype, self.shapes[name])
             for name, given in self.given.items()
-            if name in self.used and given.array is None
+            if name in self.used and given.array is None and given.dtype != NO_TENSOR
         }
         shown = {e for _, shape in inputs.values() for e in shape if isinstance(e, str)}
         found = dict.fromkeys(self.sizes.exprs())
@@ -248,7 +251,7 @@ class _Importer:
         finally:
             CURRENT.reset(token)
         for name in self.source.outputs:
-            if name in self.tainted or self.unsupported:
+            if name in self.tainted or name in self.hosted or self.unsupported:
                 continue
             if isinstance(self._value(name), str):
                 raise ModelError(f"output '{printable(name)}' {self._value(name)}")
@@ -288,6 +291,13 @@ class _Importer:
         for name, given in self.given.items():
             if given.array is not None:
                 self.env[name] = self._known(name, given.array)
+                continue
+            if given.dtype == NO_TENSOR:
+                self._host(name)
+                continue
+            if given.dtype == TEXT:
+                self.env[name] = Value(self._name(name), TEXT, given.shape)
+                self.shapes[name] = given.shape
                 continue
             shape = self._shape(name, given)
             value = self._declare(Value(self._name(name), given.dtype, shape))
@@ -338,6 +348,16 @@ class _Importer:
         self.values[value.name] = Tensor(value.name, value.dtype, shape)
         return value
 
+    def _host(self, name: str) -> None:
+        """Define what is no tensor, and so no operand."""
+        self.tainted.discard(name)
+        self.hosted.add(name)
+        self.env[name] = "is a sequence"
+
+    def _is_text(self, name: str) -> bool:
+        value = None if name in self.tainted else self._value(name)
+        return isinstance(value, Value) and value.dtype == TEXT
+
     def _is_stored(self, name: str) -> bool:
         return name in self.source.initializers
 
@@ -349,7 +369,10 @@ class _Importer:
             stored = self.source.initializers.get(name)
             if stored is None:
                 return "has an unknown type"
-            if stored.data_type not in ELEMENT_TYPES:
+            if stored.data_type == TensorProto.STRING:
+                what = f"initializer '{printable(name)}'"
+                found = self._known(name, string_array(stored, what))
+            elif stored.data_type not in ELEMENT_TYPES:
                 if stored.data_type not in TensorProto.DataType.values() or not stored.data_type:
                     raise ModelError(
                         f"initializer '{printable(name)}' has element type "
@@ -376,14 +399,14 @@ class _Importer:
         return value
 
     def _known(self, label: str, array: np.ndarray, dtype: DType | None = None) -> Value:
-        return Value(self._name(label), dtype or dtype_of(array.dtype), array.shape, array)
+        return Value(self._name(label), dtype or type_of(array), array.shape, array)
 
     def _operand(self, operand: Value | np.ndarray, hint: str) -> str:
         """The graph value for an operand of a call; arrays become constants."""
         if isinstance(operand, np.ndarray):
             dtype = dtype_of(operand.dtype)
             operand = Value(self.mangle.fresh(hint), dtype, operand.shape, operand)
-        if operand.array is not None and operand.array.dtype == object:
+        if operand.array is not None and holds_sizes(operand.array):
             if operand.name not in self.values:
                 self._declare(operand)
                 program = elements(operand.array, operand.dtype)
@@ -447,7 +470,8 @@ class _Importer:
         try:
             if function is None:
                 raise Unsupported("there is no comprehension for this operator yet")
-            results = function(node)
+            texts = any(v is not None and v.dtype == TEXT for v in node.inputs)
+            results = on_strings(node, function) if texts else function(node)
         except NotKnownError:
             raise
         except (LanguageError, ProgramError, TypeError, ValueError, AttributeError) as error:
@@ -477,7 +501,7 @@ class _Importer:
         """Where the open sizes come from that a node sees."""
         extents = [e for v in node.inputs if v is not None for e in v.shape]
         for value in node.inputs:
-            if value is not None and value.array is not None and value.array.dtype == object:
+            if value is not None and value.array is not None and holds_sizes(value.array):
                 extents += list(value.array.reshape(-1))
         sizes = {s for e in extents if isinstance(e, Dim) for s in sizes_of(e.full)}
         return frozenset(self.size_origins[s] for s in sizes)
@@ -518,6 +542,9 @@ class _Importer:
             OpaqueCall(node.operator, node.origin, inputs, tuple(names), result.run, result.bodies)
         )
         self._skip(pending.node)
+        for name, dtype in zip(names, result.types, strict=False):
+            if name and dtype == NO_TENSOR:
+                self._host(name)
 
     def _reported(self, pending: Pending, reason: str) -> UnsupportedNode:
         proto, domain = pending.node, domain_of(pending.node.domain)
@@ -612,7 +639,7 @@ class _Importer:
             return self._known(name, result.array, result.dtype)
         source = result.value
         if isinstance(result, Same):
-            if name not in self.source.outputs:
+            if name not in self.source.outputs or source.dtype == TEXT:
                 return source
             shape = source.shape
         else:

@@ -1,6 +1,11 @@
 """All operator families; importing this module fills the registry."""
 
 from frontends.onnx import (
+    ml_features,
+    ml_labels,
+    ml_linear,
+    ml_svm,
+    ml_trees,
     ops_binary,
     ops_control,
     ops_conv,
@@ -21,6 +26,11 @@ from frontends.onnx import (
 )
 
 __all__ = [
+    "ml_features",
+    "ml_labels",
+    "ml_linear",
+    "ml_svm",
+    "ml_trees",
     "ops_binary",
     "ops_control",
     "ops_conv",

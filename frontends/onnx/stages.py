@@ -20,10 +20,21 @@ from poly.expr import Expr
 from poly.graph import Graph
 
 Array = np.ndarray
+#: Types with which no program computes: only opaque operators make and take what has them.
+TEXT = DType("string", "o", 0)
+NO_TENSOR = DType("sequence", "o", 0)
+
 #: Runs one body of an operator: arrays by the names of its inputs in, in order of outputs out.
 Body = Callable[[Mapping[str, Array]], Sequence[Array]]
 #: Arrays of the operands (None where omitted) and the operator's bodies in, outputs out.
 OpaqueFunction = Callable[[Sequence[Array | None], Sequence[Body]], Sequence[Array]]
+
+
+def type_of(value: Array) -> DType:
+    """The element type of an array, or what it is instead."""
+    if not isinstance(value, np.ndarray):
+        return NO_TENSOR
+    return TEXT if value.dtype == object else dtype_of(value.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +59,9 @@ class Given:
     @staticmethod
     def of(array: Array, known: bool = False) -> Given:
         """What an array tells: its type, and its elements if they may decide what is compiled."""
-        return Given(dtype_of(array.dtype), array.shape, array if known else None)
+        dtype = type_of(array)
+        shape = () if dtype == NO_TENSOR else array.shape
+        return Given(dtype, shape, array if known else None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,11 +10,15 @@ from onnx import ModelProto, TypeProto, ValueInfoProto
 
 from frontends.onnx.limits import MAX_RANK, checked_shape
 from frontends.onnx.names import printable
+from frontends.onnx.stages import TEXT
 from frontends.onnx.tensors import ELEMENT_TYPES, type_name
 from poly.dtypes import FLOAT32, DType
 from poly.errors import ArgumentError, ModelError
 
 Shapes = Mapping[str, Sequence[int] | int]
+
+#: The element types that values may have while a model runs.
+_TYPES = {**ELEMENT_TYPES, onnx.TensorProto.STRING: TEXT}
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Claim:
         ------
         ModelError : if they differ.
         """
-        if self.element_type and ELEMENT_TYPES.get(self.element_type) != dtype:
+        if self.element_type and _TYPES.get(self.element_type) != dtype:
             raise ModelError(
                 f"{what} is {dtype}, but the model says {type_name(self.element_type)}"
             )
@@ -117,8 +121,13 @@ def claim_of(info: ValueInfoProto) -> Claim | None:
 def claims(model: ModelProto) -> dict[str, Claim]:
     """All claims about intermediate values and outputs."""
     result = {}
+    # The converter of LightGBM claims labels for one row, whatever the number of rows.
+    is_vague = any(o.domain == "ai.onnx.ml" for o in model.opset_import)
+    outputs = {info.name for info in model.graph.output}
     for info in (*model.graph.value_info, *model.graph.output):
         claim = claim_of(info)
+        if claim is not None and is_vague and info.name in outputs:
+            claim = Claim(claim.element_type, None)
         if claim is not None:
             result[info.name] = claim
     return result
@@ -188,7 +197,9 @@ def open_port(info: ValueInfoProto, claim: Claim | None, shapes: Shapes) -> Open
     ------
     ArgumentError : if `shapes` contradicts the model.
     """
-    dtype = ELEMENT_TYPES.get(claim.element_type if claim else 0, FLOAT32)
+    dtype = _TYPES.get(claim.element_type if claim else 0, FLOAT32)
+    if info.type.WhichOneof("value") not in (None, "tensor_type"):
+        return OpenPort(info.name, DType(kind_of(info.type), "o", 0), None)
     if claim is None or claim.extents is None:
         given = shapes.get(info.name)
         shape = (given,) if isinstance(given, int) else given

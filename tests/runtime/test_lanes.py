@@ -217,6 +217,26 @@ def test_elements_that_lanes_share(dtype: str, times: int) -> None:
     check(fixed, {"X": x, "Z": np.stack([x, x[::-1]])})
 
 
+def test_rows_that_data_decides_are_read_as_vectors() -> None:
+    """All lanes ask for the same row, at whatever place that is."""
+    text = """
+    def f(float32 X[9,40], int32 F[5,7], float32 V[5,7]) -> (A, B) {
+        A[t,r] = select(X[F[t,0],r] <= V[t,0], X[F[t,1],r], X[F[t,2],39 - r])
+            where t in 0:5, r in 0:37
+        B[t,r] = X[F[t,r % 7],r] where t in 0:5, r in 0:37
+    }
+    """
+    kernel = lanes(text, "vectorize S0: r\nvectorize S1: r")
+    inputs = {
+        "X": values("float32", 360).reshape(9, 40),
+        "F": np.random.default_rng(0).integers(-2, 12, (5, 7)).astype(np.int32),
+        "V": values("float32", 35, 1).reshape(5, 7),
+    }
+    check(kernel, inputs)
+    one_by_one = [line for line in kernel.source.splitlines() if "r_lane++" in line]
+    assert one_by_one and all("%" in line or "fk_mod" in line for line in one_by_one)
+
+
 def test_every_number_of_iterations() -> None:
     """The number is known when the kernel runs."""
     kernel = tails(SCRIPT)
