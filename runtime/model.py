@@ -6,11 +6,11 @@ import ctypes
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from codegen.network import ENTRY
-from poly.dtypes import UINT8, DType
+from poly.dtypes import UINT8
 from poly.errors import ArgumentError, ToolchainError
 from poly.graph import Call, Graph, verify_graph
 from poly.graph_passes import optimise_graph
@@ -38,39 +38,11 @@ from runtime.memory import MemoryPlan, plan_memory
 from runtime.open_model import OpenModel
 from runtime.quick import Quick, never, plan_bytes, quick_calls
 from runtime.reference import evaluate
+from runtime.report import Port, Report
 from runtime.team import with_team
 from runtime.toolchain import Toolchain
 
 __all__ = ["Model", "OpenModel", "Port", "Progress", "Report", "compile_graph"]
-
-
-@dataclass(frozen=True)
-class Port:
-    """An input or output of a model, under its name in the model file."""
-
-    name: str
-    dtype: DType
-    shape: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.dtype} {self.name}[{','.join(map(str, self.shape))}]"
-
-
-@dataclass(frozen=True)
-class Report:
-    """What compiling a model took and made.
-
-    stages : (name, seconds); kernels : distinct compiled functions; calls : kernel calls a run;
-    arena_bytes : memory for intermediates, arena_bound : the least that any plan needs.
-    """
-
-    stages: tuple[tuple[str, float], ...]
-    kernels: int
-    calls: int
-    arena_bytes: int
-    arena_bound: int
-    constant_bytes: int
-    from_cache: bool
 
 
 def compile_graph(

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,7 @@ from runtime.graph_build import Built, scratch_bytes, storage_order
 from runtime.kernel import ALIGNMENT
 from runtime.library import LIBRARY
 from runtime.memory import MemoryPlan, plan_memory
-
-if TYPE_CHECKING:
-    from runtime.model import Report
+from runtime.report import Report
 
 #: Plans of memory that are kept, one for each combination of sizes.
 KEPT = 256

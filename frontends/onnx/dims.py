@@ -402,6 +402,11 @@ def hint_of(extent: Extent) -> int:
     return extent.hint if isinstance(extent, Dim) else extent
 
 
+def is_one(extent: Extent) -> bool:
+    """Whether an extent is 1 for all sizes; asks nothing."""
+    return not isinstance(extent, Dim) and extent == 1
+
+
 def certainly_less(a: Extent, b: Extent) -> bool:
     """Whether a < b for all sizes; asks nothing."""
     rest = b - a - 1

@@ -141,7 +141,9 @@ class Environment:
             self.env.setdefault(sparse.values.name, "is a sparse tensor")
         if not self.is_first:
             return
-        used = {name for p in self.source.nodes for name in used_names(p.node)} | set(self.source.outputs)
+        used = {name for p in self.source.nodes for name in used_names(p.node)} | set(
+            self.source.outputs
+        )
         for info in self.source.inputs:
             if info.name not in self.given:
                 claim = claim_of(info)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from frontends.onnx.broadcasting import broadcast, legacy_pair, operand, result_shape
+from frontends.onnx.dims import Dim, hint_of
+from frontends.onnx.limits import checked_shape
 from frontends.onnx.node import Compute, Node, Result, Same, Unsupported, Value, operator
 from frontends.onnx.text import at, declare, function, line, literal, names
 from poly.dtypes import BOOL, DType
@@ -189,23 +192,30 @@ def where(node: Node) -> Sequence[Result]:
 @operator("Range")
 def arange(node: Node) -> Sequence[Result]:
     """Y[i] = start + i * delta."""
-    start, limit, delta = (node.known(p, "the bounds of Range") for p in range(3))
-    values = []
-    for array in (start, limit, delta):
-        if array is None or array.size != 1:
-            raise node.fail("start, limit and delta must be scalars")
-        values.append(array.reshape(-1)[0].item())
+    dtype = node.required(0).dtype
+    values: list[Any] = []
+    for position in range(3):
+        what = "the bounds of Range"
+        if dtype.is_integer:
+            found = node.known_ints(position, what)
+            values += found if found is not None and len(found) == 1 else (None,)
+        else:
+            array = node.known(position, what)
+            single = array is not None and array.size == 1
+            values.append(array.reshape(-1)[0].item() if single and array is not None else None)
+    if any(v is None for v in values):
+        raise node.fail("start, limit and delta must be scalars")
     first, last, step = values
     if not step or any(v != v or abs(v) == float("inf") for v in values):
         raise node.fail(f"a range from {first} to {last} by {step} does not exist")
-    dtype = node.required(0).dtype
     if dtype.is_float and dtype.bits == 16:
         raise Unsupported(f"Range of {dtype}")
     span = last - first
     count = max(0, -(-span // step)) if dtype.is_integer else max(0.0, -((-span) // step))
-    if count >= 1 << 40:
+    if hint_of(count) >= 1 << 40:
         raise node.fail(f"a range of {count} elements")
-    (count,) = result_shape(node, (int(count),), node.required(0))
+    count = count if isinstance(count, Dim) else int(count)
+    (count,) = checked_shape([count], dtype, node.origin)
     text = f"{literal(first)} + {dtype}(i) * {literal(step)}"
     program = function(
         "range_", [], [declare("Y", dtype, (count,))], [line(f"Y[i] = {text}", {"i": count})]

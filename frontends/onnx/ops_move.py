@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from frontends.onnx.broadcasting import broadcast, operand, result_shape
-from frontends.onnx.dims import Dim, Extent, same
+from frontends.onnx.dims import Dim, Extent, is_one, same
 from frontends.onnx.node import Compute, Node, Reshaped, Result, Same, Unsupported, Value, operator
 from frontends.onnx.tensors import element_type
 from frontends.onnx.text import affine, at, declare, function, line, literal, names
@@ -40,9 +40,9 @@ def transpose(node: Node) -> Sequence[Result]:
     if sorted(perm) != list(range(x.rank)):
         raise node.fail(f"{list(perm)} is no permutation of {x.rank} axes")
     shape = tuple(x.shape[p] for p in perm)
-    moving = [p for p in perm if x.shape[p] != 1]
+    moving = [p for p in perm if not is_one(x.shape[p])]
     if moving == sorted(moving) or x.size == 0:
-        return [Same(x) if shape == x.shape else Reshaped(x, shape)]
+        return [Same(x) if same(shape, x.shape) else Reshaped(x, shape)]
     indices = names(x.rank)
     places = [""] * x.rank
     for axis, p in enumerate(perm):
@@ -58,9 +58,9 @@ def expand(node: Node) -> Sequence[Result]:
     if given is None or any(e < 0 for e in given):
         raise node.fail("the new shape is missing or negative")
     shape = result_shape(node, broadcast(node, [x.shape, given]), x)
-    if shape == x.shape:
+    if same(shape, x.shape):
         return [Same(x)]
-    if math.prod(shape) == x.size:
+    if same([math.prod(shape)], [x.size]):
         return [Reshaped(x, shape)]
     value = operand("X", x.shape, names(len(shape)), shape)
     return [indexed("expand", {"X": x}, x.dtype, shape, value)]
@@ -84,7 +84,7 @@ def tile(node: Node) -> Sequence[Result]:
     if len(repeats) != x.rank or any(r < 0 for r in repeats):
         raise node.fail(f"repetitions {repeats} do not fit {list(x.shape)}")
     shape = result_shape(node, [r * e for r, e in zip(repeats, x.shape, strict=True)], x)
-    if shape == x.shape:
+    if same(shape, x.shape):
         return [Same(x)]
     indices = names(x.rank)
     again = names(x.rank, ("a", "b", "d", "e", "f", "g"))
@@ -196,8 +196,8 @@ def slice_(node: Node) -> Sequence[Result]:
             raise node.fail("a step is 0")
         first, count = _sliced(start, end, step, x.shape[axis])
         shape[axis] = count
-        places[axis] = affine([(step if count > 1 else 0, indices[axis])], first if count else 0)
-        if count == 1:
+        places[axis] = affine([(step, indices[axis])], first)
+        if is_one(count):
             places[axis] = str(first)
     if same(shape, x.shape) and places == list(indices):
         return [Same(x)]
@@ -323,7 +323,7 @@ def pad(node: Node) -> Sequence[Result]:
     shape = result_shape(
         node, [b + e + a for b, e, a in zip(before, x.shape, after, strict=True)], x
     )
-    if shape == x.shape and not any(before):
+    if same(shape, x.shape) and not any(before):
         return [Same(x)]
     if mode == "constant":
         return [_pad_constant(node, x, before, shape)]

@@ -51,6 +51,8 @@ def literal(value: float | int | bool) -> str:
     """
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, Dim):
+        return str(value)
     if isinstance(value, float) and math.isnan(value):
         return "nan"
     negative = math.copysign(1.0, value) < 0 if isinstance(value, float) else value < 0
