@@ -1,0 +1,47 @@
+"""The official suite of the onnx package: a part of it always, all of it with the slow tests."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from tests.conformance.official import Case, cases, run_case
+
+#: Tests in scope that do not pass, with the reason.
+KNOWN = {
+    "test_dft_inverse": "the stored zeros are rounding errors of 2e-7, the tolerance is 1e-7",
+    "test_dft_inverse_opset19": "the stored zeros are rounding errors of 2e-7",
+    "test_attention_4d_causal_fp16": "exp and sums in float32, stored ones are in float16",
+    "test_attention_4d_causal_fp16_expanded": "exp and sums in float32, not in float16",
+}
+
+ALL = [c for c in cases() if not c.scope and c.name not in KNOWN]
+#: One in so many is always run.
+STEP = 47
+
+
+def is_sample(case: Case) -> bool:
+    """Whether a case is in the part that is always run: chosen by name, so that it stays."""
+    return zlib.crc32(case.name.encode()) % STEP == 0
+
+
+@pytest.mark.parametrize("case", [c for c in ALL if is_sample(c)], ids=lambda c: c.name)
+def test_a_part_of_the_suite(case: Case) -> None:
+    assert run_case(case).reason == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [c for c in ALL if not is_sample(c)], ids=lambda c: c.name)
+def test_the_rest_of_the_suite(case: Case) -> None:
+    assert run_case(case).reason == ""
+
+
+@pytest.mark.parametrize("name", ["test_relu", "test_softmax_axis_1", "test_matmul_2d"])
+def test_open_sizes(name: str) -> None:
+    (case,) = (c for c in ALL if c.name == name)
+    assert run_case(case, is_open=True).reason == ""
+
+
+def test_what_does_not_pass_is_in_the_suite() -> None:
+    assert KNOWN.keys() <= {c.name for c in cases()}
