@@ -19,7 +19,7 @@ import numpy as np
 from farkas.build import Target
 from frontends.onnx import Given, OpaqueCall, OpenPort, Pending, Source, Stage, import_stage
 from frontends.onnx import open_model as open_source
-from poly.errors import ArgumentError, FarkasError, ModelError, ScheduleError
+from poly.errors import ArgumentError, ScheduleError
 from poly.expr import Const, Expr, Size, evaluate_int
 from poly.graph import Graph
 from poly.program import Tensor
@@ -48,12 +48,20 @@ class _Start:
     fixed: Mapping[str, Array]
     demanded: set[str] = field(default_factory=set)
     variants: list[_Variant] = field(default_factory=list)
+    recent: dict[tuple[object, ...], _Variant] = field(default_factory=dict)
 
     def find(self, values: Mapping[str, Array]) -> _Variant | None:
         """A variant that is valid for these values."""
+        key = tuple(np.shape(values[n]) for n in self.reads)
+        found = None if self.demanded else self.recent.get(key)
+        if found is not None:
+            return found  # types are fixed, and elements decide nothing
         for position, variant in enumerate(self.variants):
             if variant.fits(values):
                 self.variants.insert(0, self.variants.pop(position))
+                if len(self.recent) >= KEPT:
+                    self.recent.clear()
+                self.recent[key] = variant
                 return variant
         return None
 
@@ -126,7 +134,6 @@ class StagedModel:
         self._start = _Start(None, {p.name: _names(p) for p in ports}, {})
         self._lock = threading.RLock()
         self._reports: list[Report] = []
-        self._began = time.perf_counter()
         if first is not None:
             values = {p.name: _stand_in(p) for p in ports}
             if not first.demands & values.keys():
@@ -154,21 +161,29 @@ class StagedModel:
         )
 
     @property
+    def conditions(self) -> tuple[str, ...]:
+        """For each stage that was compiled, what has to hold of sizes for it to be used again."""
+        return tuple(
+            ", ".join(map(str, v.stage.conditions)) or "fixed sizes" for v in self._variants()
+        )
+
+    @property
     def opaque_operators(self) -> tuple[str, ...]:
         """The operators that ran as numpy so far, each once."""
-        found: dict[str, None] = {}
+        return tuple(
+            dict.fromkeys(call.operator for v in self._variants() for call in v.stage.opaque)
+        )
+
+    def _variants(self) -> list[_Variant]:
+        """Everything that was compiled, from the first stage on."""
+        found: list[_Variant] = []
         starts: list[_Start | None] = [self._start]
         while starts:
             start = starts.pop()
-            for variant in start.variants if start is not None else ():
-                found |= {call.operator: None for call in variant.stage.opaque}
-                starts.append(variant.next)
-        return tuple(found)
-
-    @property
-    def variants(self) -> int:
-        """How many stages have been compiled."""
-        return len(self._reports)
+            if start is not None:
+                found += start.variants
+                starts += [v.next for v in start.variants]
+        return found
 
     def run(
         self,
@@ -259,7 +274,9 @@ class StagedModel:
         known = {n: values[n].copy() for n in start.demanded}
         made = _Variant(stage, known, model, _following(start, stage), bodies)
         start.variants.insert(0, made)
-        del start.variants[KEPT:]
+        if len(start.variants) > KEPT:
+            start.recent.clear()
+            del start.variants[KEPT:]
         return made
 
     def _compiled(self, graph: Graph) -> Model | OpenModel:
@@ -356,13 +373,7 @@ def _call(
     def runner(body: StagedModel) -> Any:
         return lambda given: list(body.run(given, threads).values())
 
-    try:
-        with np.errstate(all="ignore"):
-            results = call.run(arrays, [runner(b) for b in bodies])
-    except FarkasError:
-        raise
-    except (ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError) as error:
-        raise ModelError(f"{call.origin}: {error}") from error
+    results = call(arrays, [runner(b) for b in bodies])
     for name, array in zip(call.outputs, results, strict=False):
         if name:
             tensor = isinstance(array, (np.ndarray, np.generic))

@@ -35,10 +35,11 @@ from poly.errors import (
     ModelError,
     UnsupportedNode,
 )
-from poly.expr import sizes_of, substitute
+from poly.expr import Expr, sizes_of, substitute
 from poly.graph import Call, Graph, View, verify_graph
 from poly.graph_passes import remove_dead
 from poly.program import Tensor
+from poly.prove import proves
 
 
 class Environment:
@@ -84,8 +85,11 @@ class Environment:
                 found |= dict.fromkeys(
                     substitute(c, sizes=derived) for c in node.program.constraints
                 )
-        conditions = tuple(c for c in found if shown.issuperset(sizes_of(c)))
-        return {"inputs": inputs, "sizes": self.size_origins, "conditions": conditions}
+        conditions: list[Expr] = []
+        for c in found:
+            if shown.issuperset(sizes_of(c)) and not proves(sorted(shown), (), conditions, c):
+                conditions.append(c)
+        return {"inputs": inputs, "sizes": self.size_origins, "conditions": tuple(conditions)}
 
     def _graph(self, inputs: Sequence[str], outputs: Sequence[str], keep: bool) -> Graph:
         """The graph of what was imported; `keep` inputs that are not used."""

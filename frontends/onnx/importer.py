@@ -318,20 +318,20 @@ class _Importer(Environment):
             for v in result.inputs
         ]
         names = pending.node.output
+        inputs = tuple("" if v is None else self.labels[v.name] for v in result.inputs)
+        call = OpaqueCall(
+            node.operator, node.origin, inputs, tuple(names), result.run, result.bodies
+        )
         if not result.bodies and all(
             v is None or (v.array is not None and v.size <= MAX_FOLDED) for v in result.inputs
         ):
-            found = result.run(arrays, ())
-            for name, array in zip(names, found, strict=False):
+            for name, array in zip(names, call(arrays), strict=False):
                 if name:
                     self._bind(name, self._known(name, array), hearsay=False)
             return
         reason = "it is no comprehension, and cannot be part of one graph"
         self.postponed.append(self._reported(pending, reason))
-        inputs = tuple("" if v is None else self.labels[v.name] for v in result.inputs)
-        self.opaque.append(
-            OpaqueCall(node.operator, node.origin, inputs, tuple(names), result.run, result.bodies)
-        )
+        self.opaque.append(call)
         self._skip(pending.node)
         for name, dtype in zip(names, result.types, strict=False):
             if name and dtype == NO_TENSOR:

@@ -16,6 +16,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 
 from poly.dtypes import DType, dtype_of
+from poly.errors import ModelError
 from poly.expr import Expr
 from poly.graph import Graph
 
@@ -88,6 +89,21 @@ class OpaqueCall:
     run: OpaqueFunction
     bodies: tuple[ModelProto, ...] = ()
 
+    def __call__(
+        self, arrays: Sequence[Array | None], bodies: Sequence[Body] = ()
+    ) -> Sequence[Array]:
+        """The outputs for arrays of the operands.
+
+        Raises
+        ------
+        ModelError : arrays that the operator cannot take.
+        """
+        try:
+            with np.errstate(all="ignore"):
+                return self.run(arrays, bodies)
+        except (ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError) as error:
+            raise ModelError(f"{self.origin}: {error}") from error
+
     def __str__(self) -> str:
         return f"{', '.join(self.outputs)} = {self.operator}({', '.join(self.inputs)})  # opaque"
 
@@ -132,6 +148,8 @@ class Stage:
 
     def __str__(self) -> str:
         lines = [str(self.graph)] if self.graph is not None else []
+        if self.conditions:
+            lines.append(f"valid where {', '.join(map(str, self.conditions))}")
         lines += [str(call) for call in self.opaque]
         if self.rest:
             names = ", ".join(sorted(self.demands)) or "the shapes of what they gave"

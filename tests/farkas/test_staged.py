@@ -74,6 +74,7 @@ def test_dimensions_that_come_with_the_arrays() -> None:
     for rows in (1, 4, 7, 4):
         agree(model, compiled, {"x": floats(rows, 5)})
     assert compiled.report.kernels == 2  # one row, and all others
+    assert set(compiled.conditions) == {"fixed sizes", "s_rows >= 1"}
 
 
 def test_shapes_that_are_given_fix_the_model() -> None:
