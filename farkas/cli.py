@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from farkas.cli_doctor import doctor_command
 from farkas.cli_model import run_command
 from farkas.cli_text import check_command, compile_command, show_command
 from farkas.commands import Commands
@@ -62,6 +63,7 @@ def demo_command(threads: int | None) -> int:
 
 
 main.add_command(run_command)
+main.add_command(doctor_command)
 main.add_command(compile_command)
 main.add_command(show_command)
 main.add_command(check_command)

@@ -59,7 +59,7 @@ def run_command(
     A network that was compiled before comes from the cache.
     """
     arrays = _arrays(inputs)  # first, because compiling takes longer than finding a typing error
-    sizes = dict(map(_shape, shapes))
+    sizes = dict(map(parse_shape, shapes))
     folder = nullcontext() if output_dir is None else output_folder(output_dir)
     with folder as made:
         from farkas.display import StageProgress, seconds, stderr_console
@@ -105,7 +105,7 @@ def _arrays(words: tuple[str, ...]) -> dict[str, Array]:
     return arrays
 
 
-def _shape(word: str) -> tuple[str, int | tuple[int, ...]]:
+def parse_shape(word: str) -> tuple[str, int | tuple[int, ...]]:
     """One ``--shape``: a single number is a dimension's size, ``8,`` a shape of rank 1."""
     name, _, text = word.rpartition("=")
     numbers = [part.strip() for part in text.split(",")]

@@ -1,5 +1,6 @@
 """ONNX models to graphs of comprehensions; the only place that imports onnx."""
 
+from frontends.onnx.diagnosis import Diagnosis, Examination, examine
 from frontends.onnx.importer import import_model, import_stage
 from frontends.onnx.node import supported_operators
 from frontends.onnx.source import Source, given_inputs, open_model, unknown_operators
@@ -7,13 +8,16 @@ from frontends.onnx.stages import Given, OpaqueCall, Pending, Stage
 from frontends.onnx.typing_info import DynamicShapeError, OpenPort
 
 __all__ = [
+    "Diagnosis",
     "DynamicShapeError",
+    "Examination",
     "Given",
     "OpaqueCall",
     "OpenPort",
     "Pending",
     "Source",
     "Stage",
+    "examine",
     "given_inputs",
     "import_model",
     "import_stage",

@@ -88,7 +88,7 @@ def import_stage(
     """
     while True:
         try:
-            return _Importer(source, given, pending).stage()
+            return Importer(source, given, pending).stage()
         except _CloseError as error:
             given = {n: g.closed(error.names) for n, g in given.items()}
 
@@ -115,7 +115,7 @@ def import_model(
     ArgumentError : `shapes` that do not fit the model.
     """
     opened = open_model(source)
-    return _Importer(opened, given_inputs(opened, shapes)).graph()
+    return Importer(opened, given_inputs(opened, shapes)).graph()
 
 
 class _CloseError(Exception):
@@ -126,7 +126,7 @@ class _CloseError(Exception):
         self.names = names
 
 
-class _Importer(Environment):
+class Importer(Environment):
     """One import: nodes in order become calls, as far as enough is known."""
 
     def __init__(
