@@ -68,6 +68,24 @@ def kernel_unit(f: CFunction) -> tuple[str, str]:
     return f"{f.symbol}.c", f"{header_comment(f.schedule)}\n{prelude_for(code)}\n{code}"
 
 
+def argument_places(
+    call: Call,
+    function: CFunction,
+    places: Mapping[str, Place],
+    workspaces: Mapping[str, Mapping[str, Place]],
+) -> list[Place]:
+    """Where the tensors lie that a function is passed for a call, in order."""
+    program = call.program
+    values = {
+        **dict(zip((t.name for t in program.inputs), call.inputs, strict=True)),
+        **dict(zip((t.name for t in program.outputs), call.outputs, strict=True)),
+    }
+    own = workspaces.get(call.name, {})
+    known = {t.name for t in argument_order(program, function.workspace)}
+    assert all(name in known for name, _ in function.tensors)
+    return [places[values[n]] if n in values else own[n] for n, _ in function.tensors]
+
+
 def _call(
     call: Call,
     function: CFunction,
@@ -77,18 +95,9 @@ def _call(
     shared: bool,
 ) -> list[str]:
     """One call, by all threads or, of those that are there, by one."""
-    program = call.program
-    values = {
-        **dict(zip((t.name for t in program.inputs), call.inputs, strict=True)),
-        **dict(zip((t.name for t in program.outputs), call.outputs, strict=True)),
-    }
-    own = workspaces.get(call.name, {})
-    known = {t.name for t in argument_order(program, function.workspace)}
+    found = argument_places(call, function, places, workspaces)
     passed = list(sizes)
-    for name, c in function.tensors:
-        assert name in known
-        place = places[values[name]] if name in values else own[name]
-        passed.append(f"({c} *){place.text}")
+    passed += [f"({c} *){p.text}" for (_, c), p in zip(function.tensors, found, strict=True)]
     origin = call.origin.replace("*/", "* /").replace("/*", "/ *").replace("\n", " ")
     lines = [f"/* {origin or call.name} */"]
     if shared and not function.parallel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from poly.errors import ArgumentError
 
 if TYPE_CHECKING:
     from farkas.model import Model, StagedModel
+    from runtime.profile import Timing
 
 
 @click.command(
@@ -42,6 +44,8 @@ Examples:
     "--repeat", type=click.IntRange(1), default=1, show_default=True,
     help="Run so many times, and show the median time.",
 )  # fmt: skip
+@click.option("--profile", is_flag=True, help="Show what each call takes, with one thread.")
+@click.option("--trace", metavar="FILE.json", help="Write that for chrome://tracing.")
 @click.option("--cc", metavar="PATH", help="The C compiler; default is $CC, gcc, clang or cc.")
 def run_command(
     model: str,
@@ -52,6 +56,8 @@ def run_command(
     output_dir: str | None,
     threads: int | None,
     repeat: int,
+    profile: bool,
+    trace: str | None,
     cc: str | None,
 ) -> None:
     """Compile an ONNX network and run it.
@@ -83,6 +89,8 @@ def run_command(
         median = f", median of {repeat}: {seconds(middle)}" if repeat > 1 else ""
         click.echo(f"run       {seconds(times[0])}{median}")
         _report(results)
+        if profile or trace is not None:
+            _profile(compiled.profile(arrays), profile, trace)
         if made is not None:
             files = file_names(tuple(results), ".npy")
             for name, array in results.items():
@@ -152,6 +160,20 @@ def _timed(
         results = model.run(arrays)
         times.append(time.perf_counter() - start)
     return times, results
+
+
+def _profile(timings: Sequence[Timing], shown: bool, trace: str | None) -> None:
+    """What each call takes, the longest first; and a file of it."""
+    from farkas.display import printable, seconds
+    from runtime.profile import trace_events
+
+    total = sum(t.seconds for t in timings) or 1.0
+    for timing in sorted(timings, key=lambda t: -t.seconds) if shown else ():
+        share = 100 * timing.seconds / total
+        click.echo(f"{seconds(timing.seconds):>9} {share:5.1f} %  {printable(timing.origin)}")
+    if trace is not None:
+        write_file(Path(trace), trace_events(timings).encode())
+        click.echo(f"written   {trace}")
 
 
 def _report(results: dict[str, Array]) -> None:

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache as memoised
@@ -17,7 +17,7 @@ from typing import Any
 import codegen
 import poly
 from codegen.function import CFunction, emit_function
-from codegen.network import Place, kernel_unit, network_unit
+from codegen.network import Place, argument_places, kernel_unit, network_unit
 from codegen.prelude import COMMON
 from poly.expr import Const, Expr, Op, Size, evaluate_int, substitute
 from poly.graph import Call, Graph
@@ -40,7 +40,7 @@ from runtime.toolchain import Toolchain
 #: Called with (stage, steps done, steps in all, what is being worked on).
 Progress = Callable[[str, int, int, str], None]
 
-_FORMAT = "4"
+_FORMAT = "5"
 
 
 class Clock:
@@ -200,6 +200,10 @@ def _build(
         passed = {n.name: sizes.of(functions[n.program.digest]) for n in needed}
         work.add("network.c", network_unit(needed, functions, places, workspaces, passed))
         tell("compile", 0, 1, f"what is left of {len(functions)} kernels with {toolchain.kind}")
+        calls = [
+            _described(n, functions[n.program.digest], passed[n.name], places, workspaces)
+            for n in needed
+        ]
         warnings = work.finish()
         library = (folder / LIBRARY).read_bytes()
     tell("compile", 1, 1, "")
@@ -211,6 +215,7 @@ def _build(
             for call, own in scratch.items()
         },
         "sizes": list(map(write_expr, sizes.exprs)),
+        "calls": calls,
         "kernels": len(functions),
         "warnings": warnings,
         "toolchain": str(toolchain),
@@ -220,6 +225,21 @@ def _build(
     return cache.put(
         key, {**files, LIBRARY: library, "meta.json": json.dumps(meta, indent=1).encode()}
     )
+
+
+def _described(
+    call: Call,
+    function: CFunction,
+    sizes: Sequence[str],
+    places: Mapping[str, Place],
+    workspaces: Mapping[str, Mapping[str, Place]],
+) -> list[object]:
+    """A call as `runtime.profile` makes it: origin, function, its sizes' and tensors' places."""
+    tensors = argument_places(call, function, places, workspaces)
+    numbers = [int(s.removeprefix("sizes[").removesuffix("]")) for s in sizes]
+    return [
+        call.origin or call.name, function.symbol, numbers, [[p.index, p.offset] for p in tensors]
+    ]  # fmt: skip
 
 
 class _Sizes:

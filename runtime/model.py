@@ -36,6 +36,7 @@ from runtime.kernel import ALIGNMENT, default_threads
 from runtime.library import LIBRARY
 from runtime.memory import MemoryPlan, plan_memory
 from runtime.open_model import OpenModel
+from runtime.profile import Timing, time_calls
 from runtime.quick import Quick, never, plan_bytes, quick_calls
 from runtime.reference import evaluate
 from runtime.report import Port, Report
@@ -117,8 +118,8 @@ class Model:
         self._reads = tuple((p.name, p.dtype.numpy, p.shape) for p in self.inputs)
         self._writes = tuple((p.name, p.dtype.numpy, p.shape) for p in self.outputs)
         try:
-            library = ctypes.CDLL(str(entry.file(LIBRARY)))
-            self._function = library[ENTRY]
+            self._library = ctypes.CDLL(str(entry.file(LIBRARY)))
+            self._function = self._library[ENTRY]
         except (OSError, AttributeError) as error:
             raise ToolchainError(f"the compiled model cannot be loaded: {error}") from error
         self._function.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
@@ -208,6 +209,14 @@ class Model:
             if self.plan.copied:
                 self._copy(outputs, given)
         return dict(zip(self.output_names, outputs, strict=True))
+
+    def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
+        """Median seconds of each call, one after the other, with one thread."""
+        given, outputs = self._given(inputs), self._outputs({})
+        with self._lock:
+            for position, array in enumerate((*given, *outputs)):
+                self._pointers[position] = address(array)
+            return time_calls(self._library, self.entry, list(self._pointers), (), repeat)
 
     def _at_once(
         self, inputs: Mapping[str, Any], threads: Any, out: Mapping[str, Any] | None

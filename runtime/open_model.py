@@ -23,6 +23,7 @@ from runtime.graph_build import Built, scratch_bytes, storage_order
 from runtime.kernel import ALIGNMENT
 from runtime.library import LIBRARY
 from runtime.memory import MemoryPlan, plan_memory
+from runtime.profile import Timing, time_calls
 from runtime.report import Report
 
 #: Plans of memory that are kept, one for each combination of sizes.
@@ -59,8 +60,8 @@ class OpenModel:
         self.input_names = tuple(map(graph.label, graph.inputs))
         self.output_names = tuple(map(graph.label, graph.outputs))
         try:
-            library = ctypes.CDLL(str(built.entry.file(LIBRARY)))
-            self._function = library[ENTRY]
+            self._library = ctypes.CDLL(str(built.entry.file(LIBRARY)))
+            self._function = self._library[ENTRY]
         except (OSError, AttributeError) as error:
             raise ToolchainError(f"the compiled model cannot be loaded: {error}") from error
         self._function.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
@@ -118,6 +119,22 @@ class OpenModel:
             self._function(count, plan.sizes.ctypes.data, self._pointers)
             self._copy(plan, given, results)
         return dict(zip(self.output_names, results, strict=True))
+
+    def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
+        """Median seconds of each call, one after the other, with one thread."""
+        self.run(inputs, 1)
+        given = [
+            check_input(self.graph.values[v], inputs[n])
+            for v, n in zip(self.graph.inputs, self.input_names, strict=True)
+        ]
+        sizes = tuple(given[self._shown[s][0]].shape[self._shown[s][1]] for s in self.graph.sizes)
+        with self._lock:
+            plan = self._plan(sizes)
+            results = [allocate(self.graph.values[n], plan.shapes[n]) for n in self.graph.outputs]
+            self._point(plan, given, results)
+            return time_calls(
+                self._library, self.entry, list(self._pointers), plan.sizes.tolist(), repeat
+            )
 
     def _plan(self, sizes: tuple[int, ...]) -> _Plan:
         found = self._plans.get(sizes)

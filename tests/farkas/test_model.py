@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,9 @@ def test_run(cli: Cli, model_file: Path, arrays: Arrays) -> None:
     product = np.maximum(arrays["x"] @ arrays["w"], 0)
     np.testing.assert_allclose(np.load("a/b/out_1.npy"), product, rtol=1e-5, atol=1e-6)
     assert cli(*words, "--output-dir", "a/b").exit_code == 0  # replaces them
+    result = cli(*words, "--profile", "--trace", "t.json")
+    assert result.exit_code == 0 and " %  " in result.output
+    assert json.loads(Path("t.json").read_text())["traceEvents"][0]["ph"] == "X"
 
 
 def test_run_with_random_inputs(cli: Cli, model_file: Path, arrays: Arrays) -> None:

@@ -361,3 +361,20 @@ def test_the_backend_of_the_onnx_package() -> None:
     assert found.tolist() == [-3, -4, -5]
     with pytest.raises(fk.UnsupportedModelError):
         farkas.backend.run_node(helper.make_node("NoSuchThing", ["x"], ["y"]), [x])
+
+
+def test_profile() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"], name="product"),
+        helper.make_node("NonZero", ["p"], ["i"]),
+        helper.make_node("Cast", ["i"], ["c"], to=F, name="cast"),
+        helper.make_node("ReduceSum", ["c"], ["y"], name="sum", keepdims=0),
+    ]
+    model = build(nodes, {"x": (F, ["n", 3])}, {"y": F}, {"w": floats(3, 4)})
+    compiled = fk.compile_onnx(model)
+    timings = compiled.profile({"x": floats(5, 3)})
+    assert all(t.seconds > 0 and t.kernel.startswith("fk_") for t in timings)
+    assert "product" in timings[0].origin and len(timings) >= 2
+    fixed = fk.compile_onnx(build(nodes[:1], {"x": (F, [2, 3])}, {"p": F}, {"w": floats(3, 4)}))
+    (timing,) = fixed.profile({"x": floats(2, 3)})
+    assert "product" in timing.origin
