@@ -211,10 +211,13 @@ def _sliced(start: Extent, end: Extent, step: int, size: Extent) -> tuple[Extent
         span = range(*slice(start, last, step).indices(size))
         return span.start, len(span)
     low, high = (0, size) if step > 0 else (-1, size - 1)
+    far = (1 << 31) - 1  # what exporters write for "to the end"; no size is that large
     first, last = (
-        min(max(place + size if place < 0 else place, low), high) for place in (start, end)
-    )
-    if step < 0 and not isinstance(end, Dim) and _below(end, step):
+        size if step > 0 and not isinstance(place, Dim) and place >= far
+        else min(max(place + size if place < 0 else place, low), high)
+        for place in (start, end)
+    )  # fmt: skip
+    if not isinstance(end, Dim) and _below(end, step):
         last = -1
     span = last - first if step > 0 else first - last
     return first, max(-(-span // abs(step)), 0)
