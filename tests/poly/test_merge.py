@@ -131,10 +131,18 @@ def test_bindings_that_do_not_fit(bindings: dict[str, str], shared: dict[str, st
         merge(parse_program(CONV), parse_program(RELU), bindings, shared)
 
 
-def test_programs_with_sizes_are_refused() -> None:
-    open_ = parse_program("def f(float32 X[N]) -> (Y) { Y[i] = X[i] }")
-    with pytest.raises(ProgramError, match="not specialised"):
-        merge(open_, open_, {"X": "Y"})
+def test_programs_with_sizes() -> None:
+    """Sizes of one name are one; those of another are another shape."""
+    first = parse_program("def f(float32 X[N]) -> (Y) { Y[i] = X[i] + 1 }")
+    second = parse_program("def g(float32 X[N]) -> (Y) { Y[i] = X[i] * 2 }")
+    both = merge(first, second, {"X": "Y"})
+    assert both.sizes == ("N",)
+    x = np.arange(5, dtype=np.float32)
+    (found,) = evaluate(both, {"X": x}).values()
+    np.testing.assert_array_equal(found, (x + 1) * 2)
+    other = parse_program("def g(float32 X[M]) -> (Y) { Y[i] = X[i] * 2 }")
+    with pytest.raises(ProgramError, match="cannot be"):
+        merge(first, other, {"X": "Y"})
 
 
 # --- inlining ------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ import onnx
 import pytest
 
 import farkas as fk
+import runtime.graph_build
 import runtime.library
-import runtime.model
 from runtime.cache import Cache
 from runtime.compilation import Compilation, compile_shared
 from runtime.toolchain import Toolchain
@@ -121,7 +121,7 @@ def test_a_compiler_that_hangs(
     impatient = functools.partial(compile_shared, timeout=0.5)
     monkeypatch.setattr(runtime.library, "compile_shared", impatient)
     hurried = functools.partial(Compilation, timeout=0.5)
-    monkeypatch.setattr(runtime.model, "Compilation", hurried)
+    monkeypatch.setattr(runtime.graph_build, "Compilation", hurried)
     start = time.monotonic()
     for error in everything(cc, tmp_path / "cache"):
         assert isinstance(error, fk.ToolchainError) and "took longer than 0.5 s" in str(error)
