@@ -127,10 +127,10 @@ def parse_shape(word: str) -> tuple[str, int | tuple[int, ...]]:
 
 def _complete(model: Model | StagedModel, arrays: dict[str, Array], seed: int | None) -> None:
     """Fill in what is missing, if that was asked for, and check the names."""
+    from runtime.arguments import check_names
+
     known = {p.name: p for p in model.inputs}
-    for name in arrays:
-        if name not in known:
-            raise ArgumentError(f"there is no input {name!r}; there are {', '.join(known)}")
+    check_names("input", arrays, known)
     missing = [p for p in model.inputs if p.name not in arrays]
     if missing and seed is None:
         listed = "\n".join(f"  --input '{p.name}=FILE.npy'  ({p})" for p in missing)
@@ -153,8 +153,12 @@ def random_array(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[in
 def _timed(
     model: Model | StagedModel, arrays: dict[str, Array], repeat: int
 ) -> tuple[list[float], dict[str, Array]]:
+    from farkas.model import StagedModel
+
     times = []
-    results = model.run(arrays)  # which compiles what depends on shapes
+    results: dict[str, Array] = {}
+    if isinstance(model, StagedModel):
+        model.run(arrays)  # which compiles what depends on shapes
     for _ in range(repeat):
         start = time.perf_counter()
         results = model.run(arrays)

@@ -23,7 +23,7 @@ from poly.errors import ArgumentError, ScheduleError
 from poly.expr import Const, Expr, Size, evaluate_int
 from poly.graph import Graph
 from poly.program import Tensor
-from runtime.arguments import check_input, check_output, check_threads
+from runtime.arguments import check_input, check_names, check_output, check_threads
 from runtime.model import Model, OpenModel, Progress, Report, compile_graph
 from runtime.profile import Timing
 
@@ -132,7 +132,7 @@ class StagedModel:
         self.inputs = tuple(ports)
         self.outputs = source.output_ports
         self.threads = target.threads
-        self._start = _Start(None, {p.name: _names(p) for p in ports}, {})
+        self._start = _Start(None, {p.name: p.axes for p in ports}, {})
         self._lock = threading.RLock()
         self._reports: list[Report] = []
         if first is not None:
@@ -320,10 +320,7 @@ class StagedModel:
 
     def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """The inputs as arrays that fit what the model says."""
-        names = [p.name for p in self.inputs]
-        for name in inputs:
-            if name not in names:
-                raise ArgumentError(f"there is no input {name!r}; there are {', '.join(names)}")
+        check_names("input", inputs, [p.name for p in self.inputs])
         values: dict[str, Array] = {}
         sizes: dict[str, int] = {}
         for port in self.inputs:
@@ -364,16 +361,6 @@ def _origin(stage: Stage, extent: Expr) -> str | None:
     return stage.sizes.get(extent.name) if isinstance(extent, Size) else None
 
 
-def _names(port: OpenPort) -> Open | None:
-    """Names for the sizes of an input's open axes; axes of one name have one size."""
-    if port.shape is None:
-        return None
-    return tuple(
-        None if isinstance(e, int) else e if e is not None else f"{port.name}.{a}"
-        for a, e in enumerate(port.shape)
-    )
-
-
 def _stand_in(port: OpenPort) -> Array:
     """An array of the shape of a port, all of whose dimensions are fixed, without memory."""
     assert port.shape is not None
@@ -402,10 +389,8 @@ def _call(
 
 def _handed_out(results: dict[str, Array], out: Mapping[str, Array]) -> dict[str, Array]:
     """The results, in the arrays that were given for them."""
+    check_names("output", out, results)
     for name, array in out.items():
-        if name not in results:
-            known = ", ".join(results)
-            raise ArgumentError(f"there is no output {name!r}; there are {known}")
         made = results[name]
         if Given.of(made).dtype.kind == "o":
             raise ArgumentError(f"{name} is a {Given.of(made).dtype} and needs no array")

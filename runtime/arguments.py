@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -134,6 +134,19 @@ def aligned(shape: Shape, dtype: np.dtype[Any], alignment: int) -> Array:
     block = np.empty(size + alignment, np.uint8)
     start = -address(block) % alignment
     return block[start : start + size].view(dtype).reshape(shape)
+
+
+def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Check that arrays are given by names that there are.
+
+    Raises
+    ------
+    ArgumentError : for another name.
+    """
+    names = list(known)
+    for name in given:
+        if name not in names:
+            raise ArgumentError(f"there is no {what} {name!r}; there are {', '.join(names)}")
 
 
 def aligned_copy(array: Array, alignment: int) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import math
@@ -17,8 +18,9 @@ from typing import Any
 import codegen
 import poly
 from codegen.function import CFunction, emit_function
-from codegen.network import Place, argument_places, kernel_unit, network_unit
+from codegen.network import ENTRY, Place, argument_places, kernel_unit, network_unit
 from codegen.prelude import COMMON
+from poly.errors import ToolchainError
 from poly.expr import Const, Expr, Op, Size, evaluate_int, substitute
 from poly.graph import Call, Graph
 from poly.join_dimensions import join_dimensions
@@ -108,6 +110,23 @@ def build_graph(
     }
     sizes = tuple(map(read_expr, meta["sizes"]))
     return Built(graph, entry, sharing_of(graph), scratch, sizes, meta["kernels"], found)
+
+
+def load_network(entry: Entry) -> tuple[ctypes.CDLL, Any]:
+    """The library of a compiled graph and its entry point ``(threads, sizes, arrays)``.
+
+    Raises
+    ------
+    ToolchainError : it cannot be loaded.
+    """
+    try:
+        library = ctypes.CDLL(str(entry.file(LIBRARY)))
+        function = library[ENTRY]
+    except (OSError, AttributeError) as error:
+        raise ToolchainError(f"the compiled model cannot be loaded: {error}") from error
+    function.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+    function.restype = None
+    return library, function
 
 
 def sharing_of(graph: Graph) -> Sharing:

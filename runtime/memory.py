@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from poly.graph import Call, Graph, View
 from poly.graph_passes import copied_parts
+from runtime.arguments import Array
 
 ALIGNMENT = 64
 #: How much larger the arena may become by making values in their places.
@@ -203,6 +205,26 @@ class _Shares:
                 self.places[name] = result, self.places[name][1] + at - first
                 self.members.setdefault(result, []).append(name)
             del self.sizes[root]
+
+
+def fill_copied(
+    graph: Graph, plan: MemoryPlan, given: Sequence[Any], outputs: Sequence[Array]
+) -> None:
+    """Fill the outputs that share another value's storage: a constant's, an input's or an output's.
+
+    given, outputs : the arrays of a run, in the graph's order
+    """
+    for position, name in enumerate(graph.outputs):
+        root = plan.copied.get(name)
+        if root is None:
+            continue
+        if root in graph.constants:
+            source = graph.constants[root]
+        elif root in graph.inputs:
+            source = given[graph.inputs.index(root)]
+        else:
+            source = outputs[graph.outputs.index(plan.direct[root])]
+        outputs[position][...] = source.reshape(outputs[position].shape)
 
 
 def value_bytes(graph: Graph, name: str) -> int:

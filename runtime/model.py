@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from codegen.network import ENTRY
 from poly.dtypes import UINT8
-from poly.errors import ArgumentError, ToolchainError
+from poly.errors import ArgumentError
 from poly.graph import Call, Graph, verify_graph
 from poly.graph_passes import optimise_graph
 from poly.machine import Machine, host_machine
@@ -25,16 +24,16 @@ from runtime.arguments import (
     aligned_copy,
     allocate,
     check_input,
+    check_names,
     check_output,
     check_threads,
     clash,
     fits,
 )
 from runtime.cache import Cache, Entry
-from runtime.graph_build import Clock, Progress, build_graph, scratch_bytes
+from runtime.graph_build import Clock, Progress, build_graph, load_network, scratch_bytes
 from runtime.kernel import ALIGNMENT, default_threads
-from runtime.library import LIBRARY
-from runtime.memory import MemoryPlan, plan_memory
+from runtime.memory import MemoryPlan, fill_copied, plan_memory
 from runtime.open_model import OpenModel
 from runtime.profile import Timing, time_calls
 from runtime.quick import Quick, never, plan_bytes, quick_calls
@@ -117,13 +116,7 @@ class Model:
         #: What the arrays of a call need to be, to be passed as they are.
         self._reads = tuple((p.name, p.dtype.numpy, p.shape) for p in self.inputs)
         self._writes = tuple((p.name, p.dtype.numpy, p.shape) for p in self.outputs)
-        try:
-            self._library = ctypes.CDLL(str(entry.file(LIBRARY)))
-            self._function = self._library[ENTRY]
-        except (OSError, AttributeError) as error:
-            raise ToolchainError(f"the compiled model cannot be loaded: {error}") from error
-        self._function.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
-        self._function.restype = None
+        self._library, self._function = load_network(entry)
         self._constants = [
             aligned_copy(graph.constants[n], ALIGNMENT) for n in sorted(graph.constants)
         ]
@@ -207,7 +200,7 @@ class Model:
                 self._pointers[position] = place
             self._function(count, None, self._pointers)
             if self.plan.copied:
-                self._copy(outputs, given)
+                fill_copied(self.graph, self.plan, given, outputs)
         return dict(zip(self.output_names, outputs, strict=True))
 
     def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
@@ -236,7 +229,7 @@ class Model:
                 return None
             results = (made,) if len(self.output_names) == 1 else made
             if self.plan.copied:
-                self._copy(results, given)
+                fill_copied(self.graph, self.plan, given, results)
         return dict(zip(self.output_names, results, strict=True))
 
     def _given(self, inputs: Mapping[str, Any]) -> list[Array]:
@@ -249,10 +242,7 @@ class Model:
             arrays.append(array)
         if len(arrays) == len(self._reads) == len(inputs):
             return arrays
-        names = [p.name for p in self.inputs]
-        for name in inputs:
-            if name not in names:
-                raise ArgumentError(f"there is no input {name!r}; there are {', '.join(names)}")
+        check_names("input", inputs, self.input_names)
         arrays = []
         for value, port in zip(self.graph.inputs, self.inputs, strict=True):
             if port.name not in inputs:
@@ -266,10 +256,7 @@ class Model:
 
     def _outputs(self, out: Mapping[str, Array]) -> list[Array]:
         """The outputs in order: those of `out`, and new ones."""
-        for name in out:
-            if name not in self.output_names:
-                names = ", ".join(self.output_names)
-                raise ArgumentError(f"there is no output {name!r}; there are {names}")
+        check_names("output", out, self.output_names)
         outputs: list[Array] = []
         for name, dtype, shape in self._writes:
             array = out.get(name)
@@ -281,17 +268,3 @@ class Model:
                     array = allocate(tensor, shape)
             outputs.append(array)
         return outputs
-
-    def _copy(self, outputs: Sequence[Array], given: Sequence[Any]) -> None:
-        """Fill the outputs that share another value's storage."""
-        for position, name in enumerate(self.graph.outputs):
-            root = self.plan.copied.get(name)
-            if root is None:
-                continue
-            if root in self.graph.constants:
-                source = self.graph.constants[root]
-            elif root in self.graph.inputs:
-                source = given[self.graph.inputs.index(root)]
-            else:
-                source = outputs[self.graph.outputs.index(self.plan.direct[root])]
-            outputs[position][...] = source.reshape(outputs[position].shape)

@@ -6,23 +6,21 @@ import ctypes
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from codegen.network import ENTRY
 from poly.dtypes import UINT8
-from poly.errors import ArgumentError, ToolchainError
+from poly.errors import ArgumentError
 from poly.expr import Size, evaluate_int
 from poly.graph import Call, View
 from poly.program import Tensor
 from poly.work import WORTH_SHARING, work_of_program
 from runtime.arguments import Array, address, aligned_copy, allocate, check_input, check_threads
-from runtime.graph_build import Built, scratch_bytes, storage_order
+from runtime.graph_build import Built, load_network, scratch_bytes, storage_order
 from runtime.kernel import ALIGNMENT
-from runtime.library import LIBRARY
-from runtime.memory import MemoryPlan, plan_memory
+from runtime.memory import MemoryPlan, fill_copied, plan_memory, value_bytes
 from runtime.profile import Timing, time_calls
 from runtime.report import Report
 
@@ -59,13 +57,7 @@ class OpenModel:
         graph = built.graph
         self.input_names = tuple(map(graph.label, graph.inputs))
         self.output_names = tuple(map(graph.label, graph.outputs))
-        try:
-            self._library = ctypes.CDLL(str(built.entry.file(LIBRARY)))
-            self._function = self._library[ENTRY]
-        except (OSError, AttributeError) as error:
-            raise ToolchainError(f"the compiled model cannot be loaded: {error}") from error
-        self._function.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
-        self._function.restype = None
+        self._library, self._function = load_network(built.entry)
         self._constants = {n: aligned_copy(a, ALIGNMENT) for n, a in graph.constants.items()}
         order = storage_order(graph, built.sharing, built.scratch)
         self._places = {name: n for n, name in enumerate(order)}
@@ -99,12 +91,7 @@ class OpenModel:
         ArgumentError : an input is missing, or of another dtype or shape.
         """
         graph = self.graph
-        given = []
-        for value, name in zip(graph.inputs, self.input_names, strict=True):
-            if name not in inputs:
-                raise ArgumentError(f"input {name} is missing")
-            given.append(check_input(graph.values[value], inputs[name]))
-        sizes = tuple(given[self._shown[s][0]].shape[self._shown[s][1]] for s in graph.sizes)
+        given, sizes = self._given(inputs)
         with self._lock:
             plan = self._plan(sizes)
             for value, array in zip(graph.inputs, given, strict=True):
@@ -117,17 +104,23 @@ class OpenModel:
             self._point(plan, given, results)
             count = plan.threads if threads is None else check_threads(threads)
             self._function(count, plan.sizes.ctypes.data, self._pointers)
-            self._copy(plan, given, results)
+            fill_copied(graph, plan.memory, given, results)
         return dict(zip(self.output_names, results, strict=True))
+
+    def _given(self, inputs: Mapping[str, Any]) -> tuple[list[Array], tuple[int, ...]]:
+        """The inputs in order, and the sizes that their shapes show."""
+        given = []
+        for value, name in zip(self.graph.inputs, self.input_names, strict=True):
+            if name not in inputs:
+                raise ArgumentError(f"input {name} is missing")
+            given.append(check_input(self.graph.values[value], inputs[name]))
+        places = (self._shown[s] for s in self.graph.sizes)
+        return given, tuple(given[position].shape[axis] for position, axis in places)
 
     def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
         """Median seconds of each call, one after the other, with one thread."""
         self.run(inputs, 1)
-        given = [
-            check_input(self.graph.values[v], inputs[n])
-            for v, n in zip(self.graph.inputs, self.input_names, strict=True)
-        ]
-        sizes = tuple(given[self._shown[s][0]].shape[self._shown[s][1]] for s in self.graph.sizes)
+        given, sizes = self._given(inputs)
         with self._lock:
             plan = self._plan(sizes)
             results = [allocate(self.graph.values[n], plan.shapes[n]) for n in self.graph.outputs]
@@ -148,15 +141,11 @@ class OpenModel:
         if negative:
             raise ArgumentError(f"sizes {given} make {negative[0]} negative")
         fixed = self.graph.at_sizes(given)
-        sharing = built.sharing
-        counts = {
-            name: int(np.prod(fixed.shape(name), dtype=np.int64)) * t.dtype.bytes
-            for name, t in fixed.values.items()
-        }
-        sharing = type(sharing)(sharing.roots, sharing.starts, counts, sharing.joined)
+        counts = {name: value_bytes(fixed, name) for name in fixed.values}
         for node in fixed.nodes:
             if isinstance(node, View) and counts[node.input] != counts[node.output]:
                 raise ArgumentError(f"{node.origin}: sizes {given} do not fit")
+        sharing = replace(built.sharing, bytes=counts)
         memory = plan_memory(fixed, scratch_bytes(built.scratch, env), sharing)
         calls = [n for n in self.graph.nodes if isinstance(n, Call)]
         work = sum(work_of_program(n.program, env) for n in calls)
@@ -186,18 +175,3 @@ class OpenModel:
         outputs = dict(zip(self.graph.outputs, results, strict=True))
         for root, name in plan.memory.direct.items():
             self._pointers[self._places[root]] = address(outputs[name])
-
-    def _copy(self, plan: _Plan, given: list[Array], results: list[Array]) -> None:
-        """Fill the outputs that share another value's storage."""
-        graph = self.graph
-        for position, name in enumerate(graph.outputs):
-            root = plan.memory.copied.get(name)
-            if root is None:
-                continue
-            if root in self._constants:
-                source = self._constants[root]
-            elif root in graph.inputs:
-                source = given[graph.inputs.index(root)]
-            else:
-                source = results[graph.outputs.index(plan.memory.direct[root])]
-            results[position][...] = source.reshape(results[position].shape)

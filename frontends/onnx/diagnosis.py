@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from frontends.onnx.dims import hint_of
 from frontends.onnx.importer import Importer
+from frontends.onnx.loading import domain_of, shown_name, shown_operator
 from frontends.onnx.names import printable
 from frontends.onnx.node import Value
-from frontends.onnx.source import Source, domain_of, unknown_operators
+from frontends.onnx.source import Source, unknown_operators
 from frontends.onnx.stages import Given, Pending
 from frontends.onnx.typing_info import OpenPort, Shapes
 from poly.errors import ModelError
@@ -96,11 +97,8 @@ def _stand_ins(ports: Sequence[OpenPort]) -> dict[str, Given]:
     sizes: dict[str, int] = {}
     given = {}
     for port in ports:
-        assert port.shape is not None
-        names = tuple(
-            None if isinstance(e, int) else e or f"{port.name}.{a}"
-            for a, e in enumerate(port.shape)
-        )
+        names = port.axes
+        assert port.shape is not None and names is not None
         shape = tuple(
             e
             if isinstance(e, int)
@@ -154,8 +152,7 @@ class _Examiner(Importer):
         self.found.append(self._told(pending, how, reason, before[0]))
 
     def _told(self, pending: Pending, how: str, reason: str, first: int) -> Diagnosis:
-        proto, domain = pending.node, domain_of(pending.node.domain)
-        operator = f"{domain}.{proto.op_type}" if domain else proto.op_type
+        proto = pending.node
         results = [self.env.get(n) for n in proto.output if n]
         values = [v for v in results if isinstance(v, Value)]
         calls = [n for n in self.nodes[first:] if isinstance(n, Call)] if how else []
@@ -165,9 +162,9 @@ class _Examiner(Importer):
         operands = [self.env.get(n) for n in proto.input if n]
         moved = [v for v in (*operands, *values) if isinstance(v, Value)] if calls else []
         return Diagnosis(
-            printable(proto.name or next(filter(None, proto.output), "")),
-            printable(operator),
-            pending.versions.get(domain, 0),
+            printable(shown_name(proto)),
+            printable(shown_operator(proto)),
+            pending.versions.get(domain_of(proto.domain), 0),
             how,
             reason,
             tuple(f"{v.dtype}[{','.join(map(str, v.shape))}]" for v in values),

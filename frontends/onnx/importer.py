@@ -25,6 +25,10 @@ from frontends.onnx.inline import function_body
 from frontends.onnx.limits import MAX_DEPTH, MAX_FOLDED, MAX_GENERATED_BYTES, MAX_NODES
 from frontends.onnx.loading import (
     describe,
+    domain_of,
+    opsets_of,
+    shown_name,
+    shown_operator,
     used_names,
 )
 from frontends.onnx.names import printable
@@ -45,7 +49,6 @@ from frontends.onnx.node import (
 )
 from frontends.onnx.source import (
     Source,
-    domain_of,
     given_inputs,
     infer_types,
     open_model,
@@ -245,7 +248,7 @@ class Importer(Environment):
         proto, domain = pending.node, domain_of(pending.node.domain)
         own = self.functions.get((domain, proto.op_type))
         if own is not None:
-            versions = {domain_of(o.domain): o.version for o in own.opset_import}
+            versions = opsets_of(own)
             if not hearsay:
                 body = function_body(own, proto, self._prefix(pending))
                 self._expand(pending, Expanded(tuple(body), versions))
@@ -274,9 +277,8 @@ class Importer(Environment):
             found = function_of(node, schema)
             if found is None:
                 raise reason
-            versions = {domain_of(o.domain): o.version for o in found.opset_import}
             body = function_body(found, proto, self._prefix(pending))
-            results = [Expanded(tuple(body), {**pending.versions, **versions})]
+            results = [Expanded(tuple(body), {**pending.versions, **opsets_of(found)})]
         for result in results:
             if isinstance(result, Expanded) and not hearsay:
                 self._expand(pending, result)
@@ -338,10 +340,9 @@ class Importer(Environment):
                 self._host(name)
 
     def _reported(self, pending: Pending, reason: str) -> UnsupportedNode:
-        proto, domain = pending.node, domain_of(pending.node.domain)
-        name = proto.name or next((o for o in proto.output if o), "")
-        operator = f"{domain}.{proto.op_type}" if domain else proto.op_type
-        opset = pending.versions.get(domain, 0)
+        proto = pending.node
+        opset = pending.versions.get(domain_of(proto.domain), 0)
+        name, operator = shown_name(proto), shown_operator(proto)
         return UnsupportedNode(printable(name), printable(operator), opset, reason)
 
     def _node(self, pending: Pending) -> tuple[Node | None, onnx.defs.OpSchema]:
@@ -379,7 +380,7 @@ class Importer(Environment):
         outputs = [bool(name) for name in proto.output]
         while outputs and not outputs[-1]:
             outputs.pop()
-        shown = proto.name or next((o for o in proto.output if o), "")
+        shown = shown_name(proto)
         scope = Scope(proto, self.model, pending.versions, self._prefix(pending), self._lookup)
         node = Node(
             proto.op_type, shown, opset, tuple(operands), tuple(outputs), attributes, scope, domain

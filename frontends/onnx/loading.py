@@ -18,7 +18,7 @@ from typing import Any
 import onnx
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 from frontends.onnx.limits import MAX_FANIN, MAX_MODEL_BYTES, MAX_NODES
 from frontends.onnx.names import printable
@@ -136,7 +136,7 @@ def opset_versions(model: ModelProto) -> dict[str, int]:
     """
     versions: dict[str, int] = {}
     for entry in model.opset_import:
-        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        domain = domain_of(entry.domain)
         if versions.setdefault(domain, entry.version) != entry.version:
             raise ModelError(f"two opsets are imported for domain '{printable(domain)}'")
     if "" not in versions and model.ir_version < 3:
@@ -263,7 +263,28 @@ def live_nodes(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeP
     return kept
 
 
+def domain_of(name: str) -> str:
+    """The default domain has two names."""
+    return "" if name == "ai.onnx" else name
+
+
+def opsets_of(function: FunctionProto) -> dict[str, int]:
+    """The opset of each domain that holds in the body of a function."""
+    return {domain_of(o.domain): o.version for o in function.opset_import}
+
+
+def shown_name(node: NodeProto) -> str:
+    """The name of a node or, if it has none, of its first output."""
+    return node.name or next(filter(None, node.output), "")
+
+
+def shown_operator(node: NodeProto) -> str:
+    """The operator of a node, with the domain unless it is the default one."""
+    domain = domain_of(node.domain)
+    return f"{domain}.{node.op_type}" if domain else node.op_type
+
+
 def describe(node: NodeProto) -> str:
     """For messages: ``Conv 'conv1'``."""
-    name = node.name or next((o for o in node.output if o), "")
+    name = shown_name(node)
     return f"{printable(node.op_type)} '{printable(name)}'"

@@ -201,6 +201,17 @@ def _numbers(node: Node, name: str, count: int, kind: type | np.dtype) -> np.nda
     return found
 
 
+def _missing_flags(node: Node, count: int) -> np.ndarray:
+    """For each node, whether a missing value takes the branch of a condition that holds."""
+    name = "nodes_missing_value_tracks_true"
+    flags = vector(node, name, np.int64)
+    if flags is None or not len(flags):
+        return np.zeros(count, np.int64)
+    if len(flags) != count:
+        raise node.fail(f"{name} has {len(flags)} entries for {count}")
+    return flags
+
+
 def _checked_modes(node: Node, modes: Sequence[str]) -> list[str]:
     short = [m.removeprefix("BRANCH_") for m in modes]
     for mode in short:
@@ -229,11 +240,7 @@ def listed_ensemble(node: Node, dtype: DType, width: int, prefix: str) -> Ensemb
         for name in ("treeids", "nodeids", "featureids", "truenodeids", "falsenodeids")
     )
     values = _numbers(node, "nodes_values", count, dtype.numpy)
-    missing = vector(node, "nodes_missing_value_tracks_true", np.int64)
-    if missing is None or not len(missing):
-        missing = np.zeros(count, np.int64)
-    if len(missing) != count:
-        raise node.fail(f"nodes_missing_value_tracks_true has {len(missing)} entries for {count}")
+    missing = _missing_flags(node, count)
     places: dict[tuple[int, int], int] = {}
     for place, key in enumerate(zip(trees.tolist(), ids.tolist(), strict=True)):
         if places.setdefault(key, place) != place:
@@ -297,11 +304,7 @@ def linked_ensemble(node: Node, dtype: DType, width: int) -> Ensemble:
     targets = _numbers(node, "leaf_targetids", len(leaves), np.int64)
     features = _numbers(node, "nodes_featureids", count, np.int64)
     splits = _numbers(node, "nodes_splits", count, dtype.numpy)
-    missing = vector(node, "nodes_missing_value_tracks_true", np.int64)
-    if missing is None or not len(missing):
-        missing = np.zeros(count, np.int64)
-    if len(missing) != count:
-        raise node.fail(f"nodes_missing_value_tracks_true has {len(missing)} entries for {count}")
+    missing = _missing_flags(node, count)
     children = []
     for side in ("true", "false"):
         ids = _numbers(node, f"nodes_{side}nodeids", count, np.int64)

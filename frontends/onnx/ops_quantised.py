@@ -9,6 +9,7 @@ import numpy as np
 from frontends.onnx.node import Compute, Node, Result, Value, operator
 from frontends.onnx.ops_conv import Convolution, convolution
 from frontends.onnx.ops_matmul import Product, product
+from frontends.onnx.ops_move import indexed
 from frontends.onnx.tensors import element_type
 from frontends.onnx.text import Extent, at, declare, function, line, names
 from poly.dtypes import INT32, UINT8, DType
@@ -53,7 +54,7 @@ def quantize(node: Node) -> Sequence[Result]:
     if zero is not None:
         inputs["Z"] = zero
         value += f" + float32({at('Z', place)})"
-    return [_elementwise("quantize", inputs, to, x.shape, saturated(value, to))]
+    return [indexed("quantize", inputs, to, x.shape, saturated(value, to))]
 
 
 @operator("DequantizeLinear")
@@ -72,17 +73,7 @@ def dequantize(node: Node) -> Sequence[Result]:
         inputs["Z"] = zero
         value = f"({value} - int32({at('Z', place)}))"
     text = f"float32({value}) * float32({at('S', place)})"
-    return [_elementwise("dequantize", inputs, to, x.shape, f"{to}({text})")]
-
-
-def _elementwise(
-    name: str, operands: dict[str, Value], to: DType, shape: Sequence[int], value: str
-) -> Compute:
-    indices = names(len(shape))
-    body = line(f"{at('Y', indices)} = {value}", dict(zip(indices, shape, strict=True)))
-    inputs = [declare(n, v.dtype, v.shape) for n, v in operands.items()]
-    program = function(name, inputs, [declare("Y", to, shape)], [body])
-    return Compute(program, tuple(operands.values()))
+    return [indexed("dequantize", inputs, to, x.shape, f"{to}({text})")]
 
 
 @operator("DynamicQuantizeLinear")

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from frontends.onnx.node import Compute, Node, Opaque, Result, Value, operator
+from frontends.onnx.node import Node, Opaque, Result, Value, operator
+from frontends.onnx.ops_move import indexed
 from frontends.onnx.stages import Array, Body, OpaqueFunction
-from frontends.onnx.text import at, declare, function, line, names
+from frontends.onnx.text import at, names
 from poly.dtypes import INT64, DType
 
 
@@ -176,15 +177,5 @@ def reverse_sequence(node: Node) -> Sequence[Result]:
     t, length = indices[time], f"L[{indices[batch]}]"
     place = f"select({t} < {length}, {length} - 1 - {t}, {t})"
     places = [place if a == time else i for a, i in enumerate(indices)]
-    program = function(
-        "reverse_sequence",
-        [declare("X", x.dtype, x.shape), declare("L", lengths.dtype, lengths.shape)],
-        [declare("Y", x.dtype, x.shape)],
-        [
-            line(
-                f"{at('Y', indices)} = {at('X', places)}",
-                dict(zip(indices, x.shape, strict=True)),
-            )
-        ],
-    )
-    return [Compute(program, (x, lengths))]
+    operands = {"X": x, "L": lengths}
+    return [indexed("reverse_sequence", operands, x.dtype, x.shape, at("X", places))]

@@ -18,9 +18,13 @@ from frontends.onnx.loading import (
     Loaded,
     check_structure,
     check_text,
+    domain_of,
     live_nodes,
     load,
     opset_versions,
+    opsets_of,
+    shown_name,
+    shown_operator,
     used_names,
 )
 from frontends.onnx.names import printable
@@ -188,7 +192,7 @@ def unknown_operators(source: Source) -> tuple[UnsupportedNode, ...]:
         if key in functions:
             if key not in seen:
                 seen.add(key)
-                own = {domain_of(o.domain): o.version for o in functions[key].opset_import}
+                own = opsets_of(functions[key])
                 work += [(n, own) for n in functions[key].node]
             continue
         for attribute in node.attribute:
@@ -200,16 +204,10 @@ def unknown_operators(source: Source) -> tuple[UnsupportedNode, ...]:
             find_operator(node.op_type, opset, domain) or has_function(schema)
         ):
             continue
-        shown = printable(node.name or next(filter(None, node.output), ""))
-        operator = f"{domain}.{node.op_type}" if domain else node.op_type
+        shown, operator = printable(shown_name(node)), shown_operator(node)
         reason = "there is no comprehension for this operator yet"
         found[UnsupportedNode(shown, printable(operator), opset, reason)] = None
     return tuple(found)
-
-
-def domain_of(name: str) -> str:
-    """The default domain has two names."""
-    return "" if name == "ai.onnx" else name
 
 
 def withdrawn(operator: str, domain: str) -> bool:

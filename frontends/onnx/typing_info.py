@@ -38,6 +38,19 @@ class OpenPort:
         sizes = ",".join("?" if e is None else str(e) for e in self.shape)
         return f"{self.dtype} {self.name}[{sizes}]"
 
+    @property
+    def axes(self) -> tuple[str | None, ...] | None:
+        """Names for the sizes of open axes, None for fixed ones; None if the rank is unknown.
+
+        Axes of one name have one size; what has no name gets one of its own.
+        """
+        if self.shape is None:
+            return None
+        return tuple(
+            None if isinstance(e, int) else e or f"{self.name}.{a}"
+            for a, e in enumerate(self.shape)
+        )
+
     def check(self, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
         """Check an array's shape; `sizes` collects those of named dimensions.
 
