@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from codegen.function import CFunction, argument_order, header_comment, team
 from codegen.prelude import BFLOAT16_NAME, BFLOAT16_TYPE, prelude_for
+from codegen.source import NETWORK_ENTRY
 from poly.graph import Call
 
-ENTRY = "fk_network"
 _CALLS = "fk_calls"
 
 
@@ -55,7 +55,7 @@ def network_unit(
         own = sizes[call.name]
         lines += [f"  {line}" for line in _call(call, function, places, workspaces, own, shared)]
     lines += ["  (void)sizes;", "  (void)arrays;", "}", ""]
-    head = f"void {ENTRY}(int32_t threads, {given})"
+    head = f"void {NETWORK_ENTRY}(int32_t threads, {given})"
     lines += [f"{head};", head, "{"]
     call_all = f"{_CALLS}(sizes, arrays);"
     lines += team(call_all) if shared else ["  (void)threads;", f"  {call_all}"]

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from poly.program import Program, Tensor
 
+#: The C name of the entry point of a whole graph, ``(threads, sizes, arrays)``.
+NETWORK_ENTRY = "fk_network"
+
 
 @dataclass(frozen=True)
 class KernelSource:

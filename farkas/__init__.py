@@ -52,13 +52,15 @@ from poly.errors import (
 
 if TYPE_CHECKING:
     from farkas.kernel import Kernel, compile
-    from farkas.model import Model, StagedModel, compile_onnx
+    from farkas.model import compile_onnx
+    from farkas.staged import StagedModel
     from farkas.text import parse
     from poly.dtypes import DTYPES, DType
     from poly.program import Program
     from poly.schedule import Schedule
     from poly.strategy import auto_schedule
     from runtime.cache import Cache
+    from runtime.model import Model
     from runtime.reference import evaluate
     from runtime.toolchain import Toolchain, find_toolchain
     from runtime.verify import Report, verify
@@ -113,8 +115,8 @@ _HOMES = {
     "verify": "runtime.verify",
     "Kernel": "farkas.kernel",
     "compile": "farkas.kernel",
-    "Model": "farkas.model",
-    "StagedModel": "farkas.model",
+    "Model": "runtime.model",
+    "StagedModel": "farkas.staged",
     "compile_onnx": "farkas.model",
     "parse": "farkas.text",
 }

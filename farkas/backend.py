@@ -14,7 +14,9 @@ import numpy as np
 from onnx import ModelProto
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from farkas.model import Model, StagedModel, compile_onnx
+from farkas.model import compile_onnx
+from farkas.staged import StagedModel
+from runtime.model import Model
 
 Array = np.ndarray
 

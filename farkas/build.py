@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from os import PathLike, fspath
 
 from codegen.emit import generate
 from codegen.source import KernelSource
+from farkas.target import Target
 from poly.errors import ArgumentError, IllegalScheduleError, ScheduleError
 from poly.join_dimensions import join_dimensions
 from poly.phases import split_sums
@@ -15,28 +15,11 @@ from poly.program import Program
 from poly.schedule import Schedule
 from poly.strategy import auto_schedule
 from poly.unread import without_unread
-from runtime.cache import Cache
 from runtime.kernel import LoadedKernel, load_kernel
-from runtime.toolchain import Toolchain, find_toolchain
 
 #: How a schedule may be asked for: None or ``"auto"``, ``"written"``, a script, a schedule, or a
 #: function from the written order to a schedule.
 ScheduleLike = str | Schedule | Callable[[Schedule], Schedule] | None
-
-CompilerLike = str | PathLike[str] | Toolchain | None
-CacheLike = str | PathLike[str] | Cache | None
-
-
-@dataclass(frozen=True)
-class Target:
-    """Where and for whom kernels are built.
-
-    `threads` None stands for every processor that the process may use.
-    """
-
-    toolchain: Toolchain
-    cache: Cache
-    threads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -50,30 +33,6 @@ class Compiled:
     schedule: Schedule
     source: KernelSource
     loaded: LoadedKernel
-
-
-def target_of(cc: CompilerLike, cache: CacheLike, threads: int | None = None) -> Target:
-    """The target for the arguments of `compile` and `compile_onnx`.
-
-    Raises
-    ------
-    ToolchainError : there is no usable C compiler.
-    CacheError : the cache directory cannot be used.
-    ArgumentError : `cc` or `cache` of another type.
-    """
-    if isinstance(cc, Toolchain):
-        toolchain = cc
-    elif cc is None or isinstance(cc, (str, PathLike)):
-        toolchain = find_toolchain(None if cc is None else fspath(cc))
-    else:
-        raise ArgumentError(f"cc is a {type(cc).__name__}, expected a path or a Toolchain")
-    if isinstance(cache, Cache):
-        store = cache
-    elif cache is None or isinstance(cache, (str, PathLike)):
-        store = Cache(None if cache is None else fspath(cache))
-    else:
-        raise ArgumentError(f"cache is a {type(cache).__name__}, expected a path or a Cache")
-    return Target(toolchain, store, threads)
 
 
 def scheduled_program(program: Program, exact: bool = False) -> Program:

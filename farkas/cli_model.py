@@ -15,7 +15,8 @@ from farkas.files import Array, file_names, load_array, npy_bytes, output_folder
 from poly.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from farkas.model import Model, StagedModel
+    from farkas.staged import StagedModel
+    from runtime.model import Model
     from runtime.profile import Timing
 
 
@@ -153,7 +154,7 @@ def random_array(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[in
 def _timed(
     model: Model | StagedModel, arrays: dict[str, Array], repeat: int
 ) -> tuple[list[float], dict[str, Array]]:
-    from farkas.model import StagedModel
+    from farkas.staged import StagedModel
 
     times = []
     results: dict[str, Array] = {}

@@ -164,7 +164,8 @@ def _emit(program: Program, schedule: Schedule, emit: str, cc: str | None = None
         from codegen.emit import generate
 
         return generate(schedule, written=program).text.rstrip("\n").encode()
-    from farkas.build import build, target_of
+    from farkas.build import build
+    from farkas.target import target_of
 
     compiled = build(program, schedule, schedule.exact, target_of(cc, None))
     return compiled.loaded.path.read_bytes()

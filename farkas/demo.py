@@ -22,9 +22,10 @@ from farkas.display import (
     working,
 )
 from farkas.kernel import compile
-from farkas.model import Model, compile_onnx
+from farkas.model import compile_onnx
 from frontends.onnx.light import load_light
 from poly.graph import Call, View
+from runtime.model import Model
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

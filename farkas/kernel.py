@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from farkas.build import CacheLike, Compiled, CompilerLike, ScheduleLike, Target, build, target_of
+from farkas.build import Compiled, ScheduleLike, build
 from farkas.errors import UntypedError
+from farkas.target import CacheLike, CompilerLike, Target, target_of
 from farkas.text import DTypes, Text, fix_sizes, match_dtypes, one_dtype, read_text
 from poly.dtypes import DType
 from poly.errors import ArgumentError

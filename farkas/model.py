@@ -7,24 +7,19 @@ is compiled for the shapes that come.  Both are called in the same way.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from farkas.build import CacheLike, CompilerLike, target_of
-from farkas.staged import StagedModel, with_import
-from frontends.onnx import (
-    DynamicShapeError,
-    given_inputs,
-    import_stage,
-    open_model,
-    unknown_operators,
-)
-from poly.errors import UnsupportedModelError
+from farkas.recall import origin_of, recall
+from farkas.target import CacheLike, CompilerLike, target_of
 from runtime.arguments import check_threads
-from runtime.model import Model, Progress, Report, compile_graph
+from runtime.model import Model
+from runtime.report import Progress
 
-__all__ = ["Model", "Progress", "Report", "StagedModel", "compile_onnx"]
+if TYPE_CHECKING:
+    from farkas.staged import StagedModel
+
+__all__ = ["compile_onnx"]
 
 
 def compile_onnx(
@@ -65,32 +60,12 @@ def compile_onnx(
         check_threads(threads)
     target = target_of(cc, cache, threads)
     tell = progress or (lambda stage, done, total, what: None)
-    start = time.perf_counter()
-    shown = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
-    tell("import", 0, 1, os.path.basename(shown))
-    opened = open_model(source)
-    try:
-        given = given_inputs(opened, shapes)
-    except DynamicShapeError:
-        found = unknown_operators(opened)
-        if found:
-            raise UnsupportedModelError(found) from None
-        tell("import", 1, 1, "")
-        return StagedModel(opened, opened.input_ports(shapes or {}), target, progress)
-    stage = import_stage(opened, given)
-    tell("import", 1, 1, "")
-    if not stage.is_whole:
-        ports = opened.input_ports(shapes or {})
-        return StagedModel(opened, ports, target, progress, first=stage)
-    assert stage.graph is not None
-    took = time.perf_counter() - start
-    model = compile_graph(
-        stage.graph,
-        toolchain=target.toolchain,
-        cache=target.cache,
-        threads=threads,
-        progress=progress,
-    )
-    assert isinstance(model, Model), "all shapes are given"
-    with_import(model, took)
-    return model
+    origin = origin_of(source, shapes)
+    found = recall(origin, target) if origin is not None else None
+    if found is not None:
+        tell("load", 1, 1, "the whole network, from the cache")
+        return found
+    # Importing all of the compiler takes longer than loading what it made.
+    from farkas.import_onnx import import_and_compile
+
+    return import_and_compile(source, shapes, target, origin, progress)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from farkas.build import Target
+from farkas.target import Target
 from frontends.onnx import Given, OpaqueCall, OpenPort, Pending, Source, Stage, import_stage
 from frontends.onnx import open_model as open_source
 from poly.errors import ArgumentError, ScheduleError
@@ -24,8 +24,11 @@ from poly.expr import Const, Expr, Size, evaluate_int
 from poly.graph import Graph
 from poly.program import Tensor
 from runtime.arguments import check_input, check_names, check_output, check_threads
-from runtime.model import Model, OpenModel, Progress, Report, compile_graph
+from runtime.compile_graph import compile_graph
+from runtime.model import Model
+from runtime.open_model import OpenModel
 from runtime.profile import Timing
+from runtime.report import Progress, Report
 
 Array = np.ndarray
 #: For each axis of a value, the name of its size, None where that is fixed.

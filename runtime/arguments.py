@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -29,6 +30,8 @@ _address_of, _as_buffer = ctypes.addressof, ctypes.c_char.from_buffer  # found o
 #: No array may take this many bytes or more; sizes and offsets then fit into an int64.
 BYTES_LIMIT = 2**62
 MAX_THREADS = 4096
+#: Bytes that constants, temporaries and arenas begin at a multiple of.
+ALIGNMENT = 64
 #: numpy's flags of arrays that are read as they are (C-contiguous, aligned), and written.
 READABLE = 0x1 | 0x100
 WRITEABLE = READABLE | 0x400
@@ -462,6 +465,13 @@ def match_outputs(program: Program, out: Any) -> dict[str, Any]:
             f"({', '.join(names)})"
         )
     return dict(zip(names, values, strict=True))
+
+
+def default_threads() -> int:
+    """The number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def check_threads(threads: Any) -> int:

@@ -20,7 +20,7 @@ import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import platformdirs
@@ -32,6 +32,7 @@ ENVIRONMENT = "FARKAS_CACHE_DIR"
 _FORMAT = "v1"
 _MANIFEST = "manifest.json"
 _STALE_SECONDS = 3600.0
+_CHUNK = 1 << 20
 _KEY = re.compile(r"[0-9a-f]{16,64}\Z")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 
@@ -48,11 +49,12 @@ def digest(*parts: str | bytes) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """A verified entry: its key, its folder and the names of its files."""
+    """A verified entry: its key, its folder, the names of its files, and what each should hold."""
 
     key: str
     path: Path
     files: tuple[str, ...]
+    fingerprints: Mapping[str, Mapping[str, int | str]] = field(default_factory=dict, compare=False)
 
     def file(self, name: str) -> Path:
         """Path of one file.  Raises `CacheError` if the entry has no such file."""
@@ -66,6 +68,28 @@ class Entry:
             return self.file(name).read_bytes()
         except OSError as error:
             raise CacheError(f"{error.filename}: {error.strerror}") from error
+
+    def fill(self, name: str, buffer: memoryview) -> None:
+        """Read a file that `Cache.get` left unread into memory of its size.
+
+        Raises
+        ------
+        CacheError : it is not there, or is not what was written.
+        """
+        hasher, at = hashlib.sha256(), 0
+        try:
+            with open(self.file(name), "rb", buffering=0) as file:
+                while at < len(buffer):
+                    count = file.readinto(buffer[at : at + _CHUNK])
+                    if not count:
+                        break
+                    hasher.update(buffer[at : at + count])
+                    at += count
+        except OSError as error:
+            raise CacheError(f"{error.filename}: {error.strerror}") from error
+        expected = {"size": at, "sha256": hasher.hexdigest()}
+        if at < len(buffer) or self.fingerprints.get(name) != expected:
+            raise CacheError(f"cache entry {self.key}: {name} is damaged")
 
 
 @dataclass(frozen=True)
@@ -111,23 +135,30 @@ class Cache:
         for folder in (self.directory, self._entries, self._temporary):
             _make_private(folder)
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str, unread: str | None = None) -> Entry | None:
         """The entry of a key if it is there and sound; marks it as used.
 
         An entry that is damaged is removed.
+
+        unread : how the names of files begin that are not looked into here: `Entry.fill` checks
+            them while it reads them
         """
         folder = self._folder(key)
         if not folder.is_dir():
             return None
-        files = _verified_files(folder, key)
+        files = _verified_files(folder, key, unread)
         if files is None:
             self._discard(folder)
             return None
         with contextlib.suppress(OSError):
             os.utime(folder)
-        return Entry(key, folder, files)
+        return Entry(key, folder, tuple(sorted(files)), files)
 
-    def put(self, key: str, files: Mapping[str, bytes]) -> Entry:
+    def discard(self, key: str) -> None:
+        """Remove an entry, if it is there."""
+        self._discard(self._folder(key))
+
+    def put(self, key: str, files: Mapping[str, bytes | memoryview]) -> Entry:
         """Store files under a key; what another process stored there first is as good.
 
         Raises
@@ -204,7 +235,7 @@ class Cache:
             raise CacheError(f"{key!r} is no cache key")
         return self._entries / key[:2] / key
 
-    def _write(self, key: str, files: Mapping[str, bytes]) -> Path:
+    def _write(self, key: str, files: Mapping[str, bytes | memoryview]) -> Path:
         """Write a complete entry under a temporary name."""
         folder = self._temporary / f"{os.getpid()}-{uuid.uuid4().hex}"
         folder.mkdir(mode=0o700)
@@ -277,12 +308,14 @@ class Cache:
                     _remove(path)
 
 
-def _fingerprint(data: bytes) -> dict[str, int | str]:
+def _fingerprint(data: bytes | memoryview) -> dict[str, int | str]:
     return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def _verified_files(folder: Path, key: str) -> tuple[str, ...] | None:
-    """The names of an entry's files if all of them match the manifest, else None."""
+def _verified_files(
+    folder: Path, key: str, unread: str | None = None
+) -> dict[str, dict[str, int | str]] | None:
+    """What an entry's files should hold if all but the unread ones do, else None."""
     try:
         manifest = json.loads((folder / _MANIFEST).read_text())
         if manifest["key"] != key:
@@ -293,9 +326,10 @@ def _verified_files(folder: Path, key: str) -> tuple[str, ...] | None:
             path = folder / name
             if path.is_symlink() or path.stat().st_size != expected["size"]:
                 return None
-            if _fingerprint(path.read_bytes()) != expected:
+            left = unread is not None and name.startswith(unread)
+            if not left and _fingerprint(path.read_bytes()) != expected:
                 return None
-        return tuple(sorted(manifest["files"]))
+        return dict(manifest["files"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import cache as memoised
-from pathlib import Path
 from typing import Any
 
-import codegen
-import poly
 from codegen.function import CFunction, emit_function
-from codegen.network import ENTRY, Place, argument_places, kernel_unit, network_unit
+from codegen.network import Place, argument_places, kernel_unit, network_unit
 from codegen.prelude import COMMON
-from poly.errors import ToolchainError
 from poly.expr import Const, Expr, Op, Size, evaluate_int, substitute
 from poly.graph import Call, Graph
 from poly.join_dimensions import join_dimensions
@@ -31,16 +24,15 @@ from poly.program import Program, Tensor
 from poly.schedule import Schedule
 from poly.scop import build_scop
 from poly.strategy import auto_schedule
-from runtime.arguments import aligned
+from runtime.arguments import ALIGNMENT, aligned
 from runtime.cache import Cache, Entry, digest
 from runtime.compilation import Compilation
-from runtime.kernel import ALIGNMENT
+from runtime.fingerprint import code_digest
 from runtime.library import LIBRARY
-from runtime.memory import MemoryPlan, Sharing, plan_memory, share, views_only
+from runtime.memory import MemoryPlan, Sharing
+from runtime.memory_planning import plan_memory, share, views_only
+from runtime.report import Progress
 from runtime.toolchain import Toolchain
-
-#: Called with (stage, steps done, steps in all, what is being worked on).
-Progress = Callable[[str, int, int, str], None]
 
 _FORMAT = "5"
 
@@ -91,7 +83,12 @@ def build_graph(
     CacheError : the library cannot be stored.
     """
     key = digest(
-        "model", _FORMAT, code_digest(), toolchain.identity, str(machine), _graph_text(graph)
+        "model",
+        _FORMAT,
+        code_digest("poly", "codegen"),
+        toolchain.identity,
+        str(machine),
+        _graph_text(graph),
     )
     entry = cache.get(key)
     found = entry is not None
@@ -110,23 +107,6 @@ def build_graph(
     }
     sizes = tuple(map(read_expr, meta["sizes"]))
     return Built(graph, entry, sharing_of(graph), scratch, sizes, meta["kernels"], found)
-
-
-def load_network(entry: Entry) -> tuple[ctypes.CDLL, Any]:
-    """The library of a compiled graph and its entry point ``(threads, sizes, arrays)``.
-
-    Raises
-    ------
-    ToolchainError : it cannot be loaded.
-    """
-    try:
-        library = ctypes.CDLL(str(entry.file(LIBRARY)))
-        function = library[ENTRY]
-    except (OSError, AttributeError) as error:
-        raise ToolchainError(f"the compiled model cannot be loaded: {error}") from error
-    function.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
-    function.restype = None
-    return library, function
 
 
 def sharing_of(graph: Graph) -> Sharing:
@@ -161,18 +141,6 @@ def _graph_text(graph: Graph) -> str:
         lines.append(f"{own} {','.join(node.inputs)} {','.join(node.outputs)} {node.origin}")
         lines += [str(graph.values[o]) for o in node.outputs]
     return "\n".join(lines)
-
-
-@memoised
-def code_digest() -> str:
-    """A digest of the compiler's own source files: other code may make other kernels."""
-    found = hashlib.sha256()
-    for package in (poly, codegen):
-        for folder in package.__path__:
-            for path in sorted(Path(folder).glob("*.py")):
-                found.update(path.name.encode())
-                found.update(path.read_bytes())
-    return found.hexdigest()
 
 
 # --- building ------------------------------------------------------------------------------

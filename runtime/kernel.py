@@ -8,7 +8,6 @@ per combination of input shapes, and a call that repeats one is made by `quick` 
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from poly.errors import ToolchainError
 from poly.program import Program, Tensor
 from poly.work import WORTH_SHARING, work_of_program
 from runtime.arguments import (
+    ALIGNMENT,
     READABLE,
     WRITEABLE,
     Array,
@@ -34,6 +34,7 @@ from runtime.arguments import (
     check_overlaps,
     check_threads,
     clash,
+    default_threads,
     fits,
     match_arguments,
     match_outputs,
@@ -45,17 +46,9 @@ from runtime.library import LIBRARY, open_library
 from runtime.quick import Quick, plan_bytes, quick_calls
 from runtime.toolchain import Toolchain
 
-ALIGNMENT = 64
 _MAX_PLANS = 256
 _MAX_SPARE_BYTES = 64 << 20
 _BLOCK = Tensor("the workspace", UINT8, ())
-
-
-def default_threads() -> int:
-    """The number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 # --- building ------------------------------------------------------------------------------

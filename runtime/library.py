@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from codegen.source import NETWORK_ENTRY
 from poly.errors import ToolchainError
 from runtime.cache import Cache, Entry, digest
 from runtime.compilation import compile_shared
@@ -86,3 +87,20 @@ def open_library(
             if path.exists() or attempt == 2:
                 raise ToolchainError(f"the compiled kernel cannot be loaded: {error}") from error
     raise AssertionError("unreachable")
+
+
+def load_network(entry: Entry) -> tuple[ctypes.CDLL, Any]:
+    """The library of a compiled graph and its entry point ``(threads, sizes, arrays)``.
+
+    Raises
+    ------
+    ToolchainError : it cannot be loaded.
+    """
+    try:
+        library = ctypes.CDLL(str(entry.file(LIBRARY)))
+        function = library[NETWORK_ENTRY]
+    except (OSError, AttributeError) as error:
+        raise ToolchainError(f"the compiled model cannot be loaded: {error}") from error
+    function.argtypes = (ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+    function.restype = None
+    return library, function

@@ -1,4 +1,4 @@
-"""Models: graphs compiled into one library with one entry point, and called on numpy arrays."""
+"""`Model`: a graph of fixed shapes, compiled into one library, and called on numpy arrays."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import Any
 
 from poly.dtypes import UINT8
 from poly.errors import ArgumentError
-from poly.graph import Call, Graph, verify_graph
-from poly.graph_passes import optimise_graph
-from poly.machine import Machine, host_machine
+from poly.graph import Call, Graph
 from poly.program import Tensor
 from poly.work import WORTH_SHARING, work_of_program
 from runtime.arguments import (
+    ALIGNMENT,
     READABLE,
     WRITEABLE,
     Array,
@@ -31,62 +30,12 @@ from runtime.arguments import (
     fits,
 )
 from runtime.cache import Cache, Entry
-from runtime.graph_build import Clock, Progress, build_graph, load_network, scratch_bytes
-from runtime.kernel import ALIGNMENT, default_threads
-from runtime.memory import MemoryPlan, fill_copied, plan_memory
-from runtime.open_model import OpenModel
+from runtime.library import load_network
+from runtime.memory import MemoryPlan, fill_copied
 from runtime.profile import Timing, time_calls
 from runtime.quick import Quick, never, plan_bytes, quick_calls
-from runtime.reference import evaluate
 from runtime.report import Port, Report
-from runtime.team import with_team
 from runtime.toolchain import Toolchain
-
-__all__ = ["Model", "OpenModel", "Port", "Progress", "Report", "compile_graph"]
-
-
-def compile_graph(
-    graph: Graph,
-    *,
-    toolchain: Toolchain,
-    cache: Cache,
-    threads: int | None = None,
-    machine: Machine | None = None,
-    progress: Progress | None = None,
-) -> Model | OpenModel:
-    """Compile a graph: merged calls, layouts, schedules, C, library, memory plan.
-
-    Raises
-    ------
-    ArgumentError : `threads` is not a number from 1 to 4096.
-    ToolchainError : the compiler failed.
-    CacheError : the library cannot be stored.
-    """
-    count = default_threads() if threads is None else check_threads(threads)
-    machine = machine or host_machine()
-    toolchain = with_team(toolchain, cache)
-    tell = progress or (lambda stage, done, total, what: None)
-    clock = Clock()
-    graph = optimise_graph(verify_graph(graph), evaluate)
-    clock.lap("graph")
-    built = build_graph(graph, machine, toolchain, cache, tell, clock)
-    model: Model | OpenModel
-    if graph.sizes:
-        model, arena, bound = OpenModel(built, count), 0, 0
-    else:
-        plan = plan_memory(built.graph, scratch_bytes(built.scratch, {}), built.sharing)
-        model = Model(built.graph, plan, built.entry, count, toolchain, cache)
-        arena, bound = plan.arena, plan.bound
-    clock.lap("load")
-    tell("load", 1, 1, "library and constants")
-    calls = sum(map(built.sharing.runs, built.graph.nodes))
-    constants = sum(a.nbytes for a in built.graph.constants.values())
-    laps = tuple(clock.laps.items())
-    model.report = Report(laps, built.kernels, calls, arena, bound, constants, built.from_cache)
-    return model
-
-
-# --- calling -------------------------------------------------------------------------------
 
 
 class Model:

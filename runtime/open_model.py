@@ -17,10 +17,19 @@ from poly.expr import Size, evaluate_int
 from poly.graph import Call, View
 from poly.program import Tensor
 from poly.work import WORTH_SHARING, work_of_program
-from runtime.arguments import Array, address, aligned_copy, allocate, check_input, check_threads
-from runtime.graph_build import Built, load_network, scratch_bytes, storage_order
-from runtime.kernel import ALIGNMENT
-from runtime.memory import MemoryPlan, fill_copied, plan_memory, value_bytes
+from runtime.arguments import (
+    ALIGNMENT,
+    Array,
+    address,
+    aligned_copy,
+    allocate,
+    check_input,
+    check_threads,
+)
+from runtime.graph_build import Built, scratch_bytes, storage_order
+from runtime.library import load_network
+from runtime.memory import MemoryPlan, fill_copied
+from runtime.memory_planning import plan_memory, value_bytes
 from runtime.profile import Timing, time_calls
 from runtime.report import Report
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from poly.dtypes import DType
+
+#: Called with (stage, steps done, steps in all, what is being worked on).
+Progress = Callable[[str, int, int, str], None]
 
 
 @dataclass(frozen=True)

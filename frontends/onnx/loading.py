@@ -18,7 +18,7 @@ from typing import Any
 import onnx
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from frontends.onnx.limits import MAX_FANIN, MAX_MODEL_BYTES, MAX_NODES
 from frontends.onnx.names import printable
@@ -105,6 +105,15 @@ def _is_repeated(field: Any) -> bool:
     return bool(field.label == FieldDescriptor.LABEL_REPEATED)
 
 
+def external_files(model: ModelProto) -> tuple[str, ...]:
+    """The names of the files in which tensors lie that are not in the model's own."""
+    found: dict[str, None] = {}
+    for message in _messages(model):
+        if isinstance(message, TensorProto) and message.data_location == TensorProto.EXTERNAL:
+            found |= {e.value: None for e in message.external_data if e.key == "location"}
+    return tuple(found)
+
+
 def check_text(model: ModelProto) -> None:
     """Check that everything that should be text is: protobuf gives broken text as bytes.
 
@@ -112,15 +121,20 @@ def check_text(model: ModelProto) -> None:
     ------
     ModelError : for text that is not UTF-8.
     """
-    pending: list[Any] = [model]
-    while pending:
-        message = pending.pop()
-        texts, messages = _fields(message.DESCRIPTOR)
-        for name, repeated in texts:
+    for message in _messages(model):
+        for name, repeated in _fields(message.DESCRIPTOR)[0]:
             values = getattr(message, name) if repeated else (getattr(message, name),)
             if not all(isinstance(v, str) for v in values):
                 raise ModelError(f"the model is broken: a {name.replace('_', ' ')} is not text")
-        for name, repeated in messages:
+
+
+def _messages(model: ModelProto) -> Iterator[Any]:
+    """A model and everything inside."""
+    pending: list[Any] = [model]
+    while pending:
+        message = pending.pop()
+        yield message
+        for name, repeated in _fields(message.DESCRIPTOR)[1]:
             if repeated:
                 pending += getattr(message, name)
             elif message.HasField(name):

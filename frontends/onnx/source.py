@@ -19,6 +19,7 @@ from frontends.onnx.loading import (
     check_structure,
     check_text,
     domain_of,
+    external_files,
     live_nodes,
     load,
     opset_versions,
@@ -97,6 +98,11 @@ class Source:
         while any(found in name for name in names):
             found += ":"
         return found
+
+    @property
+    def external_files(self) -> tuple[str, ...]:
+        """The names of the files beside the model's in which tensors lie."""
+        return external_files(self.model)
 
     def input_ports(self, shapes: Shapes) -> tuple[OpenPort, ...]:
         """The inputs, as far as the model and `shapes` tell what they are.

@@ -19,8 +19,9 @@ from codegen.source import KernelSource
 from poly.dtypes import FLOAT64
 from poly.errors import ArgumentError, ToolchainError
 from runtime import library as module
+from runtime.arguments import default_threads
 from runtime.cache import Cache
-from runtime.kernel import LoadedKernel, default_threads, load_kernel
+from runtime.kernel import LoadedKernel, load_kernel
 from runtime.toolchain import Toolchain
 from tests.runtime.programs import (
     N,

@@ -15,7 +15,8 @@ from frontends.language import parse_program
 from frontends.onnx import import_model
 from poly.graph import Call, Graph
 from poly.graph_passes import copied_parts, optimise_graph
-from runtime.memory import MemoryPlan, plan_memory, share
+from runtime.memory import MemoryPlan
+from runtime.memory_planning import plan_memory, share
 from runtime.reference import evaluate
 from tests.frontends.onnx.onnx_support import close, floats, model_of, ort_run, run_graph
 
