@@ -39,9 +39,14 @@ GIGAFLOPS = {
 _OWN: dict[str, Callable[[], ModelProto]] = {"bert_base": bert, "mobilenetv2": mobilenetv2}
 
 
-def suite_e() -> tuple[str, ...]:
+def names() -> tuple[str, ...]:
     """Names of the networks."""
     return tuple(GIGAFLOPS)
+
+
+def size(name: str) -> tuple[int, int]:
+    """Floating-point operations, and bytes, see `count`."""
+    return count(bare_model(name))
 
 
 def bare_model(name: str) -> ModelProto:
@@ -49,7 +54,7 @@ def bare_model(name: str) -> ModelProto:
     return _OWN[name]() if name in _OWN else onnx.load(load_light(name)[0])
 
 
-def write_model(name: str, folder: Path) -> Path:
+def write(name: str, folder: Path) -> Path:
     """The file of a network with its weights, written if it is not there yet."""
     path = folder / f"{name}.onnx"
     if not path.exists():
@@ -62,7 +67,7 @@ def write_model(name: str, folder: Path) -> Path:
     return path
 
 
-def model_task(name: str, path: Path) -> Task:
+def task(name: str, path: Path) -> Task:
     """The task of a network whose file was written before."""
     graph = onnx.load(path).graph
     stored = {t.name for t in graph.initializer}

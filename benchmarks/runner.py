@@ -16,7 +16,8 @@ from typing import Any
 
 from benchmarks.measure import Settings
 from benchmarks.results import OURS, Row
-from benchmarks.suites import Item
+from benchmarks.suites import Item, models_of
+from benchmarks.task import UnavailableError
 from benchmarks.worker import Job
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,11 +54,14 @@ def measure_item(
     """Measure one computation in fresh processes."""
     row = Row(item.suite, item.name, item.family, threads, item.flops, item.bytes)
     path = None
-    if item.suite == "E":
-        from benchmarks.models import write_model
-
+    models = models_of(item.suite)
+    if models is not None:
         tell(f"{item.name}: making weights")
-        path = str(write_model(item.name, plan.folder))
+        try:
+            path = str(models.write(item.name, plan.folder))
+        except UnavailableError as reason:
+            row.failures |= dict.fromkeys(plan.peers, str(reason))
+            return row
     job = Job(
         item.suite, item.name, threads, processors(threads), plan.peers, "", path,
         settings=plan.settings.as_dict(),
@@ -66,7 +70,7 @@ def measure_item(
         left = tuple(p for p in plan.peers if p not in row.failures)
         peers = _worth_it(row, left, plan.prune) if number else left
         _one_process(replace(job, number=number, peers=peers), row, plan.folder, tell)
-    if item.suite == "E" and plan.memory:
+    if models is not None and plan.memory:
         for name in row.times:
             tell(f"{item.name}: memory of {name}")
             lines, _ = start(replace(job, peers=(name,), settings=None), plan.folder)

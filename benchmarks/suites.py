@@ -5,18 +5,49 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast
 
 from benchmarks.heldout import heldout
 from benchmarks.kernel import Kernel
 from benchmarks.kernels import suite_k
+from benchmarks.task import Task
 
 #: What each suite is.
 SUITES = {
     "K": "73 kernels and the cost of a call",
     "E": "whole networks at batch 1",
+    "public": "trained models out of packages, at three sizes each",
+    "trained": "models of scikit-learn, LightGBM and XGBoost for 1, 100 and 10,000 rows",
+    "recurrent": "RNN, GRU and LSTM",
     "heldout": "40 shapes that nothing was tuned for",
     "symbolic": "comprehensions with open sizes beside the same with fixed ones",
 }
+
+#: The modules of suites whose computations are models in files; each is `Models`.
+_MODELS = {
+    "E": "benchmarks.models",
+    "public": "benchmarks.public",
+    "trained": "benchmarks.trained",
+    "recurrent": "benchmarks.recurrent",
+}
+
+
+class Models(Protocol):
+    """A suite of models."""
+
+    def names(self) -> Sequence[str]:
+        """What the tables call them."""
+
+    def size(self, name: str) -> tuple[int, int]:
+        """Floating-point operations, and bytes of inputs, weights and outputs; 0 if not counted."""
+
+    def write(self, name: str, folder: Path) -> Path:
+        """The file of a model, written if it is not there yet; raises `UnavailableError`."""
+
+    def task(self, name: str, path: Path) -> Task:
+        """The task of a model whose file was written before."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +70,17 @@ def kernels_of(suite: str) -> Sequence[Kernel]:
     return heldout() if suite == "heldout" else ()
 
 
+def models_of(suite: str) -> Models | None:
+    """How the models of a suite are made; None for suites of kernels."""
+    module = _MODELS.get(suite)
+    return None if module is None else cast(Models, import_module(module))
+
+
 def items_of(suite: str, only: str = "") -> list[Item]:
     """What a suite measures, in the order of its table, as far as names match a pattern."""
-    if suite == "E":
-        from benchmarks.models import bare_model, count, suite_e
-
-        return [
-            Item("E", n, "models", *count(bare_model(n))) for n in suite_e() if re.search(only, n)
-        ]
+    models = models_of(suite)
+    if models is not None:
+        found = [n for n in models.names() if re.search(only, n)]
+        return [Item(suite, n, "models", *models.size(n)) for n in found]
     kernels = [k for k in kernels_of(suite) if re.search(only, k.name)]
     return [Item(suite, k.name, k.family, k.flops, k.bytes) for k in kernels]

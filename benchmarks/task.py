@@ -21,6 +21,7 @@ class Task:
     path : the ONNX file
     inputs : arrays by input name, in the order of the file
     outputs : names of the outputs, in the order of the file
+    tolerance : greatest difference between results, relative to the greatest magnitude
     kernel, arrays : for kernels, the definition and the arrays of inputs and weights
     reference : the outputs, in the order of the file; None leaves it to the first peer
     """
@@ -33,6 +34,16 @@ class Task:
     kernel: Kernel | None = None
     arrays: dict[str, Array] | None = None
     reference: Callable[[], Sequence[Array]] | None = None
+    tolerance: float = 1e-3
+
+    @property
+    def is_translated(self) -> bool:
+        """Whether `benchmarks.translate` knows its operators, for libraries without ONNX."""
+        return self.kernel is not None or self.suite == "E"
+
+
+class UnavailableError(Exception):
+    """A computation that cannot be had here, and why."""
 
 
 def kernel_task(kernel: Kernel, suite: str, folder: Path) -> Task:

@@ -25,9 +25,6 @@ from benchmarks.kernel import Array
 from benchmarks.measure import Settings, take_turns
 from benchmarks.task import Task
 
-#: Greatest difference between results, relative to the greatest magnitude.
-TOLERANCE = 1e-3
-
 #: A contender whose first call takes more seconds than this is not called again.
 PATIENCE = 10.0
 
@@ -80,12 +77,11 @@ class Report:
 
 def make_task(job: Job, folder: Path) -> Task:
     """The computation that a job names."""
-    from benchmarks.suites import kernels_of
+    from benchmarks.suites import kernels_of, models_of
 
-    if job.path is not None:
-        from benchmarks.models import model_task
-
-        return model_task(job.name, Path(job.path))
+    models = models_of(job.suite)
+    if models is not None and job.path is not None:
+        return models.task(job.name, Path(job.path))
     from benchmarks.task import kernel_task
 
     kernel = next(k for k in kernels_of(job.suite) if k.name == job.name)
@@ -100,8 +96,8 @@ def difference(results: Sequence[Array], expected: Sequence[Array]) -> float:
     for result, reference in zip(results, expected, strict=True):
         if result.shape != reference.shape:
             return float("inf")
-        apart = float(np.abs(result - reference).max(initial=0.0))
-        scale = float(np.abs(reference).max(initial=0.0)) or 1.0
+        apart = float(np.abs(np.subtract(result, reference, dtype=np.float64)).max(initial=0.0))
+        scale = float(np.abs(reference.astype(np.float64)).max(initial=0.0)) or 1.0
         worst = max(worst, apart / scale if np.isfinite(apart) else float("inf"))
     return worst
 
@@ -137,7 +133,7 @@ def run(job: Job, folder: Path) -> None:
             report(failed=name, message=f"{type(error).__name__}: {text}"[:600])
             continue
         report(prepared=name, seconds=seconds, difference=apart)
-        if apart is not None and not apart <= TOLERANCE:
+        if apart is not None and not apart <= task.tolerance:
             report(failed=name, message=f"wrong result: relative difference {apart:.2g}")
             continue
         if first > PATIENCE:

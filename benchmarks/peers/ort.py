@@ -27,12 +27,13 @@ class OnnxRuntime(Peer):
         binding = session.io_binding()
         for name, array in task.inputs.items():
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
-        outputs = []
         for info in session.get_outputs():
+            if info.type != "tensor(float)" or not all(isinstance(e, int) for e in info.shape):
+                binding.bind_output(info.name)  # of a shape that is not known before
+                continue
             value = ort.OrtValue.ortvalue_from_numpy(np.empty(info.shape, np.float32))
             binding.bind_ortvalue_output(info.name, value)
-            outputs.append(value)
         return Prepared(
             lambda: session.run_with_iobinding(binding),
-            lambda _: [value.numpy().copy() for value in outputs],
+            lambda _: [value.numpy().copy() for value in binding.get_outputs()],
         )

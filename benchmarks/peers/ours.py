@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +18,7 @@ class Farkas(Peer):
     """As a user would: comprehensions for their sizes where they are natural, else ONNX."""
 
     name = "farkas"
-    modules = ("farkas.kernel", "farkas.model")
+    modules = ("farkas.kernel", "farkas.import_onnx")
     package = "farkas"
     ours = True
 
@@ -45,11 +43,10 @@ class Farkas(Peer):
 
         model = fk.compile_onnx(task.path, threads=threads)
         inputs = task.inputs
-        # Outputs that were allocated before are used as soon as models take them.
-        if "out" in inspect.signature(model.run).parameters:
+        if isinstance(model, fk.Model):
             out = {p.name: aligned(np.zeros(p.shape, p.dtype.numpy)) for p in model.outputs}
-            run: Any = model.run
-            return Prepared(lambda: run(inputs, out=out), _values)
+            return Prepared(lambda: model.run(inputs, out=out), _values)
+        model.run(inputs)  # compiles what waited for shapes
         return Prepared(lambda: model.run(inputs), _values)
 
 

@@ -24,6 +24,9 @@ class TorchEager(Peer):
         super().load()
         importlib.import_module("torch.fx")
 
+    def suits(self, task: Task) -> bool:
+        return task.is_translated
+
     def prepare(self, task: Task, threads: int) -> Prepared:
         torch = importlib.import_module("torch")
         torch.set_num_threads(threads)
@@ -49,7 +52,7 @@ class TorchChannelsLast(TorchEager):
     channels_last = True
 
     def suits(self, task: Task) -> bool:
-        if isinstance(task.kernel, Product):
+        if isinstance(task.kernel, Product) or not super().suits(task):
             return False
         return all(array.ndim == 4 for array in task.inputs.values())
 

@@ -22,6 +22,9 @@ class Xla(Peer):
     modules = ("jax", "jaxlib")
     package = "jaxlib"
 
+    def suits(self, task: Task) -> bool:
+        return task.is_translated
+
     def prepare(self, task: Task, threads: int) -> Prepared:
         jax = importlib.import_module("jax")
         network = read_network(task.path)

@@ -25,7 +25,8 @@ from benchmarks.parts import (
     softmax,
     transpose,
 )
-from benchmarks.worker import TOLERANCE, difference
+from benchmarks.task import Task
+from benchmarks.worker import difference
 
 #: GFLOP of the kernels in order, as other measurements of the same names count them.
 GIGAFLOPS = """
@@ -159,7 +160,7 @@ def test_all_agree_with_onnx_runtime(kernel: Kernel) -> None:
     arrays = kernel.draw()
     expected = kernel.reference(arrays)
     assert np.isfinite(expected).all() and 0.05 < float(np.abs(expected).max()) < 1e4
-    assert difference([of_ort(kernel, arrays)], [expected]) < TOLERANCE
+    assert difference([of_ort(kernel, arrays)], [expected]) < Task.tolerance
 
 
 def test_operations_of_the_cheapest_order() -> None:

@@ -10,13 +10,14 @@ import onnxruntime
 import pytest
 
 import farkas as fk
-from benchmarks.models import GIGAFLOPS, bare_model, count, model_task, suite_e, write_model
+from benchmarks import models, public, recurrent, trained
+from benchmarks.models import GIGAFLOPS, bare_model, count
 from benchmarks.networks import bert, mobilenetv2
 from benchmarks.translate.network import read_network
-from benchmarks.worker import TOLERANCE, difference
+from benchmarks.worker import difference
 
 
-@pytest.mark.parametrize("name", [n for n in suite_e() if n != "bert_base"])
+@pytest.mark.parametrize("name", [n for n in models.names() if n != "bert_base"])
 def test_operations(name: str) -> None:
     flops, moved = count(bare_model(name))
     assert f"{flops / 1e9:.2f}" == f"{GIGAFLOPS[name]:.2f}"
@@ -39,6 +40,17 @@ def test_a_small_encoder_agrees(tmp_path: Path) -> None:
     assert difference([fk.compile_onnx(model).run({"X": x})["Y"]], [expected]) < 1e-4
 
 
+def test_names_say_what_is_measured(tmp_path: Path) -> None:
+    for name in recurrent.names():
+        if "x1x128" in name:
+            task = recurrent.task(name, recurrent.write(name, tmp_path))
+            session = onnxruntime.InferenceSession(task.path)
+            (y,) = session.run(list(task.outputs), task.inputs)
+            assert y.shape == (100, 1, 256) and 0.05 < float(np.std(y)) < 1
+    assert {n.rpartition(", ")[2] for n in trained.names()} == {"1", "100", "10000"}
+    assert len(public.names()) == 3 * len(public.MODELS)
+
+
 def test_mobilenet_keeps_its_values_in_scale() -> None:
     model = mobilenetv2(size=64)
     onnx.checker.check_model(model, full_check=True)
@@ -50,10 +62,10 @@ def test_mobilenet_keeps_its_values_in_scale() -> None:
 
 
 def test_a_light_network_is_written_with_weights(tmp_path: Path) -> None:
-    path = write_model("squeezenet", tmp_path)
-    assert write_model("squeezenet", tmp_path) == path
+    path = models.write("squeezenet", tmp_path)
+    assert models.write("squeezenet", tmp_path) == path
     assert [p.name for p in tmp_path.iterdir()] == ["squeezenet.onnx"]
-    task = model_task("squeezenet", path)
+    task = models.task("squeezenet", path)
     assert {n: a.shape for n, a in task.inputs.items()} == {"data_0": (1, 3, 224, 224)}
     network = read_network(path)
     assert network.inputs == ("data_0",) and network.outputs == task.outputs
@@ -67,10 +79,10 @@ def test_translations_agree(library: str, tmp_path: Path) -> None:
     pytest.importorskip(library)
     from benchmarks.peers import PEERS
 
-    task = model_task("shufflenet", write_model("shufflenet", tmp_path))
+    task = models.task("shufflenet", models.write("shufflenet", tmp_path))
     results = []
     for peer in ("ort", "torch" if library == "torch" else "xla"):
         PEERS[peer].load()
         prepared = PEERS[peer].prepare(task, 1)
         results.append(prepared.fetch(prepared.call()))
-    assert difference(results[1], results[0]) < TOLERANCE
+    assert difference(results[1], results[0]) < task.tolerance
