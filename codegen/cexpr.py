@@ -11,7 +11,6 @@ from codegen.operators import apply
 from codegen.spelling import C_TYPES
 from poly.dtypes import BOOL, FLOAT64, DType
 from poly.expr import (
-    OPS,
     Cast,
     Const,
     Expr,
@@ -23,6 +22,7 @@ from poly.expr import (
     dtype_where,
     operand_dtype,
 )
+from poly.operators import OPS
 
 _INT_MAX = 2**31 - 1
 

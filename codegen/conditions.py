@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from codegen.linear import Ranges, extreme
-from poly.expr import Const, Expr, Index, Op, rewrite, sub
+from poly.expr import KEPT, Const, Expr, Index, Op, rewrite, sub
 from poly.linear import Linear, constant, linear_form, render
 
 
@@ -38,6 +39,7 @@ def surely(condition: Expr, ranges: Ranges) -> bool | None:
     return False if high is not None and high < least else None
 
 
+@lru_cache(maxsize=KEPT)
 def implies(cond: Expr, other: Expr) -> bool:
     """Whether ``a < b`` surely holds where ``c < d`` does: b - a >= d - c."""
     if cond == other:
@@ -87,17 +89,18 @@ def needed(conditions: Sequence[Expr], ranges: Ranges) -> list[Expr]:
     return left
 
 
-def _gaps(condition: Expr) -> list[Linear]:
+@lru_cache(maxsize=KEPT)
+def _gaps(condition: Expr) -> tuple[Linear, ...]:
     """Forms that all are 0 or more where ``a < b`` or ``a <= b`` holds, and nowhere else."""
     if not isinstance(condition, Op) or condition.fn not in ("lt", "le"):
-        return []
+        return ()
     left, right = condition.args
     less = int(condition.fn == "lt")
-    return [
+    return tuple(
         linear_form(b) - linear_form(a) - less
         for a in parts_of_extremum(left, "max")
         for b in parts_of_extremum(right, "min")
-    ]
+    )
 
 
 def _is_positive(form: Linear, ranges: Ranges) -> bool:
@@ -105,6 +108,7 @@ def _is_positive(form: Linear, ranges: Ranges) -> bool:
     return low is not None and low >= 0
 
 
+@lru_cache(maxsize=KEPT)
 def parts_of_extremum(e: Expr, fn: str) -> frozenset[Expr]:
     """Expressions of which one is the least (`fn` is "min") or the greatest ("max")."""
     form = linear_form(e)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from codegen.loopir import Buffer, LoopNode, Store, VectorStore, map_children, walk_loops
 from poly.dtypes import INT64, DType
 from poly.expr import (
-    OPS,
     Cast,
     Const,
     Expr,
@@ -25,6 +24,7 @@ from poly.expr import (
     walk,
 )
 from poly.linear import linear_form
+from poly.operators import OPS
 from poly.program import Program
 
 

@@ -15,7 +15,7 @@ from codegen.lanemath import MVEC_PROBE, OWN_TEXT, mvec_name, own_helper
 from codegen.operators import apply
 from codegen.spelling import LANE_TYPES
 from poly.dtypes import DTYPES, DType
-from poly.expr import OPS
+from poly.operators import OPS
 
 _HELPER = re.compile(r"\bfk_([a-z_][a-z0-9_]*?)_([fiu]\d+)x(\d+)\b(?=\()")
 _TYPE = re.compile(r"\bfk_([fiu]\d+)x(\d+)(?:_u)?\b")

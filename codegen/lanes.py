@@ -43,7 +43,6 @@ from codegen.operators import INEXACT
 from codegen.places import at_place
 from poly.dtypes import BOOL, DType, identity
 from poly.expr import (
-    OPS,
     Cast,
     Const,
     Expr,
@@ -61,6 +60,7 @@ from poly.expr import (
 )
 from poly.layout import Layout
 from poly.linear import linear_form, normal
+from poly.operators import OPS
 from poly.program import Program
 
 #: Lanes of a chunk where there are fewer iterations than the most lanes.

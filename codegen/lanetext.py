@@ -18,7 +18,6 @@ from codegen.operators import INEXACT
 from codegen.spelling import lane_suffix, mask_type, suffix, vector_type
 from poly.dtypes import BOOL, DTYPES, FLOAT64, DType
 from poly.expr import (
-    OPS,
     Cast,
     Const,
     Expr,
@@ -31,6 +30,7 @@ from poly.expr import (
     simplify,
 )
 from poly.linear import linear_form, normal, render
+from poly.operators import OPS
 
 #: How many neighbouring lanes may share an element, see `lanelib`.
 SPREADS = (2, 4, 8)

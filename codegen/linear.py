@@ -15,6 +15,7 @@ from poly.expr import (
     Size,
     add,
     evaluate_int,
+    indices_of,
     mul,
     rewrite,
     sub,
@@ -172,7 +173,7 @@ def _near(form: Linear, size: int) -> Linear:
 
 
 def depends_on(expr: Expr, var: str) -> bool:
-    return any(isinstance(e, Index) and e.name == var for e in walk(expr))
+    return var in indices_of(expr)
 
 
 def moves(index: Expr, var: str) -> bool:

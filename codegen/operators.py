@@ -5,7 +5,7 @@ from __future__ import annotations
 from codegen.spelling import C_TYPES, suffix
 from poly.dtypes import DType
 from poly.errors import ProgramError
-from poly.expr import OPS
+from poly.operators import OPS
 
 #: Functions that no two libraries round alike.  In exact mode they are the C library's; otherwise
 #: those of `codegen.lanemath`, in vector lanes and outside of them, where it has them.

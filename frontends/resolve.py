@@ -10,17 +10,8 @@ from frontends.spelling import closest
 from frontends.syntax import Access, Apply, Call, Chain, Name, Node, Number
 from poly.dtypes import DTYPES, DType
 from poly.errors import LanguageError, Span
-from poly.expr import (
-    FUNCTIONS,
-    OPS,
-    Cast,
-    Const,
-    Expr,
-    Index,
-    Op,
-    Read,
-    Size,
-)
+from poly.expr import Cast, Const, Expr, Index, Op, Read, Size
+from poly.operators import FUNCTIONS, OPS
 from poly.program import ISL_WORDS, RESERVED
 
 

@@ -17,7 +17,8 @@ from frontends.syntax import (
 )
 from poly.dtypes import DTYPES, DType
 from poly.errors import LanguageError, Span
-from poly.expr import FUNCTIONS, Expr, Size
+from poly.expr import Expr, Size
+from poly.operators import FUNCTIONS
 
 
 @dataclass(frozen=True)

@@ -9,25 +9,59 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 from poly.dtypes import BOOL, FLOAT32, INT32, INT64, DType, combine
 from poly.errors import ProgramError
+from poly.operators import OPS
+
+#: Expressions of which it is remembered what is found in them.
+KEPT = 1 << 14
 
 
 @dataclass(frozen=True)
 class Expr:
-    """Base of all expressions."""
+    """Base of all expressions.
+
+    The hash of one that has parts is computed once: expressions are looked up again and again.
+    """
 
     def __str__(self) -> str:
         return _show(self, 0)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Hashes of texts differ from process to process.
+        return {n: v for n, v in self.__dict__.items() if n != "_hash"}
 
-@dataclass(frozen=True)
+    def _remember(self, value: int) -> int:
+        object.__setattr__(self, "_hash", value)
+        return value
+
+
+@dataclass(frozen=True, eq=False)
 class Const(Expr):
-    """A literal.  ``dtype`` None is a weak literal that takes the type of what it meets."""
+    """A literal.  ``dtype`` None is a weak literal that takes the type of what it meets.
+
+    1, 1.0 and True are different, and so are 0.0 and -0.0; a NaN is equal to itself.
+    """
 
     value: int | float | bool
     dtype: DType | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Const) or type(self.value) is not type(other.value):
+            return False
+        if isinstance(self.value, float):
+            same = self.value.hex() == float(other.value).hex()
+        else:
+            same = self.value == other.value
+        return same and self.dtype == other.dtype
+
+    def __hash__(self) -> int:
+        return hash((self.value.hex() if isinstance(self.value, float) else self.value, self.dtype))
 
 
 @dataclass(frozen=True)
@@ -51,6 +85,9 @@ class Read(Expr):
     tensor: str
     indices: tuple[Expr, ...]
 
+    def __hash__(self) -> int:
+        return self.__dict__.get("_hash") or self._remember(hash((self.tensor, self.indices)))
+
 
 @dataclass(frozen=True)
 class Op(Expr):
@@ -58,6 +95,9 @@ class Op(Expr):
 
     fn: str
     args: tuple[Expr, ...]
+
+    def __hash__(self) -> int:
+        return self.__dict__.get("_hash") or self._remember(hash((self.fn, self.args)))
 
 
 @dataclass(frozen=True)
@@ -67,85 +107,8 @@ class Cast(Expr):
     dtype: DType
     arg: Expr
 
-
-@dataclass(frozen=True)
-class OpInfo:
-    """What is known of an operator: arity, typing rule, and its infix symbol and precedence.
-
-    rule: ``arith`` combine the operands; ``float`` the same, but integers become float32;
-    ``compare`` combine, then bool; ``logic`` bool to bool; ``int`` integers only;
-    ``test`` float to bool; ``select`` (bool, T, T) to T.
-    """
-
-    arity: int
-    rule: str
-    symbol: str = ""
-    precedence: int = 0
-
-
-OPS: dict[str, OpInfo] = {
-    "or": OpInfo(2, "logic", "or", 1),
-    "and": OpInfo(2, "logic", "and", 2),
-    "not": OpInfo(1, "logic", "not ", 3),
-    "lt": OpInfo(2, "compare", "<", 4),
-    "le": OpInfo(2, "compare", "<=", 4),
-    "gt": OpInfo(2, "compare", ">", 4),
-    "ge": OpInfo(2, "compare", ">=", 4),
-    "eq": OpInfo(2, "compare", "==", 4),
-    "ne": OpInfo(2, "compare", "!=", 4),
-    "bitor": OpInfo(2, "int", "|", 5),
-    "bitxor": OpInfo(2, "int", "^", 6),
-    "bitand": OpInfo(2, "int", "&", 7),
-    "shl": OpInfo(2, "int", "<<", 8),
-    "shr": OpInfo(2, "int", ">>", 8),
-    "add": OpInfo(2, "arith", "+", 9),
-    "sub": OpInfo(2, "arith", "-", 9),
-    "mul": OpInfo(2, "arith", "*", 10),
-    "div": OpInfo(2, "arith", "/", 10),  # integers: towards zero, and x / 0 = 0
-    "floordiv": OpInfo(2, "arith", "//", 10),  # towards minus infinity; integers: x // 0 = 0
-    "mod": OpInfo(2, "arith", "%", 10),  # sign of the divisor; integers: x % 0 = 0
-    "neg": OpInfo(1, "arith", "-", 11),
-    "bitnot": OpInfo(1, "int", "~", 11),
-    "fmod": OpInfo(2, "arith"),  # sign of the dividend; integers: fmod(x, 0) = 0
-    "min": OpInfo(2, "arith"),  # NaN if either is NaN
-    "max": OpInfo(2, "arith"),
-    "abs": OpInfo(1, "arith"),
-    "sign": OpInfo(1, "arith"),
-    "pow": OpInfo(2, "float"),
-    "atan2": OpInfo(2, "float"),
-    "select": OpInfo(3, "select"),
-    "isnan": OpInfo(1, "test"),
-    "isinf": OpInfo(1, "test"),
-    **{
-        name: OpInfo(1, "float")
-        for name in (
-            "floor",
-            "ceil",
-            "round",
-            "trunc",
-            "sqrt",
-            "rsqrt",
-            "exp",
-            "log",
-            "sin",
-            "cos",
-            "tan",
-            "asin",
-            "acos",
-            "atan",
-            "sinh",
-            "cosh",
-            "tanh",
-            "asinh",
-            "acosh",
-            "atanh",
-            "erf",
-            "sigmoid",
-        )
-    },
-}  # "round" rounds halves to even; "rsqrt" is 1/sqrt(x); "sigmoid" is 1/(1+exp(-x))
-
-FUNCTIONS: tuple[str, ...] = tuple(name for name, info in OPS.items() if not info.symbol)
+    def __hash__(self) -> int:
+        return self.__dict__.get("_hash") or self._remember(hash((self.dtype, self.arg)))
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
@@ -235,14 +198,21 @@ def indices_of(expr: Expr) -> tuple[str, ...]:
     """Names of the iteration indices in `expr`, in order of first appearance."""
     if isinstance(expr, (Const, Index)):
         return (expr.name,) if isinstance(expr, Index) else ()
+    return _indices_of(expr)
+
+
+@lru_cache(maxsize=KEPT)
+def _indices_of(expr: Expr) -> tuple[str, ...]:
     return tuple(dict.fromkeys([e.name for e in walk(expr) if isinstance(e, Index)]))
 
 
+@lru_cache(maxsize=KEPT)
 def sizes_of(expr: Expr) -> tuple[str, ...]:
     """Names of the sizes in `expr`, in order of first appearance."""
     return tuple(dict.fromkeys(e.name for e in walk(expr) if isinstance(e, Size)))
 
 
+@lru_cache(maxsize=KEPT)
 def reads_of(expr: Expr) -> tuple[Read, ...]:
     """All tensor reads in `expr`, reads inside indices of other reads included."""
     return tuple(dict.fromkeys(e for e in walk(expr) if isinstance(e, Read)))

@@ -8,8 +8,10 @@ simplifies places and finds strides with them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from poly.expr import (
+    KEPT,
     Cast,
     Const,
     Expr,
@@ -87,6 +89,11 @@ def linear_form(expr: Expr) -> Linear:
     """
     if isinstance(expr, Index):
         return atom(expr)
+    return _form_of(expr)
+
+
+@lru_cache(maxsize=KEPT)
+def _form_of(expr: Expr) -> Linear:
     terms: dict[Expr, int] = {}
     value = _collect(expr, 1, terms)
     return Linear(tuple((a, c) for a, c in terms.items() if c), value)
@@ -154,6 +161,7 @@ def render(form: Linear) -> Expr:
     return Const(form.constant) if result is None else add(result, Const(form.constant))
 
 
+@lru_cache(maxsize=KEPT)
 def normal(expr: Expr) -> Expr:
     """An equal expression in linear normal form."""
     return render(linear_form(expr))

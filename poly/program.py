@@ -25,7 +25,6 @@ from dataclasses import dataclass, field, replace
 from poly.dtypes import DTYPES, DType, dtype_of
 from poly.errors import ProgramError, Span
 from poly.expr import (
-    FUNCTIONS,
     Const,
     Expr,
     Index,
@@ -42,6 +41,7 @@ from poly.expr import (
     substitute_value,
     walk,
 )
+from poly.operators import FUNCTIONS
 
 UPDATE_OPS = ("=", "+=", "*=", "max=", "min=")
 

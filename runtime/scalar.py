@@ -27,7 +27,6 @@ import numpy as np
 from poly.dtypes import BOOL, FLOAT64, INT64, DType
 from poly.errors import ProgramError
 from poly.expr import (
-    OPS,
     Cast,
     Const,
     Expr,
@@ -39,6 +38,7 @@ from poly.expr import (
     operand_dtype,
     reads_of,
 )
+from poly.operators import OPS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -10,7 +10,7 @@ import pytest
 from frontends.language import parse_program, undeclared_inputs
 from poly.dtypes import DTYPES, FLOAT32
 from poly.errors import LanguageError
-from poly.expr import FUNCTIONS, OPS
+from poly.operators import FUNCTIONS, OPS
 
 DOCS = (Path(__file__).parents[2] / "docs" / "language.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```farkas\n(.*?)```", DOCS, re.DOTALL)

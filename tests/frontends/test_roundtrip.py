@@ -15,7 +15,8 @@ from frontends.parser import parse
 from frontends.resolve import Scope, resolve
 from poly.dtypes import DTYPES, FLOAT32, INT64
 from poly.errors import LanguageError
-from poly.expr import FUNCTIONS, OPS, Cast, Const, Expr, Index, Op, Read, Size
+from poly.expr import Cast, Const, Expr, Index, Op, Read, Size
+from poly.operators import FUNCTIONS, OPS
 from poly.program import Program, Range, Statement, Tensor, specialise, verify_program
 
 # --- expressions --------------------------------------------------------------------------------

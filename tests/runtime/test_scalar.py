@@ -23,7 +23,8 @@ from poly.dtypes import (
     UINT8,
     DType,
 )
-from poly.expr import OPS, Cast, Const, Expr, dtype_of_expr, is_weak
+from poly.expr import Cast, Const, Expr, dtype_of_expr, is_weak
+from poly.operators import OPS
 from runtime.reference import evaluate
 from tests.runtime.programs import elementwise, i, op, read
 
