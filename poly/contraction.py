@@ -138,6 +138,9 @@ def _with_vector(
         if dim is None:
             return None
         packed.append((r.tensor, dim))
+    scattered = vector_stride(s.target, v, lanes) != 1
+    if extent is None and scattered and len(packed) == len(moving):
+        return None  # nothing is contiguous along it, and it may be short: a batch, say
     w = _row_loop(v, free, moving, still, extents)
     for r in moving:
         packs = vector_stride(r, v, lanes) != 1 and r.tensor not in rearranged
@@ -154,7 +157,6 @@ def _with_vector(
     length = 1
     for loop in reductions:
         length *= extents[loop] or 64
-    scattered = vector_stride(s.target, v, lanes) != 1
 
     def loads(vectors: int, rows: int) -> tuple[int, int]:
         """A row needs again what moves with w."""
