@@ -23,7 +23,7 @@ from poly.errors import ArgumentError, ScheduleError
 from poly.expr import Const, Expr, Size, evaluate_int
 from poly.graph import Graph
 from poly.program import Tensor
-from runtime.arguments import check_input, check_names, check_output, check_threads
+from runtime.arguments import check_input, check_names, check_output, check_threads, is_plain
 from runtime.compile_graph import compile_graph
 from runtime.model import Model
 from runtime.open_model import OpenModel
@@ -36,6 +36,8 @@ Open = tuple[str | None, ...]
 
 #: Compiled variants that are kept for each place at which an import starts.
 KEPT = 64
+#: Bytes of an array up to which its elements are looked up, and not compared.
+SMALL = 1 << 10
 
 
 @dataclass(eq=False)
@@ -56,18 +58,29 @@ class _Start:
 
     def find(self, values: Mapping[str, Array]) -> _Variant | None:
         """A variant that is valid for these values."""
-        key = tuple(np.shape(values[n]) for n in self.reads)
-        found = None if self.demanded else self.recent.get(key)
+        key = self._key(values)
+        found = None if key is None else self.recent.get(key)
         if found is not None:
-            return found  # types are fixed, and elements decide nothing
+            return found
         for position, variant in enumerate(self.variants):
             if variant.fits(values):
                 self.variants.insert(0, self.variants.pop(position))
                 if len(self.recent) >= KEPT:
                     self.recent.clear()
-                self.recent[key] = variant
+                if key is not None:
+                    self.recent[key] = variant
                 return variant
         return None
+
+    def _key(self, values: Mapping[str, Array]) -> tuple[object, ...] | None:
+        """What decides which variant is valid (types are fixed), None if that is a lot."""
+        shapes = [np.shape(values[n]) for n in self.reads]
+        if not self.demanded:
+            return tuple(shapes)
+        known = [values[n] for n in self.demanded]
+        if any(a.dtype.hasobject or a.nbytes > SMALL for a in known):
+            return None
+        return (*shapes, *(a.tobytes() for a in known))
 
     def given(self, values: Mapping[str, Array]) -> dict[str, Given]:
         """The values as an import takes them."""
@@ -136,6 +149,9 @@ class StagedModel:
         self.outputs = source.output_ports
         self.threads = target.threads
         self._start = _Start(None, {p.name: p.axes for p in ports}, {})
+        self._types = {p.name: p.dtype.numpy for p in ports}
+        #: The shapes of inputs that were found to fit.
+        self._sound: set[tuple[tuple[int, ...], ...]] = set()
         self._lock = threading.RLock()
         self._reports: list[Report] = []
         if first is not None:
@@ -323,6 +339,9 @@ class StagedModel:
 
     def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """The inputs as arrays that fit what the model says."""
+        known = self._as_before(inputs)
+        if known is not None:
+            return known
         check_names("input", inputs, [p.name for p in self.inputs])
         values: dict[str, Array] = {}
         sizes: dict[str, int] = {}
@@ -334,7 +353,22 @@ class StagedModel:
             array = check_input(Tensor(port.name, port.dtype, shape), inputs[port.name])
             port.check(array.shape, sizes)
             values[port.name] = array
+        if len(self._sound) >= KEPT:
+            self._sound.clear()
+        self._sound.add(tuple(a.shape for a in values.values()))
         return values
+
+    def _as_before(self, inputs: Mapping[str, Any]) -> dict[str, Array] | None:
+        """The inputs if they are plain arrays whose shapes were found to fit before, else None."""
+        values: dict[str, Any] = {n: inputs.get(n) for n in self._types}
+        if len(inputs) != len(values):
+            return None
+        shapes = []
+        for array, dtype in zip(values.values(), self._types.values(), strict=True):
+            if not is_plain(array, dtype):
+                return None
+            shapes.append(array.shape)
+        return values if tuple(shapes) in self._sound else None
 
 
 def _following(start: _Start, stage: Stage) -> _Start | None:

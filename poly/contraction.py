@@ -140,7 +140,10 @@ def _with_vector(
         packed.append((r.tensor, dim))
     scattered = vector_stride(s.target, v, lanes) != 1
     if extent is None and scattered and len(packed) == len(moving):
-        return None  # nothing is contiguous along it, and it may be short: a batch, say
+        # Nothing is contiguous along it, and it may be short: a batch, say.
+        wide = (x for x in free if (extents[x] or 0) >= lanes)
+        if any(vector_stride(s.target, x, lanes) == 1 for x in wide):
+            return None
     w = _row_loop(v, free, moving, still, extents)
     for r in moving:
         packs = vector_stride(r, v, lanes) != 1 and r.tensor not in rearranged

@@ -299,6 +299,15 @@ def fits(value: Any, dtype: np.dtype[Any], shape: Shape, flags: int) -> bool:
     )
 
 
+def is_plain(value: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether a value can be read as it is, whatever its shape."""
+    return (
+        type(value) is np.ndarray
+        and value.dtype is dtype
+        and value.flags.num & READABLE == READABLE
+    )
+
+
 def check_input(tensor: Tensor, value: Any, copy: bool = True) -> Array:
     """One input as a C-contiguous, aligned array of the tensor's dtype and rank.
 

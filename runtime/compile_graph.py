@@ -44,7 +44,7 @@ def compile_graph(
     built = build_graph(graph, machine, toolchain, cache, tell, clock)
     model: Model | OpenModel
     if graph.sizes:
-        model, arena, bound = OpenModel(built, count), 0, 0
+        model, arena, bound = OpenModel(built, count, toolchain, cache), 0, 0
     else:
         plan = plan_memory(built.graph, scratch_bytes(built.scratch, {}), built.sharing)
         model = Model(built.graph, plan, built.entry, count, toolchain, cache)

@@ -34,7 +34,7 @@ from runtime.memory_planning import plan_memory, share, views_only
 from runtime.report import Progress
 from runtime.toolchain import Toolchain
 
-_FORMAT = "5"
+_FORMAT = "6"
 
 
 class Clock:
@@ -352,7 +352,7 @@ def _places(
 ) -> tuple[dict[str, Place], dict[str, dict[str, Place]]]:
     """Where values and temporaries lie in the arrays of a call, see `array_order`."""
     if graph.sizes:
-        storages = {name: n for n, name in enumerate(storage_order(graph, sharing, scratch))}
+        storages = storage_order(graph, sharing, scratch)
         places = {
             name: Place(storages[root], sharing.starts[name])
             for name, root in sharing.roots.items()
@@ -368,14 +368,25 @@ def _places(
 
 def storage_order(
     graph: Graph, sharing: Sharing, scratch: Mapping[str, Mapping[str, object]]
-) -> list[str]:
-    """The arrays that a call of an open graph passes: every storage, and every temporary.
+) -> dict[str, int]:
+    """The position of each storage and temporary among the arrays that a call of an open graph
+    passes: first the inputs, then the outputs.
 
-    Where those lie that are no inputs, outputs or constants, depends on the sizes.
+    Where those lie that are no inputs, outputs or constants, depends on the sizes.  An output that
+    is filled after the call has a position, too, which no storage has.
     """
-    found = dict.fromkeys((*graph.inputs, *sorted(graph.constants)))
-    found |= dict.fromkeys(sharing.roots[n] for node in graph.nodes for n in node.outputs)
-    return [*found, *(f"{call}/{t}" for call, own in scratch.items() for t in own)]
+    order = {name: n for n, name in enumerate(graph.inputs)}
+    for position, name in enumerate(graph.outputs, len(order)):
+        if sharing.roots[name] not in graph.constants:
+            order.setdefault(sharing.roots[name], position)
+    made = (sharing.roots[n] for node in graph.nodes for n in node.outputs)
+    temporaries = (f"{call}/{t}" for call, own in scratch.items() for t in own)
+    count = len(graph.inputs) + len(graph.outputs)
+    for name in (*sorted(graph.constants), *made, *temporaries):
+        if name not in order:
+            order[name] = count
+            count += 1
+    return order
 
 
 def _closed_places(

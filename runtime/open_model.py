@@ -26,15 +26,20 @@ from runtime.arguments import (
     check_input,
     check_threads,
 )
+from runtime.cache import Cache
 from runtime.graph_build import Built, scratch_bytes, storage_order
 from runtime.library import load_network
 from runtime.memory import MemoryPlan, fill_copied
 from runtime.memory_planning import plan_memory, value_bytes
 from runtime.profile import Timing, time_calls
+from runtime.quick import plan_bytes, quick_calls
 from runtime.report import Report
+from runtime.toolchain import Toolchain
 
 #: Plans of memory that are kept, one for each combination of sizes.
 KEPT = 256
+#: Plans of calls that are compared with a new one in compiled code, one after the other.
+AT_ONCE = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +47,14 @@ class _Plan:
     """What a call with certain sizes needs.
 
     offsets : bytes from the arena's start, by the position of the array that is passed
+    little : whether it takes less than starting threads does
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     memory: MemoryPlan
     offsets: Mapping[int, int]
     sizes: Array
-    threads: int
+    little: bool
 
 
 class OpenModel:
@@ -60,7 +66,7 @@ class OpenModel:
 
     report: Report
 
-    def __init__(self, built: Built, threads: int) -> None:
+    def __init__(self, built: Built, threads: int, toolchain: Toolchain, cache: Cache) -> None:
         self.graph, self.entry, self.threads = built.graph, built.entry, threads
         self._built = built
         graph = built.graph
@@ -68,9 +74,10 @@ class OpenModel:
         self.output_names = tuple(map(graph.label, graph.outputs))
         self._library, self._function = load_network(built.entry)
         self._constants = {n: aligned_copy(a, ALIGNMENT) for n, a in graph.constants.items()}
-        order = storage_order(graph, built.sharing, built.scratch)
-        self._places = {name: n for n, name in enumerate(order)}
-        self._pointers = (ctypes.c_void_p * max(1, len(order)))()
+        self._places = storage_order(graph, built.sharing, built.scratch)
+        ends = len(graph.inputs) + len(graph.outputs)
+        count = max(ends, 1, *(n + 1 for n in self._places.values()))
+        self._pointers = (ctypes.c_void_p * count)()
         for name, array in self._constants.items():
             self._pointers[self._places[name]] = address(array)
         #: Where each size can be read off: (position of an input, axis).
@@ -83,6 +90,10 @@ class OpenModel:
         self._plans: OrderedDict[tuple[int, ...], _Plan] = OrderedDict()
         self._arena = self._reserve(0)
         self._lock = threading.Lock()
+        #: Make a run of shapes that came before in one step, see `runtime.quick`.
+        self._quick_plans: list[bytes] = []
+        self._quick = quick_calls(self._quick_plans, toolchain, cache)
+        self._copied: MemoryPlan | None = None
 
     def __repr__(self) -> str:
         return f"<OpenModel {self.graph.name} of {', '.join(self.graph.sizes)}>"
@@ -99,6 +110,9 @@ class OpenModel:
         ------
         ArgumentError : an input is missing, or of another dtype or shape.
         """
+        results = self.run_again(inputs, threads)
+        if results is not None:
+            return results
         graph = self.graph
         given, sizes = self._given(inputs)
         with self._lock:
@@ -109,12 +123,46 @@ class OpenModel:
                     raise ArgumentError(
                         f"{graph.label(value)} has shape {array.shape}, not {wanted}"
                     )
-            results = [allocate(graph.values[n], plan.shapes[n]) for n in graph.outputs]
-            self._point(plan, given, results)
-            count = plan.threads if threads is None else check_threads(threads)
+            outputs = [allocate(graph.values[n], plan.shapes[n]) for n in graph.outputs]
+            self._point(plan, given, outputs)
+            usual = 1 if plan.little else self.threads
+            count = usual if threads is None else check_threads(threads)
             self._function(count, plan.sizes.ctypes.data, self._pointers)
-            fill_copied(graph, plan.memory, given, results)
+            fill_copied(graph, plan.memory, given, outputs)
+            self._keep(plan)
+        return dict(zip(self.output_names, outputs, strict=True))
+
+    def run_again(
+        self, inputs: Mapping[str, Any], threads: int | None = None
+    ) -> dict[str, Array] | None:
+        """A run whose arguments are exactly like those of an earlier one, None if they are not."""
+        given = tuple(map(inputs.get, self.input_names))
+        with self._lock:
+            made = self._quick(given, None, threads, None)
+            if made is NotImplemented:
+                return None
+            results = (made,) if len(self.output_names) == 1 else made
+            if self._copied is not None:
+                fill_copied(self.graph, self._copied, given, results)
         return dict(zip(self.output_names, results, strict=True))
+
+    def _keep(self, plan: _Plan) -> None:
+        """Remember a call that was just made, for `run_again`."""
+        graph = self.graph
+        ends = len(graph.inputs) + len(graph.outputs)
+        made = plan_bytes(
+            self._function,
+            1 if plan.little else self.threads,
+            plan.little,
+            [(graph.values[n], plan.shapes[n], True) for n in graph.inputs],
+            [(graph.values[n], plan.shapes[n], -1) for n in graph.outputs],
+            sizes=plan.sizes.tolist(),
+            more=[p or 0 for p in self._pointers[ends:]],
+        )
+        if made is not None and made not in self._quick_plans:
+            self._quick_plans.insert(0, made)
+            del self._quick_plans[AT_ONCE:]
+        self._copied = plan.memory if plan.memory.copied else None
 
     def _given(self, inputs: Mapping[str, Any]) -> tuple[list[Array], tuple[int, ...]]:
         """The inputs in order, and the sizes that their shapes show."""
@@ -163,7 +211,7 @@ class OpenModel:
             memory,
             {self._places[n]: offset for n, offset in memory.offsets.items()},
             np.array([evaluate_int(e, env) for e in built.sizes] or [0], np.int64),
-            1 if work < WORTH_SHARING else self.threads,
+            work < WORTH_SHARING,
         )
         while len(self._plans) > KEPT:
             self._plans.popitem(last=False)
@@ -176,6 +224,7 @@ class OpenModel:
         """Fill in where the arrays of a call lie."""
         if plan.memory.arena + ALIGNMENT > self._arena.nbytes:
             self._arena = self._reserve(plan.memory.arena)
+            self._quick_plans.clear()  # they point into the old one
         start = -(-address(self._arena) // ALIGNMENT) * ALIGNMENT
         for position, offset in plan.offsets.items():
             self._pointers[position] = start + offset
