@@ -111,14 +111,16 @@ def modulo(expr: Expr, size: int, ranges: Ranges) -> Expr:
 
 
 def _congruent(form: Linear, size: int) -> Linear:
-    """The form without remainders by multiples of `size`: ``a mod m`` and a differ by those.
+    """The form without remainders whose multiples are multiples of `size`: ``c (a mod m)`` and
+    ``c a`` differ by multiples of ``c m``.
 
-    isl writes ``32 floor(M / 32)`` as ``M + (31 M + 31) mod 32 - 31``, for one.
+    isl writes ``32 floor(M / 32)`` as ``M + (31 M + 31) mod 32 - 31``, for one, and
+    ``32 floor(Q / 4)`` as ``8 Q - 8 (Q mod 4)``.
     """
     for atom, c in form.terms:
         if isinstance(atom, Op) and atom.fn in ("mod", "fmod"):
             divisor = atom.args[1].value if isinstance(atom.args[1], Const) else None
-            if type(divisor) is int and divisor > 0 and divisor % size == 0:
+            if type(divisor) is int and divisor > 0 and c * divisor % size == 0:
                 inside = mul(Const(c), atom.args[0])
                 rest = linear_form(add(render(form.without(atom)), inside))
                 return _congruent(rest, size)

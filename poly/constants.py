@@ -30,6 +30,7 @@ from poly.expr import (
     indices_of,
     reads_of,
     rewrite,
+    sizes_of,
     walk,
 )
 from poly.merge import count, covers, extents, readers, size_of, writers
@@ -87,7 +88,8 @@ def fold_statements(program: Program, constants: frozenset[str]) -> Folded:
         whole = alone and (not s.is_update or s.init) and covers(s, tensors[name])
         reads = {r.tensor for r in reads_of(s.value)}
         small = count(tensors[name]) <= _limit(reads, tensors)
-        if whole and small and reads <= known and name not in reads and not s.block:
+        fixed = _is_fixed(s, tensors[name])
+        if whole and small and fixed and reads <= known and name not in reads and not s.block:
             recipes.append(Computed(name, _recipe_program(program, s, reads)))
             known.add(name)
             continue
@@ -101,6 +103,12 @@ def fold_statements(program: Program, constants: frozenset[str]) -> Folded:
         recipes,
         temps - made,
     )
+
+
+def _is_fixed(s: Statement, target: Tensor) -> bool:
+    """Whether a statement computes the same array whatever the sizes are."""
+    exprs = (s.value, *s.guards, *s.target.indices, *target.shape)
+    return not any(map(sizes_of, (*exprs, *(e for r in s.ranges for e in (r.lo, r.hi)))))
 
 
 def _limit(reads: Collection[str], tensors: Mapping[str, Tensor]) -> int:
@@ -183,8 +191,12 @@ class _Folder:
             return s.value
         return self.rebuilt(self.parts(s.value, s, dtype), s, dtype)
 
-    def is_known(self, e: Expr, dtype: DType) -> bool:
-        """Whether an expression is made of constants of one type and of literals."""
+    def is_known(self, e: Expr, s: Statement, dtype: DType) -> bool:
+        """Whether an expression is made of constants of one type and of literals, for indices
+        whose extents are known.
+        """
+        if sizes_of(e) or any(sizes_of(r.hi) for r in s.ranges if r.index in indices_of(e)):
+            return False
         for x in walk(e):
             if isinstance(x, Read):
                 own = x.tensor in self.constants and self.program.dtypes[x.tensor] == dtype
@@ -199,7 +211,7 @@ class _Folder:
 
     def parts(self, e: Expr, s: Statement, dtype: DType) -> _Affine:
         """The affine form of a float value."""
-        if self.is_known(e, dtype):
+        if self.is_known(e, s, dtype):
             return _Affine(None, None, Const(float(e.value)) if isinstance(e, Const) else e)
         if (
             isinstance(e, Cast)

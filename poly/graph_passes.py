@@ -314,7 +314,7 @@ class _Builder:
         """The call with the program that `fold` makes of it, if its constants are finite."""
         values = dict(zip((t.name for t in call.program.inputs), call.inputs, strict=True))
         known = frozenset(t for t, v in values.items() if v in self.constants)
-        if not known or call.program.sizes:
+        if not known:
             return call
         folded = fold(call.program, known)
         if folded.program is call.program:
