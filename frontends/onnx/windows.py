@@ -78,6 +78,21 @@ class Window:
         return f"({first_after} - {first_inside})"
 
 
+def weights_kernel(node: Node, weights: Sequence[int]) -> tuple[int, ...]:
+    """The extents of a kernel, from the shape of its weights.
+
+    Raises
+    ------
+    ModelError : for an empty kernel, or a `kernel_shape` that says something else.
+    """
+    kernel = node.ints("kernel_shape")
+    if kernel is not None and kernel != tuple(weights[2:]):
+        raise node.fail(f"kernel_shape {list(kernel)} differs from the weights' {weights[2:]}")
+    if any(k < 1 for k in weights[2:]):
+        raise node.fail("the kernel is empty")
+    return tuple(weights[2:])
+
+
 def spatial(node: Node, name: str, rank: int, default: int) -> tuple[int, ...]:
     """An attribute with one positive number per spatial axis.
 

@@ -1,1 +1,1 @@
-"""Mutation test of the ONNX side: real models, broken in one or two places, against ONNX Runtime."""
+"""Mutation test of the ONNX side: real models, broken, and what ONNX Runtime makes of them."""

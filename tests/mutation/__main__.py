@@ -1,4 +1,4 @@
-"""``python -m tests.mutation [--count N] [--seed N] [--jobs N] [--json FILE]``."""
+"""``python -m tests.mutation [--count N] [--seed N] …``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.mutation.judge import BAD, Judge, Outcome
-from tests.mutation.mutants import mutants
+from tests.mutation.mutants import Mutant, mutants
 
 
 def main() -> int:
@@ -26,11 +27,13 @@ def main() -> int:
     parser.add_argument("--only", type=int, nargs="+", help="the mutants of these numbers")
     parser.add_argument("--work", type=Path, help="keep downloaded packages and the cache here")
     parser.add_argument("--keep", type=Path, help="write the mutants as files to this folder")
+    parser.add_argument("--sanitize", action="store_true", help="run what runs under sanitizers")
     arguments = parser.parse_args()
     numbers = arguments.only or range(arguments.count)
     with tempfile.TemporaryDirectory() as temporary:
         work = arguments.work or Path(temporary)
-        outcomes = run(arguments.seed, numbers, work, arguments.jobs, arguments.keep)
+        every = mutants(arguments.seed, numbers, folder_in(work, "packages"))
+        outcomes = run(every, folder_in(work, "cache"), arguments)
     print(dict(Counter(o.kind for o in outcomes).most_common()))
     if arguments.json:
         told = [o.as_json() for o in sorted(outcomes, key=lambda o: o.number)]
@@ -38,26 +41,27 @@ def main() -> int:
     return int(any(o.kind in BAD for o in outcomes))
 
 
-def run(
-    seed: int, numbers: range | list[int], work: Path, jobs: int, keep: Path | None
-) -> list[Outcome]:
+def folder_in(work: Path, name: str) -> Path:
+    """A folder of our own."""
+    (work / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+    return work / name
+
+
+def run(every: Iterator[Mutant], cache: Path, arguments: argparse.Namespace) -> list[Outcome]:
     """Judge mutants with so many judges at once."""
-    packages, cache = work / "packages", work / "cache"
-    for folder in (packages, cache, *([keep] if keep else [])):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    every = mutants(seed, list(numbers), packages)
     lock = threading.Lock()
     outcomes: list[Outcome] = []
 
     def work_off() -> None:
-        with Judge(cache) as judge:
+        with Judge(cache, sanitize=arguments.sanitize) as judge:
             while True:
                 with lock:
                     mutant = next(every, None)
                 if mutant is None:
                     return
-                if keep:
-                    (keep / f"{mutant.number}.onnx").write_bytes(mutant.data)
+                if arguments.keep:
+                    arguments.keep.mkdir(parents=True, exist_ok=True)
+                    (arguments.keep / f"{mutant.number}.onnx").write_bytes(mutant.data)
                 begin = time.perf_counter()
                 outcome = judge(mutant)
                 took = time.perf_counter() - begin
@@ -66,8 +70,8 @@ def run(
                     if outcome.kind in BAD or took > 15:
                         print(f"{len(outcomes)} ({took:.1f} s) {outcome}", flush=True)
 
-    with ThreadPoolExecutor(jobs) as pool:
-        for job in [pool.submit(work_off) for _ in range(jobs)]:
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for job in [pool.submit(work_off) for _ in range(arguments.jobs)]:
             job.result()
     return outcomes
 

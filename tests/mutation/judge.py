@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+import resource
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,14 @@ import numpy as np
 
 from tests.mutation.disputed import reason_of
 from tests.mutation.mutants import Mutant
-from tests.mutation.workers import Answer, Worker, run_farkas, run_perturbed, run_reference
+from tests.mutation.sanitize import run_sanitized
+from tests.mutation.workers import Worker, run_farkas, run_perturbed, run_reference
 
 #: Relative to the largest value of an output; by bits of the narrowest float type.
 TOLERANCE = {16: 3e-2, 32: 1e-3, 64: 1e-3}
 
 #: No mutant may do these; the others are good ends.
-BAD = ("wrong", "error", "crash", "hang")
+BAD = ("wrong", "error", "crash", "hang", "unclean")
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Outcome:
     kind : ``refused`` (and ONNX Runtime refuses too), ``refused alone`` (it does not), ``equal``,
     ``unstable`` (as far from ONNX Runtime as that is from itself when inputs move by a rounding
     error), ``unjudged`` (ONNX Runtime does not run it), ``disputed`` (it is ONNX Runtime that
-    does not do what ONNX says, see `disputed`), or one of `BAD`
+    does not do what ONNX says, see `disputed`), ``clean`` (nothing to report for sanitizers), or
+    one of `BAD`
     """
 
     number: int
@@ -47,18 +49,24 @@ class Outcome:
 
 
 class Judge:
-    """Tries mutants in processes of its own."""
+    """Tries mutants in processes of its own.
 
-    def __init__(self, cache: Path, limit: float = 30.0) -> None:
+    sanitize : what runs is not compared, but run again under the sanitizers
+    """
+
+    def __init__(self, cache: Path, limit: float = 30.0, sanitize: bool = False) -> None:
+        self._sanitize = sanitize
         self._farkas = Worker(run_farkas, cache, limit)
         self._reference = Worker(run_reference, cache, limit)
         self._perturbed = Worker(run_perturbed, cache, 4 * limit)
+        # AddressSanitizer reserves all of the address space.
+        self._sanitized = Worker(run_sanitized, cache, 10 * limit, resource.RLIM_INFINITY)
 
     def __enter__(self) -> Judge:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in (self._farkas, self._reference, self._perturbed):
+        for worker in (self._farkas, self._reference, self._perturbed, self._sanitized):
             worker.stop()
 
     def __call__(self, mutant: Mutant) -> Outcome:
@@ -72,13 +80,17 @@ class Judge:
 
         if found.how in BAD:
             return outcome(found.how, found.what)
+        if self._sanitize and found.how == "ran":
+            clean = self._sanitized(mutant.data, mutant.inputs)
+            kind = "clean" if clean.how == "ran" else "unclean"
+            return outcome(kind, f"{clean.how}: {clean.what}")
         expected = self._reference(mutant.data, mutant.inputs)
         if found.how == "refused":
             alone = expected.how == "ran"
             return outcome("refused alone" if alone else "refused", found.what)
         if expected.how != "ran":
             return outcome("unjudged", f"{expected.how}: {expected.what}"[:400])
-        difference = self._difference(mutant, found, expected)
+        difference = differs(found.arrays, expected.arrays, {})
         if not difference:
             return outcome("equal", "")
         spread = self._perturbed(mutant.data, mutant.inputs, 1e-6, 3).arrays
@@ -88,9 +100,6 @@ class Judge:
         if disputed:
             return outcome("disputed", disputed)
         return outcome("wrong", difference)
-
-    def _difference(self, mutant: Mutant, found: Answer, expected: Answer) -> str:
-        return differs(found.arrays, expected.arrays, {})
 
 
 def differs(
@@ -144,13 +153,3 @@ def _array_differs(got: np.ndarray, wanted: np.ndarray, spread: np.ndarray | Non
     bad = np.argwhere(~good)
     place = tuple(int(p) for p in bad[0])
     return f"{len(bad)} of {good.size} elements, at {place} {got[place]}, expected {wanted[place]}"
-
-
-def judged(judge: Judge, every: Iterable[Mutant], tell: Callable[[Outcome], None]) -> Counter[str]:
-    """Judge mutants one after the other, and count how they ended."""
-    counts: Counter[str] = Counter()
-    for mutant in every:
-        outcome = judge(mutant)
-        counts[outcome.kind] += 1
-        tell(outcome)
-    return counts

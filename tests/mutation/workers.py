@@ -1,4 +1,4 @@
-"""Processes that try mutants, so that a crash, an endless loop or a gigabyte too much is an answer."""
+"""Processes that try mutants: a crash, an endless loop or too much memory is an answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,8 +40,14 @@ class Answer:
 class Worker:
     """A process that answers one request after the other, replaced when it does not."""
 
-    def __init__(self, target: Callable[..., Answer], cache: Path, limit: float) -> None:
-        self._target, self._cache, self._limit = target, cache, limit
+    def __init__(
+        self,
+        target: Callable[..., Answer],
+        cache: Path,
+        limit: float,
+        memory: int = MEMORY,
+    ) -> None:
+        self._target, self._cache, self._limit, self._memory = target, cache, limit, memory
         self._process: Any = None
         self._tries = 0
 
@@ -68,7 +74,7 @@ class Worker:
         self.stop()
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        arguments = (self._target, other, self._cache)
+        arguments = (self._target, other, self._cache, self._memory)
         self._process = context.Process(target=_serve, args=arguments, daemon=False)
         self._process.start()
         other.close()
@@ -85,17 +91,16 @@ class Worker:
             self._process = None
 
 
-def _serve(target: Callable[..., Answer], pipe: Connection, cache: Path) -> None:
+def _serve(target: Callable[..., Answer], pipe: Connection, cache: Path, memory: int) -> None:
     os.setsid()
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.environ["FARKAS_CACHE_DIR"] = str(cache)
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     os.dup2(sys.stderr.fileno(), 2)
-    import farkas as fk
-    import farkas.staged  # noqa: F401
+    import farkas
 
-    pipe.send(fk is not None)
+    pipe.send(farkas is not None)
     while True:
         try:
             request = pipe.recv()
@@ -119,12 +124,13 @@ def run_farkas(data: bytes, inputs: Arrays) -> Answer:
     except fk.FarkasError as error:
         what = f"{type(error).__name__}: {error}"
         good = isinstance(error, (fk.ModelError, fk.ArgumentError)) and "defect of" not in what
-        return Answer("refused", what) if good else Answer("error", _trace(error))
+        return Answer("refused", what) if good else Answer("error", error_text(error))
     except BaseException as error:
-        return Answer("error", _trace(error))
+        return Answer("error", error_text(error))
 
 
-def _trace(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
+    """An unexpected error, with where it came from."""
     while isinstance(error.__cause__, BaseException):
         error = error.__cause__
     return f"{type(error).__name__}: {error}\n{''.join(traceback.format_exception(error)[-3:])}"
@@ -177,6 +183,3 @@ def _moved(array: np.ndarray, rng: np.random.Generator, relative: float) -> np.n
     noise = 1 + relative * rng.uniform(-1, 1, array.shape)
     with np.errstate(all="ignore"):
         return (array * noise).astype(array.dtype)
-
-
-TARGETS: Sequence[Callable[..., Answer]] = (run_farkas, run_reference, run_perturbed)
