@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import resource
@@ -86,7 +87,9 @@ class Worker:
         if self._process is not None:
             self._pipe.close()
             if self._process.is_alive():
-                os.killpg(self._process.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.kill()
             self._process.join()
             self._process = None
 

@@ -1,0 +1,60 @@
+"""What mutants found, each as a small model: refused with a reason, or equal to ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import farkas as fk
+from tests.frontends.onnx.onnx_support import floats, single
+
+
+def claiming(model: onnx.ModelProto, element_type: int) -> onnx.ModelProto:
+    """The model, which says that its output has this element type."""
+    model.graph.output[0].type.tensor_type.elem_type = element_type
+    return model
+
+
+def deformed(**attributes: object) -> onnx.ModelProto:
+    arrays = {"x": floats(1, 1, 3, 3), "w": floats(1, 1, 2, 2), "o": floats(1, 8, 2, 2)}
+    return single("DeformConv", arrays, opset=19, **attributes)
+
+
+REFUSED: Mapping[str, tuple[onnx.ModelProto, str]] = {
+    "a claim about what numpy computes": (
+        claiming(single("NonZero", {"x": floats(2, 3)}), onnx.TensorProto.FLOAT),
+        "'y0' is int64, but the model says float",
+    ),
+    "kernel_shape of a DeformConv": (deformed(kernel_shape=[2, 0]), "differs from the weights'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    model, message = REFUSED[name]
+    inputs = [i.type.tensor_type for i in model.graph.input]
+    arrays = {
+        info.name: np.ones(
+            [d.dim_value for d in t.shape.dim], onnx.helper.tensor_dtype_to_np_dtype(t.elem_type)
+        )
+        for info, t in zip(model.graph.input, inputs, strict=True)
+    }
+    with pytest.raises(fk.ModelError, match=message):
+        fk.compile_onnx(model, threads=1).run(arrays)
+
+
+EQUAL: Mapping[str, tuple[onnx.ModelProto, Mapping[str, np.ndarray]]] = {}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_equal(name: str) -> None:
+    model, arrays = EQUAL[name]
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    found = fk.compile_onnx(model, threads=1).run(dict(arrays))
+    for got, wanted in zip(found.values(), session.run(None, dict(arrays)), strict=True):
+        assert got.dtype == wanted.dtype and got.shape == wanted.shape
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
