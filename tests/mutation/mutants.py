@@ -18,7 +18,6 @@ from tests.mutation.sources import (
     network_names,
     of_suite,
     recorded,
-    suite,
     window,
 )
 
@@ -41,14 +40,15 @@ class Mutant:
         return f"{self.number} of {self.source}: {'; '.join(self.mutations)}"
 
 
-def mutant(seed: int, number: int, source: str, sample: Sample) -> Mutant:
+def mutant(seed: int, number: int, sample: Sample) -> Mutant:
     """One mutant of a sound model."""
     rng = random.Random(f"{seed} {number} changes")
     model = ModelProto()
     model.CopyFrom(sample.model)
     if rng.random() < BROKEN_FILES:
         data, what = broken_file(rng, model.SerializeToString())
-        return Mutant(number, source, (what,), data, fitted(_parsed(data, model), sample.inputs))
+        inputs = fitted(_parsed(data, model), sample.inputs)
+        return Mutant(number, sample.name, (what,), data, inputs)
     told: list[str] = []
     wanted = rng.choices((1, 2, 3), CHANGES)[0]
     while len(told) < wanted:
@@ -57,7 +57,7 @@ def mutant(seed: int, number: int, source: str, sample: Sample) -> Mutant:
         if what:
             told.append(f"{change.__name__}: {what}")
     data = model.SerializeToString()
-    return Mutant(number, source, tuple(told), data, fitted(model, sample.inputs))
+    return Mutant(number, sample.name, tuple(told), data, fitted(model, sample.inputs))
 
 
 def _parsed(data: bytes, otherwise: ModelProto) -> ModelProto:
@@ -83,10 +83,9 @@ def mutants(seed: int, numbers: Sequence[int], folder: Path) -> Iterator[Mutant]
             network, sample = recorded(name, folder), None
             while sample is None:
                 sample = window(rng, network)
-            yield mutant(seed, number, name, sample)
+            yield mutant(seed, number, sample)
         else:
-            case = rng.choice(suite())
-            yield mutant(seed, number, case.name, of_suite(case))
+            yield mutant(seed, number, of_suite(rng))
 
 
 def _source_of(seed: int, number: int) -> str:

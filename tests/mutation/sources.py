@@ -20,7 +20,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 from frontends.onnx.light import light_models, load_light, randomised
 from frontends.onnx.loading import used_names
-from tests.conformance.official import Case, cases
+from tests.conformance.official import Case, cases, opened
 from tests.models.public import MODELS, fetch
 
 Arrays = Mapping[str, np.ndarray]
@@ -33,8 +33,9 @@ SMALL = 1 << 12
 
 @dataclass(frozen=True)
 class Sample:
-    """A sound model, and arrays for its inputs."""
+    """A sound model, and arrays for its inputs; what it is a part of."""
 
+    name: str
     model: ModelProto
     inputs: Arrays
 
@@ -43,6 +44,7 @@ class Sample:
 class Recorded:
     """A network, the values of a run by name, and the names of those that never change."""
 
+    name: str
     model: ModelProto
     values: Arrays
     constant: frozenset[str]
@@ -72,7 +74,7 @@ def recorded(name: str, folder: Path) -> Recorded:
         inputs = public.make(np.random.default_rng(5), public.sizes[0])
     values = {**inputs, **_run_all(model, inputs)}
     values |= {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    return Recorded(model, values, _constant(model.graph))
+    return Recorded(name, model, values, _constant(model.graph))
 
 
 def _run_all(model: ModelProto, inputs: Arrays) -> dict[str, np.ndarray]:
@@ -115,7 +117,7 @@ def _constant(graph: GraphProto) -> frozenset[str]:
 def window(rng: random.Random, network: Recorded) -> Sample | None:
     """Some neighbouring nodes of a network as a model; None if they are not worth it."""
     graph = network.model.graph
-    count = rng.randint(3, 16)
+    count = rng.randint(3, 12)
     start = rng.randrange(max(1, len(graph.node) - count))
     nodes = [n for n in graph.node[start : start + count] if n.op_type != "Constant"]
     made = {name for node in nodes for name in node.output if name}
@@ -134,15 +136,15 @@ def window(rng: random.Random, network: Recorded) -> Sample | None:
     model.graph.name = "window"
     model.graph.node.extend(nodes)
     model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in stored.items())
-    opened = rng.choices(("fixed", "first", "all"), (70, 15, 15))[0]
-    model.graph.input.extend(_info(n, a, opened) for n, a in inputs.items())
-    claimed = rng.random() < 0.3 and opened == "fixed"
+    how = rng.choices(("fixed", "first", "all"), (70, 15, 15))[0]
+    model.graph.input.extend(_info(n, a, how) for n, a in inputs.items())
+    claimed = rng.random() < 0.3 and how == "fixed"
     for name in sorted(dict.fromkeys(outputs)):
         model.graph.output.append(_info(name, network.values[name], "fixed" if claimed else "none"))
     if claimed:
         rest = sorted((made & network.values.keys()) - set(outputs))
         model.graph.value_info.extend(_info(n, network.values[n], "fixed") for n in rest)
-    return Sample(model, inputs)
+    return Sample(network.name, model, inputs)
 
 
 def _frame(model: ModelProto) -> ModelProto:
@@ -153,14 +155,14 @@ def _frame(model: ModelProto) -> ModelProto:
     return frame
 
 
-def _info(name: str, array: np.ndarray, opened: str) -> onnx.ValueInfoProto:
+def _info(name: str, array: np.ndarray, how: str) -> onnx.ValueInfoProto:
     """The type of a value: all extents fixed, the first or all open, or no shape at all."""
     dims: list[int | str] | None = list(array.shape)
-    if opened == "none":
+    if how == "none":
         dims = None
-    elif opened == "all":
+    elif how == "all":
         dims = [f"{name}_{axis}" for axis in range(array.ndim)]
-    elif opened == "first" and array.ndim:
+    elif how == "first" and array.ndim:
         dims[0] = "N" if array.shape[0] != 1 else "B"
     kind = helper.np_dtype_to_tensor_dtype(array.dtype)
     return helper.make_tensor_value_info(name, kind, dims)
@@ -177,12 +179,14 @@ def suite() -> tuple[Case, ...]:
         return tuple(c for c in cases() if not c.scope and "_expanded" not in c.name and c.sets)
 
 
-def of_suite(case: Case) -> Sample:
-    """A case of the suite with its first set of inputs."""
+def of_suite(rng: random.Random) -> Sample:
+    """A case of the suite with its first set of inputs, sometimes with open sizes."""
+    case = rng.choice(suite())
     arrays = case.sets[0][0]
     names = [i.name for i in case.model.graph.input]
     pairs = zip(names, arrays, strict=False)
-    return Sample(case.model, {n: a for n, a in pairs if isinstance(a, np.ndarray)})
+    model = opened(case.model) if rng.random() < 0.3 else case.model
+    return Sample(case.name, model, {n: a for n, a in pairs if isinstance(a, np.ndarray)})
 
 
 # --- inputs of mutants ---------------------------------------------------------------------------

@@ -29,6 +29,10 @@ REFUSED: Mapping[str, tuple[onnx.ModelProto, str]] = {
         claiming(single("NonZero", {"x": floats(2, 3)}), onnx.TensorProto.FLOAT),
         "'y0' is int64, but the model says float",
     ),
+    "a switch that is neither on nor off": (
+        single("ReduceMin", {"x": floats(2, 3)}, keepdims=-3),
+        "keepdims is -3, not 0 or 1",
+    ),
     "kernel_shape of a DeformConv": (deformed(kernel_shape=[2, 0]), "differs from the weights'"),
 }
 

@@ -31,7 +31,7 @@ def tiny() -> Sample:
         [numpy_helper.from_array(w, "w"), numpy_helper.from_array(np.array([2, 6]), "s")],
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return Sample(model, {"x": x})
+    return Sample("tiny", model, {"x": x})
 
 
 def judged(every: Iterable[Mutant], cache: Path, sanitize: bool = False) -> list[Outcome]:
@@ -44,7 +44,7 @@ def judged(every: Iterable[Mutant], cache: Path, sanitize: bool = False) -> list
 
 def test_mutants_of_a_tiny_model(cache_directory: Path) -> None:
     sample = tiny()
-    outcomes = judged((mutant(1, n, "tiny", sample) for n in range(12)), cache_directory)
+    outcomes = judged((mutant(1, n, sample) for n in range(12)), cache_directory)
     assert {"refused", "equal"} <= {o.kind for o in outcomes}
 
 
@@ -59,7 +59,7 @@ def test_mutants_of_networks(cache_directory: Path, tmp_path: Path) -> None:
 
 
 def test_a_number_makes_the_same_mutant_again() -> None:
-    one, other = (mutant(1, 3, "tiny", tiny()) for _ in range(2))
+    one, other = (mutant(1, 3, tiny()) for _ in range(2))
     assert one.data == other.data and one.mutations == other.mutations
 
 
