@@ -49,6 +49,12 @@ DISPUTES = (
         infinite=True,
     ),
     Dispute(
+        _of("LRN"),
+        r"expected nan",
+        "ONNX Runtime adds to and subtracts from a running sum of squares, which rounds to less "
+        "than zero where the squares are zeros and the bias is tiny",
+    ),
+    Dispute(
         _of("BatchNormalization"),
         r"expected nan",
         "ONNX subtracts the mean first, which keeps an infinite scale infinite; ONNX Runtime "
