@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from codegen.linear import Ranges, extreme
 from poly.expr import Const, Expr, Index, Op, rewrite, sub
@@ -38,6 +39,7 @@ def surely(condition: Expr, ranges: Ranges) -> bool | None:
     return False if high is not None and high < least else None
 
 
+@lru_cache(maxsize=1 << 14)
 def implies(cond: Expr, other: Expr) -> bool:
     """Whether ``a < b`` surely holds where ``c < d`` does: b - a >= d - c."""
     if cond == other:

@@ -18,6 +18,9 @@ from tests.mutation.workers import Worker, run_farkas, run_perturbed, run_refere
 #: Relative to the largest value of an output; by bits of the narrowest float type.
 TOLERANCE = {16: 3e-2, 32: 1e-3, 64: 1e-3}
 
+#: So many of the elements that were rounded to 8 bits may be off by one, however they were reached.
+ROUNDED = 0.01
+
 #: No mutant may do these; the others are good ends.
 BAD = ("wrong", "error", "crash", "hang", "unclean")
 
@@ -93,7 +96,7 @@ class Judge:
         difference = differs(found.arrays, expected.arrays, {})
         if not difference:
             return outcome("equal", "")
-        spread = self._perturbed(mutant.data, mutant.inputs, 1e-6, 3).arrays
+        spread = self._perturbed(mutant.data, mutant.inputs, 1e-5, 5).arrays
         if spread and not differs(found.arrays, expected.arrays, spread):
             return outcome("unstable", difference)
         disputed = reason_of(mutant, difference)
@@ -148,6 +151,8 @@ def _array_differs(got: np.ndarray, wanted: np.ndarray, spread: np.ndarray | Non
         good = (got == wanted) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= slack)
     if spread is not None:
         good |= np.isinf(spread)
+        if got.dtype.name in ("int8", "uint8") and np.mean(~good) < ROUNDED:
+            good |= np.abs(a - b) == 1
     if bool(good.all()):
         return ""
     bad = np.argwhere(~good)
