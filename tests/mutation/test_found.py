@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 
 import farkas as fk
+from frontends.onnx import OpaqueCall
 from tests.frontends.onnx.onnx_support import floats, single
 
 
@@ -49,6 +50,15 @@ def test_refused(name: str) -> None:
     }
     with pytest.raises(fk.ModelError, match=message):
         fk.compile_onnx(model, threads=1).run(arrays)
+
+
+def test_numpy_without_enough_memory() -> None:
+    def run(*_: object) -> Sequence[np.ndarray]:
+        raise MemoryError("no 2 GiB")
+
+    call = OpaqueCall("NonZero", "NonZero 'n'", ("x",), ("y",), run)
+    with pytest.raises(fk.ModelError, match="NonZero 'n': there is not enough memory: no 2 GiB"):
+        call([np.ones(3)])
 
 
 EQUAL: Mapping[str, tuple[onnx.ModelProto, Mapping[str, np.ndarray]]] = {}
