@@ -149,7 +149,7 @@ def window(rng: random.Random, network: Recorded) -> Sample | None:
 
 def _frame(model: ModelProto) -> ModelProto:
     """A model without its graph."""
-    frame = ModelProto(ir_version=min(model.ir_version, IR_VERSION))
+    frame = ModelProto(ir_version=IR_VERSION)
     frame.opset_import.extend(model.opset_import)
     frame.functions.extend(model.functions)
     return frame
