@@ -98,13 +98,13 @@ def spatial(node: Node, name: str, rank: int, default: int) -> tuple[int, ...]:
 
     Raises
     ------
-    ModelError : for a wrong count or a number below 1.
+    ModelError : for a wrong count, or a number below 1 or above 2**31 - 1.
     """
     values = node.ints(name) or (default,) * rank
     if len(values) != rank:
         raise node.fail(f"{name} has {len(values)} entries for {rank} spatial axes")
     if any(not 1 <= v < 1 << 31 for v in values):
-        raise node.fail(f"{name} must be positive: {list(values)}")
+        raise node.fail(f"{name} must be numbers from 1 to 2**31 - 1: {list(values)}")
     return values
 
 
