@@ -12,7 +12,6 @@ from onnx import ModelProto
 
 from tests.mutation.mutations import MUTATIONS, broken_file
 from tests.mutation.sources import (
-    Arrays,
     Sample,
     fitted,
     network_names,
@@ -20,6 +19,7 @@ from tests.mutation.sources import (
     recorded,
     window,
 )
+from tests.mutation.workers import Arrays
 
 #: Shares of mutants: of cases of the suite, the others are of networks; with broken bytes; with
 #: one change, two, or three.

@@ -8,21 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from runtime.model import Model, OpenModel
+import farkas as fk
+import farkas.model
+import farkas.staged
+from runtime.graph_build import scratch_bytes
+from runtime.model import Model, OpenModel, compile_graph
 from runtime.open_model import storage_order
 from runtime.toolchain import find_toolchain
-from tests.mutation.sources import Arrays
-from tests.mutation.workers import Answer, error_text
+from tests.mutation.workers import Answer, Arrays, error_text
 from tests.robustness.sanitized import Array, Batch, Run
 
 
 def run_sanitized(data: bytes, inputs: Arrays) -> Answer:
     """Run a model, and each call of each network that it is compiled to under the sanitizers."""
-    import farkas as fk
-    import farkas.model
-    import farkas.staged
-    from runtime.model import compile_graph
-
     calls: list[tuple[Model | OpenModel, Run]] = []
 
     def recording(graph: Any, **options: Any) -> Any:
@@ -38,7 +36,6 @@ def run_sanitized(data: bytes, inputs: Arrays) -> Answer:
         compiled.run = run
         return compiled
 
-    before = farkas.model.compile_graph
     farkas.model.compile_graph = farkas.staged.compile_graph = recording
     try:
         with np.errstate(all="ignore"):
@@ -57,7 +54,7 @@ def run_sanitized(data: bytes, inputs: Arrays) -> Answer:
     except BaseException as error:
         return Answer("error", error_text(error))
     finally:
-        farkas.model.compile_graph = farkas.staged.compile_graph = before
+        farkas.model.compile_graph = farkas.staged.compile_graph = compile_graph
 
 
 def _closed_call(model: Model, given: Arrays, results: Arrays) -> Run:
@@ -75,8 +72,6 @@ def _open_call(model: OpenModel, given: Arrays, results: Arrays) -> Run:
     plan, built, graph = model._plan(sizes), model._built, model.graph
     environment = graph.environment(dict(zip(graph.sizes, sizes, strict=True)))
     counts = dict(plan.memory.sharing.bytes)
-    from runtime.graph_build import scratch_bytes
-
     for call, own in scratch_bytes(built.scratch, environment).items():
         counts |= {f"{call}/{name}": count for name, count in own.items()}
     arrays = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,8 +22,7 @@ from frontends.onnx.light import light_models, load_light, randomised
 from frontends.onnx.loading import used_names
 from tests.conformance.official import Case, cases, opened
 from tests.models.public import MODELS, fetch
-
-Arrays = Mapping[str, np.ndarray]
+from tests.mutation.workers import Arrays, session_options
 
 #: Windows that read or store more are not taken: copying them around would take the time.
 MOST_BYTES = 8 << 20
@@ -91,15 +90,6 @@ def _run_all(model: ModelProto, inputs: Arrays) -> dict[str, np.ndarray]:
     wanted = {i.name: inputs[i.name] for i in session.get_inputs() if i.name in inputs}
     results = zip(names, session.run(names, wanted), strict=True)
     return {n: a for n, a in results if isinstance(a, np.ndarray) and a.dtype.kind != "O"}
-
-
-def session_options() -> onnxruntime.SessionOptions:
-    """ONNX Runtime as the judge: one thread, silent, every node computed as it is written."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    return options
 
 
 def _constant(graph: GraphProto) -> frozenset[str]:

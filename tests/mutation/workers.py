@@ -7,17 +7,21 @@ import multiprocessing
 import os
 import resource
 import signal
-import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
+from onnx import numpy_helper
 
-from tests.mutation.sources import Arrays, session_options
+import farkas as fk
+
+Arrays = Mapping[str, np.ndarray]
 
 #: Address space of a worker; what needs more is refused by the system.
 MEMORY = 8 << 30
@@ -99,11 +103,10 @@ def _serve(target: Callable[..., Answer], pipe: Connection, cache: Path, memory:
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.environ["FARKAS_CACHE_DIR"] = str(cache)
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
-    os.dup2(sys.stderr.fileno(), 2)
-    import farkas
-
-    pipe.send(farkas is not None)
+    silent = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(silent, stream)
+    pipe.send("ready")
     while True:
         try:
             request = pipe.recv()
@@ -117,8 +120,6 @@ def _serve(target: Callable[..., Answer], pipe: Connection, cache: Path, memory:
 
 def run_farkas(data: bytes, inputs: Arrays) -> Answer:
     """Compile and run a model with Farkas."""
-    import farkas as fk
-
     try:
         with np.errstate(all="ignore"):
             model = fk.compile_onnx(data, threads=1)
@@ -139,10 +140,17 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}\n{''.join(traceback.format_exception(error)[-3:])}"
 
 
+def session_options() -> onnxruntime.SessionOptions:
+    """ONNX Runtime as the judge: one thread, silent, every node computed as it is written."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    return options
+
+
 def run_reference(data: bytes, inputs: Arrays) -> Answer:
     """Run a model with ONNX Runtime, nothing optimised."""
-    import onnxruntime
-
     try:
         session = onnxruntime.InferenceSession(data, session_options())
         names = [o.name for o in session.get_outputs()]
@@ -154,9 +162,6 @@ def run_reference(data: bytes, inputs: Arrays) -> Answer:
 
 def run_perturbed(data: bytes, inputs: Arrays, relative: float, times: int) -> Answer:
     """How far each element of ONNX Runtime's outputs moves when inputs and constants hardly do."""
-    import onnx
-    from onnx import numpy_helper
-
     base = run_reference(data, inputs).arrays
     moved = {n: np.zeros(np.shape(a)) for n, a in base.items() if isinstance(a, np.ndarray)}
     rng = np.random.default_rng(0)
