@@ -65,8 +65,8 @@ DISPUTES = (
     Dispute(
         _of("MaxPool ReduceMax ReduceMin"),
         r"nan, expected",
-        "ONNX leaves open what the greatest of numbers and NaN is: here it is NaN, as for numpy; ONNX "
-        "Runtime leaves NaN out in these operators, and does not in Max, Min and GlobalMaxPool",
+        "ONNX leaves open what the greatest of numbers and NaN is: here it is NaN, as for numpy; "
+        "ONNX Runtime leaves NaN out here, and not in Max, Min and GlobalMaxPool",
     ),
     Dispute(
         _of("LRN"),
