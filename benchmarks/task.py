@@ -42,7 +42,7 @@ class Task:
         return self.kernel is not None or self.suite == "E"
 
 
-class UnavailableError(Exception):
+class UnavailableError(OSError):
     """A computation that cannot be had here, and why."""
 
 

@@ -24,7 +24,7 @@ from poly.expr import (
     substitute_value,
     walk,
 )
-from poly.graph import Graph, static_shape
+from poly.graph import Graph
 from poly.program import RESERVED, Program, Range, Statement, Tensor, fresh_name
 from poly.split_dimensions import Shapes, with_shapes
 
@@ -73,7 +73,7 @@ def join_in_graph(graph: Graph) -> Graph:
     def change(program: Program) -> tuple[Program, Shapes]:
         made = program if program.sizes else join_dimensions(program)
         changed = (t for t in made.tensors.values() if t.rank < program.tensors[t.name].rank)
-        return made, {t.name: static_shape(t) for t in changed}
+        return made, {t.name: t.shape for t in changed}
 
     return with_shapes(graph, change)
 

@@ -15,7 +15,7 @@ from poly.linear import linear_form
 from poly.program import Program, Statement, Tensor
 
 #: For each tensor, its new shape.
-Shapes = dict[str, tuple[int, ...]]
+Shapes = dict[str, tuple[Expr, ...]]
 
 
 def split_dimensions(program: Program) -> tuple[Program, Shapes]:
@@ -57,7 +57,7 @@ def split_dimensions(program: Program) -> tuple[Program, Shapes]:
 
     made = program.with_places(changed, place)
     names = {name for name, _ in factors}
-    return made, {name: static_shape(made.tensors[name]) for name in sorted(names)}
+    return made, {name: made.tensors[name].shape for name in sorted(names)}
 
 
 def _accesses(program: Program, tensor: str) -> Iterator[tuple[Statement, Read]]:
@@ -103,12 +103,16 @@ def with_shapes(graph: Graph, change: Callable[[Program], tuple[Program, Shapes]
     values, constants = dict(graph.values), dict(graph.constants)
     nodes: list[Call | View] = []
     seen: dict[str, tuple[Program, Shapes]] = {}
-    views: dict[str, str] = {}
+    views: dict[tuple[str, tuple[Expr, ...]], str] = {}
 
-    def named(value: str, shape: tuple[int, ...]) -> str:
-        name = f"{value}_{'x'.join(map(str, shape))}"
-        while name in graph.values:
+    def view(value: str, shape: tuple[Expr, ...]) -> str:
+        """A new value of another shape on the bytes of a value."""
+        extents = (str(e) if isinstance(e, Const) else "n" for e in shape)
+        name = f"{value}_{'x'.join(extents)}"
+        while name in values:
             name += "_"
+        views[value, shape] = name
+        values[name] = Tensor(name, values[value].dtype, shape)
         return name
 
     for node in graph.nodes:
@@ -122,23 +126,18 @@ def with_shapes(graph: Graph, change: Callable[[Program], tuple[Program, Shapes]
         for position, tensor in enumerate(program.inputs):
             if tensor.name in shapes:
                 source, shape = inputs[position], shapes[tensor.name]
-                name = named(source, shape)
-                if name not in views:
-                    views[name] = source
-                    values[name] = Tensor(name, values[source].dtype, tuple(map(Const, shape)))
+                if (source, shape) not in views:
+                    name = view(source, shape)
                     if source in constants:
-                        constants[name] = constants[source].reshape(shape)
+                        constants[name] = constants[source].reshape(static_shape(values[name]))
                     else:
                         nodes.append(View(f"view_{name}", source, name, node.origin))
-                inputs[position] = name
+                inputs[position] = views[source, shape]
         for position, tensor in enumerate(program.outputs):
             if tensor.name in shapes:
-                given, shape = outputs[position], shapes[tensor.name]
-                name = named(given, shape)
-                views[name] = given
-                values[name] = Tensor(name, values[given].dtype, tuple(map(Const, shape)))
-                after.append(View(f"view_{given}", name, given, node.origin))
-                outputs[position] = name
+                given = outputs[position]
+                outputs[position] = view(given, shapes[tensor.name])
+                after.append(View(f"view_{given}", outputs[position], given, node.origin))
         nodes.append(replace(node, program=program, inputs=tuple(inputs), outputs=tuple(outputs)))
         nodes += after
     return replace(graph, nodes=tuple(nodes), values=values, constants=constants)

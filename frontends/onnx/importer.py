@@ -336,6 +336,8 @@ class Importer(Environment):
         self.opaque.append(call)
         self._skip(pending.node)
         for name, dtype in zip(names, result.types, strict=False):
+            if name in self.source.claims:
+                self.source.claims[name].check_type(dtype, f"value '{printable(name)}'")
             if name and dtype == NO_TENSOR:
                 self._host(name)
 

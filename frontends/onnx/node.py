@@ -247,7 +247,11 @@ class Node:
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        return self.integer(name, int(default)) != 0
+        """A switch, 0 or 1: what another number would mean, nobody says."""
+        value = self.integer(name, int(default))
+        if value not in (0, 1):
+            raise self.fail(f"attribute {name} is {value}, not 0 or 1")
+        return value == 1
 
     def number(self, name: str, default: float) -> float:
         value = self._attribute(name, float, default)

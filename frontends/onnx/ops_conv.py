@@ -8,22 +8,13 @@ from dataclasses import dataclass
 from frontends.onnx.limits import checked_shape
 from frontends.onnx.node import Compute, Node, Result, Unsupported, Value, operator
 from frontends.onnx.text import Extent, affine, at, declare, function, line
-from frontends.onnx.windows import axis_names, spatial, windows
+from frontends.onnx.windows import axis_names, spatial, weights_kernel, windows
 from poly.dtypes import DType
 
 
 def accumulator(dtype: DType) -> DType:
     """The type in which sums of `dtype` are kept."""
     return dtype.compute
-
-
-def _kernel_shape(node: Node, weights: Sequence[int]) -> tuple[int, ...]:
-    kernel = node.ints("kernel_shape")
-    if kernel is not None and kernel != tuple(weights[2:]):
-        raise node.fail(f"kernel_shape {list(kernel)} differs from the weights' {weights[2:]}")
-    if any(k < 1 for k in weights[2:]):
-        raise node.fail("the kernel is empty")
-    return tuple(weights[2:])
 
 
 @dataclass(frozen=True)
@@ -64,7 +55,7 @@ def convolution(node: Node, x: Value, w: Value) -> Convolution:
             f"do not make {group} groups"
         )
     rank = x.rank - 2
-    kernel = _kernel_shape(node, w.shape)
+    kernel = weights_kernel(node, w.shape)
     axes = windows(node, x.shape[2:], kernel, spatial(node, "dilations", rank, 1))
     positions, taps = axis_names(node, rank)
     per_group = filters // group
@@ -143,7 +134,7 @@ def conv_transpose(node: Node) -> Sequence[Result]:
         raise node.fail(f"a bias of shape {list(b.shape)} for {filters} filters")
     if x.dtype != accumulator(x.dtype):
         raise Unsupported(f"ConvTranspose of {x.dtype}")
-    kernel = _kernel_shape(node, w.shape)
+    kernel = weights_kernel(node, w.shape)
     outs, begins = _transposed_sizes(node, x.shape[2:], kernel)
     strides = spatial(node, "strides", rank, 1)
     dilations = spatial(node, "dilations", rank, 1)

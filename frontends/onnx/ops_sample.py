@@ -17,7 +17,7 @@ from frontends.onnx.node import Compute, Node, Result, operator
 from frontends.onnx.ops_select import opaque, taken
 from frontends.onnx.stages import Array, Body
 from frontends.onnx.text import Extent, affine, at, declare, function, line
-from frontends.onnx.windows import axis_names, spatial, windows
+from frontends.onnx.windows import axis_names, spatial, weights_kernel, windows
 
 _MODES = {"nearest": 1, "linear": 2, "cubic": 4}
 
@@ -155,12 +155,12 @@ def deform_conv(node: Node) -> Sequence[Result]:
     bias, mask = node.optional(3), node.optional(4)
     rank = x.rank - 2
     group, parts = node.integer("group", 1), node.integer("offset_group", 1)
-    filters, channels = w.shape[0], w.shape[1]
     if rank < 1 or w.rank != x.rank or min(group, parts) < 1 or x.shape[1] % parts:
-        raise node.fail(f"ranks {x.rank} and {w.rank}, {parts} offset groups")
+        raise node.fail(f"ranks {x.rank} and {w.rank}, {group} groups, {parts} offset groups")
+    filters, channels = w.shape[0], w.shape[1]
     if filters % group or channels * group != x.shape[1]:
         raise node.fail(f"{x.shape[1]} channels and {filters} filters in {group} groups")
-    kernel = w.shape[2:]
+    kernel = weights_kernel(node, w.shape)
     steps = windows(node, x.shape[2:], kernel, spatial(node, "dilations", rank, 1))
     outs, count = tuple(s.out for s in steps), math.prod(kernel)
     if offset.shape != (x.shape[0], parts * count * rank, *outs):

@@ -96,13 +96,15 @@ class OpaqueCall:
 
         Raises
         ------
-        ModelError : arrays that the operator cannot take.
+        ModelError : arrays that the operator cannot take, or for whose results there is no memory.
         """
         try:
             with np.errstate(all="ignore"):
                 return self.run(arrays, bodies)
         except (ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError) as error:
             raise ModelError(f"{self.origin}: {error}") from error
+        except MemoryError as error:
+            raise ModelError(f"{self.origin}: there is not enough memory: {error}") from error
 
     def __str__(self) -> str:
         return f"{', '.join(self.outputs)} = {self.operator}({', '.join(self.inputs)})  # opaque"

@@ -84,8 +84,8 @@ class Claim:
     element_type: int
     extents: tuple[int | None, ...] | None
 
-    def check(self, dtype: DType, shape: tuple[int, ...], what: str) -> None:
-        """Check an inferred type against the claim.
+    def check_type(self, dtype: DType, what: str) -> None:
+        """Check an inferred element type against the claim.
 
         Raises
         ------
@@ -95,6 +95,15 @@ class Claim:
             raise ModelError(
                 f"{what} is {dtype}, but the model says {type_name(self.element_type)}"
             )
+
+    def check(self, dtype: DType, shape: tuple[int, ...], what: str) -> None:
+        """Check an inferred type against the claim.
+
+        Raises
+        ------
+        ModelError : if they differ.
+        """
+        self.check_type(dtype, what)
         if self.extents is None:
             return
         agrees = len(self.extents) == len(shape) and all(

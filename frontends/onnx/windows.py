@@ -78,18 +78,33 @@ class Window:
         return f"({first_after} - {first_inside})"
 
 
+def weights_kernel(node: Node, weights: Sequence[int]) -> tuple[int, ...]:
+    """The extents of a kernel, from the shape of its weights.
+
+    Raises
+    ------
+    ModelError : for an empty kernel, or a `kernel_shape` that says something else.
+    """
+    kernel = node.ints("kernel_shape")
+    if kernel is not None and kernel != tuple(weights[2:]):
+        raise node.fail(f"kernel_shape {list(kernel)} differs from the weights' {weights[2:]}")
+    if any(k < 1 for k in weights[2:]):
+        raise node.fail("the kernel is empty")
+    return tuple(weights[2:])
+
+
 def spatial(node: Node, name: str, rank: int, default: int) -> tuple[int, ...]:
     """An attribute with one positive number per spatial axis.
 
     Raises
     ------
-    ModelError : for a wrong count or a number below 1.
+    ModelError : for a wrong count, or a number below 1 or above 2**31 - 1.
     """
     values = node.ints(name) or (default,) * rank
     if len(values) != rank:
         raise node.fail(f"{name} has {len(values)} entries for {rank} spatial axes")
     if any(not 1 <= v < 1 << 31 for v in values):
-        raise node.fail(f"{name} must be positive: {list(values)}")
+        raise node.fail(f"{name} must be numbers from 1 to 2**31 - 1: {list(values)}")
     return values
 
 

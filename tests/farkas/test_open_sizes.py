@@ -79,6 +79,18 @@ CONVOLUTIONS = Network(
     {"n": (2, 4), "h": (9, 30), "w": (9, 30)},
 )  # fmt: skip
 
+#: Groups of several channels, so that the channels' dimension becomes two.
+GROUPS = Network(
+    [
+        node("Conv", ["x", "w0", "b0"], ["a"], pads=[1, 1, 1, 1], group=2),
+        node("Relu", ["a"], ["b"]), node("Conv", ["b", "w1"], ["c"], strides=[2, 2], group=4),
+        node("MaxPool", ["c"], ["y"], kernel_shape=[2, 2]),
+    ],
+    {"x": (F, ["n", 6, "h", "w"])}, ["y", "a"],
+    {"w0": weights(8, 3, 3, 3), "b0": weights(8), "w1": weights(12, 2, 2, 2)},
+    {"n": (2, 4), "h": (9, 30), "w": (9, 30)},
+)  # fmt: skip
+
 #: Self-attention as exporters write it: shapes are computed from the shape of the input.
 ATTENTION = Network(
     [
@@ -155,8 +167,8 @@ SEQUENCE = Network(
 )  # fmt: skip
 
 NETWORKS = {
-    "perceptron": PERCEPTRON, "convolutions": CONVOLUTIONS, "attention": ATTENTION,
-    "upsampling": UPSAMPLING, "sequence": SEQUENCE,
+    "perceptron": PERCEPTRON, "convolutions": CONVOLUTIONS, "groups": GROUPS,
+    "attention": ATTENTION, "upsampling": UPSAMPLING, "sequence": SEQUENCE,
 }  # fmt: skip
 
 

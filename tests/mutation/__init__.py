@@ -1,0 +1,1 @@
+"""Mutation test of the ONNX side: real models, broken, and what ONNX Runtime makes of them."""
