@@ -11,20 +11,20 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import runtime.model
 from farkas.build import CacheLike, CompilerLike, target_of
+from farkas.network import Network, Origin
 from farkas.staged import StagedModel, with_import
-from frontends.onnx import (
-    DynamicShapeError,
-    given_inputs,
-    import_stage,
-    open_model,
-    unknown_operators,
-)
+from frontends.onnx import DynamicShapeError, given_inputs, import_stage, unknown_operators
 from poly.errors import UnsupportedModelError
 from runtime.arguments import check_threads
-from runtime.model import Model, Progress, Report, compile_graph
+from runtime.model import Progress, Report, compile_graph
 
 __all__ = ["Model", "Progress", "Report", "StagedModel", "compile_onnx"]
+
+
+class Model(runtime.model.Model, Network):
+    """A network of fixed shapes, compiled as a whole; see `runtime.model.Model`."""
 
 
 def compile_onnx(
@@ -63,12 +63,19 @@ def compile_onnx(
     """
     if threads is not None:
         check_threads(threads)
-    target = target_of(cc, cache, threads)
+    return _compiled(
+        Origin(_compiled, source, target_of(cc, cache, threads), dict(shapes or {}), progress)
+    )
+
+
+def _compiled(origin: Origin) -> Model | StagedModel:
+    """Compile what an origin describes; raises as `compile_onnx`."""
+    target, shapes, progress = origin.target, origin.shapes, origin.progress
     tell = progress or (lambda stage, done, total, what: None)
     start = time.perf_counter()
-    shown = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
-    tell("import", 0, 1, os.path.basename(shown))
-    opened = open_model(source)
+    is_file = isinstance(origin.model, (str, os.PathLike))
+    tell("import", 0, 1, os.path.basename(os.fspath(origin.model)) if is_file else "the model")
+    opened = origin.open()
     try:
         given = given_inputs(opened, shapes)
     except DynamicShapeError:
@@ -76,21 +83,22 @@ def compile_onnx(
         if found:
             raise UnsupportedModelError(found) from None
         tell("import", 1, 1, "")
-        return StagedModel(opened, opened.input_ports(shapes or {}), target, progress)
+        return StagedModel(origin, opened, opened.input_ports(shapes))
     stage = import_stage(opened, given)
     tell("import", 1, 1, "")
     if not stage.is_whole:
-        ports = opened.input_ports(shapes or {})
-        return StagedModel(opened, ports, target, progress, first=stage)
+        return StagedModel(origin, opened, opened.input_ports(shapes), first=stage)
     assert stage.graph is not None
     took = time.perf_counter() - start
     model = compile_graph(
         stage.graph,
         toolchain=target.toolchain,
         cache=target.cache,
-        threads=threads,
+        threads=target.threads,
         progress=progress,
+        kind=Model,
     )
     assert isinstance(model, Model), "all shapes are given"
+    model.origin = origin
     with_import(model, took)
     return model

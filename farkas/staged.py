@@ -16,15 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from farkas.build import Target
+from farkas.network import Network, Origin
 from frontends.onnx import Given, OpaqueCall, OpenPort, Pending, Source, Stage, import_stage
-from frontends.onnx import open_model as open_source
 from poly.errors import ArgumentError, ScheduleError
 from poly.expr import Const, Expr, Size, evaluate_int
 from poly.graph import Graph
 from poly.program import Tensor
 from runtime.arguments import check_input, check_names, check_output, check_threads
-from runtime.model import Model, OpenModel, Progress, Report, compile_graph
+from runtime.model import Model, OpenModel, Report, compile_graph
 from runtime.profile import Timing
 
 Array = np.ndarray
@@ -113,7 +112,7 @@ class _Variant:
         )
 
 
-class StagedModel:
+class StagedModel(Network):
     """A function of named arrays, compiled for the shapes that come.
 
     Attributes: `inputs` and `outputs` (their types as far as the model tells), `threads`.
@@ -122,16 +121,15 @@ class StagedModel:
 
     def __init__(
         self,
+        origin: Origin,
         source: Source,
         ports: Sequence[OpenPort],
-        target: Target,
-        progress: Progress | None = None,
         first: Stage | None = None,
     ) -> None:
-        self._source, self._target, self._progress = source, target, progress
-        self.inputs = tuple(ports)
+        self.origin, self._source = origin, source
+        self.inputs: tuple[OpenPort, ...] = tuple(ports)
         self.outputs = source.output_ports
-        self.threads = target.threads
+        self.threads = origin.target.threads
         self._start = _Start(None, {p.name: p.axes for p in ports}, {})
         self._lock = threading.RLock()
         self._reports: list[Report] = []
@@ -300,17 +298,19 @@ class StagedModel:
         return made
 
     def _compiled(self, graph: Graph) -> Model | OpenModel:
+        target = self.origin.target
         return compile_graph(
             graph,
-            toolchain=self._target.toolchain,
-            cache=self._target.cache,
-            threads=self._target.threads,
-            progress=self._progress,
+            toolchain=target.toolchain,
+            cache=target.cache,
+            threads=target.threads,
+            progress=self.origin.progress,
         )
 
     def _body(self, proto: Any) -> StagedModel:
-        source = open_source(proto)
-        return StagedModel(source, source.input_ports({}), self._target)
+        origin = replace(self.origin, model=proto, shapes={}, progress=None, outputs=())
+        source = origin.open()
+        return StagedModel(origin, source, source.input_ports({}))
 
     def _took(self, stage: str, begin: float) -> None:
         took = time.perf_counter() - begin

@@ -53,8 +53,11 @@ def compile_graph(
     threads: int | None = None,
     machine: Machine | None = None,
     progress: Progress | None = None,
+    kind: type[Model] | None = None,
 ) -> Model | OpenModel:
     """Compile a graph: merged calls, layouts, schedules, C, library, memory plan.
+
+    kind : the class of models of fixed shapes
 
     Raises
     ------
@@ -75,7 +78,7 @@ def compile_graph(
         model, arena, bound = OpenModel(built, count), 0, 0
     else:
         plan = plan_memory(built.graph, scratch_bytes(built.scratch, {}), built.sharing)
-        model = Model(built.graph, plan, built.entry, count, toolchain, cache)
+        model = (kind or Model)(built.graph, plan, built.entry, count, toolchain, cache)
         arena, bound = plan.arena, plan.bound
     clock.lap("load")
     tell("load", 1, 1, "library and constants")

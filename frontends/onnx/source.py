@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from typing import ParamSpec, TypeVar
 
@@ -119,6 +119,16 @@ class Source:
     def output_ports(self) -> tuple[OpenPort, ...]:
         """The outputs, as far as the model tells what they are."""
         return tuple(open_port(info, claim_of(info), {}) for info in self.model.graph.output)
+
+    def giving(self, names: Sequence[str]) -> Source:
+        """The model with these values as further outputs."""
+        if not names:
+            return self
+        model = ModelProto()
+        model.CopyFrom(self.model)
+        model.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
+        outputs = (*self.outputs, *names)
+        return replace(self, loaded=replace(self.loaded, model=model), outputs=outputs)
 
     def claim(self, info: onnx.ValueInfoProto) -> Claim | None:
         """What the model says of an input, None unless its type can be passed.
