@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from farkas.build import Target
+from farkas.compare import Comparison, Tolerance, compare
 from frontends.onnx import OpenPort, Source, open_model
 from poly.errors import ArgumentError
 from runtime.model import Progress
@@ -95,6 +96,46 @@ class Network(ABC):
         ModelError, UnsupportedModelError : the model cannot be compiled for these sizes.
         """
         return self.origin.compile(self.origin.specialized(sizes))
+
+    def compare(
+        self,
+        reference: Any,
+        inputs: Mapping[str, Any],
+        *,
+        rtol: float | None = None,
+        atol: float = 1e-5,
+    ) -> Comparison:
+        """Which value of the model is the first, in the order of its nodes, that diverges.
+
+        >>> print(model.compare("onnxruntime", inputs))
+
+        The outputs are compared first, as the model computes them.  If one diverges, or the
+        reference names values between the nodes, the model is compiled once more to give these as
+        well; if all of them agree then, merging calls is to blame, and the value is found that must
+        be stored for the outputs to agree.
+
+        Parameters
+        ----------
+        reference : ``"onnxruntime"``, which is asked for every value; a mapping from names of
+            values to arrays; a function of the inputs by name that gives such a mapping, or the
+            outputs in a list; or a session with ``run`` and ``get_outputs``
+        rtol, atol : floats agree if no element is farther off than `atol` plus `rtol` times the
+            largest magnitude in its tensor (0.001, more for types of few bits), integers if none
+            is farther off than `atol`
+
+        Raises
+        ------
+        ArgumentError : another kind of reference, or one that names what is not in the model.
+        ModelError : ONNX Runtime cannot run the model.
+        """
+
+        def values(names: tuple[str, ...]) -> Mapping[str, Array]:
+            outputs = (*self.origin.outputs, *names)
+            network = self.origin.compile(replace(self.origin, outputs=outputs)) if names else self
+            return network.run(inputs)
+
+        tolerance = Tolerance(rtol, atol)
+        return compare(self.origin.open(), values, reference, inputs, tolerance)
 
 
 def _names(ports: Sequence[OpenPort]) -> dict[str, None]:

@@ -70,6 +70,18 @@ def reported(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return guarded
 
 
+@dataclass(frozen=True)
+class Maker:
+    """The node that makes a value, as the model has it: its name, operator and opset."""
+
+    name: str
+    operator: str
+    opset: int
+
+    def __str__(self) -> str:
+        return f"{self.operator} '{self.name}' (opset {self.opset})"
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """A model whose structure is sound, from which stages are imported.
@@ -129,6 +141,16 @@ class Source:
         model.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
         outputs = (*self.outputs, *names)
         return replace(self, loaded=replace(self.loaded, model=model), outputs=outputs)
+
+    @cached_property
+    def makers(self) -> Mapping[str, Maker]:
+        """Which node makes each value on which the outputs depend, in the order of nodes."""
+        found: dict[str, Maker] = {}
+        for node, versions in ((p.node, p.versions) for p in self.nodes):
+            opset = versions.get(domain_of(node.domain), 0)
+            maker = Maker(printable(shown_name(node)), printable(shown_operator(node)), opset)
+            found |= dict.fromkeys(filter(None, node.output), maker)
+        return found
 
     def claim(self, info: onnx.ValueInfoProto) -> Claim | None:
         """What the model says of an input, None unless its type can be passed.
