@@ -11,7 +11,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, shape_inference
 from onnx import numpy_helper as nh
 
-from frontends.onnx.inline import body_model, captured_names, graph_body, handed_on
+from frontends.onnx.inline import body_model, captured_names, constant_node, graph_body, handed_on
 from frontends.onnx.names import printable
 from frontends.onnx.node import Expanded, Node, Opaque, Result, Unsupported, Value, operator
 from frontends.onnx.stages import Array, Body
@@ -34,16 +34,12 @@ def branch(node: Node) -> Sequence[Result]:
     return [Expanded(tuple(graph_body(graph, (), scope.proto.output, scope.prefix)))]
 
 
-def _constant(name: str, array: Array) -> NodeProto:
-    return helper.make_node("Constant", [], [name], value=nh.from_array(array))
-
-
 def _stacked(node: Node, parts: Sequence[str], axis: int, output: str) -> list[NodeProto]:
     """Nodes that join tensors along a new axis."""
     prefix, made = output + node.surroundings.prefix, []
     rows = [f"{prefix}row{n}" for n in range(len(parts))]
     if node.opset >= 13:
-        made.append(_constant(f"{prefix}axis", np.array([axis], np.int64)))
+        made.append(constant_node(f"{prefix}axis", np.array([axis], np.int64)))
     for part, row in zip(parts, rows, strict=True):
         if node.opset >= 13:
             made.append(helper.make_node("Unsqueeze", [part, f"{prefix}axis"], [row]))
@@ -71,11 +67,11 @@ def loop(node: Node) -> Sequence[Result]:
         condition = names[1]
         if not condition:
             condition = f"{scope.prefix}condition"
-            nodes.append(_constant(condition, np.array(True)))
+            nodes.append(constant_node(condition, np.array(True)))
         collected: list[list[str]] = [[] for _ in range(rows)]
         for trip in range(trips):
             prefix = f"{scope.prefix}{trip}:"
-            nodes.append(_constant(f"{prefix}trip", np.array(trip, np.int64)))
+            nodes.append(constant_node(f"{prefix}trip", np.array(trip, np.int64)))
             outputs = [f"{prefix}out{n}" for n in range(len(body.output))]
             arguments = [f"{prefix}trip", condition, *state]
             nodes += graph_body(body, arguments, outputs, prefix)
@@ -221,7 +217,7 @@ def scan(node: Node) -> Sequence[Result]:
             elements = []
             for n in range(count):
                 place = length - 1 - trip if backward[n] else trip
-                nodes.append(_constant(f"{prefix}place{n}", np.array(place, np.int64)))
+                nodes.append(constant_node(f"{prefix}place{n}", np.array(place, np.int64)))
                 part = [given[states + n], f"{prefix}place{n}"]
                 nodes.append(helper.make_node("Gather", part, [f"{prefix}in{n}"], axis=axes[n]))
                 elements.append(f"{prefix}in{n}")
