@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from onnx import helper
@@ -535,12 +536,15 @@ def eye_like(node: Node) -> Sequence[Result]:
 def one_hot(node: Node) -> Sequence[Result]:
     """values[1] where the index equals the position, values[0] elsewhere."""
     which, values = node.required(0), node.required(2)
-    what = "the depth"
-    is_integer = node.required(1).dtype.is_integer
-    depth = node.known_ints(1, what) if is_integer else node.known(1, what)
-    if depth is None or len(depth := np.reshape(depth, -1)) != 1 or values.shape != (2,):
+    depth: Sequence[Extent] | np.ndarray | None
+    if node.required(1).dtype.is_integer:
+        depth = node.known_ints(1, "the depth")
+    else:
+        depth = node.known(1, "the depth")
+    if depth is None or np.size(depth) != 1 or values.shape != (2,):
         raise node.fail("depth must be a number and values a pair")
-    count = depth[0] if isinstance(depth[0], Dim) else int(depth[0])
+    (given,) = np.reshape(depth, -1)
+    count: Any = given if isinstance(given, Dim) else int(given)
     if count < 0:
         raise node.fail(f"depth {count} is negative")
     axis = node.axis(node.integer("axis", -1), which.rank + 1)

@@ -33,6 +33,7 @@ class Network:
     outputs: Sequence[str]
     constants: Mapping[str, np.ndarray]
     sizes: Mapping[str, tuple[int, int]]
+    opset: int = 17
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -43,7 +44,8 @@ class Network:
             [onnx.ValueInfoProto(name=n) for n in self.outputs],
             [nh.from_array(a, n) for n, a in self.constants.items()],
         )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        imports = [helper.make_opsetid("", self.opset)]
+        return helper.make_model(graph, opset_imports=imports, ir_version=9)
 
 
 def ints(*values: int) -> np.ndarray:
