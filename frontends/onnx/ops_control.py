@@ -1,6 +1,8 @@
 """If, Loop and Scan: branches that are known and loops of few trips are written out.
 
-What is left runs trip by trip: its body is a model of its own, compiled for the shapes it meets.
+Longer loops of a known number of trips, which may be an open size, become blocks of the language if
+their bodies are comprehensions (`frontends.onnx.loop_blocks`).  What is left runs trip by trip: its
+body is a model of its own, compiled for the shapes it meets.
 """
 
 from __future__ import annotations
@@ -11,16 +13,21 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, shape_inference
 from onnx import numpy_helper as nh
 
+from frontends.onnx.dims import Dim, Extent
 from frontends.onnx.inline import body_model, captured_names, constant_node, graph_body, handed_on
+from frontends.onnx.loop_blocks import loop_block, scan_block
 from frontends.onnx.names import printable
 from frontends.onnx.node import Expanded, Node, Opaque, Result, Unsupported, Value, operator
 from frontends.onnx.stages import Array, Body
+from frontends.onnx.stepwise import Sequenced
 from frontends.onnx.tensors import ELEMENT_TYPES
 from poly.dtypes import BOOL, INT64, DType
 from poly.errors import ModelError
 
-#: Loops are written out if that makes at most so many nodes.
+#: Loops that are no blocks are written out if that makes at most so many nodes …
 MAX_WRITTEN_OUT = 512
+#: … and so are all of them that make few, whose steps can be merged then.
+MAX_SHORT = 64
 
 
 @operator("If")
@@ -62,6 +69,11 @@ def loop(node: Node) -> Sequence[Result]:
     count, start = node.optional(0), node.optional(1)
     steady = _condition_stays(body)
     trips = _trips(count, start) if steady else None
+    if trips is not None and _is_long(trips, body):
+        made = loop_block(node, body, trips, [scope.lookup(n) for n in state])
+        if made is not None:
+            return [made]
+        trips = int(trips)
     if trips is not None and (trips > 0 or not rows) and trips * len(body.node) <= MAX_WRITTEN_OUT:
         nodes: list[NodeProto] = []
         condition = names[1]
@@ -140,7 +152,12 @@ def _condition_stays(body: GraphProto) -> bool:
     return value.name == "value" and bool(nh.to_array(value.t).all())
 
 
-def _trips(count: Value | None, start: Value | None) -> int | None:
+def _is_long(trips: Extent, body: GraphProto) -> bool:
+    """Whether to try a block before the steps are written out."""
+    return isinstance(trips, Dim) or trips * len(body.node) > MAX_SHORT
+
+
+def _trips(count: Value | None, start: Value | None) -> Extent | None:
     """How often a loop runs whose condition stays as it is, if that is known."""
     if start is not None:
         if start.array is None:
@@ -149,7 +166,8 @@ def _trips(count: Value | None, start: Value | None) -> int | None:
             return 0
     if count is None or count.array is None or count.size != 1:
         return None
-    return max(0, int(count.array.reshape(-1)[0]))
+    (trips,) = count.array.reshape(-1)
+    return max(trips if isinstance(trips, Dim) else int(trips), 0)
 
 
 def _body(
@@ -208,6 +226,17 @@ def scan(node: Node) -> Sequence[Result]:
     if len(lengths) != 1:
         raise node.fail(f"sequences of {sorted(lengths)} elements do not go together")
     (length,) = lengths
+    if _is_long(length, body):
+        sequenced = [Sequenced(a, bool(b)) for a, b in zip(axes, backward, strict=True)]
+        made = scan_block(
+            node, body, length,
+            [scope.lookup(n) for n in given[:states]],
+            list(zip(values, sequenced, strict=True)),
+            [Sequenced(a, bool(b)) for a, b in zip(out_axes, out_backward, strict=True)],
+        )  # fmt: skip
+        if made is not None:
+            return [made]
+        length = int(length)
     if length and length * (len(body.node) + 2 * count) <= MAX_WRITTEN_OUT:
         nodes: list[NodeProto] = []
         state = list(given[:states])
