@@ -9,7 +9,7 @@ after it ``H[step+1,…]``.  What the body takes from outside stays as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -91,10 +91,14 @@ def as_block(name: str, body: Body) -> Compute:
 
 @dataclass
 class _Writer:
-    """The program, as its parts are written; `places` are those of the graph's values."""
+    """The program, as its parts are written.
+
+    places : of the graph's values; states : by the graph's inputs, the tensors of all steps
+    """
 
     body: Body
     places: dict[str, Place] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
     inputs: list[Tensor] = field(default_factory=list)
     operands: list[Value | np.ndarray] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
@@ -115,7 +119,8 @@ class _Writer:
             else:
                 self._call(node, targets)
         self._results(targets)
-        statements = (*self.before, *self.block, *self.after)
+        first, block, last = _apart(self.block, self.states.values())
+        statements = (*self.before, *first, *block, *last, *self.after)
         numbered = (replace(s, name=default_name(n)) for n, s in enumerate(statements))
         made = Program(
             name, (), tuple(self.inputs), tuple(self.outputs), tuple(self.temps), tuple(numbered)
@@ -163,7 +168,7 @@ class _Writer:
             elif label in body.states:
                 state = self._stepped(tensor.dtype, tensor.shape, "H", more=1)
                 given = self._operand(body.states[label], tensor.dtype, tensor.shape)
-                self.places[name] = _at(state, Index(STEP))
+                self.places[name], self.states[name] = _at(state, Index(STEP)), state
                 self.before.append(_copy(_at(state, Const(0)), _at(given), tensor.shape))
             elif label in body.sequences:
                 value, how = body.sequences[label]
@@ -190,16 +195,14 @@ class _Writer:
     def _targets(self) -> dict[str, Place]:
         """Where calls can put what the body gives; declares the outputs."""
         body, graph = self.body, self.body.graph
-        inputs = [n for n in graph.inputs if graph.label(n) in body.states]
         found: dict[str, Place] = {}
-        for source, name in zip(inputs, graph.outputs, strict=False):
+        for (source, state), name in zip(self.states.items(), graph.outputs, strict=False):
             tensor = graph.values[name]
             if (tensor.dtype, tensor.shape) != (graph.values[source].dtype, self._shape(source)):
                 raise NoBlockError("a state changes its type")
             self._tensor(self.outputs, "Y", tensor.dtype, tensor.shape)
-            state = self.places[source](()).tensor
             found.setdefault(name, _at(state, add(Index(STEP), Const(1))))
-        for name, raw in zip(graph.outputs[len(inputs) :], body.collected, strict=True):
+        for name, raw in zip(graph.outputs[len(self.states) :], body.collected, strict=True):
             tensor = graph.values[name]
             how = _from_front(raw, tensor.rank + 1)
             shape = [*tensor.shape[: how.axis], self.count, *tensor.shape[how.axis :]]
@@ -281,21 +284,48 @@ class _Writer:
         body, graph = self.body, self.body.graph
         made = {o for node in graph.nodes if isinstance(node, Call) for o in node.outputs}
         given: set[str] = set()
-        states = [n for n in graph.inputs if graph.label(n) in body.states]
+        states = list(self.states.values())
         for number, (name, output) in enumerate(zip(graph.outputs, self.outputs, strict=True)):
             direct, shape = name in made and name not in given, self._shape(name)
             given.add(name)
             if number < len(states):
-                state = self.places[states[number]](()).tensor
                 if not direct:
-                    after = _at(state, add(Index(STEP), Const(1)))
+                    after = _at(states[number], add(Index(STEP), Const(1)))
                     self._step(_copy(after, self.places[name], shape))
-                self.after.append(_copy(_at(output.name), _at(state, self.count), shape))
+                end = _at(states[number], self.count)
+                self.after.append(_copy(_at(output.name), end, shape))
             elif not direct:
                 how = _from_front(body.collected[number - len(states)], len(shape) + 1)
                 copy = _copy(self._part(output.name, how), self.places[name], shape)
                 steps = Range(STEP, Const(0), self.count)
                 self.after.append(replace(copy, ranges=(steps, *copy.ranges)))
+
+
+def _apart(
+    block: Sequence[Statement], states: Collection[str]
+) -> tuple[list[Statement], list[Statement], list[Statement]]:
+    """What needs no state and what no state needs, for all steps at once, and what is between.
+
+    A product of each part of a sequence is one large product before the first step.
+    """
+    later, needed = set(states), set(states)
+    first: list[Statement] = []
+    rest: list[Statement] = []
+    for s in block:
+        if later.isdisjoint({s.target.tensor, *(r.tensor for r in s.reads)}):
+            first.append(replace(s, block=0))
+        else:
+            later.add(s.target.tensor)
+            rest.append(s)
+    between: list[Statement] = []
+    last: list[Statement] = []
+    for s in reversed(rest):
+        if s.target.tensor in needed:
+            needed |= {r.tensor for r in s.reads}
+            between.append(s)
+        else:
+            last.append(replace(s, block=0))
+    return first, between[::-1], last[::-1]
 
 
 def _from_front(how: Sequenced, rank: int) -> Sequenced:
