@@ -12,7 +12,7 @@ from frontends.onnx.inline import body_model, captured_names
 from frontends.onnx.node import Compute, Node, Unsupported, Value
 from frontends.onnx.stages import TEXT, Array, Given
 from frontends.onnx.stepwise import Body, NoBlockError, Sequenced, as_block
-from poly.dtypes import BOOL, INT64
+from poly.dtypes import BOOL, INT64, DType
 from poly.errors import LanguageError, ModelError, ProgramError
 
 
@@ -38,14 +38,18 @@ def scan_block(
     states: Sequence[Value],
     sequences: Sequence[tuple[Value, Sequenced]],
     collected: Sequence[Sequenced],
+    batch: Extent | None = None,
 ) -> Compute | None:
-    """A Scan: final states and collected sequences; None if it is no block."""
+    """A Scan: final states and collected sequences; None if it is no block.
+
+    batch : the first extent of all operands and results, None if they have no such axis
+    """
     names = [v.name for v in body.input]
     return _block(
         node, body, length,
         dict(zip(names[: len(states)], states, strict=True)),
         dict(zip(names[len(states) :], sequences, strict=True)),
-        tuple(collected),
+        tuple(collected), batch=batch,
     )  # fmt: skip
 
 
@@ -58,14 +62,16 @@ def _block(
     collected: tuple[Sequenced, ...],
     trip: str = "",
     known: Mapping[str, Array] | None = None,
+    batch: Extent | None = None,
 ) -> Compute | None:
     scope = node.surroundings
     try:
         captured = {name: scope.lookup(name) for name in captured_names(body)}
     except Unsupported:
         return None
-    given = {n: Given(v.dtype, v.shape) for n, v in states.items()}
-    given |= {n: _part(v, how) for n, (v, how) in sequences.items()}
+    lead = 0 if batch is None else 1
+    given = {n: Given(v.dtype, v.shape[lead:]) for n, v in states.items()}
+    given |= {n: _part(v.dtype, v.shape[lead:], how) for n, (v, how) in sequences.items()}
     given |= {n: Given(v.dtype, v.shape, v.array) for n, v in captured.items()}
     given |= {n: Given(BOOL, a.shape, a) for n, a in (known or {}).items()}
     given |= {trip: Given(INT64, ())} if trip else {}
@@ -76,12 +82,12 @@ def _block(
     model = body_model(body, types, free, scope.versions, scope.model)
     try:
         graph = scope.graph_of(model, given)
-        made = Body(graph, count, trip, states, sequences, captured, collected)
+        made = Body(graph, count, trip, states, sequences, captured, collected, batch)
         return as_block(node.operator.lower(), made)
     except (NoBlockError, ModelError, LanguageError, ProgramError):
         return None  # what is wrong with a body shows when it runs
 
 
-def _part(value: Value, how: Sequenced) -> Given:
+def _part(dtype: DType, shape: tuple[Extent, ...], how: Sequenced) -> Given:
     """What a step gets of a sequence."""
-    return Given(value.dtype, (*value.shape[: how.axis], *value.shape[how.axis + 1 :]))
+    return Given(dtype, (*shape[: how.axis], *shape[how.axis + 1 :]))

@@ -301,6 +301,30 @@ def _listed(node: Node, name: str, count: int) -> list[int]:
     return list(given)
 
 
+def _batched_block(
+    node: Node, body: GraphProto, states: int, backward: Sequence[int]
+) -> Result | None:
+    """Scan of opset 8 as a block, if no sequence ends early."""
+    operands = node.inputs[1:]
+    if node.optional(0) is not None or any(v is None or v.rank < 1 for v in operands):
+        return None
+    values = [v for v in operands if v is not None]
+    sequences = values[states:]
+    if any(v.rank < 2 for v in sequences):
+        return None
+    (batch, *batches), (length, *lengths) = (
+        [v.shape[0] for v in values], [v.shape[1] for v in sequences],
+    )  # fmt: skip
+    if not _is_long(length, body) or any(b != batch for b in batches) or batch == 0:
+        return None
+    if any(n != length for n in lengths):
+        return None
+    parts = [Sequenced(0, bool(b)) for b in backward]
+    collected = [Sequenced(0)] * (len(body.output) - states)
+    given = list(zip(sequences, parts, strict=True))
+    return scan_block(node, body, length, values[:states], given, collected, batch)
+
+
 def _scan_of_batches(node: Node, body: GraphProto) -> Result:
     """Scan of opset 8: every operand has a batch axis in front, and sequences end early."""
     scope = node.surroundings
@@ -310,6 +334,9 @@ def _scan_of_batches(node: Node, body: GraphProto) -> Result:
     if states < 0 or len(body.input) != len(given) or not count:
         raise node.fail("the body does not fit the operands")
     backward = _listed(node, "directions", count)
+    made = _batched_block(node, body, states, backward)
+    if made is not None:
+        return made
     types = [scope.lookup(n).dtype for n in given]
     captured, model, made_types = _body(node, body, types)
     names = [v.name for v in body.input]

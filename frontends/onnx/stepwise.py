@@ -38,7 +38,7 @@ from poly.graph import Call, Graph, View
 from poly.graph_passes import apply_passes, remove_dead, share_equal, simplify_views
 from poly.program import Program, Range, Statement, Tensor, default_name
 
-STEP = "step"
+STEP, BATCH = "step", "batch"
 #: The most elements that all steps together may make of one value.
 MAX_ELEMENTS = 1 << 28
 
@@ -67,6 +67,7 @@ class Body:
     count : the number of steps; trip : the label of the input that is the number of the step
     states : by label of the input, the initial state; sequences : by label, the whole sequence
     captured : by label, what comes from outside
+    batch : how often all of that is done, None for once: the first extent of states and sequences
     """
 
     graph: Graph
@@ -76,6 +77,7 @@ class Body:
     sequences: Mapping[str, tuple[Value, Sequenced]]
     captured: Mapping[str, Value]
     collected: tuple[Sequenced, ...]
+    batch: Extent | None = None
 
 
 def as_block(name: str, body: Body) -> Compute:
@@ -133,6 +135,19 @@ class _Writer:
     def count(self) -> Expr:
         return extent_expr(self.body.count)
 
+    @property
+    def lead(self) -> dict[str, Expr]:
+        """The index and extent in front of everything that a step makes."""
+        return {} if self.body.batch is None else {BATCH: extent_expr(self.body.batch)}
+
+    def _places_of(self, tensor: str, step: Expr) -> Place:
+        """The places of what belongs to a step."""
+        return _at(tensor, step, *map(Index, self.lead))
+
+    def _all(self, shape: Places) -> Places:
+        """The shape of what all batches make."""
+        return (*self.lead.values(), *shape)
+
     def _shape(self, value: str) -> tuple[Expr, ...]:
         return self.body.graph.values[value].shape
 
@@ -143,11 +158,15 @@ class _Writer:
 
     def _stepped(self, dtype: DType, shape: Places, letter: str = "V", more: int = 0) -> str:
         """A temporary with a place for each step."""
+        shape = self._all(shape)
         size = hint_of(self.body.count) * math.prod(map(_hint, shape))
         if size > MAX_ELEMENTS:
             raise NoBlockError(f"all steps make {size} elements")
         count = extent_expr(self.body.count + more)
         return self._tensor(self.temps, letter, dtype, (count, *shape))
+
+    def _own(self, tensor: Tensor) -> Place:
+        return self._places_of(self._stepped(tensor.dtype, tensor.shape), Index(STEP))
 
     def _operand(self, value: Value | np.ndarray, dtype: DType, shape: Places) -> str:
         self.operands.append(value)
@@ -159,7 +178,7 @@ class _Writer:
         for name in graph.inputs:
             label, tensor = graph.label(name), graph.values[name]
             if label == body.trip:
-                trips = self._stepped(INT64, (), "N")
+                trips = self._tensor(self.temps, "N", INT64, (self.count,))
                 self.places[name] = _at(trips, Index(STEP))
                 self.before.append(
                     Statement("", Read(trips, (Index("i"),)), "=", False, Index("i"),
@@ -167,9 +186,11 @@ class _Writer:
                 )  # fmt: skip
             elif label in body.states:
                 state = self._stepped(tensor.dtype, tensor.shape, "H", more=1)
-                given = self._operand(body.states[label], tensor.dtype, tensor.shape)
-                self.places[name], self.states[name] = _at(state, Index(STEP)), state
-                self.before.append(_copy(_at(state, Const(0)), _at(given), tensor.shape))
+                given = self._operand(body.states[label], tensor.dtype, self._all(tensor.shape))
+                self.places[name] = self._places_of(state, Index(STEP))
+                self.states[name] = state
+                first = _copy(_at(state, Const(0)), _at(given), self._all(tensor.shape))
+                self.before.append(first)
             elif label in body.sequences:
                 value, how = body.sequences[label]
                 whole = self._operand(value, value.dtype, tuple(map(extent_expr, value.shape)))
@@ -188,7 +209,8 @@ class _Writer:
             step = sub(extent_expr(self.body.count - 1), step)
 
         def place(indices: Places) -> Read:
-            return Read(whole, (*indices[: how.axis], step, *indices[how.axis :]))
+            places = (*indices[: how.axis], step, *indices[how.axis :])
+            return Read(whole, (*map(Index, self.lead), *places))
 
         return place
 
@@ -200,13 +222,13 @@ class _Writer:
             tensor = graph.values[name]
             if (tensor.dtype, tensor.shape) != (graph.values[source].dtype, self._shape(source)):
                 raise NoBlockError("a state changes its type")
-            self._tensor(self.outputs, "Y", tensor.dtype, tensor.shape)
-            found.setdefault(name, _at(state, add(Index(STEP), Const(1))))
+            self._tensor(self.outputs, "Y", tensor.dtype, self._all(tensor.shape))
+            found.setdefault(name, self._places_of(state, add(Index(STEP), Const(1))))
         for name, raw in zip(graph.outputs[len(self.states) :], body.collected, strict=True):
             tensor = graph.values[name]
             how = _from_front(raw, tensor.rank + 1)
             shape = [*tensor.shape[: how.axis], self.count, *tensor.shape[how.axis :]]
-            whole = self._tensor(self.outputs, "Y", tensor.dtype, shape)
+            whole = self._tensor(self.outputs, "Y", tensor.dtype, self._all(shape))
             found.setdefault(name, self._part(whole, how))
         return found
 
@@ -247,16 +269,16 @@ class _Writer:
         for tensor, name in zip(program.outputs, call.outputs, strict=True):
             place = targets.get(name)
             if place is None:
-                place = _at(self._stepped(tensor.dtype, tensor.shape), Index(STEP))
+                place = self._own(tensor)
             own[tensor.name] = self.places[name] = place
         for tensor in program.temps:
-            own[tensor.name] = _at(self._stepped(tensor.dtype, tensor.shape), Index(STEP))
+            own[tensor.name] = self._own(tensor)
 
         def moved(e: Expr) -> Expr:
             return own[e.tensor](e.indices) if isinstance(e, Read) else e
 
         for s in program.statements:
-            if s.block or STEP in s.indices:
+            if s.block or {STEP, BATCH} & set(s.indices):
                 raise NoBlockError("a loop in a loop")
             target = rewrite(s.target, moved)
             assert isinstance(target, Read)
@@ -266,8 +288,13 @@ class _Writer:
         self.sizes |= set(program.sizes)
 
     def _step(self, s: Statement) -> None:
-        ranges = (Range(STEP, Const(0), self.count), *s.ranges)
-        self.block.append(replace(s, ranges=ranges, block=1))
+        self.block.append(replace(s, ranges=(*self._steps, *s.ranges), block=1))
+
+    @property
+    def _steps(self) -> tuple[Range, ...]:
+        """The ranges of what is done for each step."""
+        extents = {STEP: self.count, **self.lead}
+        return tuple(Range(index, Const(0), extent) for index, extent in extents.items())
 
     def _numbered(self, value: Expr) -> Expr:
         """A value in which the number of the step needs no table; a place that it decides does."""
@@ -290,15 +317,14 @@ class _Writer:
             given.add(name)
             if number < len(states):
                 if not direct:
-                    after = _at(states[number], add(Index(STEP), Const(1)))
+                    after = self._places_of(states[number], add(Index(STEP), Const(1)))
                     self._step(_copy(after, self.places[name], shape))
                 end = _at(states[number], self.count)
-                self.after.append(_copy(_at(output.name), end, shape))
+                self.after.append(_copy(_at(output.name), end, self._all(shape)))
             elif not direct:
                 how = _from_front(body.collected[number - len(states)], len(shape) + 1)
                 copy = _copy(self._part(output.name, how), self.places[name], shape)
-                steps = Range(STEP, Const(0), self.count)
-                self.after.append(replace(copy, ranges=(steps, *copy.ranges)))
+                self.after.append(replace(copy, ranges=(*self._steps, *copy.ranges)))
 
 
 def _apart(

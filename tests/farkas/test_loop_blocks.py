@@ -157,6 +157,25 @@ def test_scan_without_states_and_with_views() -> None:
     agree(model, compiled, {"x": floats(30, 2, 3)})
 
 
+@pytest.mark.parametrize("batch", [2, "batch"])
+def test_scan_of_batches(batch: int | str) -> None:
+    """Opset 8: every operand and result has a batch in front."""
+    scan = node(
+        "Scan", ["", "h0", "x"], ["last", "rows", "sums"], body=cell(), num_scan_inputs=1,
+        directions=[1],
+    )  # fmt: skip
+    steps = 40 if batch == 2 else "steps"
+    inputs: dict[str, tuple[int, Any]] = {"h0": (F, [batch, 2, 4]), "x": (F, [batch, steps, 2, 3])}
+    model = model_of(
+        [scan], inputs, {"last": F, "rows": F, "sums": F}, 8,
+        R=floats(4, 4), W=floats(3, 4), Q=floats(4, 4),
+    )  # fmt: skip
+    compiled = fk.compile_onnx(model)
+    for size, count in ((2, 40),) if batch == 2 else ((2, 40), (3, 9)):
+        agree(model, compiled, {"h0": floats(size, 2, 4), "x": floats(size, count, 2, 3)})
+    assert blocks_of(compiled) == ["scan"]
+
+
 # --- Loop ----------------------------------------------------------------------------------
 
 
