@@ -13,7 +13,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, shape_inference
 from onnx import numpy_helper as nh
 
-from frontends.onnx.dims import Dim, Extent
+from frontends.onnx.dims import Dim, Extent, hint_of
 from frontends.onnx.inline import body_model, captured_names, constant_node, graph_body, handed_on
 from frontends.onnx.loop_blocks import loop_block, scan_block
 from frontends.onnx.names import printable
@@ -73,7 +73,8 @@ def loop(node: Node) -> Sequence[Result]:
         made = loop_block(node, body, trips, [scope.lookup(n) for n in state])
         if made is not None:
             return [made]
-        trips = int(trips)
+        few = hint_of(trips) * len(body.node) <= MAX_WRITTEN_OUT
+        trips = int(trips) if few else None  # what runs trip by trip can be of any number
     if trips is not None and (trips > 0 or not rows) and trips * len(body.node) <= MAX_WRITTEN_OUT:
         nodes: list[NodeProto] = []
         condition = names[1]

@@ -41,6 +41,8 @@ from poly.program import Program, Range, Statement, Tensor, default_name
 STEP, BATCH = "step", "batch"
 #: The most elements that all steps together may make of one value.
 MAX_ELEMENTS = 1 << 28
+#: The most statements of one step: dependences among many more take long to compute.
+MAX_STATEMENTS = 48
 
 Places = Sequence[Expr]
 #: From the place of an element in the body to that in the program.
@@ -121,6 +123,8 @@ class _Writer:
             else:
                 self._call(node, targets)
         self._results(targets)
+        if len(self.block) > MAX_STATEMENTS:
+            raise NoBlockError(f"{len(self.block)} statements for each step")
         first, block, last = _apart(self.block, self.states.values())
         statements = (*self.before, *first, *block, *last, *self.after)
         numbered = (replace(s, name=default_name(n)) for n, s in enumerate(statements))
