@@ -437,13 +437,16 @@ def _pad_copy(
             raise Unsupported(f"negative pads in mode {mode}")
         if mode == "reflect" and max(b, a) >= extent:
             raise Unsupported("reflection by more than the operand's extent")
-        if mode == "wrap":
+        if mode == "wrap" and not (isinstance(extent, Dim) and b <= extent and a <= extent):
             shift = (-b) % extent
             place = i if shift == 0 else f"({i} + {shift})"
             inner = [((0, out), f"{place} % {extent}" if b or a else i)]
         else:
-            low = "0" if mode == "edge" else affine([(-1, i)], b)
-            high = str(extent - 1) if mode == "edge" else affine([(-1, i)], 2 * (extent - 1) + b)
+            low, high = {
+                "edge": ("0", str(extent - 1)),
+                "reflect": (affine([(-1, i)], b), affine([(-1, i)], 2 * (extent - 1) + b)),
+                "wrap": (affine([(1, i)], extent - b), affine([(1, i)], -b - extent)),
+            }[mode]
             inner = [((b, b + extent), affine([(1, i)], -b))]
             inner += [((0, b), low)] if b else []
             inner += [((b + extent, out), high)] if a else []

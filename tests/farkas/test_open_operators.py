@@ -71,6 +71,10 @@ NETWORKS = {
         t=(L, ["n", 2]),
         constants={**TWO, "v": np.float32([0, 1])},
     ),
+    "pad-wrap": replace(
+        of(node("Pad", ["x", "p"], ["y"], mode="wrap"), constants={"p": ints(1, 0, 2, 0, 0, 3)}),
+        opset=19,
+    ),
     "grid-sample": Network(
         [node("GridSample", ["x", "g"], ["y"])],
         {"x": (F, [2, 3, "n", "m"]), "g": (F, [2, 4, "m", 2])},
