@@ -11,9 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import runtime.model
 from farkas.build import CacheLike, CompilerLike, target_of
-from farkas.network import Network, Origin
+from farkas.network import Model, Origin
 from farkas.staged import StagedModel, with_import
 from frontends.onnx import DynamicShapeError, given_inputs, import_stage, unknown_operators
 from poly.errors import UnsupportedModelError
@@ -21,10 +20,6 @@ from runtime.arguments import check_threads
 from runtime.model import Progress, Report, compile_graph
 
 __all__ = ["Model", "Progress", "Report", "StagedModel", "compile_onnx"]
-
-
-class Model(runtime.model.Model, Network):
-    """A network of fixed shapes, compiled as a whole; see `runtime.model.Model`."""
 
 
 def compile_onnx(

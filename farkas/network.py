@@ -1,4 +1,7 @@
-"""`Network`: what compiled ONNX models can do because they know where they come from."""
+"""`Network`: what compiled ONNX models can do because they know where they come from.
+
+What reads models and compares values is loaded when it is needed.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,18 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import runtime.model
 from farkas.build import Target
-from farkas.compare import Comparison, Tolerance, compare
-from frontends.onnx import OpenPort, Source, open_model
 from poly.errors import ArgumentError
 from runtime.model import Progress
+
+if TYPE_CHECKING:
+    from farkas.compare import Comparison
+    from frontends.onnx import OpenPort, Source
 
 Array = np.ndarray
 
@@ -37,6 +43,8 @@ class Origin:
 
     def open(self) -> Source:
         """The model, read again."""
+        from frontends.onnx import open_model
+
         return open_model(self.model).giving(self.outputs)
 
     def specialized(self, sizes: Mapping[str, int]) -> Origin:
@@ -129,6 +137,8 @@ class Network(ABC):
         ModelError : ONNX Runtime cannot run the model.
         """
 
+        from farkas.compare import Tolerance, compare
+
         def values(names: tuple[str, ...]) -> Mapping[str, Array]:
             outputs = (*self.origin.outputs, *names)
             network = self.origin.compile(replace(self.origin, outputs=outputs)) if names else self
@@ -136,6 +146,10 @@ class Network(ABC):
 
         tolerance = Tolerance(rtol, atol)
         return compare(self.origin.open(), values, reference, inputs, tolerance)
+
+
+class Model(runtime.model.Model, Network):
+    """A network of fixed shapes, compiled as a whole; see `runtime.model.Model`."""
 
 
 def _names(ports: Sequence[OpenPort]) -> dict[str, None]:
