@@ -53,6 +53,7 @@ from poly.errors import (
 if TYPE_CHECKING:
     from farkas.kernel import Kernel, compile
     from farkas.model import compile_onnx
+    from farkas.network import Model
     from farkas.staged import StagedModel
     from farkas.text import parse
     from poly.dtypes import DTYPES, DType
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from poly.schedule import Schedule
     from poly.strategy import auto_schedule
     from runtime.cache import Cache
-    from runtime.model import Model
     from runtime.reference import evaluate
     from runtime.toolchain import Toolchain, find_toolchain
     from runtime.verify import Report, verify
@@ -115,7 +115,7 @@ _HOMES = {
     "verify": "runtime.verify",
     "Kernel": "farkas.kernel",
     "compile": "farkas.kernel",
-    "Model": "runtime.model",
+    "Model": "farkas.network",
     "StagedModel": "farkas.staged",
     "compile_onnx": "farkas.model",
     "parse": "farkas.text",

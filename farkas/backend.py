@@ -15,8 +15,8 @@ from onnx import ModelProto
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from farkas.model import compile_onnx
+from farkas.network import Model
 from farkas.staged import StagedModel
-from runtime.model import Model
 
 Array = np.ndarray
 

@@ -15,8 +15,8 @@ from farkas.files import Array, file_names, load_array, npy_bytes, output_folder
 from poly.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from farkas.network import Model
     from farkas.staged import StagedModel
-    from runtime.model import Model
     from runtime.profile import Timing
 
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Examples:
   farkas run resnet50.onnx --input data=image.npy --output-dir results
   farkas run bert.onnx --shape batch=1 --shape sequence=128 --random --repeat 20
+  farkas run resnet50.onnx --random --compare onnxruntime
 """,
 )
 @click.argument("model")
@@ -47,6 +48,10 @@ Examples:
 )  # fmt: skip
 @click.option("--profile", is_flag=True, help="Show what each call takes, with one thread.")
 @click.option("--trace", metavar="FILE.json", help="Write that for chrome://tracing.")
+@click.option(
+    "--compare", "reference", type=click.Choice(["onnxruntime"]),
+    help="Name the first value that differs from this; exits with 1 if one does.",
+)  # fmt: skip
 @click.option("--cc", metavar="PATH", help="The C compiler; default is $CC, gcc, clang or cc.")
 def run_command(
     model: str,
@@ -59,8 +64,9 @@ def run_command(
     repeat: int,
     profile: bool,
     trace: str | None,
+    reference: str | None,
     cc: str | None,
-) -> None:
+) -> int:
     """Compile an ONNX network and run it.
 
     A network that was compiled before comes from the cache.
@@ -69,7 +75,7 @@ def run_command(
     sizes = dict(map(parse_shape, shapes))
     folder = nullcontext() if output_dir is None else output_folder(output_dir)
     with folder as made:
-        from farkas.display import StageProgress, seconds, stderr_console
+        from farkas.display import StageProgress, printable, seconds, stderr_console
         from farkas.model import compile_onnx
 
         with StageProgress(stderr_console()) as progress:
@@ -97,6 +103,11 @@ def run_command(
             for name, array in results.items():
                 write_file(made / files[name], npy_bytes(array))
             click.echo(f"written   {', '.join(files.values())} to {made}")
+    if reference is None:
+        return 0
+    comparison = compiled.compare(reference, arrays)
+    click.echo(f"compared  {printable(str(comparison))}")
+    return 0 if comparison.agrees else 1
 
 
 def _arrays(words: tuple[str, ...]) -> dict[str, Array]:

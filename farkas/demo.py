@@ -23,9 +23,9 @@ from farkas.display import (
 )
 from farkas.kernel import compile
 from farkas.model import compile_onnx
+from farkas.network import Model
 from frontends.onnx.light import load_light
 from poly.graph import Call, View
-from runtime.model import Model
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -4,42 +4,32 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from farkas.recall import Origin, remember
+from farkas.network import Model, Origin
+from farkas.recall import Content, remember
 from farkas.staged import StagedModel, with_import
-from farkas.target import Target
 from frontends.onnx import (
     DynamicShapeError,
     given_inputs,
     import_stage,
-    open_model,
     unknown_operators,
 )
 from poly.errors import UnsupportedModelError
 from runtime.compile_graph import compile_graph
-from runtime.model import Model
-from runtime.report import Progress
 
 
-def import_and_compile(
-    source: str | os.PathLike[str] | bytes | Any,
-    shapes: Mapping[str, Sequence[int] | int] | None,
-    target: Target,
-    origin: Origin | None,
-    progress: Progress | None,
-) -> Model | StagedModel:
+def import_and_compile(origin: Origin, content: Content | None) -> Model | StagedModel:
     """What `compile_onnx` does with a network that it has not compiled before.
 
-    origin : by which it is remembered, unless None
+    content : by which it is remembered, unless None
     """
+    target, shapes, progress = origin.target, origin.shapes, origin.progress
     tell = progress or (lambda stage, done, total, what: None)
     start = time.perf_counter()
-    shown = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
-    tell("import", 0, 1, os.path.basename(shown))
-    opened = open_model(source)
+    is_file = isinstance(origin.model, (str, os.PathLike))
+    tell("import", 0, 1, os.path.basename(os.fspath(origin.model)) if is_file else "the model")
+    opened = origin.open()
     try:
         given = given_inputs(opened, shapes)
     except DynamicShapeError:
@@ -47,12 +37,11 @@ def import_and_compile(
         if found:
             raise UnsupportedModelError(found) from None
         tell("import", 1, 1, "")
-        return StagedModel(opened, opened.input_ports(shapes or {}), target, progress)
+        return StagedModel(origin, opened, opened.input_ports(shapes))
     stage = import_stage(opened, given)
     tell("import", 1, 1, "")
     if not stage.is_whole:
-        ports = opened.input_ports(shapes or {})
-        return StagedModel(opened, ports, target, progress, first=stage)
+        return StagedModel(origin, opened, opened.input_ports(shapes), first=stage)
     assert stage.graph is not None
     took = time.perf_counter() - start
     model = compile_graph(
@@ -61,12 +50,14 @@ def import_and_compile(
         cache=target.cache,
         threads=target.threads,
         progress=progress,
+        kind=Model,
     )
     assert isinstance(model, Model), "all shapes are given"
+    model.origin = origin
     with_import(model, took)
-    if origin is not None:
+    if content is not None:
         start = time.perf_counter()
-        remember(model, origin, target, opened.external_files)
+        remember(model, content, opened.external_files)
         stages = (*model.report.stages, ("store", time.perf_counter() - start))
         model.report = replace(model.report, stages=stages)
     return model

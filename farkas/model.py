@@ -10,10 +10,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from farkas.recall import origin_of, recall
+from farkas.network import Model, Origin
+from farkas.recall import content_of, recall
 from farkas.target import CacheLike, CompilerLike, target_of
 from runtime.arguments import check_threads
-from runtime.model import Model
 from runtime.report import Progress
 
 if TYPE_CHECKING:
@@ -58,14 +58,20 @@ def compile_onnx(
     """
     if threads is not None:
         check_threads(threads)
-    target = target_of(cc, cache, threads)
-    tell = progress or (lambda stage, done, total, what: None)
-    origin = origin_of(source, shapes)
-    found = recall(origin, target) if origin is not None else None
+    return _compiled(
+        Origin(_compiled, source, target_of(cc, cache, threads), dict(shapes or {}), progress)
+    )
+
+
+def _compiled(origin: Origin) -> Model | StagedModel:
+    """Compile what an origin describes; raises as `compile_onnx`."""
+    content = content_of(origin)
+    found = recall(content) if content is not None else None
     if found is not None:
-        tell("load", 1, 1, "the whole network, from the cache")
+        if origin.progress is not None:
+            origin.progress("load", 1, 1, "the whole network, from the cache")
         return found
     # Importing all of the compiler takes longer than loading what it made.
     from farkas.import_onnx import import_and_compile
 
-    return import_and_compile(source, shapes, target, origin, progress)
+    return import_and_compile(origin, content)

@@ -4,83 +4,86 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from farkas.target import Target
+from farkas.network import Model, Origin
 from poly.errors import CacheError
 from poly.machine import host_machine
 from runtime.arguments import default_threads
 from runtime.fingerprint import code_digest, data_digest, file_digest
-from runtime.model import Model
 from runtime.stored_model import model_key, recall_model, store_model
 from runtime.team import with_team
+from runtime.toolchain import Toolchain
 
 #: Everything between a file and a model; what any of it makes may change with its code.
 _PACKAGES = ("poly", "frontends", "codegen", "runtime", "farkas")
 
-Source = str | os.PathLike[str] | bytes | Any
-
 
 @dataclass(frozen=True)
-class Origin:
+class Content:
     """What a network is made from.
 
-    source : path or bytes; content : its digest; shapes : what was asked for, as text
+    origin : of a path or bytes; digest : of these; asked : what was asked for, as text
     """
 
-    source: str | os.PathLike[str] | bytes
-    content: str
-    shapes: str
+    origin: Origin
+    digest: str
+    asked: str
 
-    def key(self, target: Target) -> str:
+    def key(self, toolchain: Toolchain) -> str:
         """What the network is stored under."""
         code = code_digest(*_PACKAGES)
         made_by = (code, version("onnx"), str(host_machine()))
-        toolchain = with_team(target.toolchain, target.cache)
-        return model_key(toolchain, *made_by, self.content, self.shapes)
+        return model_key(toolchain, *made_by, self.digest, self.asked)
 
     def file_digest(self, name: str) -> str | None:
         """The digest of a file beside the network's."""
-        if isinstance(self.source, bytes):
+        if isinstance(self.origin.model, bytes):
             return None
-        return file_digest(Path(self.source).parent / name)
+        return file_digest(Path(self.origin.model).parent / name)
 
 
-def origin_of(source: Source, shapes: Mapping[str, Sequence[int] | int] | None) -> Origin | None:
+def content_of(origin: Origin) -> Content | None:
     """What a network is made from, None if that cannot be read or is in memory only."""
-    content = _content(source)
-    if content is None or not isinstance(shapes, Mapping | None):
+    found = _digest(origin.model)
+    if found is None:
         return None
-    asked = sorted((str(name), repr(shape)) for name, shape in (shapes or {}).items())
-    return Origin(source, content, repr(asked))
+    shapes = sorted((str(name), repr(shape)) for name, shape in origin.shapes.items())
+    return Content(origin, found, repr((shapes, origin.outputs)))
 
 
-def _content(source: Source) -> str | None:
-    if isinstance(source, bytes):
-        return data_digest(source)
-    return file_digest(source) if isinstance(source, (str, os.PathLike)) else None
+def _digest(model: Any) -> str | None:
+    if isinstance(model, bytes):
+        return data_digest(model)
+    return file_digest(model) if isinstance(model, (str, os.PathLike)) else None
 
 
-def recall(origin: Origin, target: Target) -> Model | None:
+def recall(content: Content) -> Model | None:
     """The network, if it was compiled before."""
+    target = content.origin.target
     toolchain = with_team(target.toolchain, target.cache)
     threads = target.threads or default_threads()
-    key = origin.key(target)
-    return recall_model(key, toolchain, target.cache, threads, origin.file_digest)
+    key = content.key(toolchain)
+    model = recall_model(key, toolchain, target.cache, threads, content.file_digest, Model)
+    if model is not None:
+        model.origin = content.origin
+    return model
 
 
-def remember(model: Model, origin: Origin, target: Target, files: Sequence[str]) -> None:
+def remember(model: Model, content: Content, files: Sequence[str]) -> None:
     """Keep a network for the next time.
 
     files : the names of files beside the network's that it was made from, too
     """
-    digests = {name: origin.file_digest(name) for name in files}
+    target = content.origin.target
+    digests = {name: content.file_digest(name) for name in files}
     found = {name: d for name, d in digests.items() if d is not None}
     # What changed while it was read belongs to no content.
-    if len(found) == len(digests) and _content(origin.source) == origin.content:
+    if len(found) == len(digests) and _digest(content.origin.model) == content.digest:
         with contextlib.suppress(CacheError):  # it only takes longer the next time
-            store_model(model, origin.key(target), target.cache, found)
+            key = content.key(with_team(target.toolchain, target.cache))
+            store_model(model, key, target.cache, found)

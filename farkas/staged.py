@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from farkas.target import Target
+from farkas.network import Network, Origin
 from frontends.onnx import Given, OpaqueCall, OpenPort, Pending, Source, Stage, import_stage
-from frontends.onnx import open_model as open_source
 from poly.errors import ArgumentError, ScheduleError
 from poly.expr import Const, Expr, Size, evaluate_int
 from poly.graph import Graph
@@ -28,7 +27,7 @@ from runtime.compile_graph import compile_graph
 from runtime.model import Model
 from runtime.open_model import OpenModel
 from runtime.profile import Timing
-from runtime.report import Progress, Report
+from runtime.report import Report
 
 Array = np.ndarray
 #: For each axis of a value, the name of its size, None where that is fixed.
@@ -129,7 +128,7 @@ class _Variant:
         )
 
 
-class StagedModel:
+class StagedModel(Network):
     """A function of named arrays, compiled for the shapes that come.
 
     Attributes: `inputs` and `outputs` (their types as far as the model tells), `threads`.
@@ -138,16 +137,15 @@ class StagedModel:
 
     def __init__(
         self,
+        origin: Origin,
         source: Source,
         ports: Sequence[OpenPort],
-        target: Target,
-        progress: Progress | None = None,
         first: Stage | None = None,
     ) -> None:
-        self._source, self._target, self._progress = source, target, progress
-        self.inputs = tuple(ports)
+        self.origin, self._source = origin, source
+        self.inputs: tuple[OpenPort, ...] = tuple(ports)
         self.outputs = source.output_ports
-        self.threads = target.threads
+        self.threads = origin.target.threads
         self._start = _Start(None, {p.name: p.axes for p in ports}, {})
         self._types = {p.name: p.dtype.numpy for p in ports}
         #: The shapes of inputs that were found to fit.
@@ -319,17 +317,19 @@ class StagedModel:
         return made
 
     def _compiled(self, graph: Graph) -> Model | OpenModel:
+        target = self.origin.target
         return compile_graph(
             graph,
-            toolchain=self._target.toolchain,
-            cache=self._target.cache,
-            threads=self._target.threads,
-            progress=self._progress,
+            toolchain=target.toolchain,
+            cache=target.cache,
+            threads=target.threads,
+            progress=self.origin.progress,
         )
 
     def _body(self, proto: Any) -> StagedModel:
-        source = open_source(proto)
-        return StagedModel(source, source.input_ports({}), self._target)
+        origin = replace(self.origin, model=proto, shapes={}, progress=None, outputs=())
+        source = origin.open()
+        return StagedModel(origin, source, source.input_ports({}))
 
     def _took(self, stage: str, begin: float) -> None:
         took = time.perf_counter() - begin

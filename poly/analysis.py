@@ -28,36 +28,36 @@ def static_extents(s: ScopStatement) -> dict[str, int | None]:
 
     In a block, what is asked about is one step.
     """
-    result: dict[str, int | None] = {}
-    for k, name in enumerate(s.loops):
-        if name == s.step:
-            result[name] = 1
-            continue
-        low, high = s.domain.dim_min_val(k), s.domain.dim_max_val(k)
-        result[name] = (
-            int(high.to_python()) - int(low.to_python()) + 1
-            if low.is_int() and high.is_int()
-            else None
-        )
-    return result
+    own = _own_constraints(s.domain)
+    return {name: 1 if name == s.step else _extent(own, k) for k, name in enumerate(s.loops)}
 
 
 def loop_extents(schedule: Schedule, statement: str) -> dict[str, int | None]:
     """For each loop around a statement, its constant extent, else None."""
-    domain = schedule.scop.statement(statement).domain
+    domain = _own_constraints(schedule.scop.statement(statement).domain)
     union = isl.UnionSet.from_set(domain)
     result: dict[str, int | None] = {}
     for m in loops_of(schedule.tree, statement):
         f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule.intersect_domain_union_set(union))
         sets = union.apply(isl.UnionMap.from_multi_union_pw_aff(f)).get_set_list()
-        if not sets.n_set():
-            result[m.name] = 0
-            continue
-        values = sets.get_at(0)
-        low, high = values.dim_min_val(0), values.dim_max_val(0)
-        known = low.is_int() and high.is_int()
-        result[m.name] = int(high.to_python()) - int(low.to_python()) + 1 if known else None
+        result[m.name] = _extent(sets.get_at(0), 0) if sets.n_set() else 0
     return result
+
+
+def _own_constraints(domain: isl.Set) -> isl.Set:
+    """A domain without what is required of sizes alone.
+
+    A size that is at most 2**31, say, or even 100, is still one that is not known.
+    """
+    loops = domain.dim(isl.dim_type.set)
+    return domain.drop_constraints_not_involving_dims(isl.dim_type.set, 0, loops)
+
+
+def _extent(values: isl.Set, dimension: int) -> int | None:
+    """The number of values of a dimension, None if it depends on sizes."""
+    low, high = values.dim_min_val(dimension), values.dim_max_val(dimension)
+    known = low.is_int() and high.is_int()
+    return int(high.to_python()) - int(low.to_python()) + 1 if known else None
 
 
 def fused_around(schedule: Schedule, names: tuple[str, ...], s: str) -> tuple[str, ...]:

@@ -25,8 +25,11 @@ def compile_graph(
     threads: int | None = None,
     machine: Machine | None = None,
     progress: Progress | None = None,
+    kind: type[Model] = Model,
 ) -> Model | OpenModel:
     """Compile a graph: merged calls, layouts, schedules, C, library, memory plan.
+
+    kind : the class of models of fixed shapes
 
     Raises
     ------
@@ -47,7 +50,7 @@ def compile_graph(
         model, arena, bound = OpenModel(built, count, toolchain, cache), 0, 0
     else:
         plan = plan_memory(built.graph, scratch_bytes(built.scratch, {}), built.sharing)
-        model = Model(built.graph, plan, built.entry, count, toolchain, cache)
+        model = kind(built.graph, plan, built.entry, count, toolchain, cache)
         arena, bound = plan.arena, plan.bound
     clock.lap("load")
     tell("load", 1, 1, "library and constants")

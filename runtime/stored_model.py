@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from runtime.memory import MemoryPlan
 from runtime.model import Model
 from runtime.report import Report
 from runtime.toolchain import Toolchain
+
+M = TypeVar("M", bound=Model)
 
 _FORMAT = "1"
 _GRAPH = "graph.pickle"
@@ -97,10 +99,12 @@ def recall_model(
     cache: Cache,
     threads: int,
     file_digest: Callable[[str], str | None],
-) -> Model | None:
+    kind: type[M],
+) -> M | None:
     """The model that is stored under a key, None unless all of it is there and sound.
 
     file_digest : what the digest of a file that the model was made from is now
+    kind : the class of the model
 
     Raises
     ------
@@ -122,7 +126,7 @@ def recall_model(
         cache.discard(key)
         return None
     graph = replace(stored.graph, constants=_views(block, stored.places))
-    model = Model(graph, stored.plan, library, threads, toolchain, cache)
+    model = kind(graph, stored.plan, library, threads, toolchain, cache)
     took = time.perf_counter() - start
     model.report = replace(stored.report, stages=(("load", took),), from_cache=True)
     return model

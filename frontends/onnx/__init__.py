@@ -3,7 +3,8 @@
 from frontends.onnx.diagnosis import Diagnosis, Examination, examine
 from frontends.onnx.importer import import_model, import_stage
 from frontends.onnx.node import supported_operators
-from frontends.onnx.source import Source, given_inputs, open_model, unknown_operators
+from frontends.onnx.peer import peer_values
+from frontends.onnx.source import Maker, Source, given_inputs, open_model, unknown_operators
 from frontends.onnx.stages import Given, OpaqueCall, Pending, Stage
 from frontends.onnx.typing_info import DynamicShapeError, OpenPort
 
@@ -12,6 +13,7 @@ __all__ = [
     "DynamicShapeError",
     "Examination",
     "Given",
+    "Maker",
     "OpaqueCall",
     "OpenPort",
     "Pending",
@@ -22,6 +24,7 @@ __all__ = [
     "import_model",
     "import_stage",
     "open_model",
+    "peer_values",
     "supported_operators",
     "unknown_operators",
 ]

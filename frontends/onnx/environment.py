@@ -128,7 +128,7 @@ class Environment:
         """Declare what the import starts from; what has known elements is a constant."""
         for name, given in self.given.items():
             if given.array is not None:
-                self.env[name] = self._known(name, given.array)
+                self.env[name] = self._known(name, given.array, given.dtype)
                 continue
             if given.dtype == NO_TENSOR:
                 self._host(name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -202,6 +203,13 @@ class Importer(Environment):
             **self._validity(part),
         )
 
+    def _graph_of(self, body: ModelProto, given: Mapping[str, Given]) -> Graph:
+        """The graph of a body, whose open sizes are those of this import."""
+        inner = Importer(open_model(body), given)
+        inner.sizes, inner.size_origins = self.sizes, self.size_origins
+        graph = inner.graph()
+        return replace(graph, sizes=self.sizes.names, derived=self.sizes.derived())
+
     def _run(self) -> None:
         """Import every node for which enough is known."""
         token = CURRENT.set(self.sizes)
@@ -383,7 +391,14 @@ class Importer(Environment):
         while outputs and not outputs[-1]:
             outputs.pop()
         shown = shown_name(proto)
-        scope = Scope(proto, self.model, pending.versions, self._prefix(pending), self._lookup)
+        scope = Scope(
+            proto,
+            self.model,
+            pending.versions,
+            self._prefix(pending),
+            self._lookup,
+            self._graph_of,
+        )
         node = Node(
             proto.op_type, shown, opset, tuple(operands), tuple(outputs), attributes, scope, domain
         )

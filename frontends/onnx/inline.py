@@ -70,6 +70,11 @@ def handed_on(results: Iterable[str], outputs: Iterable[str]) -> list[NodeProto]
     return [helper.make_node("Identity", [r], [o]) for r, o in pairs if o]
 
 
+def constant_node(name: str, array: Array) -> NodeProto:
+    """A node that gives an array."""
+    return helper.make_node("Constant", [], [name], value=nh.from_array(array))
+
+
 def renamed(
     node: NodeProto,
     names: Mapping[str, str],

@@ -22,9 +22,10 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from frontends.onnx.dims import Dim, concrete
 from frontends.onnx.names import printable
-from frontends.onnx.stages import OpaqueFunction
+from frontends.onnx.stages import Given, OpaqueFunction
 from poly.dtypes import DType
 from poly.errors import ModelError
+from poly.graph import Graph
 from poly.program import Program
 
 
@@ -125,7 +126,8 @@ class Scope:
     """Where a node stands: what operators with subgraphs need beyond their operands.
 
     proto : the node as it stands in the model; prefix : starts no other name of the model;
-    lookup : the value of a name
+    lookup : the value of a name; graph_of : the graph of a body, whose open sizes are those of
+    this import, for what is given to its inputs
     """
 
     proto: NodeProto
@@ -133,6 +135,7 @@ class Scope:
     versions: Mapping[str, int]
     prefix: str
     lookup: Callable[[str], Value]
+    graph_of: Callable[[ModelProto, Mapping[str, Given]], Graph]
 
 
 @dataclass(frozen=True, eq=False)

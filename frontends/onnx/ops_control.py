@@ -1,6 +1,8 @@
 """If, Loop and Scan: branches that are known and loops of few trips are written out.
 
-What is left runs trip by trip: its body is a model of its own, compiled for the shapes it meets.
+Longer loops of a known number of trips, which may be an open size, become blocks of the language if
+their bodies are comprehensions (`frontends.onnx.loop_blocks`).  What is left runs trip by trip: its
+body is a model of its own, compiled for the shapes it meets.
 """
 
 from __future__ import annotations
@@ -11,16 +13,21 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, shape_inference
 from onnx import numpy_helper as nh
 
-from frontends.onnx.inline import body_model, captured_names, graph_body, handed_on
+from frontends.onnx.dims import Dim, Extent, hint_of
+from frontends.onnx.inline import body_model, captured_names, constant_node, graph_body, handed_on
+from frontends.onnx.loop_blocks import loop_block, scan_block
 from frontends.onnx.names import printable
 from frontends.onnx.node import Expanded, Node, Opaque, Result, Unsupported, Value, operator
 from frontends.onnx.stages import Array, Body
+from frontends.onnx.stepwise import Sequenced
 from frontends.onnx.tensors import ELEMENT_TYPES
 from poly.dtypes import BOOL, INT64, DType
 from poly.errors import ModelError
 
-#: Loops are written out if that makes at most so many nodes.
+#: Loops that are no blocks are written out if that makes at most so many nodes …
 MAX_WRITTEN_OUT = 512
+#: … and so are all of them that make few, whose steps can be merged then.
+MAX_SHORT = 64
 
 
 @operator("If")
@@ -34,16 +41,12 @@ def branch(node: Node) -> Sequence[Result]:
     return [Expanded(tuple(graph_body(graph, (), scope.proto.output, scope.prefix)))]
 
 
-def _constant(name: str, array: Array) -> NodeProto:
-    return helper.make_node("Constant", [], [name], value=nh.from_array(array))
-
-
 def _stacked(node: Node, parts: Sequence[str], axis: int, output: str) -> list[NodeProto]:
     """Nodes that join tensors along a new axis."""
     prefix, made = output + node.surroundings.prefix, []
     rows = [f"{prefix}row{n}" for n in range(len(parts))]
     if node.opset >= 13:
-        made.append(_constant(f"{prefix}axis", np.array([axis], np.int64)))
+        made.append(constant_node(f"{prefix}axis", np.array([axis], np.int64)))
     for part, row in zip(parts, rows, strict=True):
         if node.opset >= 13:
             made.append(helper.make_node("Unsqueeze", [part, f"{prefix}axis"], [row]))
@@ -66,16 +69,22 @@ def loop(node: Node) -> Sequence[Result]:
     count, start = node.optional(0), node.optional(1)
     steady = _condition_stays(body)
     trips = _trips(count, start) if steady else None
+    if trips is not None and _is_long(trips, body):
+        made = loop_block(node, body, trips, [scope.lookup(n) for n in state])
+        if made is not None:
+            return [made]
+        few = hint_of(trips) * len(body.node) <= MAX_WRITTEN_OUT
+        trips = int(trips) if few else None  # what runs trip by trip can be of any number
     if trips is not None and (trips > 0 or not rows) and trips * len(body.node) <= MAX_WRITTEN_OUT:
         nodes: list[NodeProto] = []
         condition = names[1]
         if not condition:
             condition = f"{scope.prefix}condition"
-            nodes.append(_constant(condition, np.array(True)))
+            nodes.append(constant_node(condition, np.array(True)))
         collected: list[list[str]] = [[] for _ in range(rows)]
         for trip in range(trips):
             prefix = f"{scope.prefix}{trip}:"
-            nodes.append(_constant(f"{prefix}trip", np.array(trip, np.int64)))
+            nodes.append(constant_node(f"{prefix}trip", np.array(trip, np.int64)))
             outputs = [f"{prefix}out{n}" for n in range(len(body.output))]
             arguments = [f"{prefix}trip", condition, *state]
             nodes += graph_body(body, arguments, outputs, prefix)
@@ -144,7 +153,12 @@ def _condition_stays(body: GraphProto) -> bool:
     return value.name == "value" and bool(nh.to_array(value.t).all())
 
 
-def _trips(count: Value | None, start: Value | None) -> int | None:
+def _is_long(trips: Extent, body: GraphProto) -> bool:
+    """Whether to try a block before the steps are written out."""
+    return isinstance(trips, Dim) or trips * len(body.node) > MAX_SHORT
+
+
+def _trips(count: Value | None, start: Value | None) -> Extent | None:
     """How often a loop runs whose condition stays as it is, if that is known."""
     if start is not None:
         if start.array is None:
@@ -153,7 +167,8 @@ def _trips(count: Value | None, start: Value | None) -> int | None:
             return 0
     if count is None or count.array is None or count.size != 1:
         return None
-    return max(0, int(count.array.reshape(-1)[0]))
+    (trips,) = count.array.reshape(-1)
+    return max(trips if isinstance(trips, Dim) else int(trips), 0)
 
 
 def _body(
@@ -212,6 +227,17 @@ def scan(node: Node) -> Sequence[Result]:
     if len(lengths) != 1:
         raise node.fail(f"sequences of {sorted(lengths)} elements do not go together")
     (length,) = lengths
+    if _is_long(length, body):
+        sequenced = [Sequenced(a, bool(b)) for a, b in zip(axes, backward, strict=True)]
+        made = scan_block(
+            node, body, length,
+            [scope.lookup(n) for n in given[:states]],
+            list(zip(values, sequenced, strict=True)),
+            [Sequenced(a, bool(b)) for a, b in zip(out_axes, out_backward, strict=True)],
+        )  # fmt: skip
+        if made is not None:
+            return [made]
+        length = int(length)
     if length and length * (len(body.node) + 2 * count) <= MAX_WRITTEN_OUT:
         nodes: list[NodeProto] = []
         state = list(given[:states])
@@ -221,7 +247,7 @@ def scan(node: Node) -> Sequence[Result]:
             elements = []
             for n in range(count):
                 place = length - 1 - trip if backward[n] else trip
-                nodes.append(_constant(f"{prefix}place{n}", np.array(place, np.int64)))
+                nodes.append(constant_node(f"{prefix}place{n}", np.array(place, np.int64)))
                 part = [given[states + n], f"{prefix}place{n}"]
                 nodes.append(helper.make_node("Gather", part, [f"{prefix}in{n}"], axis=axes[n]))
                 elements.append(f"{prefix}in{n}")
@@ -276,6 +302,30 @@ def _listed(node: Node, name: str, count: int) -> list[int]:
     return list(given)
 
 
+def _batched_block(
+    node: Node, body: GraphProto, states: int, backward: Sequence[int]
+) -> Result | None:
+    """Scan of opset 8 as a block, if no sequence ends early."""
+    operands = node.inputs[1:]
+    if node.optional(0) is not None or any(v is None or v.rank < 1 for v in operands):
+        return None
+    values = [v for v in operands if v is not None]
+    sequences = values[states:]
+    if any(v.rank < 2 for v in sequences):
+        return None
+    (batch, *batches), (length, *lengths) = (
+        [v.shape[0] for v in values], [v.shape[1] for v in sequences],
+    )  # fmt: skip
+    if not _is_long(length, body) or any(b != batch for b in batches) or batch == 0:
+        return None
+    if any(n != length for n in lengths):
+        return None
+    parts = [Sequenced(0, bool(b)) for b in backward]
+    collected = [Sequenced(0)] * (len(body.output) - states)
+    given = list(zip(sequences, parts, strict=True))
+    return scan_block(node, body, length, values[:states], given, collected, batch)
+
+
 def _scan_of_batches(node: Node, body: GraphProto) -> Result:
     """Scan of opset 8: every operand has a batch axis in front, and sequences end early."""
     scope = node.surroundings
@@ -285,6 +335,9 @@ def _scan_of_batches(node: Node, body: GraphProto) -> Result:
     if states < 0 or len(body.input) != len(given) or not count:
         raise node.fail("the body does not fit the operands")
     backward = _listed(node, "directions", count)
+    made = _batched_block(node, body, states, backward)
+    if made is not None:
+        return made
     types = [scope.lookup(n).dtype for n in given]
     captured, model, made_types = _body(node, body, types)
     names = [v.name for v in body.input]

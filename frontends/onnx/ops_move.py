@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from onnx import helper
 
 from frontends.onnx.broadcasting import broadcast, operand, result_shape
 from frontends.onnx.dims import Dim, Extent, is_one, same
-from frontends.onnx.node import Compute, Node, Reshaped, Result, Same, Unsupported, Value, operator
+from frontends.onnx.inline import constant_node
+from frontends.onnx.node import (
+    Compute,
+    Expanded,
+    Node,
+    Reshaped,
+    Result,
+    Same,
+    Unsupported,
+    Value,
+    operator,
+)
 from frontends.onnx.tensors import element_type
 from frontends.onnx.text import affine, at, declare, function, line, literal, names
 from poly.dtypes import DType
@@ -86,6 +100,9 @@ def tile(node: Node) -> Sequence[Result]:
     shape = result_shape(node, [r * e for r, e in zip(repeats, x.shape, strict=True)], x)
     if same(shape, x.shape):
         return [Same(x)]
+    moved = [e for r, e in zip(repeats, x.shape, strict=True) if not is_one(r)]
+    if node.opset >= 6 and any(isinstance(e, Dim) for e in moved):
+        return [_tiled_by_axes(node)]
     indices = names(x.rank)
     again = names(x.rank, ("a", "b", "d", "e", "f", "g"))
     ranges: dict[str, Extent] = {}
@@ -98,6 +115,29 @@ def tile(node: Node) -> Sequence[Result]:
     body = line(f"{at('Y', places)} = {at('X', indices)}", ranges)
     inputs, outputs = [declare("X", x.dtype, x.shape)], [declare("Y", x.dtype, shape)]
     return [Compute(function("tile", inputs, outputs, [body]), (x,))]
+
+
+def _tiled_by_axes(node: Node) -> Expanded:
+    """Each repetition as an axis of its own, since an open extent is no factor of an index."""
+    scope, rank = node.surroundings, node.required(0).rank
+    (x, repeats, *_), (output, *_) = scope.proto.input, scope.proto.output
+    make, at_ = helper.make_node, scope.prefix.__add__
+    nodes = [
+        constant_node(at_("axes"), np.arange(0, 2 * rank, 2)),
+        make("Unsqueeze", [x, at_("axes")], [at_("apart")]),
+        # For each axis the number of repetitions and 1.
+        constant_node(at_("second"), np.array([1])),
+        make("Unsqueeze", [repeats, at_("second")], [at_("times")]),
+        constant_node(at_("ones"), np.ones((rank, 1), np.int64)),
+        make("Concat", [at_("times"), at_("ones")], [at_("pairs")], axis=1),
+        constant_node(at_("flat"), np.array([-1])),
+        make("Reshape", [at_("pairs"), at_("flat")], [at_("shape")]),
+        make("Expand", [at_("apart"), at_("shape")], [at_("again")]),
+        make("Shape", [x], [at_("extents")]),
+        make("Mul", [at_("extents"), repeats], [at_("result")]),
+        make("Reshape", [at_("again"), at_("result")], [output]),
+    ]
+    return Expanded(tuple(nodes), {"": 13})
 
 
 @operator("Concat")
@@ -243,10 +283,10 @@ def gather(node: Node) -> Sequence[Result]:
     operands: dict[str, Value] = {"X": x}
     place = None
     if which.array is not None:
-        array = which.array.astype(np.int64, copy=False)
-        if array.size and not -size <= int(array.min()) <= int(array.max()) < size:
+        flat = [i if isinstance(i, Dim) else int(i) for i in which.array.reshape(-1)]
+        if flat and not -size <= min(flat) <= max(flat) < size:
             raise node.fail(f"an index is out of range for {size} elements")
-        place = _progression(np.where(array < 0, array + size, array), inner)
+        place = _progression([i + size if i < 0 else i for i in flat], inner)
     elif size == 0 and which.size:
         raise node.fail("there is nothing to gather from")
     if place is None:
@@ -261,19 +301,16 @@ def within(index: str, size: int) -> str:
     return f"min(max(select({index} < 0, {index} + {size}, {index}), 0), {max(size - 1, 0)})"
 
 
-def _progression(array: np.ndarray, indices: Sequence[str]) -> str | None:
+def _progression(places: Sequence[Extent], indices: Sequence[str]) -> str | None:
     """The affine text for a scalar, or a vector with a constant step."""
-    flat = array.reshape(-1)
-    if flat.size == 0:
+    if not places:
         return "0"
-    if flat.size == 1:
-        return str(int(flat[0]))
-    if array.ndim != 1:
+    if len(places) == 1:
+        return str(places[0])
+    steps = {b - a for a, b in pairwise(places)}
+    if len(indices) != 1 or len(steps) != 1 or any(isinstance(s, Dim) for s in steps):
         return None
-    steps = np.diff(flat)
-    if (steps != steps[0]).any():
-        return None
-    return affine([(int(steps[0]), indices[0])], int(flat[0]))
+    return affine([(int(*steps), indices[0])], places[0])
 
 
 @operator("GatherElements")
@@ -400,13 +437,16 @@ def _pad_copy(
             raise Unsupported(f"negative pads in mode {mode}")
         if mode == "reflect" and max(b, a) >= extent:
             raise Unsupported("reflection by more than the operand's extent")
-        if mode == "wrap":
+        if mode == "wrap" and not (isinstance(extent, Dim) and b <= extent and a <= extent):
             shift = (-b) % extent
             place = i if shift == 0 else f"({i} + {shift})"
             inner = [((0, out), f"{place} % {extent}" if b or a else i)]
         else:
-            low = "0" if mode == "edge" else affine([(-1, i)], b)
-            high = str(extent - 1) if mode == "edge" else affine([(-1, i)], 2 * (extent - 1) + b)
+            low, high = {
+                "edge": ("0", str(extent - 1)),
+                "reflect": (affine([(-1, i)], b), affine([(-1, i)], 2 * (extent - 1) + b)),
+                "wrap": (affine([(1, i)], extent - b), affine([(1, i)], -b - extent)),
+            }[mode]
             inner = [((b, b + extent), affine([(1, i)], -b))]
             inner += [((0, b), low)] if b else []
             inner += [((b + extent, out), high)] if a else []
@@ -499,10 +539,15 @@ def eye_like(node: Node) -> Sequence[Result]:
 def one_hot(node: Node) -> Sequence[Result]:
     """values[1] where the index equals the position, values[0] elsewhere."""
     which, values = node.required(0), node.required(2)
-    depth = node.known(1, "the depth")
-    if depth is None or depth.size != 1 or values.shape != (2,):
+    depth: Sequence[Extent] | np.ndarray | None
+    if node.required(1).dtype.is_integer:
+        depth = node.known_ints(1, "the depth")
+    else:
+        depth = node.known(1, "the depth")
+    if depth is None or np.size(depth) != 1 or values.shape != (2,):
         raise node.fail("depth must be a number and values a pair")
-    count = int(depth.reshape(-1)[0])
+    (given,) = np.reshape(depth, -1)
+    count: Any = given if isinstance(given, Dim) else int(given)
     if count < 0:
         raise node.fail(f"depth {count} is negative")
     axis = node.axis(node.integer("axis", -1), which.rank + 1)

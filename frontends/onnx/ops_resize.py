@@ -1,21 +1,32 @@
 """Resampling: nearest neighbours as a copy with quasi-affine or tabulated indices, others as sums.
 
 Interpolation runs over one axis after the other: with tables I of elements and W of weights,
-Y[p] is the sum over taps r of X[I[p,r]] * W[p,r].
+Y[p] is the sum over taps r of X[I[p,r]] * W[p,r].  For open sizes, the program computes the tables.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from frontends.onnx.broadcasting import result_shape
-from frontends.onnx.dims import Dim, Extent, same
+from frontends.onnx.dims import Extent, hint_of, same
 from frontends.onnx.node import Compute, Node, Result, Same, Unsupported, Value, operator
+from frontends.onnx.resize_places import (
+    COORDINATES,
+    ROUNDINGS,
+    Formula,
+    Scale,
+    coordinate,
+    is_open,
+    ratio,
+    scaled,
+    whole_scale,
+)
 from frontends.onnx.text import at, declare, function, line, literal, names
-from poly.dtypes import BOOL, FLOAT32, FLOAT64, INT64
+from poly.dtypes import BOOL, FLOAT32, FLOAT64, INT64, DType
 
 
 def _table(text: np.ndarray, index: str, size: int) -> str | None:
@@ -31,51 +42,69 @@ def _table(text: np.ndarray, index: str, size: int) -> str | None:
     return None
 
 
-def _repeated(scale: float, coordinates: str, rounding: str, index: str) -> str | None:
-    """The source position for a whole scale, whatever the extent; None if there is no such text."""
-    if scale == 1:
-        return index
-    halves = coordinates in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
-    if not float(scale).is_integer() or not (
-        (halves and rounding.startswith("round"))
-        or (coordinates == "asymmetric" and rounding == "floor")
-    ):
-        return None
-    return f"{index} // {int(scale)}"
-
-
 def _nearest(
-    node: Node, x: Value, sizes: Sequence[Extent], tables: Sequence[np.ndarray | str]
+    node: Node,
+    x: Value,
+    sizes: Sequence[Extent],
+    scales: Sequence[Scale],
+    coordinates: str,
+    rounding: str,
 ) -> Result:
-    """Y[p,q] = X[table[p],table[q]]; a table is text if it is the same for all extents."""
+    """Y[p,q] = X[I0[p],I1[q]], with text in place of tables where that is simple."""
     shape = result_shape(node, sizes, x)
     indices = names(x.rank)
-    inputs, values = [declare("X", x.dtype, x.shape)], [x]
-    operands: list[Value | np.ndarray] = list(values)
-    places = []
-    for axis, (table, i) in enumerate(zip(tables, indices, strict=True)):
-        place = table if isinstance(table, str) else _table(table, i, x.shape[axis])
-        if place is None:
-            assert not isinstance(table, str)
-            name = f"I{axis}"
-            inputs.append(declare(name, INT64, (len(table),)))
-            operands.append(table.astype(np.int64))
-            place = f"min(max({name}[{i}], 0), {x.shape[axis] - 1})"
+    inputs: list[str] = [declare("X", x.dtype, x.shape)]
+    operands: list[Value | np.ndarray] = [x]
+    places, lines = [], []
+    for axis, (extent, out, scale, i) in enumerate(
+        zip(x.shape, shape, scales, indices, strict=True)
+    ):
+        table = f"I{axis}"
+        if is_open(extent, out):
+            place = whole_scale(scale, coordinates, rounding, i)
+            if place is None:
+                where = coordinate(coordinates, i, scale, extent, out, "float32")
+                nearest = ROUNDINGS[rounding][1].format(where)
+                lines += [
+                    declare(table, INT64, (out,)),
+                    line(f"{table}[{i}] = int64({nearest})", {i: out}),
+                ]
+                place = f"{table}[{i}]"
+        else:
+            found = _nearest_places(extent, out, scale, coordinates, rounding)
+            place = _table(found, i, extent)
+            if place is None:
+                inputs.append(declare(table, INT64, (out,)))
+                operands.append(found)
+                place = f"min(max({table}[{i}], 0), {extent - 1})"
         places.append(place)
     if same(shape, x.shape) and places == list(indices):
         return Same(x)
-    body = line(f"{at('Y', indices)} = {at('X', places)}", dict(zip(indices, shape, strict=True)))
-    program = function("resize_nearest", inputs, [declare("Y", x.dtype, shape)], [body])
+    lines.append(
+        line(f"{at('Y', indices)} = {at('X', places)}", dict(zip(indices, shape, strict=True)))
+    )
+    program = function("resize_nearest", inputs, [declare("Y", x.dtype, shape)], lines)
     return Compute(program, tuple(operands))
 
 
-def _scales(node: Node, given: np.ndarray | None, x: Value) -> list[float]:
+def _nearest_places(
+    extent: int, out: int, scale: Scale, coordinates: str, rounding: str
+) -> np.ndarray:
+    """The elements that the positions of an axis of known sizes take."""
+    if out == extent and scale == 1:
+        return np.arange(out)
+    where = COORDINATES[coordinates](np.arange(out, dtype=np.float32), scale, extent, out)
+    nearest = ROUNDINGS[rounding][0](np.asarray(where))
+    return np.asarray(np.clip(nearest, 0, max(extent - 1, 0)), np.int64)
+
+
+def _scales(node: Node, given: np.ndarray | None, x: Value) -> tuple[float, ...]:
     if given is None or given.ndim != 1 or given.size != x.rank or given.dtype.kind != "f":
         raise node.fail(f"scales must be {x.rank} floats")
     scales = [float(s) for s in given]
     if any(not 0 < s < 1e6 for s in scales):
         raise node.fail(f"scales {scales} are not positive")
-    return scales
+    return tuple(scales)
 
 
 @operator("Upsample")
@@ -95,37 +124,10 @@ def upsample(node: Node) -> Sequence[Result]:
         known = node.known(1, "the scales")
         given = np.zeros(0) if known is None else known
     factors = _scales(node, given, x)
-    shape = result_shape(
-        node, [math.floor(e * s) for e, s in zip(x.shape, factors, strict=True)], x
-    )
+    shape = result_shape(node, [scaled(e, s) for e, s in zip(x.shape, factors, strict=True)], x)
     if mode != "nearest":
         return [_interpolated(node, x, shape, factors, "asymmetric", "linear")]
-    tables: list[np.ndarray | str] = []
-    for extent, s, out, i in zip(x.shape, factors, shape, names(x.rank), strict=True):
-        text = _repeated(s, "asymmetric", "floor", i) if isinstance(extent, Dim) else None
-        if text is not None:
-            tables.append(text)
-            continue
-        tables.append(np.minimum(np.floor(np.arange(out) / s).astype(np.int64), extent - 1))
-    return [_nearest(node, x, shape, tables)]
-
-
-#: Coordinate of output position p in the input, by mode: (p, scale, in, out) -> x.
-_COORDINATES: dict[str, Callable[[np.ndarray, float, int, int], np.ndarray]] = {
-    "half_pixel": lambda p, s, n, m: (p + 0.5) / s - 0.5,
-    "asymmetric": lambda p, s, n, m: p / s,
-    "align_corners": lambda p, s, n, m: p * ((n - 1) / (m - 1)) if m > 1 else p * 0.0,
-    "pytorch_half_pixel": lambda p, s, n, m: (p + 0.5) / s - 0.5 if m > 1 else p * 0.0,
-    "half_pixel_symmetric": lambda p, s, n, m: n / 2 * (1 - m / (n * s)) + (p + 0.5) / s - 0.5,
-    "tf_half_pixel_for_nn": lambda p, s, n, m: (p + 0.5) / s,
-}
-
-_ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "round_prefer_floor": lambda c: np.ceil(c - 0.5),
-    "round_prefer_ceil": lambda c: np.floor(c + 0.5),
-    "floor": np.floor,
-    "ceil": np.ceil,
-}
+    return [_nearest(node, x, shape, factors, "asymmetric", "floor")]
 
 
 @operator("Resize", since=10)
@@ -136,16 +138,17 @@ def resize(node: Node) -> Sequence[Result]:
     if mode not in ("nearest", "linear", "cubic"):
         raise node.fail(f"mode {mode!r} does not exist")
     if node.opset < 11:
-        scales: list[float] = _scales(node, node.known(1, "the scales"), x)
+        factors = _scales(node, node.known(1, "the scales"), x)
+        scales: Sequence[Scale] = factors
         coordinates, rounding = "asymmetric", "floor"
-        sizes = [math.floor(e * s) for e, s in zip(x.shape, scales, strict=True)]
+        sizes = [scaled(e, s) for e, s in zip(x.shape, factors, strict=True)]
     else:
         coordinates = node.word("coordinate_transformation_mode", "half_pixel")
         rounding = node.word("nearest_mode", "round_prefer_floor")
         sizes, scales = _resize_sizes(node, x)
-    if coordinates not in (*_COORDINATES, "tf_crop_and_resize"):
+    if coordinates not in (*COORDINATES, "tf_crop_and_resize"):
         raise node.fail(f"coordinate_transformation_mode {coordinates!r} does not exist")
-    if rounding not in _ROUNDINGS:
+    if rounding not in ROUNDINGS:
         raise node.fail(f"nearest_mode {rounding!r} does not exist")
     sizes = list(result_shape(node, sizes, x))
     if x.size == 0 and all(sizes):
@@ -154,21 +157,7 @@ def resize(node: Node) -> Sequence[Result]:
         return [_interpolated(node, x, sizes, scales, coordinates, mode)]
     if coordinates == "tf_crop_and_resize":
         raise Unsupported("nearest neighbours of a crop")
-    tables: list[np.ndarray | str] = []
-    for extent, out, scale, i in zip(x.shape, sizes, scales, names(x.rank), strict=True):
-        if isinstance(extent, Dim):
-            text = _repeated(scale, coordinates, rounding, i)
-            if text is not None:
-                tables.append(text)
-                continue
-        if out == extent and scale == 1:
-            tables.append(np.arange(out))
-            continue
-        position = np.arange(out, dtype=np.float32)
-        where = _COORDINATES[coordinates](position, scale, extent, out)
-        nearest = _ROUNDINGS[rounding](where)
-        tables.append(np.clip(nearest, 0, max(extent - 1, 0)).astype(np.int64))
-    return [_nearest(node, x, sizes, tables)]
+    return [_nearest(node, x, sizes, scales, coordinates, rounding)]
 
 
 def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
@@ -178,6 +167,15 @@ def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
     found: np.ndarray = np.where(d <= 1, near, np.where(d < 2, far, 0.0))
     return found
+
+
+#: The kernels as text, of the distance and the coefficient.
+_KERNELS = {
+    "linear": "max(0.0, 1.0 - abs({d}))",
+    "cubic": "select(abs({d}) <= 1.0, (({a} + 2.0) * abs({d}) - ({a} + 3.0)) * {d} * {d} + 1.0, "
+    "select(abs({d}) < 2.0, (({a} * abs({d}) - 5.0 * {a}) * abs({d}) + 8.0 * {a}) * abs({d}) "
+    "- 4.0 * {a}, 0.0))",
+}
 
 
 def _linear(distance: np.ndarray, a: float) -> np.ndarray:
@@ -208,92 +206,158 @@ def _taps(
 
 
 def _positions(
-    node: Node, x: Value, sizes: Sequence[int], scales: Sequence[float], coordinates: str
-) -> list[np.ndarray]:
-    """For each axis, where in the input the output positions lie."""
-    crop: dict[int, tuple[float, float]] = {}
+    extent: int, out: int, scale: float, coordinates: str, crop: tuple[float, float]
+) -> np.ndarray:
+    """Where in the input the output positions of an axis lie."""
+    position = np.arange(out, dtype=np.float64)
     if coordinates == "tf_crop_and_resize":
-        given = node.known(1, "the region")
-        listed = node.ints("axes")
-        axes = range(x.rank) if listed is None else [node.axis(a, x.rank) for a in listed]
-        if given is None or given.size != 2 * len(axes):
-            raise node.fail("the region must have a start and an end for every axis")
-        bounds = given.astype(np.float64).reshape(2, -1).T
-        crop = {a: (float(b[0]), float(b[1])) for a, b in zip(axes, bounds, strict=True)}
-    found = []
-    for axis, (extent, out, scale) in enumerate(zip(x.shape, sizes, scales, strict=True)):
-        position = np.arange(out, dtype=np.float64)
-        if coordinates == "tf_crop_and_resize":
-            start, end = crop.get(axis, (0.0, 1.0))
-            step = (end - start) * (extent - 1)
-            across = position * step / (out - 1) if out > 1 else position + step / 2
-            found.append(start * (extent - 1) + across)
-        elif coordinates == "align_corners" and extent * scale > 1:
-            found.append(position * ((extent - 1) / (extent * scale - 1)))
+        start, end = crop
+        step = (end - start) * (extent - 1)
+        across = position * step / (out - 1) if out > 1 else position + step / 2
+        return np.asarray(start * (extent - 1) + across)
+    if coordinates == "align_corners" and extent * scale > 1:
+        return position * ((extent - 1) / (extent * scale - 1))
+    return np.asarray(COORDINATES[coordinates](position, scale, extent, out))
+
+
+def _crops(node: Node, rank: int) -> dict[int, tuple[float, float]]:
+    """The part of each axis that is taken, from 0 to 1."""
+    given = node.known(1, "the region")
+    listed = node.ints("axes")
+    axes = range(rank) if listed is None else [node.axis(a, rank) for a in listed]
+    if given is None or given.size != 2 * len(axes):
+        raise node.fail("the region must have a start and an end for every axis")
+    bounds = given.astype(np.float64).reshape(2, -1).T
+    return {a: (float(b[0]), float(b[1])) for a, b in zip(axes, bounds, strict=True)}
+
+
+class _Interpolation:
+    """The program of an interpolation, as its axes are written."""
+
+    def __init__(self, node: Node, x: Value, coordinates: str, mode: str) -> None:
+        self.node, self.x, self.coordinates, self.mode = node, x, coordinates, mode
+        self.kept = FLOAT64 if x.dtype == FLOAT64 else FLOAT32
+        self.crops = _crops(node, x.rank) if coordinates == "tf_crop_and_resize" else {}
+        self.indices = list(names(x.rank))
+        self.inputs = [declare("X", x.dtype, x.shape)]
+        self.operands: list[Value | np.ndarray] = [x]
+        self.lines: list[str] = []
+        self.outside: list[str] = []
+        self.shape, self.source, self.count = list(x.shape), "X", 0
+
+    def axis(self, axis: int, out: Extent, scale: Scale) -> None:
+        """Write the sum along one axis, unless it stays as it is."""
+        extent, i, n = self.x.shape[axis], self.indices[axis], self.count
+        computed = is_open(extent, out)
+        if computed and (
+            self.crops or (isinstance(scale, Formula) and self.node.flag("antialias"))
+        ):
+            extent, out, computed = int(extent), int(out), False
+            scale = out / extent if isinstance(scale, Formula) else scale
+        if computed:
+            if same([extent], [out]) and not isinstance(scale, Formula) and scale == 1:
+                return
+            taps = self._computed(extent, out, scale, i)
         else:
-            found.append(_COORDINATES[coordinates](position, scale, extent, out))
-    return found
+            assert not isinstance(scale, Formula)
+            crop = self.crops.get(axis, (0.0, 1.0))
+            places = _positions(extent, out, scale, self.coordinates, crop)
+            if out == extent and np.array_equal(places, np.arange(out)):
+                return
+            taps = self._tables(places, extent, scale, i)
+        self.shape[axis] = out
+        read = [f"I{n}[{i},r]" if a == axis else index for a, index in enumerate(self.indices)]
+        ranges = dict(zip(self.indices, self.shape, strict=True)) | {"r": taps}
+        target, weighted = at(f"T{n}", self.indices), f"{at(self.source, read)} * W{n}[{i},r]"
+        self.lines += [
+            declare(f"T{n}", self.kept, self.shape),
+            line(f"{target} +=! {weighted}", ranges),
+        ]
+        self.source, self.count = f"T{n}", n + 1
+
+    def _operand(self, name: str, dtype: DType, array: np.ndarray) -> None:
+        self.inputs.append(declare(name, dtype, array.shape))
+        self.operands.append(array.astype(dtype.numpy))
+
+    def _tables(self, places: np.ndarray, extent: int, scale: float, i: str) -> int:
+        """Elements and weights as constants; gives the number of taps."""
+        elements, weights = _taps(self.node, places, extent, scale, self.mode)
+        self._operand(f"I{self.count}", INT64, elements)
+        self._operand(f"W{self.count}", self.kept, weights)
+        beyond = (places < 0) | (places > extent - 1)
+        if self.crops and beyond.any():
+            self._operand(f"E{self.count}", BOOL, beyond)
+            self.outside.append(f"E{self.count}[{i}]")
+        return len(elements[0])
+
+    def _computed(self, extent: Extent, out: Extent, scale: Scale, i: str) -> int:
+        """Elements and weights that the program computes; gives the number of taps."""
+        n, node = self.count, self.node
+        narrow, reach = 1.0, 1 if self.mode == "linear" else 2
+        if node.flag("antialias") and not isinstance(scale, Formula):
+            narrow = min(scale, 1.0)
+            reach = math.ceil(reach / narrow)
+        where = coordinate(self.coordinates, i, scale, extent, out, "float64")
+        place, element, weight = f"C{n}[{i}]", f"I{n}[{i},r]", f"W{n}[{i},r]"
+        distance = f"((float64({element}) - {place}) * {narrow!r})"
+        a = literal(node.number("cubic_coeff_a", -0.75))
+        value = _KERNELS[self.mode].format(d=distance, a=a)
+        if node.flag("exclude_outside"):
+            value = f"select(0 <= {element} and {element} < {extent}, {value}, 0.0)"
+        every: dict[str, Extent] = {i: out, "r": 2 * reach}
+        self.lines += [
+            declare(f"C{n}", FLOAT64, (out,)),
+            line(f"{place} = {where}", {i: out}),
+            declare(f"I{n}", INT64, (out, 2 * reach)),
+            line(f"{element} = int64(floor({place})) + r - {reach - 1}", every),
+            declare(f"W{n}", self.kept, (out, 2 * reach)),
+        ]
+        if narrow == 1 and not node.flag("exclude_outside"):
+            self.lines.append(line(f"{weight} = {self.kept}({value})", every))
+            return 2 * reach
+        self.lines += [
+            declare(f"U{n}", FLOAT64, (out, 2 * reach)),
+            line(f"U{n}[{i},r] = {value}", every),
+            declare(f"S{n}", FLOAT64, (out,)),
+            line(f"S{n}[{i}] +=! U{n}[{i},r]", every),
+            line(f"{weight} = {self.kept}(U{n}[{i},r] / S{n}[{i}])", every),
+        ]
+        return 2 * reach
+
+    def result(self) -> Result:
+        """The program, or the operand if no axis moved."""
+        if not self.count:
+            return Same(self.x)
+        x, value = self.x, at(self.source, self.indices)
+        if self.outside:
+            fill = literal(self.node.number("extrapolation_value", 0.0))
+            value = f"select({' or '.join(self.outside)}, {fill}, {value})"
+        if not x.dtype.is_float:
+            value = f"{x.dtype}({value})"
+        full = dict(zip(self.indices, self.shape, strict=True))
+        lines = [*self.lines, line(f"{at('Y', self.indices)} = {value}", full)]
+        outputs = [declare("Y", x.dtype, self.shape)]
+        program = function(f"resize_{self.mode}", self.inputs, outputs, lines)
+        return Compute(program, tuple(self.operands))
 
 
 def _interpolated(
     node: Node,
     x: Value,
-    sizes: Sequence[int],
-    scales: Sequence[float],
+    sizes: Sequence[Extent],
+    scales: Sequence[Scale],
     coordinates: str,
     mode: str,
 ) -> Result:
     """One sum an axis; what shrinks first makes the later ones smaller."""
-    places = _positions(node, x, sizes, scales, coordinates)
-    moved = [
-        a
-        for a, (extent, out) in enumerate(zip(x.shape, sizes, strict=True))
-        if out != extent or not np.array_equal(places[a], np.arange(out))
-    ]
-    moved.sort(key=lambda a: sizes[a] / x.shape[a])
-    if not moved:
-        return Same(x)
-    kept = FLOAT64 if x.dtype == FLOAT64 else FLOAT32
-    indices = list(names(x.rank))
-    inputs, operands = [declare("X", x.dtype, x.shape)], [x]
-    tables: list[np.ndarray] = []
-    lines, shape, source = [], list(x.shape), "X"
-    outside: list[str] = []
-    for n, axis in enumerate(moved):
-        elements, weights = _taps(node, places[axis], x.shape[axis], scales[axis], mode)
-        inputs.append(declare(f"I{n}", INT64, elements.shape))
-        inputs.append(declare(f"W{n}", kept, weights.shape))
-        tables += [elements, weights.astype(kept.numpy)]
-        i = indices[axis]
-        shape[axis] = sizes[axis]
-        read = [f"I{n}[{i},r]" if a == axis else index for a, index in enumerate(indices)]
-        ranges = dict(zip(indices, shape, strict=True))
-        lines += [
-            declare(f"T{n}", kept, shape),
-            line(
-                f"{at(f'T{n}', indices)} +=! {at(source, read)} * W{n}[{i},r]",
-                ranges | {"r": elements.shape[1]},
-            ),
-        ]
-        source = f"T{n}"
-        beyond = (places[axis] < 0) | (places[axis] > x.shape[axis] - 1)
-        if coordinates == "tf_crop_and_resize" and beyond.any():
-            inputs.append(declare(f"E{n}", BOOL, beyond.shape))
-            tables.append(beyond)
-            outside.append(f"E{n}[{i}]")
-    value = at(source, indices)
-    if outside:
-        fill = literal(node.number("extrapolation_value", 0.0))
-        value = f"select({' or '.join(outside)}, {fill}, {value})"
-    if not x.dtype.is_float:
-        value = f"{x.dtype}({value})"
-    full = dict(zip(indices, shape, strict=True))
-    lines.append(line(f"{at('Y', indices)} = {value}", full))
-    program = function(f"resize_{mode}", inputs, [declare("Y", x.dtype, shape)], lines)
-    return Compute(program, (*operands, *tables))
+    made = _Interpolation(node, x, coordinates, mode)
+    grown = [hint_of(out) / hint_of(extent) for extent, out in zip(x.shape, sizes, strict=True)]
+    for axis in sorted(range(x.rank), key=grown.__getitem__):
+        made.axis(axis, sizes[axis], scales[axis])
+    return made.result()
 
 
-def _resize_sizes(node: Node, x: Value) -> tuple[list[int], list[float]]:
+def _resize_sizes(node: Node, x: Value) -> tuple[list[Extent], list[Scale]]:
     axes_given = node.ints("axes")
     axes = (
         tuple(range(x.rank))
@@ -301,15 +365,16 @@ def _resize_sizes(node: Node, x: Value) -> tuple[list[int], list[float]]:
         else tuple(node.axis(a, x.rank) for a in axes_given)
     )
     scales_given, sizes_given = node.known(2, "the scales"), node.known_ints(3, "the sizes")
-    sizes, scales = list(x.shape), [1.0] * x.rank
+    sizes: list[Extent] = list(x.shape)
+    scales: list[Scale] = [1.0] * x.rank
     if scales_given is not None and scales_given.size:
         if scales_given.size != len(axes) or scales_given.dtype.kind != "f":
             raise node.fail(f"{scales_given.size} scales for {len(axes)} axes")
         for axis, value in zip(axes, scales_given.reshape(-1), strict=True):
-            scales[axis] = float(value)
-            if not 0 < scales[axis] < 1e6:
-                raise node.fail(f"scale {scales[axis]} is not positive")
-            sizes[axis] = math.floor(x.shape[axis] * scales[axis])
+            scale = scales[axis] = float(value)
+            if not 0 < scale < 1e6:
+                raise node.fail(f"scale {scale} is not positive")
+            sizes[axis] = scaled(x.shape[axis], scale)
         return sizes, scales
     if not sizes_given or len(sizes_given) != len(axes):
         raise node.fail("either scales or sizes must be given for every axis")
@@ -317,13 +382,13 @@ def _resize_sizes(node: Node, x: Value) -> tuple[list[int], list[float]]:
     for axis, size in zip(axes, sizes_given, strict=True):
         if size < 1 or x.shape[axis] < 1:
             raise node.fail(f"size {size} from {x.shape[axis]}")
-        sizes[axis], scales[axis] = size, size / x.shape[axis]
+        sizes[axis], scales[axis] = size, ratio(size, x.shape[axis])
     if policy != "stretch":
         if policy not in ("not_larger", "not_smaller"):
             raise node.fail(f"keep_aspect_ratio_policy {policy!r} does not exist")
         pick = min if policy == "not_larger" else max
-        factor = pick(scales[a] for a in axes)
+        factor = pick(float(sizes[a] / x.shape[a]) for a in axes)
         for axis in axes:
             scales[axis] = factor
-            sizes[axis] = math.floor(x.shape[axis] * factor + 0.5)
+            sizes[axis] = math.floor(int(x.shape[axis]) * factor + 0.5)
     return sizes, scales

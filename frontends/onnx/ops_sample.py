@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from frontends.onnx.limits import checked_shape
 from frontends.onnx.node import Compute, Node, Result, operator
 from frontends.onnx.ops_select import opaque, taken
 from frontends.onnx.stages import Array, Body
-from frontends.onnx.text import Extent, affine, at, declare, function, line
+from frontends.onnx.text import Extent, affine, at, declare, function, line, real
 from frontends.onnx.windows import axis_names, spatial, weights_kernel, windows
 
 _MODES = {"nearest": 1, "linear": 2, "cubic": 4}
@@ -26,27 +27,27 @@ _MODES = {"nearest": 1, "linear": 2, "cubic": 4}
 class Axis:
     """One axis of an image that is sampled: its extent, padding, and whether -1 is a centre."""
 
-    size: int
+    size: Any  # an int or open
     padding: str
     aligned: bool
 
     def place(self, coordinate: str) -> str:
         """The place from a coordinate between -1 and 1, in elements."""
         if self.aligned:
-            return f"({coordinate} + 1) * {(self.size - 1) / 2!r}"
-        return f"(({coordinate} + 1) * {float(self.size)!r} - 1) * 0.5"
+            return f"({coordinate} + 1) * {real(self.size - 1, 0.5)}"
+        return f"(({coordinate} + 1) * {real(self.size)} - 1) * 0.5"
 
     def padded(self, place: str) -> str:
         """A place, moved into the image unless what is outside counts as zero."""
         if self.padding == "border":
-            return f"min(max({place}, 0.0), {float(self.size - 1)!r})"
+            return f"min(max({place}, 0.0), {real(self.size - 1)})"
         if self.padding == "reflection":
-            low, span = (0.0, self.size - 1.0) if self.aligned else (-0.5, float(self.size))
+            low, span = (0.0, self.size - 1) if self.aligned else (-0.5, self.size)
             if not span:
                 return f"{place} * 0.0"
-            away = f"abs({place} - {low!r})"
-            rest = f"({away} - {2 * span!r} * floor({away} / {2 * span!r}))"
-            return f"({low!r} + min({rest}, {2 * span!r} - {rest}))"
+            away, twice = f"abs({place} - {low!r})", real(2 * span)
+            rest = f"({away} - {twice} * floor({away} / {twice}))"
+            return f"({low!r} + min({rest}, {twice} - {rest}))"
         return place
 
     def element(self, index: str) -> str:
@@ -89,7 +90,7 @@ def _sampling(
     places : in elements, as text over the indices of `outer`; exact : round to an element
     """
     lines, reads, weights = [], [], []
-    shape = [e if isinstance(e, int) else e[1] - e[0] for e in outer.values()]
+    shape = [e[1] - e[0] if isinstance(e, tuple) else e for e in outer.values()]
     indices = list(outer)
     for n, (axis, place, tap) in enumerate(zip(axes, places, taps, strict=True)):
         g, i, w = at(f"G{n}", indices), at(f"I{n}", [*indices, tap]), at(f"W{n}", [*indices, tap])

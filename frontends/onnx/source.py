@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from typing import ParamSpec, TypeVar
 
@@ -71,6 +71,18 @@ def reported(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return guarded
 
 
+@dataclass(frozen=True)
+class Maker:
+    """The node that makes a value, as the model has it: its name, operator and opset."""
+
+    name: str
+    operator: str
+    opset: int
+
+    def __str__(self) -> str:
+        return f"{self.operator} '{self.name}' (opset {self.opset})"
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """A model whose structure is sound, from which stages are imported.
@@ -125,6 +137,26 @@ class Source:
     def output_ports(self) -> tuple[OpenPort, ...]:
         """The outputs, as far as the model tells what they are."""
         return tuple(open_port(info, claim_of(info), {}) for info in self.model.graph.output)
+
+    def giving(self, names: Sequence[str]) -> Source:
+        """The model with these values as further outputs."""
+        if not names:
+            return self
+        model = ModelProto()
+        model.CopyFrom(self.model)
+        model.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
+        outputs = (*self.outputs, *names)
+        return replace(self, loaded=replace(self.loaded, model=model), outputs=outputs)
+
+    @cached_property
+    def makers(self) -> Mapping[str, Maker]:
+        """Which node makes each value on which the outputs depend, in the order of nodes."""
+        found: dict[str, Maker] = {}
+        for node, versions in ((p.node, p.versions) for p in self.nodes):
+            opset = versions.get(domain_of(node.domain), 0)
+            maker = Maker(printable(shown_name(node)), printable(shown_operator(node)), opset)
+            found |= dict.fromkeys(filter(None, node.output), maker)
+        return found
 
     def claim(self, info: onnx.ValueInfoProto) -> Claim | None:
         """What the model says of an input, None unless its type can be passed.

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -60,6 +61,17 @@ def literal(value: float | int | bool) -> str:
     return f"(-{text})" if negative else text
 
 
+def real(value: Any, factor: float = 1.0) -> str:
+    """A number, times a factor, as a float; it may be an open size.
+
+    >>> real(3), real(3, 0.5)
+    ('3.0', '1.5')
+    """
+    if not isinstance(value, Dim):
+        return repr(float(value) * factor)
+    return f"float32({value})" + (f" * {factor!r}" if factor != 1 else "")
+
+
 def count_text(count: object) -> str:
     """A number of elements by which floats are divided."""
     return str(count) if isinstance(count, Dim) else str(float(count))  # type: ignore[arg-type]
@@ -76,7 +88,7 @@ def declare(name: str, dtype: DType, shape: Sequence[int]) -> str:
 
 
 def affine(terms: Iterable[tuple[int, str]], offset: int = 0) -> str:
-    """``2*p + r - 3`` from [(2, "p"), (1, "r")] and -3."""
+    """``2*p + r - 3`` from [(2, "p"), (1, "r")] and -3; an open offset is added as it is."""
     text = ""
     for factor, name in terms:
         if factor == 0:
@@ -88,6 +100,8 @@ def affine(terms: Iterable[tuple[int, str]], offset: int = 0) -> str:
             text = term if factor > 0 else f"-{term}"
     if not text:
         return str(offset)
+    if isinstance(offset, Dim):
+        return f"{text} + {offset}"
     return text + (f" + {offset}" if offset > 0 else f" - {-offset}" if offset < 0 else "")
 
 

@@ -2,56 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
-from onnx import TensorProto, helper
-from onnx import numpy_helper as nh
 
-import farkas as fk
-from runtime.open_model import OpenModel
-from runtime.quick import never
-
-F, L = TensorProto.FLOAT, TensorProto.INT64
-node = helper.make_node
-
-
-def weights(*shape: int) -> np.ndarray:
-    """Small random numbers, the same ones each time."""
-    rng = np.random.default_rng(sum(shape))
-    return (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
-
-
-@dataclass(frozen=True)
-class Network:
-    """A model with open sizes, and the least and the greatest value of each."""
-
-    nodes: Sequence[onnx.NodeProto]
-    inputs: Mapping[str, tuple[int, Sequence[Any]]]
-    outputs: Sequence[str]
-    constants: Mapping[str, np.ndarray]
-    sizes: Mapping[str, tuple[int, int]]
-
-    @property
-    def model(self) -> onnx.ModelProto:
-        graph = helper.make_graph(
-            list(self.nodes),
-            "open",
-            [helper.make_tensor_value_info(n, t, s) for n, (t, s) in self.inputs.items()],
-            [helper.make_tensor_value_info(n, F, None) for n in self.outputs],
-            [nh.from_array(a, n) for n, a in self.constants.items()],
-        )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-
-
-def ints(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
-
+from tests.farkas.open_networks import F, L, Network, ints, node, one_compilation, weights
 
 PERCEPTRON = Network(
     [
@@ -172,71 +126,6 @@ NETWORKS = {
 }  # fmt: skip
 
 
-def random_inputs(network: Network, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    sizes = {n: int(rng.integers(low, high + 1)) for n, (low, high) in network.sizes.items()}
-    arrays = {}
-    for name, (number, shape) in network.inputs.items():
-        extents = [sizes.get(e, e) for e in shape]
-        if number == F:
-            arrays[name] = rng.standard_normal(extents).astype(np.float32)
-        else:
-            arrays[name] = rng.integers(0, 2 if name == "mask" else 11, extents)
-            arrays[name][..., 0] = 1
-    return arrays
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 def test_one_compilation_serves_all_sizes(name: str) -> None:
-    network, rng = NETWORKS[name], np.random.default_rng(3)
-    model = network.model
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    compiled = fk.compile_onnx(model)
-    assert isinstance(compiled, fk.StagedModel)
-    kernels = 0
-    for step in range(12):
-        arrays = random_inputs(network, rng)
-        found, expected = compiled.run(arrays), session.run(None, arrays)
-        for output, wanted in zip(network.outputs, expected, strict=True):
-            assert found[output].shape == wanted.shape
-            np.testing.assert_allclose(found[output], wanted, rtol=1e-4, atol=1e-5)
-        if step == 0:
-            kernels = compiled.report.kernels
-        assert compiled.report.kernels == kernels, "it was compiled again"
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_calls_of_shapes_that_come_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Later calls of a shape are made in one step, also when the arena has moved in between."""
-    network, rng = NETWORKS[name], np.random.default_rng(4)
-    compiled = fk.compile_onnx(network.model, threads=2)
-    small, large = (random_inputs(network, rng) for _ in range(2))
-    if sum(a.size for a in small.values()) > sum(a.size for a in large.values()):
-        small, large = large, small
-    expected = [compiled.run(arrays) for arrays in (small, large)]
-    (variant,) = compiled._variants()
-    assert isinstance(variant.model, OpenModel)
-    careful = []
-    original = OpenModel._given
-    monkeypatch.setattr(
-        OpenModel, "_given", lambda self, given: careful.append(1) or original(self, given)
-    )
-    for threads in (None, 1, 2):
-        for arrays, wanted in ((large, expected[1]), (small, expected[0])):
-            found = compiled.run(arrays, threads)
-            for output, array in found.items():
-                assert array.tobytes() == wanted[output].tobytes()
-                assert not np.shares_memory(array, wanted[output])
-    # Where plans are used at all, only a shape whose plan fell with the old arena takes its time.
-    assert len(careful) <= 1 or variant.model._quick is never
-    for bad in (
-        {n: a.astype(np.float64) for n, a in small.items()},
-        {n: a[None] for n, a in small.items()},
-        {**small, "unknown": np.zeros(1)},
-        dict(list(small.items())[1:]),
-    ):
-        with pytest.raises(fk.ArgumentError):
-            compiled.run(bad)
-    (first, *_) = small
-    view = {**small, first: np.repeat(small[first], 2, axis=-1)[..., ::2]}
-    for output, array in compiled.run(view).items():
-        assert array.tobytes() == expected[0][output].tobytes()
+    one_compilation(NETWORKS[name])

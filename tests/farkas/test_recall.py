@@ -57,6 +57,9 @@ def test_a_file_is_imported_once(file: Path, tmp_path: Path) -> None:
     assert str(again.graph) == str(cold.graph) and again.source == cold.source
     assert again.run({"x": X})["y"].tobytes() == cold.run({"x": X})["y"].tobytes()
     check(again)
+    assert again.compare("onnxruntime", {"x": X}).agrees
+    with pytest.raises(fk.ArgumentError, match="no named dimension is dynamic"):
+        again.specialize(batch=1)
     # The content counts, and not where it comes from.
     assert is_whole(fk.compile_onnx(file.read_bytes(), cache=store))
     assert is_whole(fk.compile_onnx(str(file), cache=store, threads=1))
@@ -146,9 +149,9 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
 ) -> None:
     store = fk.Cache(tmp_path / "cache")
     contents = iter(["before", "after"])
-    monkeypatch.setattr(recall, "_content", lambda source: next(contents))
+    monkeypatch.setattr(recall, "_digest", lambda source: next(contents))
     fk.compile_onnx(file, cache=store)
-    monkeypatch.setattr(recall, "_content", lambda source: "before")
+    monkeypatch.setattr(recall, "_digest", lambda source: "before")
     assert not is_whole(fk.compile_onnx(file, cache=store))
 
 

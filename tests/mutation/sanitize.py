@@ -11,9 +11,10 @@ import numpy as np
 import farkas as fk
 import farkas.model
 import farkas.staged
+from runtime.compile_graph import compile_graph
 from runtime.graph_build import scratch_bytes
-from runtime.model import Model, OpenModel, compile_graph
-from runtime.open_model import storage_order
+from runtime.model import Model
+from runtime.open_model import OpenModel, storage_order
 from runtime.toolchain import find_toolchain
 from tests.mutation.workers import Answer, Arrays, error_text
 from tests.robustness.sanitized import Array, Batch, Run

@@ -53,6 +53,13 @@ def test_a_product_gets_threads_lanes_and_registers() -> None:
         assert what in shown
 
 
+@pytest.mark.parametrize("bounds", ["N <= 2147483648", "N <= 100, K <= 50", "K <= N, M >= 4"])
+def test_bounds_of_sizes_are_no_extents(bounds: str) -> None:
+    head, body = MATMUL.split(" {", 1)
+    bounded = f"{head} where {bounds} {{{body}"
+    assert str(auto_schedule(schedule(bounded))) == str(auto_schedule(schedule(MATMUL)))
+
+
 def test_the_machine_decides_the_tile() -> None:
     fixed = program(MATMUL.replace("N,K", "64,64").replace("K,M", "64,64"))
     host = host_machine()

@@ -1,0 +1,95 @@
+"""What compiled networks can do because they know where they come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import farkas as fk
+
+F = TensorProto.FLOAT
+Arrays = dict[str, np.ndarray]
+
+
+def attention() -> onnx.ModelProto:
+    """Rows of x against rows of y: dimensions batch, rows and others; y's last one has no name."""
+    nodes = [
+        helper.make_node("Transpose", ["y"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["x", "t"], ["p"]),
+        helper.make_node("Softmax", ["p"], ["s"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "attention",
+        [
+            helper.make_tensor_value_info("x", F, ["batch", "rows", 4]),
+            helper.make_tensor_value_info("y", F, ["batch", "others", None]),
+        ],
+        [helper.make_tensor_value_info("s", F, None)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def arrays_of(batch: int, rows: int, others: int) -> Arrays:
+    rng = np.random.default_rng(batch)
+    return {
+        "x": rng.standard_normal((batch, rows, 4)).astype(np.float32),
+        "y": rng.standard_normal((batch, others, 4)).astype(np.float32),
+    }
+
+
+def agree(proto: onnx.ModelProto, model: fk.Model | fk.StagedModel, arrays: Arrays) -> None:
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    for found, wanted in zip(model.run(arrays).values(), session.run(None, arrays), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_dimensions_are_fixed_one_after_the_other() -> None:
+    proto = attention()
+    model = fk.compile_onnx(proto, threads=1)
+    one = model.specialize(batch=2)
+    assert [str(p) for p in one.inputs] == ["float32 x[2,rows,4]", "float32 y[2,others,?]"]
+    two = one.specialize(rows=np.int64(3), others=5)
+    assert [str(p) for p in two.inputs] == ["float32 x[2,3,4]", "float32 y[2,5,?]"]
+    for compiled in (model, one, two):
+        agree(proto, compiled, arrays_of(2, 3, 5))
+    agree(proto, one, arrays_of(2, 4, 6))
+    agree(proto, model, arrays_of(3, 4, 6))  # which is as it was
+    with pytest.raises(fk.ArgumentError, match=r"x has shape \(3, 3, 4\), not float32 x\[2,rows"):
+        one.run(arrays_of(3, 3, 5))
+
+
+def test_all_dimensions_fixed_make_one_model(tmp_path: Path) -> None:
+    proto = attention()
+    proto.graph.input[1].type.tensor_type.shape.dim[2].dim_value = 4
+    onnx.save(proto, tmp_path / "attention.onnx")
+    model = fk.compile_onnx(tmp_path / "attention.onnx", shapes={"rows": 3})
+    fixed = model.specialize(batch=2, others=6)
+    assert isinstance(fixed, fk.Model)
+    agree(proto, fixed, arrays_of(2, 3, 6))
+    with pytest.raises(fk.ArgumentError, match="'rows' is fixed already; no named dimension is"):
+        fixed.specialize(rows=3)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"bath": 1}, "'bath' is no dimension of the inputs; the dynamic dimensions are 'batch', "),
+        ({"x": 1}, "'x' is no dimension of the inputs"),
+        ({"rows": 3}, "'rows' is fixed already; the dynamic dimensions are 'batch', 'others'"),
+        ({"batch": 0}, "'batch' must be a positive integer, not 0"),
+        ({"batch": -1}, "'batch' must be a positive integer, not -1"),
+        ({"batch": True}, "'batch' must be a positive integer, not True"),
+        ({"batch": 2.0}, "'batch' must be a positive integer, not 2.0"),
+        ({"batch": "2"}, "'batch' must be a positive integer, not '2'"),
+    ],
+)
+def test_sizes_that_do_not_fit(sizes: dict[str, int], message: str) -> None:
+    model = fk.compile_onnx(attention(), shapes={"rows": 3})
+    with pytest.raises(fk.ArgumentError, match=message):
+        model.specialize(**sizes)
