@@ -19,6 +19,7 @@ from onnx.reference import ReferenceEvaluator
 import farkas as fk
 from farkas.compare import Compared, Tolerance, compare
 from frontends.onnx import Maker, node, open_model
+from runtime.cache import ENVIRONMENT
 from tests.farkas.conftest import Cli
 
 F = TensorProto.FLOAT
@@ -58,13 +59,15 @@ def some() -> Arrays:
 
 
 @pytest.fixture
-def wrong_tanh(monkeypatch: pytest.MonkeyPatch) -> None:
+def wrong_tanh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Tanh is imported as something else."""
     right = node.find_operator("Tanh", 13)
     wrong = node.find_operator("Sigmoid", 13)
     assert right is not None and wrong is not None
     found = [(since, wrong if f is right else f) for since, f in node._OPERATORS["", "Tanh"]]
     monkeypatch.setitem(node._OPERATORS, ("", "Tanh"), found)
+    # The cache knows code by its files, which are as they were.
+    monkeypatch.setenv(ENVIRONMENT, str(tmp_path / "cache of what is wrong"))
 
 
 # --- references ----------------------------------------------------------------------------

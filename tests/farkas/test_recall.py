@@ -24,6 +24,7 @@ def network(weights: np.ndarray = WEIGHTS) -> onnx.ModelProto:
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     model = model_of([node], {"x": [2, 4]}, {"y": [2, 3], "w": [4, 3]})
     model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    model.ir_version = 9  # which ONNX Runtime knows
     return model
 
 
