@@ -60,7 +60,7 @@ def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = Fa
     ArgumentError : `wanted` is none of the forms of `ScheduleLike`.
     """
     if wanted is None or wanted == "auto":
-        return auto_schedule(Schedule.of(scheduled_program(program, exact), exact))
+        return _automatic(program, exact)
     if isinstance(wanted, Schedule) and wanted.exact == exact and wanted.program == program:
         return wanted
     written = Schedule.of(program, exact)
@@ -77,6 +77,10 @@ def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = Fa
     if not isinstance(made, Schedule) or made.program != program or made.exact != exact:
         raise ScheduleError("the schedule function did not return a schedule of its argument")
     return made
+
+
+def _automatic(program: Program, exact: bool, tiles: bool = True) -> Schedule:
+    return auto_schedule(Schedule.of(scheduled_program(program, exact), exact), tiles=tiles)
 
 
 def _replayed(written: Schedule, wanted: str | Schedule) -> Schedule:
@@ -109,6 +113,13 @@ def build(program: Program, wanted: ScheduleLike, exact: bool, target: Target) -
     CacheError : the result cannot be stored.
     """
     schedule = schedule_for(program, wanted, exact)
-    source = generate(schedule, written=program)
+    try:
+        source = generate(schedule, written=program)
+    except ScheduleError:
+        if wanted not in (None, "auto"):
+            raise
+        # isl cannot take the tiles of these sizes apart.
+        schedule = _automatic(program, exact, tiles=False)
+        source = generate(schedule, written=program)
     loaded = load_kernel(source, target.toolchain, target.cache, target.threads)
     return Compiled(program, schedule, source, loaded)

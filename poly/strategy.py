@@ -33,10 +33,14 @@ from poly.tree import Band, Node, Sequence
 from poly.work import WORTH_SHARING
 
 
-def auto_schedule(schedule: Schedule, machine: Machine | None = None) -> Schedule:
+def auto_schedule(
+    schedule: Schedule, machine: Machine | None = None, tiles: bool = True
+) -> Schedule:
     """A fast legal schedule of the program, from its written order.
 
     The result is deterministic for a program and machine.
+
+    tiles : whether contractions get register tiles; without, isl has less to take apart
     """
     machine = machine or host_machine()
     for names in blocks(schedule):
@@ -46,7 +50,7 @@ def auto_schedule(schedule: Schedule, machine: Machine | None = None) -> Schedul
     if not schedule.program.has_blocks and not _has_parallelism(schedule):
         schedule = _rescheduled(schedule)
     for names in groups(schedule):
-        core = _core(schedule, names, machine)
+        core = _core(schedule, names, machine) if tiles else None
         try:
             if isinstance(core, Stencil):
                 schedule = stencil_steps(schedule, names, core, machine)

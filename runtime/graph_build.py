@@ -14,6 +14,7 @@ from typing import Any
 from codegen.function import CFunction, emit_function
 from codegen.network import Place, argument_places, kernel_unit, network_unit
 from codegen.prelude import COMMON
+from poly.errors import ScheduleError
 from poly.expr import Const, Expr, Op, Size, evaluate_int, substitute
 from poly.graph import Call, Graph
 from poly.join_dimensions import join_dimensions
@@ -167,12 +168,9 @@ def _build(
     ):
         for done, (name, call) in enumerate(programs.items()):
             tell("schedule and generate", done, len(programs), call.origin)
-            joined = join_dimensions(call.program) if call.program.sizes else call.program
-            schedules[name] = auto_schedule(Schedule.of(joined), machine)
-            clock.lap("schedule")
-            functions[name] = emit_function(schedules[name], f"fk_k{done}_{call.program.name}")
+            symbol = f"fk_k{done}_{call.program.name}"
+            schedules[name], functions[name] = _generated(call.program, symbol, machine, clock)
             work.add(*kernel_unit(functions[name]))
-            clock.lap("generate")
         tell("schedule and generate", len(programs), len(programs), "")
         scratch = {
             n.name: {
@@ -212,6 +210,27 @@ def _build(
     return cache.put(
         key, {**files, LIBRARY: library, "meta.json": json.dumps(meta, indent=1).encode()}
     )
+
+
+def _generated(
+    program: Program, symbol: str, machine: Machine, clock: Clock
+) -> tuple[Schedule, CFunction]:
+    """The schedule and the C function of a call.
+
+    Where isl cannot generate what a tile leaves of open sizes, loops without tiles do.
+    """
+    joined = join_dimensions(program) if program.sizes else program
+    for tiles in (True, False):
+        schedule = auto_schedule(Schedule.of(joined), machine, tiles)
+        clock.lap("schedule")
+        try:
+            return schedule, emit_function(schedule, symbol)
+        except ScheduleError:
+            if not tiles:
+                raise
+        finally:
+            clock.lap("generate")
+    raise AssertionError("unreachable")
 
 
 def _described(

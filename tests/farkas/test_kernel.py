@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import farkas as fk
+from codegen.emit import generate
+from farkas import build
 from farkas.kernel import small_sizes
 
 MATMUL = "C[i,j] +=! A[i,k] * B[k,j]"
@@ -285,3 +287,24 @@ def test_first_calls_from_several_threads() -> None:
     assert len(results) == 4 and len(kernel.dtypes) == 1
     for result in results:
         np.testing.assert_allclose(result, a @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_loops_without_tiles_where_isl_cannot_generate_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused = []
+
+    def emit(schedule: fk.Schedule, **names: Any) -> Any:
+        if "isolate" in str(schedule):
+            refused.append(str(schedule))
+            raise fk.ScheduleError("isl gives up")
+        return generate(schedule, **names)
+
+    monkeypatch.setattr(build, "generate", emit)
+    text = "C[i,j] +=! A[i,k] * B[k,j]"
+    kernel = fk.compile(text, threads=1)
+    a, b = np.ones((9, 33), np.float32), np.ones((33, 20), np.float32)
+    np.testing.assert_array_equal(kernel(a, b), a @ b)
+    assert refused and "isolate" not in str(kernel.schedule)
+    with pytest.raises(fk.ScheduleError, match="gives up"):
+        fk.compile(text, dtypes={"A": "float32", "B": "float32"}, schedule=refused[0], threads=1)

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from tests.farkas.open_networks import F, L, Network, ints, node, one_compilation, weights
+import farkas as fk
+from codegen.function import CFunction, emit_function
+from poly.schedule import Schedule
+from runtime import graph_build
+from runtime.cache import ENVIRONMENT
+from runtime.open_model import OpenModel
+from runtime.quick import never
+from tests.farkas.open_networks import (
+    F,
+    L,
+    Network,
+    ints,
+    node,
+    one_compilation,
+    random_inputs,
+    weights,
+)
 
 PERCEPTRON = Network(
     [
@@ -129,3 +147,59 @@ NETWORKS = {
 @pytest.mark.parametrize("name", NETWORKS)
 def test_one_compilation_serves_all_sizes(name: str) -> None:
     one_compilation(NETWORKS[name])
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_calls_of_shapes_that_come_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later calls of a shape are made in one step, also when the arena has moved in between."""
+    network, rng = NETWORKS[name], np.random.default_rng(4)
+    compiled = fk.compile_onnx(network.model, threads=2)
+    small, large = (random_inputs(network, rng) for _ in range(2))
+    if sum(a.size for a in small.values()) > sum(a.size for a in large.values()):
+        small, large = large, small
+    expected = [compiled.run(arrays) for arrays in (small, large)]
+    (variant,) = compiled._variants()
+    assert isinstance(variant.model, OpenModel)
+    careful = []
+    original = OpenModel._given
+    monkeypatch.setattr(
+        OpenModel, "_given", lambda self, given: careful.append(1) or original(self, given)
+    )
+    for threads in (None, 1, 2):
+        for arrays, wanted in ((large, expected[1]), (small, expected[0])):
+            found = compiled.run(arrays, threads)
+            for output, array in found.items():
+                assert array.tobytes() == wanted[output].tobytes()
+                assert not np.shares_memory(array, wanted[output])
+    # Where plans are used at all, only a shape whose plan fell with the old arena takes its time.
+    assert len(careful) <= 1 or variant.model._quick is never
+    for bad in (
+        {n: a.astype(np.float64) for n, a in small.items()},
+        {n: a[None] for n, a in small.items()},
+        {**small, "unknown": np.zeros(1)},
+        dict(list(small.items())[1:]),
+    ):
+        with pytest.raises(fk.ArgumentError):
+            compiled.run(bad)
+    (first, *_) = small
+    view = {**small, first: np.repeat(small[first], 2, axis=-1)[..., ::2]}
+    for output, array in compiled.run(view).items():
+        assert array.tobytes() == expected[0][output].tobytes()
+
+
+def test_loops_without_tiles_where_isl_cannot_generate_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Open sizes stay open."""
+    refused = []
+
+    def emit(schedule: Schedule, symbol: str) -> CFunction:
+        if "promote" in str(schedule) and "isolate" in str(schedule):
+            refused.append(symbol)
+            raise fk.ScheduleError("isl gives up")
+        return emit_function(schedule, symbol)
+
+    monkeypatch.setattr(graph_build, "emit_function", emit)
+    monkeypatch.setenv(ENVIRONMENT, str(tmp_path / "cache of what was refused"))
+    one_compilation(PERCEPTRON)
+    assert refused
