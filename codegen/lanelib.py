@@ -292,6 +292,24 @@ def _spread(count: int) -> Callable[[_Shape], str]:
     return text
 
 
+def _dot2(s: _Shape) -> str:
+    u, parameters = f"fk_u{s.name[1:]}", f"{s.v} a, {s.v} b"
+    plain = (
+        f"{u} low = ({u})(({s.v})(({u})a << 16) >> 16) * ({u})(({s.v})(({u})b << 16) >> 16); "
+        f"return ({s.v})(low + ({u})(a >> 16) * ({u})(b >> 16));"
+    )
+    loop = _inline(s.v, f"dot2_{s.name}", parameters, plain)
+    wide = {16: "512", 8: "256", 4: ""}.get(s.lanes)
+    if wide is None:
+        return loop
+    kind = f"__m{wide or 128}i"
+    call = f"return ({s.v})_mm{wide}_madd_epi16(({kind})a, ({kind})b);"
+    made = _inline(s.v, f"dot2_{s.name}", parameters, call)
+    condition = "defined(__AVX512BW__)" if s.lanes == 16 else "defined(__AVX512F__)"
+    comment = "/* products of the lower and of the upper halves of each lane, added */"
+    return f"{comment}\n#if {condition}\n{made}\n#else\n{loop}\n#endif"
+
+
 def _backwards(s: _Shape) -> str:
     n = s.lanes
     body = (
@@ -503,6 +521,7 @@ _TEXTS: dict[str, Callable[[_Shape], str]] = {
     "greatest": _horizontal("greatest", _call("max")),
     "least": _horizontal("least", _call("min")),
     "gather": _gather,
+    "dot2": _dot2,
     "even": _even,
     "backwards": _backwards,
     "spread2": _spread(2),

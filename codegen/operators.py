@@ -16,7 +16,7 @@ INEXACT = frozenset(
 #: Those that `codegen.lanemath` has for float32.
 OWN = frozenset("exp log tanh sigmoid erf".split())
 #: Scalar helpers of `codegen.prelude`.
-_HELPERS = frozenset("max min sign abs div floordiv mod shl shr rsqrt sigmoid".split())
+_HELPERS = frozenset("max min sign abs div floordiv mod shl shr dot2 rsqrt sigmoid".split())
 
 
 def is_own(fn: str, dtype: DType, exact: bool) -> bool:

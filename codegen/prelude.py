@@ -10,7 +10,7 @@ import re
 from codegen.lanelib import INTRINSICS, lane_prelude
 from codegen.operators import OWN
 from codegen.spelling import C_TYPES, SCHEDULE, suffix
-from poly.dtypes import DTYPES, DType
+from poly.dtypes import DTYPES, INT32, DType
 
 _HEADER = """\
 #include <float.h>
@@ -110,6 +110,10 @@ def _for_type(d: DType) -> dict[str, str]:
             f"return ({c})((r != 0 && ((r < 0) != (b < 0))) ? r + b : r);",
         )
         u = C_TYPES[f"uint{d.bits}"]
+        if d == INT32:
+            low = "(uint32_t)((int16_t)a * (int16_t)b)"
+            body = f"return (int32_t)({low} + (uint32_t)((a >> 16) * (b >> 16)));"
+            define("dot2", "ab", body)
         define("shl", "ab", f"return (b < 0 || b >= {d.bits}) ? 0 : ({c})(({u})a << b);")
         define(
             "shr", "ab", f"return (b < 0 || b >= {d.bits}) ? ({c})(a < 0 ? -1 : 0) : ({c})(a >> b);"

@@ -16,7 +16,7 @@ from poly.scop import Scop, ScopStatement
 from poly.tree import joint, loops_of
 
 #: Operators of which a register tile may be made: one or a few instructions each.
-TILE_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max", "abs"))
+TILE_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max", "abs", "dot2"))
 
 
 #: How much better balanced threads have to be for another loop to be shared, or one more.
@@ -86,7 +86,10 @@ def has_lane_epilogue(schedule: Schedule, together: tuple[str, ...], s: str) -> 
 def tile_operands(scop: Scop, s: ScopStatement) -> list[Read]:
     """The operands of an update of which a register tile may be made; none if it is no such."""
     dtype = scop.program.tensors[s.target.tensor].dtype
-    if not s.is_reduction or s.may_reads or dtype.name not in ("float32", "float64"):
+    if not s.is_reduction or s.may_reads:
+        return []
+    pairs = isinstance(s.value, Op) and s.value.fn == "dot2"
+    if dtype.name not in ("float32", "float64") and not pairs:
         return []
     if any(scop.program.tensors[r.tensor].dtype != dtype for r in s.source.reads):
         return []

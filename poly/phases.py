@@ -42,6 +42,7 @@ from poly.expr import (
 )
 from poly.gather import gather_sums
 from poly.linear import linear_form, normal
+from poly.pairs import pair_products
 from poly.paths import split_products
 from poly.program import (
     RESERVED,
@@ -60,10 +61,10 @@ MOST = 16
 
 def split_sums(program: Program) -> Program:
     """The program that is scheduled in place of another: products of many tensors split
-    (`poly.paths`), strided sums phase by phase.
+    (`poly.paths`), strided sums phase by phase, sums of narrow products in pairs (`poly.pairs`).
     """
     # What is split becomes several statements, whose order within a block would have to be found.
-    return program if program.has_blocks else split_phases(split_products(program))
+    return program if program.has_blocks else pair_products(split_phases(split_products(program)))
 
 
 @lru_cache(maxsize=4096)
