@@ -28,11 +28,15 @@ class OnnxRuntime(Peer):
         for name, array in task.inputs.items():
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
         for info in session.get_outputs():
-            if info.type != "tensor(float)" or not all(isinstance(e, int) for e in info.shape):
-                binding.bind_output(info.name)  # of a shape that is not known before
+            if not task.is_translated:
+                binding.bind_output(info.name)  # what files say of shapes need not be true
                 continue
             value = ort.OrtValue.ortvalue_from_numpy(np.empty(info.shape, np.float32))
             binding.bind_ortvalue_output(info.name, value)
+        try:
+            session.run_with_iobinding(binding)
+        except Exception:  # of no public type: the file says what is not true of its outputs
+            return Prepared(lambda: session.run(None, task.inputs), lambda results: results)
         return Prepared(
             lambda: session.run_with_iobinding(binding),
             lambda _: [value.numpy().copy() for value in binding.get_outputs()],
