@@ -68,7 +68,10 @@ def write(name: str, folder: Path) -> Path:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                onnx.save(_fitted(model), path)
+                made = _fitted(model)
+                for output in made.graph.output:  # converters claim one row
+                    output.type.tensor_type.ClearField("shape")
+                onnx.save(made, path)
         except ImportError as error:
             raise UnavailableError(f"{error}; pip install '.[models]'") from error
     return path
