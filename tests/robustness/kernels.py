@@ -42,6 +42,10 @@ TRANSPOSED = """def transposed(float32 X[N,C,H], float32 F[C,K,R]) -> (Y) {
     Y[n,k,p] +=! X[n,c,(p-r)//2] * F[c,k,r]
         where p in 0:2*H+R-2, 0 <= p-r, (p-r)//2 < H, (p-r) % 2 == 0
 }"""
+QUANTISED = """def quantised(uint8 X[N,7,H,W], int8 F[11,7,3,3], uint8 Z[]) -> (Y) {
+    Y[n,k,p,q] +=! (int32(X[n,c,p+r-1,q+s-1]) - int32(Z[])) * int32(F[k,c,r,s])
+        where p in 0:H, q in 0:W, 0 <= p+r-1 < H, 0 <= q+s-1 < W
+}"""
 MAXPOOL = """def maxpool(float32 X[N,C,H,W]) -> (Y) {
     Y[n,c,p,q] max=! X[n,c,2*p+r-1,2*q+s-1]
         where p in 0:(H+1)//2, q in 0:(W+1)//2, r in 0:3, s in 0:3,
@@ -133,6 +137,7 @@ CASES: tuple[Case, ...] = (
         {"N": 1, "C": 0, "H": 5, "W": 5, "K": 2, "R": 1, "S": 1},
     )),
     Case(DEPTHWISE, _only(IMAGE_SIZES, "NCHW")),
+    Case(QUANTISED, _only(IMAGE_SIZES, "NHW")),
     Case(MAXPOOL, _only(IMAGE_SIZES, "NCHW")),
     Case(SOFTMAX, ROW_SIZES),
     Case(LAYERNORM, ({"N": 5, "D": 37}, {"N": 1, "D": 1}, {"N": 9, "D": 64}, {"N": 0, "D": 4})),
