@@ -17,7 +17,7 @@ from poly.graph import Call
 from poly.machine import Machine
 from poly.schedule import Schedule
 from runtime.toolchain import Toolchain
-from tests.robustness.kernels import CASES, MORE, Case, cast_case, integer_case
+from tests.robustness.kernels import CASES, MORE, PAIRS, Case, cast_case, integer_case
 from tests.robustness.nets import conv_net, dense_net
 from tests.robustness.sanitized import OPTIMISED, Array, Batch, Run, Sweep, available
 
@@ -54,7 +54,7 @@ def add(sweep: Sweep, case: Case, machine: Machine | None = None) -> None:
 
 def test_kernels_of_all_kinds(sanitizers: Toolchain, tmp_path: Path) -> None:
     sweep = Sweep()
-    for case in (*CASES, *(integer_case(d) for d in ("int8", "int32", "int64", "uint16"))):
+    for case in (*CASES, PAIRS, *(integer_case(d) for d in ("int8", "int32", "int64", "uint16"))):
         add(sweep, case)
     sweep.check(sanitizers, tmp_path)
 
