@@ -209,5 +209,6 @@ def cast_case(source: str, target: str) -> Case:
     text = f"def cast({source} X[N]) -> (Y) {{ Y[i] = {target}(X[i]) }}"
     return Case(text, ({"N": len(x)},), inputs={"X": x})
 
+
 #: Not among those that are mutated, most of which would be no programs.
 PAIRS = Case(QUANTISED, _only(IMAGE_SIZES, "NHW"))
