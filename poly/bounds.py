@@ -38,7 +38,7 @@ from poly.expr import (
     sizes_of,
     walk,
 )
-from poly.program import Program, Statement, Tensor
+from poly.program import Program, Statement, Tensor, verify_program
 from poly.prove import limited
 
 #: isl operations for all proofs of one program, and more for each of its statements.  Real programs
@@ -95,6 +95,18 @@ def check_bounds(program: Program) -> Program:
             f"whether {program.name} stays in bounds",
             hint="simplify the guards, or give sizes as numbers",
         ) from error
+
+
+def if_proved(rewritten: Program, program: Program) -> Program:
+    """A rewritten program; the one that it was made from, unless it is proved to stay in bounds
+    under the same preconditions.
+    """
+    try:
+        checked = check_bounds(verify_program(rewritten))
+    except ProgramError:
+        return program
+    # A part may have instances where the whole has none: then it could need preconditions.
+    return rewritten if checked.constraints == program.constraints else program
 
 
 def _check_affine(program: Program, s: Statement) -> None:

@@ -18,9 +18,8 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
-from poly.bounds import check_bounds
+from poly.bounds import if_proved
 from poly.dtypes import INT32
-from poly.errors import ProgramError
 from poly.expr import (
     Cast,
     Const,
@@ -42,7 +41,6 @@ from poly.program import (
     Tensor,
     default_name,
     fresh_name,
-    verify_program,
 )
 
 #: The types of 8 bits; a difference of two such numbers fits into 16.
@@ -62,11 +60,7 @@ def pair_products(program: Program) -> Program:
     if result is program:
         return program
     statements = tuple(replace(s, name=default_name(n)) for n, s in enumerate(result.statements))
-    try:
-        checked = check_bounds(verify_program(replace(result, statements=statements, text=None)))
-    except ProgramError:
-        return program
-    return checked if checked.constraints == program.constraints else program
+    return if_proved(replace(result, statements=statements, text=None), program)
 
 
 def _paired_loop(program: Program, s: Statement) -> str | None:

@@ -20,9 +20,8 @@ from typing import TypeVar
 
 from opt_einsum.paths import DynamicProgramming, greedy
 
-from poly.bounds import check_bounds
+from poly.bounds import if_proved
 from poly.dtypes import DType
-from poly.errors import ProgramError
 from poly.expr import (
     Const,
     Expr,
@@ -41,7 +40,7 @@ from poly.expr import (
     sub,
 )
 from poly.linear import normal
-from poly.program import RESERVED, Program, Range, Statement, Tensor, verify_program
+from poly.program import RESERVED, Program, Range, Statement, Tensor
 
 _T = TypeVar("_T")
 
@@ -78,12 +77,7 @@ def split_products(program: Program) -> Program:
     if len(temps) == len(program.temps):
         return program
     result = replace(program, temps=tuple(temps), statements=tuple(statements))
-    try:
-        checked = check_bounds(verify_program(result))
-    except ProgramError:
-        return program
-    # A part may have instances where the whole has none: then it could need preconditions.
-    return result if checked.constraints == program.constraints else program
+    return if_proved(result, program)
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, prod
 
-from poly.bounds import check_bounds
+from poly.bounds import if_proved
 from poly.dtypes import identity
-from poly.errors import ProgramError
 from poly.expr import (
     Const,
     Expr,
@@ -51,7 +50,6 @@ from poly.program import (
     Statement,
     Tensor,
     fresh_name,
-    verify_program,
 )
 from poly.prove import proves
 
@@ -83,11 +81,7 @@ def split_phases(program: Program) -> Program:
             result = _Phases(result, s, axes).split()
     if result is program:
         return program
-    try:
-        checked = check_bounds(verify_program(result))
-    except ProgramError:
-        return program
-    return result if checked.constraints == program.constraints else program
+    return if_proved(result, program)
 
 
 @dataclass(frozen=True)
