@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from codegen.cexpr import Names, index_text
 from codegen.function import (
@@ -15,9 +17,33 @@ from codegen.function import (
 )
 from codegen.prelude import prelude_for
 from codegen.source import KernelSource
+from poly.errors import ScheduleError
 from poly.expr import substitute
 from poly.program import Program
 from poly.schedule import Schedule
+
+T = TypeVar("T")
+
+
+def generate_automatic(
+    schedule_with: Callable[[bool], Schedule], emit: Callable[[Schedule], T]
+) -> tuple[Schedule, T]:
+    """An automatic schedule, and what `emit` generates from it.
+
+    Where isl cannot generate what tiles leave of open sizes, loops without tiles do.
+
+    schedule_with : the schedule with tiles, or without
+
+    Raises
+    ------
+    ScheduleError : if isl could not generate these either.
+    """
+    schedule = schedule_with(True)
+    try:
+        return schedule, emit(schedule)
+    except ScheduleError:
+        schedule = schedule_with(False)
+        return schedule, emit(schedule)
 
 
 def generate(

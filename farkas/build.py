@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from codegen.emit import generate
+from codegen.emit import generate, generate_automatic
 from codegen.source import KernelSource
 from farkas.target import Target
 from poly.errors import ArgumentError, IllegalScheduleError, ScheduleError
@@ -112,14 +112,13 @@ def build(program: Program, wanted: ScheduleLike, exact: bool, target: Target) -
     ToolchainError : the C compiler failed.
     CacheError : the result cannot be stored.
     """
-    schedule = schedule_for(program, wanted, exact)
-    try:
-        source = generate(schedule, written=program)
-    except ScheduleError:
-        if wanted not in (None, "auto"):
-            raise
-        # isl cannot take the tiles of these sizes apart.
-        schedule = _automatic(program, exact, tiles=False)
+    if wanted in (None, "auto"):
+        schedule, source = generate_automatic(
+            lambda tiles: _automatic(program, exact, tiles),
+            lambda schedule: generate(schedule, written=program),
+        )
+    else:
+        schedule = schedule_for(program, wanted, exact)
         source = generate(schedule, written=program)
     loaded = load_kernel(source, target.toolchain, target.cache, target.threads)
     return Compiled(program, schedule, source, loaded)

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from codegen.emit import generate_automatic
 from codegen.function import CFunction, emit_function
 from codegen.network import Place, argument_places, kernel_unit, network_unit
 from codegen.prelude import COMMON
-from poly.errors import ScheduleError
 from poly.expr import Const, Expr, Op, Size, evaluate_int, substitute
 from poly.graph import Call, Graph
 from poly.join_dimensions import join_dimensions
@@ -215,22 +215,21 @@ def _build(
 def _generated(
     program: Program, symbol: str, machine: Machine, clock: Clock
 ) -> tuple[Schedule, CFunction]:
-    """The schedule and the C function of a call.
-
-    Where isl cannot generate what a tile leaves of open sizes, loops without tiles do.
-    """
+    """The schedule and the C function of a call."""
     joined = join_dimensions(program) if program.sizes else program
-    for tiles in (True, False):
+
+    def scheduled(tiles: bool) -> Schedule:
         schedule = auto_schedule(Schedule.of(joined), machine, tiles)
         clock.lap("schedule")
+        return schedule
+
+    def emitted(schedule: Schedule) -> CFunction:
         try:
-            return schedule, emit_function(schedule, symbol)
-        except ScheduleError:
-            if not tiles:
-                raise
+            return emit_function(schedule, symbol)
         finally:
             clock.lap("generate")
-    raise AssertionError("unreachable")
+
+    return generate_automatic(scheduled, emitted)
 
 
 def _described(
