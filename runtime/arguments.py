@@ -291,21 +291,12 @@ def fits(value: Any, dtype: np.dtype[Any], shape: Shape, flags: int) -> bool:
 
     If not, `check_input` and `check_output` say why, or make it fit.
     """
-    return (
-        type(value) is np.ndarray
-        and value.dtype is dtype
-        and value.shape == shape
-        and value.flags.num & flags == flags
-    )
+    return is_plain(value, dtype, flags) and value.shape == shape
 
 
-def is_plain(value: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether a value can be read as it is, whatever its shape."""
-    return (
-        type(value) is np.ndarray
-        and value.dtype is dtype
-        and value.flags.num & READABLE == READABLE
-    )
+def is_plain(value: Any, dtype: np.dtype[Any], flags: int = READABLE) -> bool:
+    """`fits`, whatever the shape."""
+    return type(value) is np.ndarray and value.dtype is dtype and value.flags.num & flags == flags
 
 
 def check_input(tensor: Tensor, value: Any, copy: bool = True) -> Array:
