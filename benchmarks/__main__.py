@@ -18,7 +18,7 @@ from rich.text import Text
 from benchmarks import report
 from benchmarks.measure import QUICK, Settings
 from benchmarks.peers import PEERS
-from benchmarks.results import OURS, Results
+from benchmarks.results import OURS, OURS_IN, Results
 from benchmarks.roofline import measure as measure_roofline
 from benchmarks.runner import ROOT, Plan, measure_item, processors
 from benchmarks.suites import SUITES, Item, items_of
@@ -169,10 +169,10 @@ def _measure(
         for count in threads:
             for item in items:
                 done += 1
-                # Open and fixed sizes are compared with each other, not with peers.
-                ours = OURS[1:] if item.suite == "symbolic" else OURS[:1] + OURS[2:]
+                ours = OURS_IN.get(item.suite, OURS[:2])
                 chosen = [p for p in plan.peers if p in ours or p not in OURS]
                 if item.suite == "symbolic":
+                    # Open and fixed sizes are compared with each other, not with peers.
                     chosen = [p for p in chosen if p in ours]
 
                 def tell(text: str, done: int = done) -> None:

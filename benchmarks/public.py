@@ -18,7 +18,8 @@ import onnx
 from benchmarks.task import Task, UnavailableError
 
 Arrays = dict[str, np.ndarray]
-Make = Callable[[np.random.Generator, int], Arrays]
+#: Inputs for one size or more; those left out follow from the first.
+Make = Callable[..., Arrays]
 
 
 @dataclass(frozen=True)
@@ -49,28 +50,33 @@ def _speech(rng: np.random.Generator, size: int) -> Arrays:
     return {"input": wave.astype(np.float32), "sr": np.array(16000), "state": state}
 
 
-def _image(rng: np.random.Generator, size: int) -> Arrays:
-    x = np.zeros((1, 3, size, size + 32), np.float32)
-    x[:, :, size // 3 : size // 2, 20:-20] = 1  # a line of text, seen from afar
+def _image(rng: np.random.Generator, size: int, width: int | None = None) -> Arrays:
+    x = np.zeros((1, 3, size, width or size + 32), np.float32)
+    x[:, :, size // 3 : size // 2, 12:-12] = 1  # a line of text, seen from afar
     return {"x": x + rng.standard_normal(x.shape).astype(np.float32) / 20}
 
 
-def _tokens(rng: np.random.Generator, size: int) -> Arrays:
-    tokens = rng.integers(1, 30, (3, size))
-    return {"src": tokens, "src_mask": np.ones((3, size), bool)}
+def _tokens(rng: np.random.Generator, size: int, batch: int = 3) -> Arrays:
+    tokens = rng.integers(1, 30, (batch, size))
+    return {"src": tokens, "src_mask": np.ones((batch, size), bool)}
 
 
-def _step(rng: np.random.Generator, size: int) -> Arrays:
+def _step(
+    rng: np.random.Generator, size: int, prefix: int | None = None, batch: int = 3
+) -> Arrays:
     return {
-        "prefix": rng.integers(1, 20, (3, size + 4)),
-        "memory": rng.standard_normal((3, size, 256)).astype(np.float32),
-        "src_mask": np.ones((3, size), bool),
-        "hidden": rng.standard_normal((3, 2, 256)).astype(np.float32),
+        "prefix": rng.integers(1, 20, (batch, prefix or size + 4)),
+        "memory": rng.standard_normal((batch, size, 256)).astype(np.float32),
+        "src_mask": np.ones((batch, size), bool),
+        "hidden": rng.standard_normal((batch, 2, 256)).astype(np.float32),
     }
 
 
-def _pair(rng: np.random.Generator, size: int) -> Arrays:
-    return {"src": rng.integers(1, 30, (3, size)), "tgt_in": rng.integers(1, 30, (3, size + 5))}
+def _pair(
+    rng: np.random.Generator, size: int, target: int | None = None, batch: int = 3
+) -> Arrays:
+    made = ("src", size), ("tgt_in", target or size + 5)
+    return {name: rng.integers(1, 30, (batch, extent)) for name, extent in made}
 
 
 MODELS: Mapping[str, Public] = {

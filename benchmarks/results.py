@@ -14,8 +14,13 @@ from benchmarks.roofline import Roofline
 
 FORMAT = 1
 
-#: Columns that are Farkas's own.
-OURS = ("farkas", "farkas-text", "farkas-symbolic")
+#: Columns that are Farkas's own: as a user would, with open sizes, with fixed ones.
+OURS = ("farkas", "farkas-symbolic", "farkas-fixed")
+#: Which of them take part in a suite, if not the first two.
+OURS_IN = {
+    "symbolic": ("farkas-symbolic", "farkas-fixed"),
+    "public": ("farkas", "farkas-fixed"),
+}
 
 
 @dataclass
@@ -55,7 +60,7 @@ class Row:
     @property
     def ours(self) -> str:
         """The contender that stands for Farkas: the one whose sizes are fixed."""
-        return "farkas-text" if self.suite == "symbolic" else "farkas"
+        return "farkas-fixed" if self.suite == "symbolic" else "farkas"
 
     @property
     def best_peer(self) -> str | None:
@@ -82,9 +87,10 @@ class Row:
 
     @property
     def openness(self) -> float | None:
-        """The time with open sizes over the time with fixed ones."""
-        fixed, free = self.median(self.ours), self.median("farkas-symbolic")
-        return free / fixed if fixed and free else None
+        """The time with open sizes over the time with fixed ones; None if not both were taken."""
+        own, free, fixed = map(self.median, OURS)
+        pair = (free or own, fixed or own) if free or fixed else (None, None)
+        return pair[0] / pair[1] if pair[0] and pair[1] else None
 
     def roof(self, contender: str, roofline: Roofline) -> float | None:
         """The share of the roofline that a contender reaches, from 0 to 1."""

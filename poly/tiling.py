@@ -124,11 +124,12 @@ def _shared(
         together = list(takewhile(flags.__getitem__, head))
         if any(extents[x] is None for x in together):
             return together
-        one = (
-            shared_loop(schedule, s, head, machine)
-            or shared_loop(schedule, s, outer[:-1], machine, work)
-            or shared_loop(schedule, s, outer, machine, work)
+        one = shared_loop(schedule, s, head, machine) or shared_loop(
+            schedule, s, outer[:-1], machine, work
         )
+        if not one and not core.packed:
+            # Inside of the panels, which are then read where they are: lanes lie side by side.
+            one = shared_loop(schedule, s, outer, machine, work)
         return [one] if one else []
     # Rows that are kept for the tiles of a block are so by one thread.
     pieces = 1 if blocks.rows is not None else PIECES * machine.cores

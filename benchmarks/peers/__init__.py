@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.peers.base import Peer, Prepared
 from benchmarks.peers.blas import Numpy
 from benchmarks.peers.ort import OnnxRuntime
-from benchmarks.peers.ours import Farkas, FarkasSymbolic, FarkasText
+from benchmarks.peers.ours import Farkas, FarkasFixed, FarkasSymbolic
 from benchmarks.peers.pytorch import TorchChannelsLast, TorchEager, TorchInductor
 from benchmarks.peers.vino import OpenVino
 from benchmarks.peers.xla import Xla
@@ -17,7 +17,7 @@ PEERS: dict[str, Peer] = {
     for peer in (
         Farkas(),
         FarkasSymbolic(),
-        FarkasText(),
+        FarkasFixed(),
         OnnxRuntime(),
         OpenVino(),
         TorchEager(),

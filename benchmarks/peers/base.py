@@ -34,14 +34,12 @@ class Peer(ABC):
     modules : what has to be importable
     package : the distribution whose version is shown
     ours : whether it is Farkas
-    symbolic : whether it is Farkas with sizes left open
     """
 
     name: str
     modules: tuple[str, ...] = ()
     package: str = ""
     ours = False
-    symbolic = False
 
     def missing(self) -> str | None:
         """Why it cannot run, or None if it can."""

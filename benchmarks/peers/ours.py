@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -41,37 +42,17 @@ class Farkas(Peer):
             return prepare_text(task, threads, specialised=True)
         import farkas as fk
 
-        model = fk.compile_onnx(task.path, threads=threads)
-        inputs = task.inputs
-        if isinstance(model, fk.Model):
-            out = {p.name: aligned(np.zeros(p.shape, p.dtype.numpy)) for p in model.outputs}
-            return Prepared(lambda: model.run(inputs, out=out), _values)
-        model.run(inputs)  # compiles what waited for shapes
-        return Prepared(lambda: model.run(inputs), _values)
+        return prepare_model(fk.compile_onnx(task.path, threads=threads), task)
 
 
 def _values(results: Mapping[str, Array]) -> Sequence[Array]:
     return list(results.values())
 
 
-class FarkasText(Farkas):
-    """The comprehension compiled for its sizes; weights are inputs like any other."""
-
-    name = "farkas-text"
-    symbolic = False
-
-    def suits(self, task: Task) -> bool:
-        return task.suite == "symbolic" and task.kernel is not None and task.kernel.text is not None
-
-    def prepare(self, task: Task, threads: int) -> Prepared:
-        return prepare_text(task, threads, specialised=True)
-
-
 class FarkasSymbolic(Farkas):
     """The comprehension compiled once for all sizes."""
 
     name = "farkas-symbolic"
-    symbolic = True
 
     def suits(self, task: Task) -> bool:
         if task.kernel is None or task.kernel.text is None:
@@ -80,6 +61,24 @@ class FarkasSymbolic(Farkas):
 
     def prepare(self, task: Task, threads: int) -> Prepared:
         return prepare_text(task, threads, specialised=False)
+
+
+class FarkasFixed(Farkas):
+    """Compiled for the sizes of its inputs, where `farkas` or `farkas-symbolic` leaves them open."""
+
+    name = "farkas-fixed"
+
+    def suits(self, task: Task) -> bool:
+        return task.kernel is None or task.kernel.text is not None
+
+    def prepare(self, task: Task, threads: int) -> Prepared:
+        if task.kernel is not None:
+            return prepare_text(task, threads, specialised=True)
+        import farkas as fk
+
+        shapes = {name: array.shape for name, array in task.inputs.items()}
+        model = fk.compile_onnx(task.path, shapes=shapes, threads=threads)
+        return prepare_model(model, task)
 
 
 def prepare_text(task: Task, threads: int, specialised: bool) -> Prepared:
@@ -94,3 +93,15 @@ def prepare_text(task: Task, threads: int, specialised: bool) -> Prepared:
     if out.nbytes < SMALL:
         return Prepared(lambda: kernel(*arrays), lambda result: [result])
     return Prepared(lambda: kernel(*arrays, out=out), lambda result: [result])
+
+
+def prepare_model(model: Any, task: Task) -> Prepared:
+    """A compiled network of whatever kind, with the task's inputs."""
+    import farkas as fk
+
+    inputs = task.inputs
+    if isinstance(model, fk.Model):
+        out = {p.name: aligned(np.zeros(p.shape, p.dtype.numpy)) for p in model.outputs}
+        return Prepared(lambda: model.run(inputs, out=out), _values)
+    model.run(inputs)  # compiles what waited for shapes
+    return Prepared(lambda: model.run(inputs), _values)

@@ -87,7 +87,7 @@ def test_ratios_and_shares_of_the_roofline() -> None:
     assert found.openness is None
     assert row().ratio is None and row(times={"farkas": [1.0]}).best_peer is None
     open_sizes = Row("symbolic", "mm", "matmul", 1, 1, 1)
-    open_sizes.times = {"farkas-text": [2.0], "farkas-symbolic": [3.0]}
+    open_sizes.times = {"farkas-fixed": [2.0], "farkas-symbolic": [3.0]}
     assert open_sizes.openness == 1.5 and open_sizes.ratio is None
 
 

@@ -6,6 +6,7 @@ tests/models/test_public.py``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import onnxruntime
 import pytest
 
 import farkas as fk
-from benchmarks.public import MODELS, fetched
+from benchmarks.public import MODELS, Public, fetched
 from benchmarks.task import UnavailableError
 
 
@@ -22,10 +23,38 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("packages")
 
 
+#: The largest of each size that is drawn, and what it is a multiple of.
+LARGEST = {
+    "magika": ((64, 1),),
+    "rapidocr": ((320, 32), (320, 32)),
+    "romanizer-encoder": ((40, 1), (12, 1)),
+    "romanizer-decoder": ((40, 1), (20, 1), (6, 1)),
+    "pyfrspell": ((30, 1), (20, 1), (6, 1)),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_at_three_sizes_from_one_compilation(name: str, folder: Path) -> None:
-    public, rng = MODELS[name], np.random.default_rng(5)
+    public = MODELS[name]
+    check_sizes(public, folder, [(size,) for size in public.sizes], np.random.default_rng(5))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGEST)
+def test_outputs_at_fifty_random_sizes_from_one_compilation(name: str, folder: Path) -> None:
+    rng = np.random.default_rng(7)
+    sizes = [
+        tuple(int(rng.integers(1, most // step + 1)) * step for most, step in LARGEST[name])
+        for _ in range(50)
+    ]
+    check_sizes(MODELS[name], folder, sizes, rng)
+
+
+def check_sizes(
+    public: Public, folder: Path, sizes: Sequence[tuple[int, ...]], rng: np.random.Generator
+) -> None:
+    """One compilation equals ONNX Runtime at every size."""
     try:
         path = fetched(public, folder)
     except UnavailableError as reason:
@@ -33,16 +62,16 @@ def test_outputs_at_three_sizes_from_one_compilation(name: str, folder: Path) ->
     session = onnxruntime.InferenceSession(str(path))
     model = fk.compile_onnx(path)
     kernels = 0
-    for size in public.sizes:
-        arrays = public.make(rng, size)
+    for size in sizes:
+        arrays = public.make(rng, *size)
         found, expected = model.run(arrays), session.run(None, arrays)
         for output, wanted in zip(found.values(), expected, strict=True):
             assert output.shape == wanted.shape and output.dtype == wanted.dtype
             if wanted.dtype.kind == "f":
                 largest = max(float(np.abs(wanted).max(initial=0)), 1e-3)
                 error = float(np.abs(output.astype(np.float64) - wanted).max(initial=0))
-                assert error <= public.tolerance * largest
+                assert error <= public.tolerance * largest, size
             else:
                 np.testing.assert_array_equal(output, wanted)
         kernels = kernels or model.report.kernels
-        assert model.report.kernels == kernels, "it was compiled again"
+        assert model.report.kernels == kernels, f"it was compiled again for {size}"

@@ -120,6 +120,29 @@ def test_threads_do_not_pack_the_same_panel() -> None:
     assert "parallelize mm: i_t" in script
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "c", "sizes", "cores", "packed"),
+    [
+        ("k,i", "j,k", "i,j", (3136, 16, 3), 1, "B"),
+        ("k,i", "j,k", "i,j", (31, 16, 64), 2, "B"),
+        ("k,i", "j,k", "i,j", (196, 32, 1), 16, "B"),
+        ("i,k", "j,k", "i,j", (16, 32, 3), 1, "B"),
+        ("i,k", "j,k", "i,j", (16, 17, 500), 2, "A"),
+        ("i,k", "k,j", "j,i", (32, 17, 3136), 1, "A"),
+    ],
+)
+def test_lanes_that_lie_apart_are_packed_whatever_threads_share(
+    a: str, b: str, c: str, sizes: tuple[int, int, int], cores: int, packed: str
+) -> None:
+    extents = dict(zip("ijk", map(str, sizes), strict=True))
+    shapes = [",".join(extents[x] for x in access.split(",")) for access in (a, b)]
+    text = f"""def f(float32 A[{shapes[0]}], float32 B[{shapes[1]}]) -> (C) {{
+        mm: C[{c}] +=! A[{a}] * B[{b}]
+    }}"""
+    script = str(auto_schedule(schedule(text), replace(CACHES, cores=cores)))
+    assert f"as {packed}, local" in script
+
+
 TWO_REDUCTIONS = """def f(float32 A[N,I,K], float32 B[N,J,I]) -> (U) {
     T[n,i] +=! A[n,i,k]
     U[n,j] +=! exp(T[n,i] + B[n,j,i])
