@@ -1,109 +1,200 @@
 """Values of a graph in blocks of channels: ``Y[n, k, p, q]`` is kept as ``Y'[n, k/16, p, q, k%16]``.
 
 A convolution has its lanes along channels, whose elements lie an image apart: each tile is turned
-around in registers when it is stored, and so is what is added to it.  Between two convolutions
-nobody sees the order of the elements, so they are kept as the tiles have them; the inputs and
-outputs of the graph stay as they are.  Only values all of whose users have channels in lanes, or
-sum over them, are kept so: nothing is ever converted.
+around in registers when it is stored, and so is what is added to it.  Between convolutions nobody
+sees the order of the elements, so they are kept as the tiles have them; the inputs and outputs of
+the graph stay as they are.  What only looks at one channel at a time, as pooling and
+concatenation, has its lanes along channels then, too.  Nothing is ever converted: a value is kept
+so only if everything that writes or reads it suits that.
+
+The bytes of a value in blocks depend on the number of elements behind the dimension of channels,
+not on how others are grouped: views stay views.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
-from poly.expr import Const, Index, Read, indices_of, reads_of
+from poly.expr import Const, Expr, Index, Read, add, indices_of, mul, reads_of, rewrite
 from poly.graph import Call, Graph, View
 from poly.layout import Layout, relayout
+from poly.linear import linear_form
 from poly.machine import Machine
-from poly.program import Program, Statement, Tensor
+from poly.program import Program, Range, Statement, Tensor, fresh_name, verify_program
 
-#: For each tensor of a program, the dimensions along which it may be kept in blocks.
-Dimensions = dict[str, frozenset[int]]
+
+@dataclass(frozen=True)
+class Suited:
+    """What a program allows.
+
+    dimensions : for each input and output, along which of its dimensions it may lie in blocks
+    lanes : tensors of which a tile then stores or adds whole vectors
+    together : whether all tensors have to lie in blocks, or none, as where elements are copied
+    """
+
+    dimensions: Mapping[str, frozenset[int]]
+    lanes: frozenset[str] = frozenset()
+    together: bool = False
 
 
 def block_values(graph: Graph, machine: Machine) -> Graph:
     """The graph with its values between contractions in blocks of channels, one vector wide."""
+    if graph.sizes:
+        return graph
     families = _families(graph)
-    accepted: dict[str, set[tuple[int, int]]] = {}
-    seen: dict[tuple[Program, frozenset[str]], Dimensions] = {}
-    for node in graph.nodes:
-        if not isinstance(node, Call):
-            continue
-        program = node.program
-        pairs = list(zip((*program.inputs, *program.outputs), (*node.inputs, *node.outputs)))
-        constant = frozenset(t.name for t, v in pairs if v in graph.constants)
-        key = (program, constant)
-        if key not in seen:
-            seen[key] = dimensions_in_blocks(program, constant)
-        for tensor, value in pairs:
+    calls = [n for n in graph.nodes if isinstance(n, Call)]
+    suited = [_suited(n, graph, machine) for n in calls]
+    layouts = _chosen(graph, families, calls, suited, machine)
+    return _with_layouts(graph, layouts, machine) if layouts else graph
+
+
+def _chosen(
+    graph: Graph,
+    families: Mapping[str, str],
+    calls: list[Call],
+    suited: list[Suited],
+    machine: Machine,
+) -> dict[str, Layout]:
+    """The layouts of values: of a family of views all or none, and none that would be converted."""
+    accepted: dict[str, set[int]] = {}
+    wanted: set[str] = set()
+    for call, own in zip(calls, suited, strict=True):
+        for tensor, value in _arguments(call):
             root = families[value]
-            places = {_place(tensor, d) for d in seen[key].get(tensor.name, ())}
+            places = {_behind(tensor, d) for d in own.dimensions.get(tensor.name, ())}
             accepted[root] = accepted[root] & places if root in accepted else places
-    for value in (*graph.inputs, *graph.outputs, *graph.constants):
-        accepted.pop(families[value], None)
-    chosen: dict[str, Layout] = {}
+            if tensor.name in own.lanes:
+                wanted.add(root)
+    out = {families[v] for v in (*graph.inputs, *graph.outputs, *graph.constants)}
+    members: dict[str, list[str]] = {}
     for value, root in families.items():
-        layout = _layout(graph.values[value], accepted.get(root, set()), machine)
-        if layout is not None:
-            chosen[value] = layout
-    # A family is kept in blocks as a whole or not at all.
-    whole = {r for r in accepted if all(v in chosen for v, own in families.items() if own == r)}
-    chosen = {v: layout for v, layout in chosen.items() if families[v] in whole}
-    return _with_layouts(graph, chosen) if chosen else graph
-
-
-def dimensions_in_blocks(program: Program, constant: Collection[str]) -> Dimensions:
-    """Along which dimensions the tensors of a contraction with its epilogue may lie in blocks.
-
-    The contraction is ``T[.., k, ..] += X[.., c, ..] * W[k, c, ..]`` with W constant and X without
-    k: its lanes are along k.  What is read and written at k lies in lanes then; what is read at c
-    is a scalar to it, wherever it lies.  Nothing, if the program does anything else.
-    """
-    sums = [s for s in program.statements if s.reductions]
-    if len(sums) != 1 or program.sizes or program.updated:
-        return {}
-    (main,) = sums
-    lane = _lane(main, constant)
-    if lane is None:
-        return {}
-    loops = {main.name: {lane, *main.reductions}}
-    at = main.target.indices.index(Index(lane))
-    for s in program.statements:
-        if s is main:
+        members.setdefault(root, []).append(value)
+    found: dict[str, Layout] = {}
+    for root, places in accepted.items():
+        if root in out:
             continue
-        # The epilogue: elements of the sum and of other tensors at the same place.
-        own = [r for r in reads_of(s.value) if r.tensor == main.target.tensor]
-        here = s.target.indices
-        if s.guards or not own or any(r.indices != here for r in own) or len(here) <= at:
-            return {}
+        own_layouts = {v: _layout(graph.values[v], places, machine) for v in members[root]}
+        if None not in own_layouts.values():
+            found.update({v: x for v, x in own_layouts.items() if x is not None})
+    while True:
+        left = {families[v] for v in found}
+        for call, own in zip(calls, suited, strict=True):
+            roots = {
+                families[v]
+                for t, v in _arguments(call)
+                if v not in graph.constants and prod(_extents(t)) > 1
+            }
+            if own.together and not roots <= left:
+                left -= roots
+        # A family is worth it if lanes are stored to it, or to one that it is copied to.
+        useful = set(wanted)
+        while True:
+            more = useful.copy()
+            for call, own in zip(calls, suited, strict=True):
+                roots = {families[v] for _, v in _arguments(call)}
+                if own.together and roots & useful:
+                    more |= roots
+            if more == useful:
+                break
+            useful = more
+        kept = {v: x for v, x in found.items() if families[v] in left & useful}
+        if kept == found:
+            return found
+        found = kept
+
+
+def _arguments(call: Call) -> Iterator[tuple[Tensor, str]]:
+    program = call.program
+    yield from zip(program.inputs, call.inputs, strict=True)
+    yield from zip(program.outputs, call.outputs, strict=True)
+
+
+def _families(graph: Graph) -> dict[str, str]:
+    """For each value the first of those that are views of the same bytes."""
+    root: dict[str, str] = {}
+    for node in graph.nodes:
+        if isinstance(node, View):
+            root[node.output] = root.get(node.input, node.input)
+    return {v: root.get(v, v) for v in graph.values}
+
+
+def _extents(tensor: Tensor) -> list[int]:
+    return [int(e.value) if isinstance(e, Const) else 0 for e in tensor.shape]
+
+
+def _behind(tensor: Tensor, d: int) -> int:
+    """How many elements lie behind one of a dimension."""
+    return prod(_extents(tensor)[d + 1 :])
+
+
+def _layout(value: Tensor, places: Collection[int], machine: Machine) -> Layout | None:
+    """The blocks of a value along the one dimension that is at one of some places."""
+    lanes = machine.vector_bytes // value.dtype.bytes
+    fitting = [
+        d
+        for d, extent in enumerate(_extents(value))
+        if extent and extent % lanes == 0 and _behind(value, d) > 1 and _behind(value, d) in places
+    ]
+    if len(fitting) != 1 or value.dtype.numpy.kind != "f" or lanes < 2:
+        return None
+    return Layout(tuple(range(value.rank)), (fitting[0], lanes))
+
+
+# --- what a program allows -----------------------------------------------------------------
+
+
+def _suited(call: Call, graph: Graph, machine: Machine) -> Suited:
+    constant = frozenset(t.name for t, v in _arguments(call) if v in graph.constants)
+    program = call.program
+    if program.has_blocks or program.updated:
+        return Suited({})
+    sums = [s for s in program.statements if s.reductions]
+    if len(sums) == 1 and (lane := _lane(sums[0], constant)):
+        return _of_contraction(program, sums[0], lane, constant)
+    return _by_channel(program, constant, machine)
+
+
+def _of_contraction(program: Program, s: Statement, lane: str, constant: Collection[str]) -> Suited:
+    """Of ``T[.., k, ..] += X[.., c, ..] * W[k, c, ..]`` and its epilogue, with lanes along k.
+
+    What is read and written at k lies in lanes; what is read at c is a scalar, wherever it lies.
+    """
+    loops, lanes = {s.name: {lane, *s.reductions}}, {s.name: lane}
+    at = s.target.indices.index(Index(lane))
+    for e in program.statements:
+        if e is s:
+            continue
+        own = [r for r in reads_of(e.value) if r.tensor == s.target.tensor]
+        here = e.target.indices
+        if e.guards or not own or any(r.indices != here for r in own):
+            return Suited({})
         x = here[at]
         if not isinstance(x, Index):
-            return {}
-        loops[s.name] = {x.name}
-    found: Dimensions = {}
+            return Suited({})
+        loops[e.name], lanes[e.name] = {x.name}, x.name
+    found, vectors = {}, set()
     for t in (*program.inputs, *program.outputs):
         if t.name in constant:
             continue
         fitting = set(range(t.rank))
-        for s, read in _accesses(program, t.name):
+        for e, read in _accesses(program, t.name):
             fitting &= {
                 d
-                for d, e in enumerate(read.indices)
-                if isinstance(e, Index)
-                and e.name in loops[s.name]
-                and sum(e.name in indices_of(x) for x in read.indices) == 1
+                for d, x in enumerate(read.indices)
+                if isinstance(x, Index) and x.name in loops[e.name] and _once(read, x.name)
             }
+            if Index(lanes[e.name]) in read.indices:
+                vectors.add(t.name)
         found[t.name] = frozenset(fitting)
-    return found
+    return Suited(found, frozenset(vectors))
 
 
 def _lane(s: Statement, constant: Collection[str]) -> str | None:
     """The loop that only constants move with, beside the target; None if there is not just one."""
     reads = reads_of(s.value)
-    if s.op != "+=" or not any(r.tensor not in constant for r in reads):
+    if s.op != "+=" or all(r.tensor in constant for r in reads):
         return None
     found = [
         x.name
@@ -111,9 +202,47 @@ def _lane(s: Statement, constant: Collection[str]) -> str | None:
         if isinstance(x, Index)
         and any(_moves(r, x.name) for r in reads)
         and all(r.tensor in constant for r in reads if _moves(r, x.name))
-        and s.target.indices.count(x) == 1
+        and _once(s.target, x.name)
     ]
     return found[0] if len(found) == 1 else None
+
+
+def _by_channel(program: Program, constant: Collection[str], machine: Machine) -> Suited:
+    """Of what moves, compares and adds elements of one channel at a time, and may weigh them."""
+    for s in program.statements:
+        if s.reductions and len({r.tensor for r in reads_of(s.value)} - set(constant)) > 1:
+            return Suited({})
+    found = {
+        t.name: _along_channels(program, t, machine)
+        for t in (*program.inputs, *program.outputs)
+        if t.name not in constant
+    }
+    return Suited(found, together=True)
+
+
+def _along_channels(program: Program, t: Tensor, machine: Machine) -> frozenset[int]:
+    """The dimensions of a tensor that are read and written at one channel each."""
+    lanes, fitting = machine.vector_bytes // t.dtype.bytes, set(range(t.rank))
+    for s, read in _accesses(program, t.name):
+        fitting &= {d for d in range(t.rank) if _channel(s, read, d, lanes)}
+    return frozenset(fitting)
+
+
+def _channel(s: Statement, read: Read, d: int, lanes: int) -> str | None:
+    """The free loop x of whole blocks if a dimension is read at x, or a number of blocks further."""
+    form = linear_form(read.indices[d])
+    if len(form.terms) != 1 or form.constant % lanes:
+        return None
+    ((x, factor),) = form.terms
+    if factor != 1 or not isinstance(x, Index) or x.name not in s.free or not _once(read, x.name):
+        return None
+    r = next(r for r in s.ranges if r.index == x.name)
+    whole = r.lo == Const(0) and isinstance(r.hi, Const) and int(r.hi.value) % lanes == 0
+    return x.name if whole and not any(x.name in indices_of(g) for g in s.guards) else None
+
+
+def _once(read: Read, loop: str) -> bool:
+    return sum(loop in indices_of(x) for x in read.indices) == 1
 
 
 def _moves(read: Read, loop: str) -> bool:
@@ -127,63 +256,98 @@ def _accesses(program: Program, tensor: str) -> Iterator[tuple[Statement, Read]]
                 yield s, read
 
 
-def _families(graph: Graph) -> dict[str, str]:
-    """For each value the first of those that are views of the same bytes."""
-    root = {v: v for v in graph.values}
-
-    def find(v: str) -> str:
-        while root[v] != v:
-            v = root[v]
-        return v
-
-    for node in graph.nodes:
-        if isinstance(node, View):
-            root[find(node.output)] = find(node.input)
-    return {v: find(v) for v in graph.values}
+# --- programs in blocks --------------------------------------------------------------------
 
 
-def _place(tensor: Tensor, d: int) -> tuple[int, int]:
-    """A dimension, however those around it are grouped: elements before it, and its extent."""
-    extents = [int(e.value) if isinstance(e, Const) else 0 for e in tensor.shape]
-    return prod(extents[:d]), extents[d]
-
-
-def _layout(value: Tensor, places: set[tuple[int, int]], machine: Machine) -> Layout | None:
-    """The blocks of a value along the one dimension that is at one of some places, if they are
-    whole and the dimension is not the last one.
-    """
-    lanes = machine.vector_bytes // value.dtype.bytes
-    extents = [int(e.value) if isinstance(e, Const) else 0 for e in value.shape]
-    fitting = [
-        d
-        for d, extent in enumerate(extents)
-        if extent and extent % lanes == 0 and prod(extents[d + 1 :]) > 1
-        and _place(value, d) in places
-    ]  # fmt: skip
-    if len(fitting) != 1 or value.dtype.numpy.kind != "f" or lanes < 2:
-        return None
-    return Layout(tuple(range(value.rank)), (fitting[0], lanes))
-
-
-def _with_layouts(graph: Graph, layouts: dict[str, Layout]) -> Graph:
-    """The graph with these values kept in other layouts, by programs that write and read them so."""
+def _with_layouts(graph: Graph, layouts: Mapping[str, Layout], machine: Machine) -> Graph:
+    """The graph with these values in other layouts, by programs that write and read them so."""
     values = dict(graph.values)
     for name, layout in layouts.items():
         values[name] = replace(values[name], shape=layout.extents(values[name].shape))
-    made: dict[tuple[Program, tuple[tuple[str, Layout], ...]], Program] = {}
+    made: dict[tuple[str, tuple[tuple[str, Layout], ...]], Program] = {}
     nodes: list[Call | View] = []
     for node in graph.nodes:
         if isinstance(node, Call):
-            tensors = (*node.program.inputs, *node.program.outputs)
-            names = zip(tensors, (*node.inputs, *node.outputs), strict=True)
-            own = tuple((t.name, layouts[v]) for t, v in names if v in layouts)
+            own = tuple((t.name, layouts[v]) for t, v in _arguments(node) if v in layouts)
             if own:
-                key = (node.program, own)
+                key = (node.program.digest, own)
                 if key not in made:
-                    program = node.program
-                    for tensor, layout in own:
-                        program = relayout(program, tensor, layout)
-                    made[key] = program
+                    together = _suited(node, graph, machine).together
+                    made[key] = _in_blocks(node.program, dict(own), machine, together)
                 node = replace(node, program=made[key])
         nodes.append(node)
     return replace(graph, nodes=tuple(nodes), values=values)
+
+
+def _in_blocks(
+    program: Program, layouts: Mapping[str, Layout], machine: Machine, split: bool
+) -> Program:
+    """The program on values in blocks; `split`: with loops over blocks and over their elements."""
+    if not split:
+        for tensor, layout in layouts.items():
+            program = relayout(program, tensor, layout)
+        return program
+    loops = {s.name: _loops_along(s, layouts) for s in program.statements}
+    blocks = dict(layouts)
+    for t in program.temps:
+        own = [
+            d
+            for d in _along_channels(program, t, machine)
+            if all(r.indices[d] in map(Index, loops[s.name]) for s, r in _accesses(program, t.name))
+        ]
+        if len(own) == 1:
+            lanes = machine.vector_bytes // t.dtype.bytes
+            blocks[t.name] = Layout(tuple(range(t.rank)), (own[0], lanes))
+
+    def changed(t: Tensor) -> Tensor:
+        return replace(t, shape=blocks[t.name].extents(t.shape)) if t.name in blocks else t
+
+    statements = [_split(s, program, blocks, loops[s.name]) for s in program.statements]
+    return verify_program(program.with_tensors(changed, statements))
+
+
+def _loops_along(s: Statement, layouts: Mapping[str, Layout]) -> dict[str, int]:
+    """The loops of a statement that run along the blocks of some tensors, with their sizes."""
+    found = {}
+    for read in (s.target, *reads_of(s.value)):
+        if read.tensor in layouts:
+            d, size = layouts[read.tensor].block or (0, 1)
+            ((x, _),) = linear_form(read.indices[d]).terms
+            assert isinstance(x, Index)
+            found[x.name] = size
+    return found
+
+
+def _split(
+    s: Statement, program: Program, layouts: Mapping[str, Layout], loops: Mapping[str, int]
+) -> Statement:
+    """A statement with two loops in the place of each along blocks, the second one over the
+    elements of a block, and innermost.
+    """
+    whole: dict[str, Expr] = {}
+    taken = {*program.tensors, *program.sizes, *s.indices}
+    ranges = list(s.ranges)
+    for x, size in loops.items():
+        outer, inner = fresh_name(f"{x}_b", taken), fresh_name(f"{x}_l", taken)
+        whole[x] = add(mul(Const(size), Index(outer)), Index(inner))
+        (at,) = (n for n, r in enumerate(ranges) if r.index == x)
+        hi = ranges[at].hi
+        assert isinstance(hi, Const)
+        ranges[at] = Range(outer, Const(0), Const(int(hi.value) // size))
+        ranges.insert(len(ranges) - len(s.reductions), Range(inner, Const(0), Const(size)))
+
+    def visit(e: Expr) -> Expr:
+        if isinstance(e, Index):
+            return whole.get(e.name, e)
+        if isinstance(e, Read) and e.tensor in layouts:
+            d, size = layouts[e.tensor].block or (0, 1)
+            form = linear_form(e.indices[d])
+            (outer,) = (x for x, factor in form.terms if factor == size)
+            (inner,) = (x for x, factor in form.terms if factor == 1)
+            place = add(outer, Const(form.constant // size))
+            return replace(e, indices=(*e.indices[:d], place, *e.indices[d + 1 :], inner))
+        return e
+
+    target = rewrite(s.target, visit)
+    assert isinstance(target, Read)
+    return replace(s, target=target, value=rewrite(s.value, visit), ranges=tuple(ranges))

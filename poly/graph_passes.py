@@ -19,12 +19,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from poly.blocked_values import block_values
 from poly.constants import Computed, Folded, Recipe, fold_affine, fold_scale, fold_statements
 from poly.expr import Const, Index, Read
 from poly.fusion import merge_calls
 from poly.graph import Call, Graph, View, same_shape, static_shape, verify_graph
 from poly.join_dimensions import join_in_graph
 from poly.linear import Linear, constant, linear_form
+from poly.machine import Machine
 from poly.merge import count, covers, extents, instances
 from poly.phases import split_sums
 from poly.program import Program, Statement, Tensor
@@ -47,7 +49,7 @@ def apply_passes(graph: Graph, passes: Sequence[Pass]) -> Graph:
     return graph
 
 
-def optimise_graph(graph: Graph, evaluate: Evaluate) -> Graph:
+def optimise_graph(graph: Graph, evaluate: Evaluate, machine: Machine | None = None) -> Graph:
     """The graph with fewer calls that do more each; `evaluate` computes constants."""
     return apply_passes(
         graph,
@@ -61,6 +63,7 @@ def optimise_graph(graph: Graph, evaluate: Evaluate) -> Graph:
             share_equal,
             split_calls,
             lambda g: fold_constants(g, evaluate),
+            lambda g: block_values(g, machine) if machine else g,
             split_in_graph,
             join_in_graph,
             simplify_views,

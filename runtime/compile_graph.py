@@ -42,7 +42,7 @@ def compile_graph(
     toolchain = with_team(toolchain, cache)
     tell = progress or (lambda stage, done, total, what: None)
     clock = Clock()
-    graph = optimise_graph(verify_graph(graph), evaluate)
+    graph = optimise_graph(verify_graph(graph), evaluate, machine)
     clock.lap("graph")
     built = build_graph(graph, machine, toolchain, cache, tell, clock)
     model: Model | OpenModel

@@ -15,9 +15,8 @@ from codegen.emit import generate_automatic
 from codegen.function import CFunction, emit_function
 from codegen.network import Place, argument_places, kernel_unit, network_unit
 from codegen.prelude import COMMON
-from poly.blocked_values import block_values
 from poly.expr import Const, Expr, Op, Size, evaluate_int, substitute
-from poly.graph import Call, Graph, verify_graph
+from poly.graph import Call, Graph
 from poly.join_dimensions import join_dimensions
 from poly.layout import Layout, Mapper, relayout
 from poly.machine import Machine
@@ -84,8 +83,6 @@ def build_graph(
     ToolchainError : the compiler failed.
     CacheError : the library cannot be stored.
     """
-    graph = verify_graph(block_values(graph, machine))
-    clock.lap("layouts")
     key = digest(
         "model",
         _FORMAT,
