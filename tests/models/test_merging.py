@@ -16,7 +16,7 @@ from poly.fusion import joined_origin, merge_calls
 from poly.graph import Call, Graph, View, verify_graph
 from poly.graph_passes import apply_passes, optimise_graph, share_equal, simplify_views
 from runtime.reference import evaluate
-from tests.frontends.onnx.onnx_support import close, floats, model_of, ort_run, run_graph
+from tests.frontends.onnx.onnx_support import PAIRS, close, floats, model_of, ort_run, run_graph
 
 Arrays = dict[str, np.ndarray]
 node = helper.make_node
@@ -270,7 +270,7 @@ def test_merging_changes_no_bit(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(60, 90))
 def test_random_networks_agree(seed: int) -> None:
     model, inputs = random_network(seed, np.float32)
-    graph = optimise_graph(import_model(model), evaluate)
+    graph = optimise_graph(import_model(model), evaluate, PAIRS)
     close(run_graph(graph, inputs), ort_run(model, inputs), 1e-4)
 
 

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from frontends.onnx import import_model
 from poly.graph import Call, Graph
 from poly.graph_passes import optimise_graph
+from poly.machine import Machine
 from runtime.reference import evaluate
 
 onnxruntime.set_default_logger_severity(4)
@@ -40,6 +41,10 @@ def run_graph(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.nd
 def floats(*shape: int, low: float = -2.0, high: float = 2.0, dtype: type = np.float32):
     """Random floats of a shape."""
     return RANDOM.uniform(low, high, shape).astype(dtype)
+
+
+#: Vectors of two float32, so that small networks have values in blocks.
+PAIRS = Machine(8, 32, 32 << 10, 1 << 20, 16 << 20, 2)
 
 
 def model_of(
@@ -104,7 +109,7 @@ def agree(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], rtol: float 
     graph = import_model(model)
     expected = ort_run(model, inputs)
     close(run_graph(graph, inputs), expected, rtol)
-    close(run_graph(optimise_graph(graph, evaluate), inputs), expected, rtol)
+    close(run_graph(optimise_graph(graph, evaluate, PAIRS), inputs), expected, rtol)
     return graph
 
 
