@@ -61,9 +61,7 @@ def _tokens(rng: np.random.Generator, size: int, batch: int = 3) -> Arrays:
     return {"src": tokens, "src_mask": np.ones((batch, size), bool)}
 
 
-def _step(
-    rng: np.random.Generator, size: int, prefix: int | None = None, batch: int = 3
-) -> Arrays:
+def _step(rng: np.random.Generator, size: int, prefix: int | None = None, batch: int = 3) -> Arrays:
     return {
         "prefix": rng.integers(1, 20, (batch, prefix or size + 4)),
         "memory": rng.standard_normal((batch, size, 256)).astype(np.float32),
@@ -72,9 +70,7 @@ def _step(
     }
 
 
-def _pair(
-    rng: np.random.Generator, size: int, target: int | None = None, batch: int = 3
-) -> Arrays:
+def _pair(rng: np.random.Generator, size: int, target: int | None = None, batch: int = 3) -> Arrays:
     made = ("src", size), ("tgt_in", target or size + 5)
     return {name: rng.integers(1, 30, (batch, extent)) for name, extent in made}
 

@@ -1,4 +1,4 @@
-"""Values of a graph in blocks of channels: ``Y[n, k, p, q]`` is kept as ``Y'[n, k/16, p, q, k%16]``.
+"""Values of a graph in blocks of channels: ``Y[n, k, p, q]`` as ``Y'[n, k / 16, p, q, k mod 16]``.
 
 A convolution has its lanes along channels, whose elements lie an image apart: each tile is turned
 around in registers when it is stored, and so is what is added to it.  Between convolutions nobody
@@ -13,10 +13,11 @@ not on how others are grouped: views stay views.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from poly.dtypes import FLOAT32
 from poly.expr import Const, Expr, Index, Read, add, indices_of, mul, reads_of, rewrite
 from poly.graph import Call, Graph, View
 from poly.layout import Layout, relayout
@@ -41,74 +42,60 @@ class Suited:
 
 def block_values(graph: Graph, machine: Machine) -> Graph:
     """The graph with its values between contractions in blocks of channels, one vector wide."""
-    if graph.sizes:
+    width = machine.vector_bytes // FLOAT32.bytes
+    if graph.sizes or width < 2:
         return graph
-    families = _families(graph)
     calls = [n for n in graph.nodes if isinstance(n, Call)]
-    suited = [_suited(n, graph, machine) for n in calls]
-    layouts = _chosen(graph, families, calls, suited, machine)
-    return _with_layouts(graph, layouts, machine) if layouts else graph
+    suited = [_suited(n, graph, width) for n in calls]
+    layouts = _chosen(graph, calls, suited, width)
+    return _with_layouts(graph, layouts, width) if layouts else graph
 
 
-def _chosen(
-    graph: Graph,
-    families: Mapping[str, str],
-    calls: list[Call],
-    suited: list[Suited],
-    machine: Machine,
-) -> dict[str, Layout]:
+def _chosen(graph: Graph, calls: list[Call], suited: list[Suited], width: int) -> dict[str, Layout]:
     """The layouts of values: of a family of views all or none, and none that would be converted."""
-    accepted: dict[str, set[int]] = {}
+    families = _families(graph)
+    fixed = {families[v] for v in (*graph.inputs, *graph.outputs, *graph.constants)}
+    places: dict[str, set[int]] = {}
     wanted: set[str] = set()
+    copies: list[set[str]] = []
     for call, own in zip(calls, suited, strict=True):
         for tensor, value in _arguments(call):
             root = families[value]
-            places = {_behind(tensor, d) for d in own.dimensions.get(tensor.name, ())}
-            accepted[root] = accepted[root] & places if root in accepted else places
+            found = {_behind(tensor, d) for d in own.dimensions.get(tensor.name, ())}
+            places[root] = places.get(root, found) & found
             if tensor.name in own.lanes:
                 wanted.add(root)
-    out = {families[v] for v in (*graph.inputs, *graph.outputs, *graph.constants)}
-    members: dict[str, list[str]] = {}
-    for value, root in families.items():
-        members.setdefault(root, []).append(value)
-    found: dict[str, Layout] = {}
-    for root, places in accepted.items():
-        if root in out:
-            continue
-        own_layouts = {v: _layout(graph.values[v], places, machine) for v in members[root]}
-        if None not in own_layouts.values():
-            found.update({v: x for v, x in own_layouts.items() if x is not None})
+        if own.together:
+            several = (v for t, v in _arguments(call) if prod(_extents(t)) > 1)
+            copies.append({families[v] for v in several if v not in graph.constants})
+    made = {
+        v: _layout(graph.values[v], places[root], width)
+        for v, root in families.items()
+        if root in places and root not in fixed
+    }
+    left = set(families.values()) - {r for v, r in families.items() if made.get(v) is None}
+    left = _closed(left, copies)
+    # It is worth it where lanes are stored, and where that is copied to or comes from.
+    useful = left & wanted
+    for _ in copies:
+        useful |= {r for roots in copies if roots & useful and roots <= left for r in roots}
+    return {v: x for v, x in made.items() if x is not None and families[v] in useful}
+
+
+def _closed(left: set[str], copies: list[set[str]]) -> set[str]:
+    """Without those that are copied together with any other."""
     while True:
-        left = {families[v] for v in found}
-        for call, own in zip(calls, suited, strict=True):
-            roots = {
-                families[v]
-                for t, v in _arguments(call)
-                if v not in graph.constants and prod(_extents(t)) > 1
-            }
-            if own.together and not roots <= left:
-                left -= roots
-        # A family is worth it if lanes are stored to it, or to one that it is copied to.
-        useful = set(wanted)
-        while True:
-            more = useful.copy()
-            for call, own in zip(calls, suited, strict=True):
-                roots = {families[v] for _, v in _arguments(call)}
-                if own.together and roots & useful:
-                    more |= roots
-            if more == useful:
-                break
-            useful = more
-        kept = {v: x for v, x in found.items() if families[v] in left & useful}
-        if kept == found:
-            return found
-        found = kept
+        kept = left - {r for roots in copies if not roots <= left for r in roots}
+        if kept == left:
+            return left
+        left = kept
 
 
-def _arguments(call: Call) -> Iterator[tuple[Tensor, str]]:
-    program = call.program
-    yield from zip(program.inputs, call.inputs, strict=True)
-    yield from zip(program.outputs, call.outputs, strict=True)
+def _arguments(node: Call | View) -> Iterator[tuple[Tensor, str]]:
+    """The inputs and outputs of a call's program, and the values that they are."""
+    if isinstance(node, Call):
+        yield from zip(node.program.inputs, node.inputs, strict=True)
+        yield from zip(node.program.outputs, node.outputs, strict=True)
 
 
 def _families(graph: Graph) -> dict[str, str]:
@@ -129,23 +116,22 @@ def _behind(tensor: Tensor, d: int) -> int:
     return prod(_extents(tensor)[d + 1 :])
 
 
-def _layout(value: Tensor, places: Collection[int], machine: Machine) -> Layout | None:
+def _layout(value: Tensor, places: Collection[int], width: int) -> Layout | None:
     """The blocks of a value along the one dimension that is at one of some places."""
-    lanes = machine.vector_bytes // value.dtype.bytes
     fitting = [
         d
         for d, extent in enumerate(_extents(value))
-        if extent and extent % lanes == 0 and _behind(value, d) > 1 and _behind(value, d) in places
+        if extent and extent % width == 0 and _behind(value, d) > 1 and _behind(value, d) in places
     ]
-    if len(fitting) != 1 or value.dtype.numpy.kind != "f" or lanes < 2:
+    if len(fitting) != 1 or value.dtype.numpy.kind != "f":
         return None
-    return Layout(tuple(range(value.rank)), (fitting[0], lanes))
+    return Layout(tuple(range(value.rank)), (fitting[0], width))
 
 
 # --- what a program allows -----------------------------------------------------------------
 
 
-def _suited(call: Call, graph: Graph, machine: Machine) -> Suited:
+def _suited(call: Call, graph: Graph, width: int) -> Suited:
     constant = frozenset(t.name for t, v in _arguments(call) if v in graph.constants)
     program = call.program
     if program.has_blocks or program.updated:
@@ -153,7 +139,7 @@ def _suited(call: Call, graph: Graph, machine: Machine) -> Suited:
     sums = [s for s in program.statements if s.reductions]
     if len(sums) == 1 and (lane := _lane(sums[0], constant)):
         return _of_contraction(program, sums[0], lane, constant)
-    return _by_channel(program, constant, machine)
+    return _by_channel(program, constant, width)
 
 
 def _of_contraction(program: Program, s: Statement, lane: str, constant: Collection[str]) -> Suited:
@@ -207,37 +193,37 @@ def _lane(s: Statement, constant: Collection[str]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _by_channel(program: Program, constant: Collection[str], machine: Machine) -> Suited:
+def _by_channel(program: Program, constant: Collection[str], width: int) -> Suited:
     """Of what moves, compares and adds elements of one channel at a time, and may weigh them."""
     for s in program.statements:
         if s.reductions and len({r.tensor for r in reads_of(s.value)} - set(constant)) > 1:
             return Suited({})
     found = {
-        t.name: _along_channels(program, t, machine)
+        t.name: _along_channels(program, t, width)
         for t in (*program.inputs, *program.outputs)
         if t.name not in constant
     }
     return Suited(found, together=True)
 
 
-def _along_channels(program: Program, t: Tensor, machine: Machine) -> frozenset[int]:
+def _along_channels(program: Program, t: Tensor, width: int) -> frozenset[int]:
     """The dimensions of a tensor that are read and written at one channel each."""
-    lanes, fitting = machine.vector_bytes // t.dtype.bytes, set(range(t.rank))
+    fitting = set(range(t.rank))
     for s, read in _accesses(program, t.name):
-        fitting &= {d for d in range(t.rank) if _channel(s, read, d, lanes)}
+        fitting &= {d for d in range(t.rank) if _channel(s, read, d, width)}
     return frozenset(fitting)
 
 
-def _channel(s: Statement, read: Read, d: int, lanes: int) -> str | None:
-    """The free loop x of whole blocks if a dimension is read at x, or a number of blocks further."""
+def _channel(s: Statement, read: Read, d: int, width: int) -> str | None:
+    """The free loop x of whole blocks if a dimension is read at x, or some blocks further."""
     form = linear_form(read.indices[d])
-    if len(form.terms) != 1 or form.constant % lanes:
+    if len(form.terms) != 1 or form.constant % width:
         return None
     ((x, factor),) = form.terms
     if factor != 1 or not isinstance(x, Index) or x.name not in s.free or not _once(read, x.name):
         return None
     r = next(r for r in s.ranges if r.index == x.name)
-    whole = r.lo == Const(0) and isinstance(r.hi, Const) and int(r.hi.value) % lanes == 0
+    whole = r.lo == Const(0) and isinstance(r.hi, Const) and int(r.hi.value) % width == 0
     return x.name if whole and not any(x.name in indices_of(g) for g in s.guards) else None
 
 
@@ -259,92 +245,91 @@ def _accesses(program: Program, tensor: str) -> Iterator[tuple[Statement, Read]]
 # --- programs in blocks --------------------------------------------------------------------
 
 
-def _with_layouts(graph: Graph, layouts: Mapping[str, Layout], machine: Machine) -> Graph:
+def _with_layouts(graph: Graph, layouts: Mapping[str, Layout], width: int) -> Graph:
     """The graph with these values in other layouts, by programs that write and read them so."""
     values = dict(graph.values)
     for name, layout in layouts.items():
         values[name] = replace(values[name], shape=layout.extents(values[name].shape))
-    made: dict[tuple[str, tuple[tuple[str, Layout], ...]], Program] = {}
+    made: dict[object, Program] = {}
     nodes: list[Call | View] = []
     for node in graph.nodes:
-        if isinstance(node, Call):
-            own = tuple((t.name, layouts[v]) for t, v in _arguments(node) if v in layouts)
-            if own:
-                key = (node.program.digest, own)
-                if key not in made:
-                    together = _suited(node, graph, machine).together
-                    made[key] = _in_blocks(node.program, dict(own), machine, together)
-                node = replace(node, program=made[key])
+        own = {t.name: layouts[v] for t, v in _arguments(node) if v in layouts}
+        if isinstance(node, Call) and own:
+            split = _suited(node, graph, width).together
+            key = (node.program.digest, split, tuple(own.items()))
+            if key not in made:
+                made[key] = (_split_program if split else _relayouted)(node.program, own, width)
+            node = replace(node, program=made[key])
         nodes.append(node)
     return replace(graph, nodes=tuple(nodes), values=values)
 
 
-def _in_blocks(
-    program: Program, layouts: Mapping[str, Layout], machine: Machine, split: bool
-) -> Program:
-    """The program on values in blocks; `split`: with loops over blocks and over their elements."""
-    if not split:
-        for tensor, layout in layouts.items():
-            program = relayout(program, tensor, layout)
-        return program
-    loops = {s.name: _loops_along(s, layouts) for s in program.statements}
-    blocks = dict(layouts)
+def _relayouted(program: Program, layouts: Mapping[str, Layout], width: int) -> Program:
+    """The program on values in blocks, with the loops that it had."""
+    for tensor, layout in layouts.items():
+        program = relayout(program, tensor, layout)
+    return program
+
+
+def _split_program(program: Program, layouts: Mapping[str, Layout], width: int) -> Program:
+    """The program on values in blocks, with loops over blocks and over their elements."""
+    dims = {t: x.block[0] for t, x in layouts.items() if x.block}
+    loops = {
+        s.name: {
+            x: None
+            for r in (s.target, *reads_of(s.value))
+            if r.tensor in dims and (x := _channel(s, r, dims[r.tensor], width))
+        }
+        for s in program.statements
+    }
     for t in program.temps:
         own = [
             d
-            for d in _along_channels(program, t, machine)
-            if all(r.indices[d] in map(Index, loops[s.name]) for s, r in _accesses(program, t.name))
+            for d in _along_channels(program, t, width)
+            if all(_channel(s, r, d, width) in loops[s.name] for s, r in _accesses(program, t.name))
         ]
         if len(own) == 1:
-            lanes = machine.vector_bytes // t.dtype.bytes
-            blocks[t.name] = Layout(tuple(range(t.rank)), (own[0], lanes))
+            dims[t.name] = own[0]
 
     def changed(t: Tensor) -> Tensor:
-        return replace(t, shape=blocks[t.name].extents(t.shape)) if t.name in blocks else t
+        if t.name not in dims:
+            return t
+        layout = Layout(tuple(range(t.rank)), (dims[t.name], width))
+        return replace(t, shape=layout.extents(t.shape))
 
-    statements = [_split(s, program, blocks, loops[s.name]) for s in program.statements]
+    statements = [_split(s, program, dims, loops[s.name], width) for s in program.statements]
     return verify_program(program.with_tensors(changed, statements))
 
 
-def _loops_along(s: Statement, layouts: Mapping[str, Layout]) -> dict[str, int]:
-    """The loops of a statement that run along the blocks of some tensors, with their sizes."""
-    found = {}
-    for read in (s.target, *reads_of(s.value)):
-        if read.tensor in layouts:
-            d, size = layouts[read.tensor].block or (0, 1)
-            ((x, _),) = linear_form(read.indices[d]).terms
-            assert isinstance(x, Index)
-            found[x.name] = size
-    return found
-
-
 def _split(
-    s: Statement, program: Program, layouts: Mapping[str, Layout], loops: Mapping[str, int]
+    s: Statement, program: Program, dims: Mapping[str, int], loops: Iterable[str], width: int
 ) -> Statement:
     """A statement with two loops in the place of each along blocks, the second one over the
     elements of a block, and innermost.
+
+    dims : the tensors in blocks, and along which dimension
     """
     whole: dict[str, Expr] = {}
     taken = {*program.tensors, *program.sizes, *s.indices}
     ranges = list(s.ranges)
-    for x, size in loops.items():
+    for x in loops:
         outer, inner = fresh_name(f"{x}_b", taken), fresh_name(f"{x}_l", taken)
-        whole[x] = add(mul(Const(size), Index(outer)), Index(inner))
+        whole[x] = add(mul(Const(width), Index(outer)), Index(inner))
         (at,) = (n for n, r in enumerate(ranges) if r.index == x)
         hi = ranges[at].hi
         assert isinstance(hi, Const)
-        ranges[at] = Range(outer, Const(0), Const(int(hi.value) // size))
-        ranges.insert(len(ranges) - len(s.reductions), Range(inner, Const(0), Const(size)))
+        ranges[at] = Range(outer, Const(0), Const(int(hi.value) // width))
+        ranges.insert(len(ranges) - len(s.reductions), Range(inner, Const(0), Const(width)))
 
     def visit(e: Expr) -> Expr:
         if isinstance(e, Index):
             return whole.get(e.name, e)
-        if isinstance(e, Read) and e.tensor in layouts:
-            d, size = layouts[e.tensor].block or (0, 1)
+        if isinstance(e, Read) and e.tensor in dims:
+            d = dims[e.tensor]
             form = linear_form(e.indices[d])
-            (outer,) = (x for x, factor in form.terms if factor == size)
+            (outer,) = (x for x, factor in form.terms if factor == width)
             (inner,) = (x for x, factor in form.terms if factor == 1)
-            place = add(outer, Const(form.constant // size))
+            place = add(outer, Const(form.constant // width))
             return replace(e, indices=(*e.indices[:d], place, *e.indices[d + 1 :], inner))
         return e
 

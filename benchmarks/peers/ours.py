@@ -64,7 +64,7 @@ class FarkasSymbolic(Farkas):
 
 
 class FarkasFixed(Farkas):
-    """Compiled for the sizes of its inputs, where `farkas` or `farkas-symbolic` leaves them open."""
+    """Compiled for the sizes of its inputs, which other contenders of Farkas leave open."""
 
     name = "farkas-fixed"
 

@@ -40,9 +40,7 @@ def in_blocks(
     merged = apply_passes(graph, [simplify_views, share_equal, merge_calls, simplify_views])
     blocked = block_values(merged, PAIRS)
     close(run_graph(verify_graph(blocked), inputs), ort_run(model, inputs), 1e-4)
-    return {
-        blocked.label(v) for v in blocked.values if blocked.values[v] != merged.values[v]
-    }
+    return {blocked.label(v) for v in blocked.values if blocked.values[v] != merged.values[v]}
 
 
 def test_between_convolutions() -> None:
