@@ -8,6 +8,7 @@
 * what is left of normalisations moves into the constants that they scale (`poly.constants`);
 * products of many tensors are contracted two at a time (`poly.paths`);
 * sums that see every s-th tap become dense ones, for each remainder of s (`poly.phases`);
+* values between convolutions are kept in blocks of channels (`poly.blocked_values`);
 * dimensions that two loops share are split in two (`poly.split_dimensions`);
 * dimensions that loops run through together are joined (`poly.join_dimensions`).
 """
@@ -50,7 +51,10 @@ def apply_passes(graph: Graph, passes: Sequence[Pass]) -> Graph:
 
 
 def optimise_graph(graph: Graph, evaluate: Evaluate, machine: Machine | None = None) -> Graph:
-    """The graph with fewer calls that do more each; `evaluate` computes constants."""
+    """The graph with fewer calls that do more each; `evaluate` computes constants.
+
+    machine : whose vectors values are kept in blocks for; None leaves all as they are
+    """
     return apply_passes(
         graph,
         [

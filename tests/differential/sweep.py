@@ -6,9 +6,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
+from codegen.emit import generate_automatic
 from farkas.build import scheduled_program
 from frontends.language import parse_program
 from poly.errors import IllegalScheduleError, LanguageError, ScheduleError
@@ -68,14 +70,24 @@ def program_case(seed: int, tally: Tally, text: str | None = None) -> Case | Non
         prepared = scheduled_program(program, exact)
         if prepared is not program:
             tally.counts["programs taken apart"] += 1
-        scheduled = auto_schedule(Schedule.of(prepared, exact), machine)
-        if scheduled.steps:
-            variants.append(make(scheduled, "auto", seed, written=program))
+        start = Schedule.of(prepared, exact)
+        scheduled, variant = generate_automatic(
+            partial(auto_schedule, start, machine), partial(_automatic, make, seed, program)
+        )
+        if variant is not None:
+            variants.append(variant)
             for primitive in sorted({step.primitive for step in scheduled.steps}):
                 tally.counts[f"automatic schedules that {primitive}"] += 1
         elif not exact:
             variants.append(make(written, "written", seed))
     return _case(seed, text, program, variants, tally, 5)
+
+
+def _automatic(
+    make: Callable[..., Variant], seed: int, program: Program, schedule: Schedule
+) -> Variant | None:
+    """The variant of an automatic schedule; None if it is the written order."""
+    return make(schedule, "auto", seed, written=program) if schedule.steps else None
 
 
 def _parsed(text: str, tally: Tally) -> Program | None:
