@@ -21,7 +21,7 @@ from poly.dtypes import FLOAT32
 from poly.expr import Const, Expr, Index, Read, add, indices_of, mul, reads_of, rewrite
 from poly.graph import Call, Graph, View
 from poly.layout import Layout, relayout
-from poly.linear import linear_form
+from poly.linear import Linear, linear_form
 from poly.machine import Machine
 from poly.program import Program, Range, Statement, Tensor, fresh_name, verify_program
 
@@ -43,7 +43,7 @@ class Suited:
 def block_values(graph: Graph, machine: Machine) -> Graph:
     """The graph with its values between contractions in blocks of channels, one vector wide."""
     width = machine.vector_bytes // FLOAT32.bytes
-    if graph.sizes or width < 2:
+    if width < 2:
         return graph
     calls = [n for n in graph.nodes if isinstance(n, Call)]
     suited = [_suited(n, graph, width) for n in calls]
@@ -55,7 +55,7 @@ def _chosen(graph: Graph, calls: list[Call], suited: list[Suited], width: int) -
     """The layouts of values: of a family of views all or none, and none that would be converted."""
     families = _families(graph)
     fixed = {families[v] for v in (*graph.inputs, *graph.outputs, *graph.constants)}
-    places: dict[str, set[int]] = {}
+    places: dict[str, set[Behind]] = {}
     wanted: set[str] = set()
     copies: list[set[str]] = []
     for call, own in zip(calls, suited, strict=True):
@@ -66,7 +66,7 @@ def _chosen(graph: Graph, calls: list[Call], suited: list[Suited], width: int) -
             if tensor.name in own.lanes:
                 wanted.add(root)
         if own.together:
-            several = (v for t, v in _arguments(call) if prod(_extents(t)) > 1)
+            several = (v for t, v in _arguments(call) if _behind(t) != ONE)
             copies.append({families[v] for v in several if v not in graph.constants})
     made = {
         v: _layout(graph.values[v], places[root], width)
@@ -107,21 +107,27 @@ def _families(graph: Graph) -> dict[str, str]:
     return {v: root.get(v, v) for v in graph.values}
 
 
-def _extents(tensor: Tensor) -> list[int]:
-    return [int(e.value) if isinstance(e, Const) else 0 for e in tensor.shape]
+#: How many elements lie behind one of a dimension: a number, times extents that are not known.
+Behind = tuple[int, tuple[Linear, ...]]
+ONE: Behind = (1, ())
 
 
-def _behind(tensor: Tensor, d: int) -> int:
-    """How many elements lie behind one of a dimension."""
-    return prod(_extents(tensor)[d + 1 :])
+def _behind(tensor: Tensor, d: int = -1) -> Behind:
+    """How many elements lie behind one of a dimension, in the whole tensor for -1."""
+    extents = [linear_form(e) for e in tensor.shape[d + 1 :]]
+    known = prod(e.constant for e in extents if not e.terms)
+    return known, tuple(sorted((e for e in extents if e.terms), key=str))
 
 
-def _layout(value: Tensor, places: Collection[int], width: int) -> Layout | None:
+def _layout(value: Tensor, places: Collection[Behind], width: int) -> Layout | None:
     """The blocks of a value along the one dimension that is at one of some places."""
     fitting = [
         d
-        for d, extent in enumerate(_extents(value))
-        if extent and extent % width == 0 and _behind(value, d) > 1 and _behind(value, d) in places
+        for d, extent in enumerate(value.shape)
+        if isinstance(extent, Const)
+        and int(extent.value) % width == 0 < int(extent.value)
+        and _behind(value, d) != ONE
+        and _behind(value, d) in places
     ]
     if len(fitting) != 1 or value.dtype.numpy.kind != "f":
         return None
