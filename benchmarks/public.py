@@ -51,8 +51,12 @@ def _speech(rng: np.random.Generator, size: int) -> Arrays:
 
 
 def _image(rng: np.random.Generator, size: int, width: int | None = None) -> Arrays:
-    x = np.zeros((1, 3, size, width or size + 32), np.float32)
-    x[:, :, size // 3 : size // 2, 12:-12] = 1  # a line of text, seen from afar
+    """Dark strokes on white in the middle, which are taken for a line of text."""
+    wide = width or size + 32
+    x = np.full((1, 3, size, wide), 2, np.float32)
+    for column in range(8, wide - 8, 10):
+        x[:, :, size // 2 - 8 : size // 2 + 8, column : column + 5] = -2
+        x[:, :, size // 2 - 1 : size // 2 + 1, column : column + 8] = -2
     return {"x": x + rng.standard_normal(x.shape).astype(np.float32) / 20}
 
 
