@@ -144,7 +144,9 @@ def _suited(call: Call, graph: Graph, width: int) -> Suited:
         return Suited({})
     sums = [s for s in program.statements if s.reductions]
     if len(sums) == 1 and (lane := _lane(sums[0], constant)):
-        return _of_contraction(program, sums[0], lane, constant)
+        # Of few filters, lanes are along the image, which has to lie as it did.
+        wide = _extent(sums[0], lane) >= width
+        return _of_contraction(program, sums[0], lane, constant) if wide else Suited({})
     return _by_channel(program, constant, width)
 
 
@@ -197,6 +199,12 @@ def _lane(s: Statement, constant: Collection[str]) -> str | None:
         and _once(s.target, x.name)
     ]
     return found[0] if len(found) == 1 else None
+
+
+def _extent(s: Statement, loop: str) -> int:
+    """The number of iterations of a loop, 0 if it is not known."""
+    r = next(r for r in s.ranges if r.index == loop)
+    return int(r.hi.value) if r.lo == Const(0) and isinstance(r.hi, Const) else 0
 
 
 def _by_channel(program: Program, constant: Collection[str], width: int) -> Suited:

@@ -127,6 +127,11 @@ def test_blocks_are_whole() -> None:
     assert in_blocks(nodes, constants=odd) == {"a"}
 
 
+def test_few_filters_have_their_lanes_along_the_image() -> None:
+    nodes = [FIRST, node("Conv", ["a", "w1x"], ["y"], pads=[1, 1, 1, 1])]
+    assert in_blocks(nodes, constants={"w1x": floats(1, 4, 3, 3)}) == set()
+
+
 def test_networks_without_contractions_stay_as_they_are() -> None:
     nodes = [
         node("Relu", ["x"], ["a"]),
