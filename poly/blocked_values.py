@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from poly.analysis import loops_of_read
 from poly.dtypes import FLOAT32
 from poly.expr import Const, Expr, Index, Read, add, indices_of, mul, reads_of, rewrite
 from poly.graph import Call, Graph, View
@@ -48,7 +49,8 @@ def block_values(graph: Graph, machine: Machine) -> Graph:
     calls = [n for n in graph.nodes if isinstance(n, Call)]
     suited = [_suited(n, graph, width) for n in calls]
     layouts = _chosen(graph, calls, suited, width)
-    return _with_layouts(graph, layouts, width) if layouts else graph
+    split = {n.name for n, own in zip(calls, suited, strict=True) if own.together}
+    return _with_layouts(graph, layouts, split, width) if layouts else graph
 
 
 def _chosen(graph: Graph, calls: list[Call], suited: list[Suited], width: int) -> dict[str, Layout]:
@@ -173,7 +175,7 @@ def _of_contraction(program: Program, s: Statement, lane: str, constant: Collect
         if t.name in constant:
             continue
         fitting = set(range(t.rank))
-        for e, read in _accesses(program, t.name):
+        for e, read in program.accesses(t.name):
             fitting &= {
                 d
                 for d, x in enumerate(read.indices)
@@ -194,8 +196,8 @@ def _lane(s: Statement, constant: Collection[str]) -> str | None:
         x.name
         for x in s.target.indices
         if isinstance(x, Index)
-        and any(_moves(r, x.name) for r in reads)
-        and all(r.tensor in constant for r in reads if _moves(r, x.name))
+        and any(x.name in loops_of_read(r) for r in reads)
+        and all(r.tensor in constant for r in reads if x.name in loops_of_read(r))
         and _once(s.target, x.name)
     ]
     return found[0] if len(found) == 1 else None
@@ -223,7 +225,7 @@ def _by_channel(program: Program, constant: Collection[str], width: int) -> Suit
 def _along_channels(program: Program, t: Tensor, width: int) -> frozenset[int]:
     """The dimensions of a tensor that are read and written at one channel each."""
     fitting = set(range(t.rank))
-    for s, read in _accesses(program, t.name):
+    for s, read in program.accesses(t.name):
         fitting &= {d for d in range(t.rank) if _channel(s, read, d, width)}
     return frozenset(fitting)
 
@@ -245,22 +247,16 @@ def _once(read: Read, loop: str) -> bool:
     return sum(loop in indices_of(x) for x in read.indices) == 1
 
 
-def _moves(read: Read, loop: str) -> bool:
-    return any(loop in indices_of(x) for x in read.indices)
-
-
-def _accesses(program: Program, tensor: str) -> Iterator[tuple[Statement, Read]]:
-    for s in program.statements:
-        for read in (s.target, *reads_of(s.value)):
-            if read.tensor == tensor:
-                yield s, read
-
-
 # --- programs in blocks --------------------------------------------------------------------
 
 
-def _with_layouts(graph: Graph, layouts: Mapping[str, Layout], width: int) -> Graph:
-    """The graph with these values in other layouts, by programs that write and read them so."""
+def _with_layouts(
+    graph: Graph, layouts: Mapping[str, Layout], split: Collection[str], width: int
+) -> Graph:
+    """The graph with these values in other layouts, by programs that write and read them so.
+
+    split : the calls whose loops are split, too
+    """
     values = dict(graph.values)
     for name, layout in layouts.items():
         values[name] = replace(values[name], shape=layout.extents(values[name].shape))
@@ -269,16 +265,18 @@ def _with_layouts(graph: Graph, layouts: Mapping[str, Layout], width: int) -> Gr
     for node in graph.nodes:
         own = {t.name: layouts[v] for t, v in _arguments(node) if v in layouts}
         if isinstance(node, Call) and own:
-            split = _suited(node, graph, width).together
-            key = (node.program.digest, split, tuple(own.items()))
+            program, loops = node.program, node.name in split
+            key = (program.digest, loops, tuple(own.items()))
             if key not in made:
-                made[key] = (_split_program if split else _relayouted)(node.program, own, width)
+                made[key] = (
+                    _split_program(program, own, width) if loops else _relayouted(program, own)
+                )
             node = replace(node, program=made[key])
         nodes.append(node)
     return replace(graph, nodes=tuple(nodes), values=values)
 
 
-def _relayouted(program: Program, layouts: Mapping[str, Layout], width: int) -> Program:
+def _relayouted(program: Program, layouts: Mapping[str, Layout]) -> Program:
     """The program on values in blocks, with the loops that it had."""
     for tensor, layout in layouts.items():
         program = relayout(program, tensor, layout)
@@ -300,7 +298,7 @@ def _split_program(program: Program, layouts: Mapping[str, Layout], width: int) 
         own = [
             d
             for d in _along_channels(program, t, width)
-            if all(_channel(s, r, d, width) in loops[s.name] for s, r in _accesses(program, t.name))
+            if all(_channel(s, r, d, width) in loops[s.name] for s, r in program.accesses(t.name))
         ]
         if len(own) == 1:
             dims[t.name] = own[0]

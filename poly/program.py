@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from poly.dtypes import DTYPES, DType, dtype_of
@@ -249,6 +249,13 @@ class Program:
             for s in self.statements
         )
         return self.with_tensors(changed, made)
+
+    def accesses(self, tensor: str) -> Iterator[tuple[Statement, Read]]:
+        """Every write and read of a tensor, with its statement."""
+        for s in self.statements:
+            for read in (s.target, *reads_of(s.value)):
+                if read.tensor == tensor:
+                    yield s, read
 
     def statement(self, name: str) -> Statement:
         for s in self.statements:

@@ -6,10 +6,10 @@ memory, along which it can run in lanes, be tiled and be packed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
-from poly.expr import Const, Expr, Index, Read, reads_of
+from poly.expr import Const, Expr, Index, Read
 from poly.graph import Call, Graph, View, static_shape
 from poly.linear import linear_form
 from poly.program import Program, Statement, Tensor
@@ -30,7 +30,7 @@ def split_dimensions(program: Program) -> tuple[Program, Shapes]:
     for tensor in program.tensors.values():
         for d, extent in enumerate(tensor.shape):
             free = d == tensor.rank - 1
-            found = {_factor(s, r.indices[d], free) for s, r in _accesses(program, tensor.name)}
+            found = {_factor(s, r.indices[d], free) for s, r in program.accesses(tensor.name)}
             (factor,) = found if len(found) == 1 else (None,)
             whole = isinstance(extent, Const) and factor and int(extent.value) % factor == 0
             if factor and whole and tensor.name not in program.updated:
@@ -58,13 +58,6 @@ def split_dimensions(program: Program) -> tuple[Program, Shapes]:
     made = program.with_places(changed, place)
     names = {name for name, _ in factors}
     return made, {name: made.tensors[name].shape for name in sorted(names)}
-
-
-def _accesses(program: Program, tensor: str) -> Iterator[tuple[Statement, Read]]:
-    for s in program.statements:
-        for read in (s.target, *reads_of(s.value)):
-            if read.tensor == tensor:
-                yield s, read
 
 
 def _factor(s: Statement, index: Expr, free: bool) -> int | None:
