@@ -62,10 +62,10 @@ def network_unit(
     return "\n".join([*lines, "}", ""])
 
 
-def kernel_unit(f: CFunction) -> tuple[str, str]:
-    """The name and text of the file of one function."""
+def kernel_unit(f: CFunction, nodes: Sequence[str]) -> tuple[str, str]:
+    """The name and text of the file of one function, which is called for these nodes."""
     code = f"{f.prototype};\n{f.text}\n"
-    return f"{f.symbol}.c", f"{header_comment(f.schedule)}\n{prelude_for(code)}\n{code}"
+    return f"{f.symbol}.c", f"{header_comment(f.schedule, nodes)}\n{prelude_for(code)}\n{code}"
 
 
 def argument_places(

@@ -12,6 +12,7 @@ from typing import Any
 
 import cgen
 
+from codegen.blocks import as_block, in_order
 from codegen.cexpr import Names, ValueText, index_text, literal
 from codegen.lanes import lane_stride
 from codegen.lanetext import LaneText
@@ -105,10 +106,9 @@ class CTarget:
         if isinstance(node, If):
             if node.masked and self._maskable(node.then):
                 return self._under_mask(node)
-            other = None if node.other is None else as_block(self.statement(node.other))
-            return cgen.If(
-                index_text(node.cond, self.names), as_block(self.statement(node.then)), other
-            )
+            then = as_block(self._commented(node.then))
+            other = None if node.other is None else as_block(self._commented(node.other))
+            return cgen.If(index_text(node.cond, self.names), then, other)
         if isinstance(node, Tile):
             return self._tile(node)
         if isinstance(node, Single):
@@ -126,18 +126,22 @@ class CTarget:
         raise LoopError(f"{type(node).__name__} has no C form; it should have been lowered")
 
     def body(self, node: LoopNode) -> cgen.Generable:
-        """A whole function body in braces; each of its loop nests names its statements."""
+        """A whole function body in braces, which says what runs where; `codegen.trace` reads it."""
         return cgen.Block([self._commented(node)])
 
     def _commented(self, node: LoopNode) -> cgen.Generable:
-        """A nest that stands for itself, below a comment that names the statements it runs."""
-        names = statements_in(node) if isinstance(node, For) else ()
-        if not names or names == self._announced:
+        """A node below a comment that names the statements it runs, unless it stands already.
+
+        A comment holds to the end of the braces around it, or to the next one between them.
+        """
+        names = statements_in(node)
+        if isinstance(node, Block) or not names:
             return self.statement(node)
-        before, self._announced = self._announced, names
+        known = names == self._announced
+        self._announced = names
         text = self.statement(node)
-        self._announced = before
-        return cgen.Collection([cgen.Line(f"/* {', '.join(names)} */"), text])
+        self._announced = names
+        return text if known else cgen.Collection([cgen.Line(f"/* {', '.join(names)} */"), text])
 
     def _tile(self, node: Tile) -> cgen.Generable:
         """A tile behind the names that it uses.
@@ -354,7 +358,7 @@ class CTarget:
             line = self._accumulate(node, text, target)
         else:
             line = self._updated(store, text, target)
-        return _in_order([*text.before, line])
+        return in_order([*text.before, line])
 
     def _maskable(self, node: LoopNode) -> bool:
         """Whether a node only updates vectors that are variables."""
@@ -381,7 +385,7 @@ class CTarget:
         kept = when is not None or not node.alone
         if not kept and store.op != "=" and store.target.tensor in self.registers:
             line = self._updated(store, text, self._register_of(store.target, node.var))
-            return _in_order([*text.before, line])
+            return in_order([*text.before, line])
         value = text.vector(store.value, store.dtype)
         name = f"{suffix(store.dtype)}x{node.lanes}"
         if store.op != "=":
@@ -404,7 +408,7 @@ class CTarget:
             text.before.append(f"const {kind} {made} = {value};")
             lane = self.names.loops[node.var]
             line = f"{text.each_lane()} {self.place(store.target)} = {made}[{lane}];"
-        return _in_order([*text.before, line])
+        return in_order([*text.before, line])
 
     def _updated(self, store: Store, text: LaneText, target: str) -> str:
         """``target = target op value`` in all lanes."""
@@ -437,7 +441,7 @@ class CTarget:
             f"const {kind} {name} = {value};",
             f"{loop} {self.place(store.target)} = {name}[{lane}];",
         ]
-        return _in_order([*text.before, *lines])
+        return in_order([*text.before, *lines])
 
     def _transposed(self, node: Transposed) -> cgen.Generable:
         """Rows to registers, the matrix turned, and its columns stored; or the other way round."""
@@ -577,19 +581,5 @@ def _is_masked(node: LoopNode, buffer: str) -> bool:
     )
 
 
-def _in_order(lines: list[str]) -> cgen.Generable:
-    """Statements of which the last may use names that the others declare."""
-    made = [cgen.Line(line) for line in lines]
-    return made[0] if len(made) == 1 else cgen.Block(made)
-
-
 def _lane_zero(index: Expr, var: str) -> Expr:
     return render(linear_form(index).without(Index(var)))
-
-
-def as_block(body: cgen.Generable) -> cgen.Block:
-    """The statements in braces, braces never doubled."""
-    if isinstance(body, cgen.Collection):
-        contents = list(body.contents)
-        return as_block(contents[0]) if len(contents) == 1 else cgen.Block(contents)
-    return body if isinstance(body, cgen.Block) else cgen.Block([body])

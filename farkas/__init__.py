@@ -11,6 +11,7 @@
 `compile_onnx`, `Model`, `StagedModel`    an ONNX file to a function of named arrays
 `parse`, `Program`                        what a text means
 `Schedule`, `auto_schedule`               execution orders, and the checked steps that make them
+`show`, `space`, `steps`, `footprints`    pictures of these, as HTML and as text
 `evaluate`, `verify`                      the numpy reference, and comparing with it
 `find_toolchain`, `Toolchain`, `Cache`    the C compiler and the cache on disk
 `DType`, `DTYPES`                         element types
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from farkas.network import Model
     from farkas.staged import StagedModel
     from farkas.text import parse
+    from farkas.views import View, footprints, show, space, steps
     from poly.dtypes import DTYPES, DType
     from poly.program import Program
     from poly.schedule import Schedule
@@ -90,13 +92,18 @@ __all__ = [
     "ToolchainError",
     "UnsupportedModelError",
     "UntypedError",
+    "View",
     "__version__",
     "auto_schedule",
     "compile",
     "compile_onnx",
     "evaluate",
     "find_toolchain",
+    "footprints",
     "parse",
+    "show",
+    "space",
+    "steps",
     "verify",
 ]
 
@@ -119,6 +126,11 @@ _HOMES = {
     "StagedModel": "farkas.staged",
     "compile_onnx": "farkas.model",
     "parse": "farkas.text",
+    "View": "farkas.views",
+    "footprints": "farkas.views",
+    "show": "farkas.views",
+    "space": "farkas.views",
+    "steps": "farkas.views",
 }
 
 

@@ -230,6 +230,12 @@ class Kernel:
         """The combinations of input element types for which there is compiled code."""
         return tuple(tuple(t.dtype for t in c.program.inputs) for c in self._variants.values())
 
+    def _repr_html_(self) -> str | None:
+        """Program, schedule and C; None, so that the text is shown, while types are unknown."""
+        from farkas.views import show
+
+        return show(self)._repr_html_() if len(self._variants) == 1 else None
+
     def __repr__(self) -> str:
         if len(self._variants) == 1 or self._fixed is not None:
             return f"<Kernel {signature(self._only().program)}>"

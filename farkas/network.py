@@ -151,6 +151,11 @@ class Network(ABC):
 class Model(runtime.model.Model, Network):
     """A network of fixed shapes, compiled as a whole; see `runtime.model.Model`."""
 
+    def _repr_html_(self) -> str:
+        from farkas.views import show
+
+        return show(self)._repr_html_()
+
 
 def _names(ports: Sequence[OpenPort]) -> dict[str, None]:
     """The names of dynamic dimensions, in order."""

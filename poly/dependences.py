@@ -22,7 +22,7 @@ from functools import cached_property
 import islpy as isl
 
 from poly.scop import Scop, ScopStatement
-from poly.tree import Band, Node, Sequence, child_nodes, joint
+from poly.tree import Band, Node, Sequence, child_nodes, joint, order_of
 
 KINDS = ("flow", "anti", "output", "reduction")
 
@@ -116,20 +116,12 @@ def time_map(root: Node, statements: dict[str, ScopStatement]) -> isl.UnionMap:
     result: isl.UnionMap | None = None
     for name, statement in statements.items():
         domain = isl.UnionSet.from_set(statement.domain)
-        times: list[isl.UnionPwAff] = []
-        node = root
-        while True:
-            if isinstance(node, Band):
-                times += [m.schedule.intersect_domain_union_set(domain) for m in node.members]
-                node = node.child
-            elif isinstance(node, Sequence):
-                position = next(n for n, f in enumerate(node.children) if name in f.statements)
-                times.append(isl.UnionPwAff.val_on_domain(domain, isl.Val(position)))
-                node = node.children[position].child
-            elif child_nodes(node):
-                (node,) = child_nodes(node)
-            else:
-                break
+        times = [
+            isl.UnionPwAff.val_on_domain(domain, isl.Val(t))
+            if isinstance(t, int)
+            else t.schedule.intersect_domain_union_set(domain)
+            for t in order_of(root, name)
+        ]
         while len(times) < depth:
             times.append(isl.UnionPwAff.val_on_domain(domain, isl.Val(0)))
         one = _multi(times, domain)

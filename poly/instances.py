@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
 import islpy as isl
 
-from poly.scop import Scop
-from poly.tree import Member
+from poly.affine import least_point
+from poly.dependences import KINDS, Dependences, time_map
+from poly.scop import Scop, ScopStatement
+from poly.tree import Member, Node, order_of
+
+Point = tuple[int, ...]
+#: The name of a statement, and the values of its loops.
+Instance = tuple[str, Point]
 
 
 def restrict_to(scop: Scop, statements: tuple[str, ...]) -> isl.UnionSet:
@@ -27,3 +36,106 @@ def end_value(scop: Scop, member: Member, statements: tuple[str, ...], last: boo
     end = every.dim_max(0) if last else every.dim_min(0)
     none = end.domain().complement()
     return end.union_add(isl.PwAff.val_on_domain(none, isl.Val(0))).coalesce()
+
+
+@dataclass(frozen=True)
+class Timed:
+    """An instance, as the values of its statement's loops, and its time in a tree.
+
+    The time has a number for each of `order_of`: instances run in lexicographic order.
+    """
+
+    point: Point
+    time: tuple[int, ...]
+
+
+def timed_instances(
+    tree: Node, statement: ScopStatement, sizes: Mapping[str, int], box: Mapping[str, range]
+) -> list[Timed]:
+    """The instances of a statement at some sizes, in the order of a tree.
+
+    box : bounds on loops of the statement, by name
+    """
+    order = time_map(tree, {statement.name: statement}).intersect_params(sizes_set(sizes))
+    order = order.intersect_domain(isl.UnionSet.from_set(_boxed(statement, box)))
+    depth = len(order_of(tree, statement.name))
+    found = [Timed(point, time[:depth]) for _, point, _, time in _listed(order)]
+    return sorted(found, key=lambda t: t.time)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A dependence between two instances."""
+
+    kind: str
+    source: Instance
+    sink: Instance
+
+
+def dependent_pairs(
+    dependences: Dependences, instances: Iterable[Instance], sizes: Mapping[str, int]
+) -> tuple[Pair, ...]:
+    """The dependences among some instances, at some sizes.
+
+    Of all sources of a sink only the nearest, but for flow, which is exact: the others follow.
+    """
+    among = isl.UnionSet("{ }")
+    for name, point in instances:
+        among = among.union(isl.UnionSet(f"{{ {name}[{', '.join(map(str, point))}] }}"))
+    found: list[Pair] = []
+    for kind in KINDS:
+        relation: isl.UnionMap = getattr(dependences, kind).intersect_params(sizes_set(sizes))
+        relation = relation.intersect_domain(among).intersect_range(among)
+        sources: dict[Instance, list[Instance]] = {}
+        for name, point, other, end in _listed(relation):
+            sources.setdefault((other, end), []).append((name, point))
+        for sink, before in sources.items():
+            chosen = before if kind == "flow" else [max(before, key=lambda i: i[1])]
+            found += [Pair(kind, source, sink) for source in chosen]
+    return tuple(found)
+
+
+def least_values(
+    s: ScopStatement, sizes: Mapping[str, int], at: Mapping[str, int]
+) -> dict[str, int] | None:
+    """The least values of a statement's loops where some have those of `at`; None: there are none."""
+    domain = s.domain.intersect_params(sizes_set(sizes))
+    for name, value in at.items():
+        domain = domain.fix_val(isl.dim_type.set, s.loops.index(name), isl.Val(value))
+    if domain.is_empty():
+        return None
+    return dict(zip(s.loops, least_point(domain), strict=True))
+
+
+def _listed(relation: isl.UnionMap) -> list[tuple[str, Point, str, Point]]:
+    """Every pair of a bounded relation: name and values on both sides."""
+    found: list[tuple[str, Point, str, Point]] = []
+    maps = relation.get_map_list()
+    for k in range(maps.n_map()):
+        m = maps.get_at(k)
+        one = m.get_tuple_name(isl.dim_type.in_) or ""
+        other = m.get_tuple_name(isl.dim_type.out) or ""
+        cut, count = m.dim(isl.dim_type.in_), m.dim(isl.dim_type.in_) + m.dim(isl.dim_type.out)
+        points: list[isl.Point] = []
+        m.wrap().foreach_point(points.append)
+        for point in points:
+            values = [
+                int(point.get_coordinate_val(isl.dim_type.set, n).to_python()) for n in range(count)
+            ]
+            found.append((one, tuple(values[:cut]), other, tuple(values[cut:])))
+    return found
+
+
+def sizes_set(sizes: Mapping[str, int]) -> isl.Set:
+    """``[N] -> { : N = 5 }``"""
+    conditions = " and ".join(f"{n} = {v}" for n, v in sizes.items()) or "true"
+    return isl.Set(f"[{', '.join(sizes)}] -> {{ : {conditions} }}")
+
+
+def _boxed(s: ScopStatement, box: Mapping[str, range]) -> isl.Set:
+    domain = s.domain
+    for name, values in box.items():
+        k = s.loops.index(name)
+        domain = domain.lower_bound_val(isl.dim_type.set, k, isl.Val(values.start))
+        domain = domain.upper_bound_val(isl.dim_type.set, k, isl.Val(values.stop - 1))
+    return domain

@@ -102,12 +102,12 @@ def _find(node: Node, order: isl.UnionMap, both: isl.UnionMap, loop: str) -> _Ba
     if isinstance(node, Sequence):
         for position, f_later in enumerate(node.children):
             for f_earlier in node.children[:position]:
-                swapped = _between(order, f_later.statements, f_earlier.statements)
+                swapped = between(order, f_later.statements, f_earlier.statements)
                 if not swapped.is_empty():
                     return _Bad(swapped, loop, False)
         for f in node.children:
-            inside = _between(order, f.statements, f.statements)
-            inside_both = _between(both, f.statements, f.statements)
+            inside = between(order, f.statements, f.statements)
+            inside_both = between(both, f.statements, f.statements)
             found = _find(f.child, inside, inside_both, loop)
             if found is not None:
                 return found
@@ -139,13 +139,13 @@ def coincident_members(tree: Node, statement: str, dependences: Dependences) -> 
             node = node.child
         elif isinstance(node, Sequence):
             f_in = next(f for f in node.children if statement in f.statements)
-            both = _between(both, f_in.statements, f_in.statements)
+            both = between(both, f_in.statements, f_in.statements)
             node = f_in.child
         else:
             return result
 
 
-def _between(pairs: isl.UnionMap, sources: tuple[str, ...], sinks: tuple[str, ...]) -> isl.UnionMap:
+def between(pairs: isl.UnionMap, sources: tuple[str, ...], sinks: tuple[str, ...]) -> isl.UnionMap:
     """Pairs from instances of `sources` to instances of `sinks`."""
     result = isl.UnionMap.empty(pairs.get_space())
     maps = pairs.get_map_list()

@@ -3,7 +3,7 @@
 For a `Promote` node below the loops p, with statements S below it, and A_S the accesses to the
 tensor T:
 
-* footprint  ``F = { p -> T[e] : some S[x] with p(x) = p and A_S(x) = T[e] }``
+* footprint  F, see `poly.footprint`
 * copied in  the part of F that is read before it is written below
 * copied out the part of F that is written below; of a temporary, if any of it is read outside
 
@@ -27,9 +27,10 @@ import islpy as isl
 from poly.dependences import value_flow
 from poly.errors import ScheduleError
 from poly.expr import Const
+from poly.footprint import box_extent, prefix_map, prefix_relation
 from poly.program import Tensor
-from poly.scop import Scop, ScopStatement
-from poly.tree import Band, Member, Promote, joint, walk_tree
+from poly.scop import Scop
+from poly.tree import Band, Member, Promote, walk_tree
 
 #: A promoted buffer is on a thread's stack; beyond this many bytes it is refused.
 BUFFER_LIMIT = 1 << 20
@@ -99,14 +100,14 @@ def plan_promotion(
                 f"{node.tensor} cannot be promoted: {s.name} reads it at a place that depends "
                 "on data"
             )
-    reads = _prefix_relation(below, outer, [(s, m) for s in below for m in s.reads], node.tensor)
-    writes = _prefix_relation(below, outer, [(s, s.write) for s in below], node.tensor)
+    reads = prefix_relation(((s, m) for s in below for m in s.reads), outer, node.tensor)
+    writes = prefix_relation(((s, s.write) for s in below), outer, node.tensor)
     footprint = writes if reads is None else reads if writes is None else reads.union(writes)
     if footprint is None:
         names = ", ".join(statements)
         raise ScheduleError(f"{node.tensor} is not accessed by {names}; nothing to promote")
     footprint = footprint.intersect_params(scop.context).coalesce()
-    sizes = tuple(_extent(footprint, k, node.tensor) for k in range(tensor.rank))
+    sizes = tuple(_constant_extent(footprint, k, node.tensor) for k in range(tensor.rank))
     sizes = node.layout.whole_blocks(sizes)
     if node.scope == "register" and sizes:
         sizes = _whole_vectors(node, scop, footprint, sizes)
@@ -147,7 +148,7 @@ def fences(
     if not outer:
         return ()
     found = [isl.Map(c.extension).domain() for c in (plan.copy_in, plan.copy_out) if c is not None]
-    found += [_prefix_map(scop.statement(name), outer).range() for name in statements]
+    found += [prefix_map(scop.statement(name), outer).range() for name in statements]
     found = [f.intersect_params(scop.context) for f in found]
     if all(f.is_equal(found[0]) for f in found):
         return ()
@@ -165,43 +166,14 @@ def fences(
     return tuple(made)
 
 
-def _prefix_map(s: ScopStatement, outer: list[Member]) -> isl.Map:
-    """``{ S[x] -> [p] }`` on the domain of S."""
-    domain = isl.UnionSet.from_set(s.domain)
-    if not outer:
-        target = isl.Set("{ [] }")
-        return isl.Map.from_domain_and_range(s.domain, target)
-    times = joint([m.schedule.intersect_domain_union_set(domain) for m in outer])
-    return isl.UnionMap.from_multi_union_pw_aff(times).get_map_list().get_at(0)
-
-
-def _prefix_relation(
-    below: list[ScopStatement],
-    outer: list[Member],
-    accesses: list[tuple[ScopStatement, isl.Map]],
-    tensor: str,
-) -> isl.Map | None:
-    """``{ [p] -> T[e] }`` over the given accesses to the tensor, or None if there are none."""
-    result: isl.Map | None = None
-    for s, access in accesses:
-        if access.get_tuple_name(isl.dim_type.out) != tensor:
-            continue
-        one = _prefix_map(s, outer).reverse().apply_range(access)
-        result = one if result is None else result.union(one)
-    return result
-
-
-def _extent(footprint: isl.Map, dim: int, tensor: str) -> int:
-    """The constant that bounds the extent of dimension `dim` over all prefixes."""
-    # The largest of ``{ e - e' : p -> e, p -> e' }``.  (As the maximum of dim_max - dim_min, isl
-    # was seen to compute for hours, and its bound on operations did not stop it.)
-    extent = footprint.reverse().apply_range(footprint).deltas().dim_max_val(dim)
-    if not extent.is_int():
+def _constant_extent(footprint: isl.Map, dim: int, tensor: str) -> int:
+    extent = box_extent(footprint, dim)
+    if extent is None:
         raise ScheduleError(
             f"{tensor} cannot be promoted here: its footprint has no constant bound in "
             f"dimension {dim}; tile the loops that it depends on first"
         )
-    return int(extent.to_python()) + 1
+    return extent
 
 
 def _whole_vectors(
@@ -233,7 +205,7 @@ def _is_aligned(footprint: isl.Map, dim: int, size: int) -> bool:
 
 def _inside(scop: Scop, outer: list[Member], statements: tuple[str, ...]) -> isl.UnionMap:
     """Pairs of instances below the node with the same prefix."""
-    maps = [_prefix_map(scop.statement(s), outer) for s in statements]
+    maps = [prefix_map(scop.statement(s), outer) for s in statements]
     union = isl.UnionMap.from_map(maps[0])
     for m in maps[1:]:
         union = union.union(isl.UnionMap.from_map(m))
@@ -256,7 +228,7 @@ def _exposed(
             rest = access.subtract_domain(served)
             if rest.is_empty():
                 continue
-            one = _prefix_map(s, outer).reverse().apply_range(rest)
+            one = prefix_map(s, outer).reverse().apply_range(rest)
             result = one if result is None else result.union(one)
     return result
 
@@ -279,8 +251,8 @@ def _leaving(
     sources = flow.intersect_domain(written).subtract(inside).domain()
     needed = [(s, sources.extract_set(s.domain.get_space())) for s in own]
     accesses = [(s, s.write.intersect_domain(d)) for s, d in needed if not d.is_empty()]
-    leaving = _prefix_relation(own, outer, accesses, tensor)
-    everything = _prefix_relation(own, outer, [(s, s.write) for s in own], tensor)
+    leaving = prefix_relation(accesses, outer, tensor)
+    everything = prefix_relation(((s, s.write) for s in own), outer, tensor)
     if leaving is None or everything is None:
         return None
     return everything.intersect_domain(leaving.domain())

@@ -15,30 +15,35 @@ parallelize C: i_o
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from poly.bands import band_properties
 from poly.dependences import Dependences, compute_dependences
-from poly.errors import ScheduleError
+from poly.difference import Difference, difference
+from poly.errors import IllegalScheduleError, ScheduleError
+from poly.footprint import LoopFootprint, footprints
 from poly.layout import Layout
-from poly.legality import budget, check_tree
+from poly.legality import Violation, budget, check_tree
 from poly.program import Program
 from poly.scheduler import isl_schedule
 from poly.scop import Scop, build_scop
-from poly.script import parse_script
+from poly.script import Line, parse_script
 from poly.transforms import PRIMITIVES, Step, check_step, fuse_early
 from poly.tree import Node, loops_of, show_tree
+from poly.tree_html import tree_html
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A legal execution order: scop, dependences, tree, and the steps that led to it."""
+    """A legal execution order: scop, dependences, tree, and the script that led to it."""
 
     scop: Scop
     dependences: Dependences
     tree: Node
-    steps: tuple[Step, ...] = ()
+    lines: tuple[Line, ...] = ()
 
     @staticmethod
     def of(program: Program, exact: bool = False) -> Schedule:
@@ -62,6 +67,11 @@ class Schedule:
         return self.dependences.exact
 
     @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of the script, without its comments."""
+        return tuple(line.step for line in self.lines if line.step is not None)
+
+    @property
     def statements(self) -> tuple[str, ...]:
         return tuple(s.name for s in self.scop.statements)
 
@@ -70,8 +80,21 @@ class Schedule:
         self._known(statement)
         return tuple(m.name for m in loops_of(self.tree, statement))
 
+    def footprints(self, statement: str, sizes: Mapping[str, int]) -> tuple[LoopFootprint, ...]:
+        """What one iteration of each loop around a statement touches, see `poly.footprint`.
+
+        sizes : a value for every size of the program.
+        """
+        self._known(statement)
+        with budget(self.scop, "footprints"):
+            return footprints(self.tree, self.scop, statement, sizes)
+
     def __str__(self) -> str:
-        return "\n".join(map(str, self.steps))
+        return "\n".join(map(str, self.lines))
+
+    def _repr_html_(self) -> str:
+        properties = band_properties(self.tree, self.scop, self.dependences)
+        return tree_html(self.tree, self.scop, properties)
 
     @cached_property
     def show(self) -> str:
@@ -81,7 +104,8 @@ class Schedule:
     @cached_property
     def digest(self) -> str:
         """A content hash of program, mode and steps; it stands in the generated code."""
-        text = f"{self.program.digest}\n{self.exact}\n{self}"
+        steps = "\n".join(map(str, self.steps))
+        text = f"{self.program.digest}\n{self.exact}\n{steps}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     # --- primitives ----------------------------------------------------------------------
@@ -231,15 +255,15 @@ class Schedule:
             tree = isl_schedule(self.scop, self.dependences)
             violation = check_tree(tree, self.scop, self.dependences)
             if violation is not None:
-                raise violation.error(str(step))
-            return replace(self, tree=tree, steps=(*self.steps, step))
+                raise self._refused(step, tree, violation)
+            return self._after(step, tree)
         for name in step.statements:
             self._known(name)
         with budget(self.scop, str(step)):
             tree = PRIMITIVES[step.primitive](self.tree, self.scop, step)
         if step.primitive in ("isolate", "promote") or (step.primitive == "unroll" and not step.by):
             # The order stays, and what runs at once.
-            return replace(self, tree=tree, steps=(*self.steps, step))
+            return self._after(step, tree)
         violation = check_tree(tree, self.scop, self.dependences)
         if violation is not None and step.primitive == "fuse":
             # What runs between the two may allow the early place where it forbids the late one.
@@ -247,24 +271,41 @@ class Schedule:
             if check_tree(early, self.scop, self.dependences) is None:
                 tree, violation = early, None
         if violation is not None:
-            raise violation.error(str(step))
-        return replace(self, tree=tree, steps=(*self.steps, step))
+            raise self._refused(step, tree, violation)
+        return self._after(step, tree)
 
     def replay(self, script: str) -> Schedule:
-        """Apply the steps of a script, in order.
+        """Apply the steps of a script, in order, and keep its comments.
 
         Raises
         ------
         ScheduleError : with the number and text of the line that no longer applies.
         """
         schedule = self
-        for number, step in parse_script(script):
+        for number, line in enumerate(parse_script(script), 1):
             try:
-                schedule = schedule.apply(step)
+                ordered = schedule if line.step is None else schedule.apply(line.step)
             except ScheduleError as error:
-                error.add_note(f"at line {number} of the script: {step}")
+                error.add_note(f"at line {number} of the script: {line.step}")
                 raise
+            schedule = replace(ordered, lines=(*schedule.lines, line))
         return schedule
+
+    def diff(self, other: Schedule) -> Difference:
+        """What `other` has in place of this: program, script and tree, as unified diffs."""
+        return difference(
+            ("program", f"{self.program}", f"{other.program}"),
+            ("script", f"{self}", f"{other}"),
+            ("tree", self.show, other.show),
+        )
+
+    def _after(self, step: Step, tree: Node) -> Schedule:
+        return replace(self, tree=tree, lines=(*self.lines, Line(step)))
+
+    def _refused(self, step: Step, tree: Node, violation: Violation) -> IllegalScheduleError:
+        error = violation.error(str(step))
+        error.schedule, error.tree = self, tree
+        return error
 
     def _known(self, statement: str) -> None:
         if statement not in self.scop.by_name:

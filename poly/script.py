@@ -1,11 +1,13 @@
 """Schedules as text: one step a line, ``primitive statements: loops by numbers as names``.
 
-``#`` starts a comment.  What `parse_script` accepts, `Step.__str__` prints.
+``#`` starts a comment, which is kept.  What `parse_script` reads, `Line.__str__` prints: white space
+inside a step is put in order, everything else stays as it is.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from poly.errors import ScheduleError
 from poly.transforms import PRIMITIVES, Step
@@ -20,19 +22,34 @@ _STEP = re.compile(
 )
 
 
-def parse_script(text: str) -> list[tuple[int, Step]]:
-    """The steps of a script with their line numbers, from 1.
+@dataclass(frozen=True)
+class Line:
+    """One line of a script: a step, a comment, both or neither.
+
+    comment : from the white space before ``#`` to the end of the line
+    """
+
+    step: Step | None = None
+    comment: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.step or ''}{self.comment}"
+
+
+def parse_script(text: str) -> tuple[Line, ...]:
+    """The lines of a script, in order.
 
     Raises
     ------
-    ScheduleError : naming the line that is no step.
+    ScheduleError : naming the line that is no step, from 1.
     """
-    steps: list[tuple[int, Step]] = []
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.split("#", 1)[0].strip()
-        if line:
-            steps.append((number, _parse_step(line, number)))
-    return steps
+    return tuple(_parse_line(raw, number) for number, raw in enumerate(text.splitlines(), 1))
+
+
+def _parse_line(raw: str, number: int) -> Line:
+    step, mark, rest = raw.partition("#")
+    comment = step[len(step.rstrip()) :] + mark + rest.rstrip() if mark else ""
+    return Line(_parse_step(step.strip(), number) if step.strip() else None, comment)
 
 
 def _parse_step(line: str, number: int) -> Step:

@@ -208,6 +208,17 @@ def loops_of(root: Node, statement: str) -> tuple[Member, ...]:
     return tuple(m for n in path_to(root, statement) if isinstance(n, Band) for m in n.members)
 
 
+def order_of(root: Node, statement: str) -> tuple[Member | int, ...]:
+    """What puts instances of `statement` in order among all: loops, and its places in sequences."""
+    found: list[Member | int] = []
+    for node in path_to(root, statement):
+        if isinstance(node, Band):
+            found += node.members
+        elif isinstance(node, Sequence):
+            found.append(next(n for n, f in enumerate(node.children) if statement in f.statements))
+    return tuple(found)
+
+
 def replace_node(root: Node, old: Node, new: Node) -> Node:
     """The tree with the node `old` (by identity) replaced, in normal form above it."""
     if root is old:
@@ -260,7 +271,29 @@ def _lines(node: Node, indent: str) -> Iterator[str]:
 
 
 def _short(schedule: isl.UnionPwAff) -> str:
-    """``S[i, j] -> i`` without parameters and domain conditions."""
+    """``S[i, j] -> [(i)]`` without parameters and domain conditions."""
+    return "; ".join(_pieces(schedule))
+
+
+def _pieces(schedule: isl.UnionPwAff) -> list[str]:
     text = str(schedule)
     text = text[text.index("{") + 1 : text.rindex("}")].strip()
-    return "; ".join(sorted(part.split(" : ")[0].strip() for part in text.split("; ")))
+    return sorted(part.split(" : ")[0].strip() for part in text.split("; "))
+
+
+def short_schedule(member: Member) -> str:
+    """The value of a loop in words as short as possible: ``= floor((i)/32)``.
+
+    Only where statements differ does it say which has which; nothing if all have a loop index of
+    the same name as the loop.
+    """
+    values: dict[str, list[str]] = {}
+    for piece in _pieces(member.schedule):
+        instance, _, value = piece.partition(" -> ")
+        found = values.setdefault(value.removeprefix("[(").removesuffix(")]"), [])
+        if (name := instance.partition("[")[0]) not in found:
+            found.append(name)
+    if len(values) == 1:
+        (value,) = values
+        return "" if value == member.name else f"= {value}"
+    return "= " + "; ".join(f"{value} ({', '.join(names)})" for value, names in values.items())

@@ -170,7 +170,8 @@ def _build(
             tell("schedule and generate", done, len(programs), call.origin)
             symbol = f"fk_k{done}_{call.program.name}"
             schedules[name], functions[name] = _generated(call.program, symbol, machine, clock)
-            work.add(*kernel_unit(functions[name]))
+            nodes = [n.origin for n in needed if n.program.digest == name]
+            work.add(*kernel_unit(functions[name], nodes))
         tell("schedule and generate", len(programs), len(programs), "")
         scratch = {
             n.name: {

@@ -19,7 +19,7 @@ from poly.errors import IllegalScheduleError
 from poly.program import Program
 from poly.schedule import Schedule
 from poly.script import parse_script
-from poly.transforms import PRIMITIVES
+from poly.transforms import PRIMITIVES, Step
 from poly.tree import Node
 from runtime.arguments import shape_of
 from runtime.interpret import Instance, instances, run_instances
@@ -41,11 +41,17 @@ def refuse(case: Case) -> IllegalScheduleError:
     return caught.value
 
 
+def only_step(script: str) -> Step:
+    (line,) = parse_script(script)
+    assert line.step is not None
+    return line.step
+
+
 def illegal_tree(case: Case) -> tuple[Schedule, Node]:
     """The last legal schedule, and the tree that the refused step would have made."""
     schedule = start(case.program, case.mode)
-    *before, (_, step) = parse_script(case.script)
-    for _, legal in before:
+    *before, step = (line.step for line in parse_script(case.script) if line.step)
+    for legal in before:
         schedule = schedule.apply(legal)
     return schedule, PRIMITIVES[step.primitive](schedule.tree, schedule.scop, step)
 
@@ -87,7 +93,7 @@ def test_the_witness_changes_the_result(case: Case) -> None:
     if case.replay != case.sizes:
         schedule, tree = illegal_tree(case)
         swapped = tree_order(tree, schedule.scop, case.replay)
-    at_once = parse_script(case.step)[0][1].primitive in ("parallelize", "vectorize")
+    at_once = only_step(case.step).primitive in ("parallelize", "vectorize")
     # Only flow and output can be lost at the same time; what is overwritten while it is read
     # may also be read too late.
     together = [(source, sink)] if at_once and case.kind in ("flow", "reduction") else []
@@ -127,7 +133,7 @@ def test_there_are_enough_cases_of_every_sort() -> None:
     assert len(CASES) >= 64
     kinds = Counter(case.kind for case in CASES)
     assert min(kinds[k] for k in ("flow", "anti", "output", "reduction")) >= 5
-    used = Counter(parse_script(case.step)[0][1].primitive for case in CASES)
+    used = Counter(only_step(case.step).primitive for case in CASES)
     # Unrolling, isolating and promoting change no order; a split or sinking none by itself.
     assert set(used) == set(PRIMITIVES) - {"unroll", "isolate", "promote", "split", "sink"}
 

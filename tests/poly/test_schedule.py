@@ -110,6 +110,38 @@ def test_replay_names_the_line() -> None:
     assert e.value.__notes__ == ["at line 3 of the script: parallelize mm: k_i"]
 
 
+def test_comments_are_kept() -> None:
+    script = "# A product.\n\nsplit mm: k by 4  # for the cache\n    # and\nparallelize mm: i#!"
+    s = schedule(MATMUL, script)
+    assert str(s) == script and len(s.steps) == 2
+    assert s.digest == schedule(MATMUL, "split mm: k by 4\nparallelize mm: i").digest
+    assert str(s.unroll("mm", "j", 2)) == script + "\nunroll mm: j by 2"
+    assert str(schedule(MATMUL).replay(str(s))) == script
+
+
+def test_diff() -> None:
+    one = schedule(MATMUL, "split mm: k by 4\nparallelize mm: i")
+    other = schedule(MATMUL, "split mm: k by 8\nparallelize mm: i")
+    found = one.diff(other)
+    assert (
+        found
+        and found["program"] == ""
+        and [name for name, _ in found.parts]
+        == [
+            "script",
+            "tree",
+        ]
+    )
+    assert found["script"] == (
+        "--- script (one)\n+++ script (other)\n@@ -1,2 +1,2 @@\n"
+        "-split mm: k by 4\n+split mm: k by 8\n parallelize mm: i"
+    )
+    assert "-        for k_o: mm[i, j, k] -> [(floor((k)/4))]" in found["tree"]
+    assert not one.diff(one) and str(one.diff(one)) == ""
+    fixed = schedule(MATMUL.replace("N,K", "5,7").replace("K,M", "7,9"), str(one))
+    assert [name for name, _ in one.diff(fixed).parts] == ["program"]
+
+
 def test_an_error_leaves_the_schedule_alone() -> None:
     s = schedule(MATMUL)
     with pytest.raises(IllegalScheduleError):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poly.errors import ScheduleError
-from poly.script import parse_script
+from poly.script import Line, parse_script
 from poly.transforms import PRIMITIVES, Step
 
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,6}", fullmatch=True)
@@ -24,15 +24,22 @@ def test_what_is_printed_parses_back(
     primitive: str, statements: list[str], loops: list[str], by: list[int], words: list[str]
 ) -> None:
     step = Step(primitive, tuple(statements), tuple(loops), tuple(by), tuple(words))
-    assert parse_script(f"# a comment\n{step}  # another\n\n") == [(2, step)]
+    text = f"# a comment\n{step}  # another\n  # and   one more\n\n{step}"
+    lines = parse_script(text)
+    assert [line.step for line in lines] == [None, step, None, None, step]
+    assert [line.comment for line in lines] == [
+        "# a comment", "  # another", "  # and   one more", "", ""
+    ]  # fmt: skip
+    assert "\n".join(map(str, lines)) == text
 
 
 def test_spaces_do_not_matter() -> None:
-    assert parse_script("  tile   S :i ,j   by 4,8  as a,b ,c, d") == [
-        (1, Step("tile", ("S",), ("i", "j"), (4, 8), ("a", "b", "c", "d")))
-    ]
-    assert parse_script("reschedule") == [(1, Step("reschedule", ()))]
-    assert parse_script("") == parse_script("# nothing\n\n") == []
+    assert parse_script("  tile   S :i ,j   by 4,8  as a,b ,c, d") == (
+        Line(Step("tile", ("S",), ("i", "j"), (4, 8), ("a", "b", "c", "d"))),
+    )
+    assert parse_script("reschedule") == (Line(Step("reschedule", ())),)
+    assert parse_script("") == ()
+    assert parse_script("\t# nothing \r\n \n") == (Line(None, "\t# nothing"), Line())
 
 
 @pytest.mark.parametrize(
@@ -62,6 +69,4 @@ def test_any_text(text: str) -> None:
         found = parse_script(text)
     except ScheduleError:
         return
-    assert [step for _, step in parse_script("\n".join(str(s) for _, s in found))] == [
-        step for _, step in found
-    ]
+    assert parse_script("".join(f"{line}\n" for line in found)) == found

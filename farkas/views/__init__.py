@@ -1,0 +1,102 @@
+"""Pictures of schedules, kernels and models: static HTML and SVG, and text in a terminal.
+
+`show` takes any of them; the modules have one kind of picture each.  Nothing here needs a server, a
+network or scripts, so that a notebook that was saved is still readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from farkas.views.page import View
+from poly.errors import ArgumentError, IllegalScheduleError
+from poly.schedule import Schedule
+
+__all__ = ["View", "footprints", "show", "space", "steps"]
+
+
+def show(what: Any, statement: str | None = None) -> View:
+    """What something is, on one page.
+
+    A `Schedule` or a `Kernel`: its tree beside the C, with the lines of `statement` highlighted.
+    An `IllegalScheduleError`: the pair of instances that would swap.  A `Model`: its kernels.
+
+    Raises
+    ------
+    ArgumentError : there is no picture of it.
+    """
+    from farkas.kernel import Kernel
+    from farkas.views.networks import network_view
+    from farkas.views.refusals import refusal
+    from farkas.views.schedules import kernel_page, schedule_page
+
+    if isinstance(what, Schedule):
+        return schedule_page(what, statement)
+    if isinstance(what, Kernel):
+        return kernel_page(what.schedule, what.source, what.program, statement)
+    if isinstance(what, IllegalScheduleError):
+        return refusal(what)
+    graph = getattr(what, "graph", None)
+    if graph is not None:
+        return network_view(graph)
+    raise ArgumentError(
+        f"there is no picture of a {type(what).__name__}; show takes a Schedule, a Kernel, a Model "
+        "or an IllegalScheduleError"
+    )
+
+
+def space(
+    what: Any,
+    statement: str | None = None,
+    loops: Sequence[str] = (),
+    sizes: Mapping[str, int] | None = None,
+    at: Mapping[str, int] | None = None,
+) -> View:
+    """The iteration space of a statement over two of its loops, in the order of a schedule.
+
+    Parameters
+    ----------
+    what : a `Schedule`, or a `Kernel` whose schedule is meant
+    statement : default is the last one
+    loops : the index that runs down and the one that runs to the right; default is the first two
+    sizes : values for sizes of the program; 8 for those without one
+    at : values of the other indices; default is the least
+
+    Raises
+    ------
+    ArgumentError : an unknown statement, index or size.
+    """
+    from farkas.views.iteration_space import space_view
+
+    return space_view(_schedule(what), statement, loops, sizes or {}, at or {})
+
+
+def steps(what: Any) -> View:
+    """The script of a schedule step by step: what each changed in the tree and in the C."""
+    from farkas.views.step_by_step import steps_view
+
+    return steps_view(_schedule(what))
+
+
+def footprints(what: Any, statement: str | None = None, **sizes: int) -> View:
+    """What one iteration of each loop around a statement touches, against the caches.
+
+    sizes : a value for every size of the program
+
+    Raises
+    ------
+    ArgumentError : an unknown statement, or a size without a value.
+    """
+    from farkas.views.footprint_table import footprint_view
+
+    return footprint_view(_schedule(what), statement, sizes)
+
+
+def _schedule(what: Any) -> Schedule:
+    if isinstance(what, Schedule):
+        return what
+    found = getattr(what, "schedule", None)
+    if isinstance(found, Schedule):
+        return found
+    raise ArgumentError(f"expected a Schedule or a Kernel, not a {type(what).__name__}")

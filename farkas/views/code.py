@@ -1,0 +1,71 @@
+"""Generated C, each line with the colour of the statements that it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pygments import lex
+from pygments.lexers.c_cpp import CLexer
+from pygments.token import Comment, Keyword, Literal, Token
+
+from codegen.trace import Traced, trace
+from poly.markup import LINE, Markup, element, faint, joined
+
+#: Readable on light and on dark paper.
+_INKS = (
+    (Comment.Preproc, "color:#b06a1f"), (Comment, "color:#7f8a7f;font-style:italic"),
+    (Keyword, "color:#3d7fd9"), (Literal.Number, "color:#2f9a6a"), (Literal, "color:#b0608a"),
+)  # fmt: skip
+
+
+def code_html(
+    text: str, colours: Mapping[str, str], statement: str | None = None, most: int = 400
+) -> Markup:
+    """The function with the loops, line by line.
+
+    colours : of the statements, by name; a line has a bar for each statement that it may belong to
+    statement : whose lines are highlighted
+    most : lines that are shown; of a longer text it is said how many are left out
+    """
+    lines = body_lines(text)
+    rows = [_row(line, colours, statement) for line in lines[:most]]
+    if len(lines) > most:
+        rows.append(element("div", faint(f"… and {len(lines) - most} more lines")))
+    style = f"font-family:monospace;font-size:85%;line-height:1.4;border-left:1px solid {LINE}"
+    return element("div", *rows, style=f"{style};overflow-x:auto;max-height:46em;overflow-y:auto")
+
+
+def body_lines(text: str) -> tuple[Traced, ...]:
+    """The lines of the first function that computes something, from its head to its last brace."""
+    lines = trace(text).lines
+    named = [line.function for line in lines if line.statements]
+    chosen = named[0] if named else next((x.function for x in lines if x.function), "")
+    return tuple(line for line in lines if line.function == chosen)
+
+
+def _row(line: Traced, colours: Mapping[str, str], statement: str | None) -> Markup:
+    bars = [
+        element("span", "", style=f"display:inline-block;width:.3em;height:1.1em;margin-right:1px;"
+                f"vertical-align:bottom;background:{colours[name]}", title=name)
+        for name in line.statements if name in colours
+    ]  # fmt: skip
+    number = element(
+        "span", str(line.number), style="display:inline-block;min-width:3em;text-align:right;"
+        "margin-right:.6em;opacity:.5;user-select:none",
+    )  # fmt: skip
+    room = element("span", *bars, style="display:inline-block;min-width:1.6em")
+    chosen = statement is not None and statement in line.statements
+    back = f";background:{colours.get(statement or '', LINE)}30" if chosen else ""
+    return element(
+        "div", room, number, _coloured(line.text), style=f"white-space:pre{back}",
+        title=", ".join(line.statements) or None,
+    )  # fmt: skip
+
+
+def _coloured(text: str) -> Markup:
+    parts = []
+    for kind, value in lex(text, CLexer(stripnl=False, ensurenl=False)):
+        style = next((s for token, s in _INKS if kind in token), None)
+        plain = style is None or kind in Token.Text
+        parts.append(joined(value) if plain else element("span", value, style=style))
+    return joined(*parts)

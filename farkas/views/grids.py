@@ -1,0 +1,306 @@
+"""Iteration spaces: instances of a statement over two of its loops, in the order of a tree.
+
+Rows run down, columns to the right.  A tile is an area of one colour, the line through the points
+is the order in which they run (broken where threads run apart), and arrows are dependences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from poly.dependences import KINDS
+from poly.errors import ArgumentError
+from poly.instances import Instance, Pair, Point, Timed, least_values, timed_instances
+from poly.markup import Markup, colour, element
+from poly.scop import ScopStatement
+from poly.tree import Member, Node, order_of
+
+#: Points that are drawn along one dimension; those behind are left out.
+MOST = 24
+CELL = 28
+_MARGIN = 44
+_INK, _PAPER, _WRONG = "#2b2b2b", "#fdfdfb", "#d01f1f"
+KIND_COLOURS = {
+    "flow": "#3d7fd9", "anti": "#d9803d", "output": "#8a63d2", "reduction": "#3da35d",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The instances of one statement over one or two of its loops.
+
+    rows : a loop, "" for a single row; columns : a loop, "" for a single column
+    points : in the order in which they run; tiles : the number of the tile of each
+    breaks : places in that order at which another thread begins
+    cut : loops of which not all values are shown
+    """
+
+    statement: ScopStatement
+    rows: str
+    columns: str
+    points: tuple[Timed, ...]
+    tiles: tuple[int, ...]
+    breaks: frozenset[int]
+    cut: tuple[str, ...]
+
+    def place(self, point: Point) -> tuple[int, int]:
+        """Row and column of a point."""
+        loops = self.statement.loops
+        row = point[loops.index(self.rows)] if self.rows else 0
+        return row, point[loops.index(self.columns)] if self.columns else 0
+
+    @property
+    def box(self) -> tuple[range, range]:
+        """The rows and columns that have points."""
+        places = [self.place(t.point) for t in self.points] or [(0, 0)]
+        rows, columns = zip(*places, strict=True)
+        return range(min(rows), max(rows) + 1), range(min(columns), max(columns) + 1)
+
+    def __str__(self) -> str:
+        """The number of each point in the order, as a table."""
+        rows, columns = self.box
+        order = {self.place(t.point): str(n) for n, t in enumerate(self.points)}
+        width = max([len(v) for v in order.values()] + [len(str(columns[-1]))])
+        head = f"{self.rows or ' '}\\{self.columns}"
+        lines = [" ".join([f"{head:>6}", *(f"{c:>{width}}" for c in columns)])]
+        for r in rows:
+            cells = (f"{order.get((r, c), '.'):>{width}}" for c in columns)
+            lines.append(" ".join([f"{r:>6}", *cells]))
+        return "\n".join(lines)
+
+
+def grid(
+    tree: Node,
+    statement: ScopStatement,
+    sizes: Mapping[str, int],
+    loops: Sequence[str],
+    at: Mapping[str, int],
+) -> Grid:
+    """The instances of a statement over `loops` (rows, then columns; or columns alone).
+
+    at : values of the other loops; the least that there is for those that have none
+
+    Raises
+    ------
+    ArgumentError : a loop that the statement does not have.
+    """
+    rows, columns = (("", *loops) if len(loops) < 2 else tuple(loops))[:2] if loops else ("", "")
+    for name in (*loops, *at):
+        if name not in statement.loops:
+            known = ", ".join(statement.loops) or "none"
+            raise ArgumentError(f"{statement.name} has no loop {name!r}; it has {known}")
+    others = least_values(statement, sizes, at)
+    points: list[Timed] = []
+    if others is not None:
+        fixed = {n: range(v, v + 1) for n, v in others.items() if n not in loops}
+        points = timed_instances(tree, statement, sizes, fixed)
+    cut = []
+    for name in loops:
+        k = statement.loops.index(name)
+        values = sorted({t.point[k] for t in points})
+        if values and values[-1] >= values[0] + MOST:
+            cut.append(name)
+            points = [t for t in points if t.point[k] < values[0] + MOST]
+    axes = order_of(tree, statement.name)
+    return Grid(
+        statement, rows, columns, tuple(points), _tiles(statement, points, axes, loops),
+        _breaks(points, axes), tuple(cut),
+    )  # fmt: skip
+
+
+def _tiles(
+    s: ScopStatement,
+    points: Sequence[Timed],
+    axes: Sequence[Member | int],
+    loops: Sequence[str],
+) -> tuple[int, ...]:
+    """The tile of each point: those with equal values in the outer loops, as far as these leave
+    more than one row and more than one column; else more than one point.
+    """
+    places = [s.loops.index(name) for name in loops]
+
+    def split(depth: int) -> dict[Point, list[Point]]:
+        parts: dict[Point, list[Point]] = {}
+        for t in points:
+            parts.setdefault(t.time[:depth], []).append(tuple(t.point[k] for k in places))
+        return parts
+
+    wide = lambda part: all(len({p[k] for p in part}) > 1 for k in range(len(places)))  # noqa: E731
+    several = lambda part: len(part) > 1  # noqa: E731
+    chosen: dict[Point, list[Point]] = split(0)
+    for test in (wide, several):
+        depths = [d for d in range(1, len(axes) + 1) if any(map(test, split(d).values()))]
+        if depths and len(split(depths[-1])) > 1:
+            chosen = split(depths[-1])
+            break
+    depth = len(next(iter(chosen), ()))
+    numbers = {prefix: n for n, prefix in enumerate(chosen)}
+    return tuple(numbers[t.time[:depth]] for t in points)
+
+
+def _breaks(points: Sequence[Timed], axes: Sequence[Member | int]) -> frozenset[int]:
+    """Where a parallel loop goes on to its next iteration."""
+    found = set()
+    for n in range(1, len(points)):
+        before, now = points[n - 1].time, points[n].time
+        first = next((d for d in range(len(axes)) if before[d] != now[d]), None)
+        axis = axes[first] if first is not None else None
+        if isinstance(axis, Member) and axis.mark == "parallel":
+            found.add(n)
+    return frozenset(found)
+
+
+# --- drawing --------------------------------------------------------------------------------
+
+
+def draw(
+    grids: Sequence[Grid], dependences: Sequence[Pair] = (), wrong: Pair | None = None
+) -> Markup:
+    """Grids side by side as SVG, with arrows; `wrong` is drawn over all others."""
+    left, parts, origins = 0.0, [], {}
+    height = 0.0
+    for g in grids:
+        rows, columns = g.box
+        origins[g.statement.name] = (left + _MARGIN - columns[0] * CELL, _MARGIN - rows[0] * CELL)
+        parts.append(_grid_svg(g, *origins[g.statement.name]))
+        left += 2 * _MARGIN + len(columns) * CELL
+        height = max(height, 2 * _MARGIN + len(rows) * CELL)
+
+    def centre(instance: Instance) -> tuple[float, float] | None:
+        name, point = instance
+        g = next((g for g in grids if g.statement.name == name), None)
+        if g is None:
+            return None
+        row, column = g.place(point)
+        x, y = origins[name]
+        return x + (column + 0.5) * CELL, y + (row + 0.5) * CELL
+
+    lines = []
+    for a in dependences:
+        ends = centre(a.source), centre(a.sink)
+        if ends[0] and ends[1]:
+            lines.append(_arrow(ends[0], ends[1], KIND_COLOURS[a.kind], 1.2, a.kind))
+    if wrong is not None:
+        ends = centre(wrong.source), centre(wrong.sink)
+        for end in ends:
+            if end:
+                lines.append(
+                    element("circle", cx=end[0], cy=end[1], r=CELL * 0.42, fill="none",
+                            stroke=_WRONG, stroke_width=2.5)
+                )  # fmt: skip
+        if ends[0] and ends[1]:
+            lines.append(_arrow(ends[0], ends[1], _WRONG, 2.5, f"{wrong.kind}: must come first"))
+    paper = element("rect", width=left, height=height, rx=8, fill=_PAPER, stroke="#cfcfcf")
+    return element(
+        "svg", paper, *parts, *lines, xmlns="http://www.w3.org/2000/svg", width=left,
+        height=height, viewBox=f"0 0 {left:g} {height:g}", font_family="monospace", font_size=11,
+        style="max-width:100%;height:auto",
+    )  # fmt: skip
+
+
+def legend(kinds: Iterable[str]) -> Markup:
+    """What the colours of arrows mean."""
+    items = [
+        element("span", "→ ", element("span", kind, style="color:inherit"),
+                style=f"color:{KIND_COLOURS[kind]};margin-right:1em;font-weight:bold")
+        for kind in KINDS if kind in set(kinds)
+    ]  # fmt: skip
+    return element("div", *items, style="font-size:85%") if items else Markup("")
+
+
+def _grid_svg(g: Grid, x: float, y: float) -> Markup:
+    rows, columns = g.box
+    parts = [
+        element("text", f"{g.statement.name}", x=x + columns[0] * CELL, y=16, fill=_INK,
+                font_weight="bold"),
+    ]  # fmt: skip
+    for t, tile in zip(g.points, g.tiles, strict=True):
+        row, column = g.place(t.point)
+        parts.append(
+            element("rect", x=x + column * CELL, y=y + row * CELL, width=CELL, height=CELL,
+                    fill=colour(tile), fill_opacity=0.22)
+        )  # fmt: skip
+    parts += _order_svg(g, x, y)
+    small = len(g.points) <= 200
+    for n, t in enumerate(g.points):
+        row, column = g.place(t.point)
+        title = f"{g.statement.name}[{', '.join(map(str, t.point))}] runs {_nth(n + 1)}"
+        cx, cy = x + (column + 0.5) * CELL, y + (row + 0.5) * CELL
+        dot = element("circle", element("title", title), cx=cx, cy=cy, r=8.5 if small else 4,
+                      fill=_PAPER if small else _INK, stroke=_INK, stroke_width=0.8)  # fmt: skip
+        parts.append(dot)
+        if small:
+            parts.append(
+                element("text", str(n + 1), x=cx, y=cy + 3, fill=_INK, text_anchor="middle",
+                        font_size=8.5, pointer_events="none")
+            )  # fmt: skip
+    for c in columns:
+        parts.append(_label(str(c), x + (c + 0.5) * CELL, y + rows[0] * CELL - 6))
+    if g.columns:
+        parts.append(_label(f"{g.columns} →", x + columns[-1] * CELL + CELL + 18,
+                            y + rows[0] * CELL - 6))  # fmt: skip
+    if g.rows:
+        for r in rows:
+            parts.append(_label(str(r), x + columns[0] * CELL - 12, y + (r + 0.5) * CELL + 4))
+        parts.append(_label(f"{g.rows} ↓", x + columns[0] * CELL - 12,
+                            y + rows[-1] * CELL + CELL + 16))  # fmt: skip
+    for name in g.cut:
+        where = "more columns" if name == g.columns else "more rows"
+        dx, dy = (CELL + 18, CELL * 0.6) if name == g.columns else (CELL * 0.6, CELL + 16)
+        parts.append(
+            element("text", element("title", where), "…", x=x + columns[-1] * CELL + dx,
+                    y=y + rows[-1] * CELL + dy, fill=_INK, font_size=16)
+        )  # fmt: skip
+    return element("g", *parts)
+
+
+def _order_svg(g: Grid, x: float, y: float) -> list[Markup]:
+    """The line through the points in their order."""
+    runs: list[list[str]] = []
+    for n, t in enumerate(g.points):
+        row, column = g.place(t.point)
+        if n == 0 or n in g.breaks:
+            runs.append([])
+        runs[-1].append(f"{x + (column + 0.5) * CELL:g},{y + (row + 0.5) * CELL:g}")
+    return [
+        element("polyline", points=" ".join(run), fill="none", stroke=_INK, stroke_opacity=0.45,
+                stroke_width=1.4)
+        for run in runs if len(run) > 1
+    ]  # fmt: skip
+
+
+def _arrow(
+    start: tuple[float, float], end: tuple[float, float], ink: str, width: float, title: str
+) -> Markup:
+    """A curved arrow between two points, which it does not cover."""
+    (ax, ay), (bx, by) = start, end
+    length = max(((bx - ax) ** 2 + (by - ay) ** 2) ** 0.5, 1.0)
+    ux, uy = (bx - ax) / length, (by - ay) / length
+    gap = min(9.5, length / 3)
+    ax, ay, bx, by = ax + ux * gap, ay + uy * gap, bx - ux * gap, by - uy * gap
+    bend = min(0.18 * length, 26.0)
+    mx, my = (ax + bx) / 2 - uy * bend, (ay + by) / 2 + ux * bend
+    # The head lies along the curve's end.
+    hx, hy = bx - mx, by - my
+    h = max((hx * hx + hy * hy) ** 0.5, 1.0)
+    hx, hy, s = hx / h, hy / h, 3.0 + 1.6 * width
+    head = (
+        f"M{bx:.1f},{by:.1f} L{bx - s * hx - s * hy / 2:.1f},{by - s * hy + s * hx / 2:.1f} "
+        f"L{bx - s * hx + s * hy / 2:.1f},{by - s * hy - s * hx / 2:.1f} Z"
+    )
+    line = f"M{ax:.1f},{ay:.1f} Q{mx:.1f},{my:.1f} {bx:.1f},{by:.1f}"
+    return element(
+        "g", element("title", title),
+        element("path", d=line, fill="none", stroke=ink, stroke_width=width),
+        element("path", d=head, fill=ink),
+    )  # fmt: skip
+
+
+def _label(text: str, x: float, y: float) -> Markup:
+    return element("text", text, x=x, y=y, fill=_INK, text_anchor="middle")
+
+
+def _nth(n: int) -> str:
+    ending = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"

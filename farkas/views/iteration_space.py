@@ -1,0 +1,83 @@
+"""One statement's iteration space as a picture with its dependences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from farkas.views.grids import draw, grid, legend
+from farkas.views.page import View
+from poly.errors import ArgumentError
+from poly.instances import dependent_pairs
+from poly.markup import element
+from poly.schedule import Schedule
+
+#: The value of a size for which none is given.
+USUAL_SIZE = 8
+
+
+def space_view(
+    schedule: Schedule,
+    statement: str | None,
+    loops: Sequence[str],
+    sizes: Mapping[str, int],
+    at: Mapping[str, int],
+) -> View:
+    """See `farkas.views.space`."""
+    name = chosen_statement(schedule, statement)
+    s = schedule.scop.statement(name)
+    every = all_sizes(schedule, {**dict.fromkeys(schedule.program.sizes, USUAL_SIZE), **sizes})
+    shown = tuple(loops) or s.loops[:2]
+    if len(shown) > 2:
+        raise ArgumentError(f"a picture has two loops at most, {len(shown)} are given")
+    g = grid(schedule.tree, s, every, shown, at)
+    if not g.points:
+        where = ", ".join(f"{n}={v}" for n, v in every.items())
+        raise ArgumentError(f"{name} has no instances there ({where or 'fixed sizes'})")
+    shown_points = [(name, t.point) for t in g.points]
+    lines = dependent_pairs(schedule.dependences, shown_points, every)
+    others = [
+        f"{loop}={value}"
+        for loop, value in zip(s.loops, g.points[0].point, strict=True)
+        if loop not in shown
+    ]
+    notes = [f"{n}={v}" for n, v in every.items()] + others
+    caption = f"{name} at {', '.join(notes)}" if notes else name
+    if g.cut:
+        caption += f"; of {' and '.join(g.cut)} only the first values"
+    html = element(
+        "div", draw([g], lines), legend({a.kind for a in lines}),
+        element("div", caption, style="font-size:85%"),
+    )  # fmt: skip
+    return View(html, f"{g}\n{caption}", f"Iteration space of {name}")
+
+
+def chosen_statement(schedule: Schedule, statement: str | None) -> str:
+    """The statement that was asked for, or the last one.
+
+    Raises
+    ------
+    ArgumentError : there is none of that name.
+    """
+    name = statement if statement is not None else schedule.statements[-1]
+    if name not in schedule.statements:
+        raise ArgumentError(
+            f"there is no statement {name}; there are {', '.join(schedule.statements)}"
+        )
+    return name
+
+
+def all_sizes(schedule: Schedule, sizes: Mapping[str, int]) -> dict[str, int]:
+    """A value for every size of a program.
+
+    Raises
+    ------
+    ArgumentError : one is missing or unknown.
+    """
+    known = schedule.program.sizes
+    for name in sizes:
+        if name not in known:
+            raise ArgumentError(f"there is no size {name}; there are {', '.join(known) or 'none'}")
+    missing = [name for name in known if name not in sizes]
+    if missing:
+        raise ArgumentError(f"no value is given for {', '.join(missing)}")
+    return {name: sizes[name] for name in known}

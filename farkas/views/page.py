@@ -1,0 +1,60 @@
+"""`View`: a picture that Jupyter shows as HTML, a terminal as text, and a browser as a file."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from farkas.files import write_file
+from poly.markup import Markup, element, joined
+
+_PAGE_STYLE = """
+:root { color-scheme: light dark; }
+body { font-family: system-ui, sans-serif; margin: 1.5em; }
+"""
+
+
+@dataclass(frozen=True, repr=False)
+class View:
+    """A picture: `html` without page around it, `text` for where no HTML is shown."""
+
+    html: Markup
+    text: str
+    title: str = "Farkas"
+
+    def _repr_html_(self) -> str:
+        return element("div", self.html, style="overflow-x:auto")
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it as an HTML file that needs nothing else; readable light and dark."""
+        head = joined(
+            element("meta", charset="utf-8"),
+            element("title", self.title),
+            element("style", Markup(_PAGE_STYLE)),
+        )
+        page = element("html", element("head", head), element("body", self.html), lang="en")
+        write_file(os.fspath(path), f"<!DOCTYPE html>\n{page}\n".encode())
+        return Path(path)
+
+
+def beside(*parts: Markup) -> Markup:
+    """Pieces side by side, below each other where the page is narrow."""
+    cells = [element("div", p, style="min-width:0;max-width:100%;overflow-x:auto") for p in parts]
+    style = "display:flex;flex-wrap:wrap;gap:1.5em;align-items:flex-start"
+    return element("div", *cells, style=style)
+
+
+def section(title: str, body: Markup, is_open: bool = True) -> Markup:
+    """A part with a title that can be folded away."""
+    summary = element("summary", title, style="font-weight:bold;cursor:pointer")
+    style = "margin:.4em 0"
+    if is_open:
+        return element("details", summary, body, style=style, open="open")
+    return element("details", summary, body, style=style)

@@ -1,0 +1,57 @@
+"""A schedule or a kernel on one page: program, script, tree, and the C that comes out."""
+
+from __future__ import annotations
+
+from codegen.emit import generate
+from farkas.views.code import code_html
+from farkas.views.page import View, beside, section
+from poly.markup import Markup, element, joined
+from poly.program import Program
+from poly.schedule import Schedule
+from poly.tree_html import statement_colours
+
+
+def schedule_tree(schedule: Schedule) -> View:
+    """The tree, with badges for what its loops are and may become."""
+    return View(tree_markup(schedule), schedule.show, "Schedule")
+
+
+def schedule_page(schedule: Schedule, statement: str | None = None) -> View:
+    """The tree beside the generated C; the lines of `statement` are highlighted.
+
+    Raises
+    ------
+    ScheduleError : isl could not generate the loops within its budget.
+    """
+    return _page(schedule, generate(schedule).text, statement, schedule.program)
+
+
+def kernel_page(
+    schedule: Schedule, source: str, written: Program, statement: str | None = None
+) -> View:
+    """What a kernel is made of: the program, its schedule, and its C text."""
+    return _page(schedule, source, statement, written)
+
+
+def tree_markup(schedule: Schedule) -> Markup:
+    """The tree of a schedule, with badges."""
+    return Markup(schedule._repr_html_())
+
+
+def _page(schedule: Schedule, source: str, statement: str | None, written: Program) -> View:
+    script = str(schedule) or "# as written"
+    parts = joined(
+        section("program", _text(str(written)), is_open=False),
+        section("script", _text(script), is_open=False),
+        beside(
+            section("tree", tree_markup(schedule)),
+            section("C", code_html(source, statement_colours(schedule.scop), statement)),
+        ),
+    )
+    text = "\n".join([str(written), "", script, "", schedule.show])
+    return View(element("div", parts), text, written.name)
+
+
+def _text(text: str) -> Markup:
+    return element("pre", text, style="margin:.2em 0 .6em 1em;font-size:90%;background:none;"
+                   "color:inherit")  # fmt: skip

@@ -1,0 +1,78 @@
+"""What the dependences allow in each band of a tree: which loops are coincident, which permutable.
+
+With D the dependences that nothing above a band orders, and f its members:
+
+* a member is *coincident* if it carries nothing of what the members before it leave:
+  ``{ s -> t in D : f(s) = f(t) before it, f(s) != f(t) in it }`` is empty.  Its iterations may run
+  on threads.  D has the updates of a reduction here, too
+* a band is *permutable* if none of its members runs a pair backwards, whatever the others do:
+  ``{ s -> t in D : f(s) > f(t) }`` is empty for each.  Its loops may be interchanged and tiled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import islpy as isl
+
+from poly.dependences import Dependences
+from poly.errors import ScheduleError
+from poly.legality import BUDGET, between, budget, carried
+from poly.scop import Scop
+from poly.tree import Band, Node, Promote, Sequence
+
+
+@dataclass(frozen=True)
+class BandProperties:
+    """`coincident`: for each member; `permutable`: of all members together.
+
+    What could not be decided is not claimed.
+    """
+
+    coincident: tuple[bool, ...]
+    permutable: bool
+
+
+def band_properties(
+    tree: Node, scop: Scop, dependences: Dependences, operations: int = BUDGET
+) -> tuple[BandProperties, ...]:
+    """The properties of all bands of a tree, in the order of `walk_tree`.
+
+    operations : bound on isl's work for each band
+    """
+    return tuple(_below(tree, scop, dependences.ordering, dependences.all, operations))
+
+
+def _below(
+    node: Node, scop: Scop, order: isl.UnionMap, both: isl.UnionMap, operations: int
+) -> list[BandProperties]:
+    if isinstance(node, Band):
+        try:
+            with budget(scop, "band properties", operations):
+                here = _of_band(node, order, both)
+        except ScheduleError:
+            here = BandProperties((False,) * len(node.members), False)
+        for m in node.members:
+            f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule)
+            order = order.eq_at_multi_union_pw_aff(f)
+            both = both.eq_at_multi_union_pw_aff(f)
+        return [here, *_below(node.child, scop, order, both, operations)]
+    if isinstance(node, Promote):
+        return _below(node.child, scop, order, both, operations)
+    found: list[BandProperties] = []
+    if isinstance(node, Sequence):
+        for f_in in node.children:
+            inside = between(order, f_in.statements, f_in.statements)
+            inside_both = between(both, f_in.statements, f_in.statements)
+            found += _below(f_in.child, scop, inside, inside_both, operations)
+    return found
+
+
+def _of_band(node: Band, order: isl.UnionMap, both: isl.UnionMap) -> BandProperties:
+    functions = [isl.MultiUnionPwAff.from_union_pw_aff(m.schedule) for m in node.members]
+    permutable = all(order.lex_gt_at_multi_union_pw_aff(f).is_empty() for f in functions)
+    coincident: list[bool] = []
+    for member, f in zip(node.members, functions, strict=True):
+        coincident.append(carried(both, member).is_empty())
+        both = both.eq_at_multi_union_pw_aff(f)
+    return BandProperties(tuple(coincident), permutable)

@@ -1,0 +1,39 @@
+"""What differs between two schedules, as unified diffs of their texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import unified_diff
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The texts that differ, each as its name and a unified diff; false if there are none."""
+
+    parts: tuple[tuple[str, str], ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.parts)
+
+    def __str__(self) -> str:
+        return "\n".join(text for _, text in self.parts)
+
+    def __getitem__(self, name: str) -> str:
+        """The diff of one text, ``""`` if that is the same."""
+        return dict(self.parts).get(name, "")
+
+
+def difference(*texts: tuple[str, str, str]) -> Difference:
+    """Compare texts, each given as its name and its two forms.
+
+    A diff has three lines around each change, and its parts begin with ``@@`` and line numbers.
+    """
+    parts = []
+    for name, one, other in texts:
+        lines = unified_diff(
+            one.splitlines(), other.splitlines(), f"{name} (one)", f"{name} (other)", lineterm=""
+        )
+        text = "\n".join(lines)
+        if text:
+            parts.append((name, text))
+    return Difference(tuple(parts))

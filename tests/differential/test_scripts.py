@@ -1,0 +1,99 @@
+"""Scripts of random schedules: text to schedule to text, and the same steps at other sizes.
+
+The values are those of the reference interpreter, which runs the instances one by one in the order
+of the replayed tree; the comparison needs no C compiler.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from farkas.text import fix_sizes
+from frontends.language import parse_program
+from poly.errors import LanguageError
+from poly.program import Program
+from poly.schedule import Schedule
+from runtime.interpret import instances, run_instances
+from runtime.reference import evaluate
+from tests.differential.generate import random_text
+from tests.differential.harness import fits, make_inputs
+from tests.differential.parts import Seeded
+from tests.differential.sweep import profile_of, random_schedule
+from tests.poly.oracle import tree_order
+
+#: Programs with more instances are not run one by one.
+MOST_INSTANCES = 600
+COMMENTS = ("# why", "#", "#  two  blanks", "# ends with */ \\", "# ä ≤ 'quoted'", "## by 4")
+
+
+def random_case(seed: int) -> tuple[Program, Schedule] | None:
+    """A program and a random schedule of it; None where the text is no program."""
+    text = random_text(seed, profile_of(seed))
+    try:
+        program = parse_program(text)
+    except LanguageError:
+        return None
+    start = Schedule.of(program, exact=seed % 3 != 0)
+    return program, random_schedule(Seeded(seed), start).schedule
+
+
+def with_comments(script: str, rng: np.random.Generator) -> str:
+    """A script with comments behind steps and lines of their own, some of them empty."""
+    lines = []
+    for line in script.splitlines():
+        while rng.random() < 0.3:
+            lines.append(rng.choice(["", *COMMENTS, "    # far in"]))
+        behind = f"{' ' * rng.integers(3)}{rng.choice(COMMENTS)}" if rng.random() < 0.4 else ""
+        lines.append(line + behind)
+    return "\n".join([*lines, *rng.choice(["# the end"], rng.integers(2))])
+
+
+def other_sizes(program: Program, rng: np.random.Generator) -> dict[str, int] | None:
+    """Sizes from 0 to 7 that the program accepts and at which it has few instances."""
+    for _ in range(30):
+        sizes = {name: int(rng.integers(0, 8)) for name in program.sizes}
+        if fits(program, sizes) and len(instances(program, sizes)) <= MOST_INSTANCES:
+            return sizes
+    return None
+
+
+def round_trips(seeds: range) -> tuple[int, int]:
+    """How many schedules went round, and how many of them were replayed and run at other sizes."""
+    went = ran = 0
+    for seed in seeds:
+        case = random_case(seed)
+        if case is None or not case[1].steps:
+            continue
+        program, schedule = case
+        rng = np.random.default_rng(seed)
+        written = Schedule.of(program, schedule.exact)
+        script = with_comments(str(schedule), rng)
+        again = written.replay(script)
+        assert str(again) == script, seed
+        assert again.steps == schedule.steps and again.digest == schedule.digest, seed
+        assert again.tree == schedule.tree and not again.diff(again), seed
+        assert str(written.replay(str(schedule))) == str(schedule), seed
+        went += 1
+        sizes = other_sizes(program, rng)
+        if sizes is not None and schedule.exact:
+            fixed = fix_sizes(program, sizes)
+            there = Schedule.of(fixed, exact=True).replay(script)
+            assert str(there) == script, seed
+            inputs = make_inputs(fixed, {}, seed)
+            found = run_instances(fixed, inputs, {}, tree_order(there.tree, there.scop, {}))
+            for name, expected in evaluate(fixed, inputs, {}).items():
+                np.testing.assert_array_equal(found[name], expected, f"{seed}: {name}")
+            ran += 1
+    return went, ran
+
+
+def test_round_trips() -> None:
+    went, ran = round_trips(range(700_000, 700_060))
+    assert went >= 40 and ran >= 20, (went, ran)
+
+
+@pytest.mark.slow
+def test_a_thousand_round_trips() -> None:
+    went, ran = round_trips(range(710_000, 711_400))
+    assert went >= 1000 and ran >= 500, (went, ran)
