@@ -98,7 +98,7 @@ def dependent_pairs(
 def least_values(
     s: ScopStatement, sizes: Mapping[str, int], at: Mapping[str, int]
 ) -> dict[str, int] | None:
-    """The least values of a statement's loops where some have those of `at`; None: there are none."""
+    """The least values of a statement's loops where some have those of `at`; None: no instance."""
     domain = s.domain.intersect_params(sizes_set(sizes))
     for name, value in at.items():
         domain = domain.fix_val(isl.dim_type.set, s.loops.index(name), isl.Val(value))

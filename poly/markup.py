@@ -1,7 +1,7 @@
 """HTML and SVG as text: elements, badges, colours.
 
-Everything is static, carries its own style in ``style`` attributes, and takes the colour of the text
-around it, so that it is readable on light and dark pages and where style sheets are taken out.
+Everything is static, carries its own style in ``style`` attributes, and takes the colour of the
+text around it, so that it is readable on light and dark pages and where style sheets are cut.
 """
 
 from __future__ import annotations

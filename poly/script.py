@@ -1,7 +1,7 @@
 """Schedules as text: one step a line, ``primitive statements: loops by numbers as names``.
 
-``#`` starts a comment, which is kept.  What `parse_script` reads, `Line.__str__` prints: white space
-inside a step is put in order, everything else stays as it is.
+``#`` starts a comment, which is kept.  What `parse_script` reads, `Line.__str__` prints: white
+space inside a step is put in order, everything else stays as it is.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class _Writer:
 
     def filter(self, f: Filter) -> Markup:
         names = joined(*(self.name(name) for name in f.statements))
-        return joined(_row(joined("– ", names)), _inside(self.node(f.child, f.statements)))
+        return joined(_row(joined("- ", names)), _inside(self.node(f.child, f.statements)))
 
     def leaf(self, name: str) -> Markup:
         text = statement_text(self.scop.statement(name))
@@ -100,6 +100,5 @@ def _row(content: Markup) -> Markup:
 
 
 def _inside(content: Markup) -> Markup:
-    return element(
-        "div", content, style=f"margin-left:.45em;padding-left:1em;border-left:1px solid {LINE}"
-    )
+    style = f"margin-left:.45em;padding-left:1em;border-left:1px solid {LINE}"
+    return element("div", content, style=style)
