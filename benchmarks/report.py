@@ -10,7 +10,7 @@ from rich.text import Text
 
 from benchmarks.peers import PEERS
 from benchmarks.results import OURS, Results, Row, geomean
-from benchmarks.roofline import Roofline
+from runtime.roofline import Roofline
 
 #: A change of the ratio to the best peer that is shown as one.
 NOTABLE = 0.05

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.roofline import Roofline
+from runtime.roofline import Roofline
 
 FORMAT = 1
 

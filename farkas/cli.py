@@ -8,7 +8,8 @@ import click
 
 from farkas.cli_doctor import doctor_command
 from farkas.cli_model import run_command
-from farkas.cli_text import check_command, compile_command, show_command
+from farkas.cli_text import check_command, compile_command, diff_command, show_command
+from farkas.cli_why import why_command
 from farkas.commands import Commands
 from farkas.display import printable
 
@@ -67,6 +68,8 @@ main.add_command(doctor_command)
 main.add_command(compile_command)
 main.add_command(show_command)
 main.add_command(check_command)
+main.add_command(diff_command)
+main.add_command(why_command)
 
 
 @main.group("cache", epilog="\b\nExamples:\n  farkas cache info\n  farkas cache clear\n")

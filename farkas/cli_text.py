@@ -277,3 +277,40 @@ def check_command(program: str, script: str, tree: bool, **options: Any) -> int:
     if tree:
         click.echo(schedule.show)
     return LEGAL
+
+
+# --- diff ----------------------------------------------------------------------------------
+
+
+@click.command(
+    "diff",
+    epilog="""\b
+Examples:
+  farkas diff conv.fk auto my.sched
+  farkas diff conv.fk old.sched new.sched || echo they differ
+""",
+)
+@click.argument("program")
+@click.argument("one")
+@click.argument("other")
+@program_options
+def diff_command(program: str, one: str, other: str, **options: Any) -> int:
+    """Show what differs between two schedules of a program, as unified diffs of script and loops.
+
+    ONE and OTHER are 'auto', 'written', or files of scripts.  Exits with 0 if they are the same, 1
+    if they differ, 2 on an error.
+    """
+    from farkas.display import working
+
+    try:
+        request = _Request(read_text_file(program), **options)
+        with working("comparing"):
+            parsed = request.program()
+            schedules = [request.schedule(wanted, parsed) for wanted in (one, other)]
+    except FarkasError as error:
+        complain(message_of(error))
+        return UNDECIDED
+    found = schedules[0].diff(schedules[1])
+    if found:
+        click.echo(str(found))
+    return 1 if found else 0

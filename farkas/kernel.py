@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from runtime.arguments import bind, check_threads, shape_of
 from runtime.kernel import LoadedKernel
 from runtime.toolchain import Toolchain
 from runtime.verify import Report, verify
+
+if TYPE_CHECKING:
+    from farkas.views.page import View
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -293,6 +296,25 @@ class Kernel:
             return compiled.loaded(*arrays, threads=count, **named)
 
         return verify(program, call, seed, chosen)
+
+    def explain(self, **sizes: int) -> View:
+        """Which statements share loops, what that saves, what forbids more, and what it costs.
+
+        >>> print(matmul.explain(N=512, K=512, M=512))
+
+        sizes : a value for every size of the program; without them, small ones, and no time
+
+        Raises
+        ------
+        UntypedError : as `program`.
+        ArgumentError : sizes that do not fit.
+        """
+        from farkas.explain import explain_kernel
+
+        compiled = self._only()
+        program = compiled.program
+        chosen = _checked_sizes(program, sizes) if sizes else small_sizes(program)
+        return explain_kernel(compiled, chosen, bool(sizes) or not program.sizes)
 
     def with_schedule(self, schedule: ScheduleLike) -> Kernel:
         """The same kernel under another schedule, in any of the forms that `compile` takes.

@@ -20,6 +20,7 @@ from runtime.report import Progress
 
 if TYPE_CHECKING:
     from farkas.compare import Comparison
+    from farkas.views.page import View
     from frontends.onnx import OpenPort, Source
 
 Array = np.ndarray
@@ -150,6 +151,15 @@ class Network(ABC):
 
 class Model(runtime.model.Model, Network):
     """A network of fixed shapes, compiled as a whole; see `runtime.model.Model`."""
+
+    def explain(self, run: bool = True) -> View:
+        """What was fused and what that saves, what was not and why, and the time of each kernel.
+
+        run : time the kernels, with one thread and made-up inputs
+        """
+        from farkas.explain import explain_model
+
+        return explain_model(self, run)
 
     def _repr_html_(self) -> str:
         from farkas.views import show

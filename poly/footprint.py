@@ -97,8 +97,8 @@ def _touched(
 def prefix_map(s: ScopStatement, outer: Sequence[Member]) -> isl.Map:
     """``{ S[x] -> [p] }`` on the domain of S."""
     domain = isl.UnionSet.from_set(s.domain)
-    if not outer:
-        target = isl.Set("{ [] }")
+    if not outer or s.domain.is_empty():
+        target = isl.Set(f"{{ [{', '.join(f'p{k}' for k in range(len(outer)))}] }}")
         return isl.Map.from_domain_and_range(s.domain, target)
     times = joint([m.schedule.intersect_domain_union_set(domain) for m in outer])
     return isl.UnionMap.from_multi_union_pw_aff(times).get_map_list().get_at(0)
@@ -119,6 +119,8 @@ def prefix_relation(
 
 def box_extent(footprint: isl.Map, dim: int) -> int | None:
     """The constant that bounds the extent of dimension `dim` over all prefixes; None: unbounded."""
+    if footprint.is_empty():
+        return 0
     # The largest of ``{ e - e' : p -> e, p -> e' }``.  (As the maximum of dim_max - dim_min, isl
     # was seen to compute for hours, and its bound on operations did not stop it.)
     extent = footprint.reverse().apply_range(footprint).deltas().dim_max_val(dim)

@@ -9,7 +9,7 @@ Where that is not certain, the calls stay apart.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from poly.analysis import lane_value
@@ -50,7 +50,7 @@ def merge_calls(graph: Graph) -> Graph:
                 if first.outputs[0] in kept or users[first.outputs[0]] != {n}:
                     continue
                 joined = merged_call(first, call)
-                if joined is not None:
+                if isinstance(joined, Call):
                     nodes[m], nodes[n] = None, joined
                     for name in first.inputs:
                         users[name] = (users[name] - {m}) | {n}
@@ -68,9 +68,30 @@ def merge_calls(graph: Graph) -> Graph:
     )
 
 
-def merged_call(first: Call, second: Call) -> Call | None:
-    """One call for two, the first of which makes what the second alone reads; None if that does
-    not save a pass over memory."""
+@dataclass(frozen=True)
+class Apart:
+    """Two calls that stay two, and why."""
+
+    reason: str
+
+
+def why_apart(graph: Graph, maker: Call, user: Call) -> str:
+    """Why a call is not merged into one that reads what it makes."""
+    if len(maker.outputs) != 1:
+        return "it makes several values"
+    (value,) = maker.outputs
+    if value in graph.outputs:
+        return f"{graph.label(value)} is an output of the model"
+    users = [n for n in graph.nodes if value in n.inputs]
+    if len(users) > 1:
+        return f"{graph.label(value)} is read by {len(users)} nodes, which would each compute it"
+    found = merged_call(maker, user)
+    return found.reason if isinstance(found, Apart) else "another call was merged first"
+
+
+def merged_call(first: Call, second: Call) -> Call | Apart:
+    """One call for two, the first of which makes what the second alone reads, if that saves a pass
+    over memory."""
     made = dict(zip(first.outputs, (t.name for t in first.program.outputs), strict=True))
     given: dict[str, str] = {}
     for value, tensor in zip(first.inputs, first.program.inputs, strict=True):
@@ -79,8 +100,8 @@ def merged_call(first: Call, second: Call) -> Call | None:
     bindings = tuple((t, made[v]) for t, v in mine if v in made)
     shared = tuple((t, given[v]) for t, v in mine if v in given)
     program = fused(first.program, second.program, bindings, shared)
-    if program is None:
-        return None
+    if isinstance(program, Apart):
+        return program
     names = renamed(first.program, second.program, dict(bindings), dict(shared))
     values = dict(zip((t.name for t in first.program.inputs), first.inputs, strict=True))
     values |= {names[t]: v for t, v in mine if v not in made}
@@ -104,34 +125,37 @@ def joined_origin(first: str, second: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def fused(first: Program, second: Program, bindings: Pairs, shared: Pairs) -> Program | None:
+def fused(first: Program, second: Program, bindings: Pairs, shared: Pairs) -> Program | Apart:
     """The merged program, if merging saves a pass over memory for everything that is bound."""
     if first.has_blocks or second.has_blocks:
-        return None  # values may not be computed at another step
+        return Apart("one of them runs step by step, and a value may be another one at another step")
     bound = {tensor for _, tensor in bindings}
     inputs = {tensor for tensor, _ in bindings}
     looking = [s for s in second.statements if _reads(s, inputs)]
     if any(is_contraction(s) for s in looking):
-        return None  # it would compute the value again for each use
+        return Apart("a contraction would compute the value again for each use")
     if any(s.reductions for s in looking) and any(s.reductions for s in first.statements):
-        return None  # two reductions in a row seldom share a loop worth sharing among threads
+        return Apart("two reductions in a row seldom share a loop that threads can share")
     if any(len(writers(second, t.name)) != 1 for t in second.outputs):
-        return None  # parts that are put together; each would need loops of its own
+        return Apart("parts are put together, and each would need loops of its own")
     if len(_contractions(first)) + len(_contractions(second)) > 1:
-        return None
+        return Apart("each has a contraction, with tiles of its own")
     try:
         program = simplified(merge(first, second, dict(bindings), dict(shared)))
-    except ProgramError:
-        return None
+    except ProgramError as error:
+        return Apart(f"they cannot be one program: {error}")
     if len(program.statements) > STATEMENT_LIMIT or len(program.inputs) > INPUT_LIMIT:
-        return None
+        return Apart(
+            f"together they have {len(program.statements)} statements and {len(program.inputs)} "
+            f"inputs; {STATEMENT_LIMIT} and {INPUT_LIMIT} are allowed, to bound compile time"
+        )
     temps = {t.name for t in program.temps}
     if any(not _is_followed(program, name) for name in bound & temps):
-        return None
+        return Apart("the value is read at other places than those at which it is made")
     for s in _contractions(program):
         name = s.target.tensor
         if name in temps and not (_is_followed(program, name) and _on_lanes(program, name)):
-            return None
+            return Apart("what follows the contraction cannot run on its registers")
     return program
 
 

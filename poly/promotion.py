@@ -173,7 +173,7 @@ def _constant_extent(footprint: isl.Map, dim: int, tensor: str) -> int:
             f"{tensor} cannot be promoted here: its footprint has no constant bound in "
             f"dimension {dim}; tile the loops that it depends on first"
         )
-    return extent
+    return max(extent, 1)  # of a footprint without elements, which no code fills
 
 
 def _whole_vectors(

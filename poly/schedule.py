@@ -277,12 +277,18 @@ class Schedule:
     def replay(self, script: str) -> Schedule:
         """Apply the steps of a script, in order, and keep its comments.
 
+        Empty lines before and behind all others are left out.
+
         Raises
         ------
         ScheduleError : with the number and text of the line that no longer applies.
         """
         schedule = self
-        for number, line in enumerate(parse_script(script), 1):
+        lines = parse_script(script)
+        told = [n for n, line in enumerate(lines, 1) if str(line)]
+        for number, line in enumerate(lines, 1):
+            if not told or not told[0] <= number <= told[-1]:
+                continue
             try:
                 ordered = schedule if line.step is None else schedule.apply(line.step)
             except ScheduleError as error:

@@ -91,7 +91,8 @@ class _Writer:
         return element(
             "span",
             name,
-            style=f"background:{self.colours[name]}40;border-radius:.3em;padding:0 .3em;margin-right:.3em",
+            style=f"background:{self.colours[name]}40;border-radius:.3em;padding:0 .3em;"
+            "margin-right:.3em",
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 
 from poly.expr import Op, evaluate_int, walk
-from poly.program import Program, Statement
+from poly.program import Program, Statement, Tensor
 
 #: Elements and operators, in lanes, that are done in the time that it takes to start a thread.
 WORTH_SHARING = 1 << 14
@@ -19,7 +19,34 @@ def work_of_program(program: Program, sizes: Mapping[str, int]) -> int:
     return sum(_work_of(s, sizes) for s in program.statements)
 
 
+def operations_of_program(program: Program, sizes: Mapping[str, int]) -> int:
+    """Arithmetic operations of a program at given sizes, one each; an update is one of them.
+
+    Conditions on indices do not count: it is an upper bound.
+    """
+    return sum(
+        _instances(s, sizes) * (s.is_update + sum(isinstance(e, Op) for e in walk(s.value)))
+        for s in program.statements
+    )
+
+
+def bytes_of_program(program: Program, sizes: Mapping[str, int]) -> int:
+    """Bytes of all inputs and outputs: what has to be moved if caches hold everything else."""
+    tensors = {t.name: t for t in (*program.inputs, *program.outputs)}
+    return sum(bytes_of(t, sizes) for t in tensors.values())
+
+
+def bytes_of(tensor: Tensor, sizes: Mapping[str, int]) -> int:
+    """The bytes of a tensor at given sizes."""
+    return prod(max(0, evaluate_int(e, sizes)) for e in tensor.shape) * tensor.dtype.bytes
+
+
+def _instances(s: Statement, sizes: Mapping[str, int]) -> int:
+    return prod(
+        max(0, evaluate_int(r.hi, sizes) - evaluate_int(r.lo, sizes)) for r in s.ranges
+    )
+
+
 def _work_of(s: Statement, sizes: Mapping[str, int]) -> int:
-    extents = (evaluate_int(r.hi, sizes) - evaluate_int(r.lo, sizes) for r in s.ranges)
     operators = sum(isinstance(e, Op) for e in walk(s.value))
-    return prod(max(0, n) for n in extents) * (1 + len(s.reads) + operators)
+    return _instances(s, sizes) * (1 + len(s.reads) + operators)

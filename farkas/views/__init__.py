@@ -26,17 +26,16 @@ def show(what: Any, statement: str | None = None) -> View:
     ------
     ArgumentError : there is no picture of it.
     """
-    from farkas.kernel import Kernel
     from farkas.views.networks import network_view
     from farkas.views.refusals import refusal
     from farkas.views.schedules import kernel_page, schedule_page
 
     if isinstance(what, Schedule):
         return schedule_page(what, statement)
-    if isinstance(what, Kernel):
-        return kernel_page(what.schedule, what.source, what.program, statement)
     if isinstance(what, IllegalScheduleError):
         return refusal(what)
+    if isinstance(getattr(what, "schedule", None), Schedule):  # a Kernel, which imports this
+        return kernel_page(what.schedule, what.source, what.program, statement)
     graph = getattr(what, "graph", None)
     if graph is not None:
         return network_view(graph)

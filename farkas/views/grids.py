@@ -7,7 +7,7 @@ is the order in which they run (broken where threads run apart), and arrows are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poly.dependences import KINDS
 from poly.errors import ArgumentError
@@ -18,7 +18,7 @@ from poly.tree import Member, Node, order_of
 
 #: Points that are drawn along one dimension; those behind are left out.
 MOST = 24
-CELL = 28
+CELL = 38
 _MARGIN = 44
 _INK, _PAPER, _WRONG = "#2b2b2b", "#fdfdfb", "#d01f1f"
 KIND_COLOURS = {
@@ -32,6 +32,7 @@ class Grid:
 
     rows : a loop, "" for a single row; columns : a loop, "" for a single column
     points : in the order in which they run; tiles : the number of the tile of each
+    numbers : of each in the order of all points of the picture, from 0
     breaks : places in that order at which another thread begins
     cut : loops of which not all values are shown
     """
@@ -41,6 +42,7 @@ class Grid:
     columns: str
     points: tuple[Timed, ...]
     tiles: tuple[int, ...]
+    numbers: tuple[int, ...]
     breaks: frozenset[int]
     cut: tuple[str, ...]
 
@@ -60,7 +62,10 @@ class Grid:
     def __str__(self) -> str:
         """The number of each point in the order, as a table."""
         rows, columns = self.box
-        order = {self.place(t.point): str(n) for n, t in enumerate(self.points)}
+        order = {
+            self.place(t.point): str(n + 1)
+            for n, t in zip(self.numbers, self.points, strict=True)
+        }
         width = max([len(v) for v in order.values()] + [len(str(columns[-1]))])
         head = f"{self.rows or ' '}\\{self.columns}"
         lines = [" ".join([f"{head:>6}", *(f"{c:>{width}}" for c in columns)])]
@@ -105,8 +110,16 @@ def grid(
     axes = order_of(tree, statement.name)
     return Grid(
         statement, rows, columns, tuple(points), _tiles(statement, points, axes, loops),
+        tuple(range(len(points))),
         _breaks(points, axes), tuple(cut),
     )  # fmt: skip
+
+
+def together(grids: Sequence[Grid]) -> list[Grid]:
+    """Grids of one tree, their points numbered in one order."""
+    every = sorted(t.time for g in grids for t in g.points)
+    ranks = {time: n for n, time in enumerate(every)}
+    return [replace(g, numbers=tuple(ranks[t.time] for t in g.points)) for g in grids]
 
 
 def _tiles(
@@ -223,11 +236,11 @@ def _grid_svg(g: Grid, x: float, y: float) -> Markup:
         )  # fmt: skip
     parts += _order_svg(g, x, y)
     small = len(g.points) <= 200
-    for n, t in enumerate(g.points):
+    for n, t in zip(g.numbers, g.points, strict=True):
         row, column = g.place(t.point)
         title = f"{g.statement.name}[{', '.join(map(str, t.point))}] runs {_nth(n + 1)}"
         cx, cy = x + (column + 0.5) * CELL, y + (row + 0.5) * CELL
-        dot = element("circle", element("title", title), cx=cx, cy=cy, r=8.5 if small else 4,
+        dot = element("circle", element("title", title), cx=cx, cy=cy, r=9 if small else 4,
                       fill=_PAPER if small else _INK, stroke=_INK, stroke_width=0.8)  # fmt: skip
         parts.append(dot)
         if small:
@@ -277,7 +290,7 @@ def _arrow(
     (ax, ay), (bx, by) = start, end
     length = max(((bx - ax) ** 2 + (by - ay) ** 2) ** 0.5, 1.0)
     ux, uy = (bx - ax) / length, (by - ay) / length
-    gap = min(9.5, length / 3)
+    gap = min(10.5, length / 3)
     ax, ay, bx, by = ax + ux * gap, ay + uy * gap, bx - ux * gap, by - uy * gap
     bend = min(0.18 * length, 26.0)
     mx, my = (ax + bx) / 2 - uy * bend, (ay + by) / 2 + ux * bend

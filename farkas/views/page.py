@@ -46,7 +46,8 @@ class View:
 
 def beside(*parts: Markup) -> Markup:
     """Pieces side by side, below each other where the page is narrow."""
-    cells = [element("div", p, style="min-width:0;max-width:100%;overflow-x:auto") for p in parts]
+    style = "flex:1 1 26em;min-width:0;overflow-x:auto"
+    cells = [element("div", p, style=style) for p in parts]
     style = "display:flex;flex-wrap:wrap;gap:1.5em;align-items:flex-start"
     return element("div", *cells, style=style)
 

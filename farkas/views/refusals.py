@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from farkas.views.grids import Grid, draw, grid, legend
+from farkas.views.grids import Grid, draw, grid, legend, together
 from farkas.views.page import View, beside
 from poly.errors import ArgumentError, IllegalScheduleError
 from poly.expr import evaluate_int, sizes_of
@@ -17,7 +17,7 @@ from poly.tree import Node
 
 #: A picture at the sizes of the counterexample shows little, so sizes grow to this if the pair
 #: still runs in the wrong order then.
-_LEAST_SIZE = 6
+_LEAST_SIZE = 8
 
 
 def refusal(error: IllegalScheduleError) -> View:
@@ -70,7 +70,7 @@ def _grids(tree: Node, scop: Scop, v: Violation, sizes: dict[str, int]) -> list[
         loops = _shown(s.loops, v)
         at = {loop: value for loop, value in zip(s.loops, point, strict=True) if loop not in loops}
         found.append(grid(tree, s, sizes, loops, at))
-    return found
+    return together(found)
 
 
 def _shown(loops: tuple[str, ...], v: Violation) -> tuple[str, ...]:

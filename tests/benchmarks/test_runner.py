@@ -17,7 +17,7 @@ from benchmarks import report, runner
 from benchmarks.measure import Settings, take_turns
 from benchmarks.peers import PEERS
 from benchmarks.results import OURS, Results, Row
-from benchmarks.roofline import Roofline
+from runtime.roofline import Roofline
 from benchmarks.runner import ROOT, Plan, measure_item, processors
 from benchmarks.suites import SUITES, Item, items_of
 from benchmarks.worker import Job, difference

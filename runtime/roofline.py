@@ -1,6 +1,6 @@
 """The roofline of this machine: peak of multiply-adds, and bandwidth of each level of memory.
 
-    python -m benchmarks.roofline [--threads 2]
+    python -m runtime.roofline [--threads 2]
 
 Bandwidths are those of a triad ``a = b + 3 c``: three arrays, each touched once; what the
 hardware reads before it overwrites is not counted.

@@ -1,0 +1,227 @@
+"""`Kernel.explain` and `Model.explain`: what was fused, what was not and why, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from farkas.display import median_seconds, seconds
+from farkas.views.footprint_table import size_text
+from farkas.views.page import View
+from poly.expr import evaluate_int
+from poly.fusion import why_apart
+from poly.graph import Call, Graph
+from poly.machine import host_machine
+from poly.markup import element, table
+from poly.sharing import Handover, handovers
+from poly.work import bytes_of, bytes_of_program, operations_of_program
+from runtime.arguments import undetermined
+from runtime.model import Model
+from runtime.roofline import Roofline, measure
+from runtime.verify import random_inputs
+
+if TYPE_CHECKING:
+    from farkas.build import Compiled
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a computation does and how near it comes to what the machine allows.
+
+    operations : arithmetic, an upper bound; bytes : of inputs and outputs; seconds : None if it
+    was not run
+    """
+
+    operations: int
+    bytes: int
+    seconds: float | None
+    roofline: Roofline
+
+    @property
+    def intensity(self) -> float:
+        """Operations a byte."""
+        return self.operations / self.bytes if self.bytes else 0.0
+
+    @property
+    def bound(self) -> str:
+        """What limits it: ``arithmetic``, or the memory that its data fit in."""
+        r = self.roofline
+        if self.operations / r.flops >= self.bytes / r.bandwidth(self.bytes):
+            return "arithmetic"
+        return next(
+            (name for name, most in (("L2", r.l2_bytes), ("L3", r.l3_bytes)) if self.bytes <= most),
+            "memory",
+        )
+
+    @property
+    def share(self) -> float | None:
+        """The least time that the roofline allows over the time that it takes."""
+        if not self.seconds:
+            return None
+        return self.roofline.seconds(self.operations, self.bytes) / self.seconds
+
+    def __str__(self) -> str:
+        parts = [
+            f"{self.operations:,} operations, {size_text(self.bytes)} of inputs and outputs: "
+            f"{self.intensity:.3g} operations a byte, bound by {self.bound}"
+        ]
+        if self.seconds:
+            parts.append(
+                f"{seconds(self.seconds)}: {self.operations / self.seconds / 1e9:.3g} GFLOP/s, "
+                f"{self.bytes / self.seconds / 1e9:.3g} GB/s, {self.share or 0:.0%} of the roofline "
+                f"({self.roofline})"
+            )
+        return "\n".join(parts)
+
+
+def explain_kernel(compiled: Compiled, sizes: Mapping[str, int], run: bool) -> View:
+    """What the statements of a kernel share and what it costs; see `Kernel.explain`."""
+    schedule, program = compiled.schedule, compiled.program
+    machine = host_machine()
+    env = dict(sizes)
+    for name, e in schedule.program.products.items():
+        env.setdefault(name, evaluate_int(e, env))
+    found = handovers(schedule, env, machine)
+    took = None
+    if run:
+        arrays = list(random_inputs(program, sizes).values())
+        named = {n: sizes[n] for n in undetermined(program)}
+        took = median_seconds(lambda: compiled.loaded(*arrays, **named), budget=0.5)
+    figures = Figures(
+        operations_of_program(program, sizes), bytes_of_program(program, sizes), took,
+        roofline(compiled.loaded.threads),
+    )  # fmt: skip
+    at = ", ".join(f"{n}={v}" for n, v in sizes.items())
+    head = f"{program.name}{f' at {at}' if at else ''}"
+    lines = [head, str(figures), *_handover_lines(found)]
+    html = element(
+        "div", element("b", head), element("div", *_paragraphs(str(figures))), _handover_table(found)
+    )
+    return View(html, "\n".join(lines), f"Explained: {program.name}")
+
+
+def _handover_lines(found: Sequence[Handover]) -> list[str]:
+    if not found:
+        return ["one comprehension: there is nothing to fuse"]
+    lines = []
+    for h in found:
+        head = f"{h.tensor} ({size_text(h.bytes)}), {h.maker} to {h.user}: "
+        if h.loops:
+            lines.append(
+                f"{head}fused in {', '.join(h.loops)}; {size_text(h.part)} at a time in {h.kept}, "
+                f"which saves {size_text(h.saved)}"
+            )
+        else:
+            lines.append(f"{head}not fused; {h.obstacle}")
+    return lines
+
+
+def _handover_table(found: Sequence[Handover]) -> str:
+    if not found:
+        return element("p", "One comprehension: there is nothing to fuse.")
+    rows = [
+        [h.tensor, f"{h.maker} → {h.user}", ", ".join(h.loops) or "not fused", h.obstacle or
+         f"{size_text(h.part)} at a time in {h.kept}", size_text(h.bytes), size_text(h.saved)]
+        for h in found
+    ]  # fmt: skip
+    return table(["tensor", "from, to", "shared loops", "", "size", "saved"], rows, left=4)
+
+
+def explain_model(model: Model, run: bool) -> View:
+    """What was fused in a model, what was not, and the time of each kernel; see `Model.explain`."""
+    graph = model.graph
+    calls = [n for n in graph.nodes if isinstance(n, Call)]
+    took: list[float | None] = [None] * len(calls)
+    if run:
+        inputs = {p.name: _array(p.shape, p.dtype.numpy) for p in model.inputs}
+        timings = {t.kernel: t.seconds for t in model.profile(inputs, 3)}
+        symbols = _symbols(model)
+        took = [timings.get(symbols.get(c.name, "")) for c in calls]
+    limit = roofline(1)
+    rows, lines = [], []
+    total = sum(t or 0 for t in took) or None
+    kept_bytes = 0
+    for call, time in zip(calls, took, strict=True):
+        program = call.program
+        inner = sum(bytes_of(t, {}) for t in program.temps)
+        kept_bytes += 2 * inner
+        f = Figures(
+            operations_of_program(program, {}), bytes_of_program(program, {}), time, limit
+        )
+        origin = " ".join((call.origin or call.name).split())
+        share = f"{f.share:.0%}" if f.share else ""
+        cells = [
+            origin, seconds(time) if time else "", f"{time / total:.0%}" if time and total else "",
+            f"{f.operations / 1e6:.4g}", size_text(f.bytes), f"{f.intensity:.3g}", f.bound, share,
+            size_text(2 * inner) if inner else "",
+        ]  # fmt: skip
+        rows.append(cells)
+        lines.append("  ".join(c for c in cells if c))
+    apart = unfused(graph)
+    head = (
+        f"{graph.name}: {len(calls)} kernel calls for {_nodes(calls)} nodes; what is computed and "
+        f"used inside kernels is {size_text(kept_bytes)} less to write and read"
+    )
+    titles = ["nodes", "time", "", "M ops", "in and out", "ops/byte", "bound by", "of roofline",
+              "kept inside"]  # fmt: skip
+    more = [[v, size_text(b), f"{a} → {z}", why] for v, b, a, z, why in apart]
+    html = element(
+        "div", element("p", head), table(titles, rows),
+        element("p", element("b", "Not fused, largest values first")),
+        table(["value", "size", "from, to", "why"], more, left=4),
+    )  # fmt: skip
+    text = [head, *lines, "not fused, largest values first:"]
+    text += [f"{v} ({size_text(b)}), {a} to {z}: {why}" for v, b, a, z, why in apart]
+    return View(html, "\n".join(text), f"Explained: {graph.name}")
+
+
+def unfused(graph: Graph, most: int = 40) -> list[tuple[str, int, str, str, str]]:
+    """Values that go through memory between two calls: name, bytes, both calls, and why."""
+    made = {o: n for n in graph.nodes for o in n.outputs}
+    found = []
+    for user in graph.nodes:
+        for value in user.inputs:
+            maker = made.get(value)
+            if isinstance(maker, Call) and isinstance(user, Call):
+                size = bytes_of(graph.values[value], {})
+                names = (_short(maker.origin), _short(user.origin))
+                found.append((graph.label(value), size, *names, why_apart(graph, maker, user)))
+    return sorted(found, key=lambda row: -row[1])[:most]
+
+
+@cache
+def roofline(threads: int) -> Roofline:
+    """This machine's roofline, measured when it is first asked for; takes a second or two."""
+    return measure(threads, seconds=0.03, turns=3)
+
+
+def _symbols(model: Model) -> dict[str, str]:
+    """The C function of each call, by the call's origin in the order of the calls."""
+    described = json.loads(model.entry.read("meta.json"))["calls"]
+    calls = [n for n in model.graph.nodes if isinstance(n, Call) and model.plan.sharing.runs(n)]
+    return {c.name: symbol for c, (_, symbol, *_) in zip(calls, described, strict=True)}
+
+
+def _nodes(calls: Sequence[Call]) -> int:
+    return sum(c.origin.count(" + ") + 1 for c in calls)
+
+
+def _short(origin: str) -> str:
+    text = " ".join(origin.split())
+    return text if len(text) <= 60 else f"{text[:28]} … {text[-28:]}"
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [element("div", line) for line in text.splitlines()]
+
+
+def _array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An input for a run that is timed only."""
+    rng = np.random.default_rng(0)
+    values = rng.random(shape) if np.issubdtype(dtype, np.floating) else np.ones(shape)
+    return np.asarray(values).astype(dtype)
