@@ -19,10 +19,10 @@ from benchmarks import report
 from benchmarks.measure import QUICK, Settings
 from benchmarks.peers import PEERS
 from benchmarks.results import OURS, OURS_IN, Results
-from runtime.roofline import measure as measure_roofline
 from benchmarks.runner import ROOT, Plan, measure_item, processors
 from benchmarks.suites import SUITES, Item, items_of
 from poly.machine import host_machine
+from runtime.roofline import measure as measure_roofline
 from runtime.toolchain import cpu_identity, find_toolchain
 
 #: Of tables that are written to a file.

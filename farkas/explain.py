@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -73,8 +73,8 @@ class Figures:
         if self.seconds:
             parts.append(
                 f"{seconds(self.seconds)}: {self.operations / self.seconds / 1e9:.3g} GFLOP/s, "
-                f"{self.bytes / self.seconds / 1e9:.3g} GB/s, {self.share or 0:.0%} of the roofline "
-                f"({self.roofline})"
+                f"{self.bytes / self.seconds / 1e9:.3g} GB/s, {self.share or 0:.0%} of the "
+                f"roofline ({self.roofline})"
             )
         return "\n".join(parts)
 
@@ -89,9 +89,9 @@ def explain_kernel(compiled: Compiled, sizes: Mapping[str, int], run: bool) -> V
     found = handovers(schedule, env, machine)
     took = None
     if run:
-        arrays = list(random_inputs(program, sizes).values())
-        named = {n: sizes[n] for n in undetermined(program)}
-        took = median_seconds(lambda: compiled.loaded(*arrays, **named), budget=0.5)
+        arrays = random_inputs(program, sizes)
+        given: dict[str, Any] = {**arrays, **{n: sizes[n] for n in undetermined(program)}}
+        took = median_seconds(lambda: compiled.loaded(**given), budget=0.5)
     figures = Figures(
         operations_of_program(program, sizes), bytes_of_program(program, sizes), took,
         roofline(compiled.loaded.threads),
@@ -100,7 +100,10 @@ def explain_kernel(compiled: Compiled, sizes: Mapping[str, int], run: bool) -> V
     head = f"{program.name}{f' at {at}' if at else ''}"
     lines = [head, str(figures), *_handover_lines(found)]
     html = element(
-        "div", element("b", head), element("div", *_paragraphs(str(figures))), _handover_table(found)
+        "div",
+        element("b", head),
+        element("div", *_paragraphs(str(figures))),
+        _handover_table(found),
     )
     return View(html, "\n".join(lines), f"Explained: {program.name}")
 
@@ -150,9 +153,7 @@ def explain_model(model: Model, run: bool) -> View:
         program = call.program
         inner = sum(bytes_of(t, {}) for t in program.temps)
         kept_bytes += 2 * inner
-        f = Figures(
-            operations_of_program(program, {}), bytes_of_program(program, {}), time, limit
-        )
+        f = Figures(operations_of_program(program, {}), bytes_of_program(program, {}), time, limit)
         origin = " ".join((call.origin or call.name).split())
         share = f"{f.share:.0%}" if f.share else ""
         cells = [

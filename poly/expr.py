@@ -132,6 +132,13 @@ def walk(expr: Expr) -> Iterator[Expr]:
             left.extend(reversed(children(e)))
 
 
+def computed(value: Expr) -> list[Expr]:
+    """The parts of a value without the places of its reads."""
+    if isinstance(value, Read):
+        return [value]
+    return [value, *(e for a in children(value) for e in computed(a))]
+
+
 def rewrite(expr: Expr, fn: Callable[[Expr], Expr]) -> Expr:
     """Rebuild bottom-up, applying `fn` to every node; what stays the same is not copied."""
     if isinstance(expr, (Op, Read, Cast)):

@@ -128,7 +128,9 @@ def joined_origin(first: str, second: str) -> str:
 def fused(first: Program, second: Program, bindings: Pairs, shared: Pairs) -> Program | Apart:
     """The merged program, if merging saves a pass over memory for everything that is bound."""
     if first.has_blocks or second.has_blocks:
-        return Apart("one of them runs step by step, and a value may be another one at another step")
+        return Apart(
+            "one of them runs step by step, and a value may be another one at another step"
+        )
     bound = {tensor for _, tensor in bindings}
     inputs = {tensor for tensor, _ in bindings}
     looking = [s for s in second.statements if _reads(s, inputs)]

@@ -23,6 +23,7 @@ from poly.expr import (
     Index,
     Op,
     Read,
+    computed,
     dtype_of_expr,
     evaluate_int,
     is_weak,
@@ -292,15 +293,7 @@ def follows(s: Statement, source: Statement) -> bool:
 
 def cost(value: Expr) -> int:
     """What computing a value is worth, in simple operations; reading costs nothing."""
-    return sum(COSTS.get(e.fn, 1) for e in _computed(value) if isinstance(e, Op))
-
-
-def _computed(value: Expr) -> list[Expr]:
-    """The parts of a value without the places of its reads."""
-    if isinstance(value, Read):
-        return [value]
-    inner = value.args if isinstance(value, Op) else (value.arg,) if isinstance(value, Cast) else ()
-    return [value, *(e for a in inner for e in _computed(a))]
+    return sum(COSTS.get(e.fn, 1) for e in computed(value) if isinstance(e, Op))
 
 
 def size_of(value: Expr) -> int:
@@ -449,7 +442,7 @@ def _pays(program: Program, s: Statement, used: list[int], tensor: Tensor) -> bo
     evaluations = 0.0
     for n in used:
         user = program.statements[n]
-        times = sum(isinstance(e, Read) and e.tensor == tensor.name for e in _computed(user.value))
+        times = sum(isinstance(e, Read) and e.tensor == tensor.name for e in computed(user.value))
         evaluations += times * instances(user) / elements
         if size_of(user.value) + times * size_of(s.value) > VALUE_LIMIT:
             return False

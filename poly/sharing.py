@@ -93,7 +93,14 @@ def _handover(
     # What is promoted and read by nobody else is not stored at all.
     ways = 2 if kept is not None and temporary else 1
     return Handover(
-        tensor.name, maker, user, names, place, whole, part, 0 if place == "memory" else ways * whole
+        tensor.name,
+        maker,
+        user,
+        names,
+        place,
+        whole,
+        part,
+        0 if place == "memory" else ways * whole,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from poly.expr import Op, evaluate_int, walk
+from poly.expr import Op, computed, evaluate_int, walk
 from poly.program import Program, Statement, Tensor
 
 #: Elements and operators, in lanes, that are done in the time that it takes to start a thread.
@@ -25,7 +25,7 @@ def operations_of_program(program: Program, sizes: Mapping[str, int]) -> int:
     Conditions on indices do not count: it is an upper bound.
     """
     return sum(
-        _instances(s, sizes) * (s.is_update + sum(isinstance(e, Op) for e in walk(s.value)))
+        _instances(s, sizes) * (s.is_update + sum(isinstance(e, Op) for e in computed(s.value)))
         for s in program.statements
     )
 
@@ -42,9 +42,7 @@ def bytes_of(tensor: Tensor, sizes: Mapping[str, int]) -> int:
 
 
 def _instances(s: Statement, sizes: Mapping[str, int]) -> int:
-    return prod(
-        max(0, evaluate_int(r.hi, sizes) - evaluate_int(r.lo, sizes)) for r in s.ranges
-    )
+    return prod(max(0, evaluate_int(r.hi, sizes) - evaluate_int(r.lo, sizes)) for r in s.ranges)
 
 
 def _work_of(s: Statement, sizes: Mapping[str, int]) -> int:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pygments import lex
-from pygments.lexers.c_cpp import CLexer
-from pygments.token import Comment, Keyword, Literal, Token
+from pygments.lexers import get_lexer_by_name
 
 from codegen.trace import Traced, trace
 from poly.markup import LINE, Markup, element, faint, joined
 
-#: Readable on light and on dark paper.
+#: By the beginning of a token's name; readable on light and on dark paper.
 _INKS = (
-    (Comment.Preproc, "color:#b06a1f"), (Comment, "color:#7f8a7f;font-style:italic"),
-    (Keyword, "color:#3d7fd9"), (Literal.Number, "color:#2f9a6a"), (Literal, "color:#b0608a"),
+    ("Token.Comment.Preproc", "color:#b06a1f"), ("Token.Comment", "color:#7f8a7f;font-style:italic"),
+    ("Token.Keyword", "color:#3d7fd9"), ("Token.Literal.Number", "color:#2f9a6a"), ("Token.Literal", "color:#b0608a"),
 )  # fmt: skip
 
 
@@ -64,8 +63,7 @@ def _row(line: Traced, colours: Mapping[str, str], statement: str | None) -> Mar
 
 def _coloured(text: str) -> Markup:
     parts = []
-    for kind, value in lex(text, CLexer(stripnl=False, ensurenl=False)):
-        style = next((s for token, s in _INKS if kind in token), None)
-        plain = style is None or kind in Token.Text
-        parts.append(joined(value) if plain else element("span", value, style=style))
+    for kind, value in lex(text, get_lexer_by_name("c", stripnl=False, ensurenl=False)):
+        style = next((s for token, s in _INKS if str(kind).startswith(token)), None)
+        parts.append(joined(value) if style is None else element("span", value, style=style))
     return joined(*parts)

@@ -63,8 +63,7 @@ class Grid:
         """The number of each point in the order, as a table."""
         rows, columns = self.box
         order = {
-            self.place(t.point): str(n + 1)
-            for n, t in zip(self.numbers, self.points, strict=True)
+            self.place(t.point): str(n + 1) for n, t in zip(self.numbers, self.points, strict=True)
         }
         width = max([len(v) for v in order.values()] + [len(str(columns[-1]))])
         head = f"{self.rows or ' '}\\{self.columns}"

@@ -13,7 +13,7 @@ from farkas.views.footprint_table import size_text
 from farkas.views.page import View
 from poly.graph import Call, Graph
 from poly.markup import Markup, colour, element
-from poly.work import work_of_program
+from poly.work import operations_of_program
 
 ROW, _TOP, _ARCS = 24, 30, 150
 _INK, _PAPER = "#2b2b2b", "#fdfdfb"
@@ -53,7 +53,7 @@ def _row_text(graph: Graph, call: Call) -> tuple[str, str]:
         shapes = [graph.shape(n) for n in (*call.inputs, *call.outputs)]
         dtypes = [graph.values[n].dtype for n in (*call.inputs, *call.outputs)]
         moved = sum(prod(s) * d.bytes for s, d in zip(shapes, dtypes, strict=True))
-        parts.append(f"{work_of_program(call.program, {}) / 1e6:.3g} M operations")
+        parts.append(f"{operations_of_program(call.program, {}) / 1e6:.3g} M operations")
         parts.append(f"{size_text(moved)} in and out")
     return " ".join((call.origin or call.name).split()), "; ".join(parts)
 

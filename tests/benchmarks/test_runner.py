@@ -17,10 +17,10 @@ from benchmarks import report, runner
 from benchmarks.measure import Settings, take_turns
 from benchmarks.peers import PEERS
 from benchmarks.results import OURS, Results, Row
-from runtime.roofline import Roofline
 from benchmarks.runner import ROOT, Plan, measure_item, processors
 from benchmarks.suites import SUITES, Item, items_of
 from benchmarks.worker import Job, difference
+from runtime.roofline import Roofline
 
 ROOF = Roofline(2, 100e9, 80e9, 40e9, 20e9, 1 << 20, 1 << 25)
 
