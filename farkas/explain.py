@@ -198,7 +198,7 @@ def unfused(graph: Graph, most: int = 40) -> list[tuple[str, int, str, str, str]
 @cache
 def roofline(threads: int) -> Roofline:
     """This machine's roofline, measured when it is first asked for; takes a second or two."""
-    return measure(threads, seconds=0.03, turns=3)
+    return measure(threads, seconds=0.05, turns=5)
 
 
 def _symbols(model: Model) -> dict[str, str]:

@@ -12,9 +12,12 @@ from poly.markup import LINE, Markup, element, faint, joined
 
 #: By the beginning of a token's name; readable on light and on dark paper.
 _INKS = (
-    ("Token.Comment.Preproc", "color:#b06a1f"), ("Token.Comment", "color:#7f8a7f;font-style:italic"),
-    ("Token.Keyword", "color:#3d7fd9"), ("Token.Literal.Number", "color:#2f9a6a"), ("Token.Literal", "color:#b0608a"),
-)  # fmt: skip
+    ("Token.Comment.Preproc", "color:#b06a1f"),
+    ("Token.Comment", "color:#7f8a7f;font-style:italic"),
+    ("Token.Keyword", "color:#3d7fd9"),
+    ("Token.Literal.Number", "color:#2f9a6a"),
+    ("Token.Literal", "color:#b0608a"),
+)
 
 
 def code_html(
