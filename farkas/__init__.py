@@ -12,6 +12,7 @@
 `parse`, `Program`                        what a text means
 `Schedule`, `auto_schedule`               execution orders, and the checked steps that make them
 `show`, `space`, `steps`, `footprints`    pictures of these, as HTML and as text
+`explore`                                 a schedule under one's hands, in Jupyter
 `evaluate`, `verify`                      the numpy reference, and comparing with it
 `find_toolchain`, `Toolchain`, `Cache`    the C compiler and the cache on disk
 `DType`, `DTYPES`                         element types
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from farkas.network import Model
     from farkas.staged import StagedModel
     from farkas.text import parse
-    from farkas.views import View, footprints, show, space, steps
+    from farkas.views import View, explore, footprints, show, space, steps
     from poly.dtypes import DTYPES, DType
     from poly.program import Program
     from poly.schedule import Schedule
@@ -98,6 +99,7 @@ __all__ = [
     "compile",
     "compile_onnx",
     "evaluate",
+    "explore",
     "find_toolchain",
     "footprints",
     "parse",
@@ -127,6 +129,7 @@ _HOMES = {
     "compile_onnx": "farkas.model",
     "parse": "farkas.text",
     "View": "farkas.views",
+    "explore": "farkas.views",
     "footprints": "farkas.views",
     "show": "farkas.views",
     "space": "farkas.views",

@@ -13,7 +13,7 @@ from farkas.views.page import View
 from poly.errors import ArgumentError, IllegalScheduleError
 from poly.schedule import Schedule
 
-__all__ = ["View", "footprints", "show", "space", "steps"]
+__all__ = ["View", "explore", "footprints", "show", "space", "steps"]
 
 
 def show(what: Any, statement: str | None = None) -> View:
@@ -90,6 +90,21 @@ def footprints(what: Any, statement: str | None = None, **sizes: int) -> View:
     from farkas.views.footprint_table import footprint_view
 
     return footprint_view(_schedule(what), statement, sizes)
+
+
+def explore(what: Any, **sizes: int) -> Any:
+    """A schedule to change by hand in Jupyter: pick steps, move tile sizes, see what is legal.
+
+    what : a `Schedule` or a `Kernel`; sizes : for footprints and times, a value for every size.
+    The `Explorer` that comes back has the `schedule` so far and its `script`.
+
+    Raises
+    ------
+    ArgumentError : ipywidgets is missing, or the arguments do not fit.
+    """
+    from farkas.views.explorer import Explorer
+
+    return Explorer(_schedule(what), sizes)
 
 
 def _schedule(what: Any) -> Schedule:

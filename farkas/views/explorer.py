@@ -1,0 +1,175 @@
+"""`explore`: a schedule under one's hands in Jupyter, with sliders for its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from farkas.build import build
+from farkas.display import median_seconds, seconds
+from farkas.target import target_of
+from farkas.views.footprint_table import footprint_view
+from farkas.views.iteration_space import all_sizes
+from farkas.views.refusals import refusal
+from farkas.views.schedules import schedule_page
+from farkas.views.trial import Trial, step_text
+from poly.errors import ArgumentError, FarkasError, IllegalScheduleError, ScheduleError
+from poly.markup import Markup, element, joined
+from poly.schedule import Schedule
+from poly.transforms import EXAMPLES, PRIMITIVES
+from poly.work import operations_of_program
+from runtime.arguments import undetermined
+from runtime.verify import random_inputs
+
+#: The largest number that a slider reaches.
+MOST = 128
+
+
+class Explorer:
+    """Widgets around a `Trial`; show it as the value of a cell.
+
+    Attributes
+    ----------
+    trial : the schedule so far; `schedule` and `script` are its parts
+    widget : everything, as one ipywidgets box
+    """
+
+    def __init__(self, schedule: Schedule, sizes: Mapping[str, int]) -> None:
+        self._w = _widgets()
+        self.trial = Trial.of(schedule)
+        self.sizes = all_sizes(schedule, sizes) if sizes else None
+        w = self._w
+        wide = w.Layout(width="22em")
+        self._primitive = w.Dropdown(options=sorted([*PRIMITIVES, "reschedule"]), value="tile",
+                                     description="step", layout=wide)  # fmt: skip
+        self._statements = w.Dropdown(options=schedule.statements, value=schedule.statements[-1],
+                                      description="statement", layout=wide)  # fmt: skip
+        self._loops = w.Text(description="loops", placeholder="i, j", layout=wide)
+        self._by = w.Text(description="by", placeholder="32, 32", layout=wide)
+        self._words = w.Text(description="as", layout=wide)
+        self._example = w.HTML()
+        self._add = w.Button(description="apply", button_style="primary")
+        self._undo = w.Button(description="take back")
+        self._time = w.Button(description="time it", disabled=self.sizes is None)
+        self._verdict, self._timing = w.HTML(), w.HTML()
+        self._sliders = w.VBox([])
+        self._script = w.Textarea(description="script", layout=w.Layout(width="46em", height="9em"))
+        self._replay = w.Button(description="run script")
+        self._page = w.HTML()
+        self._add.on_click(lambda _: self.apply())
+        self._undo.on_click(lambda _: self._set(self.trial.without_last()))
+        self._replay.on_click(lambda _: self._set(self.trial.replayed(self._script.value)))
+        self._time.on_click(lambda _: self.time())
+        self._primitive.observe(lambda _: self._say(), "value")
+        self._statements.observe(lambda _: self._say(), "value")
+        form = w.VBox([self._primitive, self._statements, self._loops, self._by, self._words,
+                       self._example, w.HBox([self._add, self._undo, self._time])])  # fmt: skip
+        script = w.VBox([self._script, self._replay])
+        top = w.HBox([form, w.VBox([self._sliders, script])])
+        self.widget = w.VBox([top, self._verdict, self._timing, self._page])
+        self._say()
+        self._set(self.trial)
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.trial.schedule
+
+    @property
+    def script(self) -> str:
+        """What was done, to be copied out."""
+        return self.trial.script
+
+    def apply(self) -> None:
+        """Apply the step that the form describes."""
+        primitive = self._primitive.value
+        statements = "" if primitive == "reschedule" else self._statements.value
+        if primitive == "fuse":  # the chosen statement, and the one behind it
+            names = self.schedule.statements
+            place = names.index(statements)
+            statements = ", ".join(names[place : place + 2])
+        try:
+            text = step_text(primitive, statements, self._loops.value, self._by.value,
+                             self._words.value)  # fmt: skip
+        except ScheduleError as error:
+            self._verdict.value = _message(f"refused: {error}", False)
+            return
+        self._set(self.trial.then(text))
+
+    def time(self) -> None:
+        """Compile the schedule and time it, quickly, on random arrays."""
+        assert self.sizes is not None
+        program = self.schedule.program
+        try:
+            made = build(program, self.schedule, self.schedule.exact, target_of(None, None))
+            given: dict[str, Any] = {
+                **random_inputs(program, self.sizes),
+                **{n: self.sizes[n] for n in undetermined(program)},
+            }
+            took = median_seconds(lambda: made.loaded(**given), budget=0.3)
+        except FarkasError as error:
+            self._timing.value = _message(str(error), False)
+            return
+        rate = operations_of_program(program, self.sizes) / took / 1e9
+        self._timing.value = _message(f"{seconds(took)}, {rate:.3g} GFLOP/s", True)
+
+    def _set(self, trial: Trial) -> None:
+        self.trial = trial
+        self._verdict.value = _message(trial.verdict, trial.refused is None)
+        self._timing.value = ""
+        if trial.refused is None:
+            self._script.value = trial.script
+        self._show_sliders()
+        self._page.value = self._picture()
+        self._say()
+
+    def _picture(self) -> str:
+        trial = self.trial
+        if isinstance(trial.refused, IllegalScheduleError):
+            return refusal(trial.refused)._repr_html_()
+        try:
+            page = schedule_page(trial.schedule, self._statements.value).html
+        except FarkasError as error:
+            page = element("p", str(error))
+        table = Markup("")
+        if self.sizes is not None:
+            table = footprint_view(trial.schedule, self._statements.value, self.sizes).html
+        return joined(page, table)
+
+    def _show_sliders(self) -> None:
+        sliders = []
+        for step, position, s in self.trial.numbers:
+            slider = self._w.IntSlider(
+                value=s.by[position], min=min(1, s.by[position]), max=max(MOST, s.by[position]),
+                description=f"{s.primitive} {s.loops[position] if position < len(s.loops) else ''}",
+                continuous_update=False, layout=self._w.Layout(width="24em"),
+            )  # fmt: skip
+            slider.observe(self._changed(step, position), "value")
+            sliders.append(slider)
+        self._sliders.children = sliders
+
+    def _changed(self, step: int, position: int) -> Any:
+        return lambda change: self._set(self.trial.with_number(step, position, change["new"]))
+
+    def _say(self) -> None:
+        loops = ", ".join(self.schedule.loops(self._statements.value)) or "none"
+        example = EXAMPLES[self._primitive.value]
+        self._example.value = element("div", f"loops: {loops}", element("br"), f"as in: {example}")
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        return self.widget._repr_mimebundle_(**kwargs)
+
+
+def _widgets() -> Any:
+    try:
+        import ipywidgets
+    except ImportError:
+        raise ArgumentError(
+            "explore needs ipywidgets: pip install 'farkas[notebook]', or pip install ipywidgets"
+        ) from None
+    return ipywidgets
+
+
+def _message(text: str, good: bool) -> Markup:
+    ink = "#3da35d" if good else "#d01f1f"
+    style = f"border-left:.3em solid {ink};padding-left:.6em;margin:.4em 0;max-width:60em"
+    return element("div", text, style=style)
