@@ -28,7 +28,7 @@ DEFINITION = "def mm(float32 A[N,K], float32 B[K,M]) -> (C) { C[i,j] +=! A[i,k] 
     "words",
     [
         [], ["demo"], ["run"], ["compile"], ["show"], ["check"], ["cache"], ["cache", "info"],
-        ["cache", "clear"], ["toolchain"],
+        ["cache", "clear"], ["toolchain"], ["diff"], ["why"],
     ],
 )  # fmt: skip
 def test_help(cli: Cli, words: list[str]) -> None:
@@ -113,6 +113,35 @@ def test_check(cli: Cli) -> None:
     assert "line 2 of the script" in bad.stdout
     odd = cli("check", "mm.fk", "odd")
     assert odd.exit_code == 2 and odd.stderr.startswith("error: ") and "line 1" in odd.stderr
+
+
+def test_diff(cli: Cli) -> None:
+    Path("mm.fk").write_text(DEFINITION)
+    Path("one").write_text("# first\nsplit S0: k by 4\n")
+    Path("other").write_text("# second\nsplit S0: k by 8\n")
+    found = cli("diff", "mm.fk", "one", "other")
+    assert found.exit_code == 1
+    assert "-# first" in found.stdout and "+split S0: k by 8" in found.stdout
+    assert "+++ tree (other)" in found.stdout
+    same = cli("diff", "mm.fk", "auto", "auto")
+    assert (same.exit_code, same.stdout) == (0, "")
+    assert cli("diff", "mm.fk", "one", "missing").exit_code == 2
+    Path("bad").write_text("parallelize S0: k\n")
+    bad = cli("diff", "mm.fk", "one", "bad")
+    assert bad.exit_code == 2 and "must come before" in bad.stderr
+
+
+def test_why(cli: Cli) -> None:
+    Path("mm.fk").write_text(DEFINITION)
+    assert cli("compile", "mm.fk", "--using", "written", "-o", "mm.c").exit_code == 0
+    lines = Path("mm.c").read_text().splitlines()
+    number = next(n for n, line in enumerate(lines, 1) if "+= " in line)
+    told = cli("why", "mm.c", str(number))
+    assert told.exit_code == 0 and "statement  S0: update of C[i, j] +=!" in told.stdout
+    assert "loops      i, j, k" in told.stdout
+    assert "statement  S0_init" in cli("why", "mm.c").stdout
+    assert cli("why", "mm.c", "99999").exit_code == 1
+    assert "no C that Farkas has generated" in cli("why", "mm.fk", "1").stderr
 
 
 def test_exact_mode_of_check(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""Pictures: what they say, that it is well-formed, and that nothing from outside gets into markup."""
+"""Pictures: what they say, that they are well-formed, and that nothing from outside is markup."""
 
 from __future__ import annotations
 
