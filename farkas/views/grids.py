@@ -188,21 +188,19 @@ def draw(
         x, y = origins[name]
         return x + (column + 0.5) * CELL, y + (row + 0.5) * CELL
 
-    lines = []
-    for a in dependences:
-        ends = centre(a.source), centre(a.sink)
-        if ends[0] and ends[1]:
-            lines.append(_arrow(ends[0], ends[1], KIND_COLOURS[a.kind], 1.2, a.kind))
+    lines: list[Markup] = []
+    for kind in KINDS:
+        found = [(centre(a.source), centre(a.sink)) for a in dependences if a.kind == kind]
+        lines.append(_arrows([(a, b) for a, b in found if a and b], KIND_COLOURS[kind], 1.2, kind))
     if wrong is not None:
         ends = centre(wrong.source), centre(wrong.sink)
-        for end in ends:
-            if end:
-                lines.append(
-                    element("circle", cx=end[0], cy=end[1], r=CELL * 0.42, fill="none",
-                            stroke=_WRONG, stroke_width=2.5)
-                )  # fmt: skip
+        for end in filter(None, ends):
+            ring = element("circle", cx=end[0], cy=end[1], r=CELL * 0.42, fill="none",
+                           stroke=_WRONG, stroke_width=2.5)  # fmt: skip
+            lines.append(ring)
         if ends[0] and ends[1]:
-            lines.append(_arrow(ends[0], ends[1], _WRONG, 2.5, f"{wrong.kind}: must come first"))
+            title = f"{wrong.kind}: must come first"
+            lines.append(_arrows([(ends[0], ends[1])], _WRONG, 2.5, title))
     paper = element("rect", width=left, height=height, rx=8, fill=_PAPER, stroke="#cfcfcf")
     return element(
         "svg", paper, *parts, *lines, xmlns="http://www.w3.org/2000/svg", width=left,
@@ -223,30 +221,27 @@ def legend(kinds: Iterable[str]) -> Markup:
 
 def _grid_svg(g: Grid, x: float, y: float) -> Markup:
     rows, columns = g.box
-    parts = [
-        element("text", f"{g.statement.name}", x=x + columns[0] * CELL, y=16, fill=_INK,
-                font_weight="bold"),
-    ]  # fmt: skip
-    for t, tile in zip(g.points, g.tiles, strict=True):
-        row, column = g.place(t.point)
-        parts.append(
-            element("rect", x=x + column * CELL, y=y + row * CELL, width=CELL, height=CELL,
-                    fill=colour(tile), fill_opacity=0.22)
-        )  # fmt: skip
-    parts += _order_svg(g, x, y)
+    title = element("text", g.statement.name, x=x + columns[0] * CELL, y=16, fill=_INK,
+                    font_weight="bold")  # fmt: skip
     small = len(g.points) <= 200
-    for n, t in zip(g.numbers, g.points, strict=True):
+    areas, dots, numbers = [], [], []
+    for n, tile, t in zip(g.numbers, g.tiles, g.points, strict=True):
         row, column = g.place(t.point)
-        title = f"{g.statement.name}[{', '.join(map(str, t.point))}] runs {_nth(n + 1)}"
-        cx, cy = x + (column + 0.5) * CELL, y + (row + 0.5) * CELL
-        dot = element("circle", element("title", title), cx=cx, cy=cy, r=9 if small else 4,
-                      fill=_PAPER if small else _INK, stroke=_INK, stroke_width=0.8)  # fmt: skip
-        parts.append(dot)
+        left, top = x + column * CELL, y + row * CELL
+        areas.append(element("rect", x=left, y=top, width=CELL, height=CELL, fill=colour(tile)))
+        what = f"{g.statement.name}[{', '.join(map(str, t.point))}] runs {_nth(n + 1)}"
+        cx, cy = left + CELL / 2, top + CELL / 2
+        dots.append(element("circle", element("title", what), cx=cx, cy=cy, r=9 if small else 4))
         if small:
-            parts.append(
-                element("text", str(n + 1), x=cx, y=cy + 3, fill=_INK, text_anchor="middle",
-                        font_size=8.5, pointer_events="none")
-            )  # fmt: skip
+            numbers.append(element("text", str(n + 1), x=cx, y=cy + 3))
+    parts = [
+        title,
+        element("g", *areas, fill_opacity=0.22),
+        *_order_svg(g, x, y),
+        element("g", *dots, fill=_PAPER if small else _INK, stroke=_INK, stroke_width=0.8),
+        element("g", *numbers, fill=_INK, text_anchor="middle", font_size=8.5,
+                pointer_events="none"),
+    ]  # fmt: skip
     for c in columns:
         parts.append(_label(str(c), x + (c + 0.5) * CELL, y + rows[0] * CELL - 6))
     if g.columns:
@@ -282,31 +277,37 @@ def _order_svg(g: Grid, x: float, y: float) -> list[Markup]:
     ]  # fmt: skip
 
 
-def _arrow(
-    start: tuple[float, float], end: tuple[float, float], ink: str, width: float, title: str
+def _arrows(
+    ends: Sequence[tuple[tuple[float, float], tuple[float, float]]],
+    ink: str,
+    width: float,
+    title: str,
 ) -> Markup:
-    """A curved arrow between two points, which it does not cover."""
-    (ax, ay), (bx, by) = start, end
-    length = max(((bx - ax) ** 2 + (by - ay) ** 2) ** 0.5, 1.0)
-    ux, uy = (bx - ax) / length, (by - ay) / length
-    gap = min(10.5, length / 3)
-    ax, ay, bx, by = ax + ux * gap, ay + uy * gap, bx - ux * gap, by - uy * gap
-    bend = min(0.18 * length, 26.0)
-    mx, my = (ax + bx) / 2 - uy * bend, (ay + by) / 2 + ux * bend
-    # The head lies along the curve's end.
-    hx, hy = bx - mx, by - my
-    h = max((hx * hx + hy * hy) ** 0.5, 1.0)
-    hx, hy, s = hx / h, hy / h, 3.0 + 1.6 * width
-    head = (
-        f"M{bx:.1f},{by:.1f} L{bx - s * hx - s * hy / 2:.1f},{by - s * hy + s * hx / 2:.1f} "
-        f"L{bx - s * hx + s * hy / 2:.1f},{by - s * hy - s * hx / 2:.1f} Z"
-    )
-    line = f"M{ax:.1f},{ay:.1f} Q{mx:.1f},{my:.1f} {bx:.1f},{by:.1f}"
+    """Curved arrows between points, which they do not cover."""
+    lines, heads = [], []
+    for (ax, ay), (bx, by) in ends:
+        length = max(((bx - ax) ** 2 + (by - ay) ** 2) ** 0.5, 1.0)
+        ux, uy = (bx - ax) / length, (by - ay) / length
+        gap, bend = min(10.5, length / 3), min(0.18 * length, 26.0)
+        mx, my = (ax + bx) / 2 - uy * bend, (ay + by) / 2 + ux * bend
+        ax, ay, bx, by = ax + ux * gap, ay + uy * gap, bx - ux * gap, by - uy * gap
+        # The head lies along the curve's end.
+        hx, hy = bx - mx, by - my
+        h = max((hx * hx + hy * hy) ** 0.5, 1.0)
+        hx, hy, s = hx / h, hy / h, 3.0 + 1.6 * width
+        lines.append(f"M{ax:.1f},{ay:.1f}Q{mx:.1f},{my:.1f} {bx:.1f},{by:.1f}")
+        heads.append(
+            f"M{bx:.1f},{by:.1f}L{bx - s * hx - s * hy / 2:.1f},{by - s * hy + s * hx / 2:.1f} "
+            f"{bx - s * hx + s * hy / 2:.1f},{by - s * hy - s * hx / 2:.1f}Z"
+        )
+    if not ends:
+        return Markup("")
     return element(
-        "g", element("title", title),
-        element("path", d=line, fill="none", stroke=ink, stroke_width=width),
-        element("path", d=head, fill=ink),
-    )  # fmt: skip
+        "g",
+        element("title", title),
+        element("path", d="".join(lines), fill="none", stroke=ink, stroke_width=width),
+        element("path", d="".join(heads), fill=ink),
+    )
 
 
 def _label(text: str, x: float, y: float) -> Markup:
