@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from poly.bands import band_properties
 from poly.dependences import Dependences, compute_dependences
@@ -91,6 +92,14 @@ class Schedule:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.lines))
+
+    def __repr__(self) -> str:
+        count = len(self.steps)
+        return f"<Schedule of {self.program.name}: {count} step{'' if count == 1 else 's'}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """The tree, where IPython has no HTML."""
+        printer.text(f"{self!r}\n{self.show}")
 
     def _repr_html_(self) -> str:
         properties = band_properties(self.tree, self.scop, self.dependences)
