@@ -75,7 +75,7 @@ class IllegalScheduleError(ScheduleError):
 
     Attributes
     ----------
-    primitive : str        the refused step, as it would stand in a script, e.g. ``parallelize(k)``
+    primitive : str        the refused step, as it stands in a script, e.g. ``parallelize mm: k``
     kind : str             ``flow``, ``anti``, ``output`` or ``reduction``
     source, sink : str     the two statement instances, e.g. ``S[0, 0, 0]``; source must come first
     element : str          the array element through which they depend, e.g. ``C[0, 0]``

@@ -19,7 +19,7 @@ from poly.tree import Member, Node, order_of
 #: Points that are drawn along one dimension; those behind are left out.
 MOST = 24
 CELL = 38
-_MARGIN = 44
+_MARGIN, _FOOT = 44, 26
 _INK, _PAPER, _WRONG = "#2b2b2b", "#fdfdfb", "#d01f1f"
 KIND_COLOURS = {
     "flow": "#3d7fd9", "anti": "#d9803d", "output": "#8a63d2", "reduction": "#3da35d",
@@ -152,15 +152,13 @@ def _tiles(
 
 
 def _breaks(points: Sequence[Timed], axes: Sequence[Member | int]) -> frozenset[int]:
-    """Where a parallel loop goes on to its next iteration."""
-    found = set()
-    for n in range(1, len(points)):
-        before, now = points[n - 1].time, points[n].time
-        first = next((d for d in range(len(axes)) if before[d] != now[d]), None)
-        axis = axes[first] if first is not None else None
-        if isinstance(axis, Member) and axis.mark == "parallel":
-            found.add(n)
-    return frozenset(found)
+    """Where another iteration of a parallel loop begins."""
+    parallel = [d for d, a in enumerate(axes) if isinstance(a, Member) and a.mark == "parallel"]
+    return frozenset(
+        n
+        for n in range(1, len(points))
+        if any(points[n - 1].time[d] != points[n].time[d] for d in parallel)
+    )
 
 
 # --- drawing --------------------------------------------------------------------------------
@@ -177,7 +175,7 @@ def draw(
         origins[g.statement.name] = (left + _MARGIN - columns[0] * CELL, _MARGIN - rows[0] * CELL)
         parts.append(_grid_svg(g, *origins[g.statement.name]))
         left += 2 * _MARGIN + len(columns) * CELL
-        height = max(height, 2 * _MARGIN + len(rows) * CELL)
+        height = max(height, _MARGIN + len(rows) * CELL + (_FOOT if g.rows else 12))
 
     def centre(instance: Instance) -> tuple[float, float] | None:
         name, point = instance
