@@ -17,7 +17,7 @@ from poly.expr import evaluate_int
 from poly.fusion import why_apart
 from poly.graph import Call, Graph
 from poly.machine import host_machine
-from poly.markup import element, table
+from poly.markup import Markup, element, table
 from poly.sharing import Handover, handovers
 from poly.work import bytes_of, bytes_of_program, operations_of_program
 from runtime.arguments import undetermined
@@ -163,33 +163,62 @@ def explain_model(model: Model, run: bool) -> View:
         ]  # fmt: skip
         rows.append(cells)
         lines.append("  ".join(c for c in cells if c))
-    apart = unfused(graph)
     head = (
         f"{graph.name}: {len(calls)} kernel calls for {_nodes(calls)} nodes; what is computed and "
         f"used inside kernels is {size_text(kept_bytes)} less to write and read"
     )
     titles = ["nodes", "time", "", "M ops", "in and out", "ops/byte", "bound by", "of roofline",
               "kept inside"]  # fmt: skip
-    more = [[v, size_text(b), f"{a} → {z}", why] for v, b, a, z, why in apart]
+    more_html, more_lines = _apart(graph)
+    html = element("div", element("p", head), table(titles, rows), more_html)
+    text = "\n".join([head, *lines, *more_lines])
+    return View(html, text, f"Explained: {graph.name}")
+
+
+def explain_graphs(graphs: Sequence[Graph]) -> View:
+    """What was fused in graphs whose sizes are open, and what was not."""
+    parts, texts = [], []
+    for graph in graphs:
+        calls = [n for n in graph.nodes if isinstance(n, Call)]
+        head = f"{graph.name}: {len(calls)} kernel calls for {_nodes(calls)} nodes"
+        origins = [" ".join((c.origin or c.name).split()) for c in calls]
+        html, lines = _apart(graph)
+        parts += [element("p", head), table(["nodes"], [[o] for o in origins]), html]
+        texts += [head, *origins, *lines]
+    if not graphs:
+        texts = ["nothing is compiled yet: run the model first"]
+        parts = [element("p", *texts)]
+    return View(element("div", *parts), "\n".join(texts), "Explained")
+
+
+def _apart(graph: Graph) -> tuple[Markup, list[str]]:
+    """What was not fused, as a table and as lines."""
+    found = unfused(graph)
+    if not found:
+        return Markup(""), []
+    rows = [[v, size_text(b) if b else "", f"{a} → {z}", why] for v, b, a, z, why in found]
+    title = "not fused, largest values first" if found[0][1] else "not fused"
     html = element(
-        "div", element("p", head), table(titles, rows),
-        element("p", element("b", "Not fused, largest values first")),
-        table(["value", "size", "from, to", "why"], more, left=4),
-    )  # fmt: skip
-    text = [head, *lines, "not fused, largest values first:"]
-    text += [f"{v} ({size_text(b)}), {a} to {z}: {why}" for v, b, a, z, why in apart]
-    return View(html, "\n".join(text), f"Explained: {graph.name}")
+        "div",
+        element("p", element("b", title)),
+        table(["value", "size", "from, to", "why"], rows, left=4),
+    )
+    lines = [f"{v}{f' ({size_text(b)})' if b else ''}, {a} to {z}: {w}" for v, b, a, z, w in found]
+    return html, [f"{title}:", *lines]
 
 
 def unfused(graph: Graph, most: int = 40) -> list[tuple[str, int, str, str, str]]:
-    """Values that go through memory between two calls: name, bytes, both calls, and why."""
+    """Values that go through memory between two calls: name, bytes, both calls, and why.
+
+    Where sizes are open, 0 stands for the bytes.
+    """
     made = {o: n for n in graph.nodes for o in n.outputs}
     found = []
     for user in graph.nodes:
         for value in user.inputs:
             maker = made.get(value)
             if isinstance(maker, Call) and isinstance(user, Call):
-                size = bytes_of(graph.values[value], {})
+                size = 0 if graph.sizes else bytes_of(graph.values[value], {})
                 names = (_short(maker.origin), _short(user.origin))
                 found.append((graph.label(value), size, *names, why_apart(graph, maker, user)))
     return sorted(found, key=lambda row: -row[1])[:most]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from farkas.compare import Comparison
     from farkas.views.page import View
     from frontends.onnx import OpenPort, Source
+    from poly.graph import Graph
 
 Array = np.ndarray
 
@@ -91,6 +92,23 @@ class Network(ABC):
     ) -> dict[str, Array]:
         """Arrays by input name in, arrays by output name out."""
 
+    @property
+    @abstractmethod
+    def graphs(self) -> tuple[Graph, ...]:
+        """What was compiled: kernels and values, a graph for each stage."""
+
+    @abstractmethod
+    def explain(self, run: bool = True) -> View:
+        """What was fused and what that saves, what was not and why, and the time of each kernel.
+
+        run : time the kernels, with one thread and made-up inputs
+        """
+
+    def _repr_html_(self) -> str:
+        from farkas.views import show
+
+        return show(self)._repr_html_()
+
     def specialize(self, **sizes: int) -> Network:
         """The model compiled for sizes of named dynamic dimensions; this one stays as it is.
 
@@ -152,19 +170,14 @@ class Network(ABC):
 class Model(runtime.model.Model, Network):
     """A network of fixed shapes, compiled as a whole; see `runtime.model.Model`."""
 
-    def explain(self, run: bool = True) -> View:
-        """What was fused and what that saves, what was not and why, and the time of each kernel.
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        return (self.graph,)
 
-        run : time the kernels, with one thread and made-up inputs
-        """
+    def explain(self, run: bool = True) -> View:
         from farkas.explain import explain_model
 
         return explain_model(self, run)
-
-    def _repr_html_(self) -> str:
-        from farkas.views import show
-
-        return show(self)._repr_html_()
 
 
 def _names(ports: Sequence[OpenPort]) -> dict[str, None]:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from runtime.model import Model
 from runtime.open_model import OpenModel
 from runtime.profile import Timing
 from runtime.report import Report
+
+if TYPE_CHECKING:
+    from farkas.views.page import View
 
 Array = np.ndarray
 #: For each axis of a value, the name of its size, None where that is fixed.
@@ -191,6 +194,20 @@ class StagedModel(Network):
         return tuple(
             dict.fromkeys(call.operator for v in self._variants() for call in v.stage.opaque)
         )
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """The graph of each stage that was compiled so far."""
+        return tuple(v.model.graph for v in self._variants() if v.model is not None)
+
+    def explain(self, run: bool = True) -> View:
+        """What was fused and what was not, for the stages compiled so far, without times.
+
+        Bytes and times depend on sizes: ``model.specialize(batch=1).explain()`` has them.
+        """
+        from farkas.explain import explain_graphs
+
+        return explain_graphs(self.graphs)
 
     def _variants(self) -> list[_Variant]:
         """Everything that was compiled, from the first stage on."""

@@ -26,7 +26,7 @@ def show(what: Any, statement: str | None = None) -> View:
     ------
     ArgumentError : there is no picture of it.
     """
-    from farkas.views.networks import network_view
+    from farkas.views.networks import networks_view
     from farkas.views.refusals import refusal
     from farkas.views.schedules import kernel_page, schedule_page
 
@@ -36,9 +36,9 @@ def show(what: Any, statement: str | None = None) -> View:
         return refusal(what)
     if isinstance(getattr(what, "schedule", None), Schedule):  # a Kernel, which imports this
         return kernel_page(what.schedule, what.source, what.program, statement)
-    graph = getattr(what, "graph", None)
-    if graph is not None:
-        return network_view(graph)
+    graphs = getattr(what, "graphs", None)
+    if isinstance(graphs, tuple):  # of a Model, which imports this
+        return networks_view(graphs)
     raise ArgumentError(
         f"there is no picture of a {type(what).__name__}; show takes a Schedule, a Kernel, a Model "
         "or an IllegalScheduleError"

@@ -7,6 +7,7 @@ that uses it.  Rows never overlap, and a long arc is a long-lived value.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from farkas.views.footprint_table import size_text
@@ -19,6 +20,18 @@ ROW, _TOP, _ARCS = 24, 30, 150
 _INK, _PAPER = "#2b2b2b", "#fdfdfb"
 #: Rows that are drawn; a larger graph goes on as text.
 MOST = 400
+
+
+def networks_view(graphs: Sequence[Graph]) -> View:
+    """The stages of a model, one after the other."""
+    if not graphs:
+        text = (
+            "nothing is compiled yet: the stages of this model depend on its inputs; run it first"
+        )
+        return View(element("div", element("p", text)), text)
+    views = [network_view(g) for g in graphs]
+    html = element("div", *(v.html for v in views))
+    return View(html, "\n\n".join(v.text for v in views), views[0].title)
 
 
 def network_view(graph: Graph) -> View:

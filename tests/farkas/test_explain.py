@@ -86,7 +86,7 @@ def test_a_kernel_explains_itself() -> None:
     assert "nothing to fuse" in fk.compile("C[i] = A[i] * 2", dtypes="float32").explain().text
 
 
-def little() -> onnx.ModelProto:
+def little(batch: int | str = 1) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     first = nh.from_array(rng.standard_normal((16, 3, 3, 3)).astype(np.float32), "w1")
     second = nh.from_array(rng.standard_normal((16, 16, 3, 3)).astype(np.float32), "w2")
@@ -97,8 +97,8 @@ def little() -> onnx.ModelProto:
         h.make_node("Add", ["c", "r"], ["y"], "skip"),
     ]
     ports = (
-        [h.make_tensor_value_info("x", T.FLOAT, [1, 3, 16, 16])],
-        [h.make_tensor_value_info("y", T.FLOAT, [1, 16, 16, 16])],
+        [h.make_tensor_value_info("x", T.FLOAT, [batch, 3, 16, 16])],
+        [h.make_tensor_value_info("y", T.FLOAT, [batch, 16, 16, 16])],
     )
     graph = h.make_graph(nodes, "little", *ports, [first, second])
     return h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
@@ -117,6 +117,16 @@ def test_a_model_explains_itself() -> None:
     shown = fk.show(model)
     assert shown.text.splitlines()[0] == "little: 2 kernel calls, 2 distinct kernels"
     assert "<svg" in (model._repr_html_() or "")
+
+
+def test_open_sizes() -> None:
+    model = fk.compile_onnx(little("batch"))
+    model.run({"x": np.zeros((2, 3, 16, 16), np.float32)})
+    told = model.explain().text
+    assert told.startswith("little: 2 kernel calls for 4 nodes")
+    assert "not fused:\nr, Conv 'first' + Relu 'relu' to Conv 'second' + Add 'skip': a co" in told
+    assert "2 distinct kernels" in fk.show(model).text
+    assert "of roofline" in model.specialize(batch=1).explain().html
 
 
 def test_the_c_of_a_model_names_its_nodes() -> None:
