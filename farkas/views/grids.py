@@ -138,11 +138,15 @@ def _tiles(
             parts.setdefault(t.time[:depth], []).append(tuple(t.point[k] for k in places))
         return parts
 
-    wide = lambda part: all(len({p[k] for p in part}) > 1 for k in range(len(places)))  # noqa: E731
-    several = lambda part: len(part) > 1  # noqa: E731
-    chosen: dict[Point, list[Point]] = split(0)
-    for test in (wide, several):
-        depths = [d for d in range(1, len(axes) + 1) if any(map(test, split(d).values()))]
+    def is_wide(part: list[Point]) -> bool:
+        return all(len({p[k] for p in part}) > 1 for k in range(len(places)))
+
+    def is_several(part: list[Point]) -> bool:
+        return len(part) > 1
+
+    chosen = split(0)
+    for holds in (is_wide, is_several):
+        depths = [d for d in range(1, len(axes) + 1) if any(map(holds, split(d).values()))]
         if depths and len(split(depths[-1])) > 1:
             chosen = split(depths[-1])
             break
