@@ -75,17 +75,19 @@ def _open_call(model: OpenModel, given: Arrays, results: Arrays) -> Run:
     counts = dict(plan.memory.sharing.bytes)
     for call, own in scratch_bytes(built.scratch, environment).items():
         counts |= {f"{call}/{name}": count for name, count in own.items()}
-    arrays = []
-    for name in storage_order(graph, built.sharing, built.scratch):
+    places = storage_order(graph, built.sharing, built.scratch)
+    # An output that is filled after the call has a place that no storage has.
+    arrays = [Array(0, 1)] * (max(places.values(), default=-1) + 1)
+    for name, place in places.items():
         if name in graph.inputs:
-            arrays.append(_given(given[graph.label(name)]))
+            arrays[place] = _given(given[graph.label(name)])
         elif name in graph.constants:
-            arrays.append(_held(graph.constants[name]))
+            arrays[place] = _held(graph.constants[name])
         elif name in plan.memory.direct:
             made = results[graph.label(plan.memory.direct[name])]
-            arrays.append(Array(made.nbytes, made.itemsize))
+            arrays[place] = Array(made.nbytes, made.itemsize)
         else:
-            arrays.append(Array(counts.get(name, 0), 1, None, False, True))
+            arrays[place] = Array(counts.get(name, 0), 1, None, False, True)
     return Run("fk_network", tuple(plan.sizes.tolist()), tuple(arrays), 2)
 
 

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 from tests.mutation.judge import BAD, Judge, Outcome, differs
 from tests.mutation.mutants import Mutant, mutant, mutants
+from tests.mutation.sanitize import run_sanitized
 from tests.mutation.sources import Sample
 from tests.mutation.workers import Answer, Worker
 
@@ -103,3 +104,17 @@ def test_workers_that_die_or_hang_are_replaced(tmp_path: Path) -> None:
         assert worker(0) is None
     finally:
         worker.stop()
+
+
+def test_a_network_of_open_sizes_under_the_sanitizers() -> None:
+    """One output is computed, one is filled after the call: it has a place, but no storage."""
+    nodes = [
+        helper.make_node("Identity", ["x"], ["same"]),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    ports = [helper.make_tensor_value_info(n, 1, ["batch", 4]) for n in ("x", "same", "y")]
+    w = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
+    graph = helper.make_graph(nodes, "open", ports[:1], ports[1:], [w])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    answer = run_sanitized(model.SerializeToString(), {"x": np.ones((3, 4), np.float32)})
+    assert (answer.how, answer.what) == ("ran", "1 networks")
