@@ -97,6 +97,9 @@ def vectorise(root: LoopNode, program: Program) -> LoopNode:
         if in_lockstep(node.body, node.var):
             span = normal(sub(node.upper, node.lower))
             most = extreme(span, ranges, max)
+            if bound is not None:
+                count = bound[1] - bound[0] + 1
+                most = count if most is None else min(most, count)
             body, own = private(node.body, node.var)
             shared = registers - own
             loop = _Loop(node, body, own, span, most, dtypes, shared, taken, names)

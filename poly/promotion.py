@@ -272,7 +272,9 @@ def _lanes_below(node: Promote, scop: Scop) -> int | None:
                 domain = scop.domain.intersect(m.schedule.domain())
                 f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule)
                 image = domain.apply(isl.UnionMap.from_multi_union_pw_aff(f)).get_set_list()
-                high = image.get_at(0).dim_max_val(0) if image.n_set() else isl.Val.infty()
+                if not image.n_set():
+                    continue  # it runs never
+                high = image.get_at(0).dim_max_val(0)
                 widths.add(int(high.to_python()) + 1 if high.is_int() else 0)
     return widths.pop() if len(widths) == 1 and min(widths) > 1 else None
 

@@ -250,6 +250,9 @@ def _core(
     for name in names:
         s: ScopStatement = schedule.scop.statement(name)
         found = find_tile(schedule.scop, s, machine, (), _outside(schedule, name))
+        # isl's order may be without a loop that has one iteration.
+        if isinstance(found, Contraction) and not {*found.free} <= {*schedule.loops(name)}:
+            continue
         if found is not None:
             return found
     return None

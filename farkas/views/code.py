@@ -55,7 +55,9 @@ def _row(line: Traced, colours: Mapping[str, str], statement: str | None) -> Mar
         "span", str(line.number), style="display:inline-block;min-width:3em;text-align:right;"
         "margin-right:.6em;opacity:.5;user-select:none",
     )  # fmt: skip
-    room = element("span", *bars, style=f"display:inline-block;width:{0.42 * len(colours) + 0.3:.2g}em")
+    room = element(
+        "span", *bars, style=f"display:inline-block;width:{0.42 * len(colours) + 0.3:.2g}em"
+    )
     chosen = statement is not None and statement in line.statements
     back = f";background:{colours.get(statement or '', LINE)}30" if chosen else ""
     return element(

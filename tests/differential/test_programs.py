@@ -41,6 +41,13 @@ def test_seeded(toolchain: Toolchain) -> None:
     assert not tally.failures, describe_failures(tally, toolchain)
 
 
+def test_a_loop_of_one_iteration_that_isl_leaves_out(toolchain: Toolchain) -> None:
+    """A contraction beside a recurrence, for which isl finds another order of everything."""
+    tally = sweep([9601], program_case, toolchain)
+    assert tally.counts["programs accepted"] == 1
+    assert not tally.failures, describe_failures(tally, toolchain)
+
+
 @pytest.mark.slow
 def test_ten_thousand(toolchain: Toolchain, capsys: pytest.CaptureFixture[str]) -> None:
     """Ten thousand programs equal the reference: bit for bit in exact mode."""
