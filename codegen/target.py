@@ -474,8 +474,9 @@ class CTarget:
             for k, (column, part) in enumerate(zip(columns, within, strict=True)):
                 load = f"*(const fk_{shape}_u *)&{column}"
                 load = load if whole else f"fk_take_{shape}(&{column}, 0, {count})"
-                if part is not None:
-                    lines.append(f"{part}{matrix}[{k}] = {load};")
+                # What never takes part is turned around with the rest, but goes nowhere.
+                load, part = (load, part) if part is not None else (f"(fk_{shape}){{0}}", "")
+                lines.append(f"{part}{matrix}[{k}] = {load};")
         lines.append(f"fk_transpose_{shape}({matrix});")
         if node.scattered:
             for k, (column, part) in enumerate(zip(columns, within, strict=True)):

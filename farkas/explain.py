@@ -13,6 +13,7 @@ import numpy as np
 from farkas.display import median_seconds, seconds
 from farkas.views.footprint_table import size_text
 from farkas.views.page import View
+from poly.errors import ArgumentError
 from poly.expr import evaluate_int
 from poly.fusion import why_apart
 from poly.graph import Call, Graph
@@ -89,7 +90,10 @@ def explain_kernel(compiled: Compiled, sizes: Mapping[str, int], run: bool) -> V
     found = handovers(schedule, env, machine)
     took = None
     if run:
-        arrays = random_inputs(program, sizes)
+        try:
+            arrays = random_inputs(program, sizes)
+        except MemoryError:
+            raise ArgumentError("there is not enough memory for arrays of these sizes") from None
         given: dict[str, Any] = {**arrays, **{n: sizes[n] for n in undetermined(program)}}
         took = median_seconds(lambda: compiled.loaded(**given), budget=0.5)
     figures = Figures(

@@ -300,7 +300,7 @@ class Kernel:
     def explain(self, **sizes: int) -> View:
         """Which statements share loops, what that saves, what forbids more, and what it costs.
 
-        >>> print(matmul.explain(N=512, K=512, M=512))
+        >>> print(matmul.explain(I=512, J=512, K=512))
 
         sizes : a value for every size of the program; without them, small ones, and no time
 
@@ -361,6 +361,12 @@ def small_sizes(program: Program) -> dict[str, int]:
 
 
 def _checked_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
+    for name, value in sizes.items():
+        if name not in program.sizes:
+            known = ", ".join(program.sizes) or "none"
+            raise ArgumentError(f"there is no size {name}; there are {known}")
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ArgumentError(f"size {name} must be an integer, not {value!r}")
     missing = [name for name in program.sizes if name not in sizes]
     if missing:
         raise ArgumentError(f"sizes has no value for {', '.join(missing)}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import unified_diff
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Difference:
     """The texts that differ, each as its name and a unified diff; false if there are none."""
 
@@ -14,6 +14,9 @@ class Difference:
 
     def __bool__(self) -> bool:
         return bool(self.parts)
+
+    def __repr__(self) -> str:
+        return str(self) or "<no difference>"
 
     def __str__(self) -> str:
         return "\n".join(text for _, text in self.parts)

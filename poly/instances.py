@@ -73,15 +73,17 @@ class Pair:
 
 
 def dependent_pairs(
-    dependences: Dependences, instances: Iterable[Instance], sizes: Mapping[str, int]
+    dependences: Dependences,
+    boxes: Iterable[tuple[ScopStatement, Mapping[str, range]]],
+    sizes: Mapping[str, int],
 ) -> tuple[Pair, ...]:
-    """The dependences among some instances, at some sizes.
+    """The dependences among the instances of some statements in a box each, at some sizes.
 
     Of all sources of a sink only the nearest, but for flow, which is exact: the others follow.
     """
     among = isl.UnionSet("{ }")
-    for name, point in instances:
-        among = among.union(isl.UnionSet(f"{{ {name}[{', '.join(map(str, point))}] }}"))
+    for statement, box in boxes:
+        among = among.union(isl.UnionSet.from_set(_boxed(statement, box)))
     found: list[Pair] = []
     for kind in KINDS:
         relation: isl.UnionMap = getattr(dependences, kind).intersect_params(sizes_set(sizes))
@@ -105,6 +107,19 @@ def least_values(
     if domain.is_empty():
         return None
     return dict(zip(s.loops, least_point(domain), strict=True))
+
+
+def span(s: ScopStatement, sizes: Mapping[str, int], box: Mapping[str, range], loop: str) -> range:
+    """The values of a loop of a statement in a box; some between them may be missing."""
+    domain = _boxed(s, box).intersect_params(sizes_set(sizes))
+    if domain.is_empty():
+        return range(0)
+    k = s.loops.index(loop)
+    parts = domain.get_basic_set_list()
+    found = [isl.Set.from_basic_set(parts.get_at(n)) for n in range(parts.n_basic_set())]
+    found = [p for p in found if not p.is_empty()]  # which would count as 0, see `least_point`
+    low = min(int(p.dim_min_val(k).to_python()) for p in found)
+    return range(low, max(int(p.dim_max_val(k).to_python()) for p in found) + 1)
 
 
 def _listed(relation: isl.UnionMap) -> list[tuple[str, Point, str, Point]]:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from poly.bands import band_properties
 from poly.dependences import Dependences, compute_dependences
@@ -35,6 +35,8 @@ from poly.script import Line, parse_script
 from poly.transforms import PRIMITIVES, Step, check_step, fuse_early
 from poly.tree import Node, loops_of, show_tree
 from poly.tree_html import tree_html
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,11 @@ class Schedule:
         exact : keep the written order of reductions, so that floats equal the reference bit
         for bit; otherwise the updates of a reduction may run in any (fixed) order.
         """
+        if not isinstance(program, Program):
+            raise ScheduleError(
+                f"Schedule.of takes a Program, not a {type(program).__name__}: that of a text is "
+                "fk.parse(text), that of a kernel kernel.program"
+            )
         scop = build_scop(program)
         with budget(scop, "dependence analysis"):
             dependences = compute_dependences(scop, exact)
@@ -129,12 +136,12 @@ class Schedule:
         `names`: the new loops' names, all outer ones first.
         """
         return self.apply(
-            Step("tile", (statement,), tuple(loops), tuple(sizes), words=tuple(names))
+            Step("tile", (statement,), _names(loops), _numbers(sizes), words=_names(names))
         )
 
     def split(self, statement: str, loop: str, factor: int, names: Seq[str] = ()) -> Schedule:
         """One loop becomes two, in the same order: ``for i`` -> ``for i_o, for i_i in factor``."""
-        return self.apply(Step("split", (statement,), (loop,), (factor,), words=tuple(names)))
+        return self.apply(Step("split", (statement,), (loop,), (factor,), words=_names(names)))
 
     def interchange(self, statement: str, a: str, b: str) -> Schedule:
         """Swap two loops of a nest: ``for i, for j`` -> ``for j, for i``."""
@@ -145,14 +152,14 @@ class Schedule:
 
         ``for i, for j, for k`` with ``k, i`` becomes ``for k, for j, for i``.
         """
-        return self.apply(Step("reorder", (statement,), tuple(loops)))
+        return self.apply(Step("reorder", (statement,), _names(loops)))
 
     def fuse(self, first: str, second: str, loops: Seq[str]) -> Schedule:
         """Share the outermost loops of two nests that run one after the other.
 
         ``for i: S;  for j: T`` with loops ``i`` becomes ``for i: {S; T}`` (i-th with i-th).
         """
-        return self.apply(Step("fuse", (first, second), tuple(loops)))
+        return self.apply(Step("fuse", (first, second), _names(loops)))
 
     def distribute(self, statement: str, loop: str) -> Schedule:
         """The inverse of `fuse`: ``for i: {S; T}`` becomes ``for i: S;  for i: T``."""
@@ -293,6 +300,10 @@ class Schedule:
         ScheduleError : with the number and text of the line that no longer applies.
         """
         schedule = self
+        if not isinstance(script, str):
+            raise ScheduleError(
+                f"a script is a text, not a {type(script).__name__}; that of a schedule is str(s)"
+            )
         lines = parse_script(script)
         told = [n for n, line in enumerate(lines, 1) if str(line)]
         for number, line in enumerate(lines, 1):
@@ -307,7 +318,12 @@ class Schedule:
         return schedule
 
     def diff(self, other: Schedule) -> Difference:
-        """What `other` has in place of this: program, script and tree, as unified diffs."""
+        """What `other` has in place of this: program, script and tree, as unified diffs.
+
+        Lines of this begin with ``-``, those of `other` with ``+``.
+        """
+        if not isinstance(other, Schedule):
+            raise ScheduleError(f"expected a Schedule, not a {type(other).__name__}")
         return difference(
             ("program", f"{self.program}", f"{other.program}"),
             ("script", f"{self}", f"{other}"),
@@ -327,3 +343,23 @@ class Schedule:
             raise ScheduleError(
                 f"there is no statement {statement}; there are {', '.join(self.statements)}"
             )
+
+
+def _names(names: Seq[str]) -> tuple[str, ...]:
+    """Names of loops; a text is one of names of one letter."""
+    if isinstance(names, str) and not names.isalnum():
+        raise ScheduleError(f"{names!r} is one text; pass a list of names, as in ['i', 'j']")
+    return _several(names, "names")
+
+
+def _numbers(numbers: Seq[int]) -> tuple[int, ...]:
+    return _several(numbers, "numbers")
+
+
+def _several(values: Seq[_T], what: str) -> tuple[_T, ...]:
+    try:
+        return tuple(values)
+    except TypeError:
+        raise ScheduleError(
+            f"{values!r} is no list of {what}, as in [8, 8] or ['i', 'j']"
+        ) from None

@@ -26,16 +26,18 @@ def show(what: Any, statement: str | None = None) -> View:
     ------
     ArgumentError : there is no picture of it.
     """
+    from farkas.views.iteration_space import chosen_statement
     from farkas.views.networks import networks_view
     from farkas.views.refusals import refusal
     from farkas.views.schedules import kernel_page, schedule_page
 
     if isinstance(what, Schedule):
-        return schedule_page(what, statement)
+        return schedule_page(what, statement and chosen_statement(what, statement))
     if isinstance(what, IllegalScheduleError):
         return refusal(what)
     if isinstance(getattr(what, "schedule", None), Schedule):  # a Kernel, which imports this
-        return kernel_page(what.schedule, what.source, what.program, statement)
+        chosen = statement and chosen_statement(what.schedule, statement)
+        return kernel_page(what.schedule, what.source, what.program, chosen)
     graphs = getattr(what, "graphs", None)
     if isinstance(graphs, tuple):  # of a Model, which imports this
         return networks_view(graphs)
@@ -48,7 +50,7 @@ def show(what: Any, statement: str | None = None) -> View:
 def space(
     what: Any,
     statement: str | None = None,
-    loops: Sequence[str] = (),
+    loops: str | Sequence[str] = (),
     sizes: Mapping[str, int] | None = None,
     at: Mapping[str, int] | None = None,
 ) -> View:
@@ -58,8 +60,10 @@ def space(
     ----------
     what : a `Schedule`, or a `Kernel` whose schedule is meant
     statement : default is the last one
-    loops : the index that runs down and the one that runs to the right; default is the first two
-    sizes : values for sizes of the program; 8 for those without one
+    loops : the index that runs down and the one that runs to the right, by their names in the
+        program; default is the first two
+    sizes : values for sizes of the program; 8 for those without one, so that only tiles smaller
+        than that are seen as tiles
     at : values of the other indices; default is the least
 
     Raises
@@ -68,7 +72,8 @@ def space(
     """
     from farkas.views.iteration_space import space_view
 
-    return space_view(_schedule(what), statement, loops, sizes or {}, at or {})
+    names = [x.strip() for x in loops.split(",")] if isinstance(loops, str) else loops
+    return space_view(_schedule(what), statement, names, dict(sizes or {}), dict(at or {}))
 
 
 def steps(what: Any) -> View:

@@ -97,7 +97,11 @@ class Explorer:
 
     def time(self) -> None:
         """Compile the schedule and time it, quickly, on random arrays."""
-        assert self.sizes is not None
+        if self.sizes is None:
+            self._timing.value = _message(
+                "give sizes to explore, as in explore(kernel, N=512)", False
+            )
+            return
         program = self.schedule.program
         try:
             made = build(program, self.schedule, self.schedule.exact, target_of(None, None))
@@ -106,8 +110,8 @@ class Explorer:
                 **{n: self.sizes[n] for n in undetermined(program)},
             }
             took = median_seconds(lambda: made.loaded(**given), budget=0.3)
-        except FarkasError as error:
-            self._timing.value = _message(str(error), False)
+        except (FarkasError, MemoryError) as error:
+            self._timing.value = _message(str(error) or "not enough memory", False)
             return
         rate = operations_of_program(program, self.sizes) / took / 1e9
         self._timing.value = _message(f"{seconds(took)}, {rate:.3g} GFLOP/s", True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from poly.dependences import KINDS
 from poly.errors import ArgumentError
-from poly.instances import Instance, Pair, Point, Timed, least_values, timed_instances
+from poly.instances import Instance, Pair, Point, Timed, least_values, span, timed_instances
 from poly.markup import Markup, colour, element
 from poly.scop import ScopStatement
 from poly.tree import Member, Node, order_of
@@ -34,7 +34,7 @@ class Grid:
     points : in the order in which they run; tiles : the number of the tile of each
     numbers : of each in the order of all points of the picture, from 0
     breaks : places in that order at which another thread begins
-    cut : loops of which not all values are shown
+    cut : loops of which not all values are shown; box : the values that are, of every loop
     """
 
     statement: ScopStatement
@@ -45,6 +45,7 @@ class Grid:
     numbers: tuple[int, ...]
     breaks: frozenset[int]
     cut: tuple[str, ...]
+    box: Mapping[str, range]
 
     def place(self, point: Point) -> tuple[int, int]:
         """Row and column of a point."""
@@ -53,7 +54,7 @@ class Grid:
         return row, point[loops.index(self.columns)] if self.columns else 0
 
     @property
-    def box(self) -> tuple[range, range]:
+    def area(self) -> tuple[range, range]:
         """The rows and columns that have points."""
         places = [self.place(t.point) for t in self.points] or [(0, 0)]
         rows, columns = zip(*places, strict=True)
@@ -61,7 +62,7 @@ class Grid:
 
     def __str__(self) -> str:
         """The number of each point in the order, as a table."""
-        rows, columns = self.box
+        rows, columns = self.area
         order = {
             self.place(t.point): str(n + 1) for n, t in zip(self.numbers, self.points, strict=True)
         }
@@ -80,38 +81,52 @@ def grid(
     sizes: Mapping[str, int],
     loops: Sequence[str],
     at: Mapping[str, int],
+    around: Sequence[Point] = (),
 ) -> Grid:
     """The instances of a statement over `loops` (rows, then columns; or columns alone).
 
     at : values of the other loops; the least that there is for those that have none
+    around : instances that are to be seen, as far as these lie near enough to each other
 
     Raises
     ------
-    ArgumentError : a loop that the statement does not have.
+    ArgumentError : a loop that the statement does not have, or one that is given twice.
     """
-    rows, columns = (("", *loops) if len(loops) < 2 else tuple(loops))[:2] if loops else ("", "")
     for name in (*loops, *at):
         if name not in statement.loops:
             known = ", ".join(statement.loops) or "none"
-            raise ArgumentError(f"{statement.name} has no loop {name!r}; it has {known}")
+            raise ArgumentError(f"{statement.name} has no index {name!r}; it has {known}")
+        if name in loops and (name in at or list(loops).count(name) > 1):
+            raise ArgumentError(f"{name} is given twice")
+    rows, columns = (("", *loops) if len(loops) < 2 else tuple(loops))[:2] if loops else ("", "")
     others = least_values(statement, sizes, at)
     points: list[Timed] = []
-    if others is not None:
-        fixed = {n: range(v, v + 1) for n, v in others.items() if n not in loops}
-        points = timed_instances(tree, statement, sizes, fixed)
+    box: dict[str, range] = {}
     cut = []
-    for name in loops:
-        k = statement.loops.index(name)
-        values = sorted({t.point[k] for t in points})
-        if values and values[-1] >= values[0] + MOST:
-            cut.append(name)
-            points = [t for t in points if t.point[k] < values[0] + MOST]
+    if others is not None:
+        box = {n: range(v, v + 1) for n, v in others.items() if n not in loops}
+        for name in loops:
+            whole = span(statement, sizes, box, name)
+            shown = _window(whole, [p[statement.loops.index(name)] for p in around])
+            if shown != whole:
+                cut.append(name)
+            box[name] = shown
+        points = timed_instances(tree, statement, sizes, box)
     axes = order_of(tree, statement.name)
     return Grid(
         statement, rows, columns, tuple(points), _tiles(statement, points, axes, loops),
-        tuple(range(len(points))),
-        _breaks(points, axes), tuple(cut),
+        tuple(range(len(points))), _breaks(points, axes), tuple(cut), box,
     )  # fmt: skip
+
+
+def _window(whole: range, wanted: Sequence[int]) -> range:
+    """At most `MOST` values, from the first that is wanted on, or from a few before it."""
+    if len(whole) <= MOST:
+        return whole
+    low, high = min(wanted, default=whole.start), max(wanted, default=whole.start)
+    start = max(whole.start, low - max(0, MOST - (high - low + 1)) // 2)
+    start = min(start, whole.stop - MOST)
+    return range(start, start + MOST)
 
 
 def together(grids: Sequence[Grid]) -> list[Grid]:
@@ -175,7 +190,7 @@ def draw(
     left, parts, origins = 0.0, [], {}
     height = 0.0
     for g in grids:
-        rows, columns = g.box
+        rows, columns = g.area
         origins[g.statement.name] = (left + _MARGIN - columns[0] * CELL, _MARGIN - rows[0] * CELL)
         parts.append(_grid_svg(g, *origins[g.statement.name]))
         left += 2 * _MARGIN + len(columns) * CELL
@@ -222,7 +237,7 @@ def legend(kinds: Iterable[str]) -> Markup:
 
 
 def _grid_svg(g: Grid, x: float, y: float) -> Markup:
-    rows, columns = g.box
+    rows, columns = g.area
     title = element("text", g.statement.name, x=x + columns[0] * CELL, y=16, fill=_INK,
                     font_weight="bold")  # fmt: skip
     small = len(g.points) <= 200

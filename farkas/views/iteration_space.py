@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from farkas.views.grids import draw, grid, legend
+from farkas.views.grids import MOST, draw, grid, legend
 from farkas.views.page import View
 from poly.errors import ArgumentError
 from poly.instances import dependent_pairs
@@ -31,10 +31,9 @@ def space_view(
         raise ArgumentError(f"a picture has two loops at most, {len(shown)} are given")
     g = grid(schedule.tree, s, every, shown, at)
     if not g.points:
-        where = ", ".join(f"{n}={v}" for n, v in every.items())
+        where = ", ".join(f"{n}={v}" for n, v in {**every, **at}.items())
         raise ArgumentError(f"{name} has no instances there ({where or 'fixed sizes'})")
-    shown_points = [(name, t.point) for t in g.points]
-    lines = dependent_pairs(schedule.dependences, shown_points, every)
+    lines = dependent_pairs(schedule.dependences, [(s, g.box)], every)
     others = [
         f"{loop}={value}"
         for loop, value in zip(s.loops, g.points[0].point, strict=True)
@@ -43,7 +42,7 @@ def space_view(
     notes = [f"{n}={v}" for n, v in every.items()] + others
     caption = f"{name} at {', '.join(notes)}" if notes else name
     if g.cut:
-        caption += f"; of {' and '.join(g.cut)} only the first values"
+        caption += f"; of {' and '.join(g.cut)} only {MOST} values"
     html = element(
         "div", draw([g], lines), legend({a.kind for a in lines}),
         element("div", caption, style="font-size:85%"),
@@ -77,6 +76,9 @@ def all_sizes(schedule: Schedule, sizes: Mapping[str, int]) -> dict[str, int]:
     for name in sizes:
         if name not in known:
             raise ArgumentError(f"there is no size {name}; there are {', '.join(known) or 'none'}")
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ArgumentError(f"size {name} must be an integer from 0 on, not {value!r}")
     missing = [name for name in known if name not in sizes]
     if missing:
         raise ArgumentError(f"no value is given for {', '.join(missing)}")

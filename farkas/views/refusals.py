@@ -10,7 +10,7 @@ from poly.errors import ArgumentError, IllegalScheduleError
 from poly.expr import evaluate_int, sizes_of
 from poly.instances import Pair, dependent_pairs, timed_instances
 from poly.legality import Violation
-from poly.markup import Markup, element, joined
+from poly.markup import Markup, element
 from poly.schedule import Schedule
 from poly.scop import Scop
 from poly.tree import Node
@@ -42,19 +42,39 @@ def refusal(error: IllegalScheduleError) -> View:
         _titled(f"after {error.primitive}", draw(after, lines, pair)),
     )
     kinds = {a.kind for a in lines}
-    at = ", ".join(f"{n}={v}" for n, v in sizes.items())
-    what = joined(
-        "The red arrow goes from the instance that must come first to the one that needs it",
-        f"; drawn at {at}." if at else ".",
+    fixed = {
+        f"{g.statement.name}: {loop}={box.start}": None
+        for g in before
+        for loop, box in g.box.items()
+        if loop not in (g.rows, g.columns)
+    }
+    at = ", ".join([*(f"{n}={v}" for n, v in sizes.items()), *fixed])
+    what = "The red arrow goes from the instance that must come first to the one that needs it" + (
+        f"; drawn at {at}." if at else "."
     )
     html = element("div", message, pictures, legend(kinds), element("p", what))
-    text = "\n".join([str(error), "", "before:", *map(str, before), "after:", *map(str, after)])
-    return View(html, text, "Refused")
+    runs = [_runs("before", before, pair), _runs("after", after, pair, violation.at_once)]
+    text = [str(error), "", "before:", *map(str, before), "after:", *map(str, after), "", *runs]
+    return View(html, "\n".join([*text, f"drawn at {at}" if at else ""]).rstrip(), "Refused")
+
+
+def _runs(when: str, grids: list[Grid], pair: Pair, at_once: bool = False) -> str:
+    """When the two instances run, in words."""
+    order = {
+        (g.statement.name, t.point): n + 1
+        for g in grids
+        for n, t in zip(g.numbers, g.points, strict=True)
+    }
+    words = [
+        f"{name}[{', '.join(map(str, point))}] is number {order.get((name, point), 'not drawn')}"
+        for name, point in (pair.source, pair.sink)
+    ]
+    return f"{when}: {', '.join(words)}{', and both may run at once' if at_once else ''}"
 
 
 def _pairs(schedule: Schedule, grids: list[Grid], sizes: dict[str, int]) -> tuple[Pair, ...]:
-    instances = [(g.statement.name, t.point) for g in grids for t in g.points]
-    return dependent_pairs(schedule.dependences, instances, sizes)
+    boxes = [(g.statement, g.box) for g in grids]
+    return dependent_pairs(schedule.dependences, boxes, sizes)
 
 
 def _titled(title: str, picture: Markup) -> Markup:
@@ -69,7 +89,8 @@ def _grids(tree: Node, scop: Scop, v: Violation, sizes: dict[str, int]) -> list[
         s = scop.statement(name)
         loops = _shown(s.loops, v)
         at = {loop: value for loop, value in zip(s.loops, point, strict=True) if loop not in loops}
-        found.append(grid(tree, s, sizes, loops, at))
+        around = [p for n, p in (v.source, v.sink) if n == name]
+        found.append(grid(tree, s, sizes, loops, at, around))
     return together(found)
 
 

@@ -83,6 +83,12 @@ def test_a_kernel_explains_itself() -> None:
     assert "GFLOP/s" not in kernel.explain().text
     with pytest.raises(fk.ArgumentError, match="sizes has no value for M"):
         kernel.explain(N=3)
+    with pytest.raises(fk.ArgumentError, match="there is no size Q; there are N, M"):
+        kernel.explain(Q=3)
+    with pytest.raises(fk.ArgumentError, match="size N must be an integer, not '3'"):
+        kernel.explain(N="3", M=4)
+    with pytest.raises(fk.ArgumentError, match="not enough memory"):
+        kernel.explain(N=10**7, M=10**7)
     assert "nothing to fuse" in fk.compile("C[i] = A[i] * 2", dtypes="float32").explain().text
 
 

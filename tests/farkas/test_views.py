@@ -99,7 +99,7 @@ def test_dependences_are_arrows() -> None:
 
 def test_a_long_loop_is_cut() -> None:
     view = fk.space(schedule(MATMUL), sizes={"N": 2, "K": 1, "M": 500})
-    assert "of j only the first values" in view.text and " 23" in view.text
+    assert "of j only 24 values" in view.text and " 23" in view.text
     assert " 24" not in view.text.splitlines()[0]
 
 
@@ -115,7 +115,10 @@ def test_the_refused_pair_is_marked() -> None:
         rings = [e for e in svg.iter() if e.get("stroke") == "#d01f1f" and e.tag.endswith("circle")]
         assert len(rings) == 2
     # The sink runs before the source afterwards.
-    after = view.text.partition("after:\n")[2].splitlines()
+    assert "before: step[0, 4] is number 4, step[1, 3] is number 9" in view.text
+    assert "after: step[0, 4] is number 13, step[1, 3] is number 6" in view.text
+    assert view.text.endswith("drawn at T=8, N=8")
+    after = view.text.partition("after:\n")[2].partition("\n\n")[0].splitlines()
     columns = after[0].split()[1:]
     number = {
         (r, c): int(v)
@@ -125,9 +128,25 @@ def test_the_refused_pair_is_marked() -> None:
     assert number[1, "3"] < number[0, "4"]
 
 
+@pytest.mark.parametrize("size", [32, 200])
+def test_the_pair_is_in_the_picture_of_a_long_loop(size: int) -> None:
+    error = refused(HEAT, f"tile step: t, i by {size}, {size}")
+    view = fk.show(error)
+    assert error.source == f"step[0, {size}]" and "not drawn" not in view.text
+    titles = [e.text for e in tree_of(view).iter() if e.tag.endswith("title")]
+    assert titles.count("flow: must come first") == 2
+
+
+def test_large_sizes_are_cut_before_they_are_counted() -> None:
+    huge = {"N": 10**6, "K": 10**9, "M": 10**6}
+    view = fk.space(schedule(MATMUL, "tile mm: i, j by 8, 8"), sizes=huge, at={"k": 12345})
+    assert "k=12345" in view.text and len(view.text.splitlines()) == 26
+
+
 def test_two_statements_stand_side_by_side_in_one_order() -> None:
     view = fk.show(refused(CHAIN, "fuse S0, S1: i"))
-    after = [line.split() for line in view.text.partition("after:\n")[2].splitlines()]
+    found = view.text.partition("after:\n")[2].partition("\n\n")[0]
+    after = [line.split() for line in found.splitlines()]
     assert after[1][1:4] == ["1", "3", "5"] and after[3][1:4] == ["2", "4", "6"]
 
 
@@ -170,7 +189,7 @@ def test_what_there_is_no_picture_of() -> None:
         fk.show(3)
     with pytest.raises(fk.ArgumentError, match="there is no statement S9; there are mm_init, mm"):
         fk.space(s, "S9")
-    with pytest.raises(fk.ArgumentError, match="mm has no loop 'z'; it has i, j, k"):
+    with pytest.raises(fk.ArgumentError, match="mm has no index 'z'; it has i, j, k"):
         fk.space(s, loops=("z",))
     with pytest.raises(fk.ArgumentError, match="two loops at most, 3 are given"):
         fk.space(s, loops=("i", "j", "k"))
@@ -180,6 +199,14 @@ def test_what_there_is_no_picture_of() -> None:
         fk.footprints(s, N=4)
     with pytest.raises(fk.ArgumentError, match="there is no size Q; there are N, K, M"):
         fk.footprints(s, Q=4)
+    with pytest.raises(fk.ArgumentError, match="there is no size I; there are N, K, M"):
+        fk.space(s, sizes={"I": 3})
+    with pytest.raises(fk.ArgumentError, match=r"size N must be an integer from 0 on, not 3\.5"):
+        fk.space(s, sizes={"N": 3.5})
+    with pytest.raises(fk.ArgumentError, match="i is given twice"):
+        fk.space(s, loops=("i", "i"))
+    with pytest.raises(fk.ArgumentError, match="there is no statement S7; there are mm_init, mm"):
+        fk.show(s, "S7")
     with pytest.raises(fk.ArgumentError, match="carries no schedule"):
         fk.show(fk.IllegalScheduleError("tile", "flow", "a", "b", "c"))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,6 +135,22 @@ def test_diff() -> None:
     assert not one.diff(one) and str(one.diff(one)) == ""
     fixed = schedule(MATMUL.replace("N,K", "5,7").replace("K,M", "7,9"), str(one))
     assert [name for name, _ in one.diff(fixed).parts] == ["program"]
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (lambda s: s.tile("mm", ["i", "j"], 8), "8 is no list of numbers"),
+        (lambda s: s.tile("mm", "i, j", [8, 8]), "'i, j' is one text; pass a list of names"),
+        (lambda s: s.reorder("mm", 3), "3 is no list of names"),
+        (lambda s: s.replay(["tile mm: i by 4"]), "a script is a text, not a list"),
+        (lambda s: s.diff("x"), "expected a Schedule, not a str"),
+        (lambda s: Schedule.of("C[i] = A[i]"), "Schedule.of takes a Program, not a str"),
+    ],
+)
+def test_arguments_of_another_type(wrong: Callable[[Any], object], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        wrong(schedule(MATMUL))
 
 
 def test_an_error_leaves_the_schedule_alone() -> None:
