@@ -11,7 +11,7 @@ import pytest
 
 from farkas.text import fix_sizes
 from frontends.language import parse_program
-from poly.errors import LanguageError
+from poly.errors import LanguageError, ScheduleError
 from poly.program import Program
 from poly.schedule import Schedule
 from runtime.interpret import instances, run_instances
@@ -79,7 +79,13 @@ def round_trips(seeds: range) -> tuple[int, int]:
         sizes = other_sizes(program, rng)
         if sizes is not None and schedule.exact:
             fixed = fix_sizes(program, sizes)
-            there = Schedule.of(fixed, exact=True).replay(script)
+            try:
+                there = Schedule.of(fixed, exact=True).replay(script)
+            except ScheduleError as error:
+                # At fixed sizes isl may find another order, of other loops: it says where.
+                assert any(s.primitive == "reschedule" for s in schedule.steps), seed
+                assert error.__notes__[0].startswith("at line "), seed
+                continue
             assert str(there) == script, seed
             inputs = make_inputs(fixed, {}, seed)
             found = run_instances(fixed, inputs, {}, tree_order(there.tree, there.scop, {}))
