@@ -198,6 +198,8 @@ def _whole_vectors(
 
 def _is_aligned(footprint: isl.Map, dim: int, size: int) -> bool:
     """Whether the footprint's box begins at a multiple of its size for every prefix."""
+    if footprint.is_empty():
+        return True
     rest = footprint.dim_min(dim).mod_val(isl.Val(size))
     low, high = rest.min_val(), rest.max_val()
     return bool(low.is_zero() and high.is_zero())
