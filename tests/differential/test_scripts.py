@@ -59,9 +59,9 @@ def other_sizes(program: Program, rng: np.random.Generator) -> dict[str, int] | 
     return None
 
 
-def round_trips(seeds: range) -> tuple[int, int]:
-    """How many schedules went round, and how many of them were replayed and run at other sizes."""
-    went = ran = 0
+def round_trips(seeds: range) -> tuple[int, int, int]:
+    """How many schedules went round, were replayed and run at other sizes, did not apply there."""
+    went = ran = refused = 0
     for seed in seeds:
         case = random_case(seed)
         if case is None or not case[1].steps:
@@ -82,9 +82,10 @@ def round_trips(seeds: range) -> tuple[int, int]:
             try:
                 there = Schedule.of(fixed, exact=True).replay(script)
             except ScheduleError as error:
-                # At fixed sizes isl may find another order, of other loops: it says where.
-                assert any(s.primitive == "reschedule" for s in schedule.steps), seed
+                # At fixed sizes there may be fewer dependences, and with them other loops and
+                # another order after `fuse` and `reschedule`: it says which step does not apply.
                 assert error.__notes__[0].startswith("at line "), seed
+                refused += 1
                 continue
             assert str(there) == script, seed
             inputs = make_inputs(fixed, {}, seed)
@@ -93,15 +94,15 @@ def round_trips(seeds: range) -> tuple[int, int]:
                 difference = compare(name, found[name], expected)
                 assert difference.first is None, f"seed {seed}, sizes {sizes}: {difference}"
             ran += 1
-    return went, ran
+    return went, ran, refused
 
 
 def test_round_trips() -> None:
-    went, ran = round_trips(range(700_000, 700_060))
-    assert went >= 40 and ran >= 20, (went, ran)
+    went, ran, refused = round_trips(range(700_000, 700_060))
+    assert went >= 40 and ran >= 20 and not refused, (went, ran, refused)
 
 
 @pytest.mark.slow
 def test_a_thousand_round_trips() -> None:
-    went, ran = round_trips(range(710_000, 711_400))
-    assert went >= 1000 and ran >= 500, (went, ran)
+    went, ran, refused = round_trips(range(710_000, 711_400))
+    assert went >= 1000 and ran >= 500 and refused < went // 50, (went, ran, refused)
