@@ -158,10 +158,10 @@ def explain_model(model: Model, run: bool) -> View:
         inner = sum(bytes_of(t, {}) for t in program.temps)
         kept_bytes += 2 * inner
         f = Figures(operations_of_program(program, {}), bytes_of_program(program, {}), time, limit)
-        origin = " ".join((call.origin or call.name).split())
         share = f"{f.share:.0%}" if f.share else ""
         cells = [
-            origin, seconds(time) if time else "", f"{time / total:.0%}" if time and total else "",
+            call.title, seconds(time) if time else "",
+            f"{time / total:.0%}" if time and total else "",
             f"{f.operations / 1e6:.4g}", size_text(f.bytes), f"{f.intensity:.3g}", f.bound, share,
             size_text(2 * inner) if inner else "",
         ]  # fmt: skip
@@ -185,7 +185,7 @@ def explain_graphs(graphs: Sequence[Graph]) -> View:
     for graph in graphs:
         calls = [n for n in graph.nodes if isinstance(n, Call)]
         head = f"{graph.name}: {len(calls)} kernel calls for {_nodes(calls)} nodes"
-        origins = [" ".join((c.origin or c.name).split()) for c in calls]
+        origins = [c.title for c in calls]
         html, lines = _apart(graph)
         parts += [element("p", head), table(["nodes"], [[o] for o in origins]), html]
         texts += [head, *origins, *lines]

@@ -17,7 +17,7 @@ import islpy as isl
 
 from poly.dependences import Dependences
 from poly.errors import ScheduleError
-from poly.legality import BUDGET, between, budget, carried
+from poly.legality import between, budget, carried
 from poly.scop import Scop
 from poly.tree import Band, Node, Promote, Sequence
 
@@ -33,22 +33,15 @@ class BandProperties:
     permutable: bool
 
 
-def band_properties(
-    tree: Node, scop: Scop, dependences: Dependences, operations: int = BUDGET
-) -> tuple[BandProperties, ...]:
-    """The properties of all bands of a tree, in the order of `walk_tree`.
-
-    operations : bound on isl's work for each band
-    """
-    return tuple(_below(tree, scop, dependences.ordering, dependences.all, operations))
+def band_properties(tree: Node, scop: Scop, dependences: Dependences) -> tuple[BandProperties, ...]:
+    """The properties of all bands of a tree, in the order of `walk_tree`."""
+    return tuple(_below(tree, scop, dependences.ordering, dependences.all))
 
 
-def _below(
-    node: Node, scop: Scop, order: isl.UnionMap, both: isl.UnionMap, operations: int
-) -> list[BandProperties]:
+def _below(node: Node, scop: Scop, order: isl.UnionMap, both: isl.UnionMap) -> list[BandProperties]:
     if isinstance(node, Band):
         try:
-            with budget(scop, "band properties", operations):
+            with budget(scop, "band properties"):
                 here = _of_band(node, order, both)
         except ScheduleError:
             here = BandProperties((False,) * len(node.members), False)
@@ -56,15 +49,15 @@ def _below(
             f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule)
             order = order.eq_at_multi_union_pw_aff(f)
             both = both.eq_at_multi_union_pw_aff(f)
-        return [here, *_below(node.child, scop, order, both, operations)]
+        return [here, *_below(node.child, scop, order, both)]
     if isinstance(node, Promote):
-        return _below(node.child, scop, order, both, operations)
+        return _below(node.child, scop, order, both)
     found: list[BandProperties] = []
     if isinstance(node, Sequence):
         for f_in in node.children:
             inside = between(order, f_in.statements, f_in.statements)
             inside_both = between(both, f_in.statements, f_in.statements)
-            found += _below(f_in.child, scop, inside, inside_both, operations)
+            found += _below(f_in.child, scop, inside, inside_both)
     return found
 
 

@@ -32,6 +32,11 @@ class Call:
     outputs: tuple[str, ...]
     origin: str = ""
 
+    @property
+    def title(self) -> str:
+        """Where it came from, on one line; its name if that is not known."""
+        return " ".join((self.origin or self.name).split())
+
     def __str__(self) -> str:
         return f"{', '.join(self.outputs)} = {self.name}({', '.join(self.inputs)})  # {self.origin}"
 

@@ -29,6 +29,7 @@ import islpy as isl
 from poly.affine import least_point
 from poly.dependences import Dependences
 from poly.errors import IllegalScheduleError, ScheduleError
+from poly.instances import sizes_set
 from poly.scop import Scop
 from poly.tree import Band, Member, Node, Promote, Sequence
 
@@ -171,7 +172,7 @@ def _witness(bad: _Bad, scop: Scop, dependences: Dependences) -> Violation:
         point = _smallest(params)
         names = params.get_var_names(isl.dim_type.param)
         sizes = dict(zip(names, point, strict=True))
-        pairs = pairs.intersect_params(_fixed(params, names, point))
+        pairs = pairs.intersect_params(sizes_set(sizes))
     best: tuple[str, tuple[int, ...], str, tuple[int, ...]] | None = None
     maps = pairs.get_map_list()
     for n in range(maps.n_map()):
@@ -204,11 +205,6 @@ def _smallest(params: isl.Set) -> list[int]:
     names = params.get_var_names(isl.dim_type.param)
     sums = isl.Set(f"[{', '.join(names)}] -> {{ [{' + '.join(names)}, {', '.join(names)}] }}")
     return least_point(sums.intersect_params(params).project_out(isl.dim_type.param, 0, n))[1:]
-
-
-def _fixed(params: isl.Set, names: list[str], values: list[int]) -> isl.Set:
-    conditions = " and ".join(f"{n} = {v}" for n, v in zip(names, values, strict=True))
-    return isl.Set(f"[{', '.join(names)}] -> {{ : {conditions} }}")
 
 
 def _point_set(

@@ -68,7 +68,7 @@ def _row_text(graph: Graph, call: Call) -> tuple[str, str]:
         moved = sum(prod(s) * d.bytes for s, d in zip(shapes, dtypes, strict=True))
         parts.append(f"{operations_of_program(call.program, {}) / 1e6:.3g} M operations")
         parts.append(f"{size_text(moved)} in and out")
-    return " ".join((call.origin or call.name).split()), "; ".join(parts)
+    return call.title, "; ".join(parts)
 
 
 def _draw(

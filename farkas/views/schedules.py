@@ -11,11 +11,6 @@ from poly.schedule import Schedule
 from poly.tree_html import statement_colours
 
 
-def schedule_tree(schedule: Schedule) -> View:
-    """The tree, with badges for what its loops are and may become."""
-    return View(tree_markup(schedule), schedule.show, "Schedule")
-
-
 def schedule_page(schedule: Schedule, statement: str | None = None) -> View:
     """The tree beside the generated C; the lines of `statement` are highlighted.
 

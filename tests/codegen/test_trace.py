@@ -17,13 +17,8 @@ from poly.errors import ArgumentError, LanguageError, ScheduleError
 from poly.schedule import Schedule
 from tests.differential.generate import random_text
 from tests.differential.sweep import profile_of
+from tests.poly.texts import PLAIN_SOFTMAX
 
-SOFTMAX = """def softmax(float32 X[N,M]) -> (Y) {
-    top[i] max=! X[i,j]
-    e[i,j] = exp(X[i,j] - top[i])
-    sum[i] +=! e[i,j]
-    Y[i,j] = e[i,j] / sum[i]
-}"""
 FUSED = """fuse S0, S1: i
 fuse S0_init, S0: i
 fuse S0_init, S2_init: i
@@ -43,14 +38,14 @@ def computing(lines: list[Traced], place: str) -> set[tuple[str, ...]]:
 
 
 def test_as_written() -> None:
-    lines = body(Schedule.of(parse_program(SOFTMAX)))
+    lines = body(Schedule.of(parse_program(PLAIN_SOFTMAX)))
     assert computing(lines, "top") == {("S0_init",), ("S0",)}
     assert computing(lines, "e") == {("S1",)} and computing(lines, "Y") == {("S3",)}
     assert {x.loops for x in lines if x.statements == ("S1",) and " = " in x.text} >= {("i", "j")}
 
 
 def test_statements_that_share_a_loop_are_told_apart() -> None:
-    lines = body(Schedule.of(parse_program(SOFTMAX)).replay(FUSED))
+    lines = body(Schedule.of(parse_program(PLAIN_SOFTMAX)).replay(FUSED))
     assert computing(lines, "top") == {("S0_init",), ("S0",)}
     assert computing(lines, "Y") == {("S3",)}
     heads = [x for x in lines if x.text.strip().startswith("for (int64_t i =")]
@@ -82,7 +77,7 @@ def test_stores_of_random_programs(seed: int, automatic: bool) -> None:
 
 
 def test_why() -> None:
-    source = generate(Schedule.of(parse_program(SOFTMAX)).replay("split S1: j by 8")).text
+    source = generate(Schedule.of(parse_program(PLAIN_SOFTMAX)).replay("split S1: j by 8")).text
     number = next(
         n for n, line in enumerate(source.splitlines(), 1) if re.match(r"\s*e\[.*\] = ", line)
     )
@@ -100,7 +95,7 @@ def test_why() -> None:
 def test_why_of_what_is_not_ours() -> None:
     with pytest.raises(ArgumentError, match=r"x.c is no C that Farkas has generated"):
         why("int main(void) { return 0; }", "x.c", 1)
-    source = generate(Schedule.of(parse_program(SOFTMAX))).text
+    source = generate(Schedule.of(parse_program(PLAIN_SOFTMAX))).text
     with pytest.raises(ArgumentError, match=r"x.c has \d+ lines, there is no line 100000"):
         why(source, "x.c", 100_000)
 

@@ -33,6 +33,7 @@ from poly.schedule import Schedule
 from runtime.arguments import bind, shape_of, undetermined
 from runtime.cache import Cache, Entry
 from runtime.compilation import compile_shared
+from runtime.interpret import instances
 from runtime.kernel import LoadedKernel
 from runtime.quick import quick_calls
 from runtime.reference import Evaluation, run
@@ -130,6 +131,17 @@ def choose_sizes(program: Program, rng: np.random.Generator, count: int) -> list
             if len(found) == count:
                 break
     return found
+
+
+def few_instances(
+    program: Program, rng: np.random.Generator, values: range, most: int
+) -> dict[str, int] | None:
+    """Sizes among `values` at which the program has at most so many instances, if found."""
+    for _ in range(30):
+        sizes = {name: int(rng.integers(values.start, values.stop)) for name in program.sizes}
+        if fits(program, sizes) and len(instances(program, sizes)) <= most:
+            return sizes
+    return None
 
 
 def fits(program: Program, sizes: Mapping[str, int]) -> bool:

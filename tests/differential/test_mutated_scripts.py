@@ -15,14 +15,13 @@ import pytest
 from farkas.build import schedule_for
 from frontends.language import parse_program
 from poly.errors import IllegalScheduleError, LanguageError, ScheduleError
-from poly.program import Program
 from poly.schedule import Schedule
 from poly.transforms import EXAMPLES
-from runtime.interpret import instances, run_instances
+from runtime.interpret import run_instances
 from runtime.reference import evaluate
 from runtime.verify import compare
 from tests.differential.generate import random_text
-from tests.differential.harness import fits, make_inputs
+from tests.differential.harness import few_instances, make_inputs
 from tests.differential.parts import Seeded
 from tests.differential.sweep import profile_of, random_schedule
 from tests.poly.oracle import tree_order
@@ -70,14 +69,6 @@ def mutated(script: str, schedule: Schedule, rng: np.random.Generator) -> str:
     return "\n".join(lines)
 
 
-def small_sizes(program: Program, rng: np.random.Generator) -> dict[str, int] | None:
-    for _ in range(30):
-        sizes = {name: int(rng.integers(1, 7)) for name in program.sizes}
-        if fits(program, sizes) and len(instances(program, sizes)) <= MOST_INSTANCES:
-            return sizes
-    return None
-
-
 def judge(seeds: range, count: int) -> Counter[str]:
     """The verdicts on `count` mutants; raises for one that is accepted and computes otherwise."""
     verdicts: Counter[str] = Counter()
@@ -87,7 +78,7 @@ def judge(seeds: range, count: int) -> Counter[str]:
             program = parse_program(random_text(seed, profile_of(seed)))
         except LanguageError:
             continue
-        sizes = small_sizes(program, rng)
+        sizes = few_instances(program, rng, range(1, 7), MOST_INSTANCES)
         if sizes is None:
             continue
         start = Schedule.of(program, exact=True)

@@ -14,11 +14,11 @@ from frontends.language import parse_program
 from poly.errors import LanguageError, ScheduleError
 from poly.program import Program
 from poly.schedule import Schedule
-from runtime.interpret import instances, run_instances
+from runtime.interpret import run_instances
 from runtime.reference import evaluate
 from runtime.verify import compare
 from tests.differential.generate import random_text
-from tests.differential.harness import fits, make_inputs
+from tests.differential.harness import few_instances, make_inputs
 from tests.differential.parts import Seeded
 from tests.differential.sweep import profile_of, random_schedule
 from tests.poly.oracle import tree_order
@@ -50,15 +50,6 @@ def with_comments(script: str, rng: np.random.Generator) -> str:
     return "\n".join([*lines, *rng.choice(["# the end"], rng.integers(2))]).strip("\n")
 
 
-def other_sizes(program: Program, rng: np.random.Generator) -> dict[str, int] | None:
-    """Sizes from 0 to 7 that the program accepts and at which it has few instances."""
-    for _ in range(30):
-        sizes = {name: int(rng.integers(0, 8)) for name in program.sizes}
-        if fits(program, sizes) and len(instances(program, sizes)) <= MOST_INSTANCES:
-            return sizes
-    return None
-
-
 def round_trips(seeds: range) -> tuple[int, int, int]:
     """How many schedules went round, were replayed and run at other sizes, did not apply there."""
     went = ran = refused = 0
@@ -76,7 +67,7 @@ def round_trips(seeds: range) -> tuple[int, int, int]:
         assert again.tree == schedule.tree and not again.diff(again), seed
         assert str(written.replay(str(schedule))) == str(schedule), seed
         went += 1
-        sizes = other_sizes(program, rng)
+        sizes = few_instances(program, rng, range(8), MOST_INSTANCES)
         if sizes is not None and schedule.exact:
             fixed = fix_sizes(program, sizes)
             try:

@@ -15,13 +15,8 @@ from poly.machine import Machine
 from poly.sharing import handovers
 from poly.work import bytes_of_program, operations_of_program
 from runtime.roofline import Roofline
+from tests.poly.texts import PLAIN_SOFTMAX
 
-SOFTMAX = """def softmax(float32 X[N,M]) -> (Y) {
-    top[i] max=! X[i,j]
-    e[i,j] = exp(X[i,j] - top[i])
-    sum[i] +=! e[i,j]
-    Y[i,j] = e[i,j] / sum[i]
-}"""
 TWO = """def two(float32 A[N,K], float32 B[K,M], float32 D[M,L]) -> (E) {
     C[i,j] +=! A[i,k] * B[k,j]
     E[i,l] +=! C[i,j] * D[j,l]
@@ -42,7 +37,7 @@ def test_operations_and_bytes() -> None:
 
 def test_handovers_as_written_and_fused() -> None:
     sizes = {"N": 64, "M": 256}
-    written = fk.Schedule.of(fk.parse(SOFTMAX))
+    written = fk.Schedule.of(fk.parse(PLAIN_SOFTMAX))
     apart = {(x.tensor, x.user): x for x in handovers(written, sizes, MACHINE)}
     assert set(apart) == {("top", "S1"), ("e", "S2"), ("e", "S3"), ("sum", "S3")}
     e = apart["e", "S3"]
@@ -74,7 +69,7 @@ def test_figures() -> None:
 
 
 def test_a_kernel_explains_itself() -> None:
-    kernel = fk.compile(SOFTMAX)
+    kernel = fk.compile(PLAIN_SOFTMAX)
     told = kernel.explain(N=64, M=256)
     assert "softmax at N=64, M=256" in told.text and "of the roofline" in told.text
     assert "e (64 KiB), S1 to S3: fused in" in told.text

@@ -16,6 +16,15 @@ SOFTMAX = """def softmax(float32 X[N,M]) -> (Y) {
 }"""
 
 
+#: The same without labels.
+PLAIN_SOFTMAX = """def softmax(float32 X[N,M]) -> (Y) {
+    top[i] max=! X[i,j]
+    e[i,j] = exp(X[i,j] - top[i])
+    sum[i] +=! e[i,j]
+    Y[i,j] = e[i,j] / sum[i]
+}"""
+
+
 def program(text: str) -> Program:
     return parse_program(text, {name: FLOAT32 for name, _ in undeclared_inputs(text)})
 
