@@ -39,6 +39,7 @@ class For(LoopNode):
     ``unroll``.  `label` is the loop's name in the schedule.
     limits : the least and the greatest number that the schedule has for the loop, if known: what
         is left of a tile is of unknown size, but no more than a tile
+    note : why it is not what the schedule asks for, to be said where it stands
     """
 
     var: str
@@ -49,6 +50,7 @@ class For(LoopNode):
     mark: str = "seq"
     label: str = ""
     limits: tuple[int, int] | None = None
+    note: str = ""
 
     @property
     def trip(self) -> int | None:

@@ -167,7 +167,9 @@ def _unroll(node: LoopNode, ranges: dict[str, tuple[int, int]], rows: Rows) -> L
         return map_children(node, lambda c: _unroll(c, ranges, rows))
     size = sum(isinstance(n, (Store, VectorStore)) for n in walk_loops(node.body))
     if bound is None or (bound[1] - bound[0] + 1) * max(size, 1) > UNROLL_LIMIT:
-        return replace(node, mark="seq", body=_unroll(node.body, ranges, rows))
+        why = "of unknown length" if bound is None else f"more than {UNROLL_LIMIT} statements"
+        note = f"not unrolled, {why}"
+        return replace(node, mark="seq", body=_unroll(node.body, ranges, rows), note=note)
     bounds = (node.lower, node.upper)
     whole = clamped(node.body, node.var, bounds, rows)
     # Tiles of known sizes have few rows of which that depends on the tile, or none.

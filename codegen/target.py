@@ -179,6 +179,8 @@ class CTarget:
         body = as_block(self.statement(inner))
         self._multiples[node.var] = before
         loop = cgen.For(f"int64_t {var} = {lower}", f"{var} < {upper}", step, body)
+        if node.note:
+            loop = cgen.Collection([cgen.Line(f"/* {var}: {node.note} */"), loop])
         if node.mark == "parallel":
             return self.parallel_for(loop, depth)
         return self.lanes_for(loop) if node.mark == "vector" and is_simple(node.body) else loop

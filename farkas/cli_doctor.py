@@ -35,7 +35,7 @@ def doctor_command(model: str, shapes: tuple[str, ...], nodes: bool) -> int:
     console = stdout_console()
     for port in found.inputs:
         click.echo(f"input       {printable(str(port))}")
-    table = Table("operator", "nodes", "how", "work", "MiB moved", box=None, pad_edge=False)
+    table = Table("operator", "nodes", "how", "operations", "MiB moved", box=None, pad_edge=False)
     for (operator, how), count in sorted(found.counts.items()):
         own = [n for n in found.nodes if (n.operator, n.how) == (operator, how)]
         work, moved = sum(n.work for n in own), sum(n.bytes for n in own)

@@ -14,9 +14,9 @@ from farkas.display import (
     StageProgress,
     code,
     loop_nest,
-    mebibytes,
     median_seconds,
     seconds,
+    size_text,
     stderr_console,
     stdout_console,
     working,
@@ -106,8 +106,8 @@ def describe(console: Console, model: Model) -> None:
     console.print(f"compiled    {report.calls} calls and {views} views: {listed}")
     console.print(f"kernels     {report.kernels} distinct ones in one library{origin}")
     console.print(
-        f"memory      constants {mebibytes(report.constant_bytes)}, "
-        f"intermediates {mebibytes(report.arena_bytes)} in one block"
+        f"memory      constants {size_text(report.constant_bytes)}, "
+        f"intermediates {size_text(report.arena_bytes)} in one block"
     )
     table = Table.grid(padding=(0, 2))
     table.add_column()

@@ -139,9 +139,14 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s"
 
 
-def mebibytes(count: int) -> str:
-    """A size in MiB."""
-    return f"{count / 2**20:.1f} MiB"
+def size_text(count: int) -> str:
+    """Bytes in the unit that suits them."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.3g} {unit}"
+        amount /= 1024
+    return f"{amount:.3g} GiB"
 
 
 def printable(text: str) -> str:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from farkas.display import median_seconds, seconds
-from farkas.views.footprint_table import size_text
+from farkas.display import median_seconds, seconds, size_text
 from farkas.views.page import View
 from poly.errors import ArgumentError
 from poly.expr import evaluate_int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,13 +12,14 @@ import numpy as np
 
 from farkas.build import Compiled, ScheduleLike, build
 from farkas.errors import UntypedError
+from farkas.sizes import checked_sizes, small_sizes
 from farkas.target import CacheLike, CompilerLike, Target, target_of
 from farkas.text import DTypes, Text, fix_sizes, match_dtypes, one_dtype, read_text
 from poly.dtypes import DType
 from poly.errors import ArgumentError
 from poly.program import Program
 from poly.schedule import Schedule
-from runtime.arguments import bind, check_threads, shape_of
+from runtime.arguments import check_threads
 from runtime.kernel import LoadedKernel
 from runtime.toolchain import Toolchain
 from runtime.verify import Report, verify
@@ -288,7 +288,7 @@ class Kernel:
         """
         compiled = self._only()
         program = compiled.program
-        chosen = _checked_sizes(program, sizes) if sizes is not None else small_sizes(program)
+        chosen = checked_sizes(program, sizes) if sizes is not None else small_sizes(program)
 
         count = compiled.loaded.threads if threads is None else threads
 
@@ -313,7 +313,7 @@ class Kernel:
 
         compiled = self._only()
         program = compiled.program
-        chosen = _checked_sizes(program, sizes) if sizes else small_sizes(program)
+        chosen = checked_sizes(program, sizes) if sizes else small_sizes(program)
         return explain_kernel(compiled, chosen, bool(sizes) or not program.sizes)
 
     def with_schedule(self, schedule: ScheduleLike) -> Kernel:
@@ -340,38 +340,6 @@ def signature(program: Program) -> str:
     ins = ", ".join(map(str, program.inputs))
     outs = ", ".join(map(str, program.outputs))
     return f"{program.name}({ins}) -> ({outs})"
-
-
-def small_sizes(program: Program) -> dict[str, int]:
-    """Small, mostly different sizes that the program accepts.
-
-    Raises
-    ------
-    ArgumentError : if none were found.
-    """
-    rng = random.Random(0)
-    for attempt in range(1000):
-        low, high = (5, 17) if attempt < 100 else (0, 70)
-        sizes = {name: rng.randint(low, high) for name in program.sizes}
-        try:
-            return _checked_sizes(program, sizes)
-        except ArgumentError:
-            continue
-    raise ArgumentError(f"no small sizes fit {program.name}; pass sizes={{…}}")
-
-
-def _checked_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
-    for name, value in sizes.items():
-        if name not in program.sizes:
-            known = ", ".join(program.sizes) or "none"
-            raise ArgumentError(f"there is no size {name}; there are {known}")
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ArgumentError(f"size {name} must be an integer, not {value!r}")
-    missing = [name for name in program.sizes if name not in sizes]
-    if missing:
-        raise ArgumentError(f"sizes has no value for {', '.join(missing)}")
-    shapes = {t.name: shape_of(t, sizes) for t in program.inputs}
-    return dict(bind(program, shapes, sizes).sizes)
 
 
 def _dtype_of_array(name: str, rank: int, value: Any) -> DType:

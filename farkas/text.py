@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from farkas.sizes import known_sizes
 from frontends.einsum import einsum_program, is_einsum, operand_names
 from frontends.language import parse_program, undeclared_inputs
 from poly.dtypes import DType, dtype_of
@@ -168,17 +168,7 @@ def fix_sizes(program: Program, sizes: Mapping[str, int] | None) -> Program:
     """
     if not sizes:
         return program
-    values: dict[str, int] = {}
-    for name, value in sizes.items():
-        if name not in program.sizes:
-            known = ", ".join(program.sizes) or "none"
-            raise ArgumentError(f"{program.name} has no size {name!r}; it has {known}")
-        try:
-            values[name] = operator.index(value)
-        except TypeError:
-            raise ArgumentError(f"size {name} must be an integer, not {value!r}") from None
-        if isinstance(value, bool) or not 0 <= values[name] < 2**62:
-            raise ArgumentError(f"size {name} = {value} is not in the range 0 to 2**62 - 1")
+    values = known_sizes(program, sizes)
     for c in program.constraints:
         if set(sizes_of(c)) <= set(values) and not evaluate_int(c, values):
             at = ", ".join(f"{n}={values[n]}" for n in sizes_of(c))

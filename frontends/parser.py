@@ -362,6 +362,8 @@ def _token_error(text: str, error: UnexpectedToken) -> LanguageError:
             place = Span(*word.span())
             message = f"{word[0]!r} is not understood here"
             return LanguageError(message, text, place, f"did you mean {meant[0]!r}?")
+    if token == "[" and expected == {"NAME"}:
+        hint = "a declaration begins with its element type: float32 A[N,K]"
     if token.type == "UPDATE" or (token.type == "COMPARE" and "UPDATE" in expected):
         if expected & {"RSQB", "RPAR"} and "UPDATE" not in expected:
             hint = "is a bracket not closed?"

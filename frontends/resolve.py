@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from frontends.spelling import closest
 from frontends.syntax import Access, Apply, Call, Chain, Name, Node, Number
-from poly.dtypes import DTYPES, DType
+from poly.dtypes import DTYPES, DType, suggest_dtype
 from poly.errors import LanguageError, Span
 from poly.expr import Cast, Const, Expr, Index, Op, Read, Size
 from poly.operators import FUNCTIONS, OPS
@@ -62,13 +62,8 @@ def resolve_dtype(name: Name, text: str) -> DType:
     """
     found = DTYPES.get(name.name)
     if found is None:
-        near = did_you_mean(name.name, list(DTYPES))
-        raise LanguageError(
-            f"there is no element type {name.name!r}",
-            text,
-            name.span,
-            near or f"there are {', '.join(DTYPES)}",
-        )
+        message = f"there is no element type {name.name!r}"
+        raise LanguageError(message, text, name.span, suggest_dtype(name.name))
     return found
 
 

@@ -7,6 +7,7 @@ float16 is evaluated in float32 and rounded once, where it is stored or cast.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import numpy as np
 from ml_dtypes import bfloat16 as _np_bfloat16
@@ -71,6 +72,19 @@ DTYPES: dict[str, DType] = {
     )
 }  # fmt: skip
 
+#: What C and its libraries call some of them.
+_ELSEWHERE = {
+    "half": "float16", "float": "float32", "double": "float64", "char": "int8", "short": "int16",
+    "int": "int32", "long": "int64", "byte": "uint8", "uint": "uint32", "boolean": "bool",
+}  # fmt: skip
+
+
+def suggest_dtype(name: str) -> str:
+    """Which element type a name that is none was probably meant to be, as a question."""
+    near = get_close_matches(name.lower(), DTYPES, n=1, cutoff=0.6)
+    meant = _ELSEWHERE.get(name.lower()) or (near[0] if near else "")
+    return f"did you mean {meant!r}?" if meant else f"there are {', '.join(DTYPES)}"
+
 
 def dtype_of(value: str | DType | np.dtype | type) -> DType:
     """The `DType` for a name, a numpy dtype or a numpy scalar type.
@@ -84,7 +98,7 @@ def dtype_of(value: str | DType | np.dtype | type) -> DType:
     name = value if isinstance(value, str) else np.dtype(value).name
     found = DTYPES.get(name)
     if found is None:
-        raise ProgramError(f"there is no element type {name!r} here; there are {', '.join(DTYPES)}")
+        raise ProgramError(f"there is no element type {name!r} here; {suggest_dtype(name)}")
     return found
 
 

@@ -212,6 +212,7 @@ class Schedule:
         """Write out the iterations of a loop; with `factor`, after splitting it by that.
 
         ``for i in 3: S[i]`` becomes ``S[0]; S[1]; S[2]``.
+        A loop of unknown length, or of thousands of statements, stays one; the C says so.
         """
         return self.apply(Step("unroll", (statement,), (loop,), (factor,) if factor else ()))
 

@@ -38,13 +38,6 @@ class Handover:
     saved: int
     obstacle: str = ""
 
-    def __str__(self) -> str:
-        head = f"{self.tensor}: {self.maker} -> {self.user}, {self.bytes} bytes"
-        if not self.loops:
-            return f"{head}, not fused: {self.obstacle}"
-        parts = f"{self.part} bytes at a time in {self.kept}"
-        return f"{head}, fused in {', '.join(self.loops)}: {parts}; saves {self.saved} bytes"
-
 
 def handovers(
     schedule: Schedule, sizes: Mapping[str, int], machine: Machine

@@ -7,9 +7,9 @@ from typing import Any
 
 from farkas.build import build
 from farkas.display import median_seconds, seconds
+from farkas.sizes import all_sizes
 from farkas.target import target_of
 from farkas.views.footprint_table import footprint_view
-from farkas.views.iteration_space import all_sizes
 from farkas.views.refusals import refusal
 from farkas.views.schedules import schedule_page
 from farkas.views.trial import Trial, step_text
@@ -37,7 +37,7 @@ class Explorer:
     def __init__(self, schedule: Schedule, sizes: Mapping[str, int]) -> None:
         self._w = _widgets()
         self.trial = Trial.of(schedule)
-        self.sizes = all_sizes(schedule, sizes) if sizes else None
+        self.sizes = all_sizes(schedule.program, sizes) if sizes else None
         w = self._w
         wide = w.Layout(width="22em")
         self._primitive = w.Dropdown(options=sorted([*PRIMITIVES, "reschedule"]), value="tile",

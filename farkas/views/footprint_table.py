@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import log2
 
-from farkas.views.iteration_space import all_sizes, chosen_statement
+from farkas.display import size_text
+from farkas.sizes import all_sizes
+from farkas.views.iteration_space import chosen_statement
 from farkas.views.page import View
 from poly.footprint import LoopFootprint
 from poly.machine import Machine, host_machine
@@ -26,7 +28,7 @@ def footprint_view(
     sizes : a value for every size of the program; machine : default is this one
     """
     machine = machine or host_machine()
-    every = all_sizes(schedule, sizes)
+    every = all_sizes(schedule.program, sizes)
     found = schedule.footprints(chosen_statement(schedule, statement), every)
     tensors = list(dict.fromkeys(t.tensor for f in found for t in f.tensors))
     head = ["one iteration of", *tensors, "together", "fits in", ""]
@@ -47,15 +49,6 @@ def footprint_view(
     caption = f"{machine}; sizes {', '.join(f'{n}={v}' for n, v in sizes.items()) or 'fixed'}"
     html = element("div", table(head, rows), element("div", caption, style="font-size:85%"))
     return View(html, "\n".join([*texts, caption]), "Footprints")
-
-
-def size_text(count: int) -> str:
-    """Bytes in the unit that suits them."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
-        count /= 1024  # type: ignore[assignment]
-    return f"{count:.3g} GiB"
 
 
 def _level(f: LoopFootprint, machine: Machine) -> int:

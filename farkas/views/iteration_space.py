@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from farkas.sizes import all_sizes
 from farkas.views.grids import MOST, draw, grid, legend
 from farkas.views.page import View
 from poly.errors import ArgumentError
@@ -25,7 +26,9 @@ def space_view(
     """See `farkas.views.space`."""
     name = chosen_statement(schedule, statement)
     s = schedule.scop.statement(name)
-    every = all_sizes(schedule, {**dict.fromkeys(schedule.program.sizes, USUAL_SIZE), **sizes})
+    every = all_sizes(
+        schedule.program, {**dict.fromkeys(schedule.program.sizes, USUAL_SIZE), **sizes}
+    )
     shown = tuple(loops) or s.loops[:2]
     if len(shown) > 2:
         raise ArgumentError(f"a picture has two loops at most, {len(shown)} are given")
@@ -63,23 +66,3 @@ def chosen_statement(schedule: Schedule, statement: str | None) -> str:
             f"there is no statement {name}; there are {', '.join(schedule.statements)}"
         )
     return name
-
-
-def all_sizes(schedule: Schedule, sizes: Mapping[str, int]) -> dict[str, int]:
-    """A value for every size of a program.
-
-    Raises
-    ------
-    ArgumentError : one is missing or unknown.
-    """
-    known = schedule.program.sizes
-    for name in sizes:
-        if name not in known:
-            raise ArgumentError(f"there is no size {name}; there are {', '.join(known) or 'none'}")
-    for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ArgumentError(f"size {name} must be an integer from 0 on, not {value!r}")
-    missing = [name for name in known if name not in sizes]
-    if missing:
-        raise ArgumentError(f"no value is given for {', '.join(missing)}")
-    return {name: sizes[name] for name in known}

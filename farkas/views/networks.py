@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from farkas.views.footprint_table import size_text
+from farkas.display import size_text
 from farkas.views.page import View
 from poly.graph import Call, Graph
 from poly.markup import Markup, colour, element

@@ -37,6 +37,24 @@ def computing(lines: list[Traced], place: str) -> set[tuple[str, ...]]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("columns", "note"),
+    [
+        ("K", "k: not unrolled, of unknown length"),
+        ("5000", "k: not unrolled, more than 2048 statements"),
+        ("3", ""),
+    ],
+)
+def test_a_loop_that_cannot_be_unrolled_says_so(columns: str, note: str) -> None:
+    text = f"def f(float32 X[N,{columns}]) -> (Y) {{ Y[i] +=! X[i,k] }}"
+    source = generate(Schedule.of(parse_program(text)).unroll("S0", "k")).text
+    assert note in source
+    assert ("not unrolled" in source) == bool(note)
+    assert ("for (int64_t k" in source) == bool(note)
+    inside = [x for x in trace(source).lines if re.match(r"\s*Y\[.*\] \+= ", x.text)]
+    assert {x.statements for x in inside} == {("S0",)}
+
+
 def test_as_written() -> None:
     lines = body(Schedule.of(parse_program(PLAIN_SOFTMAX)))
     assert computing(lines, "top") == {("S0_init",), ("S0",)}

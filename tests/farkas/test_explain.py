@@ -76,9 +76,9 @@ def test_a_kernel_explains_itself() -> None:
     assert "<table" in told.html
     # Without sizes nothing is timed.
     assert "GFLOP/s" not in kernel.explain().text
-    with pytest.raises(fk.ArgumentError, match="sizes has no value for M"):
+    with pytest.raises(fk.ArgumentError, match="no value is given for M"):
         kernel.explain(N=3)
-    with pytest.raises(fk.ArgumentError, match="there is no size Q; there are N, M"):
+    with pytest.raises(fk.ArgumentError, match="has no size 'Q'; it has N, M"):
         kernel.explain(Q=3)
     with pytest.raises(fk.ArgumentError, match="size N must be an integer, not '3'"):
         kernel.explain(N="3", M=4)

@@ -12,7 +12,7 @@ import pytest
 import farkas as fk
 from codegen.emit import generate
 from farkas import build
-from farkas.kernel import small_sizes
+from farkas.sizes import small_sizes
 
 MATMUL = "C[i,j] +=! A[i,k] * B[k,j]"
 DEFINITION = "def f(float32 A[N,K], float32 B[K,M]) -> (C) { C[i,j] +=! A[i,k] * B[k,j] }"

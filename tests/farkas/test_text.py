@@ -59,6 +59,7 @@ def test_sizes_are_fixed() -> None:
         (MATMUL, None, None, "element type of A, B is not known"),
         (MATMUL, {"A": "float32"}, None, "element type of B is not known"),
         (MATMUL, "float33", None, "no element type 'float33'"),
+        (MATMUL, "flaot32", None, "no element type 'flaot32' here; did you mean 'float32'?"),
         (MATMUL, ["float32"], None, "dtypes has 1 entries, but the inputs are A, B"),
         (MATMUL, complex, None, "no element type 'complex128'"),
         (MATMUL, 7, None, "dtypes is a int"),

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import farkas as fk
-from farkas.kernel import small_sizes
+from farkas.sizes import small_sizes
 from runtime.arguments import shape_of, undetermined
 from tests.robustness.mutation import broken_models, broken_texts, random_array
 from tests.robustness.watchdog import at_most

@@ -169,7 +169,7 @@ def test_more_networks(sanitizers: Toolchain, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", range(6))
 def test_random_programs(sanitizers: Toolchain, tmp_path: Path, number: int) -> None:
     """Fifty random programs at a time."""
-    from farkas.kernel import small_sizes
+    from farkas.sizes import small_sizes
     from tests.differential.generate import random_text
 
     sweep = Sweep()
