@@ -20,11 +20,13 @@ from codegen.loopir import (
     Instance,
     LoopError,
     LoopNode,
+    Wait,
     block,
     children_of,
     map_children,
     walk_loops,
 )
+from poly.barriers import with_barriers
 from poly.errors import ScheduleError
 from poly.expr import (
     Const,
@@ -40,7 +42,9 @@ from poly.expr import (
     reads_of,
     sub,
 )
-from poly.isl_tree import IslBand, IslTree, to_isl
+from poly.instances import member_limits
+from poly.isl_tree import IslBand, IslTree, kernel_context, kernel_to_isl, to_isl
+from poly.kernels import Launch
 from poly.legality import budget
 from poly.promotion import Copy, Fence
 from poly.schedule import Schedule
@@ -72,16 +76,61 @@ def build_loops(schedule: Schedule) -> LoopProgram:
     scop = schedule.scop
     with budget(scop, "code generation", AST_BUDGET):
         tree = to_isl(schedule.tree, scop)
-        ctx = scop.context.get_ctx()
-        build = isl.AstBuild.from_context(scop.context)
-        names = isl.IdList.alloc(ctx, _MAX_DEPTH)
-        for depth in range(_MAX_DEPTH):
-            names = names.add(isl.Id(f"c{depth}", context=ctx))
-        build = build.set_iterators(names)
-        ast = build.node_from_schedule(tree.schedule)
-        body = _Converter(tree, scop).node(ast, {}, None)
+        body = converted(tree, scop, scop.context)
+    return _checked(schedule, body, tree)
+
+
+def build_kernel(schedule: Schedule, launch: Launch) -> LoopProgram:
+    """Generate what each thread of a launch runs, inside of loops over blocks and threads.
+
+    Raises
+    ------
+    ScheduleError : if isl exceeds its budget.
+    """
+    scop = schedule.scop
+    with budget(scop, "code generation", AST_BUDGET):
+        barriers = with_barriers(launch, scop, schedule.dependences)
+        tree = kernel_to_isl(launch, barriers, scop)
+        context = kernel_context(tree, scop)
+        body = converted(tree, scop, context)
+        grid = [_size_expression(e, scop) for e in launch.grid]
+    thread: Expr = Const(0)
+    for name, count in reversed([*zip(launch.thread_names, launch.block, strict=True)]):
+        thread = add(mul(thread, Const(count)), Index(name))
+    for name, share in tree.shares.items():
+        place = thread if share.divisor == 1 else Op("floordiv", (thread, Const(share.divisor)))
+        most = share.modulus or -(-launch.threads // share.divisor)
+        if share.modulus:
+            place = Op("mod", (place, Const(share.modulus)))
+        body = For(name, place, add(place, Const(1)), 1, body, "place", name, (0, most - 1))
+    for name, count in zip(launch.thread_names, launch.block, strict=True):
+        body = For(name, Const(0), Const(count), 1, body, "thread", name)
+    for name, extent in zip(launch.block_names, grid, strict=True):
+        body = For(name, Const(0), extent, 1, body, "block", name)
+    return _checked(schedule, body, tree)
+
+
+def _size_expression(value: isl.PwAff, scop: Scop) -> Expr:
+    """A function of sizes as an expression."""
+    build = isl.AstBuild.from_context(scop.context)
+    return _Converter(IslTree(), scop).expr(build.expr_from_pw_aff(value), {})
+
+
+def converted(tree: IslTree, scop: Scop, context: isl.Set) -> LoopNode:
+    """The loops that isl generates for a tree."""
+    ctx = scop.context.get_ctx()
+    build = isl.AstBuild.from_context(context)
+    names = isl.IdList.alloc(ctx, _MAX_DEPTH)
+    for depth in range(_MAX_DEPTH):
+        names = names.add(isl.Id(f"c{depth}", context=ctx))
+    build = build.set_iterators(names)
+    ast = build.node_from_schedule(tree.schedule)
+    return _Converter(tree, scop).node(ast, {}, None)
+
+
+def _checked(schedule: Schedule, body: LoopNode, tree: IslTree) -> LoopProgram:
     copies = {name: c for name, c in tree.copies.items() if isinstance(c, Copy)}
-    _check_buffers(body, scop, copies)
+    _check_buffers(body, schedule.scop, copies)
     return LoopProgram(schedule, body, copies)
 
 
@@ -115,6 +164,12 @@ class _Converter:
     def __init__(self, tree: IslTree, scop: Scop) -> None:
         self.tree, self.scop = tree, scop
         self.sizes = frozenset(scop.program.sizes)
+        launch = tree.launch
+        #: Parameters that are places on a GPU.
+        self.places: frozenset[str] = frozenset(tree.shares)
+        if launch is not None:
+            self.sizes |= {*launch.host_names}
+            self.places |= {*launch.block_names, *launch.thread_names}
         self.dtypes = scop.program.dtypes
 
     def node(self, ast: isl.AstNode, env: dict[str, Expr], at: IslBand | None) -> LoopNode:
@@ -159,8 +214,9 @@ class _Converter:
             call = ast.user_get_expr()
             args = [self.expr(call.get_op_arg(k), env) for k in range(1, call.get_op_n_arg())]
             name = call.get_op_arg(0).get_id().get_name()
-            if isinstance(self.tree.copies.get(name), Fence):
-                return _NOTHING
+            fence = self.tree.copies.get(name)
+            if isinstance(fence, Fence):
+                return Wait() if fence.barrier else _NOTHING
             return Instance(name, tuple(args))
         raise LoopError(f"an isl AST node of type {kind} is not understood")
 
@@ -183,27 +239,8 @@ class _Converter:
         limits = None
         known = isinstance(lower, Const) and isinstance(upper, Const)
         if not known and member.mark in ("vector", "unroll"):
-            limits = self._limits(member)
+            limits = member_limits(member, self.scop)
         return For(var, lower, upper, step, body, member.mark, member.name, limits)
-
-    def _limits(self, member: Member) -> tuple[int, int] | None:
-        """The least and the greatest number of a loop over all instances, if they are constant."""
-        least, greatest = [], []
-        pieces = member.schedule.get_pw_aff_list()
-        for k in range(pieces.n_pw_aff()):
-            value = pieces.get_at(k)
-            name = value.domain().get_tuple_name()
-            if name in self.scop.by_name:
-                value = value.intersect_domain(self.scop.statement(name).domain)
-            image = isl.Map.from_pw_aff(value.intersect_params(self.scop.context)).range()
-            if image.is_empty():
-                continue
-            low, high = image.dim_min_val(0), image.dim_max_val(0)
-            if not low.is_int() or not high.is_int():
-                return None
-            least.append(int(low.to_python()))
-            greatest.append(int(high.to_python()))
-        return (min(least), max(greatest)) if least else None
 
     def _upper(self, cond: isl.AstExpr, iterator: str, env: dict[str, Expr]) -> Expr:
         ops = isl.ast_expr_op_type
@@ -225,6 +262,8 @@ class _Converter:
                 return env[name]
             if name in self.sizes:
                 return Size(name)
+            if name in self.places:
+                return Index(name)
             raise LoopError(f"isl names {name}, which is neither a loop nor a size")
         args = [self.expr(e.get_op_arg(k), env) for k in range(e.get_op_n_arg())]
         return _operation(e.get_op_type(), args)

@@ -89,7 +89,7 @@ def emit_function(schedule: Schedule, symbol: str) -> CFunction:
     touched = {r.tensor for r in reads_in(body)}
     written = {s.target.tensor for s in program.statements}
     workspace = tuple(t for t in program.temps if t.name in touched)
-    needed = _used_sizes(body, program, touched)
+    needed = used_sizes(body, program, touched)
     sizes = tuple(s for s in program.sizes if s in needed)
     tensors = tuple(
         (t.name, f"{'' if t.name in written else 'const '}{C_TYPES[t.dtype.name]}")
@@ -170,7 +170,8 @@ def _comment_safe(text: str) -> str:
     return text.replace("*/", "* /").replace("/*", "/ *")
 
 
-def _used_sizes(body: LoopNode, program: Program, tensors: set[str]) -> set[str]:
+def used_sizes(body: LoopNode, program: Program, tensors: set[str]) -> set[str]:
+    """The sizes, and numbers of the host's loops, that a body computes with."""
     used: set[str] = set()
     for node in walk_loops(body):
         for e in _expressions(node):
@@ -196,7 +197,7 @@ def _expressions(node: LoopNode) -> Iterable[Expr]:
     return ()
 
 
-def name_everything(program: Program, body: LoopNode) -> Names:
+def name_everything(program: Program, body: LoopNode, more: Iterable[str] = ()) -> Names:
     """C identifiers for tensors, buffers, sizes and loops, all different and none reserved."""
     taken: set[str] = set(C_RESERVED)
 
@@ -210,7 +211,7 @@ def name_everything(program: Program, body: LoopNode) -> Names:
         return unique
 
     tensors = {name: pick(name) for name in program.tensors}
-    sizes = {name: pick(name) for name in program.sizes}
+    sizes = {name: pick(name) for name in (*program.sizes, *more)}
     for node in walk_loops(body):
         if isinstance(node, Buffer) and node.name not in tensors:
             tensors[node.name] = pick(node.name)

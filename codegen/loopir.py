@@ -36,7 +36,8 @@ class For(LoopNode):
     """``for (var = lower; var < upper; var += step)``.
 
     mark : ``seq``, ``parallel`` (iterations may run at once on threads), ``vector`` (in lanes),
-    ``unroll``.  `label` is the loop's name in the schedule.
+    ``unroll``; on a GPU, where each thread runs one iteration: ``block``, ``thread``, and
+    ``place`` for a number that follows from these.  `label` is the loop's name in the schedule.
     limits : the least and the greatest number that the schedule has for the loop, if known: what
         is left of a tile is of unknown size, but no more than a tile
     note : why it is not what the schedule asks for, to be said where it stands
@@ -73,6 +74,11 @@ class If(LoopNode):
     then: LoopNode
     other: LoopNode | None = None
     masked: bool = False
+
+
+@dataclass(frozen=True)
+class Wait(LoopNode):
+    """All threads of a block on a GPU wait here for each other."""
 
 
 @dataclass(frozen=True)
@@ -326,6 +332,8 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
     elif isinstance(node, Tile):
         yield f"{indent}tile " + ", ".join(f"{name} = {e}" for name, e in node.names)
         yield from _lines(node.body, inner)
+    elif isinstance(node, Wait):
+        yield f"{indent}wait"
     elif isinstance(node, Instance):
         yield f"{indent}{node.statement}({', '.join(map(str, node.args))})"
     elif isinstance(node, Store):

@@ -154,3 +154,23 @@ def _boxed(s: ScopStatement, box: Mapping[str, range]) -> isl.Set:
         domain = domain.lower_bound_val(isl.dim_type.set, k, isl.Val(values.start))
         domain = domain.upper_bound_val(isl.dim_type.set, k, isl.Val(values.stop - 1))
     return domain
+
+
+def member_limits(member: Member, scop: Scop) -> tuple[int, int] | None:
+    """The least and the greatest number of a loop over all instances, if they are constant."""
+    least, greatest = [], []
+    pieces = member.schedule.get_pw_aff_list()
+    for k in range(pieces.n_pw_aff()):
+        value = pieces.get_at(k)
+        name = value.domain().get_tuple_name()
+        if name in scop.by_name:
+            value = value.intersect_domain(scop.statement(name).domain)
+        image = isl.Map.from_pw_aff(value.intersect_params(scop.context)).range()
+        if image.is_empty():
+            continue
+        low, high = image.dim_min_val(0), image.dim_max_val(0)
+        if not low.is_int() or not high.is_int():
+            return None
+        least.append(int(low.to_python()))
+        greatest.append(int(high.to_python()))
+    return (min(least), max(greatest)) if least else None

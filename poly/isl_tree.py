@@ -14,10 +14,13 @@ import islpy as isl
 
 from poly.affine import parameters
 from poly.errors import ScheduleError
-from poly.promotion import Copy, Fence, PromotionPlan, fences, plan_promotion
+from poly.footprint import prefix_map
+from poly.kernels import Launch, place_of
+from poly.promotion import Copy, Fence, PromotionPlan, fences, plan_promotion, prefix_of
 from poly.scop import Scop
 from poly.tree import (
     Band,
+    Barrier,
     Filter,
     Leaf,
     Member,
@@ -40,14 +43,27 @@ class IslBand:
     members: tuple[Member, ...]
 
 
+@dataclass(frozen=True)
+class Share:
+    """A number of a thread in its block: ``floor(thread / divisor) mod modulus``; 0: no mod."""
+
+    divisor: int
+    modulus: int
+
+
 @dataclass
 class IslTree:
-    """An isl schedule with the tables that its marks refer to."""
+    """An isl schedule with the tables that its marks refer to.
+
+    shares : parameters that say which part of a shared copy is a thread's own
+    """
 
     schedule: isl.Schedule | None = None
     bands: list[IslBand] = field(default_factory=list)
     promotes: list[tuple[Promote, PromotionPlan, int]] = field(default_factory=list)
     copies: dict[str, Copy | Fence] = field(default_factory=dict)
+    launch: Launch | None = None
+    shares: dict[str, Share] = field(default_factory=dict)
 
 
 def to_isl(tree: Node, scop: Scop) -> IslTree:
@@ -57,6 +73,100 @@ def to_isl(tree: Node, scop: Scop) -> IslTree:
     domain = scop.domain.intersect_params(scop.context)
     for c in result.copies.values():
         domain = domain.union(isl.UnionSet.from_set(isl.Map(c.extension).range()))
+    return _finished(result, domain, body, scop)
+
+
+def kernel_to_isl(launch: Launch, tree: Node, scop: Scop) -> IslTree:
+    """The isl schedule tree for what one thread of one block runs in a launch.
+
+    Instances are those with ``block(S) = [block_z, block_y, block_x]`` and ``thread(S) =
+    [thread_z, thread_y, thread_x]``, so that loops on blocks and threads run once.  A barrier runs
+    in each iteration of the loops around it in which any thread has an instance: all threads of a
+    block run through the same loops.  Of a shared copy each thread has its share.
+
+    tree : the tree of the launch, with barriers
+    """
+    result = IslTree(launch=launch)
+    body = _node(band(launch.host, tree), scop, [], launch.statements, result)
+    domain = isl.UnionSet.empty(scop.context.get_space())
+    for name in launch.statements:
+        s = scop.statement(name)
+        own = s.domain
+        for parameter, f in place_of(launch, scop, name).items():
+            own = own.intersect(f.eq_set(_parameter(parameter, own)))
+        domain = domain.union(isl.UnionSet.from_set(own))
+    domain = domain.intersect_params(scop.context)
+    for c in result.copies.values():
+        own = isl.Map(c.extension).range()
+        for k, name in enumerate(c.prefix):
+            found = next((p for m, p in launch.places if m.name == name), None)
+            if found is not None:
+                place = isl.PwAff(f"{{ {c.tuple_text} -> [(x{k})] }}")
+                own = own.intersect(place.eq_set(_parameter(found, own)))
+        if isinstance(c, Copy) and c.shared:
+            own = _shared_out(c, own, launch, result)
+        domain = domain.union(isl.UnionSet.from_set(own))
+    return _finished(result, domain, body, scop)
+
+
+def _parameter(name: str, domain: isl.Set) -> isl.PwAff:
+    """A parameter as a function on a set."""
+    dims = ", ".join(f"d{k}" for k in range(domain.dim(isl.dim_type.set)))
+    return isl.PwAff(f"[{name}] -> {{ {domain.get_tuple_name()}[{dims}] -> [({name})] }}")
+
+
+def _shared_out(c: Copy, own: isl.Set, launch: Launch, out: IslTree) -> isl.Set:
+    """The part of a shared copy that one thread has.
+
+    Neighbours along the innermost loop go to neighbouring threads, w of them, and the other threads
+    take the next rows: with p the places of the two innermost loops,
+    ``p[-1] mod w = column and p[-2] mod (threads/w) = row``.
+    """
+    column, row = f"{c.name}_column", f"{c.name}_row"
+    width = 1
+    inner = c.members[-1] if c.members else None
+    while inner is not None and width < loop_length(c, inner) and 2 * width <= launch.threads:
+        width *= 2
+    out.shares[column], out.shares[row] = Share(1, width), Share(width, 0)
+    # Threads beyond the last full row have nothing to do.
+    pieces = [(column, 1, width), (row, 2, launch.threads // width)]
+    for parameter, at, count in pieces:
+        if at > len(c.members):
+            own = own.intersect_params(isl.Set(f"[{parameter}] -> {{ : {parameter} = 0 }}"))
+            continue
+        f = c.members[-at].schedule.get_pw_aff_list().get_at(0)
+        own = own.intersect(f.mod_val(isl.Val(count)).eq_set(_parameter(parameter, own)))
+    return own
+
+
+def loop_length(c: Copy, member: Member) -> int:
+    """How many iterations a loop of a copy has at most."""
+    image = isl.Map.from_pw_aff(member.schedule.get_pw_aff_list().get_at(0)).range()
+    low, high = image.dim_min_val(0), image.dim_max_val(0)
+    if low.is_int() and high.is_int():
+        return int(high.to_python()) - int(low.to_python()) + 1
+    return max(c.sizes)
+
+
+def kernel_context(tree: IslTree, scop: Scop) -> isl.Set:
+    """What is known of a kernel's parameters: those of the program, and which places there are."""
+    launch = tree.launch
+    assert launch is not None
+    context = scop.context
+    bounds = [*zip(launch.thread_names, launch.block, strict=True)]
+    bounds += [
+        (name, s.modulus or -(-launch.threads // s.divisor)) for name, s in tree.shares.items()
+    ]
+    for name, count in bounds:
+        context = context.intersect(isl.Set(f"[{name}] -> {{ : 0 <= {name} < {count} }}"))
+    for name, extent in zip(launch.block_names, launch.grid, strict=True):
+        place = isl.PwAff(f"[{name}] -> {{ [({name})] }}")
+        context = context.intersect(isl.Set(f"[{name}] -> {{ : 0 <= {name} }}"))
+        context = context.intersect(place.lt_set(extent).params())
+    return context
+
+
+def _finished(result: IslTree, domain: isl.UnionSet, body: str, scop: Scop) -> IslTree:
     text = f'{{ domain: "{domain}"'
     if body:
         text += f", child: {body}"
@@ -73,6 +183,11 @@ def _node(
     if isinstance(node, Sequence):
         children = []
         for f in node.children:
+            if isinstance(f.child, Barrier):
+                barrier = _barrier(f.child, scop, outer, statements)
+                out.copies[barrier.name] = barrier
+                children.append(f'{{ filter: "{{ {barrier.tuple_text} }}" }}')
+                continue
             before = set(out.copies)
             child = _node(f.child, scop, outer, f.statements, out)
             body = f", child: {child}" if child else ""
@@ -87,7 +202,7 @@ def _node(
     number, before = len(out.bands), set(out.copies)
     out.bands.append(IslBand(len(outer), here))
     child = _node(below, scop, [*outer, *here], statements, out)
-    functions = _with_copies(here, len(outer), _since(before, out), scop)
+    functions = _with_copies(here, _since(before, out), scop, out.launch)
     # One loop a member: isl may otherwise split a loop by statement, and with it what is below.
     atomic = "; ".join(f"atomic[{k}]" for k in range(len(here)))
     if here[-1].isolate:
@@ -107,15 +222,20 @@ def _since(before: set[str], out: IslTree) -> list[Copy | Fence]:
 
 
 def _with_copies(
-    members: tuple[Member, ...], depth: int, copies: list[Copy | Fence], scop: Scop
+    members: tuple[Member, ...], copies: list[Copy | Fence], scop: Scop, launch: Launch | None
 ) -> isl.MultiUnionPwAff:
     """The members' functions, of the copies below too: each runs in the iteration that it names."""
     functions = []
-    for k, m in enumerate(members, depth):
+    for m in members:
         f = m.schedule
         for c in copies:
-            text = f"{parameters(scop.program)} {{ {c.tuple_text} -> [(x{k})] }}"
-            f = f.union_add(isl.UnionPwAff(text))
+            if m.name in c.prefix:
+                value = f"x{c.prefix.index(m.name)}"
+            else:  # a loop on threads, which share the copy
+                assert launch is not None
+                value = launch.parameter_of(m) or ""
+            sizes = ", ".join([*scop.program.sizes, *([] if value.startswith("x") else [value])])
+            f = f.union_add(isl.UnionPwAff(f"[{sizes}] -> {{ {c.tuple_text} -> [({value})] }}"))
         functions.append(f)
     return joint(functions)
 
@@ -132,7 +252,8 @@ def _promote(
     node: Promote, scop: Scop, outer: list[Member], statements: tuple[str, ...], out: IslTree
 ) -> str:
     number = len(out.promotes)
-    plan = plan_promotion(node, scop, outer, statements)
+    prefix = prefix_of(node, outer)
+    plan = plan_promotion(node, scop, prefix, statements)
     out.promotes.append((node, plan, len(outer)))
     before = set(out.copies)
     inner = _node(node.child, scop, outer, statements, out)
@@ -153,7 +274,7 @@ def _promote(
         text = f'{{ mark: "band:{at}", child: {{ schedule: "{functions}", {options} }} }}'
         children.append(f'{{ filter: "{{ {c.tuple_text} }}", child: {text} }}')
 
-    around = fences(node, scop, outer, statements, plan)
+    around = fences(node, scop, prefix, statements, plan)
     for c in (*around[:1], plan.copy_in):
         if c is not None:
             copy(c)
@@ -166,6 +287,21 @@ def _promote(
         return f'{{ mark: "promote:{number}"{child} }}' if inner else ""
     body = f"{{ sequence: [ {', '.join(children)} ] }}"
     return f'{{ mark: "promote:{number}", child: {body} }}'
+
+
+def _barrier(
+    node: Barrier, scop: Scop, outer: list[Member], statements: tuple[str, ...]
+) -> Fence:
+    """``{ barrier[p] }`` for all iterations p around it, of any thread, with an instance."""
+    prefix = [m for m in outer if m.mark != "thread"]
+    every = prefix_map(scop.statement(statements[0]), prefix).range()
+    for name in statements[1:]:
+        every = every.union(prefix_map(scop.statement(name), prefix).range())
+    every = every.intersect_params(scop.context).coalesce()
+    p = ", ".join(f"p{k}" for k in range(len(prefix)))
+    sizes = ", ".join(every.get_var_names(isl.dim_type.param))
+    here = isl.Map(f"[{sizes}] -> {{ [{p}] -> {node.name}[{p}] }}").intersect_domain(every)
+    return Fence(node.name, tuple(m.name for m in prefix), str(here), barrier=True)
 
 
 def _full_tiles(

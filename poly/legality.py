@@ -8,8 +8,9 @@ has ordered yet:
 * at a sequence, no source may be in a later child than its sink; pairs in different children
   leave D;
 * at a leaf, D must be empty: two dependent instances may not share a time;
-* a loop that runs in parallel must order nothing: ``{ f(s) != f(t) }`` is empty in the D of
-  *all* dependences, those among updates of one reduction included;
+* a loop that runs in parallel, on threads or on blocks and threads of a GPU, must order nothing:
+  ``{ f(s) != f(t) }`` is empty in the D of *all* dependences, those among updates of one reduction
+  included;
 * in a loop that runs in vector lanes it is empty in D without these, unless reductions keep the
   written order (exact mode): each lane combines for itself, and the lanes are combined behind
   the loop, in an order that is fixed.
@@ -31,7 +32,7 @@ from poly.dependences import Dependences
 from poly.errors import IllegalScheduleError, ScheduleError
 from poly.instances import sizes_set
 from poly.scop import Scop
-from poly.tree import Band, Member, Node, Promote, Sequence
+from poly.tree import CONCURRENT, Band, Member, Node, Promote, Sequence
 
 #: Bound on isl's internal operations for one legality question, about ten seconds.
 BUDGET = 50_000_000
@@ -87,8 +88,8 @@ def _find(node: Node, order: isl.UnionMap, both: isl.UnionMap, loop: str) -> _Ba
     if isinstance(node, Band):
         for m in node.members:
             f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule)
-            if m.mark in ("parallel", "vector"):
-                at_once = carried(both if m.mark == "parallel" else order, m)
+            if m.mark == "vector" or m.mark in CONCURRENT:
+                at_once = carried(order if m.mark == "vector" else both, m)
                 if not at_once.is_empty():
                     return _Bad(at_once, m.name, True)
             backwards = order.lex_gt_at_multi_union_pw_aff(f)

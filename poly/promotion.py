@@ -34,6 +34,8 @@ from poly.tree import Band, Member, Promote, walk_tree
 
 #: A promoted buffer is on a thread's stack; beyond this many bytes it is refused.
 BUFFER_LIMIT = 1 << 20
+#: What a block of threads may share on every GPU, in bytes.
+SHARED_LIMIT = 48 << 10
 #: The longest vector, in bytes, in which copies move contiguous elements.
 VECTOR_BYTES = 64
 #: Vectors of a row of a panel that are copied one after the other without a loop.
@@ -42,17 +44,26 @@ MOST_VECTORS = 4
 
 @dataclass(frozen=True)
 class Copy:
-    """One extension statement: ``buffer[e mod size] = T[e]``, or back."""
+    """One extension statement: ``buffer[e mod size] = T[e]``, or back.
+
+    prefix : the loops around it of which each iteration has a buffer of its own, by name
+    shared : whether all threads of a block copy together
+    """
 
     name: str
     tensor: str
     buffer: str
     inward: bool
-    depth: int
+    prefix: tuple[str, ...]
     rank: int
     sizes: tuple[int, ...]
     extension: str
     members: tuple[Member, ...]
+    shared: bool = False
+
+    @property
+    def depth(self) -> int:
+        return len(self.prefix)
 
     @property
     def tuple_text(self) -> str:
@@ -61,12 +72,20 @@ class Copy:
 
 @dataclass(frozen=True)
 class Fence:
-    """A statement without effect that runs once in each iteration of a promotion."""
+    """A statement without effect that runs once in each iteration of the loops `prefix`.
+
+    barrier : it has one: the threads of a block wait for each other
+    """
 
     name: str
-    depth: int
+    prefix: tuple[str, ...]
     extension: str
     members: tuple[Member, ...] = ()
+    barrier: bool = False
+
+    @property
+    def depth(self) -> int:
+        return len(self.prefix)
 
     @property
     def tuple_text(self) -> str:
@@ -82,10 +101,17 @@ class PromotionPlan:
     copy_out: Copy | None
 
 
+def prefix_of(node: Promote, outer: list[Member]) -> list[Member]:
+    """The loops of which each iteration has a buffer of its own: threads share a shared one."""
+    if node.scope != "shared":
+        return outer
+    return [m for m in outer if m.mark != "thread"]
+
+
 def plan_promotion(
     node: Promote, scop: Scop, outer: list[Member], statements: tuple[str, ...]
 ) -> PromotionPlan:
-    """What the promotion of `node`, below the loops `outer`, copies.
+    """What the promotion of `node` copies; it has a buffer for each iteration of `outer`.
 
     Raises
     ------
@@ -114,9 +140,10 @@ def plan_promotion(
     count = tensor.dtype.bytes
     for size in sizes:
         count *= size
-    if count > BUFFER_LIMIT:
+    limit = SHARED_LIMIT if node.scope == "shared" else BUFFER_LIMIT
+    if count > limit:
         raise ScheduleError(
-            f"the part of {node.tensor} to promote takes {count} bytes, over {BUFFER_LIMIT}; "
+            f"the part of {node.tensor} to promote takes {count} bytes, over {limit}; "
             "promote below an inner loop or use smaller tiles"
         )
     inward, outward = reads, writes
@@ -125,6 +152,7 @@ def plan_promotion(
         if node.tensor in {t.name for t in scop.program.temps}:
             outward = _leaving(scop, node.tensor, outer, statements)
     aligned = tuple(_is_aligned(footprint, k, size) for k, size in enumerate(sizes))
+    mapped = any(m.mark in ("block", "thread") for m in outer) or node.scope == "shared"
     if node.scope == "register" and not all(aligned):
         raise ScheduleError(
             f"{node.tensor} cannot be promoted to registers here: its tiles do not begin at "
@@ -132,8 +160,8 @@ def plan_promotion(
         )
     return PromotionPlan(
         sizes,
-        _copy(node, scop, inward, True, len(outer), sizes, aligned),
-        _copy(node, scop, outward, False, len(outer), sizes, aligned),
+        _copy(node, scop, inward, True, outer, sizes, aligned, not mapped),
+        _copy(node, scop, outward, False, outer, sizes, aligned, not mapped),
     )
 
 
@@ -162,7 +190,7 @@ def fences(
         name = f"{node.buffer}_{side}"
         here = isl.Map(f"[{params}] -> {{ [{p}] -> {name}[{p}] }}")
         extension = str(here.intersect_domain(every.coalesce()))
-        made.append(Fence(name, len(outer), extension))
+        made.append(Fence(name, tuple(m.name for m in outer), extension))
     return tuple(made)
 
 
@@ -282,11 +310,12 @@ def _lanes_below(node: Promote, scop: Scop) -> int | None:
 
 
 def _copy(
-    node: Promote, scop: Scop, elements: isl.Map | None, inward: bool, depth: int,
-    sizes: tuple[int, ...], aligned: tuple[bool, ...],
+    node: Promote, scop: Scop, elements: isl.Map | None, inward: bool, outer: list[Member],
+    sizes: tuple[int, ...], aligned: tuple[bool, ...], in_lanes: bool,
 ) -> Copy | None:  # fmt: skip
     if elements is None:
         return None
+    depth = len(outer)
     elements = elements.intersect_params(scop.context).coalesce()
     rank = len(sizes)
     name = f"{node.buffer}_{'in' if inward else 'out'}"
@@ -319,7 +348,7 @@ def _copy(
         loops[at] = (f"{loop}_b", f"floor({place}/{size})", sizes[dim] // size)
         loops.append((loop, f"({place} mod {size})", size))
     members = [member(loop, place, mark) for loop, place, _ in loops]
-    if loops and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
+    if loops and in_lanes and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
         loop, place, size = loops.pop()
         # Rows of neighbours in memory, which are turned around a block at a time.
         along = f"{node.buffer}_e{_contiguous(scop.program.tensors[node.tensor])}"
@@ -333,5 +362,6 @@ def _copy(
             member(f"{loop}_i", f"{place} mod {lanes}", "vector"),
         ]
     return Copy(
-        name, node.tensor, node.buffer, inward, depth, rank, sizes, str(extension), tuple(members)
-    )
+        name, node.tensor, node.buffer, inward, tuple(m.name for m in outer), rank, sizes,
+        str(extension), tuple(members), node.scope == "shared",
+    )  # fmt: skip

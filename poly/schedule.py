@@ -28,11 +28,13 @@ from poly.errors import IllegalScheduleError, ScheduleError
 from poly.footprint import LoopFootprint, footprints
 from poly.layout import Layout
 from poly.legality import Violation, budget, check_tree
+from poly.primitives import PRIMITIVES
 from poly.program import Program
 from poly.scheduler import isl_schedule
 from poly.scop import Scop, build_scop
 from poly.script import Line, parse_script
-from poly.transforms import PRIMITIVES, Step, check_step, fuse_early
+from poly.steps import Step, check_step
+from poly.transforms import fuse_early
 from poly.tree import Node, loops_of, show_tree
 from poly.tree_html import tree_html
 
@@ -235,14 +237,31 @@ class Schedule:
 
         ``for i: {for j: S}`` becomes ``for i: {fill; for j: S on the buffer; write back}``, where
         needed.
-        scope: ``register`` (meant to be unrolled away) or ``local`` (packed in memory of the
-        thread); layout: the tensor's dimensions as they lie in the buffer, outermost first, of
-        which one may be cut into blocks that lie innermost.  ``B, local, 1, 0, 1x32`` packs
-        ``B[k,j]`` as ``B_p[j/32, k, j%32]``.
+        scope: ``register`` (meant to be unrolled away), ``local`` (packed in memory of the
+        thread) or ``shared`` (by all threads of a block of a GPU); layout: the tensor's dimensions
+        as they lie in the buffer, outermost first, of which one may be cut into blocks that lie
+        innermost.  ``B, local, 1, 0, 1x32`` packs ``B[k,j]`` as ``B_p[j/32, k, j%32]``.
         """
         words = layout.words if isinstance(layout, Layout) else tuple(map(str, layout))
         words = (tensor, scope, *words)
         return self.apply(Step("promote", (statement,), (loop,), words=words))
+
+    def map_blocks(self, statement: str, loops: Seq[str]) -> Schedule:
+        """Run the iterations of up to three neighbouring loops on the blocks of a GPU's grid.
+
+        ``for i, for j: S`` becomes ``block i (y), block j (x): S``.
+        Blocks are not ordered.  What is outside of them is run by the host, which starts a kernel
+        for each iteration.
+        """
+        return self.apply(Step("map_blocks", (statement,), _names(loops)))
+
+    def map_threads(self, statement: str, loops: Seq[str]) -> Schedule:
+        """Run the iterations of up to three loops, of fixed length, on the threads of a block.
+
+        ``for i in 8, for j in 32: S`` becomes ``thread i (y), thread j (x): S``.
+        Barriers are put where an instance on one thread depends on one on another.
+        """
+        return self.apply(Step("map_threads", (statement,), _names(loops)))
 
     def reschedule(self) -> Schedule:
         """Forget the order and let isl's scheduler find one; replay runs it again.

@@ -10,10 +10,11 @@ import re
 from dataclasses import dataclass
 
 from poly.errors import ScheduleError
-from poly.transforms import PRIMITIVES, Step
+from poly.primitives import PRIMITIVES
+from poly.steps import Step
 
 _STEP = re.compile(
-    r"(?P<primitive>[a-z]+)"
+    r"(?P<primitive>[a-z]+(?:_[a-z]+)*)"
     r"(?:\s+(?P<statements>\w+(?:\s*,\s*\w+)*))?"
     r"(?:\s*:\s*(?P<loops>\w+(?:\s*,\s*\w+)*))?"
     r"(?:\s+by\s+(?P<by>-?\d+(?:\s*,\s*-?\d+)*))?"

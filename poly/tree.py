@@ -24,8 +24,11 @@ import islpy as isl
 
 from poly.layout import Layout
 
-#: What a loop becomes.  ``vector``: its instances run in lanes; ``parallel``: on threads.
-MARKS = ("seq", "parallel", "vector", "unroll")
+#: What a loop becomes.  ``vector``: its instances run in lanes; ``parallel``: on threads;
+#: ``block``, ``thread``: on the blocks of a GPU's grid, on the threads of a block.
+MARKS = ("seq", "parallel", "vector", "unroll", "block", "thread")
+#: Those whose iterations run at once, on threads that share no registers.
+CONCURRENT = ("parallel", "block", "thread")
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +94,8 @@ class Sequence(Node):
 class Promote(Node):
     """Accesses to `tensor` below go to `buffer`, which holds what one iteration above touches.
 
-    scope : ``register`` (fully unrolled, becomes variables) or ``local`` (an array of the thread).
+    scope : ``register`` (fully unrolled, becomes variables), ``local`` (an array of the thread) or
+    ``shared`` (an array of all threads of a block).
     layout : how the part of the tensor lies in the buffer.
     """
 
@@ -100,6 +104,20 @@ class Promote(Node):
     scope: str
     layout: Layout
     child: Node
+
+
+@dataclass(frozen=True)
+class Barrier(Node):
+    """All threads of a block wait here for each other; the child of a sequence, below no filter."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Kernel(Node):
+    """One launch of a GPU's kernel, in the tree of what the host runs."""
+
+    number: int
 
 
 _LEAF = Leaf()
@@ -266,8 +284,13 @@ def _lines(node: Node, indent: str) -> Iterator[str]:
         yield from _lines(node.child, indent + "  ")
     elif isinstance(node, Sequence):
         for f in node.children:
+            if isinstance(f.child, Barrier):
+                yield f"{indent}- barrier"
+                continue
             yield f"{indent}- {', '.join(f.statements)}"
             yield from _lines(f.child, indent + "  ")
+    elif isinstance(node, Kernel):
+        yield f"{indent}launch {node.number}"
 
 
 def _short(schedule: isl.UnionPwAff) -> str:

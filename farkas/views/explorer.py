@@ -15,8 +15,9 @@ from farkas.views.schedules import schedule_page
 from farkas.views.trial import Trial, step_text
 from poly.errors import ArgumentError, FarkasError, IllegalScheduleError, ScheduleError
 from poly.markup import Markup, element, joined
+from poly.primitives import PRIMITIVES
 from poly.schedule import Schedule
-from poly.transforms import EXAMPLES, PRIMITIVES
+from poly.steps import EXAMPLES
 from poly.work import operations_of_program
 from runtime.arguments import undetermined
 from runtime.verify import random_inputs

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from poly.errors import IllegalScheduleError, ScheduleError
 from poly.schedule import Schedule
 from poly.script import Line, parse_script
-from poly.transforms import Step
+from poly.steps import Step
 
 
 @dataclass(frozen=True)

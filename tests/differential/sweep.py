@@ -17,8 +17,8 @@ from poly.errors import IllegalScheduleError, LanguageError, ScheduleError
 from poly.machine import host_machine
 from poly.program import Program
 from poly.schedule import Schedule
+from poly.steps import Step
 from poly.strategy import auto_schedule
-from poly.transforms import Step
 from runtime.toolchain import Toolchain
 from tests.differential.generate import random_text
 from tests.differential.harness import (

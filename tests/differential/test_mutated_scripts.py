@@ -16,7 +16,7 @@ from farkas.build import schedule_for
 from frontends.language import parse_program
 from poly.errors import IllegalScheduleError, LanguageError, ScheduleError
 from poly.schedule import Schedule
-from poly.transforms import EXAMPLES
+from poly.steps import EXAMPLES
 from runtime.interpret import run_instances
 from runtime.reference import evaluate
 from runtime.verify import compare

@@ -16,10 +16,11 @@ import pytest
 
 from frontends.language import parse_program
 from poly.errors import IllegalScheduleError
+from poly.primitives import PRIMITIVES
 from poly.program import Program
 from poly.schedule import Schedule
 from poly.script import parse_script
-from poly.transforms import PRIMITIVES, Step
+from poly.steps import Step
 from poly.tree import Node
 from runtime.arguments import shape_of
 from runtime.interpret import Instance, instances, run_instances

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from poly.dtypes import FLOAT32, INT64
 from poly.expr import Const, Expr, Index, Op, Read, Size
+from poly.primitives import PRIMITIVES
 from poly.program import Program, Range, Statement, Tensor, verify_program
 from poly.scop import Scop
-from poly.transforms import PRIMITIVES, Step
+from poly.steps import Step
 from poly.tree import Node, loops_of
 
 N = Size("N")

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from poly.dependences import KINDS, compute_dependences
 from poly.errors import IllegalScheduleError, ScheduleError
 from poly.legality import Violation, budget, check_tree, coincident_members
+from poly.primitives import PRIMITIVES
 from poly.program import Program
 from poly.schedule import Schedule
 from poly.scop import Scop, build_scop
-from poly.transforms import PRIMITIVES
 from poly.tree import Band, Filter, Node, band, leaf, loops_of, sequence
 from runtime.interpret import Instance
 from tests.poly.oracle import broken_pairs, brute_dependences, is_broken, times, touches

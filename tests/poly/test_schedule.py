@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poly.errors import FarkasError, IllegalScheduleError, ScheduleError
+from poly.primitives import PRIMITIVES
 from poly.program import Program
 from poly.schedule import Schedule
-from poly.transforms import PRIMITIVES, Step
+from poly.steps import Step
 from runtime.interpret import instances
 from tests.poly.oracle import broken_pairs, tree_order
 from tests.poly.random_programs import programs, steps

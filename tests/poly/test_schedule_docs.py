@@ -10,8 +10,9 @@ import pytest
 
 import farkas as fk
 from poly.errors import IllegalScheduleError
+from poly.primitives import PRIMITIVES
 from poly.schedule import Schedule
-from poly.transforms import EXAMPLES, PRIMITIVES
+from poly.steps import EXAMPLES
 from tests.poly.texts import schedule
 
 DOCS = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text(encoding="utf-8")

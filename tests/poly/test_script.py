@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poly.errors import ScheduleError
+from poly.primitives import PRIMITIVES
 from poly.script import Line, parse_script
-from poly.transforms import PRIMITIVES, Step
+from poly.steps import Step
 
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,6}", fullmatch=True)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from poly.errors import ScheduleError
+from poly.primitives import PRIMITIVES
 from poly.schedule import Schedule
-from poly.transforms import PRIMITIVES, Step
+from poly.steps import Step
 from tests.poly.oracle import tree_order
 from tests.poly.texts import MATMUL, SOFTMAX, schedule
 

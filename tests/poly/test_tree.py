@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from poly.errors import ScheduleError
 from poly.isl_tree import to_isl
+from poly.primitives import PRIMITIVES
 from poly.program import Program
 from poly.scop import build_scop
-from poly.transforms import PRIMITIVES
 from poly.tree import (
     Band,
     Filter,

@@ -1,0 +1,156 @@
+"""A schedule as kernels for a GPU, and what the host does to run them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from codegen.build import build_kernel
+from codegen.dialects import CudaTarget, KernelTarget, OpenClTarget
+from codegen.function import (
+    argument_order,
+    header_comment,
+    identifier,
+    name_everything,
+    statement_comments,
+    used_sizes,
+)
+from codegen.host import build_host
+from codegen.loopir import Buffer, For, LoopNode, reads_in, verify_loops, walk_loops
+from codegen.lower import lower
+from codegen.passes import drop_unread, unroll
+from codegen.places import simplify_indices
+from codegen.spelling import C_TYPES
+from poly.errors import ScheduleError
+from poly.expr import Expr
+from poly.kernels import Launch, launches
+from poly.program import Program, Tensor
+from poly.promotion import SHARED_LIMIT
+from poly.schedule import Schedule
+
+#: The dialects by name.
+DIALECTS: dict[str, type[KernelTarget]] = {t.name: t for t in (CudaTarget, OpenClTarget)}
+
+
+@dataclass(frozen=True)
+class GpuKernel:
+    """One kernel of a text.
+
+    Attributes
+    ----------
+    symbol : its name
+    sizes : what it takes first, each an int64: sizes of the program and numbers of host loops
+    hosts : what the numbers of the host's loops around it are called, outermost first
+    tensors : the tensors that it takes then, in order
+    grid : blocks in x, y and z; the expressions are over sizes of the program
+    block : threads of a block in x, y and z
+    shared_bytes : what a block shares
+    """
+
+    symbol: str
+    sizes: tuple[str, ...]
+    hosts: tuple[str, ...]
+    tensors: tuple[str, ...]
+    grid: tuple[Expr, ...]
+    block: tuple[int, int, int]
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class GpuSource:
+    """Kernels of one program, and the host's part.
+
+    Attributes
+    ----------
+    program : what callers see
+    dialect : `cuda` or `opencl`; text : the translation unit
+    kernels : by the numbers that `host` calls them by
+    host : loops and conditions around instances ``launch(number, values of host loops)``
+    workspace : temporaries that the caller allocates on the device
+    """
+
+    program: Program
+    dialect: str
+    text: str
+    kernels: tuple[GpuKernel, ...]
+    host: LoopNode
+    workspace: tuple[Tensor, ...]
+
+
+def generate_gpu(schedule: Schedule, dialect: str) -> GpuSource:
+    """Generate kernels for a schedule.
+
+    Raises
+    ------
+    ScheduleError : loops in vector lanes or on a CPU's threads, blocks of too many threads or with
+        too much to share, element types that the dialect has not, or isl's budget.
+    """
+    program = schedule.program
+    narrow = [t.name for t in program.tensors.values() if t.dtype.is_float and t.dtype.bits == 16]
+    if narrow:
+        raise ScheduleError(f"{', '.join(narrow)}: 16-bit floats are not compiled for GPUs yet")
+    host, found = launches(schedule.tree, schedule.scop)
+    target = DIALECTS[dialect]
+    base = f"fk_{identifier(program.name)}_{schedule.digest}"
+    made = [_kernel(schedule, launch, f"{base}_{launch.number}", target) for launch in found]
+    code = "\n\n".join(text for text, _ in made)
+    touched = {t for _, k in made for t in k.tensors}
+    text = f"{header_comment(schedule)}\n{target.prelude(code)}\n\n{code}\n"
+    workspace = tuple(t for t in program.temps if t.name in touched)
+    kernels = tuple(k for _, k in made)
+    body = build_host(schedule.scop, host, found)
+    return GpuSource(program, dialect, text, kernels, body, workspace)
+
+
+def _kernel(
+    schedule: Schedule, launch: Launch, symbol: str, target: type[KernelTarget]
+) -> tuple[str, GpuKernel]:
+    program = schedule.program
+    body = lower(build_kernel(schedule, launch))
+    for fn in (simplify_indices, unroll, drop_unread):
+        body = verify_loops(fn(body))
+    names = name_everything(program, body, launch.host_names)
+    printer = target(program, names)
+    lines = list(printer.body(body).generate())
+    touched = {r.tensor for r in reads_in(body)}
+    written = {s.target.tensor for s in program.statements}
+    needed = used_sizes(body, program, touched)
+    sizes = tuple(s for s in (*program.sizes, *launch.host_names) if s in needed)
+    order = argument_order(program, program.temps)
+    tensors = tuple(t for t in order if t.name in touched)
+    parameters = [f"const int64_t {names.sizes[s]}" for s in sizes]
+    for t in tensors:
+        const = "" if t.name in written else "const "
+        c = C_TYPES[t.dtype.name]
+        parameters.append(
+            f"{target.pointer}{const}{c} *{target.restrict} {names.tensors[t.name]}"
+        )
+    shared = [n for n in walk_loops(body) if isinstance(n, Buffer) and n.scope == "shared"]
+    sizes_of_shared = {n.name: n for n in shared}
+    total = 0
+    for n in sizes_of_shared.values():
+        count = n.dtype.bytes
+        for extent in n.shape:
+            count *= extent
+        total += count
+    if total > SHARED_LIMIT:
+        raise ScheduleError(
+            f"a block would share {total} bytes, over {SHARED_LIMIT}; use smaller tiles"
+        )
+    head = printer.signature(symbol, parameters, launch.block)
+    comments = [
+        c for c, s in zip(statement_comments(schedule), schedule.scop.statements, strict=True)
+        if s.name in launch.statements
+    ]  # fmt: skip
+    arrays = [f"  {line}" for line in printer.shared_arrays]
+    text = "\n".join([*comments, head, lines[0], *arrays, *lines[1:]])
+    grid = tuple(n.upper for n in _blocks(body))
+    kernel = GpuKernel(
+        symbol, sizes, launch.host_names, tuple(t.name for t in tensors), grid, launch.block, total
+    )
+    return text, kernel
+
+
+def _blocks(body: LoopNode) -> list[For]:
+    """The loops over blocks, x first."""
+    found = [n for n in walk_loops(body) if isinstance(n, For) and n.mark == "block"]
+    return sorted(found, key=lambda n: n.var.rstrip("_"))

@@ -1,0 +1,209 @@
+"""Where the threads of a block have to wait for each other, and nowhere else.
+
+Inside of a launch, with t the thread of an instance, the pairs of D, the dependences between
+instances on one block, that a node orders,
+
+    { S -> T in D : t(S) != t(T) }
+
+need a barrier in between: at a sequence before the later child, at a loop that carries them at the
+end of an iteration, unless one stands there anyhow.  So do the copies that fill and empty shared
+buffers, which all threads of a block share among them: with everything that touches the same
+buffer or tensor, if one of the two writes it.
+
+A node is described by what runs in it before its first barrier (`head`) and behind its last one
+(`tail`); a barrier is put where a tail meets a head that it conflicts with, as late as possible,
+which gives the fewest in a sequence.  A loop may run never, and so separates nothing.
+
+All threads of a block run through the same loops, whether they have something to do there or not,
+so that a barrier may stand anywhere: see `poly.isl_tree`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import islpy as isl
+
+from poly.dependences import Dependences
+from poly.kernels import Launch, thread_function
+from poly.legality import between
+from poly.promotion import plan_promotion, prefix_of
+from poly.scop import Scop
+from poly.tree import Band, Barrier, Filter, Member, Node, Promote, Sequence, band, sequence
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A statement, or a copy (`statement` is then ""), with the arrays it touches."""
+
+    statement: str
+    reads: frozenset[str]
+    writes: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A node with its barriers; `separates`: one of them is always passed."""
+
+    node: Node
+    head: tuple[_Item, ...]
+    tail: tuple[_Item, ...]
+    separates: bool
+
+
+def with_barriers(launch: Launch, scop: Scop, dependences: Dependences) -> Node:
+    """The tree of a launch with a `Barrier` wherever one is needed."""
+    return _Placer(launch, scop, dependences).tree()
+
+
+class _Placer:
+    def __init__(self, launch: Launch, scop: Scop, dependences: Dependences) -> None:
+        self.launch, self.scop = launch, scop
+        threads = thread_function(launch, scop)
+        pairs = between(dependences.all, launch.statements, launch.statements)
+        for m in launch.host:
+            pairs = pairs.eq_at_multi_union_pw_aff(
+                isl.MultiUnionPwAff.from_union_pw_aff(m.schedule)
+            )
+        #: Pairs of instances on different threads.
+        self.pairs = pairs.subtract(pairs.eq_at_multi_union_pw_aff(threads))
+        self.count = 0
+
+    def tree(self) -> Node:
+        return self._node(
+            self.launch.tree, self.pairs, list(self.launch.host), self.launch.statements, {}
+        ).node
+
+    def _barrier(self) -> Filter:
+        self.count += 1
+        return Filter((), Barrier(f"barrier{self.count}"))
+
+    def _node(
+        self,
+        node: Node,
+        pairs: isl.UnionMap,
+        outer: list[Member],
+        statements: tuple[str, ...],
+        buffers: dict[str, str],
+    ) -> _Part:
+        if isinstance(node, Band):
+            return self._band(node, pairs, outer, statements, buffers)
+        if isinstance(node, Promote):
+            return self._promote(node, pairs, outer, statements, buffers)
+        if isinstance(node, Sequence):
+            parts = [
+                (
+                    f.statements,
+                    self._node(
+                        f.child, between(pairs, f.statements, f.statements), outer, f.statements,
+                        buffers,
+                    ),
+                )
+                for f in node.children
+            ]  # fmt: skip
+            return self._in_order(parts, pairs)
+        items = tuple(self._item(name, buffers) for name in statements)
+        return _Part(node, items, items, False)
+
+    def _item(self, name: str, buffers: dict[str, str]) -> _Item:
+        s = self.scop.statement(name)
+        reads = {m.get_tuple_name(isl.dim_type.out) for m in s.all_reads}
+        target = s.target.tensor
+        return _Item(
+            name,
+            frozenset(buffers.get(t, t) for t in reads),
+            frozenset((buffers.get(target, target),)),
+        )
+
+    def _in_order(
+        self, parts: list[tuple[tuple[str, ...], _Part]], pairs: isl.UnionMap
+    ) -> _Part:
+        """Parts one after the other, with barriers where the later meets the earlier."""
+        children: list[Filter] = []
+        head: list[_Item] = []
+        tail: list[_Item] = []
+        separated = False
+        for statements, part in parts:
+            if self._conflict(tail, part.head, pairs):
+                children.append(self._barrier())
+                tail, separated = [], True
+            children.append(Filter(statements, part.node))
+            if not separated:
+                head += part.head
+            separated |= part.separates
+            tail = [*([] if part.separates else tail), *part.tail]
+        return _Part(sequence(children), tuple(head), tuple(tail), separated)
+
+    def _band(
+        self,
+        node: Band,
+        pairs: isl.UnionMap,
+        outer: list[Member],
+        statements: tuple[str, ...],
+        buffers: dict[str, str],
+    ) -> _Part:
+        first, *rest = node.members
+        f = isl.MultiUnionPwAff.from_union_pw_aff(first.schedule)
+        inside = pairs.eq_at_multi_union_pw_aff(f)
+        below = band(rest, node.child)
+        part = self._node(below, inside, [*outer, first], statements, buffers)
+        if first.mark != "seq" and first.mark != "unroll":
+            return replace(part, node=band([first], part.node))
+        carried = pairs.lex_lt_at_multi_union_pw_aff(f)
+        body = part.node
+        if self._conflict(part.tail, part.head, carried):
+            body = sequence([Filter(statements, body), self._barrier()])
+            part = replace(part, tail=())
+        # It may run never.
+        return _Part(band([first], body), part.head, part.tail, False)
+
+    def _promote(
+        self,
+        node: Promote,
+        pairs: isl.UnionMap,
+        outer: list[Member],
+        statements: tuple[str, ...],
+        buffers: dict[str, str],
+    ) -> _Part:
+        inner = {**buffers, node.tensor: node.buffer}
+        part = self._node(node.child, pairs, outer, statements, inner)
+        if node.scope != "shared":
+            return replace(part, node=replace(node, child=part.node))
+        plan = plan_promotion(node, self.scop, prefix_of(node, outer), statements)
+        outside = buffers.get(node.tensor, node.tensor)
+        fill = _Item("", frozenset((outside,)), frozenset((node.buffer,)))
+        drain = _Item("", frozenset((node.buffer,)), frozenset((outside,)))
+        children: list[Filter] = []
+        head = [fill] if plan.copy_in is not None else []
+        tail, separated = list(head), False
+        if self._conflict(tail, part.head, pairs):
+            children.append(self._barrier())
+            tail, separated = [], True
+        children.append(Filter(statements, part.node))
+        if not separated:
+            head += part.head
+        separated |= part.separates
+        tail = [*([] if part.separates else tail), *part.tail]
+        if plan.copy_out is not None:
+            if self._conflict(tail, (drain,), pairs):
+                children.append(self._barrier())
+                tail, separated = [], True
+            if not separated:
+                head.append(drain)
+            tail.append(drain)
+        return _Part(replace(node, child=sequence(children)), tuple(head), tuple(tail), separated)
+
+    def _conflict(
+        self, earlier: Iterable[_Item], later: Iterable[_Item], pairs: isl.UnionMap
+    ) -> bool:
+        """Whether something of `later` on one thread has to wait for `earlier` on another."""
+        late = list(later)
+        for a in earlier:
+            for b in late:
+                if a.statement and b.statement:
+                    if not between(pairs, (a.statement,), (b.statement,)).is_empty():
+                        return True
+                elif a.writes & (b.reads | b.writes) or a.reads & b.writes:
+                    return True
+        return False

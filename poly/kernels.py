@@ -1,0 +1,212 @@
+"""Which parts of a schedule tree run on a GPU as one kernel, and where each instance runs.
+
+The host runs what is outside of all loops on blocks: sequences, and loops that contain some.  Each
+largest part without that is a *launch*; one without loops on blocks has one block.  Inside, with
+b the loops on blocks around a statement and t those on threads,
+
+    block  { S[x] -> b(x) }      thread  { S[x] -> t(x) }
+
+say on which block and thread of it an instance runs, each of up to three numbers, of which the
+innermost loop gives x.  A dimension without a loop is 0.
+
+Launches are ordered by the host.  In a launch, blocks are not ordered at all, and threads only by
+barriers; see `poly.barriers`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import islpy as isl
+
+from poly.errors import ScheduleError
+from poly.instances import end_value
+from poly.marks import MOST_THREADS, thread_extent
+from poly.scop import Scop, ScopStatement
+from poly.tree import (
+    Band,
+    Filter,
+    Kernel,
+    Member,
+    Node,
+    Sequence,
+    band,
+    child_nodes,
+    loops_of,
+    sequence,
+    walk_tree,
+)
+
+#: What the dimensions of grids and blocks are called, the innermost first.
+AXES = ("x", "y", "z")
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """A part of a tree that runs as one kernel.
+
+    number : its place among the launches of the tree
+    host : the host's loops around it, outermost first
+    statements : those below; tree : what orders them
+    places : loops whose number is a parameter of the kernel, with the parameter
+    grid : blocks in x, y and z, as functions of the sizes; block : threads in x, y and z
+    block_names, thread_names : the parameters for a place in each, in the same order
+    """
+
+    number: int
+    host: tuple[Member, ...]
+    statements: tuple[str, ...]
+    tree: Node
+    places: tuple[tuple[Member, str], ...]
+    grid: tuple[isl.PwAff, ...]
+    block: tuple[int, int, int]
+    block_names: tuple[str, ...]
+    thread_names: tuple[str, ...]
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        x, y, z = self.block
+        return x * y * z
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """The parameters for the host's loops."""
+        return tuple(name for m, name in self.places if m in self.host)
+
+    def parameter_of(self, member: Member) -> str | None:
+        """The parameter that a loop's number is, None for a loop that the kernel runs."""
+        return next((name for m, name in self.places if m is member), None)
+
+
+def launches(tree: Node, scop: Scop) -> tuple[Node, tuple[Launch, ...]]:
+    """What the host runs, with a `Kernel` for each launch, and the launches.
+
+    Raises
+    ------
+    ScheduleError : a block would have too many threads.
+    """
+    found: list[Launch] = []
+
+    def visit(node: Node, host: tuple[Member, ...], statements: tuple[str, ...]) -> Node:
+        if isinstance(node, Sequence) and _has_blocks(node):
+            return sequence(
+                [Filter(f.statements, visit(f.child, host, f.statements)) for f in node.children]
+            )
+        if isinstance(node, Band) and _has_blocks(node):
+            first = next(
+                (n for n, m in enumerate(node.members) if m.mark == "block"), len(node.members)
+            )
+            above, rest = node.members[:first], band(node.members[first:], node.child)
+            return band(above, visit_below(rest, (*host, *above), statements))
+        return kernel(node, host, statements)
+
+    def visit_below(node: Node, host: tuple[Member, ...], statements: tuple[str, ...]) -> Node:
+        starts = isinstance(node, Band) and node.members[0].mark == "block"
+        return kernel(node, host, statements) if starts else visit(node, host, statements)
+
+    def kernel(node: Node, host: tuple[Member, ...], statements: tuple[str, ...]) -> Node:
+        found.append(_launch(len(found), host, statements, node, scop))
+        return Kernel(len(found) - 1)
+
+    everything = tuple(s.name for s in scop.statements)
+    return visit_below(tree, (), everything), tuple(found)
+
+
+def _has_blocks(node: Node) -> bool:
+    return any(
+        isinstance(n, Band) and any(m.mark == "block" for m in n.members) for n in walk_tree(node)
+    )
+
+
+def _launch(
+    number: int, host: tuple[Member, ...], statements: tuple[str, ...], tree: Node, scop: Scop
+) -> Launch:
+    taken = {name for s in scop.statements for name in s.loops} | set(scop.program.sizes)
+
+    def fresh(name: str) -> str:
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        return name
+
+    places = [(m, fresh(f"host_{m.name}")) for m in host]
+    members = tree.members if isinstance(tree, Band) else ()
+    blocks = [m for m in reversed(members) if m.mark == "block"]
+    block_names = tuple(fresh(f"block_{axis}") for _, axis in zip(blocks, AXES, strict=False))
+    places += zip(blocks, block_names, strict=True)
+    grid = tuple(
+        end_value(scop, m, statements, last=True).add_constant_val(isl.Val(1)) for m in blocks
+    )
+    thread_names = tuple(fresh(f"thread_{axis}") for axis in AXES)
+    block = [1, 1, 1]
+    for m, axis in _thread_axes(tree):
+        places.append((m, thread_names[axis]))
+        block[axis] = max(block[axis], thread_extent(m, scop, "threads"))
+    if block[0] * block[1] * block[2] > MOST_THREADS:
+        shape = " x ".join(map(str, reversed(block)))
+        raise ScheduleError(
+            f"a block would have {shape} threads, over {MOST_THREADS}; use smaller tiles"
+        )
+    x, y, z = block
+    return Launch(
+        number, host, statements, tree, tuple(places), grid, (x, y, z), block_names, thread_names
+    )
+
+
+def _thread_axes(node: Node) -> list[tuple[Member, int]]:
+    """The loops on threads, and the axis of each: how many loops on threads are inside at most."""
+    found: list[tuple[Member, int]] = []
+
+    def visit(node: Node) -> int:
+        inside = max((visit(c) for c in child_nodes(node)), default=0)
+        if isinstance(node, Band):
+            for m in reversed(node.members):
+                if m.mark == "thread":
+                    found.append((m, inside))
+                    inside += 1
+        return inside
+
+    visit(node)
+    return found
+
+
+# --- where instances run --------------------------------------------------------------------
+
+
+def place_of(launch: Launch, scop: Scop, statement: str) -> dict[str, isl.PwAff]:
+    """``{ S[x] -> [n] }`` for each parameter of blocks and threads, and of the host's loops."""
+    s = scop.statement(statement)
+    loops = (*launch.host, *loops_of(launch.tree, statement))
+    found: dict[str, isl.PwAff] = {}
+    for m in loops:
+        name = launch.parameter_of(m)
+        if name is not None:
+            found[name] = function_of(m, s)
+    for name in launch.thread_names:
+        found.setdefault(name, isl.PwAff.val_on_domain(s.domain, isl.Val(0)))
+    return found
+
+
+def function_of(member: Member, statement: ScopStatement) -> isl.PwAff:
+    """``{ S[x] -> [n] }``: a loop's number at the instances of a statement below it."""
+    domain = isl.UnionSet.from_set(statement.domain)
+    pieces = member.schedule.intersect_domain_union_set(domain).get_pw_aff_list()
+    if pieces.n_pw_aff() == 0:  # no instance
+        return isl.PwAff.val_on_domain(statement.domain, isl.Val(0))
+    return pieces.get_at(0)
+
+
+def thread_function(launch: Launch, scop: Scop) -> isl.MultiUnionPwAff:
+    """``{ S[x] -> [z, y, x] }`` for all statements of a launch: the thread of an instance."""
+    result: isl.MultiUnionPwAff | None = None
+    for name in reversed(launch.thread_names):
+        axis: isl.UnionPwAff | None = None
+        for statement in launch.statements:
+            f = isl.UnionPwAff.from_pw_aff(place_of(launch, scop, statement)[name])
+            axis = f if axis is None else axis.union_add(f)
+        assert axis is not None
+        one = isl.MultiUnionPwAff.from_union_pw_aff(axis)
+        result = one if result is None else result.flat_range_product(one)
+    assert result is not None
+    return result
