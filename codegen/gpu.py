@@ -121,9 +121,7 @@ def _kernel(
     for t in tensors:
         const = "" if t.name in written else "const "
         c = C_TYPES[t.dtype.name]
-        parameters.append(
-            f"{target.pointer}{const}{c} *{target.restrict} {names.tensors[t.name]}"
-        )
+        parameters.append(f"{target.pointer}{const}{c} *{target.restrict} {names.tensors[t.name]}")
     shared = [n for n in walk_loops(body) if isinstance(n, Buffer) and n.scope == "shared"]
     sizes_of_shared = {n.name: n for n in shared}
     total = 0

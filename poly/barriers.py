@@ -116,9 +116,7 @@ class _Placer:
             frozenset((buffers.get(target, target),)),
         )
 
-    def _in_order(
-        self, parts: list[tuple[tuple[str, ...], _Part]], pairs: isl.UnionMap
-    ) -> _Part:
+    def _in_order(self, parts: list[tuple[tuple[str, ...], _Part]], pairs: isl.UnionMap) -> _Part:
         """Parts one after the other, with barriers where the later meets the earlier."""
         children: list[Filter] = []
         head: list[_Item] = []

@@ -289,9 +289,7 @@ def _promote(
     return f'{{ mark: "promote:{number}", child: {body} }}'
 
 
-def _barrier(
-    node: Barrier, scop: Scop, outer: list[Member], statements: tuple[str, ...]
-) -> Fence:
+def _barrier(node: Barrier, scop: Scop, outer: list[Member], statements: tuple[str, ...]) -> Fence:
     """``{ barrier[p] }`` for all iterations p around it, of any thread, with an instance."""
     prefix = [m for m in outer if m.mark != "thread"]
     every = prefix_map(scop.statement(statements[0]), prefix).range()

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import takewhile
 
+import islpy as isl
+
 from poly.errors import ScheduleError
 from poly.instances import member_limits
 from poly.scop import Scop
@@ -123,6 +125,9 @@ def map_blocks(tree: Node, scop: Scop, step: Step) -> Node:
                 f"{step}: {node.buffer} around {chosen[0].name} belongs to one block; "
                 "map to blocks first, and promote inside"
             )
+    for m in chosen:
+        if _below_zero(m, scop):
+            raise ScheduleError(f"{step}: {m.name} begins below 0; shift it to begin at 0")
     outside = _before(tree, step.statements[0], chosen[0])
     if any(m.mark != "seq" for m in outside):
         (m, *_) = (m for m in outside if m.mark != "seq")
@@ -183,6 +188,12 @@ def thread_extent(member: Member, scop: Scop, what: str) -> int:
             f"{MOST_THREADS} threads; split it first"
         )
     return greatest + 1
+
+
+def _below_zero(member: Member, scop: Scop) -> bool:
+    """Whether a loop may have numbers below 0."""
+    values = scop.domain.apply(isl.UnionMap.from_union_pw_aff(member.schedule))
+    return not values.intersect(isl.UnionSet("{ [x] : x < 0 }")).is_empty()
 
 
 def _before(tree: Node, statement: str, member: Member) -> list[Member]:

@@ -1,0 +1,143 @@
+"""Races of a launch, found by running its loops thread by thread, without `poly.barriers`.
+
+Every access of every thread is written down with its *phase*, the number of barriers that the
+thread has passed.  Two accesses to one element race if one of them writes and they are made by
+
+* different blocks, or
+* different threads of a block in the same phase.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from codegen.build import build_kernel
+from codegen.gpu import GpuSource
+from codegen.loopir import Block, Buffer, For, If, LoopNode, Store, Wait
+from codegen.lower import lower
+from poly.expr import Read, evaluate_int, reads_of
+from poly.kernels import Launch, launches
+from poly.schedule import Schedule
+from runtime.gpu import launches_of
+
+Place = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Access:
+    """One access of a thread to an element of an array."""
+
+    statement: str
+    array: str
+    element: Place
+    writes: bool
+    block: Place
+    thread: Place
+    phase: int
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two accesses that nothing orders, or threads that wait at different barriers."""
+
+    what: str
+    first: Access | None = None
+    second: Access | None = None
+
+
+def races(schedule: Schedule, source: GpuSource, sizes: Mapping[str, int]) -> list[Race]:
+    """The races of all launches at some sizes."""
+    _, found = launches(schedule.tree, schedule.scop)
+    bodies = [lower(build_kernel(schedule, launch)) for launch in found]
+    result: list[Race] = []
+    for kernel, grid, env in launches_of(source, sizes):
+        number = source.kernels.index(kernel)
+        result += races_of(bodies[number], found[number], grid, env)
+    return result
+
+
+def races_of(
+    body: LoopNode, launch: Launch, grid: tuple[int, int, int], env: Mapping[str, int]
+) -> list[Race]:
+    """The races of one launch."""
+    result: list[Race] = []
+    everywhere: dict[tuple[str, Place], list[Access]] = defaultdict(list)
+    for block in product(*(range(n) for n in grid)):
+        cells: dict[tuple[str, Place, int], list[Access]] = defaultdict(list)
+        waits: set[int] = set()
+        for thread in product(*(range(n) for n in launch.block)):
+            run = _Thread(block, thread)
+            for access, shared in run.node(body, dict(env), {}):
+                cells[access.array, access.element, access.phase].append(access)
+                if not shared:
+                    everywhere[access.array, access.element].append(access)
+            waits.add(run.phase)
+        if len(waits) > 1:
+            result.append(Race(f"block {block}: threads wait {sorted(waits)} times"))
+        for found in cells.values():
+            result += _clash(found, "threads", lambda a: a.thread)
+    for found in everywhere.values():
+        result += _clash(found, "blocks", lambda a: a.block)
+    return result
+
+
+def _clash(found: list[Access], what: str, owner) -> list[Race]:  # type: ignore[no-untyped-def]
+    """Two accesses of different owners of which one writes."""
+    for a in found:
+        if a.writes:
+            other = next((b for b in found if owner(b) != owner(a)), None)
+            if other is not None:
+                return [Race(f"{a.array}{list(a.element)} on two {what}", a, other)]
+    return []
+
+
+class _Thread:
+    """Runs the loops of one thread; gives its accesses, and whether each is to shared memory."""
+
+    def __init__(self, block: Place, thread: Place) -> None:
+        self.block, self.thread, self.phase = block, thread, 0
+
+    def node(
+        self, node: LoopNode, env: dict[str, int], scopes: dict[str, str]
+    ) -> Iterator[tuple[Access, bool]]:
+        if isinstance(node, Block):
+            for child in node.children:
+                yield from self.node(child, env, scopes)
+        elif isinstance(node, For):
+            lower_, upper = evaluate_int(node.lower, env), evaluate_int(node.upper, env)
+            values = range(lower_, upper, node.step)
+            if node.mark in ("block", "thread"):
+                place = self.block if node.mark == "block" else self.thread
+                values = range(at := place["xyz".index(node.label.rstrip("_")[-1])], at + 1)
+            for value in values:
+                yield from self.node(node.body, {**env, node.var: value}, scopes)
+        elif isinstance(node, If):
+            if evaluate_int(node.cond, env):
+                yield from self.node(node.then, env, scopes)
+            elif node.other is not None:
+                yield from self.node(node.other, env, scopes)
+        elif isinstance(node, Buffer):
+            yield from self.node(node.body, env, {**scopes, node.name: node.scope})
+        elif isinstance(node, Wait):
+            self.phase += 1
+        else:
+            assert isinstance(node, Store)
+            reads = [*reads_of(node.value), *([] if node.op == "=" else [node.target])]
+            for read in reads:
+                yield from self._access(node, read, False, env, scopes)
+            yield from self._access(node, node.target, True, env, scopes)
+
+    def _access(
+        self, store: Store, read: Read, writes: bool, env: dict[str, int], scopes: dict[str, str]
+    ) -> Iterator[tuple[Access, bool]]:
+        scope = scopes.get(read.tensor, "global")
+        if scope in ("register", "local"):
+            return
+        element = tuple(evaluate_int(i, env) for i in read.indices)
+        access = Access(
+            store.statement, read.tensor, element, writes, self.block, self.thread, self.phase
+        )
+        yield access, scope == "shared"

@@ -1,0 +1,158 @@
+"""Loops on blocks and threads: what runs where, what waits for what, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import farkas as fk
+from codegen.build import build_kernel
+from codegen.gpu import generate_gpu
+from codegen.loopir import Block, If, LoopNode, Wait, map_children, walk_loops
+from codegen.lower import lower
+from poly.errors import IllegalScheduleError, ScheduleError
+from poly.expr import Const, Index, Op
+from poly.kernels import launches
+from runtime.gpu import launches_of
+from tests.gpu.programs import CASES, HEAT, ILLEGAL, MATMUL, SOFTMAX, Case
+from tests.gpu.races import races, races_of
+
+
+def schedule(text: str, script: str) -> fk.Schedule:
+    return fk.Schedule.of(fk.parse(text)).replay(script)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_no_two_threads_meet(case: Case) -> None:
+    s = schedule(case.text, case.script)
+    source = generate_gpu(s, "cuda")
+    assert len(source.kernels) == case.launches
+    assert source.text.count("__syncthreads();") == case.barriers
+    assert races(s, source, case.sizes) == []
+
+
+@pytest.mark.parametrize("name", [n for n, c in CASES.items() if c.barriers])
+def test_every_barrier_is_needed(name: str) -> None:
+    """Without any one of them there is a race, which the check finds."""
+    case = CASES[name]
+    s = schedule(case.text, case.script)
+    source = generate_gpu(s, "cuda")
+    _, found = launches(s.tree, s.scop)
+    ((kernel, grid, env), *_) = launches_of(source, case.sizes)
+    launch = found[source.kernels.index(kernel)]
+    body = lower(build_kernel(s, launch))
+    count = sum(isinstance(n, Wait) for n in walk_loops(body))
+    assert count == case.barriers
+    for k in range(count):
+        assert races_of(_without_wait(body, k), launch, grid, env)
+
+
+def _without_wait(body: LoopNode, number: int) -> LoopNode:
+    seen = -1
+
+    def visit(node: LoopNode) -> LoopNode:
+        nonlocal seen
+        if isinstance(node, Wait):
+            seen += 1
+            return Block(()) if seen == number else node
+        return map_children(node, visit)
+
+    return visit(body)
+
+
+def test_a_barrier_that_some_do_not_reach_is_found() -> None:
+    case = CASES["shared tiles"]
+    s = schedule(case.text, case.script)
+    source = generate_gpu(s, "cuda")
+    _, (launch,) = launches(s.tree, s.scop)
+    ((_, grid, env), *_) = launches_of(source, case.sizes)
+    body = lower(build_kernel(s, launch))
+
+    def visit(node: LoopNode) -> LoopNode:
+        if isinstance(node, Wait):
+            return If(Op("lt", (Index("thread_x"), Const(3))), node)
+        return map_children(node, visit)
+
+    assert any("threads wait" in r.what for r in races_of(visit(body), launch, grid, env))
+
+
+@pytest.mark.parametrize("name", ILLEGAL)
+def test_a_mapping_that_a_dependence_forbids(name: str) -> None:
+    text, script, source, sink = ILLEGAL[name]
+    with pytest.raises(IllegalScheduleError) as caught:
+        schedule(text, script)
+    assert (caught.value.source, caught.value.sink) == (source, sink)
+    assert "both would run at once" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "script", "message"),
+    [
+        (MATMUL, "map_threads mm: i", "split it by a number"),
+        (MATMUL, "split mm: i by 2048\nmap_threads mm: i_i", "a block at most 1024"),
+        (MATMUL, "tile mm: i, j by 64, 64\nmap_threads mm: i_i, j_i", "64 x 64 threads, over 1024"),
+        (MATMUL, "map_blocks mm: j, i", "in the order of the nest"),
+        (MATMUL, "parallelize mm: i\nmap_blocks mm: j", "i around mm is already marked parallel"),
+        (MATMUL, "map_blocks mm: i\nmap_blocks mm: j", "i around mm is already marked block"),
+        (MATMUL, "split mm: j by 8\nmap_threads mm: j_i\nmap_blocks mm: i", ""),
+        (MATMUL, "split mm: i by 8\nmap_threads mm: i_i\nmap_blocks mm: j", "marked thread"),
+        (MATMUL, "promote mm: i as A, shared", "no constant bound"),
+        (
+            MATMUL,
+            "tile mm: i, j, k by 128, 8, 128\npromote mm: k_o as A, shared",
+            "over 49152",
+        ),
+        (
+            MATMUL,
+            "tile mm: i, j, k by 8, 8, 8\npromote mm: k_o as A, local\nmap_threads mm: i_i, j_i",
+            "belongs to one thread",
+        ),
+        (
+            MATMUL,
+            "tile mm: i, j, k by 8, 8, 8\nmap_threads mm: i_i, j_i\npromote mm: k_o as A, register",
+            "loops inside run on several",
+        ),
+        (
+            MATMUL,
+            "tile mm: i, j, k by 8, 8, 8\npromote mm: k_o as A, shared\nmap_blocks mm: i_i",
+            "belongs to one block",
+        ),
+        (HEAT, "reverse step: i\nmap_blocks step: i", "begins below 0"),
+    ],
+)
+def test_a_mapping_that_makes_no_sense(text: str, script: str, message: str) -> None:
+    if not message:
+        schedule(text, script)
+        return
+    with pytest.raises(ScheduleError, match=message):
+        generate_gpu(schedule(text, script), "cuda")
+
+
+def test_lanes_and_cpu_threads_are_refused() -> None:
+    for script, message in (
+        ("vectorize mm: j by 8", "vectorize of j_i has no meaning on a GPU"),
+        ("parallelize mm: i", "parallelize of i has no meaning on a GPU"),
+    ):
+        with pytest.raises(ScheduleError, match=message):
+            generate_gpu(schedule(MATMUL, script), "cuda")
+
+
+def test_the_host_leaves_out_what_does_nothing() -> None:
+    s = schedule(HEAT, "split step: i by 16\nmap_blocks step: i_o\nmap_threads step: i_i")
+    source = generate_gpu(s, "opencl")
+    assert [grid for _, grid, _ in launches_of(source, {"T": 4, "N": 40})] == [(3, 1, 1)] * 3
+    assert list(launches_of(source, {"T": 1, "N": 40})) == []
+    assert list(launches_of(source, {"T": 4, "N": 2})) == []
+
+
+def test_a_grid_that_is_too_large_is_refused() -> None:
+    source = generate_gpu(schedule(MATMUL, "fuse mm_init, mm: i, j\nmap_blocks mm: i, j"), "cuda")
+    with pytest.raises(fk.ToolchainError, match="70000 blocks in y, over 65535"):
+        list(launches_of(source, {"N": 70000, "K": 1, "M": 1}))
+
+
+def test_the_tree_shows_what_runs_where() -> None:
+    s = schedule(SOFTMAX, CASES["rows"].script)
+    assert "for i  [block]" in s.show and "for j_i  [thread]" in s.show
+    assert replace(s).digest == schedule(SOFTMAX, CASES["rows"].script).digest
