@@ -137,6 +137,18 @@ def test_the_pair_is_in_the_picture_of_a_long_loop(size: int) -> None:
     assert titles.count("flow: must come first") == 2
 
 
+def test_what_lies_between_two_instances_far_apart_is_left_out() -> None:
+    """Of 33 columns those around both ends are drawn, and no number is given twice."""
+    view = fk.show(refused(MATMUL, "split mm: k by 32\nparallelize mm: k_o"))
+    head, *rows = view.text.partition("after:\n")[2].partition("\n\n")[0].splitlines()
+    assert head.split() == [*"i\\k 0 1 2 3 4 … 28 29 30 31 32".split()]
+    numbers = [v for row in rows for v in row.split()[1:] if v != "…"]
+    assert sorted(map(int, numbers)) == list(range(1, 81))
+    titles = [e.text for e in tree_of(view).iter() if e.tag.endswith("title")]
+    assert titles.count("some columns are left out") == 2
+    assert titles.count("reduction: must come first") == 2
+
+
 def test_large_sizes_are_cut_before_they_are_counted() -> None:
     huge = {"N": 10**6, "K": 10**9, "M": 10**6}
     view = fk.space(schedule(MATMUL, "tile mm: i, j by 8, 8"), sizes=huge, at={"k": 12345})
@@ -261,7 +273,8 @@ def test_explore() -> None:
     assert explorer.script == "tile mm: i, j by 8, 4" == explorer._script.value
     explorer._primitive.value, explorer._loops.value, explorer._by.value = "parallelize", "k", ""
     explorer._add.click()
-    assert "must come before" in explorer._verdict.value and "<svg" in explorer._page.value
+    assert "illegal" in explorer._verdict.value
+    assert "must come before" in explorer._page.value and "<svg" in explorer._page.value
     assert explorer.script == "tile mm: i, j by 8, 4"
     explorer._time.click()
     assert "GFLOP/s" in explorer._timing.value
