@@ -162,6 +162,13 @@ def test_two_statements_stand_side_by_side_in_one_order() -> None:
     assert after[1][1:4] == ["1", "3", "5"] and after[3][1:4] == ["2", "4", "6"]
 
 
+def test_indentation_is_never_alone_between_tags() -> None:
+    """nbconvert makes one blank of it."""
+    html = fk.show(schedule(MATMUL))._repr_html_()
+    assert re.search(r"<span style=[^>]*>    for</span>", html)
+    assert not re.search(r"> +<span style=.color", html)
+
+
 def test_badges_say_what_is_allowed() -> None:
     def badges(text: str, script: str = "") -> list[list[str]]:
         """Of each loop."""
