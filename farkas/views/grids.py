@@ -216,6 +216,11 @@ def _breaks(points: Sequence[Timed], axes: Sequence[Member | int]) -> frozenset[
 # --- drawing --------------------------------------------------------------------------------
 
 
+def picture_width(grids: Sequence[Grid]) -> int:
+    """Of the picture that `draw` makes, in pixels."""
+    return sum(2 * _MARGIN + len(g.area[1]) * CELL for g in grids)
+
+
 def draw(
     grids: Sequence[Grid], dependences: Sequence[Pair] = (), wrong: Pair | None = None
 ) -> Markup:

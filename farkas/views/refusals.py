@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from farkas.views.grids import Grid, draw, grid, legend, together
+from farkas.views.grids import Grid, draw, grid, legend, picture_width, together
 from farkas.views.page import View, beside
 from poly.errors import ArgumentError, IllegalScheduleError
 from poly.expr import evaluate_int, sizes_of
@@ -40,6 +40,7 @@ def refusal(error: IllegalScheduleError) -> View:
     pictures = beside(
         _titled("before", draw(before, lines, pair)),
         _titled(f"after {error.primitive}", draw(after, lines, pair)),
+        room=f"{picture_width(before)}px",
     )
     kinds = {a.kind for a in lines}
     fixed = {
