@@ -67,8 +67,12 @@ def _row(line: Traced, colours: Mapping[str, str], statement: str | None) -> Mar
 
 
 def _coloured(text: str) -> Markup:
-    parts = []
+    parts, space = [], ""
     for kind, value in lex(text, get_lexer_by_name("c", stripnl=False, ensurenl=False)):
+        if value.isspace():  # alone between two tags, some pages make one blank of it
+            space += value
+            continue
         style = next((s for token, s in _INKS if str(kind).startswith(token)), None)
+        value, space = space + value, ""
         parts.append(joined(value) if style is None else element("span", value, style=style))
-    return joined(*parts)
+    return joined(*parts, space)

@@ -119,7 +119,9 @@ class Explorer:
 
     def _set(self, trial: Trial) -> None:
         self.trial = trial
-        self._verdict.value = _message(trial.verdict, trial.refused is None)
+        illegal = isinstance(trial.refused, IllegalScheduleError)
+        verdict = "illegal: the schedule stays as it was" if illegal else trial.verdict
+        self._verdict.value = _message(verdict, trial.refused is None)
         self._timing.value = ""
         if trial.refused is None:
             self._script.value = trial.script

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from poly.dependences import KINDS
 from poly.errors import ArgumentError
@@ -18,6 +19,8 @@ from poly.tree import Member, Node, order_of
 
 #: Points that are drawn along one dimension; those behind are left out.
 MOST = 24
+#: Points on one side of an instance, where another one is far away.
+_AROUND = 5
 CELL = 38
 _MARGIN, _FOOT = 44, 26
 _INK, _PAPER, _WRONG = "#2b2b2b", "#fdfdfb", "#d01f1f"
@@ -34,7 +37,8 @@ class Grid:
     points : in the order in which they run; tiles : the number of the tile of each
     numbers : of each in the order of all points of the picture, from 0
     breaks : places in that order at which another thread begins
-    cut : loops of which not all values are shown; box : the values that are, of every loop
+    cut : loops of which not all values are shown
+    boxes : the values that are, of every loop; several where two instances lie far apart
     """
 
     statement: ScopStatement
@@ -45,7 +49,7 @@ class Grid:
     numbers: tuple[int, ...]
     breaks: frozenset[int]
     cut: tuple[str, ...]
-    box: Mapping[str, range]
+    boxes: tuple[Mapping[str, range], ...]
 
     def place(self, point: Point) -> tuple[int, int]:
         """Row and column of a point."""
@@ -53,12 +57,22 @@ class Grid:
         row = point[loops.index(self.rows)] if self.rows else 0
         return row, point[loops.index(self.columns)] if self.columns else 0
 
-    @property
-    def area(self) -> tuple[range, range]:
-        """The rows and columns that have points."""
+    @cached_property
+    def area(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The rows and columns that are drawn, from the first to the last with points."""
         places = [self.place(t.point) for t in self.points] or [(0, 0)]
         rows, columns = zip(*places, strict=True)
-        return range(min(rows), max(rows) + 1), range(min(columns), max(columns) + 1)
+        return self._shown(self.rows, rows), self._shown(self.columns, columns)
+
+    def _shown(self, loop: str, used: Sequence[int]) -> tuple[int, ...]:
+        values = {v for box in self.boxes for v in box[loop]} if loop and self.boxes else {0}
+        return tuple(v for v in sorted(values) if min(used) <= v <= max(used))
+
+    def spot(self, point: Point) -> tuple[int, int] | None:
+        """Where a point is drawn: the numbers of its row and its column, from 0."""
+        (row, column), (rows, columns) = self.place(point), self.area
+        drawn = row in rows and column in columns
+        return (rows.index(row), columns.index(column)) if drawn else None
 
     def __str__(self) -> str:
         """The number of each point in the order, as a table."""
@@ -67,12 +81,24 @@ class Grid:
             self.place(t.point): str(n + 1) for n, t in zip(self.numbers, self.points, strict=True)
         }
         width = max([len(v) for v in order.values()] + [len(str(columns[-1]))])
-        head = f"{self.rows or ' '}\\{self.columns}"
-        lines = [" ".join([f"{head:>6}", *(f"{c:>{width}}" for c in columns)])]
-        for r in rows:
-            cells = (f"{order.get((r, c), '.'):>{width}}" for c in columns)
-            lines.append(" ".join([f"{r:>6}", *cells]))
+
+        def line(head: str, cells: Sequence[str]) -> str:
+            spread = list(cells)
+            for gap in reversed(gaps(columns)):
+                spread.insert(gap, "…")
+            return " ".join([f"{head:>6}", *(f"{c:>{width}}" for c in spread)])
+
+        lines = [line(f"{self.rows or ' '}\\{self.columns}", [str(c) for c in columns])]
+        for n, r in enumerate(rows):
+            if n in gaps(rows):
+                lines.append(f"{'…':>6}")
+            lines.append(line(str(r), [order.get((r, c), ".") for c in columns]))
         return "\n".join(lines)
+
+
+def gaps(values: Sequence[int]) -> list[int]:
+    """The places in a list of rising numbers before which some are left out."""
+    return [n for n in range(1, len(values)) if values[n] != values[n - 1] + 1]
 
 
 def grid(
@@ -101,32 +127,39 @@ def grid(
     rows, columns = (("", *loops) if len(loops) < 2 else tuple(loops))[:2] if loops else ("", "")
     others = least_values(statement, sizes, at)
     points: list[Timed] = []
-    box: dict[str, range] = {}
+    boxes: list[dict[str, range]] = []
     cut = []
     if others is not None:
         box = {n: range(v, v + 1) for n, v in others.items() if n not in loops}
+        boxes = [dict(box)]
         for name in loops:
             whole = span(statement, sizes, box, name)
-            shown = _window(whole, [p[statement.loops.index(name)] for p in around])
-            if shown != whole:
+            shown = _windows(whole, [p[statement.loops.index(name)] for p in around])
+            if shown != (whole,):
                 cut.append(name)
-            box[name] = shown
-        points = timed_instances(tree, statement, sizes, box)
+            box[name] = range(shown[0].start, shown[-1].stop)
+            boxes = [{**b, name: part} for b in boxes for part in shown]
+        for part in boxes:
+            points += timed_instances(tree, statement, sizes, part)
+        points.sort(key=lambda t: t.time)
     axes = order_of(tree, statement.name)
     return Grid(
         statement, rows, columns, tuple(points), _tiles(statement, points, axes, loops),
-        tuple(range(len(points))), _breaks(points, axes), tuple(cut), box,
+        tuple(range(len(points))), _breaks(points, axes), tuple(cut), tuple(boxes),
     )  # fmt: skip
 
 
-def _window(whole: range, wanted: Sequence[int]) -> range:
-    """At most `MOST` values, from the first that is wanted on, or from a few before it."""
+def _windows(whole: range, wanted: Sequence[int]) -> tuple[range, ...]:
+    """At most `MOST` values, wanted ones among them; if these are far apart, some around each."""
     if len(whole) <= MOST:
-        return whole
+        return (whole,)
     low, high = min(wanted, default=whole.start), max(wanted, default=whole.start)
+    if high - low >= MOST:
+        first = range(max(whole.start, low - 1), low + _AROUND)
+        return first, range(high - _AROUND + 1, min(whole.stop, high + 2))
     start = max(whole.start, low - max(0, MOST - (high - low + 1)) // 2)
     start = min(start, whole.stop - MOST)
-    return range(start, start + MOST)
+    return (range(start, start + MOST),)
 
 
 def together(grids: Sequence[Grid]) -> list[Grid]:
@@ -183,6 +216,11 @@ def _breaks(points: Sequence[Timed], axes: Sequence[Member | int]) -> frozenset[
 # --- drawing --------------------------------------------------------------------------------
 
 
+def picture_width(grids: Sequence[Grid]) -> int:
+    """Of the picture that `draw` makes, in pixels."""
+    return sum(2 * _MARGIN + len(g.area[1]) * CELL for g in grids)
+
+
 def draw(
     grids: Sequence[Grid], dependences: Sequence[Pair] = (), wrong: Pair | None = None
 ) -> Markup:
@@ -191,7 +229,7 @@ def draw(
     height = 0.0
     for g in grids:
         rows, columns = g.area
-        origins[g.statement.name] = (left + _MARGIN - columns[0] * CELL, _MARGIN - rows[0] * CELL)
+        origins[g.statement.name] = (left + _MARGIN, float(_MARGIN))
         parts.append(_grid_svg(g, *origins[g.statement.name]))
         left += 2 * _MARGIN + len(columns) * CELL
         height = max(height, _MARGIN + len(rows) * CELL + (_FOOT if g.rows else 12))
@@ -199,10 +237,10 @@ def draw(
     def centre(instance: Instance) -> tuple[float, float] | None:
         name, point = instance
         g = next((g for g in grids if g.statement.name == name), None)
-        if g is None:
+        spot = g.spot(point) if g is not None else None
+        if spot is None:
             return None
-        row, column = g.place(point)
-        x, y = origins[name]
+        (row, column), (x, y) = spot, origins[name]
         return x + (column + 0.5) * CELL, y + (row + 0.5) * CELL
 
     lines: list[Markup] = []
@@ -238,12 +276,12 @@ def legend(kinds: Iterable[str]) -> Markup:
 
 def _grid_svg(g: Grid, x: float, y: float) -> Markup:
     rows, columns = g.area
-    title = element("text", g.statement.name, x=x + columns[0] * CELL, y=16, fill=_INK,
-                    font_weight="bold")  # fmt: skip
+    right, bottom = x + len(columns) * CELL, y + len(rows) * CELL
+    title = element("text", g.statement.name, x=x, y=16, fill=_INK, font_weight="bold")
     small = len(g.points) <= 200
     areas, dots, numbers = [], [], []
     for n, tile, t in zip(g.numbers, g.tiles, g.points, strict=True):
-        row, column = g.place(t.point)
+        row, column = g.spot(t.point) or (0, 0)
         left, top = x + column * CELL, y + row * CELL
         areas.append(element("rect", x=left, y=top, width=CELL, height=CELL, fill=colour(tile)))
         what = f"{g.statement.name}[{', '.join(map(str, t.point))}] runs {_nth(n + 1)}"
@@ -259,31 +297,41 @@ def _grid_svg(g: Grid, x: float, y: float) -> Markup:
         element("g", *numbers, fill=_INK, text_anchor="middle", font_size=8.5,
                 pointer_events="none"),
     ]  # fmt: skip
-    for c in columns:
-        parts.append(_label(str(c), x + (c + 0.5) * CELL, y + rows[0] * CELL - 6))
+    for n, c in enumerate(columns):
+        parts.append(_label(str(c), x + (n + 0.5) * CELL, y - 6))
     if g.columns:
-        parts.append(_label(f"{g.columns} →", x + columns[-1] * CELL + CELL + 18,
-                            y + rows[0] * CELL - 6))  # fmt: skip
+        parts.append(_label(f"{g.columns} →", right + 18, y - 6))
     if g.rows:
-        for r in rows:
-            parts.append(_label(str(r), x + columns[0] * CELL - 12, y + (r + 0.5) * CELL + 4))
-        parts.append(_label(f"{g.rows} ↓", x + columns[0] * CELL - 12,
-                            y + rows[-1] * CELL + CELL + 16))  # fmt: skip
+        for n, r in enumerate(rows):
+            parts.append(_label(str(r), x - 12, y + (n + 0.5) * CELL + 4))
+        parts.append(_label(f"{g.rows} ↓", x - 12, bottom + 16))
     for name in g.cut:
+        if gaps(columns if name == g.columns else rows):
+            continue
         where = "more columns" if name == g.columns else "more rows"
-        dx, dy = (CELL + 18, CELL * 0.6) if name == g.columns else (CELL * 0.6, CELL + 16)
-        parts.append(
-            element("text", element("title", where), "…", x=x + columns[-1] * CELL + dx,
-                    y=y + rows[-1] * CELL + dy, fill=_INK, font_size=16)
-        )  # fmt: skip
+        dx, dy = (18, -CELL * 0.4) if name == g.columns else (-CELL * 0.4, 16)
+        text = element("title", where)
+        parts.append(element("text", text, "…", x=right + dx, y=bottom + dy, fill=_INK,
+                             font_size=16))  # fmt: skip
+    for n in gaps(columns):
+        parts.append(_gap(x + n * CELL, y - 18, x + n * CELL, bottom + 6, "columns"))
+    for n in gaps(rows):
+        parts.append(_gap(x - 24, y + n * CELL, right + 6, y + n * CELL, "rows"))
     return element("g", *parts)
+
+
+def _gap(x1: float, y1: float, x2: float, y2: float, what: str) -> Markup:
+    """A line where rows or columns are left out."""
+    title = element("title", f"some {what} are left out")
+    return element("line", title, x1=x1, y1=y1, x2=x2, y2=y2, stroke=_INK, stroke_width=1.6,
+                   stroke_dasharray="5 4")  # fmt: skip
 
 
 def _order_svg(g: Grid, x: float, y: float) -> list[Markup]:
     """The line through the points in their order."""
     runs: list[list[str]] = []
     for n, t in enumerate(g.points):
-        row, column = g.place(t.point)
+        row, column = g.spot(t.point) or (0, 0)
         if n == 0 or n in g.breaks:
             runs.append([])
         runs[-1].append(f"{x + (column + 0.5) * CELL:g},{y + (row + 0.5) * CELL:g}")

@@ -36,7 +36,7 @@ def space_view(
     if not g.points:
         where = ", ".join(f"{n}={v}" for n, v in {**every, **at}.items())
         raise ArgumentError(f"{name} has no instances there ({where or 'fixed sizes'})")
-    lines = dependent_pairs(schedule.dependences, [(s, g.box)], every)
+    lines = dependent_pairs(schedule.dependences, [(s, box) for box in g.boxes], every)
     others = [
         f"{loop}={value}"
         for loop, value in zip(s.loops, g.points[0].point, strict=True)

@@ -44,9 +44,9 @@ class View:
         return Path(path)
 
 
-def beside(*parts: Markup) -> Markup:
-    """Pieces side by side, below each other where the page is narrow."""
-    style = "flex:1 1 26em;min-width:0;overflow-x:auto"
+def beside(*parts: Markup, room: str = "26em") -> Markup:
+    """Pieces side by side, below each other where the page has not so much room for each."""
+    style = f"flex:1 1 {room};min-width:0;overflow-x:auto"
     cells = [element("div", p, style=style) for p in parts]
     style = "display:flex;flex-wrap:wrap;gap:1.5em;align-items:flex-start"
     return element("div", *cells, style=style)

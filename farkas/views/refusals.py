@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from farkas.views.grids import Grid, draw, grid, legend, together
+from farkas.views.grids import Grid, draw, grid, legend, picture_width, together
 from farkas.views.page import View, beside
 from poly.errors import ArgumentError, IllegalScheduleError
 from poly.expr import evaluate_int, sizes_of
@@ -40,12 +40,14 @@ def refusal(error: IllegalScheduleError) -> View:
     pictures = beside(
         _titled("before", draw(before, lines, pair)),
         _titled(f"after {error.primitive}", draw(after, lines, pair)),
+        room=f"{picture_width(before)}px",
     )
     kinds = {a.kind for a in lines}
     fixed = {
-        f"{g.statement.name}: {loop}={box.start}": None
+        f"{g.statement.name}: {loop}={values.start}": None
         for g in before
-        for loop, box in g.box.items()
+        for box in g.boxes[:1]
+        for loop, values in box.items()
         if loop not in (g.rows, g.columns)
     }
     at = ", ".join([*(f"{n}={v}" for n, v in sizes.items()), *fixed])
@@ -73,7 +75,7 @@ def _runs(when: str, grids: list[Grid], pair: Pair, at_once: bool = False) -> st
 
 
 def _pairs(schedule: Schedule, grids: list[Grid], sizes: dict[str, int]) -> tuple[Pair, ...]:
-    boxes = [(g.statement, g.box) for g in grids]
+    boxes = [(g.statement, box) for g in grids for box in g.boxes]
     return dependent_pairs(schedule.dependences, boxes, sizes)
 
 

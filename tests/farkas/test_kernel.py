@@ -206,7 +206,7 @@ def test_verify_reports() -> None:
     report = kernel.verify({"I": 3, "K": 4, "J": 5}, seed=3)
     assert report.sizes == {"I": 3, "K": 4, "J": 5} and report.seed == 3
     assert report.close(1e-5)
-    with pytest.raises(fk.ArgumentError, match="no value for K"):
+    with pytest.raises(fk.ArgumentError, match="no value is given for K"):
         kernel.verify({"I": 3, "J": 3})
     with pytest.raises(fk.ArgumentError, match="would be I = -3"):
         kernel.verify({"I": -3, "J": 3, "K": 1})

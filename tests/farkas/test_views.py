@@ -137,6 +137,18 @@ def test_the_pair_is_in_the_picture_of_a_long_loop(size: int) -> None:
     assert titles.count("flow: must come first") == 2
 
 
+def test_what_lies_between_two_instances_far_apart_is_left_out() -> None:
+    """Of 33 columns those around both ends are drawn, and no number is given twice."""
+    view = fk.show(refused(MATMUL, "split mm: k by 32\nparallelize mm: k_o"))
+    head, *rows = view.text.partition("after:\n")[2].partition("\n\n")[0].splitlines()
+    assert head.split() == [*"i\\k 0 1 2 3 4 … 28 29 30 31 32".split()]
+    numbers = [v for row in rows for v in row.split()[1:] if v != "…"]
+    assert sorted(map(int, numbers)) == list(range(1, 81))
+    titles = [e.text for e in tree_of(view).iter() if e.tag.endswith("title")]
+    assert titles.count("some columns are left out") == 2
+    assert titles.count("reduction: must come first") == 2
+
+
 def test_large_sizes_are_cut_before_they_are_counted() -> None:
     huge = {"N": 10**6, "K": 10**9, "M": 10**6}
     view = fk.space(schedule(MATMUL, "tile mm: i, j by 8, 8"), sizes=huge, at={"k": 12345})
@@ -148,6 +160,13 @@ def test_two_statements_stand_side_by_side_in_one_order() -> None:
     found = view.text.partition("after:\n")[2].partition("\n\n")[0]
     after = [line.split() for line in found.splitlines()]
     assert after[1][1:4] == ["1", "3", "5"] and after[3][1:4] == ["2", "4", "6"]
+
+
+def test_indentation_is_never_alone_between_tags() -> None:
+    """nbconvert makes one blank of it."""
+    html = fk.show(schedule(MATMUL))._repr_html_()
+    assert re.search(r"<span style=[^>]*>    for</span>", html)
+    assert not re.search(r"> +<span style=.color", html)
 
 
 def test_badges_say_what_is_allowed() -> None:
@@ -261,7 +280,8 @@ def test_explore() -> None:
     assert explorer.script == "tile mm: i, j by 8, 4" == explorer._script.value
     explorer._primitive.value, explorer._loops.value, explorer._by.value = "parallelize", "k", ""
     explorer._add.click()
-    assert "must come before" in explorer._verdict.value and "<svg" in explorer._page.value
+    assert "illegal" in explorer._verdict.value
+    assert "must come before" in explorer._page.value and "<svg" in explorer._page.value
     assert explorer.script == "tile mm: i, j by 8, 4"
     explorer._time.click()
     assert "GFLOP/s" in explorer._timing.value
