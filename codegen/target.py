@@ -223,6 +223,9 @@ class CTarget:
             shape = "".join(f"[{n}]" for n in node.shape)
             name = self.names.tensors[node.name]
             c = C_TYPES[node.dtype.name]
+            if node.scope == "register":
+                why = "an array, since its places are not constant"
+                lines.append(cgen.Line(f"/* {name}: {why} */"))
             lines.append(cgen.Line(f"{c} {name}{shape} __attribute__((aligned(64)));"))
             body = self.statement(node.body)
         lines.append(body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +11,7 @@ from farkas.files import read_text_file
 from poly.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from codegen.trace import Unit
+    from codegen.trace import Traced, Unit
 
 
 @click.command(
@@ -22,13 +23,15 @@ Examples:
 """,
 )
 @click.argument("file")
-@click.argument("line", required=False, type=click.IntRange(1))
-def why_command(file: str, line: int | None) -> None:
+@click.argument("line", required=False)
+def why_command(file: str, line: str | None) -> None:
     """Say which statements, loops and nodes a line of generated C comes from.
 
     FILE is C that Farkas has generated; all that is told stands in it.
     """
-    click.echo(why(read_text_file(file), file, line))
+    if line is not None and not (line.isdecimal() and int(line) > 0):
+        raise click.UsageError(f"{line!r} is no line number; lines are counted from 1")
+    click.echo(why(read_text_file(file), file, None if line is None else int(line)))
 
 
 def why(text: str, name: str, line: int | None) -> str:
@@ -58,11 +61,22 @@ def why(text: str, name: str, line: int | None) -> str:
     for statement in found.statements:
         meaning = unit.meanings.get((found.function, statement), _copied(statement))
         out.append(f"{'statement':<11}{statement}: {meaning}")
-    for step in unit.schedule:
-        names = step.partition(":")[0].replace(",", " ").split()[1:]
-        if set(names) & set(found.statements):
-            out.append(f"{'step':<11}{step}")
+    out += [f"{'step':<11}{step}" for step in unit.schedule if _concerns(step, found)]
     return "\n".join([*out, *nodes])
+
+
+def _concerns(step: str, line: Traced) -> bool:
+    """Whether a step names a statement of the line, or a loop or buffer in it, or makes one."""
+    head, _, rest = step.partition(":")
+    if set(head.replace(",", " ").split()[1:]) & set(line.statements):
+        return True
+    loops = rest.partition(" by ")[0].partition(" as ")[0].replace(",", " ").split()
+    words = rest.partition(" as ")[2].replace(",", " ").split()
+    if head.startswith("promote"):
+        kept = rf"\b{re.escape(words[0])}_[rp]\d*_?" if words else r"(?!)"
+        return re.search(kept, line.text) is not None
+    made = [f"{loop}_{end}" for loop in loops for end in "oi"]
+    return bool({*loops, *words, *made} & set(line.loops))
 
 
 def _summary(unit: Unit) -> list[str]:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping
 
 from poly.errors import ArgumentError
+from poly.expr import evaluate_int, sizes_of
 from poly.program import Program
 from runtime.arguments import bind, shape_of
 
@@ -33,13 +34,16 @@ def known_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def all_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
-    """A value for every size of a program, in its order.
+    """A value for every size of a program, in its order; products of others need none.
 
     Raises
     ------
     ArgumentError : as `known_sizes`, and where one is missing.
     """
     values = known_sizes(program, sizes)
+    for name, e in program.products.items():
+        if name not in values and set(sizes_of(e)) <= set(values):
+            values[name] = evaluate_int(e, values)
     missing = [name for name in program.sizes if name not in values]
     if missing:
         raise ArgumentError(f"no value is given for {', '.join(missing)}")

@@ -166,7 +166,7 @@ def _check_indices(draft: Draft, scope: Scope) -> None:
     for index in draft.reductions:
         place = first_use(draft.node, index)
         if draft.op == "=":
-            near = did_you_mean(index, [*draft.free, *scope.sizes])
+            near = did_you_mean(index, [*draft.free, *(s for s in scope.sizes if len(s) > 1)])
             note = near or f"sum over it with +=! (or *=, max=, min=), or add {index} on the left"
             if not near and index[:1].isupper():
                 note = f"if {index} is meant as a size, it has to stand in the shape of a tensor"

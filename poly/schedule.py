@@ -178,7 +178,8 @@ class Schedule:
     def skew(self, statement: str, loop: str, by: str, factor: int = 1) -> Schedule:
         """Run `loop` at ``loop + factor * by``; makes stencils tileable.
 
-        ``for t, for i: S[t,i]`` with ``i, t by 2`` becomes ``for t, for i: S[t,i-2*t]``.
+        ``for t, for i: S[t,i]`` with ``i, t by 2`` becomes ``for t, for i: S[t,i-2*t]``: the new
+        ``i`` counts ``2*t`` more than the index, which is what is subtracted again.
         """
         return self.apply(Step("skew", (statement,), (loop, by), (factor,)))
 
@@ -380,6 +381,5 @@ def _several(values: Seq[_T], what: str) -> tuple[_T, ...]:
     try:
         return tuple(values)
     except TypeError:
-        raise ScheduleError(
-            f"{values!r} is no list of {what}, as in [8, 8] or ['i', 'j']"
-        ) from None
+        example = "[8, 8]" if what == "numbers" else "['i', 'j']"
+        raise ScheduleError(f"{values!r} is no list of {what}, as in {example}") from None

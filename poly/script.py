@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from poly.errors import ScheduleError
 from poly.primitives import PRIMITIVES
@@ -18,9 +19,10 @@ _STEP = re.compile(
     r"(?:\s+(?P<statements>\w+(?:\s*,\s*\w+)*))?"
     r"(?:\s*:\s*(?P<loops>\w+(?:\s*,\s*\w+)*))?"
     r"(?:\s+by\s+(?P<by>-?\d+(?:\s*,\s*-?\d+)*))?"
-    r"(?:\s+as\s+(?P<words>\w+(?:\s*,\s*\w+)*))?\s*\Z",
+    r"(?:\s+as\s+(?P<words>\w+(?:\s*,\s*\w+)*))?\s*",
     re.ASCII,
 )
+_NAMES = (*PRIMITIVES, "reschedule")
 
 
 @dataclass(frozen=True)
@@ -54,17 +56,16 @@ def _parse_line(raw: str, number: int) -> Line:
 
 
 def _parse_step(line: str, number: int) -> Step:
-    match = _STEP.match(line) if len(line) < 10_000 else None
+    match = _STEP.fullmatch(line) if len(line) < 10_000 else None
     if match is None:
+        start = _STEP.match(line[:10_000])
+        raise _no_step(line, number, start.end() if start else 0)
+    if match["primitive"] not in _NAMES:
+        near = get_close_matches(match["primitive"], _NAMES, n=1)
+        meant = f"did you mean {near[0]!r}? " if near else ""
         raise ScheduleError(
-            f"line {number} is no schedule step: {line[:200]}\n"
-            "hint: a step reads `primitive statements: loops by numbers as names`, "
-            "for example `tile C: i, j by 32, 32`"
-        )
-    if match["primitive"] not in (*PRIMITIVES, "reschedule"):
-        raise ScheduleError(
-            f"line {number}: there is no primitive {match['primitive']!r}; "
-            f"there are {', '.join(PRIMITIVES)}"
+            f"line {number}: there is no primitive {match['primitive']!r}; {meant}"
+            f"there are {', '.join(_NAMES)}"
         )
     numbers = tuple(int(n) for n in _words(match["by"]) if len(n) < 12)
     if len(numbers) != len(_words(match["by"])):
@@ -75,6 +76,19 @@ def _parse_step(line: str, number: int) -> Step:
         _words(match["loops"]),
         numbers,
         _words(match["words"]),
+    )
+
+
+def _no_step(line: str, number: int, end: int) -> ScheduleError:
+    """A line that is understood up to a place."""
+    hint = "a step reads `primitive statements: loops by numbers as names`, for example "
+    if number == 1 and re.fullmatch(r"[\w./\\~-]+\.\w+", line):
+        hint = "of a file, pass the text: Path(name).read_text(); a step reads "
+    shown = line[:200]
+    caret = f"\n   {' ' * end}^" if 0 < end < len(shown) else ""
+    return ScheduleError(
+        f"line {number} is no schedule step:\n   {shown}{caret}\nhint: {hint}"
+        "`tile C: i, j by 32, 32`"
     )
 
 

@@ -209,7 +209,10 @@ def _merge(a: Filter, b: Filter, step: Step) -> Filter:
     for node in walk_tree(inner):
         if isinstance(node, Band) and taken & set(node.names):
             clash = ", ".join(taken & set(node.names))
-            raise ScheduleError(f"{step}: an inner loop is already named {clash}; rename it")
+            raise ScheduleError(
+                f"{step}: an inner loop is already named {clash}; "
+                "`split` and `tile` give names with `as`"
+            )
     return Filter((*a.statements, *b.statements), band(members, inner))
 
 
@@ -252,7 +255,10 @@ def sink(tree: Node, scop: Scop, step: Step) -> Node:
             continue
         for name in f.statements:
             if place.member.name in {m.name for m in loops_of(tree, name)}:
-                raise ScheduleError(f"{step}: {name} has a loop {place.member.name}; rename it")
+                raise ScheduleError(
+                    f"{step}: {name} has a loop {place.member.name}, too; "
+                    "give this one another name, with `as` of `split`"
+                )
         end = end_value(scop, place.member, parent.children[at].statements, last=k > at)
         domain = restrict_to(scop, f.statements)
         function = function.union_add(isl.UnionPwAff.pw_aff_on_domain(domain, end))

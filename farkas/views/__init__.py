@@ -53,6 +53,7 @@ def space(
     loops: str | Sequence[str] = (),
     sizes: Mapping[str, int] | None = None,
     at: Mapping[str, int] | None = None,
+    **named: int,
 ) -> View:
     """The iteration space of a statement over two of its loops, in the order of a schedule.
 
@@ -62,8 +63,8 @@ def space(
     statement : default is the last one
     loops : the index that runs down and the one that runs to the right, by their names in the
         program; default is the first two
-    sizes : values for sizes of the program; 8 for those without one, so that only tiles smaller
-        than that are seen as tiles
+    sizes, named : values for sizes of the program; 8 for those without one, so that only tiles
+        smaller than that are seen as tiles
     at : values of the other indices; default is the least
 
     Raises
@@ -73,7 +74,8 @@ def space(
     from farkas.views.iteration_space import space_view
 
     names = [x.strip() for x in loops.split(",")] if isinstance(loops, str) else loops
-    return space_view(_schedule(what), statement, names, dict(sizes or {}), dict(at or {}))
+    given = {**(sizes or {}), **named}
+    return space_view(_schedule(what), statement, names, given, dict(at or {}))
 
 
 def steps(what: Any) -> View:
@@ -83,10 +85,12 @@ def steps(what: Any) -> View:
     return steps_view(_schedule(what))
 
 
-def footprints(what: Any, statement: str | None = None, **sizes: int) -> View:
+def footprints(
+    what: Any, statement: str | None = None, sizes: Mapping[str, int] | None = None, **named: int
+) -> View:
     """What one iteration of each loop around a statement touches, against the caches.
 
-    sizes : a value for every size of the program
+    sizes, named : a value for every size of the program
 
     Raises
     ------
@@ -94,7 +98,7 @@ def footprints(what: Any, statement: str | None = None, **sizes: int) -> View:
     """
     from farkas.views.footprint_table import footprint_view
 
-    return footprint_view(_schedule(what), statement, sizes)
+    return footprint_view(_schedule(what), statement, {**(sizes or {}), **named})
 
 
 def explore(what: Any, **sizes: int) -> Any:

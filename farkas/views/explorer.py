@@ -80,8 +80,11 @@ class Explorer:
         """What was done, to be copied out."""
         return self.trial.script
 
-    def apply(self) -> None:
-        """Apply the step that the form describes."""
+    def __repr__(self) -> str:
+        return f"<Explorer of {self.schedule.program.name}, {self.trial.verdict}>"
+
+    def apply(self) -> str:
+        """Apply the step that the form describes; gives the verdict."""
         primitive = self._primitive.value
         statements = "" if primitive == "reschedule" else self._statements.value
         if primitive == "fuse":  # the chosen statement, and the one behind it
@@ -93,16 +96,19 @@ class Explorer:
                              self._words.value)  # fmt: skip
         except ScheduleError as error:
             self._verdict.value = _message(f"refused: {error}", False)
-            return
+            return f"refused: {error}"
         self._set(self.trial.then(text))
+        return self.trial.verdict
 
-    def time(self) -> None:
-        """Compile the schedule and time it, quickly, on random arrays."""
+    def time(self) -> str:
+        """Compile the schedule and time it, quickly, on random arrays; gives the time."""
+        good, words = self._timed()
+        self._timing.value = _message(words, good)
+        return words
+
+    def _timed(self) -> tuple[bool, str]:
         if self.sizes is None:
-            self._timing.value = _message(
-                "give sizes to explore, as in explore(kernel, N=512)", False
-            )
-            return
+            return False, "give sizes to explore, as in explore(kernel, N=512)"
         program = self.schedule.program
         try:
             made = build(program, self.schedule, self.schedule.exact, target_of(None, None))
@@ -112,10 +118,9 @@ class Explorer:
             }
             took = median_seconds(lambda: made.loaded(**given), budget=0.3)
         except (FarkasError, MemoryError) as error:
-            self._timing.value = _message(str(error) or "not enough memory", False)
-            return
+            return False, str(error) or "not enough memory"
         rate = operations_of_program(program, self.sizes) / took / 1e9
-        self._timing.value = _message(f"{seconds(took)}, {rate:.3g} GFLOP/s", True)
+        return True, f"{seconds(took)}, {rate:.3g} GFLOP/s"
 
     def _set(self, trial: Trial) -> None:
         self.trial = trial

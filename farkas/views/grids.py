@@ -37,6 +37,7 @@ class Grid:
     points : in the order in which they run; tiles : the number of the tile of each
     numbers : of each in the order of all points of the picture, from 0
     breaks : places in that order at which another thread begins
+    apart : the parallel loops around it
     cut : loops of which not all values are shown
     boxes : the values that are, of every loop; several where two instances lie far apart
     """
@@ -48,6 +49,7 @@ class Grid:
     tiles: tuple[int, ...]
     numbers: tuple[int, ...]
     breaks: frozenset[int]
+    apart: tuple[str, ...]
     cut: tuple[str, ...]
     boxes: tuple[Mapping[str, range], ...]
 
@@ -145,7 +147,9 @@ def grid(
     axes = order_of(tree, statement.name)
     return Grid(
         statement, rows, columns, tuple(points), _tiles(statement, points, axes, loops),
-        tuple(range(len(points))), _breaks(points, axes), tuple(cut), tuple(boxes),
+        tuple(range(len(points))), _breaks(points, axes),
+        tuple(a.name for a in axes if isinstance(a, Member) and a.mark == "parallel"),
+        tuple(cut), tuple(boxes),
     )  # fmt: skip
 
 

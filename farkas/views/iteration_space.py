@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from farkas.sizes import all_sizes
-from farkas.views.grids import MOST, draw, grid, legend
+from farkas.views.grids import MOST, Grid, draw, grid, legend
 from farkas.views.page import View
 from poly.errors import ArgumentError
-from poly.instances import dependent_pairs
+from poly.instances import Instance, Pair, dependent_pairs
 from poly.markup import element
 from poly.schedule import Schedule
 
 #: The value of a size for which none is given.
 USUAL_SIZE = 8
+#: Dependences of each kind that the text lists.
+_MOST_PAIRS = 6
 
 
 def space_view(
@@ -26,9 +28,9 @@ def space_view(
     """See `farkas.views.space`."""
     name = chosen_statement(schedule, statement)
     s = schedule.scop.statement(name)
-    every = all_sizes(
-        schedule.program, {**dict.fromkeys(schedule.program.sizes, USUAL_SIZE), **sizes}
-    )
+    program = schedule.program
+    usual = {n: USUAL_SIZE for n in program.sizes if n not in program.products}
+    every = all_sizes(program, {**usual, **sizes})
     shown = tuple(loops) or s.loops[:2]
     if len(shown) > 2:
         raise ArgumentError(f"a picture has two loops at most, {len(shown)} are given")
@@ -50,7 +52,22 @@ def space_view(
         "div", draw([g], lines), legend({a.kind for a in lines}),
         element("div", caption, style="font-size:85%"),
     )  # fmt: skip
-    return View(html, f"{g}\n{caption}", f"Iteration space of {name}")
+    return View(html, "\n".join([str(g), *_words(g, lines), caption]), f"Iteration space of {name}")
+
+
+def _words(g: Grid, pairs: Sequence[Pair]) -> list[str]:
+    """What a table of numbers does not show: what runs at once, and the dependences."""
+    found = [f"runs at once: iterations of {', '.join(g.apart)}"] if g.apart else []
+    for kind in dict.fromkeys(p.kind for p in pairs):
+        ends = [f"{_called(p.source)} -> {_called(p.sink)}" for p in pairs if p.kind == kind]
+        more = f", … ({len(ends)} in all)" if len(ends) > _MOST_PAIRS else ""
+        found.append(f"{kind}: {', '.join(ends[:_MOST_PAIRS])}{more}")
+    return found
+
+
+def _called(instance: Instance) -> str:
+    name, point = instance
+    return f"{name}[{', '.join(map(str, point))}]"
 
 
 def chosen_statement(schedule: Schedule, statement: str | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from codegen.emit import generate
-from farkas.views.code import code_html
+from farkas.views.code import body_lines, code_html
 from farkas.views.page import View, beside, section
 from poly.markup import Markup, element, joined
 from poly.program import Program
@@ -43,8 +43,16 @@ def _page(schedule: Schedule, source: str, statement: str | None, written: Progr
             section("C", code_html(source, statement_colours(schedule.scop), statement)),
         ),
     )
-    text = "\n".join([str(written), "", script, "", schedule.show])
+    text = "\n".join([str(written), "", script, "", schedule.show, "", *_c_text(source, statement)])
     return View(element("div", parts), text, written.name)
+
+
+def _c_text(source: str, statement: str | None) -> list[str]:
+    """The C of the loops, with ``>`` before the lines of `statement`."""
+    return [
+        f"{'>' if statement in line.statements else ' '} {line.number:>4} {line.text}".rstrip()
+        for line in body_lines(source)
+    ]
 
 
 def _text(text: str) -> Markup:

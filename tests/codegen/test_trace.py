@@ -110,6 +110,27 @@ def test_why() -> None:
     assert re.search(r"statement  S3: assign of Y\[i, j\].*\n +lines \d+-\d+", summary)
 
 
+def test_why_has_the_steps_that_made_the_loops() -> None:
+    text = "def mm(float32 A[N,K], float32 B[K,M]) -> (C) { mm: C[i,j] +=! A[i,k] * B[k,j] }"
+    script = """fuse mm_init, mm: i, j
+tile mm: i, j by 8, 32
+distribute mm: i_i
+reorder mm: k, i_i, j_i
+promote mm: j_o as C, register
+vectorize mm_init: j_i by 16
+split mm: k by 4"""
+    source = generate(Schedule.of(parse_program(text)).replay(script)).text
+    lines = source.splitlines()
+    number = next(n for n, x in enumerate(lines, 1) if "C_r" in x and "splat" in x)
+    steps = [
+        x.split(maxsplit=1)[1]
+        for x in why(source, "mm.c", number).splitlines()
+        if x.startswith("step")
+    ]
+    assert "tile mm: i, j by 8, 32" in steps and "promote mm: j_o as C, register" in steps
+    assert "vectorize mm_init: j_i by 16" in steps and "split mm: k by 4" not in steps
+
+
 def test_why_of_what_is_not_ours() -> None:
     with pytest.raises(ArgumentError, match=r"x.c is no C that Farkas has generated"):
         why("int main(void) { return 0; }", "x.c", 1)

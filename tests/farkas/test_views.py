@@ -149,6 +149,24 @@ def test_what_lies_between_two_instances_far_apart_is_left_out() -> None:
     assert titles.count("reduction: must come first") == 2
 
 
+def test_the_text_of_a_picture_has_what_its_drawing_has() -> None:
+    at_once = fk.space(schedule(HEAT, "parallelize step: i"), sizes={"T": 4}, N=5).text
+    assert "runs at once: iterations of i" in at_once
+    assert "flow: step[0, 1] -> step[1, 1], " in at_once and "in all)" in at_once
+    assert "runs at once" not in fk.space(schedule(HEAT)).text
+    plain, chosen = fk.show(schedule(MATMUL)).text, fk.show(schedule(MATMUL), "mm").text
+    assert "C[i*M + j] += " in plain and plain != chosen
+    marked = [line for line in chosen.splitlines() if line.startswith(">")]
+    assert any("+= " in line for line in marked) and not any("= 0.0f" in line for line in marked)
+
+
+def test_sizes_that_are_products_need_not_be_given() -> None:
+    relu = fk.compile("def relu(float32 X[N,C]) -> (Y) { Y[n,c] = max(X[n,c], 0) }")
+    assert "N=3, C=5" in fk.footprints(relu, N=3, C=5).text
+    assert fk.footprints(relu, sizes={"N": 3, "C": 5}).text == fk.footprints(relu, N=3, C=5).text
+    assert "N=2, C=4, N_C=8" in fk.space(relu, sizes={"N": 2}, C=4).text
+
+
 def test_large_sizes_are_cut_before_they_are_counted() -> None:
     huge = {"N": 10**6, "K": 10**9, "M": 10**6}
     view = fk.space(schedule(MATMUL, "tile mm: i, j by 8, 8"), sizes=huge, at={"k": 12345})

@@ -32,6 +32,7 @@ X = "def f(float32 X[N,M]) -> (Y) { "
         ("Y[bath] = X[batch]", "did you mean 'bath'?", "batch"),
         ("Y[batch] +=! X[bacth,k]", "did you mean 'batch'?", "bacth"),
         ("Y[i,batch] +=! X[i,batc]", "did you mean 'batch'?", "batc"),
+        ("C[i,j] = A[i,k] * B[k,j]", "sum over it with +=!", "k"),
         ("Y[i] = X[i,k]", "k appears only on the right of a plain '='", "k"),
         ("Y[i] = X[i] / N", "if N is meant as a size", "N"),
         (X + "Y[i] = X[i,j] }", "sum over it with +=!", "j"),

@@ -145,7 +145,7 @@ def test_fuse_chooses_the_place_that_is_legal() -> None:
 
 
 def test_fuse_needs_other_names_inside() -> None:
-    with pytest.raises(ScheduleError, match="an inner loop is already named i; rename it"):
+    with pytest.raises(ScheduleError, match="already named i; `split` and `tile` give names"):
         schedule(
             "def f(float32 X[N,N]) -> (Y, Z) { a: Y[i,j] = X[i,j]\n b: Z[i,j] = X[i,j] }",
             "interchange b: i, j\nfuse a, b: i",
