@@ -49,7 +49,7 @@ from poly.legality import budget
 from poly.promotion import Copy, Fence
 from poly.schedule import Schedule
 from poly.scop import Scop
-from poly.tree import Member
+from poly.tree import Band, Member, Promote, walk_tree
 
 _MAX_DEPTH = 64
 _NOTHING = Block(())
@@ -74,10 +74,28 @@ def build_loops(schedule: Schedule) -> LoopProgram:
     ScheduleError : if isl exceeds its budget.
     """
     scop = schedule.scop
+    check_for_cpu(schedule)
     with budget(scop, "code generation", AST_BUDGET):
         tree = to_isl(schedule.tree, scop)
         body = converted(tree, scop, scop.context)
     return _checked(schedule, body, tree)
+
+
+def check_for_cpu(schedule: Schedule) -> None:
+    """Refuse what only a GPU has.
+
+    Raises
+    ------
+    ScheduleError : naming the loop or buffer.
+    """
+    for node in walk_tree(schedule.tree):
+        mapped = [m for m in node.members if m.mark in ("block", "thread")] if isinstance(
+            node, Band) else []  # fmt: skip
+        if mapped:
+            step = f"map_{mapped[0].mark}s"
+            raise ScheduleError(f"{step} of {mapped[0].name}: a CPU has no blocks and threads of it")
+        if isinstance(node, Promote) and node.scope == "shared":
+            raise ScheduleError(f"{node.buffer}: there is no shared memory on a CPU; use `local`")
 
 
 def build_kernel(schedule: Schedule, launch: Launch) -> LoopProgram:
