@@ -53,7 +53,9 @@ def attempt_model(source: onnx.ModelProto | bytes, cache: Path) -> str:
             if any(p.shape is None for p in model.inputs):
                 return "compiled"  # not even the number of dimensions is known
             shapes = {p.name: _at_some_size(p.shape) for p in model.inputs}
-            inputs = {p.name: random_array(rng, p.dtype.numpy, shapes[p.name]) for p in model.inputs}
+            inputs = {
+                p.name: random_array(rng, p.dtype.numpy, shapes[p.name]) for p in model.inputs
+            }
             try:
                 results = model.run(inputs)
             except fk.ArgumentError:
