@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from itertools import takewhile
 from operator import index
 
@@ -129,6 +130,13 @@ EXAMPLES = {
     "promote": "promote C: k_o as A, local",
     "reschedule": "reschedule",
 }
+
+
+def no_primitive(name: str) -> str:
+    """What to say of a step of no known kind."""
+    near = get_close_matches(name, EXAMPLES, n=1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    return f"there is no primitive {name!r}; {meant}there are {', '.join(EXAMPLES)}"
 
 
 @dataclass(frozen=True)
