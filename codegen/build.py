@@ -93,7 +93,7 @@ def check_for_cpu(schedule: Schedule) -> None:
             node, Band) else []  # fmt: skip
         if mapped:
             step = f"map_{mapped[0].mark}s"
-            raise ScheduleError(f"{step} of {mapped[0].name}: a CPU has no blocks and threads of it")
+            raise ScheduleError(f"{step} of {mapped[0].name}: a CPU has no such blocks or threads")
         if isinstance(node, Promote) and node.scope == "shared":
             raise ScheduleError(f"{node.buffer}: there is no shared memory on a CPU; use `local`")
 

@@ -111,7 +111,7 @@ _EXPRESSION_HELP = "The program itself, in place of a file."
 Examples:
   farkas compile conv.fk -o conv.c
   farkas compile -e 'ij,jk->ik' --dtype float32 --emit schedule -o matmul.sched
-  farkas compile conv.fk --schedule my.sched --emit library -o conv.so
+  farkas compile conv.fk --using my.sched --emit library -o conv.so
 """,
 )
 @click.argument("file", required=False)
@@ -125,8 +125,7 @@ Examples:
     help="What to write: C, the program with its ranges, the schedule's script, its loops, or a "
     "shared library.",
 )
-@click.option("--schedule", "--using", "wanted", default="auto", show_default=True,
-              help=_SCHEDULE_HELP)  # fmt: skip
+@click.option("--using", "wanted", default="auto", show_default=True, help=_SCHEDULE_HELP)
 @click.option("--cc", metavar="PATH", help="The C compiler, for --emit library.")
 @program_options
 def compile_command(
@@ -204,8 +203,7 @@ Examples:
 @click.argument("file", required=False)
 @click.option("-e", "--expression", metavar="TEXT", help=_EXPRESSION_HELP)
 @_section_options
-@click.option("--schedule", "--using", "wanted", default="auto", show_default=True,
-              help=_SCHEDULE_HELP)  # fmt: skip
+@click.option("--using", "wanted", default="auto", show_default=True, help=_SCHEDULE_HELP)
 @program_options
 def show_command(
     file: str | None,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farkas.display import median_seconds, seconds, size_text
+from farkas.sizes import all_sizes
 from farkas.views.page import View
 from poly.errors import ArgumentError
-from poly.expr import evaluate_int
 from poly.fusion import why_apart
 from poly.graph import Call, Graph
 from poly.machine import host_machine
@@ -83,10 +83,7 @@ def explain_kernel(compiled: Compiled, sizes: Mapping[str, int], run: bool) -> V
     """What the statements of a kernel share and what it costs; see `Kernel.explain`."""
     schedule, program = compiled.schedule, compiled.program
     machine = host_machine()
-    env = dict(sizes)
-    for name, e in schedule.program.products.items():
-        env.setdefault(name, evaluate_int(e, env))
-    found = handovers(schedule, env, machine)
+    found = handovers(schedule, all_sizes(schedule.program, sizes), machine)
     took = None
     if run:
         try:

@@ -17,6 +17,12 @@ Point = tuple[int, ...]
 Instance = tuple[str, Point]
 
 
+def instance_text(instance: Instance) -> str:
+    """``S[0, 1]``"""
+    name, point = instance
+    return f"{name}[{', '.join(map(str, point))}]"
+
+
 def restrict_to(scop: Scop, statements: tuple[str, ...]) -> isl.UnionSet:
     """All instances of the named statements."""
     result = isl.UnionSet.empty(scop.context.get_space())

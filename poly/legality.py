@@ -30,7 +30,7 @@ import islpy as isl
 from poly.affine import least_point
 from poly.dependences import Dependences
 from poly.errors import IllegalScheduleError, ScheduleError
-from poly.instances import sizes_set
+from poly.instances import instance_text, sizes_set
 from poly.scop import Scop
 from poly.tree import CONCURRENT, Band, Member, Node, Promote, Sequence
 
@@ -56,13 +56,9 @@ class Violation:
     def error(self, primitive: str) -> IllegalScheduleError:
         reason = f"both would run at once in the iterations of {self.loop}" if self.at_once else ""
         return IllegalScheduleError(
-            primitive, self.kind, _instance(self.source), _instance(self.sink),
-            _instance(self.element), self.sizes, reason, violation=self,
+            primitive, self.kind, instance_text(self.source), instance_text(self.sink),
+            instance_text(self.element), self.sizes, reason, violation=self,
         )  # fmt: skip
-
-
-def _instance(named: tuple[str, tuple[int, ...]]) -> str:
-    return f"{named[0]}[{', '.join(map(str, named[1]))}]"
 
 
 def check_tree(tree: Node, scop: Scop, dependences: Dependences) -> Violation | None:

@@ -33,7 +33,7 @@ from poly.program import Program
 from poly.scheduler import isl_schedule
 from poly.scop import Scop, build_scop
 from poly.script import Line, parse_script
-from poly.steps import Step, check_step
+from poly.steps import EXAMPLES, Step, check_step, no_primitive
 from poly.transforms import fuse_early
 from poly.tree import Node, loops_of, show_tree
 from poly.tree_html import tree_html
@@ -283,10 +283,8 @@ class Schedule:
         ScheduleError : the step makes no sense here, or its legality could not be decided.
         IllegalScheduleError : it would break a dependence.
         """
-        if step.primitive not in (*PRIMITIVES, "reschedule"):
-            raise ScheduleError(
-                f"there is no primitive {step.primitive!r}; there are {', '.join(PRIMITIVES)}"
-            )
+        if step.primitive not in EXAMPLES:
+            raise ScheduleError(no_primitive(step.primitive))
         step = check_step(step)
         if step.primitive == "reschedule":
             tree = isl_schedule(self.scop, self.dependences)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from poly.errors import ScheduleError
-from poly.primitives import PRIMITIVES
-from poly.steps import Step
+from poly.steps import EXAMPLES, Step, no_primitive
 
 _STEP = re.compile(
     r"(?P<primitive>[a-z]+(?:_[a-z]+)*)"
@@ -22,7 +20,6 @@ _STEP = re.compile(
     r"(?:\s+as\s+(?P<words>\w+(?:\s*,\s*\w+)*))?\s*",
     re.ASCII,
 )
-_NAMES = (*PRIMITIVES, "reschedule")
 
 
 @dataclass(frozen=True)
@@ -60,13 +57,8 @@ def _parse_step(line: str, number: int) -> Step:
     if match is None:
         start = _STEP.match(line[:10_000])
         raise _no_step(line, number, start.end() if start else 0)
-    if match["primitive"] not in _NAMES:
-        near = get_close_matches(match["primitive"], _NAMES, n=1)
-        meant = f"did you mean {near[0]!r}? " if near else ""
-        raise ScheduleError(
-            f"line {number}: there is no primitive {match['primitive']!r}; {meant}"
-            f"there are {', '.join(_NAMES)}"
-        )
+    if match["primitive"] not in EXAMPLES:
+        raise ScheduleError(f"line {number}: {no_primitive(match['primitive'])}")
     numbers = tuple(int(n) for n in _words(match["by"]) if len(n) < 12)
     if len(numbers) != len(_words(match["by"])):
         raise ScheduleError(f"line {number}: a number is too large: {line[:200]}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from operator import index
 
 from poly.errors import ScheduleError
@@ -104,6 +105,13 @@ EXAMPLES = {
     "map_threads": "map_threads C: i_i, j_i",
     "reschedule": "reschedule",
 }
+
+
+def no_primitive(name: str) -> str:
+    """What to say of a step of no known kind."""
+    near = get_close_matches(name, EXAMPLES, n=1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    return f"there is no primitive {name!r}; {meant}there are {', '.join(EXAMPLES)}"
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from poly.bands import BandProperties
 from poly.markup import LINE, Markup, badge, colour, element, faint, joined
 from poly.scop import Scop, ScopStatement
-from poly.tree import Band, Filter, Node, Promote, Sequence, short_schedule
+from poly.tree import CONCURRENT, Band, Filter, Node, Promote, Sequence, short_schedule
 
 _MARKS = {
     "parallel": ("#d95050", "its iterations run on several threads"),
     "vector": ("#8a63d2", "its iterations run in vector lanes"),
+    "block": ("#2e9aa8", "its iterations run on blocks of a GPU"),
+    "thread": ("#d9822b", "its iterations run on threads of a block of a GPU"),
     "unroll": ("#b59a1f", "its iterations are written out"),
 }
 
@@ -65,7 +67,7 @@ class _Writer:
                 parts.append(badge(m.mark, *_MARKS[m.mark]))
             if m.isolate:
                 parts.append(badge("full tiles apart", title="code of their own for full tiles"))
-            if found is not None and found.coincident[n] and m.mark != "parallel":
+            if found is not None and found.coincident[n] and m.mark not in CONCURRENT:
                 parts.append(
                     badge("coincident", "#3da35d", "carries no dependence: may be parallel")
                 )

@@ -15,7 +15,6 @@ from farkas.views.schedules import schedule_page
 from farkas.views.trial import Trial, step_text
 from poly.errors import ArgumentError, FarkasError, IllegalScheduleError, ScheduleError
 from poly.markup import Markup, element, joined
-from poly.primitives import PRIMITIVES
 from poly.schedule import Schedule
 from poly.steps import EXAMPLES
 from poly.work import operations_of_program
@@ -41,7 +40,7 @@ class Explorer:
         self.sizes = all_sizes(schedule.program, sizes) if sizes else None
         w = self._w
         wide = w.Layout(width="22em")
-        self._primitive = w.Dropdown(options=sorted([*PRIMITIVES, "reschedule"]), value="tile",
+        self._primitive = w.Dropdown(options=sorted(EXAMPLES), value="tile",
                                      description="step", layout=wide)  # fmt: skip
         self._statements = w.Dropdown(options=schedule.statements, value=schedule.statements[-1],
                                       description="statement", layout=wide)  # fmt: skip

@@ -15,7 +15,7 @@ from poly.errors import ArgumentError
 from poly.instances import Instance, Pair, Point, Timed, least_values, span, timed_instances
 from poly.markup import Markup, colour, element
 from poly.scop import ScopStatement
-from poly.tree import Member, Node, order_of
+from poly.tree import CONCURRENT, Member, Node, order_of
 
 #: Points that are drawn along one dimension; those behind are left out.
 MOST = 24
@@ -36,8 +36,8 @@ class Grid:
     rows : a loop, "" for a single row; columns : a loop, "" for a single column
     points : in the order in which they run; tiles : the number of the tile of each
     numbers : of each in the order of all points of the picture, from 0
-    breaks : places in that order at which another thread begins
-    apart : the parallel loops around it
+    breaks : places in that order at which another thread or block begins
+    apart : the loops around it whose iterations run at once
     cut : loops of which not all values are shown
     boxes : the values that are, of every loop; several where two instances lie far apart
     """
@@ -148,7 +148,7 @@ def grid(
     return Grid(
         statement, rows, columns, tuple(points), _tiles(statement, points, axes, loops),
         tuple(range(len(points))), _breaks(points, axes),
-        tuple(a.name for a in axes if isinstance(a, Member) and a.mark == "parallel"),
+        tuple(a.name for a in axes if isinstance(a, Member) and a.mark in CONCURRENT),
         tuple(cut), tuple(boxes),
     )  # fmt: skip
 
@@ -208,12 +208,12 @@ def _tiles(
 
 
 def _breaks(points: Sequence[Timed], axes: Sequence[Member | int]) -> frozenset[int]:
-    """Where another iteration of a parallel loop begins."""
-    parallel = [d for d, a in enumerate(axes) if isinstance(a, Member) and a.mark == "parallel"]
+    """Where another iteration of a loop begins of which all may run at once."""
+    at_once = [d for d, a in enumerate(axes) if isinstance(a, Member) and a.mark in CONCURRENT]
     return frozenset(
         n
         for n in range(1, len(points))
-        if any(points[n - 1].time[d] != points[n].time[d] for d in parallel)
+        if any(points[n - 1].time[d] != points[n].time[d] for d in at_once)
     )
 
 

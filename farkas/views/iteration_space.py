@@ -8,7 +8,7 @@ from farkas.sizes import all_sizes
 from farkas.views.grids import MOST, Grid, draw, grid, legend
 from farkas.views.page import View
 from poly.errors import ArgumentError
-from poly.instances import Instance, Pair, dependent_pairs
+from poly.instances import Pair, dependent_pairs, instance_text
 from poly.markup import element
 from poly.schedule import Schedule
 
@@ -59,15 +59,12 @@ def _words(g: Grid, pairs: Sequence[Pair]) -> list[str]:
     """What a table of numbers does not show: what runs at once, and the dependences."""
     found = [f"runs at once: iterations of {', '.join(g.apart)}"] if g.apart else []
     for kind in dict.fromkeys(p.kind for p in pairs):
-        ends = [f"{_called(p.source)} -> {_called(p.sink)}" for p in pairs if p.kind == kind]
+        ends = [
+            f"{instance_text(p.source)} -> {instance_text(p.sink)}" for p in pairs if p.kind == kind
+        ]
         more = f", … ({len(ends)} in all)" if len(ends) > _MOST_PAIRS else ""
         found.append(f"{kind}: {', '.join(ends[:_MOST_PAIRS])}{more}")
     return found
-
-
-def _called(instance: Instance) -> str:
-    name, point = instance
-    return f"{name}[{', '.join(map(str, point))}]"
 
 
 def chosen_statement(schedule: Schedule, statement: str | None) -> str:

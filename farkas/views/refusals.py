@@ -8,7 +8,7 @@ from farkas.views.grids import Grid, draw, grid, legend, picture_width, together
 from farkas.views.page import View, beside
 from poly.errors import ArgumentError, IllegalScheduleError
 from poly.expr import evaluate_int, sizes_of
-from poly.instances import Pair, dependent_pairs, timed_instances
+from poly.instances import Pair, dependent_pairs, instance_text, timed_instances
 from poly.legality import Violation
 from poly.markup import Markup, element
 from poly.schedule import Schedule
@@ -68,8 +68,8 @@ def _runs(when: str, grids: list[Grid], pair: Pair, at_once: bool = False) -> st
         for n, t in zip(g.numbers, g.points, strict=True)
     }
     words = [
-        f"{name}[{', '.join(map(str, point))}] is number {order.get((name, point), 'not drawn')}"
-        for name, point in (pair.source, pair.sink)
+        f"{instance_text(end)} is number {order.get(end, 'not drawn')}"
+        for end in (pair.source, pair.sink)
     ]
     return f"{when}: {', '.join(words)}{', and both may run at once' if at_once else ''}"
 

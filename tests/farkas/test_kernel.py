@@ -208,7 +208,7 @@ def test_verify_reports() -> None:
     assert report.close(1e-5)
     with pytest.raises(fk.ArgumentError, match="no value is given for K"):
         kernel.verify({"I": 3, "J": 3})
-    with pytest.raises(fk.ArgumentError, match="would be I = -3"):
+    with pytest.raises(fk.ArgumentError, match="size I = -3 is not in the range"):
         kernel.verify({"I": -3, "J": 3, "K": 1})
 
 

@@ -17,7 +17,7 @@ import islpy as isl
 from poly.expr import Read, evaluate_int, reads_of
 from poly.program import Program
 from poly.scop import Scop
-from poly.tree import Band, Node, Promote, Sequence
+from poly.tree import CONCURRENT, Band, Node, Promote, Sequence
 from runtime.arguments import shape_of
 from runtime.interpret import INIT_SUFFIX, Instance, instances
 
@@ -184,11 +184,11 @@ def isl_pairs(relation: isl.UnionMap, sizes: Mapping[str, int]) -> set[Pair]:
 def is_broken(a: tuple[Tick, ...], b: tuple[Tick, ...], commute: bool) -> bool:
     """Whether the times `a`, `b` of two instances, of which `a` has to be first, are wrong.
 
-    If they commute, they may swap or run in lanes, but may not run at once on threads.
+    If they commute, they may swap or run in lanes, but may not run at once on threads or blocks.
     """
     for x, y in zip(a, b, strict=False):
         if x.value != y.value:
-            if x.mark == "parallel" or (x.mark == "vector" and not commute):
+            if x.mark in CONCURRENT or (x.mark == "vector" and not commute):
                 return True
             return not commute and x.value > y.value
     return not commute
@@ -206,10 +206,10 @@ def broken_pairs(tree: Node, scop: Scop, sizes: Mapping[str, int], exact: bool) 
 
 
 def tree_order(tree: Node, scop: Scop, sizes: Mapping[str, int]) -> list[Instance]:
-    """All instances in the order of a tree; the iterations of parallel loops run backwards."""
+    """All instances in the order of a tree; iterations that run at once run backwards."""
 
     def key(ticks: tuple[Tick, ...]) -> tuple[int, ...]:
-        return tuple(-t.value if t.mark in ("parallel", "vector") else t.value for t in ticks)
+        return tuple(-t.value if t.mark in (*CONCURRENT, "vector") else t.value for t in ticks)
 
     at = times(tree, scop, sizes)
     return sorted(at, key=lambda instance: key(at[instance]))

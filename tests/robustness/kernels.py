@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tests.poly.texts import PLAIN_SOFTMAX
+
 Sizes = dict[str, int]
 
 
@@ -53,12 +55,6 @@ MAXPOOL = """def maxpool(float32 X[N,C,H,W]) -> (Y) {
 }"""
 AVERAGE = """def average(float64 X[N,H,W]) -> (Y) {
     Y[n,p,q] +=! X[n,p+r,q+s] / 4.0 where r in 0:2, s in 0:2
-}"""
-SOFTMAX = """def softmax(float32 X[N,M]) -> (Y) {
-    top[i] max=! X[i,j]
-    E[i,j] = exp(X[i,j] - top[i])
-    total[i] +=! E[i,j]
-    Y[i,j] = E[i,j] / total[i]
 }"""
 LAYERNORM = """def layernorm(float32 X[N,D], float32 G[D], float32 B[D]) -> (Y) {
     mean[i] +=! X[i,d] / D
@@ -138,7 +134,7 @@ CASES: tuple[Case, ...] = (
     )),
     Case(DEPTHWISE, _only(IMAGE_SIZES, "NCHW")),
     Case(MAXPOOL, _only(IMAGE_SIZES, "NCHW")),
-    Case(SOFTMAX, ROW_SIZES),
+    Case(PLAIN_SOFTMAX, ROW_SIZES),
     Case(LAYERNORM, ({"N": 5, "D": 37}, {"N": 1, "D": 1}, {"N": 9, "D": 64}, {"N": 0, "D": 4})),
     Case(RNN, ({"T": 5, "N": 7, "M": 19}, {"T": 1, "N": 1, "M": 1}, {"T": 0, "N": 3, "M": 2})),
     Case(SCAN, ({"N": 33}, {"N": 1}, {"N": 0})),
