@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import prod
 
 import cgen
 
 from codegen.cexpr import Names, index_text
-from codegen.loopir import Buffer, For, LoopNode, Wait
+from codegen.loopir import Buffer, Combine, For, LoopNode, Wait
+from codegen.operators import apply
 from codegen.prelude import HELPERS
-from codegen.spelling import C_TYPES
+from codegen.spelling import C_TYPES, suffix
 from codegen.target import CTarget
 from poly.errors import ScheduleError
 from poly.program import Program
 
+#: Threads that run in step, and can read each other's registers.
+WARP = 32
+_LINEAR = "threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)"
 _NAMES = re.compile(r"\b[A-Za-z_]\w*\b")
 _SIZED = ("int8", "int16", "int32", "int64")
 #: Functions of C's math library on floats, which OpenCL overloads by type.
@@ -41,8 +46,11 @@ class KernelTarget(CTarget):
 
     def __init__(self, program: Program, identifiers: Names) -> None:
         super().__init__(program, identifiers, exact=True)
-        #: Declarations of what a block shares, which stand at the head of the kernel.
-        self.shared_arrays: list[str] = []
+        #: Declarations of what a block shares, which stand at the head of the kernel, with bytes.
+        self.shared_arrays: dict[str, int] = {}
+        #: Functions by which neighbouring threads combine what they have, by name.
+        self.combining: dict[str, str] = {}
+        self.threads = 1
 
     # --- hooks of a dialect --------------------------------------------------------------------
 
@@ -55,11 +63,24 @@ class KernelTarget(CTarget):
         """Lines that define what the code uses and the dialect does not have."""
         raise NotImplementedError
 
+    def across(self, threads: int) -> int:
+        """How many elements threads share when so many of a block combine what they have."""
+        raise NotImplementedError
+
+    def combine(self, name: str, c: str, op: str, threads: int) -> str:
+        """A function of that name by which each `threads` neighbours combine their values.
+
+        c : the type; op : an expression in `value` and `other`
+        """
+        raise NotImplementedError
+
     # --- statements ------------------------------------------------------------------------
 
     def statement(self, node: LoopNode) -> cgen.Generable:
         if isinstance(node, Wait):
             return cgen.Line(self.barrier)
+        if isinstance(node, Combine):
+            return self._combine(node)
         if isinstance(node, For) and node.mark in ("block", "thread", "place"):
             return self._at_place(node)
         if isinstance(node, For) and node.mark in ("vector", "parallel"):
@@ -85,6 +106,27 @@ class KernelTarget(CTarget):
         kind = "int" if node.mark != "block" else "int64_t"
         return cgen.Collection([cgen.Line(f"const {kind} {var} = {value};"), body])
 
+    def _combine(self, node: Combine) -> cgen.Generable:
+        """``x = fk_sum_of_32_f32(x, shared);``"""
+        d, count = node.dtype, node.threads
+        c = C_TYPES[d.name]
+        fn, what = {
+            "+=": ("add", "sum"), "*=": ("mul", "product"), "max=": ("max", "maximum"),
+            "min=": ("min", "minimum"),
+        }[node.op]  # fmt: skip
+        name = f"fk_{what}_of_{count}_{suffix(d)}"
+        if name not in self.combining:
+            op = apply(fn, d, ["value", "other"], True)
+            comment = f"/* The {what} over each {count} neighbouring threads, for all of them. */"
+            self.combining[name] = f"{comment}\n{self.combine(name, c, op, count)}"
+        arguments = [place := self.place(node.target)]
+        length = self.across(count)
+        if length:
+            shared = f"fk_across_{suffix(d)}"
+            self.shared_arrays[f"{self.shared} {c} {shared}[{length}];"] = length * d.bytes
+            arguments.append(shared)
+        return cgen.Line(f"{place} = {name}({', '.join(arguments)});")
+
     def _shared_array(self, node: Buffer) -> cgen.Generable:
         outer = (self.buffers.get(node.name), self.registers.pop(node.name, None))
         self.buffers[node.name] = node
@@ -92,8 +134,7 @@ class KernelTarget(CTarget):
         shape = "".join(f"[{n}]" for n in node.shape)
         c, name = C_TYPES[node.dtype.name], self.names.tensors[node.name]
         line = f"{self.shared} {c} {name}{shape};"
-        if line not in self.shared_arrays:
-            self.shared_arrays.append(line)
+        self.shared_arrays[line] = node.dtype.bytes * prod(node.shape)
         body = self.statement(node.body)
         for table, before in zip((self.buffers, self.registers), outer, strict=True):
             if before is None:
@@ -130,6 +171,36 @@ class CudaTarget(KernelTarget):
             f"{symbol}({', '.join(parameters)})"
         )
 
+    def across(self, threads: int) -> int:
+        return -(-self.threads // WARP) if threads > WARP else 0
+
+    def combine(self, name: str, c: str, op: str, threads: int) -> str:
+        """Within warps by shuffles, between them through shared memory."""
+        shared = f", {c} *across" if self.across(threads) else ""
+        lines = [f"static __device__ inline {c} {name}({c} value{shared})", "{"]
+        lines += [
+            f"  for (int apart = {min(threads, WARP) // 2}; apart > 0; apart /= 2) {{",
+            f"    const {c} other = __shfl_xor_sync(0xffffffffu, value, apart);",
+            f"    value = {op};",
+            "  }",
+        ]
+        if shared:
+            warps = threads // WARP
+            lines += [
+                f"  const int thread = {_LINEAR};",
+                f"  if (thread % {WARP} == 0)",
+                f"    across[thread / {WARP}] = value;",
+                "  __syncthreads();",
+                f"  const int first = thread / {threads} * {warps};",
+                "  value = across[first];",
+                f"  for (int warp = 1; warp < {warps}; ++warp) {{",
+                f"    const {c} other = across[first + warp];",
+                f"    value = {op};",
+                "  }",
+                "  __syncthreads(); /* what is shared may be written again */",
+            ]
+        return "\n".join([*lines, "  return value;", "}"])
+
     @classmethod
     def types(cls, used: set[str]) -> list[str]:
         plain = {"int8": "signed char", "int16": "short", "int32": "int", "int64": "long long"}
@@ -164,6 +235,31 @@ class OpenClTarget(KernelTarget):
             f"__kernel __attribute__((reqd_work_group_size({shape})))\n"
             f"void {symbol}({', '.join(parameters)})"
         )
+
+    def across(self, threads: int) -> int:
+        return self.threads
+
+    def combine(self, name: str, c: str, op: str, threads: int) -> str:
+        """Through memory that the block shares, by halves: OpenCL 1.2 has no shuffles."""
+        return "\n".join([
+            f"static inline {c} {name}({c} value, __local {c} *across)",
+            "{",
+            "  const int thread = (int)get_local_id(0) + (int)get_local_size(0) *",
+            "    ((int)get_local_id(1) + (int)get_local_size(1) * (int)get_local_id(2));",
+            "  across[thread] = value;",
+            "  barrier(CLK_LOCAL_MEM_FENCE);",
+            f"  for (int apart = {threads // 2}; apart > 0; apart /= 2) {{",
+            f"    if (thread % {threads} < apart) {{",
+            f"      const {c} other = across[thread + apart];",
+            f"      across[thread] = {op};",
+            "    }",
+            "    barrier(CLK_LOCAL_MEM_FENCE);",
+            "  }",
+            f"  value = across[thread / {threads} * {threads}];",
+            "  barrier(CLK_LOCAL_MEM_FENCE); /* what is shared may be written again */",
+            "  return value;",
+            "}",
+        ])  # fmt: skip
 
     @classmethod
     def types(cls, used: set[str]) -> list[str]:

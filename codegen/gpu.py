@@ -15,7 +15,7 @@ from codegen.function import (
     used_sizes,
 )
 from codegen.host import build_host
-from codegen.loopir import Buffer, For, LoopNode, reads_in, verify_loops, walk_loops
+from codegen.loopir import For, LoopNode, reads_in, verify_loops, walk_loops
 from codegen.lower import lower
 from codegen.passes import drop_unread, unroll
 from codegen.places import simplify_indices
@@ -92,24 +92,27 @@ def generate_gpu(schedule: Schedule, dialect: str) -> GpuSource:
     target = DIALECTS[dialect]
     base = f"fk_{identifier(program.name)}_{schedule.digest}"
     made = [_kernel(schedule, launch, f"{base}_{launch.number}", target) for launch in found]
-    code = "\n\n".join(text for text, _ in made)
-    touched = {t for _, k in made for t in k.tensors}
+    combining = {name: text for _, _, found in made for name, text in found.items()}
+    code = "\n\n".join([*combining.values(), *(text for text, _, _ in made)])
+    touched = {t for _, k, _ in made for t in k.tensors}
     text = f"{header_comment(schedule)}\n{target.prelude(code)}\n\n{code}\n"
     workspace = tuple(t for t in program.temps if t.name in touched)
-    kernels = tuple(k for _, k in made)
+    kernels = tuple(k for _, k, _ in made)
     body = build_host(schedule.scop, host, found)
     return GpuSource(program, dialect, text, kernels, body, workspace)
 
 
 def _kernel(
     schedule: Schedule, launch: Launch, symbol: str, target: type[KernelTarget]
-) -> tuple[str, GpuKernel]:
+) -> tuple[str, GpuKernel, dict[str, str]]:
+    """The text of a kernel, and functions that it calls beside those of the prelude."""
     program = schedule.program
     body = lower(build_kernel(schedule, launch))
     for fn in (simplify_indices, unroll, drop_unread):
         body = verify_loops(fn(body))
     names = name_everything(program, body, launch.host_names)
     printer = target(program, names)
+    printer.threads = launch.threads
     lines = list(printer.body(body).generate())
     touched = {r.tensor for r in reads_in(body)}
     written = {s.target.tensor for s in program.statements}
@@ -122,14 +125,7 @@ def _kernel(
         const = "" if t.name in written else "const "
         c = C_TYPES[t.dtype.name]
         parameters.append(f"{target.pointer}{const}{c} *{target.restrict} {names.tensors[t.name]}")
-    shared = [n for n in walk_loops(body) if isinstance(n, Buffer) and n.scope == "shared"]
-    sizes_of_shared = {n.name: n for n in shared}
-    total = 0
-    for n in sizes_of_shared.values():
-        count = n.dtype.bytes
-        for extent in n.shape:
-            count *= extent
-        total += count
+    total = sum(printer.shared_arrays.values())
     if total > SHARED_LIMIT:
         raise ScheduleError(
             f"a block would share {total} bytes, over {SHARED_LIMIT}; use smaller tiles"
@@ -145,7 +141,7 @@ def _kernel(
     kernel = GpuKernel(
         symbol, sizes, launch.host_names, tuple(t.name for t in tensors), grid, launch.block, total
     )
-    return text, kernel
+    return text, kernel, printer.combining
 
 
 def _blocks(body: LoopNode) -> list[For]:
