@@ -251,7 +251,7 @@ class OpenClTarget(KernelTarget):
             f"  for (int apart = {threads // 2}; apart > 0; apart /= 2) {{",
             f"    if (thread % {threads} < apart) {{",
             f"      const {c} other = across[thread + apart];",
-            f"      across[thread] = {op};",
+            f"      across[thread] = value = {op};",
             "    }",
             "    barrier(CLK_LOCAL_MEM_FENCE);",
             "  }",
