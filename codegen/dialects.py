@@ -12,12 +12,14 @@ from math import prod
 import cgen
 
 from codegen.cexpr import Names, index_text
+from codegen.gpu_passes import below
 from codegen.loopir import Buffer, Combine, For, LoopNode, Wait
 from codegen.operators import apply
 from codegen.prelude import HELPERS
 from codegen.spelling import C_TYPES, suffix
 from codegen.target import CTarget
 from poly.errors import ScheduleError
+from poly.expr import Index
 from poly.program import Program
 
 #: Threads that run in step, and can read each other's registers.
@@ -91,6 +93,10 @@ class KernelTarget(CTarget):
         if isinstance(node, Buffer) and node.scope == "shared":
             return self._shared_array(node)
         return super().statement(node)
+
+    def goes_on(self, node: For) -> str:
+        """Without a minimum or a division in each iteration."""
+        return " && ".join(index_text(c, self.names, 3) for c in below(Index(node.var), node.upper))
 
     def _at_place(self, node: For) -> cgen.Generable:
         """What runs at one place only, behind the number of the place."""

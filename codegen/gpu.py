@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from codegen.build import build_kernel
 from codegen.dialects import CudaTarget, KernelTarget, OpenClTarget
@@ -14,6 +15,7 @@ from codegen.function import (
     statement_comments,
     used_sizes,
 )
+from codegen.gpu_passes import plain_conditions, unguarded
 from codegen.host import build_host
 from codegen.loopir import For, LoopNode, reads_in, verify_loops, walk_loops
 from codegen.lower import lower
@@ -21,7 +23,7 @@ from codegen.passes import drop_unread, unroll
 from codegen.places import simplify_indices
 from codegen.spelling import C_TYPES
 from poly.errors import ScheduleError
-from poly.expr import Expr
+from poly.expr import Expr, evaluate_int, substitute
 from poly.kernels import Launch, launches
 from poly.program import Program, Tensor
 from poly.promotion import SHARED_LIMIT
@@ -66,6 +68,7 @@ class GpuSource:
     kernels : by the numbers that `host` calls them by
     host : loops and conditions around instances ``launch(number, values of host loops)``
     workspace : temporaries that the caller allocates on the device
+    made : sizes that the kernels have beside those of the program, as products of these
     """
 
     program: Program
@@ -74,10 +77,17 @@ class GpuSource:
     kernels: tuple[GpuKernel, ...]
     host: LoopNode
     workspace: tuple[Tensor, ...]
+    made: tuple[tuple[str, Expr], ...] = ()
+
+    def all_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes of a call, and those that are made of them."""
+        return {**sizes, **{name: evaluate_int(e, sizes) for name, e in self.made}}
 
 
-def generate_gpu(schedule: Schedule, dialect: str) -> GpuSource:
+def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = None) -> GpuSource:
     """Generate kernels for a schedule.
+
+    written : the program that callers see, as in `codegen.emit.generate`
 
     Raises
     ------
@@ -96,10 +106,17 @@ def generate_gpu(schedule: Schedule, dialect: str) -> GpuSource:
     code = "\n\n".join([*combining.values(), *(text for text, _, _ in made)])
     touched = {t for _, k, _ in made for t in k.tensors}
     text = f"{header_comment(schedule)}\n{target.prelude(code)}\n\n{code}\n"
-    workspace = tuple(t for t in program.temps if t.name in touched)
+    written = written or program
+    made_of = {n: e for n, e in program.products.items() if n not in written.sizes}
+    workspace = tuple(
+        replace(t, shape=tuple(substitute(e, sizes=made_of) for e in t.shape))
+        for t in program.temps
+        if t.name in touched
+    )
     kernels = tuple(k for _, k, _ in made)
     body = build_host(schedule.scop, host, found)
-    return GpuSource(program, dialect, text, kernels, body, workspace)
+    sizes = tuple(made_of.items())
+    return GpuSource(written, dialect, text, kernels, body, workspace, sizes)
 
 
 def _kernel(
@@ -108,7 +125,7 @@ def _kernel(
     """The text of a kernel, and functions that it calls beside those of the prelude."""
     program = schedule.program
     body = lower(build_kernel(schedule, launch))
-    for fn in (simplify_indices, unroll, drop_unread):
+    for fn in (simplify_indices, unroll, drop_unread, plain_conditions, unguarded):
         body = verify_loops(fn(body))
     names = name_everything(program, body, launch.host_names)
     printer = target(program, names)

@@ -384,6 +384,8 @@ def reads_in(node: LoopNode) -> Iterator[Read]:
         if isinstance(n, Store):
             for e in (n.target, n.value):
                 yield from (x for x in walk(e) if isinstance(x, Read))
+        elif isinstance(n, Combine):
+            yield n.target
 
 
 def statements_in(node: LoopNode) -> tuple[str, ...]:

@@ -88,6 +88,10 @@ class CTarget:
         collapse = f" collapse({depth})" if depth > 1 else ""
         return cgen.Collection([cgen.Pragma(f"omp for{collapse} schedule({SCHEDULE})"), loop])
 
+    def goes_on(self, node: For) -> str:
+        """The condition under which a loop has another iteration."""
+        return f"{self.names.loops[node.var]} < {index_text(node.upper, self.names, 5)}"
+
     def lanes_for(self, loop: cgen.Generable) -> cgen.Generable:
         """A loop whose iterations may run in lanes, left to the C compiler."""
         return cgen.Collection([cgen.Pragma("omp simd"), loop])
@@ -169,7 +173,7 @@ class CTarget:
 
     def _for(self, node: For) -> cgen.Generable:
         var = self.names.loops[node.var]
-        lower, upper = index_text(node.lower, self.names), index_text(node.upper, self.names, 5)
+        lower = index_text(node.lower, self.names)
         step = f"{var}++" if node.step == 1 else f"{var} += {node.step}"
         depth = collapsible(node)
         inner = self._sequential(node.body) if node.mark == "parallel" else node.body
@@ -178,7 +182,7 @@ class CTarget:
         self._multiples[node.var] = gcd(first, node.step)
         body = as_block(self.statement(inner))
         self._multiples[node.var] = before
-        loop = cgen.For(f"int64_t {var} = {lower}", f"{var} < {upper}", step, body)
+        loop = cgen.For(f"int64_t {var} = {lower}", self.goes_on(node), step, body)
         if node.note:
             loop = cgen.Collection([cgen.Line(f"/* {var}: {node.note} */"), loop])
         if node.mark == "parallel":

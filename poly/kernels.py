@@ -145,7 +145,10 @@ def _launch(
     block = [1, 1, 1]
     for m, axis in _thread_axes(tree):
         places.append((m, thread_names[axis]))
-        block[axis] = max(block[axis], thread_extent(m, scop, "threads"))
+        count = thread_extent(m, scop, "threads")
+        if m.mark == "reduce":  # the others have nothing to add
+            count = 1 << (count - 1).bit_length()
+        block[axis] = max(block[axis], count)
     if block[0] * block[1] * block[2] > MOST_THREADS:
         shape = " x ".join(map(str, reversed(block)))
         raise ScheduleError(

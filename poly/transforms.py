@@ -324,7 +324,8 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
             raise ScheduleError(
                 f"{step}: a buffer belongs to one {owner}, but loops inside run on several"
             )
-        if isinstance(node, Promote) and node.tensor == tensor and scope != "register":
+        again = isinstance(node, Promote) and node.tensor == tensor and node.scope != "partial"
+        if again and scope != "register":
             raise ScheduleError(f"{step}: {tensor} is already promoted further in")
     below = Promote(tensor, fresh_buffer(tree, scop, tensor, scope), scope, layout, inner)
     above = [m for n in path_to(tree, step.statements[0]) if isinstance(n, Band)
