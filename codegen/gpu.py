@@ -21,7 +21,6 @@ from codegen.loopir import For, LoopNode, reads_in, verify_loops, walk_loops
 from codegen.lower import lower
 from codegen.passes import drop_unread, unroll
 from codegen.places import simplify_indices
-from codegen.spelling import C_TYPES
 from poly.errors import ScheduleError
 from poly.expr import Expr, evaluate_int, substitute
 from poly.kernels import Launch, launches
@@ -95,9 +94,6 @@ def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = Non
         too much to share, element types that the dialect has not, or isl's budget.
     """
     program = schedule.program
-    narrow = [t.name for t in program.tensors.values() if t.dtype.is_float and t.dtype.bits == 16]
-    if narrow:
-        raise ScheduleError(f"{', '.join(narrow)}: 16-bit floats are not compiled for GPUs yet")
     host, found = launches(schedule.tree, schedule.scop)
     target = DIALECTS[dialect]
     base = f"fk_{identifier(program.name)}_{schedule.digest}"
@@ -140,7 +136,7 @@ def _kernel(
     parameters = [f"const int64_t {names.sizes[s]}" for s in sizes]
     for t in tensors:
         const = "" if t.name in written else "const "
-        c = C_TYPES[t.dtype.name]
+        c = target.types[t.dtype.name]
         parameters.append(f"{target.pointer}{const}{c} *{target.restrict} {names.tensors[t.name]}")
     total = sum(printer.shared_arrays.values())
     if total > SHARED_LIMIT:

@@ -6,6 +6,7 @@ A target is a small class; a dialect overrides the hooks that differ.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any
@@ -61,6 +62,11 @@ class _Registers:
 class CTarget:
     """Prints loop IR as C statements."""
 
+    #: How stored elements are spelt, by the name of their type.
+    types: Mapping[str, str] = C_TYPES
+    #: What prints values.
+    value_text: type[ValueText] = ValueText
+
     def __init__(self, program: Program, identifiers: Names, exact: bool = False) -> None:
         self.program = program
         self.ids = identifiers
@@ -79,7 +85,7 @@ class CTarget:
         self._multiples: dict[str, int] = {}
         #: The condition under which lanes of what is being printed take part; None: always.
         self._when: Expr | None = None
-        self.values = ValueText(names, self.dtypes, exact)
+        self.values = self.value_text(names, self.dtypes, exact)
 
     # --- hooks of the dialect --------------------------------------------------------------
 
@@ -212,7 +218,7 @@ class CTarget:
         elif lanes is not None and is_scalarisable(node):
             registers = self.registers[node.name] = _Registers(node, lanes)
             body = self._with_registers(node, registers)
-            kind = vector_type(node.dtype, lanes) if lanes > 1 else C_TYPES[node.dtype.name]
+            kind = vector_type(node.dtype, lanes) if lanes > 1 else self.types[node.dtype.name]
             # A partial tile does not touch all of them.
             names = [n for n in self._register_names(node, lanes) if n in registers.used]
             read = set(_READ.findall("\n".join(body.generate())))
@@ -226,7 +232,7 @@ class CTarget:
             self.registers.pop(node.name, None)
             shape = "".join(f"[{n}]" for n in node.shape)
             name = self.names.tensors[node.name]
-            c = C_TYPES[node.dtype.name]
+            c = self.types[node.dtype.name]
             if node.scope == "register":
                 why = "an array, since its places are not constant"
                 lines.append(cgen.Line(f"/* {name}: {why} */"))
