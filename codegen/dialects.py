@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import cgen
 
+from codegen.blocks import as_block
 from codegen.cexpr import Names, index_text
-from codegen.loopir import Buffer, For, LoopNode, Wait
+from codegen.loopir import Buffer, For, If, LoopNode, Wait, walk_loops
 from codegen.prelude import HELPERS
 from codegen.spelling import C_TYPES
 from codegen.target import CTarget
@@ -164,6 +165,16 @@ class OpenClTarget(KernelTarget):
             f"__kernel __attribute__((reqd_work_group_size({shape})))\n"
             f"void {symbol}({', '.join(parameters)})"
         )
+
+    def statement(self, node: LoopNode) -> cgen.Generable:
+        below = walk_loops(node.then) if isinstance(node, If) and node.other is None else ()
+        if isinstance(node, If) and any(isinstance(n, Wait) for n in below):
+            # PoCL 3 overwrites memory where a barrier is below a condition, but not in a loop.
+            once = f"fk_once < ({index_text(node.cond, self.names)})"
+            return cgen.For(
+                "int fk_once = 0", once, "fk_once++", as_block(self.statement(node.then))
+            )
+        return super().statement(node)
 
     @classmethod
     def types(cls, used: set[str]) -> list[str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from codegen.gpu import GpuKernel, GpuSource
 from codegen.spelling import C_TYPES
 from poly.errors import ToolchainError
 from runtime.arguments import Array, aligned
+from runtime.cache import Cache, digest
+from runtime.library import LIBRARY
 from runtime.toolchain import first_lines, run_command
 
 #: The header that stands in for CUDA.
@@ -52,24 +54,46 @@ def on_cpu(source: GpuSource) -> str:
     return "\n".join(parts)
 
 
+#: A library keeps the places of blocks and threads in variables of its own, and those that ask for
+#: the same text share one.
+_RUNNING = threading.Lock()
+
+
 class CpuDevice:
-    """Threads of a block one after the other, in one order or backwards."""
+    """Threads of a block one after the other, in one order or backwards.
+
+    folder : of a cache for what is compiled; backwards : the last thread and block go first
+
+    Raises
+    ------
+    CacheError : the folder cannot be used.
+    """
 
     dialect = "cuda"
 
     def __init__(self, folder: Path, compiler: str = "g++", backwards: bool = False) -> None:
-        self.folder, self.compiler, self.backwards = folder, compiler, backwards
+        self.compiler, self.backwards = compiler, backwards
+        self._cache = Cache(folder)
+
+    def __repr__(self) -> str:
+        return "<CpuDevice cuda-emulator>"
 
     def build(self, source: GpuSource) -> ctypes.CDLL:
-        # A library that is loaded already is not loaded again from the same path.
-        folder = Path(mkdtemp(dir=self.folder))
-        text, library = folder / "kernels.cpp", folder / "kernels.so"
-        text.write_text(on_cpu(source), encoding="utf-8")
-        command = (self.compiler, *_FLAGS, "-shared", "-fPIC", "-o", str(library), str(text), "-lm")
-        done = run_command(command, str(self.folder), _TIMEOUT)
-        if done.code != 0 or "warning" in done.errors:
-            raise ToolchainError(f"{self.compiler} failed:\n{first_lines(done.errors)}")
-        return ctypes.CDLL(str(library))
+        text = on_cpu(source)
+        key = digest("cuda-emulator", text, self.compiler, *_FLAGS)
+        entry = self._cache.get_or_build(key, lambda: {LIBRARY: self._compile(text)})
+        return ctypes.CDLL(str(entry.file(LIBRARY)))
+
+    def _compile(self, text: str) -> bytes:
+        with self._cache.workspace() as folder:
+            kernels, library = folder / "kernels.cpp", folder / LIBRARY
+            kernels.write_text(text, encoding="utf-8")
+            files = ("-o", str(library), str(kernels), "-lm")
+            command = (self.compiler, *_FLAGS, "-shared", "-fPIC", *files)
+            done = run_command(command, str(folder), _TIMEOUT)
+            if done.code != 0 or "warning" in done.errors:
+                raise ToolchainError(f"{self.compiler} failed:\n{first_lines(done.errors)}")
+            return library.read_bytes()
 
     def empty(self, count: int) -> Array:
         return aligned((count,), np.dtype(np.uint8), 64)
@@ -91,5 +115,7 @@ class CpuDevice:
         function = module[f"{kernel.symbol}_launch"]
         pointers = (ctypes.c_void_p * max(1, len(buffers)))(*(b.ctypes.data for b in buffers))
         values = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
-        if function(values, pointers, (ctypes.c_int64 * 3)(*grid), int(self.backwards)):
+        with _RUNNING:
+            failed = function(values, pointers, (ctypes.c_int64 * 3)(*grid), int(self.backwards))
+        if failed:
             raise ToolchainError(f"{kernel.symbol}: threads of a block wait at different barriers")

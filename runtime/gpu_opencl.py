@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,45 +11,65 @@ import numpy as np
 from codegen.gpu import GpuKernel, GpuSource
 from poly.errors import ArgumentError, ToolchainError
 from runtime.arguments import Array
+from runtime.cache import Cache, digest
 from runtime.toolchain import first_lines
+
+_BINARY = "program.bin"
 
 
 class OpenClDevice:
     """One device of OpenCL, with one queue.
 
-    which : part of the name of a platform or of a device; the first GPU, else the first device, if
-        it is empty
+    which : its number, GPUs first, or part of the name of a device or of its platform; by default
+        the first GPU, else the first device
+    cache : keeps compiled kernels
 
     Raises
     ------
-    ToolchainError : pyopencl is not installed, or finds no device.
+    ToolchainError : pyopencl is missing or broken, or there is no platform or no such device.
     """
 
     dialect = "opencl"
 
-    def __init__(self, which: str = "") -> None:
+    def __init__(self, which: str = "", cache: Cache | None = None) -> None:
         self._cl = cl = _pyopencl()
-        found = _devices(cl)
-        chosen = [d for d in found if which.lower() in f"{d.platform.name} {d.name}".lower()]
-        chosen.sort(key=lambda d: not d.type & cl.device_type.GPU)
-        if not chosen:
-            names = ", ".join(f"{d.name} ({d.platform.name})" for d in found) or "none"
-            raise ToolchainError(
-                f"there is no OpenCL device {which!r}; there are {names}"
-                if which
-                else "OpenCL has no device; install a driver, or PoCL: "
-                "pip install pocl-binary-distribution"
-            )
-        self.device = chosen[0]
+        self.device = _choose(_devices(cl), which)
+        self._cache = cache
         self._context = cl.Context([self.device])
         self._queue = cl.CommandQueue(self._context)
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"<OpenClDevice {self.device.name} ({self.device.platform.name})>"
+        return f"<OpenClDevice {_name(self.device)}>"
 
-    def build(self, source: GpuSource) -> Any:
+    def build(self, source: GpuSource) -> dict[str, Any]:
+        program = self._program(source.text)
+        return {k.symbol: self._cl.Kernel(program, k.symbol) for k in source.kernels}
+
+    def _program(self, text: str) -> Any:
+        """A program that is compiled, through the cache if there is one."""
+        cl, device = self._cl, self.device
+        if self._cache is None:
+            return self._compile(text)
+        names = (device.platform.name, device.platform.version, device.name, device.version)
+        key = digest("opencl", text, *names, device.driver_version)
+        entry = self._cache.get(key)
+        if entry is not None:
+            try:
+                binary = entry.read(_BINARY)
+                return cl.Program(self._context, [device], [binary]).build(cache_dir=False)
+            except cl.Error:  # a driver may refuse what it made under another name
+                self._cache.discard(key)
+        program = self._compile(text)
+        (binary,) = program.get_info(cl.program_info.BINARIES)
+        if binary:
+            self._cache.put(key, {_BINARY: binary, "kernels.cl": text.encode()})
+        return program
+
+    def _compile(self, text: str) -> Any:
         try:
-            return self._cl.Program(self._context, source.text).build()
+            # Without pyopencl's own cache, which lies elsewhere.
+            return self._cl.Program(self._context, text).build(cache_dir=False)
         except self._cl.RuntimeError as error:
             raise ToolchainError(f"OpenCL's compiler failed:\n{first_lines(str(error))}") from None
 
@@ -68,29 +89,68 @@ class OpenClDevice:
 
     def launch(
         self,
-        module: Any,
+        module: dict[str, Any],
         kernel: GpuKernel,
         grid: tuple[int, int, int],
         sizes: Sequence[int],
         buffers: Sequence[Any],
     ) -> None:
-        function = getattr(module, kernel.symbol)
         total = tuple(g * b for g, b in zip(grid, kernel.block, strict=True))
-        function(self._queue, total, kernel.block, *map(np.int64, sizes), *buffers)
+        # A kernel object holds the arguments of its next launch.
+        with self._lock:
+            module[kernel.symbol](self._queue, total, kernel.block, *map(np.int64, sizes), *buffers)
+
+
+# --- finding a device ---------------------------------------------------------------------------
 
 
 def _pyopencl() -> Any:
     try:
         import pyopencl
-    except ImportError:
-        raise ToolchainError(
-            "OpenCL needs pyopencl: pip install 'farkas[opencl]', or pip install pyopencl"
-        ) from None
+    except ModuleNotFoundError as error:
+        if error.name != "pyopencl":
+            raise ToolchainError(f"pyopencl is installed but needs {error.name}") from None
+        raise ToolchainError("OpenCL needs pyopencl: pip install 'farkas[opencl]'") from None
+    except ImportError as error:
+        raise ToolchainError(f"pyopencl is installed but cannot be imported: {error}") from None
     return pyopencl
 
 
 def _devices(cl: Any) -> list[Any]:
+    """All devices, GPUs first."""
     try:
-        return [d for p in cl.get_platforms() for d in p.get_devices()]
-    except cl.LogicError:  # no platform at all
+        platforms = cl.get_platforms()
+    except cl.LogicError:  # how pyopencl says that there is none
+        platforms = []
+    advice = (
+        "install the driver of a GPU, or PoCL for the CPU: pip install pocl-binary-distribution"
+    )
+    if not platforms:
+        raise ToolchainError(f"there is no OpenCL platform; {advice}")
+    found = [d for p in platforms for d in _devices_of(cl, p)]
+    if not found:
+        names = ", ".join(p.name for p in platforms)
+        raise ToolchainError(f"there is no OpenCL device on any platform ({names}); {advice}")
+    return sorted(found, key=lambda d: not d.type & cl.device_type.GPU)
+
+
+def _devices_of(cl: Any, platform: Any) -> list[Any]:
+    try:
+        return list(platform.get_devices())
+    except cl.Error:  # a platform without a device may say so by an error
         return []
+
+
+def _choose(found: list[Any], which: str) -> Any:
+    if which.isdecimal():
+        chosen = found[int(which) :]
+    else:
+        chosen = [d for d in found if which.lower() in f"{d.platform.name} {d.name}".lower()]
+    if not chosen:
+        names = ", ".join(f"{n}: {_name(d)}" for n, d in enumerate(found))
+        raise ToolchainError(f"there is no OpenCL device {which!r}; there are {names}")
+    return chosen[0]
+
+
+def _name(device: Any) -> str:
+    return f"{device.name.strip()} ({device.platform.name.strip()})"
