@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 from poly.errors import ArgumentError
 from runtime.cache import Cache
-from runtime.gpu import Device
+from runtime.gpu_device import Device
 
 _LOCK = threading.Lock()
 _FOUND: dict[tuple[str, str], Device] = {}

@@ -12,9 +12,11 @@ import numpy as np
 
 from codegen.gpu import GpuKernel, GpuSource
 from codegen.spelling import C_TYPES
-from poly.errors import ToolchainError
-from runtime.arguments import Array, aligned
+from poly.errors import ArgumentError, ToolchainError
+from runtime.arguments import Array, address, aligned, span_of
 from runtime.cache import Cache, digest
+from runtime.gpu_device import Device
+from runtime.gpu_exchange import BORROWED_CPU
 from runtime.library import LIBRARY
 from runtime.toolchain import first_lines, run_command
 
@@ -59,8 +61,8 @@ def on_cpu(source: GpuSource) -> str:
 _RUNNING = threading.Lock()
 
 
-class CpuDevice:
-    """Threads of a block one after the other, in one order or backwards.
+class CpuDevice(Device):
+    """Threads of a block one after the other, in one order or backwards.  It has no streams.
 
     folder : of a cache for what is compiled; backwards : the last thread and block go first
 
@@ -69,9 +71,11 @@ class CpuDevice:
     CacheError : the folder cannot be used.
     """
 
-    dialect = "cuda"
+    name, dialect = "cuda-emulator", "cuda"
+    dlpack = (BORROWED_CPU, 0)
 
     def __init__(self, folder: Path, compiler: str = "g++", backwards: bool = False) -> None:
+        super().__init__()
         self.compiler, self.backwards = compiler, backwards
         self._cache = Cache(folder)
 
@@ -95,14 +99,31 @@ class CpuDevice:
                 raise ToolchainError(f"{self.compiler} failed:\n{first_lines(done.errors)}")
             return library.read_bytes()
 
-    def empty(self, count: int) -> Array:
+    def allocate(self, count: int) -> Array:
         return aligned((count,), np.dtype(np.uint8), 64)
 
-    def write(self, buffer: Array, array: Array) -> None:
-        buffer[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+    def free(self, handle: Array) -> None:
+        pass  # Python's business
 
-    def read(self, buffer: Array, array: Array) -> None:
-        array[...] = buffer[: array.nbytes].view(array.dtype).reshape(array.shape)
+    def write(self, handle: Array, array: Array, stream: None) -> None:
+        handle[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+
+    def read(self, handle: Array, array: Array, stream: None) -> None:
+        array[...] = handle[: array.nbytes].view(array.dtype).reshape(array.shape)
+
+    def copy(self, to: Array, origin: Array, count: int, stream: None) -> None:
+        to[:count] = origin[:count]
+
+    def wait(self, stream: None) -> None:
+        pass
+
+    def stream(self, value: Any) -> None:
+        if value is not None:
+            raise ArgumentError(f"{self.name} has no streams")
+
+    def place(self, handle: Array) -> tuple[str, int]:
+        memory, start, _ = span_of(handle)
+        return str(memory), start
 
     def launch(
         self,
@@ -110,10 +131,11 @@ class CpuDevice:
         kernel: GpuKernel,
         grid: tuple[int, int, int],
         sizes: Sequence[int],
-        buffers: Sequence[Any],
+        handles: Sequence[Array],
+        stream: None,
     ) -> None:
         function = module[f"{kernel.symbol}_launch"]
-        pointers = (ctypes.c_void_p * max(1, len(buffers)))(*(b.ctypes.data for b in buffers))
+        pointers = (ctypes.c_void_p * max(1, len(handles)))(*map(address, handles))
         values = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
         with _RUNNING:
             failed = function(values, pointers, (ctypes.c_int64 * 3)(*grid), int(self.backwards))

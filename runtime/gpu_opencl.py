@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,23 @@ from codegen.gpu import GpuKernel, GpuSource
 from poly.errors import ArgumentError, ToolchainError
 from runtime.arguments import Array
 from runtime.cache import Cache, digest
+from runtime.gpu_device import Device, Operand
 from runtime.toolchain import first_lines
 
 _BINARY = "program.bin"
 
 
-class OpenClDevice:
+class OpenClDevice(Device):
     """One device of OpenCL, with one queue.
 
     which : its number, GPUs first, or part of the name of a device or of its platform; by default
         the first GPU, else the first device
     cache : keeps compiled kernels
+
+    Attributes
+    ----------
+    device, context, queue : pyopencl's; arrays of others must be of this context, and a stream is
+        a queue of it that runs in order
 
     Raises
     ------
@@ -32,11 +38,13 @@ class OpenClDevice:
     dialect = "opencl"
 
     def __init__(self, which: str = "", cache: Cache | None = None) -> None:
+        super().__init__()
         self._cl = cl = _pyopencl()
+        self.name = f"opencl:{which}" if which else "opencl"
         self.device = _choose(_devices(cl), which)
+        self.context = cl.Context([self.device])
+        self.queue = self.default_stream = cl.CommandQueue(self.context)
         self._cache = cache
-        self._context = cl.Context([self.device])
-        self._queue = cl.CommandQueue(self._context)
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -57,7 +65,7 @@ class OpenClDevice:
         if entry is not None:
             try:
                 binary = entry.read(_BINARY)
-                return cl.Program(self._context, [device], [binary]).build(cache_dir=False)
+                return cl.Program(self.context, [device], [binary]).build(cache_dir=False)
             except cl.Error:  # a driver may refuse what it made under another name
                 self._cache.discard(key)
         program = self._compile(text)
@@ -69,23 +77,53 @@ class OpenClDevice:
     def _compile(self, text: str) -> Any:
         try:
             # Without pyopencl's own cache, which lies elsewhere.
-            return self._cl.Program(self._context, text).build(cache_dir=False)
+            return self._cl.Program(self.context, text).build(cache_dir=False)
         except self._cl.RuntimeError as error:
             raise ToolchainError(f"OpenCL's compiler failed:\n{first_lines(str(error))}") from None
 
-    def empty(self, count: int) -> Any:
+    # --- memory ---------------------------------------------------------------------------------
+
+    def allocate(self, count: int) -> Any:
+        cl = self._cl
         try:
-            return self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, count)
-        except (self._cl.MemoryError, self._cl.LogicError):
-            raise ArgumentError(f"the device has no room for {count} bytes") from None
+            return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, count)
+        except (cl.MemoryError, cl.LogicError) as error:  # too much for now, or at all
+            raise MemoryError from error
 
-    def write(self, buffer: Any, array: Array) -> None:
-        if array.nbytes:
-            self._cl.enqueue_copy(self._queue, buffer, array)
+    def free(self, handle: Any) -> None:
+        handle.release()  # waits itself for what is at work on it
 
-    def read(self, buffer: Any, array: Array) -> None:
+    def write(self, handle: Any, array: Array, stream: Any) -> None:
         if array.nbytes:
-            self._cl.enqueue_copy(self._queue, array, buffer)
+            self._cl.enqueue_copy(stream, handle, _bytes(array), is_blocking=False)
+
+    def read(self, handle: Any, array: Array, stream: Any) -> None:
+        if array.nbytes:
+            self._cl.enqueue_copy(stream, _bytes(array), handle)
+
+    def copy(self, to: Any, origin: Any, count: int, stream: Any) -> None:
+        if count:
+            self._cl.enqueue_copy(stream, to, origin, byte_count=count)
+
+    def wait(self, stream: Any) -> None:
+        stream.finish()
+
+    def place(self, handle: Any) -> tuple[Hashable, int]:
+        info = self._cl.mem_info
+        whole = handle.get_info(info.ASSOCIATED_MEMOBJECT)
+        start = handle.get_info(info.OFFSET) if whole is not None else 0
+        return ("opencl", (handle if whole is None else whole).int_ptr), int(start)
+
+    # --- kernels --------------------------------------------------------------------------------
+
+    def stream(self, value: Any) -> Any:
+        if value is None:
+            return self.queue
+        if not isinstance(value, self._cl.CommandQueue) or value.context != self.context:
+            raise ArgumentError(f"stream= is no queue of the context of {self.name}")
+        if value.properties & self._cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE:
+            raise ArgumentError("stream= is a queue that does not run in order")
+        return value
 
     def launch(
         self,
@@ -93,12 +131,58 @@ class OpenClDevice:
         kernel: GpuKernel,
         grid: tuple[int, int, int],
         sizes: Sequence[int],
-        buffers: Sequence[Any],
+        handles: Sequence[Any],
+        stream: Any,
     ) -> None:
         total = tuple(g * b for g, b in zip(grid, kernel.block, strict=True))
         # A kernel object holds the arguments of its next launch.
         with self._lock:
-            module[kernel.symbol](self._queue, total, kernel.block, *map(np.int64, sizes), *buffers)
+            module[kernel.symbol](stream, total, kernel.block, *map(np.int64, sizes), *handles)
+
+    # --- arrays of pyopencl ---------------------------------------------------------------------
+
+    def holds(self, value: Any) -> bool:
+        return self._is_array(value) or super().holds(value)
+
+    def foreign_stream(self, value: Any) -> Any:
+        mine = self._is_array(value) and value.queue is not None
+        return value.queue if mine and value.queue.context == self.context else None
+
+    def foreign(self, name: str, value: Any, stream: Any) -> Operand | None:
+        if not self._is_array(value):
+            return None
+        if value.context != self.context:
+            raise ArgumentError(
+                f"{name} belongs to another context of OpenCL; make it on the queue of the device"
+            )
+        if value.queue is not None and value.queue != stream:
+            value.queue.finish()
+        for event in value.events:
+            event.wait()
+        memory = value.base_data
+        if value.offset and value.nbytes:
+            try:
+                memory = memory.get_sub_region(value.offset, value.nbytes)
+            except self._cl.Error:
+                raise ArgumentError(
+                    f"{name} begins {value.offset} bytes behind the beginning of its buffer, which "
+                    f"{self.name} cannot use without a copy"
+                ) from None
+        return Operand(
+            memory, value.shape, value.dtype, bool(value.flags.c_contiguous), owner=value
+        )
+
+    def _is_array(self, value: Any) -> bool:
+        if type(value).__module__.partition(".")[0] == "numpy":
+            return False
+        from pyopencl.array import Array as ClArray
+
+        return isinstance(value, ClArray)
+
+
+def _bytes(array: Array) -> Array:
+    """The bytes of a contiguous array: not all elements have a buffer in Python."""
+    return array.reshape(-1).view(np.uint8)
 
 
 # --- finding a device ---------------------------------------------------------------------------
