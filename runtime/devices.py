@@ -14,7 +14,7 @@ from runtime.cache import Cache
 from runtime.gpu_device import Device
 
 _LOCK = threading.Lock()
-_FOUND: dict[tuple[str, str], Device] = {}
+_FOUND: dict[tuple[str, str, str], Device] = {}
 
 
 def find_device(name: str, cache: Cache | None = None) -> Device:
@@ -38,8 +38,11 @@ def find_device(name: str, cache: Cache | None = None) -> Device:
     kind, colon, which = name.partition(":")
     if kind not in _KINDS or (colon and (not which or kind == "cuda-emulator")):
         raise ArgumentError(f"there is no device {name!r}; {_near(name)}")
+    if kind == "cuda" and colon and not which.isdecimal():
+        raise ArgumentError(f"there is no device {name!r}; they are called cuda, cuda:1, cuda:2, …")
+    which = which.lstrip("0") if which.isdecimal() else which
     store = Cache() if cache is None else cache
-    key = (name, str(store.directory))
+    key = (kind, which, str(store.directory))
     with _LOCK:
         if key not in _FOUND:
             _FOUND[key] = _KINDS[kind](which, store)
@@ -49,6 +52,14 @@ def find_device(name: str, cache: Cache | None = None) -> Device:
 def _near(name: str) -> str:
     near = get_close_matches(name.lower().partition(":")[0], _KINDS, n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_KINDS)}"
+
+
+def _cuda(which: str, cache: Cache) -> Device:
+    from runtime.cuda_launch import find_launcher
+    from runtime.gpu_cuda import CudaDevice
+
+    number = int(which or 0)
+    return CudaDevice(find_launcher(number), number, cache)
 
 
 def _opencl(which: str, cache: Cache) -> Device:
@@ -64,6 +75,7 @@ def _emulator(which: str, cache: Cache) -> Device:
 
 
 _KINDS: dict[str, Callable[[str, Cache], Device]] = {
+    "cuda": _cuda,
     "opencl": _opencl,
     "cuda-emulator": _emulator,
 }

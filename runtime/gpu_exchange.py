@@ -10,9 +10,9 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from poly.dtypes import BFLOAT16
 from poly.errors import ArgumentError
 from runtime.arguments import Shape
 
@@ -116,7 +116,7 @@ def dlpack_capsule(
     ------
     BufferError : DLPack has no such elements.
     """
-    if dtype == ml_dtypes.bfloat16:
+    if dtype == BFLOAT16.numpy:
         code = _BFLOAT
     elif dtype.kind in _KINDS:
         code = _KINDS[dtype.kind]
@@ -195,7 +195,7 @@ def _from_dlpack(value: Any, stream: int) -> Lent:
 
 def _dtype_of(code: int, bits: int, lanes: int) -> np.dtype[Any]:
     if lanes == 1 and code == _BFLOAT and bits == 16:
-        return np.dtype(ml_dtypes.bfloat16)
+        return BFLOAT16.numpy
     if lanes == 1 and code == _BOOL and bits == 8:
         return np.dtype(np.bool_)
     names: dict[int, str] = {_INT: "int", _UINT: "uint", _FLOAT: "float"}
