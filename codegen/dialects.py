@@ -11,9 +11,10 @@ from math import prod
 
 import cgen
 
+from codegen.blocks import as_block
 from codegen.cexpr import Names, ValueText, index_text
 from codegen.gpu_passes import below
-from codegen.loopir import Buffer, Combine, For, LoopNode, Wait
+from codegen.loopir import Buffer, Combine, For, If, LoopNode, Wait, walk_loops
 from codegen.operators import apply
 from codegen.prelude import BFLOAT16_NAME, HELPERS
 from codegen.spelling import C_TYPES, suffix
@@ -54,7 +55,7 @@ class KernelText(ValueText):
 class KernelTarget(CTarget):
     """Prints what one thread of a GPU runs.  Functions such as exp are the device's."""
 
-    types = {**C_TYPES, "float16": HALF}
+    types: Mapping[str, str] = {**C_TYPES, "float16": HALF}
     value_text = KernelText
 
     #: What a dialect is called, and the end of its files.
@@ -323,6 +324,16 @@ class OpenClTarget(KernelTarget):
             f"__kernel __attribute__((reqd_work_group_size({shape})))\n"
             f"void {symbol}({', '.join(parameters)})"
         )
+
+    def statement(self, node: LoopNode) -> cgen.Generable:
+        inside = walk_loops(node.then) if isinstance(node, If) and node.other is None else ()
+        if isinstance(node, If) and any(isinstance(n, (Wait, Combine)) for n in inside):
+            # PoCL 3 overwrites memory where a barrier is below a condition, but not in a loop.
+            once = f"fk_once < ({index_text(node.cond, self.names)})"
+            return cgen.For(
+                "int fk_once = 0", once, "fk_once++", as_block(self.statement(node.then))
+            )
+        return super().statement(node)
 
     def across(self, threads: int) -> int:
         return self.threads

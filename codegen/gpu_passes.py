@@ -24,7 +24,7 @@ from codegen.loopir import (
     walk_loops,
 )
 from codegen.lower import var_range
-from poly.expr import Const, Expr, Op, Read, add, indices_of, mul, sub, walk
+from poly.expr import Const, Expr, Index, Op, Read, add, indices_of, mul, sub, walk
 from poly.linear import Linear, linear_form, render
 
 
@@ -59,18 +59,23 @@ def _at_least(difference: Expr) -> Expr:
 
 
 def plain_conditions(root: LoopNode) -> LoopNode:
-    """Conditions with neither minima nor divisions, one inside the other."""
+    """Conditions with neither minima nor divisions, one inside the other, and without those that
+    hold for every block of the grid.
+    """
 
-    def visit(node: LoopNode) -> LoopNode:
-        node = map_children(node, visit)
+    def visit(node: LoopNode, known: frozenset[Expr]) -> LoopNode:
+        if isinstance(node, For) and node.mark == "block":
+            known |= {*below(Index(node.var), node.upper)}
+        node = map_children(node, lambda c: visit(c, known))
         if not isinstance(node, If) or node.other is not None:
             return node
         body = node.then
         for c in reversed(_parts(node.cond)):
-            body = If(c, body)
+            if c not in known:
+                body = If(c, body)
         return body
 
-    return visit(root)
+    return visit(root, frozenset())
 
 
 def _parts(cond: Expr) -> list[Expr]:

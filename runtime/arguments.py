@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -24,6 +24,8 @@ from poly.program import Program, Tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
+#: A memory, the first byte of it that an array takes, and the one after the last.
+Span = tuple[Hashable, int, int]
 
 _address_of, _as_buffer = ctypes.addressof, ctypes.c_char.from_buffer  # found once
 
@@ -362,21 +364,30 @@ def check_overlaps(
     ------
     ArgumentError : naming the two arguments.
     """
-    places = [(f"out {name}", name, *_memory(array)) for name, array in outputs.items()]
-    sources = [(name, name, *_memory(array)) for name, array in inputs.items()]
-    for number, (label, name, start, stop) in enumerate(places):
-        for other, other_name, begin, end in [*sources, *places[:number]]:
-            if not (start < end and begin < stop):
+    check_spans(
+        program,
+        {name: span_of(array) for name, array in inputs.items()},
+        {name: span_of(array) for name, array in outputs.items()},
+    )
+
+
+def check_spans(program: Program, inputs: Mapping[str, Span], outputs: Mapping[str, Span]) -> None:
+    """`check_overlaps` of what is known by the memory that it takes."""
+    places = [(f"out {name}", name, *span) for name, span in outputs.items()]
+    sources = [(name, name, *span) for name, span in inputs.items()]
+    for number, (label, name, memory, start, stop) in enumerate(places):
+        for other, other_name, other_memory, begin, end in [*sources, *places[:number]]:
+            if memory != other_memory or not (start < end and begin < stop):
                 continue
             in_place = other == name == other_name and name in program.updated
             if not (in_place and (start, stop) == (begin, end)):
                 raise ArgumentError(f"{label} overlaps {other} in memory")
 
 
-def _memory(array: Array) -> tuple[int, int]:
-    """First address and the one after the last, of a contiguous array; equal when empty."""
+def span_of(array: Array) -> Span:
+    """What a contiguous array takes of the host's memory."""
     start = address(array)
-    return start, start + array.nbytes
+    return "host", start, start + array.nbytes
 
 
 def _check_array(tensor: Tensor, value: Any) -> Array:
@@ -390,14 +401,24 @@ def _check_array(tensor: Tensor, value: Any) -> Array:
         )
     if isinstance(value, np.ma.MaskedArray):
         raise ArgumentError(f"{name} is a masked array; its mask would be ignored, so fill it")
-    if value.dtype != expected.numpy:
-        raise ArgumentError(f"{name} {_dtype_mismatch(value.dtype, expected)}")
-    if value.ndim != tensor.rank:
+    check_declared(tensor, value.dtype, value.shape)
+    return value.view(np.ndarray) if type(value) is not np.ndarray else value
+
+
+def check_declared(tensor: Tensor, dtype: np.dtype[Any], shape: Shape) -> None:
+    """Check what an array is against what the program says of it.
+
+    Raises
+    ------
+    ArgumentError : another dtype, byte order or rank.
+    """
+    if dtype != tensor.dtype.numpy:
+        raise ArgumentError(f"{tensor.name} {_dtype_mismatch(dtype, tensor.dtype)}")
+    if len(shape) != tensor.rank:
         raise ArgumentError(
-            f"{name} has rank {value.ndim} (shape {value.shape}), expected rank {tensor.rank}: "
+            f"{tensor.name} has rank {len(shape)} (shape {shape}), expected rank {tensor.rank}: "
             f"{tensor}"
         )
-    return value.view(np.ndarray) if type(value) is not np.ndarray else value
 
 
 def _dtype_mismatch(got: np.dtype[Any], expected: DType) -> str:

@@ -1,95 +1,323 @@
-"""Programs on a GPU: arrays there and back, and the launches in between.
-
-What a device can do is a `Device`; there is one for each way to reach it.
-"""
+"""Programs on a GPU: arrays there and back, and the launches in between."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
-
-import numpy as np
+from dataclasses import dataclass
+from typing import Any
 
 from codegen.gpu import GpuKernel, GpuSource
 from codegen.loopir import Block, For, If, Instance, LoopNode
-from poly.errors import ToolchainError
+from poly.errors import ArgumentError, ToolchainError
 from poly.expr import evaluate_int
-from poly.program import Program
-from runtime.arguments import Array, allocate, bind, check_input, match_arguments
+from poly.program import Program, Tensor
+from runtime.arguments import (
+    Array,
+    Binding,
+    Shape,
+    Span,
+    allocate,
+    bind,
+    check_declared,
+    check_input,
+    check_output,
+    check_spans,
+    match_arguments,
+    match_outputs,
+    span_of,
+)
+from runtime.gpu_device import Device, DeviceArray, Operand
+from runtime.gpu_memory import Buffer
 
 #: Blocks that a grid may have in x, y and z.
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+_MAX_PLANS = 256
+_MAX_STEPS = 4096
+
+Result = Array | DeviceArray
+Grid = tuple[int, int, int]
 
 
-class Device(Protocol):
-    """Where kernels run.
+@dataclass(frozen=True)
+class _Plan:
+    """What a call needs that depends on shapes alone.
 
-    A buffer is whatever the device says it is.  Launches run in the order in which they are given.
+    steps : kernel, grid and sizes of each launch; None if there are too many to be kept
     """
 
-    #: The dialect that it takes.
-    dialect: str
-
-    def build(self, source: GpuSource) -> Any:
-        """A module of compiled kernels.  Raises `ToolchainError` with the compiler's words."""
-
-    def empty(self, count: int) -> Any:
-        """A buffer of so many bytes.  Raises `ArgumentError` where there is no room for it."""
-
-    def write(self, buffer: Any, array: Array) -> None:
-        """Copy a C-contiguous array to a buffer."""
-
-    def read(self, buffer: Any, array: Array) -> None:
-        """Copy a buffer to a C-contiguous array, when all launches have ended."""
-
-    def launch(
-        self,
-        module: Any,
-        kernel: GpuKernel,
-        grid: tuple[int, int, int],
-        sizes: Sequence[int],
-        buffers: Sequence[Any],
-    ) -> None:
-        """Start a kernel."""
+    binding: Binding
+    steps: tuple[tuple[GpuKernel, Grid, tuple[int, ...]], ...] | None
 
 
 class GpuProgram:
-    """A compiled program that is called with numpy arrays, on a device."""
+    """A compiled program that is called with arrays, on a device.
+
+    Attributes: `source`, `program`, `device`, and `module`, whatever the device made of the source.
+    Calls from several threads at once are safe.
+
+    Raises
+    ------
+    ToolchainError : the device's compiler is missing, or failed.
+    """
 
     def __init__(self, source: GpuSource, device: Device) -> None:
         self.source, self.device = source, device
         self.program: Program = source.program
-        self._module = device.build(source)
+        self.module = device.build(source)
+        self._updated = frozenset(source.program.updated)
+        self._plans: dict[tuple[Any, ...], _Plan] = {}
 
-    def __call__(self, *arrays: Any, **named: Any) -> Array | tuple[Array, ...]:
+    def __repr__(self) -> str:
+        return f"<GpuProgram {self.program.name} on {self.device.name}>"
+
+    def __call__(
+        self,
+        *arrays: Any,
+        out: Any = None,
+        threads: int | None = None,
+        copy: bool = True,
+        stream: Any = None,
+        **named: Any,
+    ) -> Result | tuple[Result, ...]:
         """Run the program.
+
+        Parameters
+        ----------
+        arrays, named : the inputs, in order or by name, and by name the sizes that no input's
+            shape determines.  Arrays of numpy are copied to the device; those that lie there, of
+            whatever library, are used as they are.
+        out : arrays to write to, on the device or not: one, a tuple of all outputs, or a mapping
+            by name.
+        copy : False refuses numpy arrays that would be copied on the host before.
+        stream : of the device: CUDA's handle or an object that has one, or a queue of OpenCL.  By
+            default that of the first array which names its own, else the device's default.
+
+        Returns
+        -------
+        The output, or a tuple of outputs in the program's order.  If all inputs lie on the device,
+        so do outputs that are not given, as `DeviceArray`, and the call may return before they
+        are done; else they are numpy arrays.
 
         Raises
         ------
         ArgumentError : anything that does not fit the program's declaration, or the device.
+        ToolchainError : a kernel failed.
         """
-        program, device = self.program, self.device
-        given, asked = match_arguments(program, arrays, named)
-        inputs = {t.name: check_input(t, given[t.name]) for t in program.inputs}
-        binding = bind(program, {n: a.shape for n, a in inputs.items()}, asked)
-        buffers: dict[str, Any] = {}
-        for t in (*program.inputs, *program.outputs, *self.source.workspace):
-            if t.name not in buffers:
-                count = t.dtype.bytes * int(np.prod(binding.shapes[t.name], dtype=np.int64))
-                buffers[t.name] = device.empty(max(count, 1))
-        for name, array in inputs.items():
-            device.write(buffers[name], array)
+        if threads is not None:
+            raise ArgumentError(f"threads= has no meaning on {self.device.name}")
+        given, asked = match_arguments(self.program, arrays, named)
+        call = _Call(self, given, match_outputs(self.program, out), copy, stream)
+        return call.run(asked)
+
+    def quick(self, arrays: tuple[Any, ...], out: Any, threads: Any, sizes: Any) -> Any:
+        """As of `runtime.kernel.LoadedKernel`: there are no calls that are quicker than others."""
+        return NotImplemented
+
+    def quick_named(
+        self, arrays: tuple[Any, ...], out: Any, threads: Any, named: Mapping[str, Any]
+    ) -> Any:
+        """As `quick`."""
+        return NotImplemented
+
+    def plan(self, shapes: Mapping[str, Shape], asked: Mapping[str, Any]) -> _Plan:
+        """Sizes, shapes and launches for some shapes of the inputs.  Raises as `bind`."""
+        key = (
+            tuple(shapes.values()),
+            tuple(sorted((n, str(v), type(v)) for n, v in asked.items())) if asked else (),
+        )
+        plan = self._plans.get(key)
+        if plan is None:
+            binding = bind(self.program, shapes, asked)
+            steps = []
+            for step in self.steps(binding):
+                steps.append(step)
+                if len(steps) > _MAX_STEPS:
+                    break
+            plan = _Plan(binding, tuple(steps) if len(steps) <= _MAX_STEPS else None)
+            if len(self._plans) >= _MAX_PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
+        return plan
+
+    def steps(self, binding: Binding) -> Iterator[tuple[GpuKernel, Grid, tuple[int, ...]]]:
+        """The launches of a call, with the sizes that each kernel takes."""
         for kernel, grid, env in launches_of(self.source, binding.sizes):
-            device.launch(
-                self._module, kernel, grid, [env[s] for s in kernel.sizes],
-                [buffers[name] for name in kernel.tensors],
-            )  # fmt: skip
-        results = []
-        for t in program.outputs:
-            result = allocate(t, binding.shapes[t.name])
-            device.read(buffers[t.name], result)
-            results.append(result)
-        return results[0] if len(results) == 1 else tuple(results)
+            yield kernel, grid, tuple(env[s] for s in kernel.sizes)
+
+
+class _Call:
+    """One call: which of its arrays lie where, and the buffers of the others.
+
+    given : the inputs by name; out : the outputs that the caller gives, by name
+    """
+
+    def __init__(
+        self,
+        owner: GpuProgram,
+        given: Mapping[str, Any],
+        out: Mapping[str, Any],
+        copy: bool,
+        stream: Any,
+    ) -> None:
+        self.owner, self.program, self.device = owner, owner.program, owner.device
+        device = self.device
+        self.outputs = {n: v for n, v in out.items() if v is not None}
+        values = [*given.values(), *self.outputs.values()]
+        self._here = {id(v) for v in values if device.holds(v)}
+        self.stream = self._stream(stream, values)
+        self._taken: list[Buffer] = []
+        self.inputs: dict[str, Array | Operand] = {
+            t.name: self._input(t, given[t.name], copy) for t in self.program.inputs
+        }
+
+    def _stream(self, stream: Any, values: Sequence[Any]) -> Any:
+        """The stream of the call, see `GpuProgram.__call__`."""
+        if stream is not None:
+            return self.device.stream(stream)
+        here = (self.device.stream_of(v) for v in values if id(v) in self._here)
+        return next((s for s in here if s is not None), self.device.default_stream)
+
+    def _input(self, tensor: Tensor, value: Any, copy: bool) -> Array | Operand:
+        if id(value) not in self._here:
+            return check_input(tensor, value, copy)
+        return self._operand(tensor, value, tensor.name)
+
+    def _operand(self, tensor: Tensor, value: Any, what: str) -> Operand:
+        """An array on the device as the program declares it."""
+        operand = self.device.operand(what, value, self.stream)
+        check_declared(tensor, operand.dtype, operand.shape)
+        if not operand.contiguous:
+            raise ArgumentError(
+                f"{what} is not C-contiguous, and arrays on a device are not copied; make it so"
+            )
+        _, start = self.device.place(operand.handle) if operand.nbytes else ("", 0)
+        if start % operand.dtype.itemsize:
+            raise ArgumentError(f"{what} is not aligned to its elements")
+        return operand
+
+    def run(self, asked: Mapping[str, Any]) -> Result | tuple[Result, ...]:
+        """Check what is left, copy, launch and copy back."""
+        plan = self.owner.plan({n: v.shape for n, v in self.inputs.items()}, asked)
+        results = self._results(plan.binding)
+        if self.outputs:
+            self._check_apart(results)
+        try:
+            handles = self._handles(plan.binding, results)
+            steps = plan.steps
+            for kernel, grid, sizes in self.owner.steps(plan.binding) if steps is None else steps:
+                tensors = [handles[name] for name in kernel.tensors]
+                self.device.launch(self.owner.module, kernel, grid, sizes, tensors, self.stream)
+            found = self._finish(handles, results)
+        finally:
+            for buffer in self._taken:
+                buffer.release()
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def _results(self, binding: Binding) -> dict[str, Array | Operand | None]:
+        """Where each output goes: an array of the host, one on the device, None for a new one."""
+        stay = bool(self.inputs) and all(isinstance(v, Operand) for v in self.inputs.values())
+        found: dict[str, Array | Operand | None] = {}
+        for t in self.program.outputs:
+            shape, value = binding.shapes[t.name], self.outputs.get(t.name)
+            if value is None:
+                found[t.name] = None if stay else allocate(t, shape)
+            elif id(value) not in self._here:
+                found[t.name] = check_output(t, value, shape)
+            else:
+                found[t.name] = self._output(t, value, shape)
+        return found
+
+    def _output(self, tensor: Tensor, value: Any, shape: Shape) -> Operand:
+        what = f"out {tensor.name}"
+        operand = self._operand(tensor, value, what)
+        if operand.shape != shape:
+            raise ArgumentError(f"{what} has shape {operand.shape}, expected {shape}")
+        if not operand.writeable:
+            raise ArgumentError(f"{what} is read-only")
+        return operand
+
+    def _check_apart(self, results: Mapping[str, Array | Operand | None]) -> None:
+        """Refuse outputs that share memory with other arrays, but for updates in place."""
+        given = {n: v for n, v in results.items() if n in self.outputs and v is not None}
+        inputs = {n: self._span(v) for n, v in self.inputs.items()}
+        check_spans(self.program, inputs, {n: self._span(v) for n, v in given.items()})
+
+    def _span(self, value: Array | Operand) -> Span:
+        if not isinstance(value, Operand):
+            return span_of(value)
+        if value.nbytes == 0:
+            return "nowhere", 0, 0
+        memory, start = self.device.place(value.handle)
+        return memory, start, start + value.nbytes
+
+    def _take(self, count: int) -> Buffer:
+        """A buffer that goes back to the pool at the end of the call."""
+        buffer = self.device.pool.take(count, self.stream)
+        self._taken.append(buffer)
+        return buffer
+
+    def _handles(
+        self, binding: Binding, results: dict[str, Array | Operand | None]
+    ) -> dict[str, Any]:
+        """The memory of each tensor, with the inputs in it.  New outputs join `results`."""
+        device, handles = self.device, {}
+        for t in self.program.outputs:
+            shape, result = binding.shapes[t.name], results[t.name]
+            if isinstance(result, Operand):
+                handles[t.name] = result.handle
+                continue
+            buffer = device.pool.take(_bytes_of(t, shape), self.stream)
+            handles[t.name] = buffer.handle
+            if result is None:
+                made = DeviceArray(device, buffer, shape, t.dtype.numpy, self.stream)
+                results[t.name] = Operand(buffer.handle, shape, t.dtype.numpy, owner=made)
+            else:
+                self._taken.append(buffer)
+        for name, value in self.inputs.items():
+            if isinstance(value, Operand):
+                if name not in handles:
+                    handles[name] = value.handle
+                elif value.nbytes and device.place(handles[name]) != device.place(value.handle):
+                    device.copy(handles[name], value.handle, value.nbytes, self.stream)
+            else:
+                if name not in handles:
+                    handles[name] = self._take(value.nbytes).handle
+                device.write(handles[name], value, self.stream)
+        for t in self.owner.source.workspace:
+            handles[t.name] = self._take(_bytes_of(t, binding.shapes[t.name])).handle
+        return handles
+
+    def _finish(
+        self, handles: Mapping[str, Any], results: Mapping[str, Array | Operand | None]
+    ) -> list[Result]:
+        """Copy results back; wait if the host takes part, or another stream goes on with them."""
+        found: list[Result] = []
+        waits = not all(isinstance(v, Operand) for v in self.inputs.values())
+        for t in self.program.outputs:
+            result, value = results[t.name], self.outputs.get(t.name)
+            if not isinstance(result, Operand):
+                assert result is not None
+                self.device.read(handles[t.name], result, self.stream)
+                found.append(result)
+            elif value is None:
+                assert isinstance(result.owner, DeviceArray)
+                found.append(result.owner)
+            else:
+                if isinstance(value, DeviceArray):
+                    value.stream = self.stream
+                else:
+                    waits = waits or self.device.stream_of(value) != self.stream
+                found.append(value)
+        if waits:
+            self.device.wait(self.stream)
+        return found
+
+
+def _bytes_of(tensor: Tensor, shape: Shape) -> int:
+    count = tensor.dtype.bytes
+    for extent in shape:
+        count *= extent
+    return count
 
 
 def launches_of(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 
 from codegen.gpu import GpuKernel, GpuSource
 from codegen.spelling import C_TYPES
-from poly.errors import ToolchainError
-from runtime.arguments import Array, aligned
+from poly.errors import ArgumentError, ToolchainError
+from runtime.arguments import Array, address, aligned, span_of
+from runtime.cache import Cache, digest
+from runtime.gpu_device import Device
+from runtime.gpu_exchange import BORROWED_CPU
+from runtime.library import LIBRARY
 from runtime.toolchain import first_lines, run_command
 
 #: The header that stands in for CUDA.
@@ -52,33 +56,74 @@ def on_cpu(source: GpuSource) -> str:
     return "\n".join(parts)
 
 
-class CpuDevice:
-    """Threads of a block one after the other, in one order or backwards."""
+#: A library keeps the places of blocks and threads in variables of its own, and those that ask for
+#: the same text share one.
+_RUNNING = threading.Lock()
 
-    dialect = "cuda"
+
+class CpuDevice(Device):
+    """Threads of a block one after the other, in one order or backwards.  It has no streams.
+
+    folder : of a cache for what is compiled; backwards : the last thread and block go first
+
+    Raises
+    ------
+    CacheError : the folder cannot be used.
+    """
+
+    name, dialect = "cuda-emulator", "cuda"
+    dlpack = (BORROWED_CPU, 0)
 
     def __init__(self, folder: Path, compiler: str = "g++", backwards: bool = False) -> None:
-        self.folder, self.compiler, self.backwards = folder, compiler, backwards
+        super().__init__()
+        self.compiler, self.backwards = compiler, backwards
+        self._cache = Cache(folder)
+
+    def __repr__(self) -> str:
+        return "<CpuDevice cuda-emulator>"
 
     def build(self, source: GpuSource) -> ctypes.CDLL:
-        # A library that is loaded already is not loaded again from the same path.
-        folder = Path(mkdtemp(dir=self.folder))
-        text, library = folder / "kernels.cpp", folder / "kernels.so"
-        text.write_text(on_cpu(source), encoding="utf-8")
-        command = (self.compiler, *_FLAGS, "-shared", "-fPIC", "-o", str(library), str(text), "-lm")
-        done = run_command(command, str(self.folder), _TIMEOUT)
-        if done.code != 0 or "warning" in done.errors:
-            raise ToolchainError(f"{self.compiler} failed:\n{first_lines(done.errors)}")
-        return ctypes.CDLL(str(library))
+        text = on_cpu(source)
+        key = digest("cuda-emulator", text, self.compiler, *_FLAGS)
+        entry = self._cache.get_or_build(key, lambda: {LIBRARY: self._compile(text)})
+        return ctypes.CDLL(str(entry.file(LIBRARY)))
 
-    def empty(self, count: int) -> Array:
+    def _compile(self, text: str) -> bytes:
+        with self._cache.workspace() as folder:
+            kernels, library = folder / "kernels.cpp", folder / LIBRARY
+            kernels.write_text(text, encoding="utf-8")
+            files = ("-o", str(library), str(kernels), "-lm")
+            command = (self.compiler, *_FLAGS, "-shared", "-fPIC", *files)
+            done = run_command(command, str(folder), _TIMEOUT)
+            if done.code != 0 or "warning" in done.errors:
+                raise ToolchainError(f"{self.compiler} failed:\n{first_lines(done.errors)}")
+            return library.read_bytes()
+
+    def allocate(self, count: int) -> Array:
         return aligned((count,), np.dtype(np.uint8), 64)
 
-    def write(self, buffer: Array, array: Array) -> None:
-        buffer[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+    def free(self, handle: Array) -> None:
+        pass  # Python's business
 
-    def read(self, buffer: Array, array: Array) -> None:
-        array[...] = buffer[: array.nbytes].view(array.dtype).reshape(array.shape)
+    def write(self, handle: Array, array: Array, stream: None) -> None:
+        handle[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+
+    def read(self, handle: Array, array: Array, stream: None) -> None:
+        array[...] = handle[: array.nbytes].view(array.dtype).reshape(array.shape)
+
+    def copy(self, to: Array, origin: Array, count: int, stream: None) -> None:
+        to[:count] = origin[:count]
+
+    def wait(self, stream: None) -> None:
+        pass
+
+    def stream(self, value: Any) -> None:
+        if value is not None:
+            raise ArgumentError(f"{self.name} has no streams")
+
+    def place(self, handle: Array) -> tuple[str, int]:
+        memory, start, _ = span_of(handle)
+        return str(memory), start
 
     def launch(
         self,
@@ -86,10 +131,13 @@ class CpuDevice:
         kernel: GpuKernel,
         grid: tuple[int, int, int],
         sizes: Sequence[int],
-        buffers: Sequence[Any],
+        handles: Sequence[Array],
+        stream: None,
     ) -> None:
         function = module[f"{kernel.symbol}_launch"]
-        pointers = (ctypes.c_void_p * max(1, len(buffers)))(*(b.ctypes.data for b in buffers))
+        pointers = (ctypes.c_void_p * max(1, len(handles)))(*map(address, handles))
         values = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
-        if function(values, pointers, (ctypes.c_int64 * 3)(*grid), int(self.backwards)):
+        with _RUNNING:
+            failed = function(values, pointers, (ctypes.c_int64 * 3)(*grid), int(self.backwards))
+        if failed:
             raise ToolchainError(f"{kernel.symbol}: threads of a block wait at different barriers")

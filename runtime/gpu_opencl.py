@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,87 +11,230 @@ import numpy as np
 from codegen.gpu import GpuKernel, GpuSource
 from poly.errors import ArgumentError, ToolchainError
 from runtime.arguments import Array
+from runtime.cache import Cache, digest
+from runtime.gpu_device import Device, Operand
 from runtime.toolchain import first_lines
 
+_BINARY = "program.bin"
 
-class OpenClDevice:
+
+class OpenClDevice(Device):
     """One device of OpenCL, with one queue.
 
-    which : part of the name of a platform or of a device; the first GPU, else the first device, if
-        it is empty
+    which : its number, GPUs first, or part of the name of a device or of its platform; by default
+        the first GPU, else the first device
+    cache : keeps compiled kernels
+
+    Attributes
+    ----------
+    device, context, queue : pyopencl's; arrays of others must be of this context, and a stream is
+        a queue of it that runs in order
 
     Raises
     ------
-    ToolchainError : pyopencl is not installed, or finds no device.
+    ToolchainError : pyopencl is missing or broken, or there is no platform or no such device.
     """
 
     dialect = "opencl"
 
-    def __init__(self, which: str = "") -> None:
+    def __init__(self, which: str = "", cache: Cache | None = None) -> None:
+        super().__init__()
         self._cl = cl = _pyopencl()
-        found = _devices(cl)
-        chosen = [d for d in found if which.lower() in f"{d.platform.name} {d.name}".lower()]
-        chosen.sort(key=lambda d: not d.type & cl.device_type.GPU)
-        if not chosen:
-            names = ", ".join(f"{d.name} ({d.platform.name})" for d in found) or "none"
-            raise ToolchainError(
-                f"there is no OpenCL device {which!r}; there are {names}"
-                if which
-                else "OpenCL has no device; install a driver, or PoCL: "
-                "pip install pocl-binary-distribution"
-            )
-        self.device = chosen[0]
-        self._context = cl.Context([self.device])
-        self._queue = cl.CommandQueue(self._context)
+        self.name = f"opencl:{which}" if which else "opencl"
+        self.device = _choose(_devices(cl), which)
+        self.context = cl.Context([self.device])
+        self.queue = self.default_stream = cl.CommandQueue(self.context)
+        self._cache = cache
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"<OpenClDevice {self.device.name} ({self.device.platform.name})>"
+        return f"<OpenClDevice {_name(self.device)}>"
 
-    def build(self, source: GpuSource) -> Any:
+    def build(self, source: GpuSource) -> dict[str, Any]:
+        program = self._program(source.text)
+        return {k.symbol: self._cl.Kernel(program, k.symbol) for k in source.kernels}
+
+    def _program(self, text: str) -> Any:
+        """A program that is compiled, through the cache if there is one."""
+        cl, device = self._cl, self.device
+        if self._cache is None:
+            return self._compile(text)
+        names = (device.platform.name, device.platform.version, device.name, device.version)
+        key = digest("opencl", text, *names, device.driver_version)
+        entry = self._cache.get(key)
+        if entry is not None:
+            try:
+                binary = entry.read(_BINARY)
+                return cl.Program(self.context, [device], [binary]).build(cache_dir=False)
+            except cl.Error:  # a driver may refuse what it made under another name
+                self._cache.discard(key)
+        program = self._compile(text)
+        (binary,) = program.get_info(cl.program_info.BINARIES)
+        if binary:
+            self._cache.put(key, {_BINARY: binary, "kernels.cl": text.encode()})
+        return program
+
+    def _compile(self, text: str) -> Any:
         try:
-            return self._cl.Program(self._context, source.text).build()
+            # Without pyopencl's own cache, which lies elsewhere.
+            return self._cl.Program(self.context, text).build(cache_dir=False)
         except self._cl.RuntimeError as error:
             raise ToolchainError(f"OpenCL's compiler failed:\n{first_lines(str(error))}") from None
 
-    def empty(self, count: int) -> Any:
+    # --- memory ---------------------------------------------------------------------------------
+
+    def allocate(self, count: int) -> Any:
+        cl = self._cl
         try:
-            return self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, count)
-        except (self._cl.MemoryError, self._cl.LogicError):
-            raise ArgumentError(f"the device has no room for {count} bytes") from None
+            return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, count)
+        except (cl.MemoryError, cl.LogicError) as error:  # too much for now, or at all
+            raise MemoryError from error
 
-    def write(self, buffer: Any, array: Array) -> None:
-        if array.nbytes:
-            self._cl.enqueue_copy(self._queue, buffer, array)
+    def free(self, handle: Any) -> None:
+        handle.release()  # waits itself for what is at work on it
 
-    def read(self, buffer: Any, array: Array) -> None:
+    def write(self, handle: Any, array: Array, stream: Any) -> None:
         if array.nbytes:
-            self._cl.enqueue_copy(self._queue, array, buffer)
+            self._cl.enqueue_copy(stream, handle, _bytes(array), is_blocking=False)
+
+    def read(self, handle: Any, array: Array, stream: Any) -> None:
+        if array.nbytes:
+            self._cl.enqueue_copy(stream, _bytes(array), handle)
+
+    def copy(self, to: Any, origin: Any, count: int, stream: Any) -> None:
+        if count:
+            self._cl.enqueue_copy(stream, to, origin, byte_count=count)
+
+    def wait(self, stream: Any) -> None:
+        stream.finish()
+
+    def place(self, handle: Any) -> tuple[Hashable, int]:
+        info = self._cl.mem_info
+        whole = handle.get_info(info.ASSOCIATED_MEMOBJECT)
+        start = handle.get_info(info.OFFSET) if whole is not None else 0
+        return ("opencl", (handle if whole is None else whole).int_ptr), int(start)
+
+    # --- kernels --------------------------------------------------------------------------------
+
+    def stream(self, value: Any) -> Any:
+        if value is None:
+            return self.queue
+        if not isinstance(value, self._cl.CommandQueue) or value.context != self.context:
+            raise ArgumentError(f"stream= is no queue of the context of {self.name}")
+        if value.properties & self._cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE:
+            raise ArgumentError("stream= is a queue that does not run in order")
+        return value
 
     def launch(
         self,
-        module: Any,
+        module: dict[str, Any],
         kernel: GpuKernel,
         grid: tuple[int, int, int],
         sizes: Sequence[int],
-        buffers: Sequence[Any],
+        handles: Sequence[Any],
+        stream: Any,
     ) -> None:
-        function = getattr(module, kernel.symbol)
         total = tuple(g * b for g, b in zip(grid, kernel.block, strict=True))
-        function(self._queue, total, kernel.block, *map(np.int64, sizes), *buffers)
+        # A kernel object holds the arguments of its next launch.
+        with self._lock:
+            module[kernel.symbol](stream, total, kernel.block, *map(np.int64, sizes), *handles)
+
+    # --- arrays of pyopencl ---------------------------------------------------------------------
+
+    def holds(self, value: Any) -> bool:
+        return self._is_array(value) or super().holds(value)
+
+    def foreign_stream(self, value: Any) -> Any:
+        mine = self._is_array(value) and value.queue is not None
+        return value.queue if mine and value.queue.context == self.context else None
+
+    def foreign(self, name: str, value: Any, stream: Any) -> Operand | None:
+        if not self._is_array(value):
+            return None
+        if value.context != self.context:
+            raise ArgumentError(
+                f"{name} belongs to another context of OpenCL; make it on the queue of the device"
+            )
+        if value.queue is not None and value.queue != stream:
+            value.queue.finish()
+        for event in value.events:
+            event.wait()
+        memory = value.base_data
+        if value.offset and value.nbytes:
+            try:
+                memory = memory.get_sub_region(value.offset, value.nbytes)
+            except self._cl.Error:
+                raise ArgumentError(
+                    f"{name} begins {value.offset} bytes behind the beginning of its buffer, which "
+                    f"{self.name} cannot use without a copy"
+                ) from None
+        return Operand(
+            memory, value.shape, value.dtype, bool(value.flags.c_contiguous), owner=value
+        )
+
+    def _is_array(self, value: Any) -> bool:
+        if type(value).__module__.partition(".")[0] == "numpy":
+            return False
+        from pyopencl.array import Array as ClArray
+
+        return isinstance(value, ClArray)
+
+
+def _bytes(array: Array) -> Array:
+    """The bytes of a contiguous array: not all elements have a buffer in Python."""
+    return array.reshape(-1).view(np.uint8)
+
+
+# --- finding a device ---------------------------------------------------------------------------
 
 
 def _pyopencl() -> Any:
     try:
         import pyopencl
-    except ImportError:
-        raise ToolchainError(
-            "OpenCL needs pyopencl: pip install 'farkas[opencl]', or pip install pyopencl"
-        ) from None
+    except ModuleNotFoundError as error:
+        if error.name != "pyopencl":
+            raise ToolchainError(f"pyopencl is installed but needs {error.name}") from None
+        raise ToolchainError("OpenCL needs pyopencl: pip install 'farkas[opencl]'") from None
+    except ImportError as error:
+        raise ToolchainError(f"pyopencl is installed but cannot be imported: {error}") from None
     return pyopencl
 
 
 def _devices(cl: Any) -> list[Any]:
+    """All devices, GPUs first."""
     try:
-        return [d for p in cl.get_platforms() for d in p.get_devices()]
-    except cl.LogicError:  # no platform at all
+        platforms = cl.get_platforms()
+    except cl.LogicError:  # how pyopencl says that there is none
+        platforms = []
+    advice = (
+        "install the driver of a GPU, or PoCL for the CPU: pip install pocl-binary-distribution"
+    )
+    if not platforms:
+        raise ToolchainError(f"there is no OpenCL platform; {advice}")
+    found = [d for p in platforms for d in _devices_of(cl, p)]
+    if not found:
+        names = ", ".join(p.name for p in platforms)
+        raise ToolchainError(f"there is no OpenCL device on any platform ({names}); {advice}")
+    return sorted(found, key=lambda d: not d.type & cl.device_type.GPU)
+
+
+def _devices_of(cl: Any, platform: Any) -> list[Any]:
+    try:
+        return list(platform.get_devices())
+    except cl.Error:  # a platform without a device may say so by an error
         return []
+
+
+def _choose(found: list[Any], which: str) -> Any:
+    if which.isdecimal():
+        chosen = found[int(which) :]
+    else:
+        chosen = [d for d in found if which.lower() in f"{d.platform.name} {d.name}".lower()]
+    if not chosen:
+        names = ", ".join(f"{n}: {_name(d)}" for n, d in enumerate(found))
+        raise ToolchainError(f"there is no OpenCL device {which!r}; there are {names}")
+    return chosen[0]
+
+
+def _name(device: Any) -> str:
+    return f"{device.name.strip()} ({device.platform.name.strip()})"

@@ -1,0 +1,149 @@
+"""CUDA by way of cuda-bindings, NVIDIA's own; needs ``pip install 'farkas[cuda-bindings]'``."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from poly.errors import ToolchainError
+from runtime.arguments import Array
+from runtime.cuda_launch import CudaStream, NotInstalledError, missing_device
+
+
+class BindingsLauncher:
+    """A `runtime.cuda_launch.Launcher` for the device of a number.
+
+    Raises
+    ------
+    ToolchainError : the package, the driver or the device is missing.
+    """
+
+    package = "cuda-bindings"
+
+    def __init__(self, number: int) -> None:
+        self._driver = driver = _import()
+        try:
+            (code,) = driver.cuInit(0)
+        except RuntimeError as error:  # it has no libcuda.so.1
+            raise ToolchainError(f"NVIDIA's driver is not installed: {error}") from None
+        if code == driver.CUresult.CUDA_ERROR_NO_DEVICE:
+            raise missing_device(number, ())
+        self._check(code, "NVIDIA's driver does not start")
+        count = self._call("cuDeviceGetCount")
+        if number >= count:
+            raise missing_device(number, [self._name(n) for n in range(count)])
+        device = self._call("cuDeviceGet", number)
+        self.device = self._name(number)
+        kinds = driver.CUdevice_attribute
+        major, minor = (
+            self._call("cuDeviceGetAttribute", kind, device)
+            for kind in (
+                kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+            )
+        )
+        self.architecture = f"sm_{major}{minor}"
+        self._context = self._call("cuDevicePrimaryCtxRetain", device)
+
+    def load(self, data: bytes) -> Any:
+        with self._current():
+            return self._call("cuModuleLoadData", data)
+
+    def function(self, module: Any, symbol: str, sizes: int, tensors: int) -> Any:
+        with self._current():
+            return self._call("cuModuleGetFunction", module, symbol.encode())
+
+    def allocate(self, count: int) -> int:
+        with self._current():
+            return int(self._call("cuMemAlloc", count))
+
+    def free(self, address: int) -> None:
+        with self._current():
+            self._call("cuCtxSynchronize")
+            self._call("cuMemFree", address)
+
+    def write(self, address: int, data: Array, stream: CudaStream) -> None:
+        with self._current():
+            source = data.ctypes.data
+            self._call("cuMemcpyHtoDAsync", address, source, data.nbytes, stream.handle)
+
+    def read(self, data: Array, address: int, stream: CudaStream) -> None:
+        with self._current():
+            to = data.ctypes.data
+            self._call("cuMemcpyDtoHAsync", to, address, data.nbytes, stream.handle)
+            self._call("cuStreamSynchronize", stream.handle)
+
+    def copy(self, to: int, origin: int, count: int, stream: CudaStream) -> None:
+        with self._current():
+            self._call("cuMemcpyDtoDAsync", to, origin, count, stream.handle)
+
+    def wait(self, stream: CudaStream) -> None:
+        with self._current():
+            self._call("cuStreamSynchronize", stream.handle)
+
+    def launch(
+        self,
+        function: Any,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        sizes: Sequence[int],
+        addresses: Sequence[int],
+        stream: CudaStream,
+    ) -> None:
+        # Each parameter has eight bytes; the driver takes the address of each.
+        count = len(sizes) + len(addresses)
+        values = (ctypes.c_int64 * max(1, count))(*sizes, *addresses)
+        first = ctypes.addressof(values)
+        places = (ctypes.c_void_p * max(1, count))(*(first + 8 * n for n in range(count)))
+        with self._current():
+            self._call(
+                "cuLaunchKernel", function, *grid, *block, 0, stream.handle,
+                ctypes.addressof(places), 0,
+            )  # fmt: skip
+
+    # --- inside -----------------------------------------------------------------------------
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        """With the primary context on this thread, and what was there before behind it."""
+        self._call("cuCtxPushCurrent", self._context)
+        try:
+            yield
+        finally:
+            self._call("cuCtxPopCurrent")
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """What a function of the driver gives beside its code."""
+        code, *values = getattr(self._driver, name)(*arguments)
+        self._check(code, f"{name} failed")
+        return values[0] if values else None
+
+    def _check(self, code: Any, what: str) -> None:
+        driver = self._driver
+        if code == driver.CUresult.CUDA_SUCCESS:
+            return
+        if code == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            raise MemoryError(what)
+        _, text = driver.cuGetErrorString(code)
+        words = text.decode() if text else "unknown error"
+        raise ToolchainError(f"{what}: {words} ({code.name})")
+
+    def _name(self, number: int) -> str:
+        data = self._call("cuDeviceGetName", 256, self._call("cuDeviceGet", number))
+        return str(data.rstrip(b"\0").decode(errors="replace"))
+
+
+def _import() -> Any:
+    try:
+        from cuda.bindings import driver
+    except ModuleNotFoundError as error:
+        if error.name not in ("cuda", "cuda.bindings"):
+            raise ToolchainError(f"cuda-bindings is installed but needs {error.name}") from None
+        raise NotInstalledError(
+            "cuda-bindings is not installed: pip install 'farkas[cuda-bindings]'"
+        ) from None
+    except ImportError as error:
+        raise ToolchainError(f"cuda-bindings cannot be imported: {error}") from None
+    return driver

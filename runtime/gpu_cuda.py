@@ -1,0 +1,168 @@
+"""Kernels through CUDA, and arrays of torch, CuPy, JAX and others on its devices."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from codegen.gpu import GpuKernel, GpuSource
+from poly.errors import ArgumentError, ToolchainError
+from runtime.arguments import Array
+from runtime.cache import Cache
+from runtime.cuda_compile import Cubin, compile_cubin, find_cuda_compiler
+from runtime.cuda_launch import CudaStream, Launcher
+from runtime.gpu_device import Device, Operand
+from runtime.gpu_exchange import BORROWED_CPU, CUDA, CUDA_MANAGED, borrow
+
+#: CUDA's second name for the default stream.
+_LEGACY = 1
+
+
+@dataclass(frozen=True)
+class CudaModule:
+    """Kernels on a device: their machine code, and the functions by symbol."""
+
+    cubin: Cubin
+    functions: dict[str, Any]
+
+
+class CudaDevice(Device):
+    """One CUDA device.
+
+    launcher : how it is reached; number : of the device; cache : keeps compiled kernels
+
+    Raises
+    ------
+    ToolchainError : there is no compiler for the device.
+    """
+
+    dialect = "cuda"
+    default_stream = CudaStream()
+
+    def __init__(self, launcher: Launcher, number: int = 0, cache: Cache | None = None) -> None:
+        super().__init__()
+        self.launcher, self.name, self._cache = launcher, f"cuda:{number}", cache
+        self.dlpack = (CUDA, number)
+        find_cuda_compiler(launcher.architecture)  # so that its absence is told at once
+
+    def __repr__(self) -> str:
+        return f"<CudaDevice {self.launcher.device} ({self.name}, {self.launcher.package})>"
+
+    def build(self, source: GpuSource) -> CudaModule:
+        launcher = self.launcher
+        cubin = compile_cubin(source.text, launcher.architecture, self._cache)
+        try:
+            module = launcher.load(cubin.data)
+        except ToolchainError as error:
+            raise ToolchainError(
+                f"the driver does not take what {cubin.compiler} made, which may be newer: {error}"
+            ) from None
+        functions = {
+            k.symbol: launcher.function(module, k.symbol, len(k.sizes), len(k.tensors))
+            for k in source.kernels
+        }
+        return CudaModule(cubin, functions)
+
+    # --- memory ---------------------------------------------------------------------------------
+
+    def allocate(self, count: int) -> int:
+        return self.launcher.allocate(count)
+
+    def free(self, handle: int) -> None:
+        self.launcher.free(handle)
+
+    def write(self, handle: int, array: Array, stream: CudaStream) -> None:
+        if array.nbytes:
+            self.launcher.write(handle, _bytes(array), stream)
+
+    def read(self, handle: int, array: Array, stream: CudaStream) -> None:
+        if array.nbytes:
+            self.launcher.read(_bytes(array), handle, stream)
+        else:
+            self.wait(stream)
+
+    def copy(self, to: int, origin: int, count: int, stream: CudaStream) -> None:
+        if count:
+            self.launcher.copy(to, origin, count, stream)
+
+    def wait(self, stream: CudaStream) -> None:
+        self.launcher.wait(stream)
+
+    def place(self, handle: int) -> tuple[str, int]:
+        return self.name, handle
+
+    # --- kernels --------------------------------------------------------------------------------
+
+    def launch(
+        self,
+        module: CudaModule,
+        kernel: GpuKernel,
+        grid: tuple[int, int, int],
+        sizes: Sequence[int],
+        handles: Sequence[int],
+        stream: CudaStream,
+    ) -> None:
+        function = module.functions[kernel.symbol]
+        self.launcher.launch(function, grid, kernel.block, sizes, handles, stream)
+
+    def stream(self, value: Any) -> CudaStream:
+        if value is None:
+            return CudaStream()
+        handle: Any = value
+        if hasattr(value, "__cuda_stream__"):
+            _, handle = value.__cuda_stream__()
+        else:
+            for name in ("cuda_stream", "ptr", "handle"):  # of torch, CuPy, pycuda and numba
+                if hasattr(value, name):
+                    handle = getattr(value, name)
+                    break
+        handle = getattr(handle, "value", handle)
+        try:
+            if isinstance(handle, (bool, str, float)) or int(handle) < 0:
+                raise TypeError
+            return _stream(int(handle), value)
+        except (TypeError, ValueError):
+            raise ArgumentError(
+                f"stream= is a {type(value).__name__}, expected CUDA's handle of a stream or an "
+                "object that has one"
+            ) from None
+
+    # --- arrays of others -----------------------------------------------------------------------
+
+    def foreign_stream(self, value: Any) -> CudaStream | None:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
+            # It does not say by either interface.
+            return _stream(torch.cuda.current_stream(value.device).cuda_stream)
+        try:
+            handle = value.__cuda_array_interface__.get("stream")
+        except Exception:  # it has none, or will say why it refuses when it is taken
+            return None
+        return None if handle is None else _stream(int(handle))
+
+    def foreign(self, name: str, value: Any, stream: CudaStream) -> Operand | None:
+        lent = borrow(name, value, stream.handle)
+        if lent is None or lent.device == (BORROWED_CPU, 0):
+            return None
+        if lent.device is not None and lent.device not in (self.dlpack, (CUDA_MANAGED, 0)):
+            kind, number = lent.device
+            where = f"cuda:{number}" if kind == CUDA else f"a device of kind {kind} in DLPack"
+            raise ArgumentError(f"{name} lies on {where}, but the program runs on {self.name}")
+        if lent.stream is not None and _stream(lent.stream) != stream:
+            self.wait(_stream(lent.stream))
+        return Operand(
+            lent.address, lent.shape, lent.dtype, lent.contiguous, lent.writeable, owner=lent
+        )
+
+
+def _stream(handle: int, owner: Any = None) -> CudaStream:
+    return CudaStream(0 if handle == _LEGACY else handle, owner)
+
+
+def _bytes(array: Array) -> Array:
+    """The bytes of a contiguous array: not all elements have a buffer in Python."""
+    return array.reshape(-1).view(np.uint8)

@@ -1,0 +1,269 @@
+"""What a device can do, and the arrays that lie on one.
+
+There is a `Device` for each way to reach one: `runtime.gpu_cuda`, `gpu_opencl`, `gpu_on_cpu`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from codegen.gpu import GpuKernel, GpuSource
+from poly.errors import ArgumentError
+from runtime.arguments import Array, Shape
+from runtime.gpu_exchange import BORROWED_CPU, cuda_interface, dlpack_capsule
+from runtime.gpu_memory import Buffer, Pool
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An array that lies on the device and is used as it is.
+
+    handle : what the device calls its memory; owner : keeps that alive
+    """
+
+    handle: Any
+    shape: Shape
+    dtype: np.dtype[Any]
+    contiguous: bool = True
+    writeable: bool = True
+    owner: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+
+class Device(ABC):
+    """Where kernels run.
+
+    A handle of memory is whatever the device says it is, and so is a stream.  Work on one stream
+    is done in the order in which it is given; `default_stream` is that of a call that does not say.
+
+    name : as `find_device` takes it; dialect : of the text that it takes
+    dlpack : kind and number of the device in DLPack, None if arrays are not exchanged so
+    """
+
+    name: str
+    dialect: str
+    default_stream: Hashable = None
+    dlpack: tuple[int, int] | None = None
+
+    def __init__(self) -> None:
+        self.pool = Pool(self.allocate, self.free)
+
+    def put(self, value: Any, stream: Any = None) -> DeviceArray:
+        """A copy of a numpy array on the device.
+
+        Raises
+        ------
+        ArgumentError : `value` is no array, the stream none of the device, or there is no room.
+        """
+        if not isinstance(value, (np.ndarray, np.generic)) or isinstance(value, np.ma.MaskedArray):
+            raise ArgumentError(f"put takes a numpy array, not a {type(value).__name__}")
+        array = np.asarray(value)
+        if array.dtype.hasobject or not array.dtype.isnative:
+            raise ArgumentError(f"put takes native numbers, not {array.dtype}")
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        found = self.stream(stream)
+        buffer = self.pool.take(array.nbytes, found)
+        self.write(buffer.handle, array, found)
+        self.wait(found)
+        return DeviceArray(self, buffer, array.shape, array.dtype, found)
+
+    # --- what each device does in its own way ---------------------------------------------------
+
+    @abstractmethod
+    def build(self, source: GpuSource) -> Any:
+        """A module of compiled kernels.  Raises `ToolchainError` with the compiler's words."""
+
+    @abstractmethod
+    def allocate(self, count: int) -> Any:
+        """Memory of so many bytes.  Raises `MemoryError` where there is no room for it."""
+
+    @abstractmethod
+    def free(self, handle: Any) -> None:
+        """Give memory back, behind everything that is at work on it."""
+
+    @abstractmethod
+    def write(self, handle: Any, array: Array, stream: Any) -> None:
+        """Copy a C-contiguous array to the device; it may be used until `wait`."""
+
+    @abstractmethod
+    def read(self, handle: Any, array: Array, stream: Any) -> None:
+        """Copy to a C-contiguous array, when everything before on the stream has ended."""
+
+    @abstractmethod
+    def copy(self, to: Any, origin: Any, count: int, stream: Any) -> None:
+        """Copy so many bytes on the device."""
+
+    @abstractmethod
+    def wait(self, stream: Any) -> None:
+        """Wait for everything on a stream.  Raises `ToolchainError` if a kernel failed."""
+
+    @abstractmethod
+    def launch(
+        self,
+        module: Any,
+        kernel: GpuKernel,
+        grid: tuple[int, int, int],
+        sizes: Sequence[int],
+        handles: Sequence[Any],
+        stream: Any,
+    ) -> None:
+        """Start a kernel."""
+
+    @abstractmethod
+    def stream(self, value: Any) -> Any:
+        """The stream for an argument ``stream=``; the default one for None.
+
+        Raises
+        ------
+        ArgumentError : it is no stream of the device.
+        """
+
+    @abstractmethod
+    def place(self, handle: Any) -> tuple[Hashable, int]:
+        """What the memory is a part of, and the byte of it at which it begins."""
+
+    # --- arrays of others -----------------------------------------------------------------------
+
+    def foreign_stream(self, value: Any) -> Any:
+        """The stream that an array of another library is made on; None if it does not say."""
+        return None
+
+    def foreign(self, name: str, value: Any, stream: Any) -> Operand | None:
+        """An array of another library on this device, with what makes it done before the stream.
+
+        None for what lies in the host's memory.
+
+        Raises
+        ------
+        ArgumentError : it lies on another device, or cannot be taken; `name` says which one it is.
+        """
+        return None
+
+    def holds(self, value: Any) -> bool:
+        """Whether an array lies on a device, this or another one."""
+        if isinstance(value, (np.ndarray, np.generic)):
+            return False
+        kind = getattr(value, "__dlpack_device__", None)
+        if isinstance(value, DeviceArray) or hasattr(value, "__cuda_array_interface__"):
+            return True
+        return kind is not None and kind()[0] != BORROWED_CPU
+
+    def stream_of(self, value: Any) -> Any:
+        """The stream that an array on the device is made on; None if it does not say."""
+        if isinstance(value, DeviceArray):
+            return value.stream if value.device is self else None
+        return self.foreign_stream(value)
+
+    def operand(self, name: str, value: Any, stream: Any) -> Operand:
+        """An array on this device, with what makes it done before what follows on the stream.
+
+        Raises
+        ------
+        ArgumentError : it lies on another device, or cannot be taken.
+        """
+        if isinstance(value, DeviceArray):
+            if value.device is not self:
+                raise ArgumentError(
+                    f"{name} lies on {value.device.name}, but the program runs on {self.name}"
+                )
+            return value.on(stream)
+        found = self.foreign(name, value, stream)
+        if found is None:
+            raise ArgumentError(
+                f"{name} is a {type(value).__name__} that does not lie on {self.name}, where the "
+                "program runs"
+            )
+        return found
+
+
+class DeviceArray:
+    """A C-contiguous array in a device's memory, made by `Device.put` or by a call.
+
+    Other libraries take it without a copy: CUDA's by ``__dlpack__`` (``torch.from_dlpack``) and
+    ``__cuda_array_interface__``; for OpenCL, `handle` is a ``pyopencl.Buffer``.
+
+    shape, dtype : as numpy's; device : where it lies
+    stream : the one on which it was last written
+    """
+
+    def __init__(
+        self, device: Device, buffer: Buffer, shape: Shape, dtype: np.dtype[Any], stream: Any
+    ) -> None:
+        self.device, self.shape, self.dtype, self.stream = device, shape, dtype, stream
+        self._buffer = buffer
+
+    def __repr__(self) -> str:
+        return f"<DeviceArray {self.dtype}{list(self.shape)} on {self.device.name}>"
+
+    @property
+    def handle(self) -> Any:
+        """What the device calls the memory: an address, or a buffer."""
+        self._buffer.lent = True
+        return self._buffer.handle
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+    def numpy(self) -> Array:
+        """A copy as a numpy array, when everything that writes it has ended."""
+        array = np.empty(self.shape, self.dtype)
+        self.device.read(self._buffer.handle, array, self.stream)
+        return array
+
+    def on(self, stream: Any) -> Operand:
+        """The array for use on a stream, behind what has been written."""
+        if stream != self.stream:
+            self.device.wait(self.stream)
+        if stream != self._buffer.stream:
+            self._buffer.lent = True
+        return Operand(self._buffer.handle, self.shape, self.dtype, owner=self)
+
+    # --- for other libraries --------------------------------------------------------------------
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The array for libraries that use CUDA; version 3."""
+        if self.device.dlpack is None or self.device.dlpack[0] == BORROWED_CPU:
+            raise AttributeError(f"{self!r} is not in the memory of a CUDA device")
+        self._buffer.lent = True
+        return cuda_interface(self._buffer.handle, self.shape, self.dtype, int(self.stream))
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Kind and number of the device."""
+        if self.device.dlpack is None:
+            raise BufferError(f"arrays on {self.device.name} are not exchanged by DLPack")
+        return self.device.dlpack
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None,
+        copy: bool | None = None,
+    ) -> Any:  # fmt: skip
+        """A capsule of version 0.8, which every consumer takes.
+
+        stream : the consumer's, which begins behind what has been written; -1 for no waiting
+        """
+        place = self.__dlpack_device__()
+        if copy or (dl_device is not None and tuple(dl_device) != place):
+            raise BufferError("an array on a device is exchanged without a copy")
+        if stream != -1:
+            self.device.wait(self.stream)
+        self._buffer.lent = True
+        handle = self._buffer.handle
+        address = handle if isinstance(handle, int) else handle.ctypes.data
+        return dlpack_capsule(address, self.shape, self.dtype, place, self)
