@@ -21,6 +21,9 @@ STENCIL = """def blur(int32 X[N,M]) -> (Y) {
 SCAN = """def scan(int64 X[N,M], int64 A[N,M]) -> (A) {
     s: A[i,j] = A[i,j-1] + X[i,j] where j in 1:M }"""
 
+CUBE = """def cube(float32 X[N,M,L]) -> (Y) {
+    Y[k,j,i] = X[i,j,k] + X[i,j+1,k] where j in 0:M-1 }"""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -111,6 +114,12 @@ CASES = {
         "tile S0: i, j by 4, 8\nmap_blocks S0: i_o, j_o\nmap_threads S0: i_i, j_i\n"
         "promote S0: j_o as X, shared",
         {"N": 11, "M": 21}, 1, 1,
+    ),
+    "three dimensions": Case(
+        CUBE,
+        "tile S0: k, j, i by 2, 4, 8\nmap_blocks S0: k_o, j_o, i_o\n"
+        "map_threads S0: k_i, j_i, i_i\npromote S0: i_o as X, shared",
+        {"N": 11, "M": 7, "L": 5}, 1, 1,
     ),
     "scans apart": Case(
         SCAN, "split s: i by 4\nmap_blocks s: i_o\nmap_threads s: i_i", {"N": 10, "M": 6}, 1, 0
