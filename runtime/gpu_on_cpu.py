@@ -91,7 +91,9 @@ class CpuDevice:
         return ctypes.CDLL(str(library))
 
     def empty(self, count: int) -> Array:
-        return aligned((count,), np.dtype(np.uint8), 64)
+        buffer = aligned((count,), np.dtype(np.uint8), 64)
+        buffer.fill(0xFF)  # what nobody writes is no number, or -1
+        return buffer
 
     def write(self, buffer: Array, array: Array) -> None:
         buffer[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)

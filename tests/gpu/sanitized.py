@@ -1,4 +1,4 @@
-"""The CUDA text on the CPU under AddressSanitizer and ThreadSanitizer.
+"""The CUDA text on the CPU in processes of its own, also under AddressSanitizer and ThreadSanitizer.
 
 Each launch is a process of its own, in which nothing of Python runs: it reads the arguments from a
 file, and writes what has become of the arrays to another.
@@ -65,13 +65,14 @@ int main(int argc, char **argv) {
 """
 
 
-class SanitizedDevice(CpuDevice):
-    """A CPU that keeps what a sanitizer reports in `reports`, the first line of each.
+class ChildDevice(CpuDevice):
+    """A CPU that keeps what goes wrong in `reports`, a line for each launch.
 
-    sanitizer : ``address``: accesses outside of arrays; ``thread``: accesses that nothing orders
+    sanitizer : ``address``: accesses outside of arrays; ``thread``: accesses that nothing orders;
+        empty: none, and faults cannot harm the tests
     """
 
-    def __init__(self, folder: Path, sanitizer: str, backwards: bool = False) -> None:
+    def __init__(self, folder: Path, sanitizer: str = "", backwards: bool = False) -> None:
         super().__init__(folder, backwards=backwards)
         self.work, self.sanitizer = folder, sanitizer
         self.reports: list[str] = []
@@ -114,7 +115,7 @@ class SanitizedDevice(CpuDevice):
 def built(text: str, folder: Path, sanitizer: str) -> Path:
     """A program made of C++ text under a sanitizer."""
     (folder / "kernels.cpp").write_text(text, encoding="utf-8")
-    flags = (*_FLAGS, *SANITIZERS[sanitizer])
+    flags = (*_FLAGS, *SANITIZERS.get(sanitizer, ()))
     done = run_command(("g++", *flags, "-o", "kernels", "kernels.cpp", "-lm"), str(folder), 120.0)
     assert done.code == 0, done.errors
     return folder / "kernels"

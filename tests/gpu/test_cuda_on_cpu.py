@@ -14,7 +14,7 @@ from poly.errors import ToolchainError
 from poly.expr import Const
 from runtime.gpu import GpuProgram
 from runtime.gpu_on_cpu import CpuDevice
-from tests.gpu.sanitized import SanitizedDevice, why_not
+from tests.gpu.sanitized import ChildDevice, why_not
 
 HEAD = "#include <stdint.h>\n"
 KERNEL = 'extern "C" __global__ void __launch_bounds__(%s) k(const float *X, float *Y)'
@@ -45,7 +45,7 @@ def reports(source: GpuSource, x: np.ndarray, folder: Path, sanitizer: str = "th
     """What a sanitizer says, with threads in both orders."""
     if problem := why_not(sanitizer):
         pytest.skip(problem)
-    device = SanitizedDevice(folder, sanitizer)
+    device = ChildDevice(folder, sanitizer)
     program = GpuProgram(source, device)
     for device.backwards in (False, True):
         program(x)

@@ -13,7 +13,7 @@ from runtime.gpu import GpuProgram
 from runtime.reference import evaluate
 from runtime.verify import random_inputs
 from tests.gpu.programs import CASES, Case
-from tests.gpu.sanitized import SANITIZERS, SanitizedDevice, why_not
+from tests.gpu.sanitized import SANITIZERS, ChildDevice, why_not
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
@@ -25,7 +25,7 @@ def test_nothing_is_reported(sanitizer: str, case: Case, tmp_path: Path) -> None
     source = generate_gpu(fk.Schedule.of(program).replay(case.script), "cuda")
     inputs = random_inputs(program, case.sizes)
     (expected,) = evaluate(program, inputs).values()
-    device = SanitizedDevice(tmp_path, sanitizer)
+    device = ChildDevice(tmp_path, sanitizer)
     run = GpuProgram(source, device)
     for device.backwards in (False, True):
         np.testing.assert_allclose(run(**inputs), expected, rtol=1e-5, atol=1e-6)
