@@ -1,4 +1,4 @@
-"""The CUDA text on the CPU in processes of its own, also under AddressSanitizer and ThreadSanitizer.
+"""The CUDA text on the CPU in processes of its own, plain and under two sanitizers.
 
 Each launch is a process of its own, in which nothing of Python runs: it reads the arguments from a
 file, and writes what has become of the arrays to another.
