@@ -34,12 +34,17 @@ _TIMEOUT = 120.0
 _SHARED = re.compile(r"__shared__ (.+?) ?(\w+)((?:\[[^][]*\])+);")
 
 
-def on_cpu(source: GpuSource) -> str:
+def on_cpu(*sources: GpuSource) -> str:
     """The C++ text of kernels with a function for each that launches it.
 
     What a block shares are references to arrays of that block: a sanitizer sees where each ends,
     and which blocks have the same.
     """
+    spaces = (f"namespace fk_{n} {{\n{_kernels(s)}\n}}" for n, s in enumerate(sources))
+    return "\n".join([HEADER.read_text(encoding="utf-8"), *spaces])
+
+
+def _kernels(source: GpuSource) -> str:
     shared: list[str] = []
 
     def reference(found: re.Match[str]) -> str:
@@ -49,8 +54,7 @@ def on_cpu(source: GpuSource) -> str:
 
     text = _SHARED.sub(reference, source.text)
     count = len(shared)
-    sizes = f"static const size_t fk_bytes[] = {{{', '.join([*shared, '0'])}}};"
-    parts = [HEADER.read_text(encoding="utf-8"), text, sizes]
+    parts = [text, f"static const size_t fk_bytes[] = {{{', '.join([*shared, '0'])}}};"]
     for kernel in source.kernels:
         dtypes = {t.name: C_TYPES[t.dtype.name] for t in source.program.tensors.values()}
         given = [f"c->sizes[{n}]" for n in range(len(kernel.sizes))]

@@ -17,6 +17,7 @@ from codegen.loopir import Block, Buffer, If, LoopNode, Store, Wait, map_childre
 from poly.expr import Const, Expr, Index, Op, Read, substitute
 from tests.gpu.layers import Edit, findings, missing_layers
 from tests.gpu.programs import CASES, MATMUL, SHARED, Case
+from tests.gpu.races import without_wait
 
 TILES = Case(MATMUL, SHARED.replace("16, 16", "4, 4").replace("by 8", "by 4"),
              {"N": 6, "K": 7, "M": 9}, 1, 2)  # fmt: skip
@@ -44,16 +45,8 @@ def stores(array: str, change: Callable[[Store], LoopNode]) -> Edit:
     return edit
 
 
-def without_wait(number: int) -> Edit:
-    def edit(body: LoopNode) -> LoopNode:
-        waits = [n for n in walk_loops(body) if isinstance(n, Wait)]
-        seen = iter(range(len(waits)))
-        assert number < len(waits)
-        return each(lambda n: Block(()) if isinstance(n, Wait) and next(seen) == number else n)(
-            body
-        )
-
-    return edit
+def waits_not(number: int) -> Edit:
+    return lambda body: without_wait(body, number)
 
 
 def unguarded(what: str) -> Edit:
@@ -115,7 +108,7 @@ def in_halves(read_at: int) -> Edit:
             return replace(node, target=to, value=values(node.value))
         return node
 
-    return lambda body: each(change)(without_wait(1)(body))
+    return lambda body: each(change)(without_wait(body, 1))
 
 
 # --- the faults -------------------------------------------------------------------------------
@@ -148,13 +141,13 @@ def _some_wait(node: LoopNode) -> LoopNode:
 
 FAULTS = {
     "no barrier before the use": Fault(
-        TILES, without_wait(0), "results thread oclgrind races"
+        TILES, waits_not(0), "results thread oclgrind races"
     ),
     "no barrier behind the use": Fault(
-        TILES, without_wait(1), "results thread oclgrind races"
+        TILES, waits_not(1), "results thread oclgrind races"
     ),
     "no barrier between steps of time": Fault(
-        CASES["one block runs time"], without_wait(0), "results thread oclgrind races"
+        CASES["one block runs time"], waits_not(0), "results thread oclgrind races"
     ),
     "shared memory is too short": Fault(
         TILES,
