@@ -15,6 +15,7 @@ from codegen.linear import depends_on
 from codegen.loopir import (
     Block,
     Buffer,
+    Combine,
     For,
     If,
     Instance,
@@ -33,6 +34,7 @@ from poly.expr import (
     Expr,
     Index,
     Op,
+    Read,
     Size,
     add,
     maximum,
@@ -46,10 +48,10 @@ from poly.instances import member_limits
 from poly.isl_tree import IslBand, IslTree, kernel_context, kernel_to_isl, to_isl
 from poly.kernels import Launch
 from poly.legality import budget
-from poly.promotion import Copy, Fence
+from poly.promotion import Combination, Copy, Fence
 from poly.schedule import Schedule
 from poly.scop import Scop
-from poly.tree import Band, Member, Promote, walk_tree
+from poly.tree import ON_THREADS, Band, Member, Promote, walk_tree
 
 _MAX_DEPTH = 64
 _NOTHING = Block(())
@@ -89,11 +91,12 @@ def check_for_cpu(schedule: Schedule) -> None:
     ScheduleError : naming the loop or buffer.
     """
     for node in walk_tree(schedule.tree):
-        mapped = [m for m in node.members if m.mark in ("block", "thread")] if isinstance(
+        mapped = [m for m in node.members if m.mark in ("block", *ON_THREADS)] if isinstance(
             node, Band) else []  # fmt: skip
         if mapped:
-            step = f"map_{mapped[0].mark}s"
-            raise ScheduleError(f"{step} of {mapped[0].name}: a CPU has no such blocks or threads")
+            m = mapped[0]
+            step = {"block": "map_blocks", "thread": "map_threads"}.get(m.mark, "reduce_threads")
+            raise ScheduleError(f"{step} of {m.name}: a CPU has no such blocks or threads")
         if isinstance(node, Promote) and node.scope == "shared":
             raise ScheduleError(f"{node.buffer}: there is no shared memory on a CPU; use `local`")
 
@@ -224,7 +227,7 @@ class _Converter:
                 dtype,
                 promote.layout.box(plan.sizes),
                 promote.layout,
-                promote.scope,
+                "register" if promote.scope == "partial" else promote.scope,
                 body,
                 prefix,
             )
@@ -233,10 +236,16 @@ class _Converter:
             args = [self.expr(call.get_op_arg(k), env) for k in range(1, call.get_op_n_arg())]
             name = call.get_op_arg(0).get_id().get_name()
             fence = self.tree.copies.get(name)
+            if isinstance(fence, Combination):
+                return self._combine(fence)
             if isinstance(fence, Fence):
                 return Wait() if fence.barrier else _NOTHING
             return Instance(name, tuple(args))
         raise LoopError(f"an isl AST node of type {kind} is not understood")
+
+    def _combine(self, c: Combination) -> Combine:
+        place = Read(c.buffer, (Const(0),) * c.rank)
+        return Combine(place, c.op, self.dtypes[c.tensor], c.threads)
 
     def _for(self, ast: isl.AstNode, env: dict[str, Expr], at: IslBand | None) -> LoopNode:
         iterator = ast.for_get_iterator().get_id().get_name()

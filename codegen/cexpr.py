@@ -97,7 +97,7 @@ class ValueText:
         if isinstance(e, (Index, Size)):
             return self._convert(index_text(e, self.names, 20), own, want)
         if isinstance(e, Read):
-            return self._convert(load(self.names.place(e), own), own, want)
+            return self._convert(self.load(self.names.place(e), own), own, want)
         if isinstance(e, Cast):
             return self._convert(self._cast(e), e.dtype, want)
         assert isinstance(e, Op)
@@ -111,13 +111,36 @@ class ValueText:
             # A double becomes a float16 in one rounding; a bfloat16 goes by way of float.
             direct = dtype.name == "float16" and dtype_where(value, self.dtypes, dtype) == FLOAT64
             text = self.text(value, FLOAT64 if direct else dtype)
-            return f"{place} = {stored(text, dtype)};"
+            return f"{place} = {self.stored(text, dtype, direct)};"
         fn = {"+=": "add", "*=": "mul", "max=": "max", "min=": "min"}[op]
         narrow = dtype.bits < 32 or dtype.kind == "b"
         if op in ("+=", "*=") and not narrow:
             return f"{place} {op} {self.text(value, dtype)};"
-        combined = apply(fn, dtype, [load(place, dtype), self.text(value, dtype)], self.exact)
-        return f"{place} = {stored(combined, dtype)};"
+        combined = apply(fn, dtype, [self.load(place, dtype), self.text(value, dtype)], self.exact)
+        return f"{place} = {self.stored(combined, dtype)};"
+
+    # --- hooks of a dialect --------------------------------------------------------------------
+
+    def load(self, place: str, dtype: DType) -> str:
+        """A stored element in its compute type."""
+        if dtype.name == "bfloat16":
+            return f"fk_bf16_load({place})"
+        if dtype.name == "float16":
+            return f"(float){place}"
+        return f"({place} != 0)" if dtype.kind == "b" else place
+
+    def stored(self, text: str, dtype: DType, wide: bool = False) -> str:
+        """A value in its compute type as it is stored.
+
+        wide : the value is a double, to be rounded once
+        """
+        if dtype.name == "bfloat16":
+            return f"fk_bf16_store({text})"
+        if dtype.name == "float16":
+            return f"(_Float16)({text})"
+        return text
+
+    # --- values ------------------------------------------------------------------------------
 
     def _convert(self, text: str, have: DType, want: DType) -> str:
         if have.compute == want.compute:
@@ -130,9 +153,9 @@ class ValueText:
         own = dtype_where(e.arg, self.dtypes, e.dtype)
         inner = self.text(e.arg, own)
         if e.dtype.name == "bfloat16":
-            return f"fk_bf16_load(fk_bf16_store((float)({inner})))"
+            return self.load(self.stored(f"(float)({inner})", e.dtype), e.dtype)
         if e.dtype.name == "float16":
-            return f"(float)(_Float16)({inner})"
+            return self.load(self.stored(inner, e.dtype, own == FLOAT64), e.dtype)
         if e.dtype.kind == "b":
             return f"({inner} != 0)"
         if own == e.dtype:
@@ -160,24 +183,6 @@ class ValueText:
                 return "0"
             return f"(isnan({args[0]}) != 0)" if e.fn == "isnan" else f"(isinf({args[0]}) != 0)"
         return apply(e.fn, own, args, self.exact)
-
-
-def load(place: str, dtype: DType) -> str:
-    """A stored element in its compute type."""
-    if dtype.name == "bfloat16":
-        return f"fk_bf16_load({place})"
-    if dtype.name == "float16":
-        return f"(float){place}"
-    return f"({place} != 0)" if dtype.kind == "b" else place
-
-
-def stored(text: str, dtype: DType) -> str:
-    """A value in its compute type as it is stored."""
-    if dtype.name == "bfloat16":
-        return f"fk_bf16_store({text})"
-    if dtype.name == "float16":
-        return f"(_Float16)({text})"
-    return text
 
 
 def literal(value: int | float | bool, dtype: DType, typed: bool = False) -> str:

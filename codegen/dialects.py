@@ -6,18 +6,28 @@ A dialect is a small class; everything else is `CTarget`'s.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import prod
 
 import cgen
 
-from codegen.cexpr import Names, index_text
-from codegen.loopir import Buffer, For, LoopNode, Wait
-from codegen.prelude import HELPERS
-from codegen.spelling import C_TYPES
+from codegen.cexpr import Names, ValueText, index_text
+from codegen.gpu_passes import below
+from codegen.loopir import Buffer, Combine, For, LoopNode, Wait
+from codegen.operators import apply
+from codegen.prelude import BFLOAT16_NAME, HELPERS
+from codegen.spelling import C_TYPES, suffix
 from codegen.target import CTarget
+from poly.dtypes import DType
 from poly.errors import ScheduleError
+from poly.expr import Index
 from poly.program import Program
 
+#: How a float16 is called: bits, which helpers load and store.
+HALF = "fk_f16"
+#: Threads that run in step, and can read each other's registers.
+WARP = 32
+_LINEAR = "threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)"
 _NAMES = re.compile(r"\b[A-Za-z_]\w*\b")
 _SIZED = ("int8", "int16", "int32", "int64")
 #: Functions of C's math library on floats, which OpenCL overloads by type.
@@ -27,8 +37,25 @@ _MATH = (
 ).split()
 
 
+class KernelText(ValueText):
+    """Values on a GPU: a float16 is bits until it is loaded, as a bfloat16 is everywhere."""
+
+    def load(self, place: str, dtype: DType) -> str:
+        if dtype.name == "float16":
+            return f"{HALF}_load({place})"
+        return super().load(place, dtype)
+
+    def stored(self, text: str, dtype: DType, wide: bool = False) -> str:
+        if dtype.name == "float16":
+            return f"{HALF}_store{'_f64' if wide else ''}({text})"
+        return super().stored(text, dtype, wide)
+
+
 class KernelTarget(CTarget):
     """Prints what one thread of a GPU runs.  Functions such as exp are the device's."""
+
+    types = {**C_TYPES, "float16": HALF}
+    value_text = KernelText
 
     #: What a dialect is called, and the end of its files.
     name, suffix = "", ""
@@ -36,13 +63,18 @@ class KernelTarget(CTarget):
     #: How the place of a block in the grid, and of a thread in its block, are read, by axis.
     block_index: Sequence[str] = ()
     thread_index: Sequence[str] = ()
+    #: Helpers that are the dialect's own, by name.
+    own_helpers: Mapping[str, str] = {}
     #: What stands before a helper, an array that a block shares, and a pointer to a tensor.
     helper, shared, pointer, restrict = "static inline", "", "", "restrict"
 
     def __init__(self, program: Program, identifiers: Names) -> None:
         super().__init__(program, identifiers, exact=True)
-        #: Declarations of what a block shares, which stand at the head of the kernel.
-        self.shared_arrays: list[str] = []
+        #: Declarations of what a block shares, which stand at the head of the kernel, with bytes.
+        self.shared_arrays: dict[str, int] = {}
+        #: Functions by which neighbouring threads combine what they have, by name.
+        self.combining: dict[str, str] = {}
+        self.threads = 1
 
     # --- hooks of a dialect --------------------------------------------------------------------
 
@@ -51,8 +83,19 @@ class KernelTarget(CTarget):
         raise NotImplementedError
 
     @classmethod
-    def types(cls, used: set[str]) -> list[str]:
+    def definitions(cls, used: set[str]) -> list[str]:
         """Lines that define what the code uses and the dialect does not have."""
+        raise NotImplementedError
+
+    def across(self, threads: int) -> int:
+        """How many elements threads share when so many of a block combine what they have."""
+        raise NotImplementedError
+
+    def combine(self, name: str, c: str, op: str, threads: int) -> str:
+        """A function of that name by which each `threads` neighbours combine their values.
+
+        c : the type; op : an expression in `value` and `other`
+        """
         raise NotImplementedError
 
     # --- statements ------------------------------------------------------------------------
@@ -60,6 +103,8 @@ class KernelTarget(CTarget):
     def statement(self, node: LoopNode) -> cgen.Generable:
         if isinstance(node, Wait):
             return cgen.Line(self.barrier)
+        if isinstance(node, Combine):
+            return self._combine(node)
         if isinstance(node, For) and node.mark in ("block", "thread", "place"):
             return self._at_place(node)
         if isinstance(node, For) and node.mark in ("vector", "parallel"):
@@ -70,6 +115,10 @@ class KernelTarget(CTarget):
         if isinstance(node, Buffer) and node.scope == "shared":
             return self._shared_array(node)
         return super().statement(node)
+
+    def goes_on(self, node: For) -> str:
+        """Without a minimum or a division in each iteration."""
+        return " && ".join(index_text(c, self.names, 3) for c in below(Index(node.var), node.upper))
 
     def _at_place(self, node: For) -> cgen.Generable:
         """What runs at one place only, behind the number of the place."""
@@ -85,15 +134,37 @@ class KernelTarget(CTarget):
         kind = "int" if node.mark != "block" else "int64_t"
         return cgen.Collection([cgen.Line(f"const {kind} {var} = {value};"), body])
 
+    def _combine(self, node: Combine) -> cgen.Generable:
+        """``x = fk_sum_of_32_f32(x, shared);``"""
+        d, count = node.dtype.compute, node.threads
+        c = self.types[d.name]
+        fn, what = {
+            "+=": ("add", "sum"), "*=": ("mul", "product"), "max=": ("max", "maximum"),
+            "min=": ("min", "minimum"),
+        }[node.op]  # fmt: skip
+        name = f"fk_{what}_of_{count}_{suffix(d)}"
+        if name not in self.combining:
+            op = apply(fn, d, ["value", "other"], True)
+            comment = f"/* The {what} over each {count} neighbouring threads, for all of them. */"
+            self.combining[name] = f"{comment}\n{self.combine(name, c, op, count)}"
+        place = self.place(node.target)
+        arguments = [self.values.load(place, node.dtype)]
+        length = self.across(count)
+        if length:
+            shared = f"fk_across_{suffix(d)}"
+            self.shared_arrays[f"{self.shared} {c} {shared}[{length}];"] = length * d.bytes
+            arguments.append(shared)
+        value = f"{name}({', '.join(arguments)})"
+        return cgen.Line(f"{place} = {self.values.stored(value, node.dtype)};")
+
     def _shared_array(self, node: Buffer) -> cgen.Generable:
         outer = (self.buffers.get(node.name), self.registers.pop(node.name, None))
         self.buffers[node.name] = node
         self.dtypes[node.name] = node.dtype
         shape = "".join(f"[{n}]" for n in node.shape)
-        c, name = C_TYPES[node.dtype.name], self.names.tensors[node.name]
+        c, name = self.types[node.dtype.name], self.names.tensors[node.name]
         line = f"{self.shared} {c} {name}{shape};"
-        if line not in self.shared_arrays:
-            self.shared_arrays.append(line)
+        self.shared_arrays[line] = node.dtype.bytes * prod(node.shape)
         body = self.statement(node.body)
         for table, before in zip((self.buffers, self.registers), outer, strict=True):
             if before is None:
@@ -108,14 +179,69 @@ class KernelTarget(CTarget):
     def prelude(cls, code: str) -> str:
         """The types and helpers that kernels use."""
         called = set(_NAMES.findall(code))
-        helpers = [text for name, text in HELPERS.items() if name in called]
-        texts = [text.replace("static inline", cls.helper) for text in helpers]
+        helpers = {**HELPERS, **cls.own_helpers}
+        texts = [
+            text.replace("static inline", cls.helper)
+            for name, text in helpers.items()
+            if name in called
+        ]
         used = called | set(_NAMES.findall("\n".join(texts)))
-        return "\n".join([*cls.types(used), *texts])
+        return "\n".join([*cls.definitions(used), *texts])
+
+
+#: Of CUDA; by instructions, since NVRTC comes without the header that has functions for them.
+_CUDA_HALVES = {
+    "fk_f16_load": (
+        "static inline float fk_f16_load(fk_f16 x)\n"
+        '{ float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x)); return f; }'
+    ),
+    "fk_f16_store": (
+        "static inline fk_f16 fk_f16_store(float f)\n"
+        '{ fk_f16 x; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(x) : "f"(f)); return x; }'
+    ),
+    "fk_f16_store_f64": (
+        "static inline fk_f16 fk_f16_store_f64(double f)\n"
+        '{ fk_f16 x; asm("cvt.rn.f16.f64 %0, %1;" : "=h"(x) : "d"(f)); return x; }'
+    ),
+    "fk_bf16_load": (
+        "static inline float fk_bf16_load(fk_bf16 x)\n"
+        "{ return __uint_as_float((unsigned)x << 16); }"
+    ),
+    "fk_bf16_store": (
+        "static inline fk_bf16 fk_bf16_store(float f)\n"
+        '{ fk_bf16 x; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(x) : "f"(f)); return x; }'
+    ),
+}
+_OPENCL_HALVES = {
+    "fk_f16_load": (
+        "static inline float fk_f16_load(fk_f16 x)\n"
+        "{ return vload_half(0, (const __private half *)&x); }"
+    ),
+    "fk_f16_store": (
+        "static inline fk_f16 fk_f16_store(float f)\n"
+        "{ fk_f16 x; vstore_half_rte(f, 0, (__private half *)&x); return x; }"
+    ),
+    "fk_f16_store_f64": (
+        "static inline fk_f16 fk_f16_store_f64(double f)\n"
+        "{ fk_f16 x; vstore_half_rte(f, 0, (__private half *)&x); return x; }"
+    ),
+    "fk_bf16_load": (
+        "static inline float fk_bf16_load(fk_bf16 x) { return as_float((uint)x << 16); }"
+    ),
+    "fk_bf16_store": (
+        "/* round to nearest even; NaN stays NaN */\n"
+        "static inline fk_bf16 fk_bf16_store(float f)\n"
+        "{ uint u = as_uint(f);\n"
+        "  if (f != f) return (fk_bf16)((u >> 16) | 64);\n"
+        "  return (fk_bf16)((u + 0x7fff + ((u >> 16) & 1)) >> 16); }"
+    ),
+}
 
 
 class CudaTarget(KernelTarget):
     """CUDA C, for nvcc and for NVRTC, which has no headers."""
+
+    own_helpers = _CUDA_HALVES
 
     name, suffix = "cuda", ".cu"
     barrier = "__syncthreads();"
@@ -130,8 +256,38 @@ class CudaTarget(KernelTarget):
             f"{symbol}({', '.join(parameters)})"
         )
 
+    def across(self, threads: int) -> int:
+        return -(-self.threads // WARP) if threads > WARP else 0
+
+    def combine(self, name: str, c: str, op: str, threads: int) -> str:
+        """Within warps by shuffles, between them through shared memory."""
+        shared = f", {c} *across" if self.across(threads) else ""
+        lines = [f"static __device__ inline {c} {name}({c} value{shared})", "{"]
+        lines += [
+            f"  for (int apart = {min(threads, WARP) // 2}; apart > 0; apart /= 2) {{",
+            f"    const {c} other = __shfl_xor_sync(0xffffffffu, value, apart);",
+            f"    value = {op};",
+            "  }",
+        ]
+        if shared:
+            warps = threads // WARP
+            lines += [
+                f"  const int thread = {_LINEAR};",
+                f"  if (thread % {WARP} == 0)",
+                f"    across[thread / {WARP}] = value;",
+                "  __syncthreads();",
+                f"  const int first = thread / {threads} * {warps};",
+                "  value = across[first];",
+                f"  for (int warp = 1; warp < {warps}; ++warp) {{",
+                f"    const {c} other = across[first + warp];",
+                f"    value = {op};",
+                "  }",
+                "  __syncthreads(); /* what is shared may be written again */",
+            ]
+        return "\n".join([*lines, "  return value;", "}"])
+
     @classmethod
-    def types(cls, used: set[str]) -> list[str]:
+    def definitions(cls, used: set[str]) -> list[str]:
         plain = {"int8": "signed char", "int16": "short", "int32": "int", "int64": "long long"}
         own = [f"typedef {plain[n]} {n}_t;" for n in _SIZED if f"{n}_t" in used]
         own += [
@@ -143,14 +299,17 @@ class CudaTarget(KernelTarget):
         for name, bits in (("NAN", "0x7fffffff"), ("INFINITY", "0x7f800000")):
             if name in used:
                 own.append(f"#define {name} __int_as_float({bits})")
-        if not own:
-            return []
-        return ["#ifdef __CUDACC_RTC__", *own, "#else", "#include <math.h>", "#include <stdint.h>",
-                "#endif"]  # fmt: skip
+        halves = _halves(used)
+        if own:  # NVRTC has no headers
+            headers = ("#include <math.h>", "#include <stdint.h>")
+            own = ["#ifdef __CUDACC_RTC__", *own, "#else", *headers, "#endif"]
+        return [*own, *halves]
 
 
 class OpenClTarget(KernelTarget):
     """OpenCL C 1.2."""
+
+    own_helpers = _OPENCL_HALVES
 
     name, suffix = "opencl", ".cl"
     barrier = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"
@@ -165,17 +324,47 @@ class OpenClTarget(KernelTarget):
             f"void {symbol}({', '.join(parameters)})"
         )
 
+    def across(self, threads: int) -> int:
+        return self.threads
+
+    def combine(self, name: str, c: str, op: str, threads: int) -> str:
+        """Through memory that the block shares, by halves: OpenCL 1.2 has no shuffles."""
+        return "\n".join([
+            f"static inline {c} {name}({c} value, __local {c} *across)",
+            "{",
+            "  const int thread = (int)get_local_id(0) + (int)get_local_size(0) *",
+            "    ((int)get_local_id(1) + (int)get_local_size(1) * (int)get_local_id(2));",
+            "  across[thread] = value;",
+            "  barrier(CLK_LOCAL_MEM_FENCE);",
+            f"  for (int apart = {threads // 2}; apart > 0; apart /= 2) {{",
+            f"    if (thread % {threads} < apart) {{",
+            f"      const {c} other = across[thread + apart];",
+            f"      across[thread] = value = {op};",
+            "    }",
+            "    barrier(CLK_LOCAL_MEM_FENCE);",
+            "  }",
+            f"  value = across[thread / {threads} * {threads}];",
+            "  barrier(CLK_LOCAL_MEM_FENCE); /* what is shared may be written again */",
+            "  return value;",
+            "}",
+        ])  # fmt: skip
+
     @classmethod
-    def types(cls, used: set[str]) -> list[str]:
+    def definitions(cls, used: set[str]) -> list[str]:
         plain = {"int8": "char", "int16": "short", "int32": "int", "int64": "long"}
         lines = []
         if "double" in used:
             lines.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
         lines += [f"typedef {plain[n]} {n}_t;" for n in _SIZED if f"{n}_t" in used]
         lines += [f"typedef u{plain[n]} u{n}_t;" for n in _SIZED if f"u{n}_t" in used]
+        lines += _halves(used)
         lines += _limits(used, "L")
         lines += [f"#define {fn}f {fn}" for fn in _MATH if f"{fn}f" in used]
         return lines
+
+
+def _halves(used: set[str]) -> list[str]:
+    return [f"typedef unsigned short {name};" for name in (HALF, BFLOAT16_NAME) if name in used]
 
 
 def _limits(used: set[str], ending: str) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from codegen.build import build_kernel
 from codegen.dialects import CudaTarget, KernelTarget, OpenClTarget
@@ -14,14 +15,14 @@ from codegen.function import (
     statement_comments,
     used_sizes,
 )
+from codegen.gpu_passes import plain_conditions, unguarded
 from codegen.host import build_host
-from codegen.loopir import Buffer, For, LoopNode, reads_in, verify_loops, walk_loops
+from codegen.loopir import For, LoopNode, reads_in, verify_loops, walk_loops
 from codegen.lower import lower
 from codegen.passes import drop_unread, unroll
 from codegen.places import simplify_indices
-from codegen.spelling import C_TYPES
 from poly.errors import ScheduleError
-from poly.expr import Expr
+from poly.expr import Expr, evaluate_int, substitute
 from poly.kernels import Launch, launches
 from poly.program import Program, Tensor
 from poly.promotion import SHARED_LIMIT
@@ -66,6 +67,7 @@ class GpuSource:
     kernels : by the numbers that `host` calls them by
     host : loops and conditions around instances ``launch(number, values of host loops)``
     workspace : temporaries that the caller allocates on the device
+    made : sizes that the kernels have beside those of the program, as products of these
     """
 
     program: Program
@@ -74,10 +76,17 @@ class GpuSource:
     kernels: tuple[GpuKernel, ...]
     host: LoopNode
     workspace: tuple[Tensor, ...]
+    made: tuple[tuple[str, Expr], ...] = ()
+
+    def all_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes of a call, and those that are made of them."""
+        return {**sizes, **{name: evaluate_int(e, sizes) for name, e in self.made}}
 
 
-def generate_gpu(schedule: Schedule, dialect: str) -> GpuSource:
+def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = None) -> GpuSource:
     """Generate kernels for a schedule.
+
+    written : the program that callers see, as in `codegen.emit.generate`
 
     Raises
     ------
@@ -85,31 +94,38 @@ def generate_gpu(schedule: Schedule, dialect: str) -> GpuSource:
         too much to share, element types that the dialect has not, or isl's budget.
     """
     program = schedule.program
-    narrow = [t.name for t in program.tensors.values() if t.dtype.is_float and t.dtype.bits == 16]
-    if narrow:
-        raise ScheduleError(f"{', '.join(narrow)}: 16-bit floats are not compiled for GPUs yet")
     host, found = launches(schedule.tree, schedule.scop)
     target = DIALECTS[dialect]
     base = f"fk_{identifier(program.name)}_{schedule.digest}"
     made = [_kernel(schedule, launch, f"{base}_{launch.number}", target) for launch in found]
-    code = "\n\n".join(text for text, _ in made)
-    touched = {t for _, k in made for t in k.tensors}
+    combining = {name: text for _, _, found in made for name, text in found.items()}
+    code = "\n\n".join([*combining.values(), *(text for text, _, _ in made)])
+    touched = {t for _, k, _ in made for t in k.tensors}
     text = f"{header_comment(schedule)}\n{target.prelude(code)}\n\n{code}\n"
-    workspace = tuple(t for t in program.temps if t.name in touched)
-    kernels = tuple(k for _, k in made)
+    written = written or program
+    made_of = {n: e for n, e in program.products.items() if n not in written.sizes}
+    workspace = tuple(
+        replace(t, shape=tuple(substitute(e, sizes=made_of) for e in t.shape))
+        for t in program.temps
+        if t.name in touched
+    )
+    kernels = tuple(k for _, k, _ in made)
     body = build_host(schedule.scop, host, found)
-    return GpuSource(program, dialect, text, kernels, body, workspace)
+    sizes = tuple(made_of.items())
+    return GpuSource(written, dialect, text, kernels, body, workspace, sizes)
 
 
 def _kernel(
     schedule: Schedule, launch: Launch, symbol: str, target: type[KernelTarget]
-) -> tuple[str, GpuKernel]:
+) -> tuple[str, GpuKernel, dict[str, str]]:
+    """The text of a kernel, and functions that it calls beside those of the prelude."""
     program = schedule.program
     body = lower(build_kernel(schedule, launch))
-    for fn in (simplify_indices, unroll, drop_unread):
+    for fn in (simplify_indices, unroll, drop_unread, plain_conditions, unguarded):
         body = verify_loops(fn(body))
     names = name_everything(program, body, launch.host_names)
     printer = target(program, names)
+    printer.threads = launch.threads
     lines = list(printer.body(body).generate())
     touched = {r.tensor for r in reads_in(body)}
     written = {s.target.tensor for s in program.statements}
@@ -120,16 +136,9 @@ def _kernel(
     parameters = [f"const int64_t {names.sizes[s]}" for s in sizes]
     for t in tensors:
         const = "" if t.name in written else "const "
-        c = C_TYPES[t.dtype.name]
+        c = target.types[t.dtype.name]
         parameters.append(f"{target.pointer}{const}{c} *{target.restrict} {names.tensors[t.name]}")
-    shared = [n for n in walk_loops(body) if isinstance(n, Buffer) and n.scope == "shared"]
-    sizes_of_shared = {n.name: n for n in shared}
-    total = 0
-    for n in sizes_of_shared.values():
-        count = n.dtype.bytes
-        for extent in n.shape:
-            count *= extent
-        total += count
+    total = sum(printer.shared_arrays.values())
     if total > SHARED_LIMIT:
         raise ScheduleError(
             f"a block would share {total} bytes, over {SHARED_LIMIT}; use smaller tiles"
@@ -145,7 +154,7 @@ def _kernel(
     kernel = GpuKernel(
         symbol, sizes, launch.host_names, tuple(t.name for t in tensors), grid, launch.block, total
     )
-    return text, kernel
+    return text, kernel, printer.combining
 
 
 def _blocks(body: LoopNode) -> list[For]:

@@ -82,6 +82,19 @@ class Wait(LoopNode):
 
 
 @dataclass(frozen=True)
+class Combine(LoopNode):
+    """What neighbouring threads of a block hold in `target`, combined by `op`, for all of them.
+
+    threads : how many neighbours, a power of two
+    """
+
+    target: Read
+    op: str
+    dtype: DType
+    threads: int
+
+
+@dataclass(frozen=True)
 class Tile(LoopNode):
     """A register tile that is written out, with names for index expressions.
 
@@ -247,6 +260,10 @@ def map_exprs(
         target = fn(node.target)
         assert isinstance(target, Read)
         return replace(node, target=target, value=(value or fn)(node.value))
+    if isinstance(node, Combine):
+        target = fn(node.target)
+        assert isinstance(target, Read)
+        return replace(node, target=target)
     if isinstance(node, VectorStore):
         store = map_exprs(node.store, fn, value)
         assert isinstance(store, Store)
@@ -297,6 +314,8 @@ def verify_loops(node: LoopNode, bound: frozenset[str] = frozenset()) -> LoopNod
         check(*node.args)
     elif isinstance(node, Store):
         check(node.target, node.value)
+    elif isinstance(node, Combine):
+        check(node.target)
     elif isinstance(node, VectorStore):
         check(node.first, *(() if node.last is None else (node.last,)))
     elif isinstance(node, Transposed):
@@ -334,6 +353,8 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
         yield from _lines(node.body, inner)
     elif isinstance(node, Wait):
         yield f"{indent}wait"
+    elif isinstance(node, Combine):
+        yield f"{indent}{node.target} {node.op} what {node.threads} threads hold"
     elif isinstance(node, Instance):
         yield f"{indent}{node.statement}({', '.join(map(str, node.args))})"
     elif isinstance(node, Store):
@@ -363,6 +384,8 @@ def reads_in(node: LoopNode) -> Iterator[Read]:
         if isinstance(n, Store):
             for e in (n.target, n.value):
                 yield from (x for x in walk(e) if isinstance(x, Read))
+        elif isinstance(n, Combine):
+            yield n.target
 
 
 def statements_in(node: LoopNode) -> tuple[str, ...]:

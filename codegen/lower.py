@@ -7,7 +7,7 @@ from dataclasses import replace
 from codegen.build import LoopProgram
 from codegen.linear import Ranges, extreme, modulo, settle
 from codegen.loopir import Buffer, For, Instance, LoopNode, Store, map_children, reads_in
-from poly.dtypes import INT64
+from poly.dtypes import INT64, identity
 from poly.expr import (
     Cast,
     Const,
@@ -119,8 +119,11 @@ class _Lowering:
         elements = node.args[copy.depth :]
         inside = _in_buffer(buffers[own], elements, ranges)
         outside = self._place(Read(copy.tensor, elements), buffers[:own], ranges)
+        dtype = buffers[own].dtype
+        if copy.op and copy.inward:
+            return Store(inside, "=", Const(identity(copy.op, dtype)), dtype, node.statement)
         target, source = (inside, outside) if copy.inward else (outside, inside)
-        return Store(target, "=", source, buffers[own].dtype, node.statement)
+        return Store(target, copy.op or "=", source, dtype, node.statement)
 
 
 def _clamped(index: Expr, extent: Expr) -> Expr:

@@ -6,6 +6,7 @@ A target is a small class; a dialect overrides the hooks that differ.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any
@@ -61,6 +62,11 @@ class _Registers:
 class CTarget:
     """Prints loop IR as C statements."""
 
+    #: How stored elements are spelt, by the name of their type.
+    types: Mapping[str, str] = C_TYPES
+    #: What prints values.
+    value_text: type[ValueText] = ValueText
+
     def __init__(self, program: Program, identifiers: Names, exact: bool = False) -> None:
         self.program = program
         self.ids = identifiers
@@ -79,7 +85,7 @@ class CTarget:
         self._multiples: dict[str, int] = {}
         #: The condition under which lanes of what is being printed take part; None: always.
         self._when: Expr | None = None
-        self.values = ValueText(names, self.dtypes, exact)
+        self.values = self.value_text(names, self.dtypes, exact)
 
     # --- hooks of the dialect --------------------------------------------------------------
 
@@ -87,6 +93,10 @@ class CTarget:
         """`depth` loops whose iterations are shared among the threads that all run this code."""
         collapse = f" collapse({depth})" if depth > 1 else ""
         return cgen.Collection([cgen.Pragma(f"omp for{collapse} schedule({SCHEDULE})"), loop])
+
+    def goes_on(self, node: For) -> str:
+        """The condition under which a loop has another iteration."""
+        return f"{self.names.loops[node.var]} < {index_text(node.upper, self.names, 5)}"
 
     def lanes_for(self, loop: cgen.Generable) -> cgen.Generable:
         """A loop whose iterations may run in lanes, left to the C compiler."""
@@ -169,7 +179,7 @@ class CTarget:
 
     def _for(self, node: For) -> cgen.Generable:
         var = self.names.loops[node.var]
-        lower, upper = index_text(node.lower, self.names), index_text(node.upper, self.names, 5)
+        lower = index_text(node.lower, self.names)
         step = f"{var}++" if node.step == 1 else f"{var} += {node.step}"
         depth = collapsible(node)
         inner = self._sequential(node.body) if node.mark == "parallel" else node.body
@@ -178,7 +188,7 @@ class CTarget:
         self._multiples[node.var] = gcd(first, node.step)
         body = as_block(self.statement(inner))
         self._multiples[node.var] = before
-        loop = cgen.For(f"int64_t {var} = {lower}", f"{var} < {upper}", step, body)
+        loop = cgen.For(f"int64_t {var} = {lower}", self.goes_on(node), step, body)
         if node.note:
             loop = cgen.Collection([cgen.Line(f"/* {var}: {node.note} */"), loop])
         if node.mark == "parallel":
@@ -208,7 +218,7 @@ class CTarget:
         elif lanes is not None and is_scalarisable(node):
             registers = self.registers[node.name] = _Registers(node, lanes)
             body = self._with_registers(node, registers)
-            kind = vector_type(node.dtype, lanes) if lanes > 1 else C_TYPES[node.dtype.name]
+            kind = vector_type(node.dtype, lanes) if lanes > 1 else self.types[node.dtype.name]
             # A partial tile does not touch all of them.
             names = [n for n in self._register_names(node, lanes) if n in registers.used]
             read = set(_READ.findall("\n".join(body.generate())))
@@ -222,7 +232,7 @@ class CTarget:
             self.registers.pop(node.name, None)
             shape = "".join(f"[{n}]" for n in node.shape)
             name = self.names.tensors[node.name]
-            c = C_TYPES[node.dtype.name]
+            c = self.types[node.dtype.name]
             if node.scope == "register":
                 why = "an array, since its places are not constant"
                 lines.append(cgen.Line(f"/* {name}: {why} */"))

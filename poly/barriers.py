@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import islpy as isl
 
 from poly.dependences import Dependences
-from poly.kernels import Launch, thread_function
+from poly.kernels import Launch, reduced_names, thread_function
 from poly.legality import between
 from poly.promotion import plan_promotion, prefix_of
 from poly.scop import Scop
@@ -60,14 +60,13 @@ def with_barriers(launch: Launch, scop: Scop, dependences: Dependences) -> Node:
 class _Placer:
     def __init__(self, launch: Launch, scop: Scop, dependences: Dependences) -> None:
         self.launch, self.scop = launch, scop
-        threads = thread_function(launch, scop)
         pairs = between(dependences.all, launch.statements, launch.statements)
         for m in launch.host:
             pairs = pairs.eq_at_multi_union_pw_aff(
                 isl.MultiUnionPwAff.from_union_pw_aff(m.schedule)
             )
         #: Pairs of instances on different threads.
-        self.pairs = pairs.subtract(pairs.eq_at_multi_union_pw_aff(threads))
+        self.pairs = _on_different_threads(pairs, launch, scop)
         self.count = 0
 
     def tree(self) -> Node:
@@ -164,6 +163,10 @@ class _Placer:
         statements: tuple[str, ...],
         buffers: dict[str, str],
     ) -> _Part:
+        if node.scope == "partial":  # one thread writes, when all have their parts
+            part = self._node(node.child, pairs, outer, statements, buffers)
+            items = tuple(self._item(name, buffers) for name in statements)
+            return _Part(replace(node, child=part.node), items, items, False)
         inner = {**buffers, node.tensor: node.buffer}
         part = self._node(node.child, pairs, outer, statements, inner)
         if node.scope != "shared":
@@ -205,3 +208,37 @@ class _Placer:
                 elif a.writes & (b.reads | b.writes) or a.reads & b.writes:
                     return True
         return False
+
+
+def _on_different_threads(pairs: isl.UnionMap, launch: Launch, scop: Scop) -> isl.UnionMap:
+    """The pairs of which one instance is on another thread than the other.
+
+    What threads reduce together, all of them read for, but the first writes: with t the thread of
+    an instance and w the one that writes its result, a pair counts if it meets in an element in one
+    of these ways, by accesses R and W:
+
+        W(S) = W(T), w(S) != w(T)    W(S) = R(T), w(S) != t(T)    R(S) = W(T), t(S) != w(T)
+    """
+    reading = thread_function(launch, scop)
+    if not any(reduced_names(launch, name) for name in launch.statements):
+        return pairs.subtract(pairs.eq_at_multi_union_pw_aff(reading))
+    writing = isl.UnionMap.from_multi_union_pw_aff(thread_function(launch, scop, writes=True))
+    threads = isl.UnionMap.from_multi_union_pw_aff(reading)
+    reads = writes = isl.UnionMap.empty(scop.context.get_space())
+    for name in launch.statements:
+        s = scop.statement(name)
+        writes = writes.union(isl.UnionMap.from_map(s.write))
+        parts = bool(reduced_names(launch, name))
+        for access in s.all_reads:
+            if not parts or access.get_tuple_name(isl.dim_type.out) != s.target.tensor:
+                reads = reads.union(isl.UnionMap.from_map(access))
+    found = isl.UnionMap.empty(scop.context.get_space())
+    for first, at_first, second, at_second in (
+        (writes, writing, writes, writing),
+        (writes, writing, reads, threads),
+        (reads, threads, writes, writing),
+    ):
+        meeting = pairs.intersect(first.apply_range(second.reverse()))
+        together = at_first.apply_range(at_second.reverse())
+        found = found.union(meeting.subtract(together))
+    return found

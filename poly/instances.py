@@ -180,3 +180,12 @@ def member_limits(member: Member, scop: Scop) -> tuple[int, int] | None:
         least.append(int(low.to_python()))
         greatest.append(int(high.to_python()))
     return (min(least), max(greatest)) if least else None
+
+
+def function_of(member: Member, statement: ScopStatement) -> isl.PwAff:
+    """``{ S[x] -> [n] }``: a loop's number at the instances of a statement below it."""
+    domain = isl.UnionSet.from_set(statement.domain)
+    pieces = member.schedule.intersect_domain_union_set(domain).get_pw_aff_list()
+    if pieces.n_pw_aff() == 0:  # no instance
+        return isl.PwAff.val_on_domain(statement.domain, isl.Val(0))
+    return pieces.get_at(0)

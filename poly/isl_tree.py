@@ -14,11 +14,20 @@ import islpy as isl
 
 from poly.affine import parameters
 from poly.errors import ScheduleError
-from poly.footprint import prefix_map
-from poly.kernels import Launch, place_of
-from poly.promotion import Copy, Fence, PromotionPlan, fences, plan_promotion, prefix_of
+from poly.kernels import Launch, place_of, reducing
+from poly.promotion import (
+    Copy,
+    Fence,
+    PromotionPlan,
+    combination,
+    everywhere,
+    fences,
+    plan_promotion,
+    prefix_of,
+)
 from poly.scop import Scop
 from poly.tree import (
+    ON_THREADS,
     Band,
     Barrier,
     Filter,
@@ -103,6 +112,8 @@ def kernel_to_isl(launch: Launch, tree: Node, scop: Scop) -> IslTree:
             if found is not None:
                 place = isl.PwAff(f"{{ {c.tuple_text} -> [(x{k})] }}")
                 own = own.intersect(place.eq_set(_parameter(found, own)))
+        if isinstance(c, Copy) and c.op and not c.inward:
+            own = _by_the_first(c, own, launch)
         if isinstance(c, Copy) and c.shared:
             own = _shared_out(c, own, launch, result)
         domain = domain.union(isl.UnionSet.from_set(own))
@@ -113,6 +124,15 @@ def _parameter(name: str, domain: isl.Set) -> isl.PwAff:
     """A parameter as a function on a set."""
     dims = ", ".join(f"d{k}" for k in range(domain.dim(isl.dim_type.set)))
     return isl.PwAff(f"[{name}] -> {{ {domain.get_tuple_name()}[{dims}] -> [({name})] }}")
+
+
+def _by_the_first(c: Copy, own: isl.Set, launch: Launch) -> isl.Set:
+    """What the first of the threads does that reduce together: the others have the same."""
+    around = {p for m, p in launch.places if m.name in c.prefix}
+    for name in launch.thread_names:
+        if name not in around:
+            own = own.intersect_params(isl.Set(f"[{name}] -> {{ : {name} = 0 }}"))
+    return own
 
 
 def _shared_out(c: Copy, own: isl.Set, launch: Launch, out: IslTree) -> isl.Set:
@@ -280,7 +300,12 @@ def _promote(
             copy(c)
     own = _filter(scop, Filter(statements, leaf()), nested)
     children.append(f'{{ filter: "{own}"{child} }}')
-    for c in (plan.copy_out, *around[1:]):
+    together: list[Fence] = []
+    if node.scope == "partial":
+        assert out.launch is not None
+        threads = reducing(out.launch, node)
+        together.append(combination(node, scop, _without_threads(outer), statements, threads))
+    for c in (*together, plan.copy_out, *around[1:]):
         if c is not None:
             copy(c)
     if len(children) == 1:
@@ -291,15 +316,13 @@ def _promote(
 
 def _barrier(node: Barrier, scop: Scop, outer: list[Member], statements: tuple[str, ...]) -> Fence:
     """``{ barrier[p] }`` for all iterations p around it, of any thread, with an instance."""
-    prefix = [m for m in outer if m.mark != "thread"]
-    every = prefix_map(scop.statement(statements[0]), prefix).range()
-    for name in statements[1:]:
-        every = every.union(prefix_map(scop.statement(name), prefix).range())
-    every = every.intersect_params(scop.context).coalesce()
-    p = ", ".join(f"p{k}" for k in range(len(prefix)))
-    sizes = ", ".join(every.get_var_names(isl.dim_type.param))
-    here = isl.Map(f"[{sizes}] -> {{ [{p}] -> {node.name}[{p}] }}").intersect_domain(every)
-    return Fence(node.name, tuple(m.name for m in prefix), str(here), barrier=True)
+    prefix = _without_threads(outer)
+    here = everywhere(node.name, scop, prefix, statements)
+    return Fence(node.name, tuple(m.name for m in prefix), here, barrier=True)
+
+
+def _without_threads(outer: list[Member]) -> list[Member]:
+    return [m for m in outer if m.mark not in ON_THREADS]
 
 
 def _full_tiles(

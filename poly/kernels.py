@@ -16,19 +16,22 @@ barriers; see `poly.barriers`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import islpy as isl
 
 from poly.errors import ScheduleError
-from poly.instances import end_value
+from poly.instances import end_value, function_of
 from poly.marks import MOST_THREADS, thread_extent
-from poly.scop import Scop, ScopStatement
+from poly.scop import Scop
 from poly.tree import (
+    ON_THREADS,
     Band,
     Filter,
     Kernel,
     Member,
     Node,
+    Promote,
     Sequence,
     band,
     child_nodes,
@@ -142,16 +145,21 @@ def _launch(
     block = [1, 1, 1]
     for m, axis in _thread_axes(tree):
         places.append((m, thread_names[axis]))
-        block[axis] = max(block[axis], thread_extent(m, scop, "threads"))
+        count = thread_extent(m, scop, "threads")
+        if m.mark == "reduce":  # the others have nothing to add
+            count = 1 << (count - 1).bit_length()
+        block[axis] = max(block[axis], count)
     if block[0] * block[1] * block[2] > MOST_THREADS:
         shape = " x ".join(map(str, reversed(block)))
         raise ScheduleError(
             f"a block would have {shape} threads, over {MOST_THREADS}; use smaller tiles"
         )
     x, y, z = block
-    return Launch(
+    launch = Launch(
         number, host, statements, tree, tuple(places), grid, (x, y, z), block_names, thread_names
     )
+    _check_reductions(launch)
+    return launch
 
 
 def _thread_axes(node: Node) -> list[tuple[Member, int]]:
@@ -162,13 +170,49 @@ def _thread_axes(node: Node) -> list[tuple[Member, int]]:
         inside = max((visit(c) for c in child_nodes(node)), default=0)
         if isinstance(node, Band):
             for m in reversed(node.members):
-                if m.mark == "thread":
+                if m.mark in ON_THREADS:
                     found.append((m, inside))
                     inside += 1
         return inside
 
     visit(node)
     return found
+
+
+def reducing(launch: Launch, node: Node) -> int:
+    """How many neighbouring threads combine what they have behind a node of a launch."""
+    inside = _axes_below(launch, node, "reduce")
+    return prod(launch.block[: max(inside, default=-1) + 1])
+
+
+def _axes_below(launch: Launch, node: Node, mark: str) -> list[int]:
+    """The axes of the loops with a mark at and below a node."""
+    members = [m for n in walk_tree(node) if isinstance(n, Band) for m in n.members]
+    places = [launch.parameter_of(m) for m in members if m.mark == mark]
+    return [launch.thread_names.index(p) for p in places if p is not None]
+
+
+def _check_reductions(launch: Launch) -> None:
+    """Refuse reductions by threads that are no neighbours, or of which there is no power of two.
+
+    Raises
+    ------
+    ScheduleError : naming the statement.
+    """
+    for node in walk_tree(launch.tree):
+        if not isinstance(node, Promote) or node.scope != "partial":
+            continue
+        axes = _axes_below(launch, node, "reduce")
+        if _axes_below(launch, node, "thread") or sorted(axes) != list(range(len(axes))):
+            raise ScheduleError(
+                f"the threads that reduce {node.tensor} are no neighbours; only loops inside of "
+                "all others on threads can be reduced together"
+            )
+        count = reducing(launch, node)
+        if count & (count - 1):
+            raise ScheduleError(
+                f"{count} neighbouring threads reduce {node.tensor}, which has to be a power of two"
+            )
 
 
 # --- where instances run --------------------------------------------------------------------
@@ -188,25 +232,28 @@ def place_of(launch: Launch, scop: Scop, statement: str) -> dict[str, isl.PwAff]
     return found
 
 
-def function_of(member: Member, statement: ScopStatement) -> isl.PwAff:
-    """``{ S[x] -> [n] }``: a loop's number at the instances of a statement below it."""
-    domain = isl.UnionSet.from_set(statement.domain)
-    pieces = member.schedule.intersect_domain_union_set(domain).get_pw_aff_list()
-    if pieces.n_pw_aff() == 0:  # no instance
-        return isl.PwAff.val_on_domain(statement.domain, isl.Val(0))
-    return pieces.get_at(0)
+def thread_function(launch: Launch, scop: Scop, writes: bool = False) -> isl.MultiUnionPwAff:
+    """``{ S[x] -> [z, y, x] }`` for all statements of a launch: the thread of an instance.
 
-
-def thread_function(launch: Launch, scop: Scop) -> isl.MultiUnionPwAff:
-    """``{ S[x] -> [z, y, x] }`` for all statements of a launch: the thread of an instance."""
+    writes : the thread that writes its result, which is the first of those that reduce together
+    """
     result: isl.MultiUnionPwAff | None = None
     for name in reversed(launch.thread_names):
         axis: isl.UnionPwAff | None = None
         for statement in launch.statements:
-            f = isl.UnionPwAff.from_pw_aff(place_of(launch, scop, statement)[name])
+            place = place_of(launch, scop, statement)[name]
+            if writes and name in reduced_names(launch, statement):
+                place = isl.PwAff.val_on_domain(scop.statement(statement).domain, isl.Val(0))
+            f = isl.UnionPwAff.from_pw_aff(place)
             axis = f if axis is None else axis.union_add(f)
         assert axis is not None
         one = isl.MultiUnionPwAff.from_union_pw_aff(axis)
         result = one if result is None else result.flat_range_product(one)
     assert result is not None
     return result
+
+
+def reduced_names(launch: Launch, statement: str) -> frozenset[str]:
+    """The parameters for threads that reduce a statement together."""
+    reduced = [m for m in loops_of(launch.tree, statement) if m.mark == "reduce"]
+    return frozenset(n for n in map(launch.parameter_of, reduced) if n is not None)

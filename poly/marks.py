@@ -11,15 +11,19 @@ from itertools import takewhile
 import islpy as isl
 
 from poly.errors import ScheduleError
-from poly.instances import member_limits
-from poly.scop import Scop
+from poly.instances import function_of, member_limits
+from poly.layout import layout_of
+from poly.promotion import plan_promotion
+from poly.scop import Scop, ScopStatement
 from poly.steps import Place, Step, check_unmarked, only_loop, same_band, with_member
-from poly.transforms import loop_names, split
+from poly.transforms import fresh_buffer, loop_names, split
 from poly.tree import (
+    ON_THREADS,
     Band,
     Member,
     Node,
     Promote,
+    Sequence,
     band,
     loops_of,
     path_to,
@@ -137,12 +141,19 @@ def map_blocks(tree: Node, scop: Scop, step: Step) -> Node:
 
 def map_threads(tree: Node, scop: Scop, step: Step) -> Node:
     nest, positions = same_band(tree, step, 1)
+    return _on_threads(tree, scop, step, nest, positions, "thread")
+
+
+def _on_threads(
+    tree: Node, scop: Scop, step: Step, nest: Band, positions: list[int], mark: str
+) -> Node:
+    """Some loops of a band with a mark for threads."""
     chosen = [nest.members[p] for p in positions]
     check_unmarked(step, *chosen)
     names = statements_below(tree, nest, [s.name for s in scop.statements])
     for name in names:
         around = loops_of(tree, name)
-        if sum(m.mark == "thread" for m in around) + len(chosen) > MOST_DIMENSIONS:
+        if sum(m.mark in ON_THREADS for m in around) + len(chosen) > MOST_DIMENSIONS:
             raise ScheduleError(f"{step}: a block has at most {MOST_DIMENSIONS} dimensions")
         for m in around:
             if m.mark == "parallel":
@@ -163,7 +174,64 @@ def map_threads(tree: Node, scop: Scop, step: Step) -> Node:
             )
     for m in chosen:
         thread_extent(m, scop, f"{step}")
-    return _marked(tree, nest, positions, "thread")
+    return _marked(tree, nest, positions, mark)
+
+
+def reduce_threads(tree: Node, scop: Scop, step: Step) -> Node:
+    nest, positions = same_band(tree, step, 1)
+    chosen = [nest.members[p] for p in positions]
+    s = scop.statement(step.statements[0])
+    names = statements_below(tree, nest, [s.name for s in scop.statements])
+    if s.role != "update":
+        raise ScheduleError(f"{step}: {s.name} sums nothing up; use map_threads")
+    if names != (s.name,):
+        others = ", ".join(n for n in names if n != s.name)
+        raise ScheduleError(
+            f"{step}: {others} runs in the same loops, but only one reduction can; see `distribute`"
+        )
+    for m in chosen:
+        if _moves_target(m, s):
+            raise ScheduleError(
+                f"{step}: {m.name} moves {s.target}, so that nothing is summed up along it; use "
+                "map_threads"
+            )
+    tree = _on_threads(tree, scop, step, nest, positions, "reduce")
+    return _in_parts(tree, scop, s, chosen[0].name)
+
+
+def _in_parts(tree: Node, scop: Scop, s: ScopStatement, loop: str) -> Node:
+    """Each thread's part of a reduction is kept around all loops that leave the target in place."""
+    around: list[Place] = []
+    for node in path_to(tree, s.name):
+        if isinstance(node, Sequence) or (
+            isinstance(node, Promote) and node.tensor == s.target.tensor
+        ):
+            around = []
+        if isinstance(node, Band):
+            around += [Place(node, k) for k in range(len(node.members))]
+    names = [p.member.name for p in around]
+    first = names.index(loop)
+    while first and around[first - 1].member.mark == "seq" and not _moves_target(
+        around[first - 1].member, s
+    ):  # fmt: skip
+        first -= 1
+    place = around[first]
+    outer, inner = place.band.members[: place.position], place.band.members[place.position :]
+    tensor = s.target.tensor
+    layout = layout_of([], tensor, scop.program.tensors[tensor].rank)
+    below = Promote(tensor, fresh_buffer(tree, scop, tensor, "partial"), "partial", layout,
+                    band(inner, place.band.child))  # fmt: skip
+    above = loops_of(tree, s.name)
+    prefix = above[: [m.name for m in above].index(place.member.name)]
+    plan_promotion(below, scop, list(prefix), (s.name,))
+    return replace_node(tree, place.band, band(outer, below))
+
+
+def _moves_target(member: Member, s: ScopStatement) -> bool:
+    """Whether another element may be the target in another iteration of a loop."""
+    free = [k for k, name in enumerate(s.loops) if name in s.free]
+    values = [value for _, value in function_of(member, s).gist(s.domain).get_pieces()]
+    return any(value.involves_dims(isl.dim_type.in_, k, 1) for value in values for k in free)
 
 
 def thread_extent(member: Member, scop: Scop, what: str) -> int:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from poly.marks import isolate, map_blocks, map_threads, parallelize, unroll, vectorize
+from poly.marks import (
+    isolate,
+    map_blocks,
+    map_threads,
+    parallelize,
+    reduce_threads,
+    unroll,
+    vectorize,
+)
 from poly.scop import Scop
 from poly.steps import Step
 from poly.transforms import (
@@ -41,4 +49,5 @@ PRIMITIVES: dict[str, Callable[[Node, Scop, Step], Node]] = {
     "promote": promote,
     "map_blocks": map_blocks,
     "map_threads": map_threads,
+    "reduce_threads": reduce_threads,
 }

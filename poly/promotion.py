@@ -20,7 +20,7 @@ in each iteration p, which interleave with whatever is between them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import islpy as isl
 
@@ -30,7 +30,7 @@ from poly.expr import Const
 from poly.footprint import box_extent, prefix_map, prefix_relation
 from poly.program import Tensor
 from poly.scop import Scop
-from poly.tree import Band, Member, Promote, walk_tree
+from poly.tree import ON_THREADS, Band, Member, Promote, walk_tree
 
 #: A promoted buffer is on a thread's stack; beyond this many bytes it is refused.
 BUFFER_LIMIT = 1 << 20
@@ -48,6 +48,7 @@ class Copy:
 
     prefix : the loops around it of which each iteration has a buffer of its own, by name
     shared : whether all threads of a block copy together
+    op : of partial results, which begin as its identity and are combined with what is there
     """
 
     name: str
@@ -60,6 +61,7 @@ class Copy:
     extension: str
     members: tuple[Member, ...]
     shared: bool = False
+    op: str = ""
 
     @property
     def depth(self) -> int:
@@ -93,6 +95,21 @@ class Fence:
 
 
 @dataclass(frozen=True)
+class Combination(Fence):
+    """Where the threads of a block combine by `op` what each has in `buffer`, an element of
+    `tensor` of so many dimensions (`rank`).
+
+    threads : how many neighbours, which is known when all loops have their places
+    """
+
+    tensor: str = ""
+    buffer: str = ""
+    op: str = ""
+    rank: int = 0
+    threads: int = 1
+
+
+@dataclass(frozen=True)
 class PromotionPlan:
     """Box sizes of the buffer, by tensor dimension, and its copies."""
 
@@ -105,7 +122,7 @@ def prefix_of(node: Promote, outer: list[Member]) -> list[Member]:
     """The loops of which each iteration has a buffer of its own: threads share a shared one."""
     if node.scope != "shared":
         return outer
-    return [m for m in outer if m.mark != "thread"]
+    return [m for m in outer if m.mark not in ON_THREADS]
 
 
 def plan_promotion(
@@ -118,6 +135,8 @@ def plan_promotion(
     ScheduleError : the tensor is not accessed below, or not in a place that is affine, or its
         footprint is not bounded by a constant, or the buffer is too large.
     """
+    if node.scope == "partial":
+        return _partial(node, scop, outer, statements)
     tensor = scop.program.tensors[node.tensor]
     below = [scop.statement(name) for name in statements]
     for s in below:
@@ -152,7 +171,7 @@ def plan_promotion(
         if node.tensor in {t.name for t in scop.program.temps}:
             outward = _leaving(scop, node.tensor, outer, statements)
     aligned = tuple(_is_aligned(footprint, k, size) for k, size in enumerate(sizes))
-    mapped = any(m.mark in ("block", "thread") for m in outer) or node.scope == "shared"
+    mapped = any(m.mark in ("block", *ON_THREADS) for m in outer) or node.scope == "shared"
     if node.scope == "register" and not all(aligned):
         raise ScheduleError(
             f"{node.tensor} cannot be promoted to registers here: its tiles do not begin at "
@@ -163,6 +182,67 @@ def plan_promotion(
         _copy(node, scop, inward, True, outer, sizes, aligned, not mapped),
         _copy(node, scop, outward, False, outer, sizes, aligned, not mapped),
     )
+
+
+def _partial(
+    node: Promote, scop: Scop, outer: list[Member], statements: tuple[str, ...]
+) -> PromotionPlan:
+    """Each thread's part of one element: the identity at first, combined with it at the end."""
+    s = scop.statement(statements[0])
+    if len(statements) > 1 or s.role != "update" or s.target.tensor != node.tensor:
+        raise ScheduleError(
+            f"{', '.join(statements)} cannot sum up {node.tensor} in parts: parts are made of the "
+            "updates of one reduction alone"
+        )
+    if any(r.tensor == node.tensor for r in s.source.reads):
+        raise ScheduleError(f"{s.name} reads {node.tensor}, to which it adds: there are no parts")
+    elements = prefix_relation([(s, s.write)], outer, node.tensor)
+    assert elements is not None
+    elements = elements.intersect_params(scop.context).coalesce()
+    rank = scop.program.tensors[node.tensor].rank
+    if not elements.is_single_valued():
+        raise ScheduleError(
+            f"a thread would have parts of several elements of {node.tensor}; reduce inside of "
+            "the loops that move it"
+        )
+    ones, aligned = (1,) * rank, (True,) * rank
+    made = [
+        replace(copy, op=s.source.op)
+        for inward in (True, False)
+        if (copy := _copy(node, scop, elements, inward, outer, ones, aligned, False)) is not None
+    ]
+    return PromotionPlan(ones, made[0], made[1])
+
+
+def combination(
+    node: Promote,
+    scop: Scop,
+    prefix: list[Member],
+    statements: tuple[str, ...],
+    threads: int,
+) -> Combination:
+    """``{ combine[p] }``: the threads of a block combine their parts, in every iteration p of the
+    loops around them in which any of them has one.
+    """
+    s = scop.statement(statements[0])
+    name = f"{node.buffer}_all"
+    return Combination(
+        name, tuple(m.name for m in prefix), everywhere(name, scop, prefix, statements),
+        tensor=node.tensor, buffer=node.buffer, op=s.source.op,
+        rank=scop.program.tensors[node.tensor].rank, threads=threads,
+    )  # fmt: skip
+
+
+def everywhere(name: str, scop: Scop, prefix: list[Member], statements: tuple[str, ...]) -> str:
+    """``{ [p] -> name[p] }`` for the iterations p of loops in which a statement has an instance."""
+    every = prefix_map(scop.statement(statements[0]), prefix).range()
+    for other in statements[1:]:
+        every = every.union(prefix_map(scop.statement(other), prefix).range())
+    every = every.intersect_params(scop.context).coalesce()
+    p = ", ".join(f"p{k}" for k in range(len(prefix)))
+    sizes = ", ".join(every.get_var_names(isl.dim_type.param))
+    here = isl.Map(f"[{sizes}] -> {{ [{p}] -> {name}[{p}] }}")
+    return str(here.intersect_domain(every))
 
 
 def fences(

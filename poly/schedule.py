@@ -264,6 +264,15 @@ class Schedule:
         """
         return self.apply(Step("map_threads", (statement,), _names(loops)))
 
+    def reduce_threads(self, statement: str, loops: Seq[str]) -> Schedule:
+        """Share out a reduction among the threads of a block, which then combine what they have.
+
+        ``for k_o, for k_i in 32: s += A[k]`` becomes ``part = 0; for k_o: part += A[k]`` on each
+        thread k_i, and behind that one addition of all parts to s.  The number of threads is a
+        power of two.  In exact mode it is refused: the sum would be rounded in another order.
+        """
+        return self.apply(Step("reduce_threads", (statement,), _names(loops)))
+
     def reschedule(self) -> Schedule:
         """Forget the order and let isl's scheduler find one; replay runs it again.
 

@@ -103,6 +103,7 @@ EXAMPLES = {
     "promote": "promote C: k_o as A, local",
     "map_blocks": "map_blocks C: i_o, j_o",
     "map_threads": "map_threads C: i_i, j_i",
+    "reduce_threads": "reduce_threads C: k_i",
     "reschedule": "reschedule",
 }
 

@@ -299,7 +299,7 @@ def reverse(tree: Node, scop: Scop, step: Step) -> Node:
 
 
 #: How buffers of each scope are called.
-_BUFFER_ENDS = {"register": "r", "local": "p", "shared": "s"}
+_BUFFER_ENDS = {"register": "r", "local": "p", "shared": "s", "partial": "part"}
 
 
 def promote(tree: Node, scop: Scop, step: Step) -> Node:
@@ -324,17 +324,23 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
             raise ScheduleError(
                 f"{step}: a buffer belongs to one {owner}, but loops inside run on several"
             )
-        if isinstance(node, Promote) and node.tensor == tensor and scope != "register":
+        again = isinstance(node, Promote) and node.tensor == tensor and node.scope != "partial"
+        if again and scope != "register":
             raise ScheduleError(f"{step}: {tensor} is already promoted further in")
-    used = {n.buffer for n in walk_tree(tree) if isinstance(n, Promote)}
-    used |= set(scop.program.tensors) | set(scop.by_name)
-    buffer, count = f"{tensor}_{_BUFFER_ENDS[scope]}", 2
-    while buffer in used:
-        buffer, count = f"{buffer.rstrip('0123456789')}{count}", count + 1
-    below = Promote(tensor, buffer, scope, layout, inner)
+    below = Promote(tensor, fresh_buffer(tree, scop, tensor, scope), scope, layout, inner)
     above = [m for n in path_to(tree, step.statements[0]) if isinstance(n, Band)
              for m in n.members]  # fmt: skip
     prefix = above[: [m.name for m in above].index(step.loops[0]) + 1]
     names = statements_below(tree, place.band, [s.name for s in scop.statements])
     plan_promotion(below, scop, prefix_of(below, prefix), names)
     return replace_node(tree, place.band, band(outer, below))
+
+
+def fresh_buffer(tree: Node, scop: Scop, tensor: str, scope: str) -> str:
+    """A name for a buffer of a tensor that nothing has yet."""
+    used = {n.buffer for n in walk_tree(tree) if isinstance(n, Promote)}
+    used |= set(scop.program.tensors) | set(scop.by_name)
+    buffer, count = f"{tensor}_{_BUFFER_ENDS[scope]}", 2
+    while buffer in used:
+        buffer, count = f"{buffer.rstrip('0123456789')}{count}", count + 1
+    return buffer

@@ -25,10 +25,13 @@ import islpy as isl
 from poly.layout import Layout
 
 #: What a loop becomes.  ``vector``: its instances run in lanes; ``parallel``: on threads;
-#: ``block``, ``thread``: on the blocks of a GPU's grid, on the threads of a block.
-MARKS = ("seq", "parallel", "vector", "unroll", "block", "thread")
+#: ``block``, ``thread``: on the blocks of a GPU's grid, on the threads of a block; ``reduce``: on
+#: threads that each sum up for themselves, and combine what they have behind the loops.
+MARKS = ("seq", "parallel", "vector", "unroll", "block", "thread", "reduce")
 #: Those whose iterations run at once, on threads that share no registers.
-CONCURRENT = ("parallel", "block", "thread")
+CONCURRENT = ("parallel", "block", "thread", "reduce")
+#: Those that run on the threads of a block of a GPU.
+ON_THREADS = ("thread", "reduce")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +97,9 @@ class Sequence(Node):
 class Promote(Node):
     """Accesses to `tensor` below go to `buffer`, which holds what one iteration above touches.
 
-    scope : ``register`` (fully unrolled, becomes variables), ``local`` (an array of the thread) or
-    ``shared`` (an array of all threads of a block).
+    scope : ``register`` (fully unrolled, becomes variables), ``local`` (an array of the thread),
+    ``shared`` (an array of all threads of a block) or ``partial`` (a variable of each thread, what
+    it contributes to an element that several of them sum up).
     layout : how the part of the tensor lies in the buffer.
     """
 

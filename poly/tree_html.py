@@ -14,6 +14,7 @@ _MARKS = {
     "vector": ("#8a63d2", "its iterations run in vector lanes"),
     "block": ("#2e9aa8", "its iterations run on blocks of a GPU"),
     "thread": ("#d9822b", "its iterations run on threads of a block of a GPU"),
+    "reduce": ("#d9822b", "threads of a block of a GPU each sum up a part"),
     "unroll": ("#b59a1f", "its iterations are written out"),
 }
 

@@ -101,6 +101,7 @@ def launches_of(
     ------
     ToolchainError : a grid has more blocks than a GPU takes.
     """
+    sizes = source.all_sizes(sizes)
     for number, places in _instances(source.host, dict(sizes)):
         kernel = source.kernels[number]
         env = {**sizes, **dict(zip(kernel.hosts, places, strict=True))}

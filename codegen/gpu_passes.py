@@ -1,0 +1,191 @@
+"""Passes over the loop IR of kernels for GPUs: pure functions from tree to tree.
+
+Threads are many and run in step, so that a condition costs all of them time, and a division more
+than most of what is computed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from codegen.linear import Ranges, extreme
+from codegen.loopir import (
+    Block,
+    Buffer,
+    Combine,
+    For,
+    If,
+    LoopNode,
+    Store,
+    children_of,
+    map_children,
+    reads_in,
+    walk_loops,
+)
+from codegen.lower import var_range
+from poly.expr import Const, Expr, Op, Read, add, indices_of, mul, sub, walk
+from poly.linear import Linear, linear_form, render
+
+
+def below(value: Expr, bound: Expr) -> list[Expr]:
+    """``value < bound`` as conditions that all hold, without minima and divisions of the bound.
+
+    With a least value, v < min(a, b) + c is v < a + c and v < b + c; with a quotient, v <
+    floor(x / k) + c is k (v - c + 1) <= x, since v - c + 1 is whole.
+    """
+    form = linear_form(bound)
+    for atom, factor in form.terms:
+        if factor != 1 or not isinstance(atom, Op):
+            continue
+        rest = render(form.without(atom))
+        if atom.fn == "min":
+            return [c for arg in atom.args for c in below(value, add(arg, rest))]
+        if atom.fn == "floordiv" and isinstance(atom.args[1], Const):
+            least = mul(atom.args[1], add(sub(value, rest), Const(1)))
+            return [_at_least(sub(atom.args[0], least))]
+    return [_at_least(sub(sub(bound, value), Const(1)))]
+
+
+def _at_least(difference: Expr) -> Expr:
+    """``difference >= 0``, with the terms on the side where they are positive."""
+    form = linear_form(difference)
+    left = Linear(tuple((a, -c) for a, c in form.terms if c < 0), 0)
+    right = Linear(tuple((a, c) for a, c in form.terms if c > 0), 0)
+    more = form.constant + 1
+    if more > 0:
+        return Op("lt", (render(left), add(render(right), Const(more))))
+    return Op("lt", (add(render(left), Const(-more)), render(right)))
+
+
+def plain_conditions(root: LoopNode) -> LoopNode:
+    """Conditions with neither minima nor divisions, one inside the other."""
+
+    def visit(node: LoopNode) -> LoopNode:
+        node = map_children(node, visit)
+        if not isinstance(node, If) or node.other is not None:
+            return node
+        body = node.then
+        for c in reversed(_parts(node.cond)):
+            body = If(c, body)
+        return body
+
+    return visit(root)
+
+
+def _parts(cond: Expr) -> list[Expr]:
+    """Conditions that together are one, in an order in which a thread may ask them."""
+    if isinstance(cond, Op) and cond.fn == "and":
+        return [c for arg in cond.args for c in _parts(arg)]
+    if isinstance(cond, Op) and cond.fn in ("lt", "le", "gt", "ge"):
+        a, b = cond.args
+        if cond.fn in ("gt", "ge"):
+            a, b = b, a
+        strict = cond.fn in ("lt", "gt")
+        found = below(a, b if strict else add(b, Const(1)))
+        return [c for c in found if not _holds(c)]
+    return [cond]
+
+
+def _holds(cond: Expr) -> bool:
+    """Whether a comparison of constants is true."""
+    if not isinstance(cond, Op) or not all(isinstance(a, Const) for a in cond.args):
+        return False
+    a, b = (arg.value for arg in cond.args if isinstance(arg, Const))
+    return a < b if cond.fn == "lt" else a <= b if cond.fn == "le" else False
+
+
+# --- what nobody sees ------------------------------------------------------------------------
+
+
+def unguarded(root: LoopNode) -> LoopNode:
+    """Without conditions on what goes to registers that nobody looks at where these fail.
+
+    All that reads or writes an element of a register buffer is under a condition that does not
+    change as long as there is that buffer: where it fails, the element is never used, and may hold
+    anything.  It may then be computed from whatever is in buffers; places in them must exist.
+    """
+
+    def visit(
+        node: LoopNode, ranges: Ranges, bound: frozenset[str], buffers: dict[str, Buffer]
+    ) -> LoopNode:
+        if isinstance(node, For):
+            limits = var_range(node, ranges)
+            if limits is not None:
+                ranges = {**ranges, node.var: limits}
+            bound |= {node.var}
+        if isinstance(node, Buffer):
+            buffers = {**buffers, node.name: node}
+        node = map_children(node, lambda c: visit(c, ranges, bound, buffers))
+        if isinstance(node, Buffer) and node.scope == "register":
+            free = _common_conditions(node, bound)
+            if free:
+                return replace(node, body=_without(node.body, node.name, free, ranges, buffers))
+        return node
+
+    return visit(root, {}, frozenset(), {})
+
+
+def _common_conditions(buffer: Buffer, bound: frozenset[str]) -> dict[Read, frozenset[Expr]]:
+    """For each element of a buffer the conditions under which alone it is touched."""
+    found: dict[Read, list[frozenset[Expr]]] = defaultdict(list)
+
+    def visit(node: LoopNode, above: frozenset[Expr]) -> None:
+        if isinstance(node, If) and node.other is None:
+            own = {node.cond} if set(indices_of(node.cond)) <= bound else set()
+            visit(node.then, above | own)
+        elif isinstance(node, (Store, Combine)):
+            for read in reads_in(node):
+                if read.tensor == buffer.name:
+                    found[read].append(above)
+        else:
+            for child in children_of(node):
+                visit(child, above)
+
+    visit(buffer.body, frozenset())
+    if not all(isinstance(i, Const) for read in found for i in read.indices):
+        return {}
+    return {read: frozenset.intersection(*all_of) for read, all_of in found.items()}
+
+
+def _without(
+    node: LoopNode,
+    name: str,
+    free: dict[Read, frozenset[Expr]],
+    ranges: Ranges,
+    buffers: dict[str, Buffer],
+) -> LoopNode:
+    """The tree without conditions that matter to nobody."""
+    if isinstance(node, For):
+        limits = var_range(node, ranges)
+        if limits is not None:
+            ranges = {**ranges, node.var: limits}
+    if isinstance(node, Buffer):
+        buffers = {**buffers, node.name: node}
+    node = map_children(node, lambda c: _without(c, name, free, ranges, buffers))
+    if not isinstance(node, If) or node.other is not None:
+        return node
+    for n in walk_loops(node.then):
+        if isinstance(n, Store):
+            if node.cond not in free.get(n.target, ()) or not _computable(n, name, ranges, buffers):
+                return node
+        elif not isinstance(n, (If, Block)):
+            return node
+    return node.then
+
+
+def _computable(store: Store, name: str, ranges: Ranges, buffers: dict[str, Buffer]) -> bool:
+    """Whether a store may run anywhere: it reads what there is, and nothing that it does traps."""
+    for e in walk(store.value):
+        if isinstance(e, Op) and e.fn in ("div", "floordiv", "mod", "fmod"):
+            return store.dtype.is_float
+        if not isinstance(e, Read) or e.tensor == name:
+            continue
+        buffer = buffers.get(e.tensor)
+        if buffer is None:
+            return False
+        for index, size in zip(e.indices, buffer.shape, strict=True):
+            low, high = extreme(index, ranges, min), extreme(index, ranges, max)
+            if low is None or high is None or low < 0 or high >= size:
+                return False
+    return True

@@ -1,0 +1,40 @@
+"""What a schedule for a GPU needs to know of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poly.machine import Machine
+
+
+@dataclass(frozen=True)
+class GpuMachine:
+    """A GPU.
+
+    name : what it is called, for CUDA its architecture
+    processors : those that each run blocks of their own (streaming multiprocessors)
+    warp : threads that run in step
+    shared_bytes : memory that the threads of a block may share
+    """
+
+    name: str
+    processors: int
+    warp: int = 32
+    shared_bytes: int = 48 << 10
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.processors} processors, warps of {self.warp} threads, "
+            f"{self.shared_bytes >> 10} KiB shared by a block"
+        )
+
+    @property
+    def host(self) -> Machine:
+        """What decides which statements share loops: blocks for all processors have to be left."""
+        return Machine(16, 64, self.shared_bytes, 1 << 20, 32 << 20, self.processors)
+
+
+#: GPUs by the names under which they may be compiled for where there is none.
+NAMED = {m.name: m for m in (GpuMachine("sm_80", 108), GpuMachine("sm_90", 132))}
+#: What stands for a GPU of which nothing is known.
+ANY = GpuMachine("gpu", 64)

@@ -1,0 +1,240 @@
+"""The automatic schedule for a GPU: as steps, chosen from access relations, not from names.
+
+1. *Group*: as for a CPU, see `poly.strategy`, as long as blocks for all processors are left.
+2. *Contractions* get tiles of blocks, threads and registers, see `poly.gpu_contraction`.
+3. *Rows*: what is contiguous along loops inside of the shared ones has a block for each row (or
+   warps for some rows), whose threads share out these loops and reduce together.
+4. *Points*: everything else has a thread for each point of the shared loops; neighbours in memory
+   go to neighbouring threads.
+
+What has no parallel loop is left as it is, and runs on one thread.
+"""
+
+from __future__ import annotations
+
+from itertools import dropwhile, takewhile
+
+from poly.analysis import loop_extents, stride_of
+from poly.errors import ScheduleError
+from poly.gpu_contraction import contraction_on_gpu
+from poly.gpu_machine import ANY, GpuMachine
+from poly.legality import coincident_members
+from poly.rows import accesses, attempt, dimension_at, nest
+from poly.schedule import Schedule
+from poly.strategy import group_statements, groups
+from poly.tree import Band, loops_of, path_to
+
+#: Threads of a block.
+THREADS = 256
+#: Threads of a row from which on a block has only one.
+ROW_THREADS = 128
+#: Loops shorter than this are not shared out among the threads of a row.
+SHORT = 8
+#: Dimensions of a grid, and of a block.
+DIMENSIONS = 3
+
+
+def gpu_schedule(schedule: Schedule, machine: GpuMachine = ANY) -> Schedule:
+    """A fast legal schedule for a GPU, from the written order of a program.
+
+    The result is deterministic for a program and machine.
+    """
+    schedule = group_statements(schedule, machine.host)
+    for names in groups(schedule):
+        for form in (contraction_on_gpu, _rows, _points):
+            try:
+                schedule = form(schedule, names, machine)
+                break
+            except ScheduleError:
+                continue
+    return schedule
+
+
+def parallel_nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Of the loops that a group shares the outermost that carry no dependence, neighbours in one
+    band; the host runs those outside of them.
+
+    Raises
+    ------
+    ScheduleError : there are none.
+    """
+    flags = coincident_members(schedule.tree, names[0], schedule.dependences)
+    shared = nest(schedule, names)
+    run = list(takewhile(lambda x: flags[x], dropwhile(lambda x: not flags[x], shared)))
+    for node in path_to(schedule.tree, names[0]):
+        if run and isinstance(node, Band) and run[0] in node.names:
+            return tuple(x for x in run if x in node.names)
+    raise ScheduleError("there is no parallel loop")
+
+
+def contiguity(schedule: Schedule, names: tuple[str, ...], loop: str) -> int:
+    """How many accesses of statements move along a loop from neighbour to neighbour, less those
+    that jump.
+    """
+    found = 0
+    for name in names:
+        index = dimension_at(schedule, name, loop)
+        if not index:
+            continue
+        for access in accesses(schedule.scop.statement(name)):
+            if access.indices:
+                stride = stride_of(access, index)
+                found += 1 if stride in (1, -1) else 0 if stride == 0 else -1
+    return found
+
+
+# --- points --------------------------------------------------------------------------------
+
+
+def _points(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Schedule:
+    """A thread for each point of the loops that a group shares."""
+    run = parallel_nest(schedule, names)
+    extents = loop_extents(schedule, names[0])
+    along = max(reversed(run), key=lambda x: contiguity(schedule, names, x))
+    # From the loop along which neighbours lie, outwards, until a block is full.
+    left, tiles = THREADS, dict[str, int]()
+    for loop in (along, *(x for x in reversed(run) if x != along)):
+        extent = extents[loop]
+        if left < 2 or len(tiles) == DIMENSIONS:
+            break
+        if extent is None or extent > 1:
+            tiles[loop] = left if extent is None else min(left, extent)
+            left //= tiles[loop]
+    if not tiles:
+        raise ScheduleError("there is one point")
+    schedule = _mapped(schedule, names[0], run, tiles, extents)
+    return _kept(schedule, names, schedule.loops(names[0])[: _depth(schedule, names)])
+
+
+def _depth(schedule: Schedule, names: tuple[str, ...]) -> int:
+    return len(nest(schedule, names))
+
+
+def _mapped(
+    schedule: Schedule,
+    name: str,
+    run: tuple[str, ...],
+    tiles: dict[str, int],
+    extents: dict[str, int | None],
+) -> Schedule:
+    """The loops of a nest on blocks and threads.
+
+    tiles : threads of some of them, the innermost of a block first
+    """
+    threads: list[str] = []
+    blocks: list[str] = []
+    rest: list[str] = []
+    for loop in run:
+        if loop not in tiles:
+            (blocks if extents[loop] != 1 else rest).append(loop)
+        elif extents[loop] == tiles[loop]:
+            threads.append(loop)
+        else:
+            schedule = schedule.replay(f"split {name}: {loop} by {tiles[loop]}")
+            blocks.append(f"{loop}_o")
+            threads.append(f"{loop}_i")
+    order = list(tiles)
+    threads.sort(key=lambda x: -order.index(x if x in tiles else x.removesuffix("_i")))
+    # A grid has three dimensions: short loops run one after the other instead.
+    sizes = {x: extents.get(x) for x in blocks}
+    while len(blocks) > DIMENSIONS:
+        shortest = min(blocks, key=lambda x: (sizes[x] is None, sizes[x] or 0))
+        blocks.remove(shortest)
+        rest.append(shortest)
+    wanted = [*blocks, *rest, *threads]
+    if len(wanted) > 1:
+        schedule = schedule.replay(f"reorder {name}: {', '.join(wanted)}")
+    if blocks:
+        schedule = schedule.replay(f"map_blocks {name}: {', '.join(blocks)}")
+    return schedule.replay(f"map_threads {name}: {', '.join(threads)}")
+
+
+def _kept(schedule: Schedule, names: tuple[str, ...], shared: tuple[str, ...]) -> Schedule:
+    """What one thread alone writes and reads, in its registers."""
+    written = dict.fromkeys(schedule.scop.statement(n).target.tensor for n in names)
+    temps = {t.name for t in schedule.program.temps}
+    for tensor in written:
+        updated = any(
+            schedule.scop.statement(n).role == "update"
+            and schedule.scop.statement(n).target.tensor == tensor
+            for n in names
+        )
+        if shared and (updated or tensor in temps):
+            schedule = attempt(schedule, f"promote {names[0]}: {shared[-1]} as {tensor}, register")
+    return schedule
+
+
+# --- rows ----------------------------------------------------------------------------------
+
+
+def _rows(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Schedule:
+    """A block for each point of the shared loops; its threads share out the loops inside.
+
+    Raises
+    ------
+    ScheduleError : neighbours lie along the shared loops, or the loops inside are short.
+    """
+    run = parallel_nest(schedule, names)
+    shared = nest(schedule, names)
+    inner = {n: _along(schedule, n, schedule.loops(n)[len(shared) :]) for n in names}
+    chosen = {n: x for n, x in inner.items() if x}
+    if not chosen:
+        raise ScheduleError("there is nothing inside of the shared loops")
+    inside = sum(contiguity(schedule, (n,), x) for n, x in chosen.items())
+    if inside <= max(contiguity(schedule, names, x) for x in run):
+        raise ScheduleError("neighbours lie along the shared loops")
+    lengths = [loop_extents(schedule, n)[x] for n, x in chosen.items()]
+    longest = max((e for e in lengths if e is not None), default=None)
+    if longest is not None and longest < SHORT:
+        raise ScheduleError("the rows are short")
+    threads = machine.warp
+    while threads < THREADS and (None in lengths or threads < (longest or 0)):
+        threads *= 2
+    rows = 1 if threads >= ROW_THREADS else THREADS // 2 // threads
+    extents = loop_extents(schedule, names[0])
+    last = run[-1]
+    tiles: dict[str, int] = {}
+    extent = extents[last]
+    if rows > 1 and (extent is None or extent > 1):
+        tiles[last] = rows if extent is None else min(rows, extent)
+    if tiles:
+        schedule = _mapped(schedule, names[0], run, tiles, extents)
+    else:
+        keep = run[-DIMENSIONS:]
+        schedule = schedule.replay(f"map_blocks {names[0]}: {', '.join(keep)}")
+    if None in lengths:
+        threads = THREADS
+    for name, loop in chosen.items():
+        if loop not in schedule.loops(name):
+            continue  # it shares the loop with one before
+        schedule = _on_row(schedule, name, loop, threads)
+    return _shared_rows(schedule, names)
+
+
+def _along(schedule: Schedule, name: str, loops: tuple[str, ...]) -> str:
+    """Of the loops inside of the shared ones that along which neighbours lie, "" for none."""
+    scored = [(contiguity(schedule, (name,), x), n, x) for n, x in enumerate(loops)]
+    best = max(scored, default=(0, 0, ""))
+    return best[2] if best[0] > 0 else ""
+
+
+def _on_row(schedule: Schedule, name: str, loop: str, threads: int) -> Schedule:
+    """A loop shared out among the threads of a row, if they may have it."""
+    split = attempt(schedule, f"split {name}: {loop} by {threads}")
+    if split is schedule:
+        return schedule
+    for step in ("map_threads", "reduce_threads"):
+        done = attempt(split, f"{step} {name}: {loop}_i")
+        if done is not split:
+            return done
+    return schedule
+
+
+def _shared_rows(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
+    """What a row needs of temporaries, in memory that its threads share, if there is room."""
+    shared = [m.name for m in loops_of(schedule.tree, names[0])][: _depth(schedule, names)]
+    written = dict.fromkeys(schedule.scop.statement(n).target.tensor for n in names)
+    for tensor in (t.name for t in schedule.program.temps):
+        if tensor in written and shared:
+            schedule = attempt(schedule, f"promote {names[0]}: {shared[-1]} as {tensor}, shared")
+    return schedule
