@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,17 +27,38 @@ _FLAGS = (
     "-std=c++17",
     "-O1",
     "-g",
+    "-fno-strict-aliasing",
+    "-fwrapv",
     "-Wall",
     "-Wextra",
     "-Wno-unused-function",
     "-Wno-maybe-uninitialized",
 )
 _TIMEOUT = 120.0
+_SHARED = re.compile(r"__shared__ (.+?) ?(\w+)((?:\[[^][]*\])+);")
 
 
-def on_cpu(source: GpuSource) -> str:
-    """The C++ text of kernels with a function for each that launches it."""
-    parts = [HEADER.read_text(encoding="utf-8"), source.text]
+def on_cpu(*sources: GpuSource) -> str:
+    """The C++ text of kernels with a function for each that launches it.
+
+    What a block shares are references to arrays of that block: a sanitizer sees where each ends,
+    and which blocks have the same.
+    """
+    spaces = (f"namespace fk_{n} {{\n{_kernels(s)}\n}}" for n, s in enumerate(sources))
+    return "\n".join([HEADER.read_text(encoding="utf-8"), *spaces])
+
+
+def _kernels(source: GpuSource) -> str:
+    shared: list[str] = []
+
+    def reference(found: re.Match[str]) -> str:
+        c, name, shape = found.groups()
+        shared.append(f"sizeof({c}{shape})")
+        return f"{c} (&{name}){shape} = *({c} (*){shape})fk_shared[{len(shared) - 1}];"
+
+    text = _SHARED.sub(reference, source.text)
+    count = len(shared)
+    parts = [text, f"static const size_t fk_bytes[] = {{{', '.join([*shared, '0'])}}};"]
     for kernel in source.kernels:
         dtypes = {t.name: C_TYPES[t.dtype.name] for t in source.program.tensors.values()}
         given = [f"c->sizes[{n}]" for n in range(len(kernel.sizes))]
@@ -51,7 +73,8 @@ def on_cpu(source: GpuSource) -> str:
             f"    const int64_t *grid, int backwards) {{\n"
             f"  const int64_t block[3] = {{{block}}};\n"
             f"  {kernel.symbol}_call c = {{sizes, tensors}};\n"
-            f"  return fk_launch({kernel.symbol}_thread, &c, grid, block, backwards);\n}}\n"
+            f"  return fk_launch({kernel.symbol}_thread, &c, grid, block, fk_bytes, {count},\n"
+            f"                   backwards);\n}}\n"
         )
     return "\n".join(parts)
 
@@ -100,7 +123,9 @@ class CpuDevice(Device):
             return library.read_bytes()
 
     def allocate(self, count: int) -> Array:
-        return aligned((count,), np.dtype(np.uint8), 64)
+        buffer = aligned((count,), np.dtype(np.uint8), 64)
+        buffer.fill(0xFF)  # what nobody writes is no number, or -1
+        return buffer
 
     def free(self, handle: Array) -> None:
         pass  # Python's business

@@ -21,6 +21,9 @@ STENCIL = """def blur(int32 X[N,M]) -> (Y) {
 SCAN = """def scan(int64 X[N,M], int64 A[N,M]) -> (A) {
     s: A[i,j] = A[i,j-1] + X[i,j] where j in 1:M }"""
 
+CUBE = """def cube(float32 X[N,M,L]) -> (Y) {
+    Y[k,j,i] = X[i,j,k] + X[i,j+1,k] where j in 0:M-1 }"""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -112,31 +115,13 @@ CASES = {
         "promote S0: j_o as X, shared",
         {"N": 11, "M": 21}, 1, 1,
     ),
+    "three dimensions": Case(
+        CUBE,
+        "tile S0: k, j, i by 2, 4, 8\nmap_blocks S0: k_o, j_o, i_o\n"
+        "map_threads S0: k_i, j_i, i_i\npromote S0: i_o as X, shared",
+        {"N": 11, "M": 7, "L": 5}, 1, 1,
+    ),
     "scans apart": Case(
         SCAN, "split s: i by 4\nmap_blocks s: i_o\nmap_threads s: i_i", {"N": 10, "M": 6}, 1, 0
-    ),
-}  # fmt: skip
-
-_FIRST_TERMS = ("mm[0, 0, 0]", "mm[0, 0, 1]")
-#: Mappings that dependences forbid, and what the refusal names.
-ILLEGAL = {
-    "sum on threads": (MATMUL, "split mm: k by 8\nmap_threads mm: k_i", *_FIRST_TERMS),
-    "sum on blocks": (MATMUL, "map_blocks mm: k", *_FIRST_TERMS),
-    "blocks of a sum": (
-        MATMUL, "split mm: k by 8\nmap_blocks mm: k_o", "mm[0, 0, 0]", "mm[0, 0, 8]",
-    ),
-    "time on blocks": (HEAT, "map_blocks step: t", "step[0, 1]", "step[1, 1]"),
-    "time on threads": (
-        HEAT, "split step: t by 4\nmap_threads step: t_i", "step[0, 1]", "step[1, 1]",
-    ),
-    "tiles of time": (HEAT, "split step: t by 4\nmap_blocks step: t_o", "step[3, 1]", "step[4, 1]"),
-    "scan on threads": (SCAN, "split s: j by 8\nmap_threads s: j_i", "s[0, 1]", "s[0, 2]"),
-    "scan on blocks": (SCAN, "map_blocks s: j", "s[0, 1]", "s[0, 2]"),
-    "maximum on threads": (
-        SOFTMAX, "split S0: j by 8\nmap_threads S0: j_i", "S0[0, 0]", "S0[0, 1]",
-    ),
-    "maximum on blocks": (SOFTMAX, "map_blocks S0: j", "S0[0, 0]", "S0[0, 1]"),
-    "denominator on threads": (
-        SOFTMAX, "split S2: j by 4\nmap_threads S2: j_i", "S2[0, 0]", "S2[0, 1]",
     ),
 }  # fmt: skip

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import count, product
 
 from codegen.build import build_kernel
 from codegen.gpu import GpuSource
-from codegen.loopir import Block, Buffer, For, If, LoopNode, Store, Wait
+from codegen.loopir import Block, Buffer, For, If, LoopNode, Store, Wait, map_children, walk_loops
 from codegen.lower import lower
 from poly.expr import Read, evaluate_int, reads_of
 from poly.kernels import Launch, launches
@@ -57,6 +57,19 @@ def races(schedule: Schedule, source: GpuSource, sizes: Mapping[str, int]) -> li
         number = source.kernels.index(kernel)
         result += races_of(bodies[number], found[number], grid, env)
     return result
+
+
+def without_wait(body: LoopNode, number: int) -> LoopNode:
+    """Loops without one of their barriers, by its place in the text."""
+    assert number < sum(isinstance(n, Wait) for n in walk_loops(body))
+    seen = count()
+
+    def visit(node: LoopNode) -> LoopNode:
+        if isinstance(node, Wait):
+            return Block(()) if next(seen) == number else node
+        return map_children(node, visit)
+
+    return visit(body)
 
 
 def races_of(

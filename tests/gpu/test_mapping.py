@@ -1,4 +1,7 @@
-"""Loops on blocks and threads: what runs where, what waits for what, and what is refused."""
+"""Loops on blocks and threads: what runs where, what waits for what, and what makes no sense.
+
+What dependences forbid is in ``tests/illegal/cases``.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ import pytest
 import farkas as fk
 from codegen.build import build_kernel
 from codegen.gpu import generate_gpu
-from codegen.loopir import Block, If, LoopNode, Wait, map_children, walk_loops
+from codegen.loopir import If, LoopNode, Wait, map_children, walk_loops
 from codegen.lower import lower
-from poly.errors import IllegalScheduleError, ScheduleError
+from poly.errors import ScheduleError
 from poly.expr import Const, Index, Op
 from poly.kernels import launches
 from runtime.gpu import launches_of
-from tests.gpu.programs import CASES, HEAT, ILLEGAL, MATMUL, SOFTMAX, Case
-from tests.gpu.races import races, races_of
+from tests.gpu.programs import CASES, HEAT, MATMUL, SOFTMAX, Case
+from tests.gpu.races import races, races_of, without_wait
 
 
 def schedule(text: str, script: str) -> fk.Schedule:
@@ -45,20 +48,7 @@ def test_every_barrier_is_needed(name: str) -> None:
     count = sum(isinstance(n, Wait) for n in walk_loops(body))
     assert count == case.barriers
     for k in range(count):
-        assert races_of(_without_wait(body, k), launch, grid, env)
-
-
-def _without_wait(body: LoopNode, number: int) -> LoopNode:
-    seen = -1
-
-    def visit(node: LoopNode) -> LoopNode:
-        nonlocal seen
-        if isinstance(node, Wait):
-            seen += 1
-            return Block(()) if seen == number else node
-        return map_children(node, visit)
-
-    return visit(body)
+        assert races_of(without_wait(body, k), launch, grid, env)
 
 
 def test_a_barrier_that_some_do_not_reach_is_found() -> None:
@@ -75,15 +65,6 @@ def test_a_barrier_that_some_do_not_reach_is_found() -> None:
         return map_children(node, visit)
 
     assert any("threads wait" in r.what for r in races_of(visit(body), launch, grid, env))
-
-
-@pytest.mark.parametrize("name", ILLEGAL)
-def test_a_mapping_that_a_dependence_forbids(name: str) -> None:
-    text, script, source, sink = ILLEGAL[name]
-    with pytest.raises(IllegalScheduleError) as caught:
-        schedule(text, script)
-    assert (caught.value.source, caught.value.sink) == (source, sink)
-    assert "both would run at once" in str(caught.value)
 
 
 @pytest.mark.parametrize(

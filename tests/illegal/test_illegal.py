@@ -29,6 +29,8 @@ from tests.illegal.casefile import CASES, Case
 from tests.poly.oracle import broken_pairs, tree_order
 
 SEEDS = range(32)
+#: Steps after which instances run at once.
+AT_ONCE = ("parallelize", "vectorize", "map_blocks", "map_threads")
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 
 
@@ -67,6 +69,8 @@ def test_it_is_refused_with_the_right_pair(case: Case) -> None:
         f"({case.kind} through {case.element}), first broken at "
     )
     assert str(error).startswith(message)
+    at_once = only_step(case.step).primitive in AT_ONCE
+    assert ("both would run at once in the iterations of" in str(error)) == at_once
     assert error.primitive == case.step
     last = len(case.script.splitlines())
     assert error.__notes__ == [f"at line {last} of the script: {case.step}"]
@@ -94,7 +98,7 @@ def test_the_witness_changes_the_result(case: Case) -> None:
     if case.replay != case.sizes:
         schedule, tree = illegal_tree(case)
         swapped = tree_order(tree, schedule.scop, case.replay)
-    at_once = only_step(case.step).primitive in ("parallelize", "vectorize")
+    at_once = only_step(case.step).primitive in AT_ONCE
     # Only flow and output can be lost at the same time; what is overwritten while it is read
     # may also be read too late.
     together = [(source, sink)] if at_once and case.kind in ("flow", "reduction") else []
@@ -137,6 +141,8 @@ def test_there_are_enough_cases_of_every_sort() -> None:
     used = Counter(only_step(case.step).primitive for case in CASES)
     # Unrolling, isolating and promoting change no order; a split or sinking none by itself.
     assert set(used) == set(PRIMITIVES) - {"unroll", "isolate", "promote", "split", "sink"}
+    mapped = [c for c in CASES if only_step(c.step).primitive in ("map_blocks", "map_threads")]
+    assert len(mapped) >= 20 and {c.kind for c in mapped} == set(kinds)
 
 
 def instance(text: str) -> Instance:

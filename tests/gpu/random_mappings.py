@@ -1,0 +1,82 @@
+"""Random programs with random steps, of which some map loops to blocks and threads of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from frontends.language import parse_program
+from poly.errors import LanguageError, ScheduleError
+from poly.expr import reads_of
+from poly.program import Program
+from poly.schedule import Schedule
+from poly.steps import Step
+from tests.differential.generate import random_text
+from tests.differential.parts import Choices, Profile
+from tests.differential.sweep import random_step
+
+#: What a GPU has no use for.
+_REFUSED = ("parallelize", "vectorize", "reschedule")
+
+
+def random_program(seed: int) -> Program | None:
+    """A program that kernels can be made of; None if the text makes none.
+
+    What a program does with 16 bits it does with 32, and no place depends on data, so that the
+    places of accesses are known without values.
+    """
+    text = random_text(seed, Profile(smooth=seed % 2 == 0, contractions=seed % 8 == 0))
+    try:
+        program = parse_program(
+            text.replace("bfloat16", "float32").replace("float16", "float32"), {}
+        )
+    except LanguageError:
+        return None
+    places = (i for s in program.statements for r in (*s.reads, s.target) for i in r.indices)
+    return None if any(reads_of(i) for i in places) else program
+
+
+def random_mapping(c: Choices, start: Schedule) -> Schedule:
+    """Up to three steps of any sort, then some that map; what is illegal is left out."""
+    schedule = start
+    for _ in range(c.integer(0, 3)):
+        step = random_step(c, schedule)
+        if step.primitive not in _REFUSED:
+            schedule = _applied(schedule, [step])
+    for _ in range(c.integer(2, 6)):
+        schedule = _applied(schedule, list(_mapping(c, schedule)))
+    return schedule
+
+
+def _applied(schedule: Schedule, steps: list[Step]) -> Schedule:
+    """The schedule after all of the steps; as it was if one is refused."""
+    try:
+        after = schedule
+        for step in steps:
+            after = after.apply(step)
+        return after
+    except ScheduleError:
+        return schedule
+
+
+def _mapping(c: Choices, schedule: Schedule) -> Iterator[Step]:
+    """Steps that map some loops of a statement, or share what it uses."""
+    name = c.pick(schedule.statements)
+    loops = schedule.loops(name)
+    if not loops:
+        return
+    first = c.integer(0, len(loops) - 1)
+    chosen = loops[first : first + c.integer(1, min(3, len(loops) - first))]
+    kind = c.pick(("tile", "tile", "blocks", "threads", "threads", "share", "share"))
+    if kind == "blocks":
+        yield Step("map_blocks", (name,), chosen)
+    elif kind == "threads" and c.chance(30):
+        yield Step("map_threads", (name,), chosen)
+    elif kind == "share":
+        s = schedule.scop.statement(name)
+        tensor = c.pick([s.target.tensor, *(r.tensor for r in s.source.reads)])
+        yield Step("promote", (name,), chosen[:1], words=(tensor, "shared"))
+    else:
+        yield Step("tile", (name,), chosen, tuple(c.pick((2, 3, 4, 5)) for _ in chosen))
+        if kind == "tile":
+            yield Step("map_blocks", (name,), tuple(f"{x}_o" for x in chosen))
+        yield Step("map_threads", (name,), tuple(f"{x}_i" for x in chosen))
