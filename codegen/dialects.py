@@ -181,6 +181,9 @@ class KernelTarget(CTarget):
         """The types and helpers that kernels use."""
         called = set(_NAMES.findall(code))
         helpers = {**HELPERS, **cls.own_helpers}
+        for name in reversed(helpers):  # a helper calls those above it
+            if name in called:
+                called |= set(_NAMES.findall(helpers[name]))
         texts = [
             text.replace("static inline", cls.helper)
             for name, text in helpers.items()
@@ -213,18 +216,29 @@ _CUDA_HALVES = {
         '{ fk_bf16 x; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(x) : "f"(f)); return x; }'
     ),
 }
+#: Of OpenCL, where a half is only a place in memory; by bits, which work everywhere.
 _OPENCL_HALVES = {
     "fk_f16_load": (
         "static inline float fk_f16_load(fk_f16 x)\n"
-        "{ return vload_half(0, (const __private half *)&x); }"
+        "{ const uint size = x & 0x7fff, sign = (uint)(x & 0x8000) << 16;\n"
+        "  if (size < 0x400) return as_float(sign | as_uint((float)size * 0x1p-24f));\n"
+        "  const uint more = size < 0x7c00 ? 112u << 23 : 224u << 23; /* or infinite, or NaN */\n"
+        "  return as_float(sign | ((size << 13) + more)); }"
     ),
     "fk_f16_store": (
+        "/* round to nearest even */\n"
         "static inline fk_f16 fk_f16_store(float f)\n"
-        "{ fk_f16 x; vstore_half_rte(f, 0, (__private half *)&x); return x; }"
+        "{ uint u = as_uint(f) & 0x7fffffff, sign = (as_uint(f) >> 16) & 0x8000;\n"
+        "  if (u > 0x7f800000) return (fk_f16)(sign | 0x7e00); /* NaN */\n"
+        "  if (u >= 0x477ff000) return (fk_f16)(sign | 0x7c00); /* infinite */\n"
+        "  if (u < 0x38800000) return (fk_f16)(sign | (uint)rint(as_float(u) * 0x1p24f));\n"
+        "  return (fk_f16)(sign | ((u + 0xfff + ((u >> 13) & 1) - (112u << 23)) >> 13)); }"
     ),
     "fk_f16_store_f64": (
-        "static inline fk_f16 fk_f16_store_f64(double f)\n"
-        "{ fk_f16 x; vstore_half_rte(f, 0, (__private half *)&x); return x; }"
+        "/* cut to an odd float first, so that it is rounded once */\n"
+        "static inline fk_f16 fk_f16_store_f64(double d)\n"
+        "{ float f = convert_float_rtz(d);\n"
+        "  return fk_f16_store(f == d ? f : as_float(as_uint(f) | 1)); }"
     ),
     "fk_bf16_load": (
         "static inline float fk_bf16_load(fk_bf16 x) { return as_float((uint)x << 16); }"

@@ -1,17 +1,65 @@
 """Contractions on a GPU: tiles of blocks in shared memory, of threads in registers.
 
-An update C[..] += A[..] * B[..] whose operands each do not move with some free loop: with m a loop
-that moves A alone and n one that moves B alone, a block computes a tile of m by n, its threads
-parts of it in registers, and A and B come through memory that the block shares, a part of the
-reduction at a time: each element that is read from there serves a row or a column of the registers
+An update ``C[..] += A[..] * B[..]`` of which each operand stands still along some free loop: with u
+a loop that moves A and not B, and v one that moves B and not A, a block computes a tile of u by v,
+its threads parts of it in registers.  A and B come through memory that the block shares, a part of
+the reduction at a time; each element that is read from there serves a row or a column of registers
 (Volkov and Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra", SC 2008).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from poly.analysis import loop_extents, loops_of_read, plain_dimension
 from poly.errors import ScheduleError
+from poly.expr import Read
 from poly.gpu_machine import GpuMachine
+from poly.gpu_nest import contiguity, on_blocks, parallel_nest
+from poly.rows import attempt, dimension_at, nest
 from poly.schedule import Schedule
+from poly.scop import ScopStatement
+
+#: Registers of a thread along a loop, and threads of a block.
+REGISTERS, ACROSS = 4, 16
+#: Registers along a loop where there is so much to do that every processor has blocks in turn.
+LARGE, WAVES = 8, 2
+#: Along a loop shorter than this there are no registers.
+LONG = 32
+#: Multiply-adds of one element of the tile for which operands are shared at a time.
+DEPTH = 16
+#: Steps of the reduction that may be inside of one part of it, at most.
+MOST_TAPS = 64
+#: Fewer threads in a block are not worth the tile.
+FEWEST = 32
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How one free loop is cut: ``i = (block * threads + thread) * registers + register``."""
+
+    threads: int
+    registers: int = 1
+
+    @property
+    def block(self) -> int:
+        return self.threads * self.registers
+
+
+@dataclass(frozen=True)
+class GpuContraction:
+    """An update with reuse on both sides, by the names of loops.
+
+    rows : a loop along which only one side moves; columns : loops of the other side, that along
+    which neighbours lie first
+    """
+
+    statement: str
+    rows: str
+    columns: tuple[str, ...]
+    sides: tuple[tuple[Read, ...], tuple[Read, ...]]
 
 
 def contraction_on_gpu(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Schedule:
@@ -21,4 +69,228 @@ def contraction_on_gpu(schedule: Schedule, names: tuple[str, ...], machine: GpuM
     ------
     ScheduleError : there is none, or it does not suit.
     """
-    raise ScheduleError("not yet")
+    run = parallel_nest(schedule, names)
+    if run != nest(schedule, names):
+        raise ScheduleError("not all loops that the group shares are parallel")
+    found = _find(schedule, names, run)
+    s = found.statement
+    if any(schedule.loops(n) != schedule.loops(s)[: len(schedule.loops(n))] for n in names):
+        raise ScheduleError("another statement has loops of its own")
+    extents = loop_extents(schedule, s)
+    tiles = _tiles(found, run, extents, machine)
+    if prod(t.threads for t in tiles.values()) < FEWEST:
+        raise ScheduleError("the tile is small")
+    blocks: list[str] = []
+    threads: list[str] = []
+    registers: list[str] = []
+    order = [x for x in run if x not in tiles] + [x for x in run if x in tiles]
+    for loop in order:
+        if loop not in tiles:
+            blocks.append(loop)
+            continue
+        tile, inner = tiles[loop], loop
+        extent = extents[loop]
+        if extent is None or extent > tile.block:
+            schedule = schedule.replay(f"split {s}: {loop} by {tile.block} as {loop}_b, {loop}_w")
+            blocks.append(f"{loop}_b")
+            inner = f"{loop}_w"
+        if tile.threads == 1:
+            registers.append(inner)
+            continue
+        if tile.registers > 1:
+            by = f"{tile.registers} as {loop}_t, {loop}_r"
+            schedule = schedule.replay(f"split {s}: {inner} by {by}")
+            registers.append(f"{loop}_r")
+            inner = f"{loop}_t"
+        threads.append(inner)
+    threads.sort(key=lambda x: _place(x, found), reverse=True)
+    mapped, rest = on_blocks(blocks, extents)
+    schedule = schedule.replay(f"reorder {s}: {', '.join([*mapped, *rest, *threads, *registers])}")
+    if registers:
+        schedule = schedule.replay(f"distribute {s}: {registers[0]}")
+    if mapped:
+        schedule = schedule.replay(f"map_blocks {s}: {', '.join(mapped)}")
+    schedule = schedule.replay(f"map_threads {s}: {', '.join(threads)}")
+    schedule = _reduced(schedule, found, threads, registers, extents)
+    schedule = _in_registers(schedule, names, threads[-1])
+    for n in names:
+        for loop in registers:
+            schedule = attempt(schedule, f"unroll {n}: {loop}")
+    return schedule
+
+
+def _place(loop: str, found: GpuContraction) -> int:
+    """Neighbours in memory are neighbours in a block."""
+    own = [*found.columns, found.rows]
+    return next(n for n, x in enumerate(own) if loop == x or loop.removesuffix(loop[-2:]) == x)
+
+
+def _find(schedule: Schedule, names: tuple[str, ...], run: tuple[str, ...]) -> GpuContraction:
+    """The first update of a group that has reuse on both sides.
+
+    Raises
+    ------
+    ScheduleError : there is none.
+    """
+    for name in names:
+        s = schedule.scop.statement(name)
+        reads = tuple(r for r in s.source.reads if r.indices)
+        if s.role != "update" or s.may_reads or len(reads) < 2:
+            continue
+        index = {x: dimension_at(schedule, name, x) for x in run}
+        if set(index.values()) != set(s.free):
+            continue
+        found = _sides(schedule, s, reads, index)
+        if found is not None:
+            return found
+    raise ScheduleError("there is no contraction")
+
+
+def _sides(
+    schedule: Schedule, s: ScopStatement, reads: tuple[Read, ...], index: Mapping[str, str]
+) -> GpuContraction | None:
+    extents = loop_extents(schedule, s.name)
+
+    def size(loop: str) -> float:
+        extent = extents[loop]
+        return float("inf") if extent is None else extent
+
+    def moving(loop: str) -> frozenset[Read]:
+        return frozenset(r for r in reads if index[loop] in loops_of_read(r))
+
+    by_contiguity = sorted(index, key=lambda x: -contiguity(schedule, (s.name,), x))
+    for v in by_contiguity:
+        with_v = moving(v)
+        rows = [u for u in index if moving(u) and not moving(u) & with_v]
+        if not with_v or not rows or size(v) < 2:
+            continue
+        u = max(rows, key=size)
+        if size(u) < REGISTERS:
+            continue
+        with_u = moving(u)
+        others = [
+            x for x in reversed(list(index)) if x != v and moving(x) and not moving(x) & with_u
+        ]
+        sides = tuple(tuple(r for r in reads if r in side) for side in (with_u, with_v))
+        return GpuContraction(s.name, u, (v, *others), (sides[0], sides[1]))
+    return None
+
+
+def _tiles(
+    found: GpuContraction,
+    run: tuple[str, ...],
+    extents: Mapping[str, int | None],
+    machine: GpuMachine,
+) -> dict[str, Tile]:
+    """The tile of each loop that has one."""
+    u, (v, *others) = found.rows, found.columns
+    tiles = {u: _along(extents[u])}
+    width = extents[v]
+    if width is None or width >= LONG:
+        tiles[v] = _along(width)
+        others = []
+    else:
+        tiles[v] = Tile(width)
+    for loop in others:
+        left = ACROSS // tiles[v].threads
+        extent = extents[loop]
+        if extent is None or extent > 1:
+            count = REGISTERS if extent is None else min(REGISTERS, extent)
+            threads = max(1, left)
+            if extent is not None:
+                threads = min(threads, -(-extent // count))
+            tiles[loop] = Tile(threads, count)
+            break
+    known = [extents[x] or 0 for x in run]
+    if len(tiles) == 2 and tiles[v].registers == REGISTERS and all(known):
+        large = {x: _along(extents[x], LARGE) for x in tiles}
+        blocks = (
+            -(-(extents[x] or 0) // large[x].block) if x in large else extents[x] for x in run
+        )
+        if prod(b or 1 for b in blocks) >= WAVES * machine.processors:
+            return large
+    return tiles
+
+
+def _along(extent: int | None, most: int = REGISTERS) -> Tile:
+    """A tile along a loop that may be long."""
+    if extent is None:
+        return Tile(ACROSS, most)
+    registers = min(most, extent)
+    return Tile(min(ACROSS, -(-extent // registers)), registers)
+
+
+# --- the reduction -------------------------------------------------------------------------
+
+
+def _reduced(
+    schedule: Schedule,
+    found: GpuContraction,
+    threads: list[str],
+    registers: list[str],
+    extents: Mapping[str, int | None],
+) -> Schedule:
+    """The reduction part by part, with the operands of a part in shared memory."""
+    s = found.statement
+    statement = schedule.scop.statement(s)
+    loops = [x for x in statement.source.reductions if x in schedule.loops(s)]
+    if not loops:
+        raise ScheduleError("the reduction has no loops")
+
+    def worth(x: str) -> tuple[float, int]:
+        extent = extents[x]
+        return float("inf") if extent is None else extent, _reach(statement, x)
+
+    k = max(reversed(loops), key=worth)
+    inside, around = list[str](), list[str]()
+    taps = 1
+    for x in reversed([x for x in loops if x != k]):
+        extent = extents[x]
+        if extent is not None and taps * extent <= MOST_TAPS:
+            taps *= extent
+            inside.insert(0, x)
+        else:
+            around.insert(0, x)
+    depth = max(1, DEPTH // taps)
+    length = extents[k]
+    if length is not None and length <= depth:
+        outer, inner = "", k
+    else:
+        schedule = schedule.replay(f"split {s}: {k} by {depth} as {k}_o, {k}_i")
+        outer, inner = f"{k}_o", f"{k}_i"
+    parts = [*around, *([outer] if outer else [])]
+    schedule = schedule.replay(f"reorder {s}: {', '.join([*parts, *inside, inner, *registers])}")
+    parts = parts or threads[-1:]
+    for side, loop in zip(found.sides, (found.rows, found.columns[0]), strict=True):
+        for read in dict.fromkeys(side):
+            words = _layout(schedule, s, read, loop)
+            step = f"promote {s}: {parts[-1]} as {read.tensor}, shared{words}"
+            schedule = attempt(schedule, step)
+    return schedule
+
+
+def _reach(s: ScopStatement, loop: str) -> int:
+    """How many operands have neighbours along a loop of the reduction."""
+    return sum(plain_dimension(r, loop) == len(r.indices) - 1 for r in s.source.reads if r.indices)
+
+
+def _layout(schedule: Schedule, s: str, read: Read, loop: str) -> str:
+    """The order of dimensions in which the registers along a loop have neighbours."""
+    tensors = schedule.program.tensors
+    dimension = plain_dimension(read, loop.removesuffix("_b"))
+    rank = tensors[read.tensor].rank
+    if dimension is None or dimension == rank - 1:
+        return ""
+    order = [d for d in range(rank) if d != dimension]
+    return "".join(f", {d}" for d in (*order, dimension))
+
+
+def _in_registers(schedule: Schedule, names: tuple[str, ...], loop: str) -> Schedule:
+    """What the threads of a tile write and read for themselves."""
+    temps = {t.name for t in schedule.program.temps}
+    statements = [schedule.scop.statement(n) for n in names]
+    updated = {s.target.tensor for s in statements if s.role == "update"}
+    for tensor in dict.fromkeys(s.target.tensor for s in statements):
+        if tensor in updated or tensor in temps:
+            schedule = attempt(schedule, f"promote {names[0]}: {loop} as {tensor}, register")
+    return schedule

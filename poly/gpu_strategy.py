@@ -12,17 +12,15 @@ What has no parallel loop is left as it is, and runs on one thread.
 
 from __future__ import annotations
 
-from itertools import dropwhile, takewhile
-
-from poly.analysis import loop_extents, stride_of
+from poly.analysis import loop_extents
 from poly.errors import ScheduleError
 from poly.gpu_contraction import contraction_on_gpu
 from poly.gpu_machine import ANY, GpuMachine
-from poly.legality import coincident_members
-from poly.rows import accesses, attempt, dimension_at, nest
+from poly.gpu_nest import DIMENSIONS, contiguity, from_zero, on_blocks, parallel_nest
+from poly.rows import attempt, nest
 from poly.schedule import Schedule
 from poly.strategy import group_statements, groups
-from poly.tree import Band, loops_of, path_to
+from poly.tree import loops_of
 
 #: Threads of a block.
 THREADS = 256
@@ -30,8 +28,6 @@ THREADS = 256
 ROW_THREADS = 128
 #: Loops shorter than this are not shared out among the threads of a row.
 SHORT = 8
-#: Dimensions of a grid, and of a block.
-DIMENSIONS = 3
 
 
 def gpu_schedule(schedule: Schedule, machine: GpuMachine = ANY) -> Schedule:
@@ -41,46 +37,14 @@ def gpu_schedule(schedule: Schedule, machine: GpuMachine = ANY) -> Schedule:
     """
     schedule = group_statements(schedule, machine.host)
     for names in groups(schedule):
+        moved = from_zero(schedule, names)
         for form in (contraction_on_gpu, _rows, _points):
             try:
-                schedule = form(schedule, names, machine)
+                schedule = form(moved, names, machine)
                 break
             except ScheduleError:
                 continue
     return schedule
-
-
-def parallel_nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Of the loops that a group shares the outermost that carry no dependence, neighbours in one
-    band; the host runs those outside of them.
-
-    Raises
-    ------
-    ScheduleError : there are none.
-    """
-    flags = coincident_members(schedule.tree, names[0], schedule.dependences)
-    shared = nest(schedule, names)
-    run = list(takewhile(lambda x: flags[x], dropwhile(lambda x: not flags[x], shared)))
-    for node in path_to(schedule.tree, names[0]):
-        if run and isinstance(node, Band) and run[0] in node.names:
-            return tuple(x for x in run if x in node.names)
-    raise ScheduleError("there is no parallel loop")
-
-
-def contiguity(schedule: Schedule, names: tuple[str, ...], loop: str) -> int:
-    """How many accesses of statements move along a loop from neighbour to neighbour, less those
-    that jump.
-    """
-    found = 0
-    for name in names:
-        index = dimension_at(schedule, name, loop)
-        if not index:
-            continue
-        for access in accesses(schedule.scop.statement(name)):
-            if access.indices:
-                stride = stride_of(access, index)
-                found += 1 if stride in (1, -1) else 0 if stride == 0 else -1
-    return found
 
 
 # --- points --------------------------------------------------------------------------------
@@ -135,12 +99,8 @@ def _mapped(
             threads.append(f"{loop}_i")
     order = list(tiles)
     threads.sort(key=lambda x: -order.index(x if x in tiles else x.removesuffix("_i")))
-    # A grid has three dimensions: short loops run one after the other instead.
-    sizes = {x: extents.get(x) for x in blocks}
-    while len(blocks) > DIMENSIONS:
-        shortest = min(blocks, key=lambda x: (sizes[x] is None, sizes[x] or 0))
-        blocks.remove(shortest)
-        rest.append(shortest)
+    blocks, more = on_blocks(blocks, extents)
+    rest += more
     wanted = [*blocks, *rest, *threads]
     if len(wanted) > 1:
         schedule = schedule.replay(f"reorder {name}: {', '.join(wanted)}")

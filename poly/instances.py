@@ -31,8 +31,10 @@ def restrict_to(scop: Scop, statements: tuple[str, ...]) -> isl.UnionSet:
     return result
 
 
-def end_value(scop: Scop, member: Member, statements: tuple[str, ...], last: bool) -> isl.PwAff:
-    """The first or last value of a loop over all of its instances, 0 where it has none."""
+def end_value(
+    scop: Scop, member: Member, statements: tuple[str, ...], last: bool, none: int = 0
+) -> isl.PwAff:
+    """The first or last value of a loop over all of its instances, `none` where it has none."""
     domain = restrict_to(scop, statements)
     values = domain.apply(isl.UnionMap.from_union_pw_aff(member.schedule))
     every = isl.Set.empty(scop.context.get_space().set_from_params().add_dims(isl.dim_type.set, 1))
@@ -40,8 +42,8 @@ def end_value(scop: Scop, member: Member, statements: tuple[str, ...], last: boo
         every = every.union(values.get_set_list().get_at(k))
     every = every.intersect_params(scop.context)
     end = every.dim_max(0) if last else every.dim_min(0)
-    none = end.domain().complement()
-    return end.union_add(isl.PwAff.val_on_domain(none, isl.Val(0))).coalesce()
+    elsewhere = end.domain().complement()
+    return end.union_add(isl.PwAff.val_on_domain(elsewhere, isl.Val(none))).coalesce()
 
 
 @dataclass(frozen=True)

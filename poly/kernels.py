@@ -139,7 +139,8 @@ def _launch(
     block_names = tuple(fresh(f"block_{axis}") for _, axis in zip(blocks, AXES, strict=False))
     places += zip(blocks, block_names, strict=True)
     grid = tuple(
-        end_value(scop, m, statements, last=True).add_constant_val(isl.Val(1)) for m in blocks
+        end_value(scop, m, statements, last=True, none=-1).add_constant_val(isl.Val(1))
+        for m in blocks
     )
     thread_names = tuple(fresh(f"thread_{axis}") for axis in AXES)
     block = [1, 1, 1]

@@ -24,6 +24,7 @@ from runtime.arguments import (
     check_spans,
     match_arguments,
     match_outputs,
+    shape_of,
     span_of,
 )
 from runtime.gpu_device import Device, DeviceArray, Operand
@@ -284,7 +285,7 @@ class _Call:
                     handles[name] = self._take(value.nbytes).handle
                 device.write(handles[name], value, self.stream)
         for t in self.owner.source.workspace:
-            handles[t.name] = self._take(_bytes_of(t, binding.shapes[t.name])).handle
+            handles[t.name] = self._take(_bytes_of(t, shape_of(t, binding.sizes))).handle
         return handles
 
     def _finish(

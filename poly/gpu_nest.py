@@ -1,0 +1,91 @@
+"""What the strategies for a GPU ask about the loops that statements share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import dropwhile, takewhile
+
+from poly.analysis import stride_of
+from poly.errors import ScheduleError
+from poly.instances import member_limits
+from poly.legality import coincident_members
+from poly.rows import accesses, attempt, dimension_at, nest
+from poly.schedule import Schedule
+from poly.tree import Band, loops_of, path_to
+
+#: Dimensions of a grid, and of a block.
+DIMENSIONS = 3
+
+
+def parallel_nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Of the loops that a group shares the outermost that carry no dependence, neighbours in one
+    band; the host runs those outside of them.
+
+    Raises
+    ------
+    ScheduleError : there are none.
+    """
+    flags = coincident_members(schedule.tree, names[0], schedule.dependences)
+    shared = nest(schedule, names)
+    run = list(takewhile(lambda x: flags[x], dropwhile(lambda x: not flags[x], shared)))
+    for node in path_to(schedule.tree, names[0]):
+        if run and isinstance(node, Band) and run[0] in node.names:
+            return tuple(x for x in run if x in node.names)
+    raise ScheduleError("there is no parallel loop")
+
+
+def contiguity(schedule: Schedule, names: tuple[str, ...], loop: str) -> int:
+    """How many accesses of statements move along a loop from neighbour to neighbour, less those
+    that jump.
+    """
+    found = 0
+    for name in names:
+        index = dimension_at(schedule, name, loop)
+        if not index:
+            continue
+        for access in accesses(schedule.scop.statement(name)):
+            if access.indices:
+                stride = stride_of(access, index)
+                found += 1 if stride in (1, -1) else 0 if stride == 0 else -1
+    return found
+
+
+def on_blocks(
+    loops: Sequence[str], extents: Mapping[str, int | None]
+) -> tuple[list[str], list[str]]:
+    """Of loops those that become the dimensions of a grid, and short ones that run inside of it."""
+    blocks, rest = list(loops), list[str]()
+    while len(blocks) > DIMENSIONS:
+        shortest = min(blocks, key=lambda x: (extents.get(x) is None, extents.get(x) or 0))
+        blocks.remove(shortest)
+        rest.append(shortest)
+    return blocks, rest
+
+
+def from_zero(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
+    """The schedule with the loops that a group shares shifted to begin at 0, as blocks do."""
+    for loop in nest(schedule, names):
+        member = next(m for m in loops_of(schedule.tree, names[0]) if m.name == loop)
+        limits = member_limits(member, schedule.scop)
+        low = limits[0] if limits is not None else _constant_start(schedule, names, loop)
+        if low is None or low == 0:
+            continue
+        moved = schedule
+        for name in names:
+            moved = attempt(moved, f"shift {name}: {loop} by {-low}")
+        if len(moved.steps) == len(schedule.steps) + len(names):
+            schedule = moved
+    return schedule
+
+
+def _constant_start(schedule: Schedule, names: tuple[str, ...], loop: str) -> int | None:
+    """The least value of a loop, if it is the same constant for all sizes."""
+    found = set()
+    for name in names:
+        index = dimension_at(schedule, name, loop)
+        s = schedule.scop.statement(name)
+        if not index:
+            return None
+        low = s.domain.dim_min_val(s.loops.index(index))
+        found.add(int(low.to_python()) if low.is_int() else None)
+    return found.pop() if len(found) == 1 else None
