@@ -28,8 +28,8 @@ import islpy as isl
 from poly.dependences import Dependences
 from poly.kernels import Launch, reduced_names, thread_function
 from poly.legality import between
-from poly.promotion import plan_promotion, prefix_of
-from poly.scop import Scop
+from poly.promotion import PromotionPlan, plan_promotion, prefix_of
+from poly.scop import Scop, ScopStatement
 from poly.tree import Band, Barrier, Filter, Member, Node, Promote, Sequence, band, sequence
 
 
@@ -169,10 +169,10 @@ class _Placer:
             return _Part(replace(node, child=part.node), items, items, False)
         inner = {**buffers, node.tensor: node.buffer}
         part = self._node(node.child, pairs, outer, statements, inner)
-        if node.scope != "shared":
-            return replace(part, node=replace(node, child=part.node))
         plan = plan_promotion(node, self.scop, prefix_of(node, outer), statements)
         outside = buffers.get(node.tensor, node.tensor)
+        if node.scope != "shared":
+            return self._private(replace(node, child=part.node), part, plan, outside, statements)
         fill = _Item("", frozenset((outside,)), frozenset((node.buffer,)))
         drain = _Item("", frozenset((node.buffer,)), frozenset((outside,)))
         children: list[Filter] = []
@@ -195,6 +195,25 @@ class _Placer:
             tail.append(drain)
         return _Part(replace(node, child=sequence(children)), tuple(head), tuple(tail), separated)
 
+    def _private(
+        self,
+        node: Promote,
+        part: _Part,
+        plan: PromotionPlan,
+        outside: str,
+        statements: tuple[str, ...],
+    ) -> _Part:
+        """A buffer of one thread: what statements read is read when it is filled, before all that
+        is below, and what they write is written behind it."""
+        names = [n for n in statements if _touches(self.scop.statement(n), node.tensor)]
+        here = frozenset((outside,))
+        fill = [_Item(n, here, frozenset()) for n in names] if plan.copy_in is not None else []
+        drain = [_Item(n, frozenset(), here) for n in names] if plan.copy_out is not None else []
+        head, tail = [*fill, *part.head], [*part.tail, *drain]
+        if not part.separates:
+            head, tail = [*head, *drain], [*fill, *tail]
+        return _Part(node, tuple(head), tuple(tail), part.separates)
+
     def _conflict(
         self, earlier: Iterable[_Item], later: Iterable[_Item], pairs: isl.UnionMap
     ) -> bool:
@@ -208,6 +227,11 @@ class _Placer:
                 elif a.writes & (b.reads | b.writes) or a.reads & b.writes:
                     return True
         return False
+
+
+def _touches(statement: ScopStatement, tensor: str) -> bool:
+    accesses = (statement.write, *statement.all_reads)
+    return any(m.get_tuple_name(isl.dim_type.out) == tensor for m in accesses)
 
 
 def _on_different_threads(pairs: isl.UnionMap, launch: Launch, scop: Scop) -> isl.UnionMap:

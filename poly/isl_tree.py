@@ -8,6 +8,7 @@ are isolated, isl runs extensions in the bounding box of what is left, not only 
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 import islpy as isl
@@ -65,6 +66,7 @@ class IslTree:
     """An isl schedule with the tables that its marks refer to.
 
     shares : parameters that say which part of a shared copy is a thread's own
+    around : the loops around each copy, outermost first
     """
 
     schedule: isl.Schedule | None = None
@@ -73,6 +75,7 @@ class IslTree:
     copies: dict[str, Copy | Fence] = field(default_factory=dict)
     launch: Launch | None = None
     shares: dict[str, Share] = field(default_factory=dict)
+    around: dict[str, tuple[Member, ...]] = field(default_factory=dict)
 
 
 def to_isl(tree: Node, scop: Scop) -> IslTree:
@@ -107,13 +110,16 @@ def kernel_to_isl(launch: Launch, tree: Node, scop: Scop) -> IslTree:
     domain = domain.intersect_params(scop.context)
     for c in result.copies.values():
         own = isl.Map(c.extension).range()
+        # Loops elsewhere may have the same names.
+        around = {m.name: launch.parameter_of(m) for m in result.around[c.name]}
         for k, name in enumerate(c.prefix):
-            found = next((p for m, p in launch.places if m.name == name), None)
+            found = around[name]
             if found is not None:
                 place = isl.PwAff(f"{{ {c.tuple_text} -> [(x{k})] }}")
                 own = own.intersect(place.eq_set(_parameter(found, own)))
-        if isinstance(c, Copy) and c.op and not c.inward:
-            own = _by_the_first(c, own, launch)
+        # What threads reduce together, each begins for itself, and all have in the end.
+        if isinstance(c, Copy) and not c.shared and not (c.op and c.inward):
+            own = _by_the_first(set(around.values()), own, launch)
         if isinstance(c, Copy) and c.shared:
             own = _shared_out(c, own, launch, result)
         domain = domain.union(isl.UnionSet.from_set(own))
@@ -126,9 +132,9 @@ def _parameter(name: str, domain: isl.Set) -> isl.PwAff:
     return isl.PwAff(f"[{name}] -> {{ {domain.get_tuple_name()}[{dims}] -> [({name})] }}")
 
 
-def _by_the_first(c: Copy, own: isl.Set, launch: Launch) -> isl.Set:
-    """What the first of the threads does that reduce together: the others have the same."""
-    around = {p for m, p in launch.places if m.name in c.prefix}
+def _by_the_first(around: Set[str | None], own: isl.Set, launch: Launch) -> isl.Set:
+    """What the first thread does along each axis without a loop `around`: there the others have
+    nothing, or, if they reduce together, the same."""
     for name in launch.thread_names:
         if name not in around:
             own = own.intersect_params(isl.Set(f"[{name}] -> {{ : {name} = 0 }}"))
@@ -143,20 +149,39 @@ def _shared_out(c: Copy, own: isl.Set, launch: Launch, out: IslTree) -> isl.Set:
     ``p[-1] mod w = column and p[-2] mod (threads/w) = row``.
     """
     column, row = f"{c.name}_column", f"{c.name}_row"
-    width = 1
-    inner = c.members[-1] if c.members else None
-    while inner is not None and width < loop_length(c, inner) and 2 * width <= launch.threads:
-        width *= 2
+    width, rows = _row_of_threads(c, launch)
     out.shares[column], out.shares[row] = Share(1, width), Share(width, 0)
     # Threads beyond the last full row have nothing to do.
-    pieces = [(column, 1, width), (row, 2, launch.threads // width)]
-    for parameter, at, count in pieces:
+    for parameter, at, count in ((column, 1, width), (row, 2, rows)):
         if at > len(c.members):
             own = own.intersect_params(isl.Set(f"[{parameter}] -> {{ : {parameter} = 0 }}"))
             continue
         f = c.members[-at].schedule.get_pw_aff_list().get_at(0)
         own = own.intersect(f.mod_val(isl.Val(count)).eq_set(_parameter(parameter, own)))
     return own
+
+
+def _row_of_threads(c: Copy, launch: Launch) -> tuple[int, int]:
+    """How many threads have a row of a shared copy, and how many rows they have at a time."""
+    width = 1
+    inner = c.members[-1] if c.members else None
+    while inner is not None and width < loop_length(c, inner) and 2 * width <= launch.threads:
+        width *= 2
+    return width, launch.threads // width
+
+
+def _copy_loops(c: Copy | Fence, launch: Launch | None) -> list[isl.UnionPwAff]:
+    """What the loops of a copy run over: of a shared one, how often the threads have taken turns.
+
+    isl would rather run through the places that are a thread's own in steps, but where the first of
+    them has several forms, it may take one for a place that is none.
+    """
+    functions = [m.schedule for m in c.members]
+    if isinstance(c, Copy) and c.shared and launch is not None:
+        for at, count in enumerate(_row_of_threads(c, launch), 1):
+            if at <= len(functions):
+                functions[-at] = functions[-at].scale_down_val(isl.Val(count)).floor()
+    return functions
 
 
 def loop_length(c: Copy, member: Member) -> int:
@@ -206,6 +231,7 @@ def _node(
             if isinstance(f.child, Barrier):
                 barrier = _barrier(f.child, scop, outer, statements)
                 out.copies[barrier.name] = barrier
+                out.around[barrier.name] = tuple(outer)
                 children.append(f'{{ filter: "{{ {barrier.tuple_text} }}" }}')
                 continue
             before = set(out.copies)
@@ -283,12 +309,13 @@ def _promote(
 
     def copy(c: Copy | Fence) -> None:
         out.copies[c.name] = c
+        out.around[c.name] = tuple(outer)
         if not c.members:  # one instance
             children.append(f'{{ filter: "{{ {c.tuple_text} }}" }}')
             return
         at = len(out.bands)
         out.bands.append(IslBand(len(outer), c.members))
-        functions = joint([m.schedule for m in c.members])
+        functions = joint(_copy_loops(c, out.launch))
         atomic = "; ".join(f"atomic[{k}]" for k in range(len(c.members)))
         options = f'options: "{{ {atomic} }}"'
         text = f'{{ mark: "band:{at}", child: {{ schedule: "{functions}", {options} }} }}'

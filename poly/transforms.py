@@ -324,9 +324,19 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
             raise ScheduleError(
                 f"{step}: a buffer belongs to one {owner}, but loops inside run on several"
             )
-        again = isinstance(node, Promote) and node.tensor == tensor and node.scope != "partial"
-        if again and scope != "register":
+        inside = node.scope if isinstance(node, Promote) and node.tensor == tensor else "partial"
+        if inside != "partial" and (scope != "register" or inside == "shared"):
             raise ScheduleError(f"{step}: {tensor} is already promoted further in")
+    for node in path_to(tree, step.statements[0]):
+        if node is place.band:
+            break
+        if not isinstance(node, Promote) or node.tensor != tensor or scope != "shared":
+            continue
+        if node.scope != "shared":
+            raise ScheduleError(
+                f"{step}: {node.buffer} around {place.member.name} belongs to one thread; share "
+                f"{tensor} first, and promote inside"
+            )
     below = Promote(tensor, fresh_buffer(tree, scop, tensor, scope), scope, layout, inner)
     above = [m for n in path_to(tree, step.statements[0]) if isinstance(n, Band)
              for m in n.members]  # fmt: skip

@@ -35,7 +35,7 @@ _FLAGS = (
     "-Wno-maybe-uninitialized",
 )
 _TIMEOUT = 120.0
-_SHARED = re.compile(r"__shared__ (.+?) ?(\w+)((?:\[[^][]*\])+);")
+_SHARED = re.compile(r"__shared__ (.+?) ?(\w+)((?:\[[^][]*\])*);")
 
 
 def on_cpu(*sources: GpuSource) -> str:

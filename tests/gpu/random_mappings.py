@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from frontends.language import parse_program
 from poly.errors import LanguageError, ScheduleError
-from poly.expr import reads_of
+from poly.expr import evaluate_int, reads_of
 from poly.program import Program
 from poly.schedule import Schedule
 from poly.steps import Step
 from tests.differential.generate import random_text
+from tests.differential.harness import fits
 from tests.differential.parts import Choices, Profile
 from tests.differential.sweep import random_step
 
@@ -33,6 +35,19 @@ def random_program(seed: int) -> Program | None:
         return None
     places = (i for s in program.statements for r in (*s.reads, s.target) for i in r.indices)
     return None if any(reads_of(i) for i in places) else program
+
+
+def small_sizes(c: Choices, program: Program, most: int = 300) -> dict[str, int] | None:
+    """Sizes at which no statement has more points than `most`; None if there are none."""
+    for top in (7, 6, 5, 4, 3, 2):
+        sizes = {name: c.integer(0, top) for name in program.sizes}
+        points = (
+            prod(max(0, evaluate_int(r.hi, sizes) - evaluate_int(r.lo, sizes)) for r in s.ranges)
+            for s in program.statements
+        )
+        if fits(program, sizes) and max(points) <= most:
+            return sizes
+    return None
 
 
 def random_mapping(c: Choices, start: Schedule) -> Schedule:

@@ -1,0 +1,73 @@
+"""What random mappings have found wrong: each was a race, a wrong result, or both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import farkas as fk
+from codegen.gpu import generate_gpu
+from runtime.gpu import GpuProgram
+from runtime.gpu_on_cpu import CpuDevice
+from runtime.verify import verify
+from tests.gpu.races import races
+
+FOUND = {
+    # All threads copied what belongs to the first one, and wrote back what they had never read.
+    "registers of a statement on one thread": (
+        "def f(float32 X[N], float32 A[N]) -> (Y, T) {\n T[i] = 2 * A[i]\n Y[] +=! X[i] }",
+        "split S0: i by 4\nmap_threads S0: i_i\npromote S1: i as Y, register",
+        {"N": 6},
+    ),
+    # Copies and barriers inside of a loop ran where another one of the same name had its thread.
+    "a loop elsewhere of the same name": (
+        "def f[N,M](float32 X[N], float32 A[N]) -> (Y, Z) {\n Y[j,i] = X[i] where j in 0:M\n"
+        " Z[i] +=! X[i] * A[k] }",
+        "split S0: i by 32\npromote S0: i_i as Y, shared\ntile S1_init: i by 2\n"
+        "map_threads S1_init: i_i",
+        {"N": 6, "M": 2},
+    ),
+    # isl ran in steps of four from a place that was another thread's.
+    "several places where a thread's share begins": (
+        "def f(int32 A[17,17], int32 U[19,17]) -> (U) {\n"
+        " U[i+2,j] += A[i,i] + A[min(j+1, 16),j] + A[j,i] + A[j,j] where i in 0:17 }",
+        "tile S0: j by 4\ntile S0: j_o, j_i by 3, 2\nmap_blocks S0: j_o_o, j_i_o\n"
+        "map_threads S0: j_o_i, j_i_i\npromote S0: j_i_o as A, shared",
+        {},
+    ),
+    # A thread's own copy was filled before the barrier that its statement waits at.
+    "a copy of one thread before a barrier inside": (
+        "def f(float32 X[N], float32 A[N]) -> (Y) {\n a: T[i] = X[i]\n c: Y[i] = T[N-1-i] + A[i] }",
+        "split a: i by 4\nmap_threads a: i_i\nsplit c: i by 4\nmap_threads c: i_i\n"
+        "promote c: i_i as A, shared\npromote c: i_i as T, local",
+        {"N": 6},
+    ),
+    # A thread's own copy of what is shared was filled before all had come.
+    "registers of what is shared": (
+        "def f(float32 X[N,4]) -> (Y) {\n s: Y[i] +=! X[i,j] * X[i,3] }",
+        "split s: i by 4\nmap_threads s: i_i\npromote s: i_o as X, shared\n"
+        "promote s: i_i as X, register",
+        {"N": 6},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_it_is_right_now(name: str, tmp_path: Path) -> None:
+    text, script, sizes = FOUND[name]
+    schedule = fk.Schedule.of(fk.parse(text)).replay(script)
+    source = generate_gpu(schedule, "cuda")
+    assert races(schedule, source, sizes) == []
+    for backwards in (False, True):
+        run = GpuProgram(source, CpuDevice(tmp_path, backwards=backwards))
+        assert verify(schedule.program, run, sizes=sizes).close(1e-5)
+
+
+def test_what_belongs_to_a_thread_is_not_shared_inside() -> None:
+    text = "def f(float32 X[N,8]) -> (Y) { Y[i,j] = X[i,j] }"
+    start = fk.Schedule.of(fk.parse(text)).replay("split S0: j by 4")
+    with pytest.raises(fk.ScheduleError, match="X_p around j_o belongs to one thread; share X fir"):
+        start.replay("promote S0: i as X, local\npromote S0: j_o as X, shared")
+    with pytest.raises(fk.ScheduleError, match="X is already promoted further in"):
+        start.replay("promote S0: j_o as X, shared\npromote S0: i as X, register")
