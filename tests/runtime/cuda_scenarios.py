@@ -216,7 +216,9 @@ def outputs_that_are_given() -> None:
     assert run(a, b, out=host) is host
     np.testing.assert_allclose(host, a @ b, rtol=1e-5)
     there = here.put(np.zeros((21, 37), np.float32))
+    forget()
     assert run(a, b, out=there) is there
+    assert calls("wait")  # a and b may change now, even where the driver reads them late
     np.testing.assert_allclose(there.numpy(), a @ b, rtol=1e-5)
     again = here.put(np.zeros((21, 37), np.float32))
     x, y = here.put(a), here.put(b)
@@ -245,6 +247,7 @@ def updates_in_place_and_not() -> None:
     before, there = a.copy(), here.put(a)
     np.testing.assert_allclose(run(a), expected, rtol=1e-5)
     assert np.array_equal(a, before)
+    run(a + 1)  # leaves other values in the buffer that is taken next
     fresh = run(there)
     np.testing.assert_allclose(fresh.numpy(), expected, rtol=1e-5)
     assert np.array_equal(there.numpy(), before)
@@ -277,6 +280,25 @@ def streams_that_are_given() -> None:
     for bad in ("0", True, -1, object()):
         with pytest.raises(fk.ArgumentError, match="expected CUDA's handle of a stream"):
             run(x, y, stream=bad)
+
+
+@scenario
+def what_another_stream_makes_is_waited_for() -> None:
+    here = device()
+    run = product(here)
+    a, b = matrices(2, 16, 16, 16)
+    x, y = here.put(a), here.put(b)
+    once = run(x, y, stream=0x10)
+    twice = run(once, y, stream=0x20)
+    np.testing.assert_allclose(twice.numpy(), a @ b @ b, rtol=1e-4)
+    out = here.put(np.zeros((16, 16), np.float32))
+    run(x, y, out=out, stream=0x30)
+    np.testing.assert_allclose(out.numpy(), a @ b, rtol=1e-4)
+    late = Interface(here.put(np.zeros((16, 16), np.float32)), stream=0x40)
+    forget()
+    run(x, y, out=late, stream=0x50)
+    if PACKAGE != "pycuda":
+        assert calls("wait")[-1] == "wait 80"  # what goes on with it goes on on another one
 
 
 @scenario
