@@ -283,6 +283,27 @@ def streams_that_are_given() -> None:
 
 
 @scenario
+def streams_of_pycuda() -> None:
+    if PACKAGE != "pycuda":
+        return
+    from pycuda import driver as cuda
+
+    here = device()
+    run = product(here)
+    a, b = matrices()
+    context = here.launcher._context  # type: ignore[attr-defined]
+    context.push()
+    stream = cuda.Stream()
+    context.pop()
+    x, y = here.put(a), here.put(b)
+    forget()
+    c = run(x, y, stream=stream)
+    assert calls("launch")[0].endswith(f"stream {stream.handle}")
+    assert not calls("wait")
+    np.testing.assert_allclose(c.numpy(), a @ b, rtol=1e-5)
+
+
+@scenario
 def what_another_stream_makes_is_waited_for() -> None:
     here = device()
     run = product(here)
@@ -294,6 +315,14 @@ def what_another_stream_makes_is_waited_for() -> None:
     out = here.put(np.zeros((16, 16), np.float32))
     run(x, y, out=out, stream=0x30)
     np.testing.assert_allclose(out.numpy(), a @ b, rtol=1e-4)
+    before = run(x, y, stream=0x60)
+    forget()
+    product_of = run(before, y, stream=0x70)
+    run(y, y, out=before, stream=0x80)  # not before it has been read
+    if PACKAGE != "pycuda":
+        assert calls("wait") == ["wait 96", "wait 112"]
+    np.testing.assert_allclose(product_of.numpy(), a @ b @ b, rtol=1e-4)
+    np.testing.assert_allclose(before.numpy(), b @ b, rtol=1e-4)
     late = Interface(here.put(np.zeros((16, 16), np.float32)), stream=0x40)
     forget()
     run(x, y, out=late, stream=0x50)
@@ -353,6 +382,15 @@ def arrays_of_dlpack() -> None:
     other = device(1)
     with pytest.raises(fk.ArgumentError, match="B lies on cuda:1, but the program runs on cuda:0"):
         run(a, other.put(b))
+
+    class Raises:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            raise BufferError("it is not at hand")
+
+        __dlpack__ = __dlpack_device__
+
+    with pytest.raises(fk.ArgumentError, match=r"A is a Raises that cannot be taken .*not at hand"):
+        run(Raises(), y)
     back = borrow("C", c, 0)
     assert back is not None and back.device == (2, 0) and back.shape == c.shape
     assert back.address == c.handle and back.contiguous

@@ -108,7 +108,10 @@ def mem_alloc(count: int) -> DeviceAllocation:
 
 
 class Stream:
-    handle = 0x77
+    def __init__(self) -> None:
+        handle = _u64()
+        _call("cuStreamCreate", ctypes.byref(handle), 0)
+        self.handle = handle.value
 
     def synchronize(self) -> None:
         _call("cuStreamSynchronize", _u64(self.handle))
