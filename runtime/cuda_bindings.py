@@ -57,7 +57,11 @@ class BindingsLauncher:
 
     def allocate(self, count: int) -> int:
         with self._current():
-            return int(self._call("cuMemAlloc", count))
+            code, address = self._driver.cuMemAlloc(count)
+            if code == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+                raise MemoryError
+            self._check(code, "cuMemAlloc failed")
+            return int(address)
 
     def free(self, address: int) -> None:
         with self._current():
@@ -124,15 +128,13 @@ class BindingsLauncher:
         driver = self._driver
         if code == driver.CUresult.CUDA_SUCCESS:
             return
-        if code == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
-            raise MemoryError(what)
         _, text = driver.cuGetErrorString(code)
         words = text.decode() if text else "unknown error"
         raise ToolchainError(f"{what}: {words} ({code.name})")
 
     def _name(self, number: int) -> str:
         data = self._call("cuDeviceGetName", 256, self._call("cuDeviceGet", number))
-        return str(data.rstrip(b"\0").decode(errors="replace"))
+        return str(data.partition(b"\0")[0].decode(errors="replace"))
 
 
 def _import() -> Any:

@@ -24,14 +24,16 @@ class CudaStream:
     handle: int = 0
     owner: Any = field(default=None, compare=False, repr=False)
 
+    def __int__(self) -> int:
+        return self.handle
+
 
 class Launcher(Protocol):
     """One CUDA device by way of some package.
 
     package : its name; device : what the device is called; architecture : e.g. ``sm_90``
 
-    Memory is an address.  What the driver refuses is a `ToolchainError` with its words, or a
-    `MemoryError`.
+    Memory is an address.  What the driver refuses is a `ToolchainError` with its words.
     """
 
     package: str
@@ -45,7 +47,7 @@ class Launcher(Protocol):
         """A kernel that takes so many int64 and then so many pointers."""
 
     def allocate(self, count: int) -> int:
-        """Memory of so many bytes."""
+        """Memory of so many bytes.  Raises `MemoryError` where there is no room for it."""
 
     def free(self, address: int) -> None:
         """Give memory back, when everything that is at work on the device has ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -42,6 +43,8 @@ class PycudaLauncher:
         self.architecture = f"sm_{major}{minor}"
         with self._said("the context of the device cannot be had"):
             self._context = device.retain_primary_context()
+        # Where pycuda does it by itself, it takes the context for one of its own.
+        atexit.register(self._context.detach)
         self._memory: dict[int, Any] = {}
 
     def load(self, data: bytes) -> Any:
@@ -56,7 +59,10 @@ class PycudaLauncher:
 
     def allocate(self, count: int) -> int:
         with self._current("memory cannot be had"):
-            memory = self._driver.mem_alloc(count)
+            try:
+                memory = self._driver.mem_alloc(count)
+            except self._driver.MemoryError:
+                raise MemoryError from None
         self._memory[int(memory)] = memory
         return int(memory)
 
@@ -131,8 +137,6 @@ class PycudaLauncher:
         """With pycuda's errors as the project's."""
         try:
             yield
-        except self._driver.MemoryError:
-            raise MemoryError(what) from None
         except self._driver.Error as error:
             raise ToolchainError(f"{what}: {error}") from None
 

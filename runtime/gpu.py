@@ -183,9 +183,9 @@ class _Call:
             return check_input(tensor, value, copy)
         return self._operand(tensor, value, tensor.name)
 
-    def _operand(self, tensor: Tensor, value: Any, what: str) -> Operand:
+    def _operand(self, tensor: Tensor, value: Any, what: str, writes: bool = False) -> Operand:
         """An array on the device as the program declares it."""
-        operand = self.device.operand(what, value, self.stream)
+        operand = self.device.operand(what, value, self.stream, writes)
         check_declared(tensor, operand.dtype, operand.shape)
         if not operand.contiguous:
             raise ArgumentError(
@@ -230,7 +230,7 @@ class _Call:
 
     def _output(self, tensor: Tensor, value: Any, shape: Shape) -> Operand:
         what = f"out {tensor.name}"
-        operand = self._operand(tensor, value, what)
+        operand = self._operand(tensor, value, what, writes=True)
         if operand.shape != shape:
             raise ArgumentError(f"{what} has shape {operand.shape}, expected {shape}")
         if not operand.writeable:
@@ -304,9 +304,7 @@ class _Call:
                 assert isinstance(result.owner, DeviceArray)
                 found.append(result.owner)
             else:
-                if isinstance(value, DeviceArray):
-                    value.stream = self.stream
-                else:
+                if not isinstance(value, DeviceArray):  # which knows its stream
                     waits = waits or self.device.stream_of(value) != self.stream
                 found.append(value)
         if waits:

@@ -16,7 +16,7 @@ from runtime.cache import Cache
 from runtime.cuda_compile import Cubin, compile_cubin, find_cuda_compiler
 from runtime.cuda_launch import CudaStream, Launcher
 from runtime.gpu_device import Device, Operand
-from runtime.gpu_exchange import BORROWED_CPU, CUDA, CUDA_MANAGED, borrow
+from runtime.gpu_exchange import CUDA, CUDA_MANAGED, HOST, borrow
 
 #: CUDA's second name for the default stream.
 _LEGACY = 1
@@ -146,7 +146,7 @@ class CudaDevice(Device):
 
     def foreign(self, name: str, value: Any, stream: CudaStream) -> Operand | None:
         lent = borrow(name, value, stream.handle)
-        if lent is None or lent.device == (BORROWED_CPU, 0):
+        if lent is None or lent.device == (HOST, 0):
             return None
         if lent.device is not None and lent.device not in (self.dlpack, (CUDA_MANAGED, 0)):
             kind, number = lent.device

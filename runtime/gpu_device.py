@@ -15,7 +15,7 @@ import numpy as np
 from codegen.gpu import GpuKernel, GpuSource
 from poly.errors import ArgumentError
 from runtime.arguments import Array, Shape
-from runtime.gpu_exchange import BORROWED_CPU, cuda_interface, dlpack_capsule
+from runtime.gpu_exchange import HOST, cuda_interface, dlpack_capsule
 from runtime.gpu_memory import Buffer, Pool
 
 
@@ -74,7 +74,7 @@ class Device(ABC):
         buffer = self.pool.take(array.nbytes, found)
         self.write(buffer.handle, array, found)
         self.wait(found)
-        return DeviceArray(self, buffer, array.shape, array.dtype, found)
+        return DeviceArray(self, buffer, array.shape, array.dtype, found, done=True)
 
     # --- what each device does in its own way ---------------------------------------------------
 
@@ -152,10 +152,13 @@ class Device(ABC):
         """Whether an array lies on a device, this or another one."""
         if isinstance(value, (np.ndarray, np.generic)):
             return False
-        kind = getattr(value, "__dlpack_device__", None)
         if isinstance(value, DeviceArray) or hasattr(value, "__cuda_array_interface__"):
             return True
-        return kind is not None and kind()[0] != BORROWED_CPU
+        kind = getattr(value, "__dlpack_device__", None)
+        try:
+            return kind is not None and kind()[0] != HOST
+        except Exception:  # says why when it is taken
+            return True
 
     def stream_of(self, value: Any) -> Any:
         """The stream that an array on the device is made on; None if it does not say."""
@@ -163,8 +166,10 @@ class Device(ABC):
             return value.stream if value.device is self else None
         return self.foreign_stream(value)
 
-    def operand(self, name: str, value: Any, stream: Any) -> Operand:
+    def operand(self, name: str, value: Any, stream: Any, writes: bool = False) -> Operand:
         """An array on this device, with what makes it done before what follows on the stream.
+
+        writes : whether that writes it, and so must follow what reads it, too
 
         Raises
         ------
@@ -175,7 +180,7 @@ class Device(ABC):
                 raise ArgumentError(
                     f"{name} lies on {value.device.name}, but the program runs on {self.name}"
                 )
-            return value.on(stream)
+            return value.on(stream, writes)
         found = self.foreign(name, value, stream)
         if found is None:
             raise ArgumentError(
@@ -193,13 +198,21 @@ class DeviceArray:
 
     shape, dtype : as numpy's; device : where it lies
     stream : the one on which it was last written
+    done : whether that has ended
     """
 
     def __init__(
-        self, device: Device, buffer: Buffer, shape: Shape, dtype: np.dtype[Any], stream: Any
+        self,
+        device: Device,
+        buffer: Buffer,
+        shape: Shape,
+        dtype: np.dtype[Any],
+        stream: Any,
+        done: bool = False,
     ) -> None:
         self.device, self.shape, self.dtype, self.stream = device, shape, dtype, stream
-        self._buffer = buffer
+        self._buffer, self._done = buffer, done
+        self._readers: set[Hashable] = set()
 
     def __repr__(self) -> str:
         return f"<DeviceArray {self.dtype}{list(self.shape)} on {self.device.name}>"
@@ -226,10 +239,18 @@ class DeviceArray:
         self.device.read(self._buffer.handle, array, self.stream)
         return array
 
-    def on(self, stream: Any) -> Operand:
-        """The array for use on a stream, behind what has been written."""
-        if stream != self.stream:
+    def on(self, stream: Any, writes: bool = False) -> Operand:
+        """The array for use on a stream, behind what writes it, or what uses it if this writes."""
+        if not self._done and self.stream != stream:
             self.device.wait(self.stream)
+            self._done = True
+        if writes:
+            for reader in self._readers - {stream}:
+                self.device.wait(reader)
+            self._readers.clear()
+            self.stream, self._done = stream, False
+        else:
+            self._readers.add(stream)
         if stream != self._buffer.stream:
             self._buffer.lent = True
         return Operand(self._buffer.handle, self.shape, self.dtype, owner=self)
@@ -239,7 +260,7 @@ class DeviceArray:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """The array for libraries that use CUDA; version 3."""
-        if self.device.dlpack is None or self.device.dlpack[0] == BORROWED_CPU:
+        if self.device.dlpack is None or self.device.dlpack[0] == HOST:
             raise AttributeError(f"{self!r} is not in the memory of a CUDA device")
         self._buffer.lent = True
         return cuda_interface(self._buffer.handle, self.shape, self.dtype, int(self.stream))
@@ -261,7 +282,7 @@ class DeviceArray:
         place = self.__dlpack_device__()
         if copy or (dl_device is not None and tuple(dl_device) != place):
             raise BufferError("an array on a device is exchanged without a copy")
-        if stream != -1:
+        if stream != -1 and not self._done:
             self.device.wait(self.stream)
         self._buffer.lent = True
         handle = self._buffer.handle

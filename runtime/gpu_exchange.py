@@ -17,7 +17,7 @@ from poly.errors import ArgumentError
 from runtime.arguments import Shape
 
 #: Kinds of devices in DLPack.
-BORROWED_CPU, CUDA, CUDA_MANAGED = 1, 2, 13
+HOST, CUDA, CUDA_MANAGED = 1, 2, 13
 
 _INT, _UINT, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
 _KINDS = {"i": _INT, "u": _UINT, "f": _FLOAT, "b": _BOOL}

@@ -17,7 +17,7 @@ from poly.errors import ArgumentError, ToolchainError
 from runtime.arguments import Array, address, aligned, span_of
 from runtime.cache import Cache, digest
 from runtime.gpu_device import Device
-from runtime.gpu_exchange import BORROWED_CPU
+from runtime.gpu_exchange import HOST
 from runtime.library import LIBRARY
 from runtime.toolchain import first_lines, run_command
 
@@ -95,7 +95,7 @@ class CpuDevice(Device):
     """
 
     name, dialect = "cuda-emulator", "cuda"
-    dlpack = (BORROWED_CPU, 0)
+    dlpack = (HOST, 0)
 
     def __init__(self, folder: Path, compiler: str = "g++", backwards: bool = False) -> None:
         super().__init__()

@@ -1,0 +1,1 @@
+"""Stands in for pycuda, which cannot be installed without CUDA's headers and driver."""
