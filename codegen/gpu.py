@@ -15,7 +15,7 @@ from codegen.function import (
     statement_comments,
     used_sizes,
 )
-from codegen.gpu_passes import plain_conditions, unguarded
+from codegen.gpu_passes import constant_trips, plain_conditions, spread_banks, unguarded
 from codegen.host import build_host
 from codegen.loopir import For, LoopNode, reads_in, verify_loops, walk_loops
 from codegen.lower import lower
@@ -121,7 +121,15 @@ def _kernel(
     """The text of a kernel, and functions that it calls beside those of the prelude."""
     program = schedule.program
     body = lower(build_kernel(schedule, launch))
-    for fn in (simplify_indices, unroll, drop_unread, plain_conditions, unguarded):
+    for fn in (
+        simplify_indices,
+        unroll,
+        drop_unread,
+        plain_conditions,
+        unguarded,
+        constant_trips,
+        lambda n: spread_banks(n, launch.block, SHARED_LIMIT),
+    ):
         body = verify_loops(fn(body))
     names = name_everything(program, body, launch.host_names)
     printer = target(program, names)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from math import prod
 
 from codegen.linear import Ranges, extreme
 from codegen.loopir import (
@@ -24,7 +25,21 @@ from codegen.loopir import (
     walk_loops,
 )
 from codegen.lower import var_range
-from poly.expr import Const, Expr, Index, Op, Read, add, indices_of, mul, sub, walk
+from codegen.places import at_place
+from poly.expr import (
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    add,
+    evaluate_int,
+    indices_of,
+    mul,
+    sizes_of,
+    sub,
+    walk,
+)
 from poly.linear import Linear, linear_form, render
 
 
@@ -194,3 +209,137 @@ def _computable(store: Store, name: str, ranges: Ranges, buffers: dict[str, Buff
             if low is None or high is None or low < 0 or high >= size:
                 return False
     return True
+
+
+# --- shared memory ---------------------------------------------------------------------------
+
+
+def constant_trips(root: LoopNode) -> LoopNode:
+    """Copies to and from shared memory with loops of a fixed length, which compilers write out.
+
+    ``for (e = row; e < min(n, 16); e += 4)``, row in 0:4, becomes ``for (e = 0; e < 16; e += 4)``
+    with e + row in its place, below a condition: what is read is then under way at once.
+    """
+
+    def visit(node: LoopNode, ranges: Ranges, shared: frozenset[str]) -> LoopNode:
+        if isinstance(node, Buffer) and node.scope == "shared":
+            shared |= {node.name}
+        inner = ranges
+        if isinstance(node, For):
+            limits = var_range(node, ranges)
+            if limits is not None:
+                inner = {**ranges, node.var: limits}
+        node = map_children(node, lambda c: visit(c, inner, shared))
+        if isinstance(node, For) and node.mark == "seq" and _copies(node.body, shared):
+            return _constant(node, ranges)
+        return node
+
+    return visit(root, {}, frozenset())
+
+
+def _copies(node: LoopNode, shared: frozenset[str]) -> bool:
+    """Whether all that a body does is to copy to or from shared memory."""
+    stores = [n for n in walk_loops(node) if isinstance(n, Store)]
+    plain = all(isinstance(s.value, Read) and s.op == "=" for s in stores)
+    return plain and all(any(r.tensor in shared for r in reads_in(s)) for s in stores)
+
+
+def _constant(node: For, ranges: Ranges) -> LoopNode:
+    conditions = below(Index(node.var), node.upper)
+    ends = [c for c in conditions if isinstance(c, Op) and c.args[0] == Index(node.var)]
+    ends = [c for c in ends if isinstance(c.args[1], Const) and c.fn == "lt"]
+    if not ends:
+        return node
+    end = ends[0].args[1]
+    assert isinstance(end, Const)
+    low, high = extreme(node.lower, ranges, min), extreme(node.lower, ranges, max)
+    if low is None or high is None or low < 0 or high >= node.step or int(end.value) % node.step:
+        return node
+    body = node.body
+    for c in reversed([c for c in conditions if c != ends[0]]):
+        body = If(c, body)
+    place = add(Index(node.var), node.lower)
+    return replace(node, lower=Const(0), upper=end, body=at_place(body, node.var, place))
+
+
+#: Banks of shared memory, each of so many bytes, which serve one place each at a time.
+BANKS, BANK_BYTES = 32, 4
+#: Elements by which rows are made longer: those first that keep rows aligned for vectors.
+_PADDING = (0, 4, 8, 1, 2)
+#: Rows that are aligned may take so much more time.
+_ALIGNED_WORTH = 1.25
+
+
+def spread_banks(root: LoopNode, block: tuple[int, int, int], limit: int) -> LoopNode:
+    """Shared buffers with longer rows, where otherwise threads of a warp would wait for a bank.
+
+    block : threads in x, y and z; limit : bytes that a block may share
+    """
+    buffers = {n.name: n for n in walk_loops(root) if isinstance(n, Buffer) and n.scope == "shared"}
+    total = sum(b.dtype.bytes * prod(b.shape) for b in buffers.values())
+    found: dict[str, int] = {}
+    for name, buffer in buffers.items():
+        if len(buffer.shape) < 2:
+            continue
+        lanes = _places(root, name, block)
+        if not lanes:
+            continue
+        cost = {p: _conflicts(buffer, p, lanes) for p in _PADDING}
+        best = min(cost.values())
+        pad = next(p for p in _PADDING if cost[p] <= best * (1 if p % 4 else _ALIGNED_WORTH))
+        more = pad * buffer.dtype.bytes * prod(buffer.shape[:-1])
+        if pad and total + more <= limit:
+            found[name], total = pad, total + more
+
+    def visit(node: LoopNode) -> LoopNode:
+        node = map_children(node, visit)
+        if isinstance(node, Buffer) and node.name in found:
+            *outer, last = node.shape
+            return replace(node, shape=(*outer, last + found[node.name]))
+        return node
+
+    return visit(root)
+
+
+def _places(root: LoopNode, name: str, block: tuple[int, int, int]) -> list[list[tuple[int, ...]]]:
+    """For each access to a buffer where the threads of the first warp make it; loops are at 0."""
+    found: list[list[tuple[int, ...]]] = []
+    x, y, _ = block
+    threads = range(min(BANKS, prod(block)))
+
+    def visit(node: LoopNode, lanes: list[dict[str, int]]) -> None:
+        if isinstance(node, For):
+            if node.mark == "thread":
+                axis = "xyz".index(node.label.rstrip("_")[-1])
+                own = [(t % x, t // x % y, t // (x * y))[axis] for t in threads]
+            elif node.mark == "place":
+                own = [evaluate_int(node.lower, env) for env in lanes]
+            else:
+                own = [0] * len(lanes)
+            lanes = [{**env, node.var: v} for env, v in zip(lanes, own, strict=True)]
+        if isinstance(node, Store):
+            for read in reads_in(node):
+                if read.tensor == name and not any(sizes_of(i) for i in read.indices):
+                    found.append([tuple(evaluate_int(i, env) for i in read.indices)
+                                  for env in lanes])  # fmt: skip
+        for child in children_of(node):
+            visit(child, lanes)
+
+    visit(root, [{} for _ in threads])
+    return found
+
+
+def _conflicts(buffer: Buffer, pad: int, accesses: list[list[tuple[int, ...]]]) -> int:
+    """How many times banks are asked in all, if rows are longer by some elements."""
+    shape = (*buffer.shape[:-1], buffer.shape[-1] + pad)
+    total = 0
+    for places in accesses:
+        asked: dict[int, set[int]] = defaultdict(set)
+        for place in places:
+            flat = 0
+            for index, extent in zip(place, shape, strict=True):
+                flat = flat * extent + index
+            word = flat * buffer.dtype.bytes // BANK_BYTES
+            asked[word % BANKS].add(word)
+        total += max(map(len, asked.values()))
+    return total

@@ -416,14 +416,16 @@ def _copy(
     mark = "unroll" if node.scope == "register" else "seq"
     dtype = scop.program.tensors[node.tensor].dtype
     lanes = _lanes_below(node, scop) or VECTOR_BYTES // dtype.bytes
+    # Threads that copy together read neighbours, whatever the buffer's layout.
+    order = [*range(rank)] if node.scope == "shared" else [*node.layout.order]
     # Loops over aligned boxes run from 0, which makes places in the buffer plain.
     loops = [
         (f"{node.buffer}_e{k}", f"(e{k} mod {sizes[k]})" if aligned[k] else f"e{k}", sizes[k])
-        for k in node.layout.order
+        for k in order
     ]
     if node.layout.block is not None:
         dim, size = node.layout.block
-        at = node.layout.order.index(dim)
+        at = order.index(dim)
         loop, place, _ = loops[at]
         loops[at] = (f"{loop}_b", f"floor({place}/{size})", sizes[dim] // size)
         loops.append((loop, f"({place} mod {size})", size))
