@@ -21,11 +21,13 @@ from codegen.spelling import C_TYPES, suffix
 from codegen.target import CTarget
 from poly.dtypes import DType
 from poly.errors import ScheduleError
-from poly.expr import Index
+from poly.expr import Const, Index, Op
 from poly.program import Program
 
 #: How a float16 is called: bits, which helpers load and store.
 HALF = "fk_f16"
+#: Loops of at most so many iterations, without others inside, are written out by the compiler.
+WRITTEN_OUT = 16
 #: Threads that run in step, and can read each other's registers.
 WARP = 32
 _LINEAR = "threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)"
@@ -68,6 +70,8 @@ class KernelTarget(CTarget):
     own_helpers: Mapping[str, str] = {}
     #: What stands before a helper, an array that a block shares, and a pointer to a tensor.
     helper, shared, pointer, restrict = "static inline", "", "", "restrict"
+    #: That neighbours may be read together.
+    aligned = ""
 
     def __init__(self, program: Program, identifiers: Names) -> None:
         super().__init__(program, identifiers, exact=True)
@@ -117,6 +121,19 @@ class KernelTarget(CTarget):
             return self._shared_array(node)
         return super().statement(node)
 
+    def _for(self, node: For) -> cgen.Generable:
+        """Short loops are left to the compiler to write out."""
+        loop = super()._for(node)
+        ends = below(Index(node.var), node.upper)
+        short = any(
+            isinstance(c, Op) and c.args[0] == Index(node.var) and isinstance(c.args[1], Const)
+            and int(c.args[1].value) <= WRITTEN_OUT * node.step
+            for c in ends
+        )  # fmt: skip
+        if short and node.lower == Const(0) and not _has_loops(node.body):
+            return cgen.Collection([cgen.Pragma("unroll"), loop])
+        return loop
+
     def goes_on(self, node: For) -> str:
         """Without a minimum or a division in each iteration."""
         return " && ".join(index_text(c, self.names, 3) for c in below(Index(node.var), node.upper))
@@ -164,7 +181,7 @@ class KernelTarget(CTarget):
         self.dtypes[node.name] = node.dtype
         shape = "".join(f"[{n}]" for n in node.shape)
         c, name = self.types[node.dtype.name], self.names.tensors[node.name]
-        line = f"{self.shared} {c} {name}{shape};"
+        line = f"{self.shared} {self.aligned} {c} {name}{shape};"
         self.shared_arrays[line] = node.dtype.bytes * prod(node.shape)
         body = self.statement(node.body)
         for table, before in zip((self.buffers, self.registers), outer, strict=True):
@@ -263,6 +280,7 @@ class CudaTarget(KernelTarget):
     block_index = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
     thread_index = ("(int)threadIdx.x", "(int)threadIdx.y", "(int)threadIdx.z")
     helper, shared, restrict = "static __device__ inline", "__shared__", "__restrict__"
+    aligned = "__align__(16)"
 
     def signature(self, symbol: str, parameters: Sequence[str], block: tuple[int, int, int]) -> str:
         threads = block[0] * block[1] * block[2]
@@ -331,6 +349,7 @@ class OpenClTarget(KernelTarget):
     block_index = tuple(f"get_group_id({k})" for k in range(3))
     thread_index = tuple(f"(int)get_local_id({k})" for k in range(3))
     helper, shared, pointer = "static inline", "__local", "__global "
+    aligned = "__attribute__((aligned(16)))"
 
     def signature(self, symbol: str, parameters: Sequence[str], block: tuple[int, int, int]) -> str:
         shape = ", ".join(map(str, block))
@@ -386,6 +405,10 @@ class OpenClTarget(KernelTarget):
         lines += _limits(used, "L")
         lines += [f"#define {fn}f {fn}" for fn in _MATH if f"{fn}f" in used]
         return lines
+
+
+def _has_loops(node: LoopNode) -> bool:
+    return any(isinstance(n, (For, Wait, Combine)) for n in walk_loops(node))
 
 
 def _halves(used: set[str]) -> list[str]:

@@ -17,7 +17,7 @@ from poly.analysis import loop_extents, loops_of_read, plain_dimension
 from poly.errors import ScheduleError
 from poly.expr import Read
 from poly.gpu_machine import GpuMachine
-from poly.gpu_nest import contiguity, on_blocks, parallel_nest
+from poly.gpu_nest import DIMENSIONS, contiguity, on_blocks, parallel_nest
 from poly.rows import attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
@@ -32,8 +32,8 @@ LONG = 32
 DEPTH = 16
 #: Steps of the reduction that may be inside of one part of it, at most.
 MOST_TAPS = 64
-#: Fewer threads in a block are not worth the tile.
-FEWEST = 32
+#: Fewer threads in a block are not worth the tile, and with so many it is large enough.
+FEWEST, BUSY = 32, 128
 
 
 @dataclass(frozen=True)
@@ -186,21 +186,17 @@ def _tiles(
     u, (v, *others) = found.rows, found.columns
     tiles = {u: _along(extents[u])}
     width = extents[v]
-    if width is None or width >= LONG:
-        tiles[v] = _along(width)
-        others = []
-    else:
-        tiles[v] = Tile(width)
+    long = width is None or width >= LONG
+    tiles[v] = _along(width) if long else Tile(width or 1)
     for loop in others:
-        left = ACROSS // tiles[v].threads
+        left = BUSY // prod(t.threads for t in tiles.values())
         extent = extents[loop]
-        if extent is None or extent > 1:
-            count = REGISTERS if extent is None else min(REGISTERS, extent)
-            threads = max(1, left)
-            if extent is not None:
-                threads = min(threads, -(-extent // count))
-            tiles[loop] = Tile(threads, count)
-            break
+        if left < 2 or len(tiles) == DIMENSIONS or extent == 1:
+            continue
+        count = 1 if long else REGISTERS if extent is None else min(REGISTERS, extent)
+        threads = left if extent is None else min(left, -(-extent // count))
+        tiles[loop] = Tile(threads, count)
+        long = True
     known = [extents[x] or 0 for x in run]
     if len(tiles) == 2 and tiles[v].registers == REGISTERS and all(known):
         large = {x: _along(extents[x], LARGE) for x in tiles}

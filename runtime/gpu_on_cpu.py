@@ -32,10 +32,11 @@ _FLAGS = (
     "-Wall",
     "-Wextra",
     "-Wno-unused-function",
+    "-Wno-unknown-pragmas",
     "-Wno-maybe-uninitialized",
 )
 _TIMEOUT = 120.0
-_SHARED = re.compile(r"__shared__ (.+?) ?(\w+)((?:\[[^][]*\])*);")
+_SHARED = re.compile(r"__shared__ (?:__align__\(16\) )?(.+?) ?(\w+)((?:\[[^][]*\])*);")
 
 
 def on_cpu(*sources: GpuSource) -> str:
