@@ -13,7 +13,7 @@ import numpy as np
 from farkas.build import Compiled, ScheduleLike, build
 from farkas.errors import UntypedError
 from farkas.sizes import checked_sizes, small_sizes
-from farkas.target import CacheLike, CompilerLike, Target, target_of
+from farkas.target import CacheLike, CompilerLike, CpuTarget, Target, target_of
 from farkas.text import DTypes, Text, fix_sizes, match_dtypes, one_dtype, read_text
 from poly.dtypes import DType
 from poly.errors import ArgumentError
@@ -26,6 +26,7 @@ from runtime.verify import Report, verify
 
 if TYPE_CHECKING:
     from farkas.views.page import View
+    from runtime.gpu import GpuProgram
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -41,6 +42,7 @@ def compile(
     cc: CompilerLike = None,
     cache: CacheLike = None,
     name: str | None = None,
+    target: str | Target = "cpu",
 ) -> Kernel:
     """Compile a tensor comprehension.
 
@@ -65,20 +67,23 @@ def compile(
     cc : the C compiler, by path; default is ``$CC``, then gcc, then clang
     cache : directory of compiled kernels; default is ``$FARKAS_CACHE_DIR``, then the user's
     name : the program's name
+    target : where it runs: ``"cpu"``; ``"cuda"`` or ``"opencl"``, a GPU (``"cuda:1"`` is the second,
+        ``"opencl:intel"`` one by name); or ``"cuda-emulator"``, CUDA on the CPU, slow, for checking.
+        A kernel on a GPU takes arrays of torch, CuPy or JAX that lie there without copying them
 
     Raises
     ------
     LanguageError : a mistake in the text.
     ArgumentError : an argument that does not fit the text.
     ScheduleError, IllegalScheduleError : the schedule is senseless, or would break a dependence.
-    ToolchainError : no C compiler, or it failed.
+    ToolchainError : no C compiler, or it failed; no device, or something missing that it needs.
     CacheError : the cache directory cannot be used.
     """
     source = read_text(text)
     if threads is not None:
         check_threads(threads)
-    target = target_of(cc, cache, threads)
-    recipe = _Recipe(source, dict(sizes or {}), bool(exact), schedule, target, name)
+    found = target_of(cc, cache, threads, target)
+    recipe = _Recipe(source, dict(sizes or {}), bool(exact), schedule, found, name)
     if dtypes is None and source.kind != "definition":
         return Kernel(recipe, None)
     return Kernel(recipe, match_dtypes(source, dtypes))
@@ -101,7 +106,7 @@ class _Recipe:
 
 
 class Kernel:
-    """A compiled comprehension; call it with numpy arrays.  Made by `compile`.
+    """A compiled comprehension; call it with arrays.  Made by `compile`.
 
     Calls from several threads at once are safe.
     """
@@ -111,7 +116,7 @@ class Kernel:
         self._dtypes = dtypes
         self._lock = threading.Lock()
         self._variants: dict[tuple[DType, ...], Compiled] = {}
-        self._loaded: list[LoadedKernel] = []  # those of the variants
+        self._loaded: list[LoadedKernel | GpuProgram] = []  # those of the variants
         self._fixed = None
         if dtypes is not None:
             self._fixed = self._add(tuple(dtypes[n] for n in recipe.source.names), dtypes)
@@ -172,10 +177,24 @@ class Kernel:
             if name not in named:
                 raise ArgumentError(f"the kernel needs {name}, not given")
             values[name] = named[name]
-        dtypes = {name: _dtype_of_array(name, rank, values[name]) for name, rank in source.inputs}
+        dtypes = {name: self._dtype(name, rank, values[name]) for name, rank in source.inputs}
         key = tuple(dtypes.values())
         found = self._variants.get(key)
         return found if found is not None else self._add(key, dtypes)
+
+    def _dtype(self, name: str, rank: int, value: Any) -> DType:
+        found = self.target.describe(name, value)
+        if found is None:
+            raise ArgumentError(
+                f"{name} is a {type(value).__name__}, expected a numpy array; "
+                f"pass numpy.asarray({name}, dtype=…)"
+            )
+        dtype, shape = found
+        if len(shape) != rank:
+            raise ArgumentError(
+                f"{name} has rank {len(shape)} (shape {shape}), expected rank {rank}"
+            )
+        return one_dtype(dtype, name)
 
     def _add(self, key: tuple[DType, ...], dtypes: Mapping[str, DType]) -> Compiled:
         with self._lock:
@@ -202,7 +221,7 @@ class Kernel:
 
     @property
     def source(self) -> str:
-        """The C text.  Raises `UntypedError` as `program`."""
+        """The C text, or that of a GPU's kernels.  Raises `UntypedError` as `program`."""
         return self._only().source.text
 
     @property
@@ -214,14 +233,25 @@ class Kernel:
     def library(self) -> Path:
         """The shared library, in the cache; it may need the threads of `runtime.team`.
 
-        Raises `UntypedError` as `program`.
+        Raises `UntypedError` as `program`, and `ArgumentError` for a kernel on a GPU.
         """
-        return self._only().loaded.path
+        loaded = self._only().loaded
+        if not isinstance(loaded, LoadedKernel):
+            raise ArgumentError("a kernel on a GPU is no shared library")
+        return loaded.path
 
     @property
     def toolchain(self) -> Toolchain:
-        """The C compiler."""
-        return self._recipe.target.toolchain
+        """The C compiler.  Raises `ArgumentError` for a kernel on a GPU."""
+        target = self.target
+        if not isinstance(target, CpuTarget):
+            raise ArgumentError("a kernel on a GPU has no C compiler")
+        return target.toolchain
+
+    @property
+    def target(self) -> Target:
+        """Where it runs."""
+        return self._recipe.target
 
     @property
     def text(self) -> str:
@@ -340,16 +370,3 @@ def signature(program: Program) -> str:
     ins = ", ".join(map(str, program.inputs))
     outs = ", ".join(map(str, program.outputs))
     return f"{program.name}({ins}) -> ({outs})"
-
-
-def _dtype_of_array(name: str, rank: int, value: Any) -> DType:
-    if not isinstance(value, (np.ndarray, np.generic)):
-        raise ArgumentError(
-            f"{name} is a {type(value).__name__}, expected a numpy array; "
-            f"pass numpy.asarray({name}, dtype=…)"
-        )
-    if value.ndim != rank:
-        raise ArgumentError(
-            f"{name} has rank {value.ndim} (shape {value.shape}), expected rank {rank}"
-        )
-    return one_dtype(value.dtype, name)

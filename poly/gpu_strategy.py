@@ -30,15 +30,17 @@ ROW_THREADS = 128
 SHORT = 8
 
 
-def gpu_schedule(schedule: Schedule, machine: GpuMachine = ANY) -> Schedule:
+def gpu_schedule(schedule: Schedule, machine: GpuMachine = ANY, tiles: bool = True) -> Schedule:
     """A fast legal schedule for a GPU, from the written order of a program.
 
     The result is deterministic for a program and machine.
+
+    tiles : whether there are tiles and rows; without, every thread has points of its own
     """
     schedule = group_statements(schedule, machine.host)
     for names in groups(schedule):
         moved = from_zero(schedule, names)
-        for form in (contraction_on_gpu, _rows, _points):
+        for form in (contraction_on_gpu, _rows, _points) if tiles else (_points,):
             try:
                 schedule = form(moved, names, machine)
                 break
