@@ -26,7 +26,7 @@ import farkas as fk
 import runtime.gpu_cuda
 from codegen.gpu import GpuSource, generate_gpu
 from runtime.cuda_compile import Cubin
-from runtime.cuda_launch import ENVIRONMENT, find_launcher
+from runtime.cuda_packages import ENVIRONMENT, find_launcher
 from runtime.gpu import GpuProgram
 from runtime.gpu_cuda import CudaDevice
 from runtime.gpu_device import DeviceArray

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cuda_launch import ENVIRONMENT
+from runtime.cuda_packages import ENVIRONMENT
 
 HERE = Path(__file__).parent
 #: Those of `cuda_scenarios`, which is not imported here: it changes what it tests.

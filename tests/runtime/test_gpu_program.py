@@ -170,6 +170,7 @@ def test_streams_of_others_are_refused(device: Device) -> None:
 
 
 def test_arrays_of_another_device_are_refused(device: Device, cache: Cache) -> None:
+    pytest.importorskip("pyopencl", reason="pyopencl is not installed")
     other = find_device("cuda-emulator" if device.name == "opencl" else "opencl", cache)
     run = product(device)
     a, b = matrices()
