@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from farkas.build import Compiled, ScheduleLike, build
 from farkas.errors import UntypedError
 from farkas.sizes import checked_sizes, small_sizes
@@ -27,8 +25,6 @@ from runtime.verify import Report, verify
 if TYPE_CHECKING:
     from farkas.views.page import View
     from runtime.gpu import GpuProgram
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def compile(
@@ -67,9 +63,9 @@ def compile(
     cc : the C compiler, by path; default is ``$CC``, then gcc, then clang
     cache : directory of compiled kernels; default is ``$FARKAS_CACHE_DIR``, then the user's
     name : the program's name
-    target : where it runs: ``"cpu"``; ``"cuda"`` or ``"opencl"``, a GPU (``"cuda:1"`` is the second,
-        ``"opencl:intel"`` one by name); or ``"cuda-emulator"``, CUDA on the CPU, slow, for checking.
-        A kernel on a GPU takes arrays of torch, CuPy or JAX that lie there without copying them
+    target : where it runs: ``"cpu"``; ``"cuda"`` or ``"opencl"``, a GPU (``"cuda:1"`` is the
+        second, ``"opencl:intel"`` one by name); or ``"cuda-emulator"``, CUDA on the CPU, which is
+        slow and for checking.  Arrays of torch, CuPy or JAX on the GPU are not copied
 
     Raises
     ------
@@ -130,7 +126,7 @@ class Kernel:
         threads: int | None = None,
         copy: bool = True,
         **named: Any,
-    ) -> Array | tuple[Array, ...]:
+    ) -> Any:
         """Run the kernel.
 
         Parameters
@@ -141,10 +137,13 @@ class Kernel:
         out : arrays to write to: one, a tuple of all outputs, or a mapping by name.
         threads : threads for this call.
         copy : False refuses inputs that would have to be copied.
+        stream : (on a GPU alone) where the work goes: CUDA's handle or what has one, or a queue
+            of OpenCL.
 
         Returns
         -------
-        The output, or a tuple of outputs in the program's order.
+        The output, or a tuple of outputs in the program's order: numpy arrays; on a GPU, if all
+        inputs lie there, `runtime.gpu_device.DeviceArray`.
 
         Raises
         ------
@@ -156,8 +155,7 @@ class Kernel:
             else:
                 result = loaded.quick(arrays, out, threads, None)
             if result is not NotImplemented:
-                found: Array | tuple[Array, ...] = result
-                return found
+                return result
         compiled = self._fixed
         if compiled is None:
             compiled = self._variant(arrays, named)
