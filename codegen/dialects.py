@@ -70,6 +70,9 @@ class KernelTarget(CTarget):
     own_helpers: Mapping[str, str] = {}
     #: What stands before a helper, an array that a block shares, and a pointer to a tensor.
     helper, shared, pointer, restrict = "static inline", "", "", "restrict"
+    #: How the text, or options of the compiler, say that sums of products are rounded twice.
+    no_contraction = ""
+    exact_flags: tuple[str, ...] = ()
     #: That neighbours may be read together.
     aligned = ""
 
@@ -194,20 +197,29 @@ class KernelTarget(CTarget):
     # --- what stands above a kernel ----------------------------------------------------------
 
     @classmethod
-    def prelude(cls, code: str) -> str:
-        """The types and helpers that kernels use."""
+    def guarded(cls, name: str, text: str) -> str:
+        """A helper, where only some compilers know what it is made of."""
+        return text
+
+    @classmethod
+    def prelude(cls, code: str, exact: bool = False) -> str:
+        """The types and helpers that kernels use.
+
+        exact : products and sums are rounded one by one
+        """
         called = set(_NAMES.findall(code))
         helpers = {**HELPERS, **cls.own_helpers}
         for name in reversed(helpers):  # a helper calls those above it
             if name in called:
                 called |= set(_NAMES.findall(helpers[name]))
         texts = [
-            text.replace("static inline", cls.helper)
+            cls.guarded(name, text.replace("static inline", cls.helper))
             for name, text in helpers.items()
             if name in called
         ]
         used = called | set(_NAMES.findall("\n".join(texts)))
-        return "\n".join([*cls.definitions(used), *texts])
+        head = [cls.no_contraction] if exact and cls.no_contraction else []
+        return "\n".join([*head, *cls.definitions(used), *texts])
 
 
 #: Of CUDA; by instructions, since NVRTC comes without the header that has functions for them.
@@ -281,6 +293,11 @@ class CudaTarget(KernelTarget):
     thread_index = ("(int)threadIdx.x", "(int)threadIdx.y", "(int)threadIdx.z")
     helper, shared, restrict = "static __device__ inline", "__shared__", "__restrict__"
     aligned = "__align__(16)"
+    exact_flags = ("--fmad=false",)
+
+    @classmethod
+    def guarded(cls, name: str, text: str) -> str:
+        return f"#ifdef __CUDACC__\n{text}\n#endif" if name in cls.own_helpers else text
 
     def signature(self, symbol: str, parameters: Sequence[str], block: tuple[int, int, int]) -> str:
         threads = block[0] * block[1] * block[2]
@@ -350,6 +367,7 @@ class OpenClTarget(KernelTarget):
     thread_index = tuple(f"(int)get_local_id({k})" for k in range(3))
     helper, shared, pointer = "static inline", "__local", "__global "
     aligned = "__attribute__((aligned(16)))"
+    no_contraction = "#pragma OPENCL FP_CONTRACT OFF"
 
     def signature(self, symbol: str, parameters: Sequence[str], block: tuple[int, int, int]) -> str:
         shape = ", ".join(map(str, block))
