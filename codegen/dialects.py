@@ -14,14 +14,14 @@ import cgen
 from codegen.blocks import as_block
 from codegen.cexpr import Names, ValueText, index_text
 from codegen.gpu_passes import below
-from codegen.loopir import Buffer, Combine, For, If, LoopNode, Wait, walk_loops
+from codegen.loopir import Buffer, Combine, For, If, LoopNode, Store, Wait, walk_loops
 from codegen.operators import apply
 from codegen.prelude import BFLOAT16_NAME, HELPERS
 from codegen.spelling import C_TYPES, suffix
 from codegen.target import CTarget
 from poly.dtypes import DType
 from poly.errors import ScheduleError
-from poly.expr import Const, Index, Op
+from poly.expr import Const, Index, Op, Read
 from poly.program import Program
 
 #: How a float16 is called: bits, which helpers load and store.
@@ -83,6 +83,8 @@ class KernelTarget(CTarget):
         #: Functions by which neighbouring threads combine what they have, by name.
         self.combining: dict[str, str] = {}
         self.threads = 1
+        #: Copies for the next iteration of a loop, which need not end before the next barrier.
+        self.ahead: frozenset[str] = frozenset()
 
     # --- hooks of a dialect --------------------------------------------------------------------
 
@@ -240,6 +242,24 @@ _CUDA_HALVES = {
         "static inline float fk_bf16_load(fk_bf16 x)\n"
         "{ return __uint_as_float((unsigned)x << 16); }"
     ),
+    **{
+        f"fk_copy_async_{size}": (
+            f"/* copies {size} bytes to shared memory, without a register, while threads go on */\n"
+            f"static inline void fk_copy_async_{size}({c} *to, const {c} *from)\n"
+            "{\n#if __CUDA_ARCH__ >= 800\n"
+            "  const unsigned shared = (unsigned)__cvta_generic_to_shared(to);\n"
+            f'  asm volatile("cp.async.ca.shared.global [%0], [%1], {size};"\n'
+            '    :: "r"(shared), "l"(from) : "memory");\n'
+            "#else\n  *to = *from;\n#endif\n}"
+        )
+        for size, c in ((4, "int"), (8, "long long"))
+    },
+    "fk_wait_for_copies": (
+        "static inline void fk_wait_for_copies()\n"
+        "{\n#if __CUDA_ARCH__ >= 800\n"
+        '  asm volatile("cp.async.wait_all;" ::: "memory");\n'
+        "#endif\n}"
+    ),
     "fk_bf16_store": (
         "static inline fk_bf16 fk_bf16_store(float f)\n"
         '{ fk_bf16 x; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(x) : "f"(f)); return x; }'
@@ -305,6 +325,17 @@ class CudaTarget(KernelTarget):
             f'extern "C" __global__ void __launch_bounds__({threads})\n'
             f"{symbol}({', '.join(parameters)})"
         )
+
+    def statement(self, node: LoopNode) -> cgen.Generable:
+        if isinstance(node, Store) and node.statement in self.ahead:
+            kind = {4: "int", 8: "long long"}.get(node.dtype.bytes)
+            if kind is not None and isinstance(node.value, Read):
+                to, origin = self.place(node.target), self.place(node.value)
+                name = f"fk_copy_async_{node.dtype.bytes}"
+                return cgen.Line(f"{name}(({kind} *)&{to}, (const {kind} *)&{origin});")
+        if isinstance(node, Wait) and self.ahead:
+            return cgen.Collection([cgen.Line("fk_wait_for_copies();"), cgen.Line(self.barrier)])
+        return super().statement(node)
 
     def across(self, threads: int) -> int:
         return -(-self.threads // WARP) if threads > WARP else 0

@@ -124,7 +124,8 @@ def _kernel(
 ) -> tuple[str, GpuKernel, dict[str, str]]:
     """The text of a kernel, and functions that it calls beside those of the prelude."""
     program = schedule.program
-    body = lower(build_kernel(schedule, launch))
+    loops = build_kernel(schedule, launch)
+    body = lower(loops)
     for fn in (
         simplify_indices,
         unroll,
@@ -138,6 +139,7 @@ def _kernel(
     names = name_everything(program, body, launch.host_names)
     printer = target(program, names)
     printer.threads = launch.threads
+    printer.ahead = frozenset(name for name, c in loops.copies.items() if c.ahead)
     lines = list(printer.body(body).generate())
     touched = {r.tensor for r in reads_in(body)}
     written = {s.target.tensor for s in program.statements}
