@@ -55,7 +55,7 @@ def _near(name: str) -> str:
 
 
 def _cuda(which: str, cache: Cache) -> Device:
-    from runtime.cuda_launch import find_launcher
+    from runtime.cuda_packages import find_launcher
     from runtime.gpu_cuda import CudaDevice
 
     number = int(which or 0)

@@ -59,7 +59,8 @@ class CudaDevice(Device):
             module = launcher.load(cubin.data)
         except ToolchainError as error:
             raise ToolchainError(
-                f"the driver does not take what {cubin.compiler} made, which may be newer: {error}"
+                f"the driver does not take what {cubin.compiler} made: {error}; it may "
+                "be older, and need an older nvidia-cuda-nvrtc"
             ) from None
         functions = {
             k.symbol: launcher.function(module, k.symbol, len(k.sizes), len(k.tensors))

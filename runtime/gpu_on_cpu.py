@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import shutil
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -113,6 +114,8 @@ class CpuDevice(Device):
         return ctypes.CDLL(str(entry.file(LIBRARY)))
 
     def _compile(self, text: str) -> bytes:
+        if shutil.which(self.compiler) is None:
+            raise ToolchainError(f"{self.name} needs a C++ compiler: no {self.compiler}")
         with self._cache.workspace() as folder:
             kernels, library = folder / "kernels.cpp", folder / LIBRARY
             kernels.write_text(text, encoding="utf-8")

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ import farkas as fk
 import runtime.gpu_cuda
 from codegen.gpu import GpuSource, generate_gpu
 from runtime.cuda_compile import Cubin
-from runtime.cuda_launch import ENVIRONMENT, find_launcher
+from runtime.cuda_packages import ENVIRONMENT, find_launcher
 from runtime.gpu import GpuProgram
 from runtime.gpu_cuda import CudaDevice
 from runtime.gpu_device import DeviceArray
@@ -397,6 +398,31 @@ def arrays_of_dlpack() -> None:
 
 
 @scenario
+def tensors_of_torch_are_used_on_its_stream() -> None:
+    """Torch tells neither interface which stream it is at work on."""
+    here = device()
+    run = product(here)
+    a, b = matrices()
+
+    class Tensor(Producer):
+        device = "cuda:0"
+
+    queue = SimpleNamespace(cuda_stream=0x42)
+    cuda = SimpleNamespace(current_stream=lambda device: {"cuda:0": queue}[device])
+    sys.modules["torch"] = SimpleNamespace(Tensor=Tensor, cuda=cuda)  # type: ignore[assignment]
+    try:
+        x = Tensor(here.put(a))
+        forget()
+        c = run(x, here.put(b))
+    finally:
+        del sys.modules["torch"]
+    assert x.streams == [0x42]
+    if PACKAGE != "pycuda":
+        assert calls("launch")[0].endswith("stream 66")
+    np.testing.assert_allclose(c.numpy(), a @ b, rtol=1e-5)
+
+
+@scenario
 def memory_is_used_again_and_given_back() -> None:
     here = device()
     run = product(here)
@@ -516,7 +542,7 @@ def machine_code_that_the_driver_does_not_take() -> None:
     kept = runtime.gpu_cuda.compile_cubin
     runtime.gpu_cuda.compile_cubin = lambda *_: Cubin(b"/none\0", "sm_90", "", "NVRTC 99", {})
     try:
-        with pytest.raises(fk.ToolchainError, match=r"does not take what NVRTC 99 made, .*invalid"):
+        with pytest.raises(fk.ToolchainError, match=r"does not take what NVRTC 99 made: .*invalid"):
             GpuProgram(source, here)
     finally:
         runtime.gpu_cuda.compile_cubin = kept

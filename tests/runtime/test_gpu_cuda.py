@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cuda_launch import ENVIRONMENT
+from runtime.cuda_packages import ENVIRONMENT
+from runtime.toolchain import Toolchain
 
 HERE = Path(__file__).parent
 #: Those of `cuda_scenarios`, which is not imported here: it changes what it tests.
@@ -32,12 +33,12 @@ def installed(module: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def driver(tmp_path_factory: pytest.TempPathFactory, toolchain: Toolchain) -> Path:
     """The folder of a ``libcuda.so.1``."""
     folder = tmp_path_factory.mktemp("driver")
     flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     files = ["-o", folder / "libcuda.so.1", HERE / "cuda_driver.c", "-ldl", "-lpthread"]
-    subprocess.run(["gcc", *flags, "-Wl,-soname,libcuda.so.1", *files], check=True)
+    subprocess.run([*toolchain.command, *flags, "-Wl,-soname,libcuda.so.1", *files], check=True)
     return folder
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import farkas as fk
 from runtime.cache import Cache
-from runtime.cuda_launch import ENVIRONMENT, find_launcher
+from runtime.cuda_packages import ENVIRONMENT, find_launcher
 from runtime.devices import find_device
 from runtime.gpu_on_cpu import CpuDevice
 
@@ -109,7 +109,7 @@ def test_nothing_is_imported_for_a_cpu() -> None:
     code = """
 import sys
 import numpy as np, farkas as fk
-import runtime.devices, runtime.gpu, runtime.gpu_cuda, runtime.gpu_opencl, runtime.cuda_launch
+import runtime.devices, runtime.gpu, runtime.gpu_cuda, runtime.gpu_opencl, runtime.cuda_packages
 a = np.ones((3, 3))
 fk.compile("C[i,j] +=! A[i,k] * B[k,j]")(a, a)
 names = ("pycuda", "cuda", "pyopencl", "torch", "cupy", "jax", "nvidia")

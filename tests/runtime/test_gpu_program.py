@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gc
 import threading
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from runtime.cache import Cache
 from runtime.devices import find_device
 from runtime.gpu import GpuProgram
 from runtime.gpu_device import Device, DeviceArray
+from runtime.gpu_on_cpu import CpuDevice
 from runtime.reference import evaluate
 from tests.gpu.programs import CASES, HEAT, MATMUL
 
@@ -170,6 +173,7 @@ def test_streams_of_others_are_refused(device: Device) -> None:
 
 
 def test_arrays_of_another_device_are_refused(device: Device, cache: Cache) -> None:
+    pytest.importorskip("pyopencl", reason="pyopencl is not installed")
     other = find_device("cuda-emulator" if device.name == "opencl" else "opencl", cache)
     run = product(device)
     a, b = matrices()
@@ -235,6 +239,17 @@ def test_calls_from_several_threads(device: Device) -> None:
     for t in threads:
         t.join()
     assert not wrong
+
+
+def test_text_that_does_not_compile(device: Device) -> None:
+    source = replace(product(device).source, text="this is no code")
+    with pytest.raises(fk.ToolchainError, match=r"(?s)failed:\n.*error"):
+        GpuProgram(source, device)
+
+
+def test_the_emulator_needs_a_compiler(tmp_path: Path) -> None:
+    with pytest.raises(fk.ToolchainError, match=r"cuda-emulator needs .*no-such-compiler"):
+        product(CpuDevice(tmp_path, compiler="no-such-compiler"))
 
 
 def test_machine_code_is_kept(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
