@@ -33,6 +33,7 @@ _FLAGS = (
     "-Wall",
     "-Wextra",
     "-Wno-unused-function",
+    "-Wno-unused-parameter",
     "-Wno-unknown-pragmas",
     "-Wno-maybe-uninitialized",
 )

@@ -74,6 +74,23 @@ split S3: j by 16
 map_threads S1: j_i
 map_threads S3: j_i
 """
+#: Rows whose maximum and sum threads find together: 16 of them by shuffles, 64 through memory, too.
+REDUCED = """
+fuse S0_init, S0: i
+fuse S0_init, S1: i
+fuse S0_init, S2_init: i
+fuse S0_init, S2: i
+fuse S0_init, S3: i
+map_blocks S0: i
+split S0: j by 64
+split S1: j by 64
+split S2: j by 64
+split S3: j by 64
+reduce_threads S0: j_i
+map_threads S1: j_i
+reduce_threads S2: j_i
+map_threads S3: j_i
+"""
 CASES = {
     "as written": Case(MATMUL, "", {"N": 5, "K": 6, "M": 7}, 1, 0),
     "one point a thread": Case(
@@ -121,6 +138,10 @@ CASES = {
         "map_threads S0: k_i, j_i, i_i\npromote S0: i_o as X, shared",
         {"N": 11, "M": 7, "L": 5}, 1, 1,
     ),
+    "rows reduced by warps": Case(
+        SOFTMAX, REDUCED.replace("64", "16"), {"N": 5, "M": 37}, 1, 2
+    ),
+    "rows reduced by blocks": Case(SOFTMAX, REDUCED, {"N": 3, "M": 150}, 1, 2),
     "scans apart": Case(
         SCAN, "split s: i by 4\nmap_blocks s: i_o\nmap_threads s: i_i", {"N": 10, "M": 6}, 1, 0
     ),
