@@ -15,7 +15,7 @@ import islpy as isl
 
 from poly.affine import parameters
 from poly.errors import ScheduleError
-from poly.kernels import Launch, place_of, reducing
+from poly.kernels import Launch, lanes_of, place_of, reducing
 from poly.promotion import (
     Copy,
     Fence,
@@ -105,6 +105,8 @@ def kernel_to_isl(launch: Launch, tree: Node, scop: Scop) -> IslTree:
         s = scop.statement(name)
         own = s.domain
         for parameter, f in place_of(launch, scop, name).items():
+            if parameter == lanes_of(launch, name):
+                continue
             own = own.intersect(f.eq_set(_parameter(parameter, own)))
         domain = domain.union(isl.UnionSet.from_set(own))
     domain = domain.intersect_params(scop.context)
@@ -119,7 +121,8 @@ def kernel_to_isl(launch: Launch, tree: Node, scop: Scop) -> IslTree:
                 own = own.intersect(place.eq_set(_parameter(found, own)))
         # What threads reduce together, each begins for itself, and all have in the end.
         if isinstance(c, Copy) and not c.shared and not (c.op and c.inward):
-            own = _by_the_first(set(around.values()), own, launch)
+            lanes = {launch.thread_names[0]} if c.by_warp else set()
+            own = _by_the_first({*around.values(), *lanes}, own, launch)
         if isinstance(c, Copy) and c.shared:
             own = _shared_out(c, own, launch, result)
         domain = domain.union(isl.UnionSet.from_set(own))
