@@ -14,14 +14,26 @@ import cgen
 from codegen.blocks import as_block
 from codegen.cexpr import Names, ValueText, index_text
 from codegen.gpu_passes import below
-from codegen.loopir import Buffer, Combine, For, If, LoopNode, Store, Wait, walk_loops
+from codegen.loopir import (
+    Buffer,
+    Combine,
+    For,
+    If,
+    LoopNode,
+    MoveSums,
+    MultiplyMatrices,
+    Store,
+    Wait,
+    walk_loops,
+)
 from codegen.operators import apply
 from codegen.prelude import BFLOAT16_NAME, HELPERS
 from codegen.spelling import C_TYPES, suffix
 from codegen.target import CTarget
+from codegen.wmma import SUMS, WMMA_HELPERS, tensor_cores
 from poly.dtypes import DType
 from poly.errors import ScheduleError
-from poly.expr import Const, Index, Op, Read
+from poly.expr import Const, Expr, Index, Op, Read
 from poly.program import Program
 
 #: How a float16 is called: bits, which helpers load and store.
@@ -42,6 +54,14 @@ _MATH = (
 
 class KernelText(ValueText):
     """Values on a GPU: a float16 is bits until it is loaded, as a bfloat16 is everywhere."""
+
+    def store(self, target: Read, op: str, value: Expr) -> str:
+        """What is only moved is not converted."""
+        if op == "=" and isinstance(value, Read):
+            dtype = self.dtypes[target.tensor]
+            if dtype.is_float and dtype.bits == 16 and self.dtypes[value.tensor] == dtype:
+                return f"{self.names.place(target)} = {self.names.place(value)};"
+        return super().store(target, op, value)
 
     def load(self, place: str, dtype: DType) -> str:
         if dtype.name == "float16":
@@ -85,6 +105,8 @@ class KernelTarget(CTarget):
         self.threads = 1
         #: Copies for the next iteration of a loop, which need not end before the next barrier.
         self.ahead: frozenset[str] = frozenset()
+        #: Tensors in which matrices of tensor cores are loaded and stored.
+        self.with_matrices: set[str] = set()
 
     # --- hooks of a dialect --------------------------------------------------------------------
 
@@ -115,6 +137,8 @@ class KernelTarget(CTarget):
             return cgen.Line(self.barrier)
         if isinstance(node, Combine):
             return self._combine(node)
+        if isinstance(node, (MoveSums, MultiplyMatrices)):
+            raise ScheduleError(f"{node.intrinsic} of {node.statement}: {self.name} has none")
         if isinstance(node, For) and node.mark in ("block", "thread", "place"):
             return self._at_place(node)
         if isinstance(node, For) and node.mark in ("vector", "parallel"):
@@ -124,6 +148,8 @@ class KernelTarget(CTarget):
             )
         if isinstance(node, Buffer) and node.scope == "shared":
             return self._shared_array(node)
+        if isinstance(node, Buffer) and node.scope == "fragment":
+            return self._fragments(node)
         return super().statement(node)
 
     def _for(self, node: For) -> cgen.Generable:
@@ -180,14 +206,24 @@ class KernelTarget(CTarget):
         value = f"{name}({', '.join(arguments)})"
         return cgen.Line(f"{place} = {self.values.stored(value, node.dtype)};")
 
+    def _fragments(self, node: Buffer) -> cgen.Generable:
+        """``fk_sums C_f[2][4];`` around what is done with them."""
+        shape = "".join(f"[{n}]" for n in node.shape)
+        line = cgen.Line(f"{SUMS} {self.names.tensors[node.name]}{shape};")
+        return as_block(cgen.Collection([line, self._within(node)]))
+
     def _shared_array(self, node: Buffer) -> cgen.Generable:
-        outer = (self.buffers.get(node.name), self.registers.pop(node.name, None))
-        self.buffers[node.name] = node
-        self.dtypes[node.name] = node.dtype
         shape = "".join(f"[{n}]" for n in node.shape)
         c, name = self.types[node.dtype.name], self.names.tensors[node.name]
         line = f"{self.shared} {self.aligned} {c} {name}{shape};"
         self.shared_arrays[line] = node.dtype.bytes * prod(node.shape)
+        return self._within(node)
+
+    def _within(self, node: Buffer) -> cgen.Generable:
+        """What is in the scope of an array."""
+        outer = (self.buffers.get(node.name), self.registers.pop(node.name, None))
+        self.buffers[node.name] = node
+        self.dtypes[node.name] = node.dtype
         body = self.statement(node.body)
         for table, before in zip((self.buffers, self.registers), outer, strict=True):
             if before is None:
@@ -305,14 +341,14 @@ _OPENCL_HALVES = {
 class CudaTarget(KernelTarget):
     """CUDA C, for nvcc and for NVRTC, which has no headers."""
 
-    own_helpers = _CUDA_HALVES
+    own_helpers = {**_CUDA_HALVES, **WMMA_HELPERS}
 
     name, suffix = "cuda", ".cu"
     barrier = "__syncthreads();"
     block_index = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
     thread_index = ("(int)threadIdx.x", "(int)threadIdx.y", "(int)threadIdx.z")
     helper, shared, restrict = "static __device__ inline", "__shared__", "__restrict__"
-    aligned = "__align__(16)"
+    aligned = "__align__(32)"
     exact_flags = ("--fmad=false",)
 
     @classmethod
@@ -333,6 +369,8 @@ class CudaTarget(KernelTarget):
                 to, origin = self.place(node.target), self.place(node.value)
                 name = f"fk_copy_async_{node.dtype.bytes}"
                 return cgen.Line(f"{name}(({kind} *)&{to}, (const {kind} *)&{origin});")
+        if isinstance(node, (MoveSums, MultiplyMatrices)):
+            return tensor_cores(self, node)
         if isinstance(node, Wait) and self.ahead:
             return cgen.Collection([cgen.Line("fk_wait_for_copies();"), cgen.Line(self.barrier)])
         return super().statement(node)

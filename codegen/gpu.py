@@ -21,6 +21,7 @@ from codegen.loopir import For, LoopNode, reads_in, verify_loops, walk_loops
 from codegen.lower import lower
 from codegen.passes import drop_unread, unroll
 from codegen.places import simplify_indices
+from codegen.tensor_cores import products_together
 from poly.errors import ScheduleError
 from poly.expr import Expr, evaluate_int, substitute
 from poly.kernels import Launch, launches
@@ -45,6 +46,7 @@ class GpuKernel:
     grid : blocks in x, y and z; the expressions are over sizes of the program
     block : threads of a block in x, y and z
     shared_bytes : what a block shares
+    with_matrices : tensors that have to begin at a multiple of `MATRIX_ALIGNMENT` bytes
     """
 
     symbol: str
@@ -54,6 +56,7 @@ class GpuKernel:
     grid: tuple[Expr, ...]
     block: tuple[int, int, int]
     shared_bytes: int
+    with_matrices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,7 @@ def _kernel(
         unguarded,
         constant_trips,
         lambda n: spread_banks(n, launch.block, SHARED_LIMIT),
+        products_together,
     ):
         body = verify_loops(fn(body))
     names = name_everything(program, body, launch.host_names)
@@ -167,8 +171,9 @@ def _kernel(
     text = "\n".join([*comments, head, lines[0], *arrays, *lines[1:]])
     grid = tuple(n.upper for n in _blocks(body))
     kernel = GpuKernel(
-        symbol, sizes, launch.host_names, tuple(t.name for t in tensors), grid, launch.block, total
-    )
+        symbol, sizes, launch.host_names, tuple(t.name for t in tensors), grid, launch.block, total,
+        tuple(sorted(printer.with_matrices)),
+    )  # fmt: skip
     return text, kernel, printer.combining
 
 

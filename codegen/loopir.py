@@ -111,14 +111,13 @@ class MoveSums(LoopNode):
     """What a warp does with a matrix of sums in a fragment: `fill` with zeros, `load` or `store`.
 
     sums : the fragment, an element of a buffer of such; memory : where to load from or store to
-    intrinsic : of `poly.intrinsics`; dtype : the element type in memory
+    intrinsic : of `poly.intrinsics`
     """
 
     action: str
     sums: Read
     memory: Matrix | None
     intrinsic: str
-    dtype: DType
     statement: str
 
 

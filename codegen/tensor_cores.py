@@ -200,11 +200,10 @@ def _instruction(node: For, kept: Mapping[str, _Kept]) -> LoopNode:
         a, b = _factors(store.value, nest, i, j)
         return MultiplyMatrices(((place, a, b),), name, store.statement)
     if store.op == "=" and store.target == sums and isinstance(store.value, Const):
-        return MoveSums("fill", place, None, name, store.dtype, store.statement)
+        return MoveSums("fill", place, None, name, store.statement)
     if store.op == "=" and isinstance(store.value, Read):
         action, read = ("load", store.value) if store.target == sums else ("store", store.target)
-        return MoveSums(action, place, _matrix(read, nest, i, j), name, store.dtype,
-                        store.statement)  # fmt: skip
+        return MoveSums(action, place, _matrix(read, nest, i, j), name, store.statement)
     raise ScheduleError(f"{name}: {store.statement} is nothing that can be done with a fragment")
 
 

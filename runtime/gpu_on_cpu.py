@@ -38,7 +38,7 @@ _FLAGS = (
     "-Wno-maybe-uninitialized",
 )
 _TIMEOUT = 120.0
-_SHARED = re.compile(r"__shared__ (?:__align__\(16\) )?(.+?) ?(\w+)((?:\[[^][]*\])*);")
+_SHARED = re.compile(r"__shared__ (?:__align__\(32\) )?(.+?) ?(\w+)((?:\[[^][]*\])*);")
 
 
 def on_cpu(*sources: GpuSource) -> str:
