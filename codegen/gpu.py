@@ -46,7 +46,7 @@ class GpuKernel:
     grid : blocks in x, y and z; the expressions are over sizes of the program
     block : threads of a block in x, y and z
     shared_bytes : what a block shares
-    with_matrices : tensors that have to begin at a multiple of `MATRIX_ALIGNMENT` bytes
+    with_matrices : tensors that have to begin at a multiple of `SUMS_ALIGNMENT` bytes
     """
 
     symbol: str

@@ -23,13 +23,17 @@ from codegen.loopir import (
     For,
     If,
     LoopNode,
+    Matrix,
+    MoveSums,
+    MultiplyMatrices,
     Store,
     Wait,
     map_children,
     walk_loops,
 )
 from codegen.lower import lower
-from poly.expr import Read, evaluate_int, reads_of
+from poly.expr import Const, Read, evaluate_int, reads_of
+from poly.intrinsics import INTRINSICS
 from poly.kernels import Launch, launches
 from poly.schedule import Schedule
 from runtime.gpu import launches_of
@@ -151,6 +155,15 @@ class _Thread:
             self.phase += 1
         elif isinstance(node, Combine):
             self.combined += 1
+        elif isinstance(node, MoveSums):
+            if node.memory is not None:
+                loads = node.action == "load"
+                yield from self._matrix(node, node.memory, 16, 16, not loads, env, scopes)
+        elif isinstance(node, MultiplyMatrices):
+            m, n, k = INTRINSICS[node.intrinsic].extents
+            for _, a, b in node.products:
+                yield from self._matrix(node, a, m, k, False, env, scopes)
+                yield from self._matrix(node, b, k, n, False, env, scopes)
         else:
             assert isinstance(node, Store)
             reads = [*reads_of(node.value), *([] if node.op == "=" else [node.target])]
@@ -158,11 +171,28 @@ class _Thread:
                 yield from self._access(node, read, False, env, scopes)
             yield from self._access(node, node.target, True, env, scopes)
 
+    def _matrix(
+        self, node: MoveSums | MultiplyMatrices, matrix: Matrix, rows: int, columns: int,
+        writes: bool, env: dict[str, int], scopes: dict[str, str],
+    ) -> Iterator[tuple[Access, bool]]:  # fmt: skip
+        """All elements, any of which a thread may read; each is written by one of a warp, which
+        is not said to be the same as read it.
+        """
+        first = [evaluate_int(i, env) for i in matrix.first.indices]
+        for at, (r, c) in enumerate(product(range(rows), range(columns))):
+            if writes and at % 32 != self.thread[0] % 32:
+                continue
+            place = list(first)
+            place[matrix.rows] += r
+            place[matrix.columns] += c
+            read = Read(matrix.first.tensor, tuple(map(Const, place)))
+            yield from self._access(node, read, writes, env, scopes)
+
     def _access(
-        self, store: Store, read: Read, writes: bool, env: dict[str, int], scopes: dict[str, str]
+        self, store: Store | MoveSums | MultiplyMatrices, read: Read, writes: bool, env: dict[str, int], scopes: dict[str, str]
     ) -> Iterator[tuple[Access, bool]]:
         scope = scopes.get(read.tensor, "global")
-        if scope in ("register", "local"):
+        if scope in ("register", "local", "fragment"):
             return
         element = tuple(evaluate_int(i, env) for i in read.indices)
         access = Access(
