@@ -338,10 +338,13 @@ _OPENCL_HALVES = {
 }
 
 
+_OF_CUDA = {**_CUDA_HALVES, **WMMA_HELPERS}
+
+
 class CudaTarget(KernelTarget):
     """CUDA C, for nvcc and for NVRTC, which has no headers."""
 
-    own_helpers = {**_CUDA_HALVES, **WMMA_HELPERS}
+    own_helpers = _OF_CUDA
 
     name, suffix = "cuda", ".cu"
     barrier = "__syncthreads();"

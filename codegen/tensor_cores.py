@@ -61,9 +61,7 @@ def _visit(node: LoopNode, kept: Mapping[str, _Kept], lanes: frozenset[str]) -> 
     own = _kept(node)
     if own is None:  # isl has put a copy of the promotion's mark where there is nothing of it
         return _visit(node.body, kept, lanes)
-    return replace(
-        node, shape=own.shape, body=_visit(node.body, {**kept, node.name: own}, lanes)
-    )
+    return replace(node, shape=own.shape, body=_visit(node.body, {**kept, node.name: own}, lanes))
 
 
 def _differ(e: Expr, lanes: frozenset[str]) -> bool:
@@ -71,16 +69,13 @@ def _differ(e: Expr, lanes: frozenset[str]) -> bool:
 
 
 def _check_together(why: str, node: LoopNode) -> None:
-    found = next((n.mark for n in walk_loops(node) if _is_nest(n)), None)
+    marks = (n.mark for n in walk_loops(node) if isinstance(n, For))
+    found = next((mark for mark in marks if mark in INTRINSICS), None)
     if found is not None:
         raise ScheduleError(
             f"some threads of a warp would run {found} and others not: {why}; give it loops of its "
             "own, see `distribute`"
         )
-
-
-def _is_nest(node: LoopNode) -> bool:
-    return isinstance(node, For) and node.mark in INTRINSICS
 
 
 # --- nests -----------------------------------------------------------------------------------

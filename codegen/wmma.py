@@ -95,7 +95,8 @@ def _load_sums(i: Intrinsic, major: str, space: str) -> tuple[str, str]:
         f"static inline {SUMS} {name}(const float *p, int stride)\n{{\n  {SUMS} c;\n{line}"
         f'  asm volatile("wmma.load.c.sync.aligned.{major}.{_shape(i)}.{space}.f32 "\n'
         f'    "{numbers}, [%8], %9;"\n    : {values.format(*["c"] * 8)}\n'
-        f'    : {at}, "r"(stride) : "memory");\n  return c;\n}}'
+        f'    : {at}, "r"(stride) : "memory");\n'
+        "  __syncwarp(); /* what others store now, nobody loads any more */\n  return c;\n}"
     )
 
 

@@ -47,9 +47,7 @@ class Intrinsic:
         i, j, l = Index("i"), Index("j"), Index("k")  # noqa: E741
         a, b = self._value(Read("A", (i, l))), self._value(Read("B", (l, j)))
         ranges = tuple(Range(x, Const(0), Const(e)) for x, e in zip("ijk", self.extents))  # noqa: B905
-        update = Statement(
-            "mma", Read("C", (i, j)), "+=", False, Op("mul", (a, b)), ranges, ("k",)
-        )
+        update = Statement("mma", Read("C", (i, j)), "+=", False, Op("mul", (a, b)), ranges, ("k",))
         inputs = (
             Tensor("A", self.operand, (Const(m), Const(k))),
             Tensor("B", self.operand, (Const(k), Const(n))),

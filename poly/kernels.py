@@ -22,8 +22,8 @@ import islpy as isl
 
 from poly.errors import ScheduleError
 from poly.instances import end_value, function_of
-from poly.marks import MOST_THREADS, thread_extent
 from poly.intrinsics import INTRINSICS, WARP
+from poly.marks import MOST_THREADS, thread_extent
 from poly.scop import Scop
 from poly.tensorize import instruction_of, matched
 from poly.tree import (
@@ -161,8 +161,8 @@ def _launch(
     warps = [name for name in statements if instruction_of(tree, name) is not None]
     if warps and block[0] > WARP:
         raise ScheduleError(
-            f"{warps[0]} is run by warps of {WARP} threads along x, but other loops have {block[0]} "
-            "threads there"
+            f"{warps[0]} is run by warps of {WARP} threads along x, but other loops have "
+            f"{block[0]} threads there"
         )
     x, y, z = (WARP if warps else block[0]), *block[1:]
     launch = Launch(
@@ -216,9 +216,8 @@ def _check_fragments(launch: Launch, scop: Scop) -> None:
         ]  # fmt: skip
         if not kept:
             raise ScheduleError(
-                f"{name} sums up in a fragment of a warp, but there is none; add a step as in "
-                f"`promote {name}: {loops_of(launch.tree, name)[0].name} as {target}, fragment`, of "
-                "the innermost loop around the whole sum"
+                f"{name} sums up in a fragment of a warp, but there is none; add one by `promote "
+                f"{name}: … as {target}, fragment`, at the innermost loop around the whole sum"
             )
 
 

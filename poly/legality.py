@@ -12,8 +12,8 @@ has ordered yet:
   ``{ f(s) != f(t) }`` is empty in the D of *all* dependences, those among updates of one reduction
   included;
 * in a loop that runs in vector lanes, on threads that reduce together, or in an instruction of
-  tensor cores, it is empty in D without these, unless reductions keep the written order (exact mode): each lane or thread combines for
-  itself, and they are combined behind the loop, in an order that is fixed.
+  tensor cores, it is empty in D without these, unless reductions keep the written order (exact
+  mode): each combines for itself, and all are combined behind the loop, in an order that is fixed.
 
 Every isl computation has a budget of operations.  One that exceeds it proves nothing, and the
 schedule is refused.

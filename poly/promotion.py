@@ -28,8 +28,8 @@ from poly.dependences import value_flow
 from poly.errors import ScheduleError
 from poly.expr import Const
 from poly.footprint import box_extent, prefix_map, prefix_relation
-from poly.program import Tensor
 from poly.intrinsics import ACCUMULATOR
+from poly.program import Tensor
 from poly.scop import Scop
 from poly.tensorize import Matched, fragment_of
 from poly.tree import ON_THREADS, Band, Member, Promote, walk_tree

@@ -184,9 +184,7 @@ def _in_order(
     return [chosen[n] for n in order]
 
 
-def _operands(
-    s: ScopStatement, scop: Scop, intrinsic: Intrinsic, what: str
-) -> tuple[Read, ...]:
+def _operands(s: ScopStatement, scop: Scop, intrinsic: Intrinsic, what: str) -> tuple[Read, ...]:
     """The elements that are multiplied, in the order of the meaning as far as types tell."""
     tensors = scop.program.tensors
     target = tensors[s.target.tensor].dtype
@@ -198,10 +196,12 @@ def _operands(
         )
     if s.role == "init":
         return ()
+    if not s.is_reduction:
+        raise ScheduleError(f"{what}: {s.name} reads {s.target.tensor}, to which it adds")
     reads = [_operand(e) for e in s.value.args] if (
         isinstance(s.value, Op) and s.value.fn == "mul") else []  # fmt: skip
     pair = tuple(r for r in reads if r is not None)
-    if len(pair) != 2 or s.may_reads or not s.is_reduction:
+    if len(pair) != 2 or s.may_reads:
         raise ScheduleError(
             f"{what}: {s.name} adds {s.value}, and not a product of two elements as "
             f"`{intrinsic.meaning.statements[0]}`"
@@ -273,17 +273,10 @@ def _movement(relation: isl.Map, at: int) -> tuple[int, ...] | None:
     if deltas.is_empty():
         return (0,) * relation.dim(isl.dim_type.out)
     point = tuple(least_point(deltas))
-    if any(
-        not deltas.dim_min_val(k).eq(v) or not deltas.dim_max_val(k).eq(v)
-        for k, v in enumerate(map(isl.Val, point))
-    ):
-        return None
-    return point
+    return point if deltas.is_singleton() else None
 
 
-def _unified(
-    pattern: Read, moves: Mapping[str, tuple[int, ...] | None]
-) -> tuple[int, ...] | None:
+def _unified(pattern: Read, moves: Mapping[str, tuple[int, ...] | None]) -> tuple[int, ...] | None:
     """The dimension of a tensor for each one of the meaning's matrix; None: it moves otherwise."""
     dims: dict[str, int] = {}
     for index, by in moves.items():

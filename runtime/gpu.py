@@ -226,8 +226,8 @@ class _Call:
         _, start = self.device.place(handle)
         if start % SUMS_ALIGNMENT:
             raise ArgumentError(
-                f"{name} does not begin at a multiple of {SUMS_ALIGNMENT} bytes, which tensor cores "
-                "need; copy it"
+                f"{name} does not begin at a multiple of {SUMS_ALIGNMENT} bytes, which tensor "
+                "cores need; copy it"
             )
 
     def _results(self, binding: Binding) -> dict[str, Array | Operand | None]:

@@ -91,7 +91,11 @@ static inline fk_sums fk_zeros() { return {}; }
   static inline fk_##kind##_matrix fk_##kind##_b_##major##_##space(const T *p, int stride)         \
   { return fk_load_matrix<tag, fk_##kind##_matrix>(p, stride, turned, depth, 16); }                \
   static inline fk_sums fk_##kind##_sums_##major##_##space(const float *p, int stride)             \
-  { return fk_load_matrix<-1, fk_sums>(p, stride, turned, 16, 16); }                               \
+  {                                                                                                \
+    const fk_sums c = fk_load_matrix<-1, fk_sums>(p, stride, turned, 16, 16);                      \
+    __syncwarp();                                                                                  \
+    return c;                                                                                      \
+  }                                                                                                \
   static inline void fk_##kind##_store_##major##_##space(float *p, int stride, const fk_sums &c)   \
   { fk_store_matrix(p, stride, turned, c); }
 #define FK_MULTIPLIES(kind, depth, of_a, of_b)                                                     \

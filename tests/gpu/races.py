@@ -4,7 +4,8 @@ Every access of every thread is written down with its *phase*, the number of bar
 thread has passed.  Two accesses to one element race if one of them writes and they are made by
 
 * different blocks, or
-* different threads of a block in the same phase.
+* different threads of a block in the same phase, but for sums that a warp stores where it has
+  loaded some: it waits for all of its threads behind such a load.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ Place = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Access:
-    """One access of a thread to an element of an array."""
+    """One access of a thread to an element of an array.
+
+    time : of sums that a warp loads or stores, how often it has done so
+    """
 
     statement: str
     array: str
@@ -52,6 +56,7 @@ class Access:
     block: Place
     thread: Place
     phase: int
+    time: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,10 +121,16 @@ def _clash(found: list[Access], what: str, owner) -> list[Race]:  # type: ignore
     """Two accesses of different owners of which one writes."""
     for a in found:
         if a.writes:
-            other = next((b for b in found if owner(b) != owner(a)), None)
+            other = next((b for b in found if owner(b) != owner(a) and not _in_warp(b, a)), None)
             if other is not None:
                 return [Race(f"{a.array}{list(a.element)} on two {what}", a, other)]
     return []
+
+
+def _in_warp(load: Access, store: Access) -> bool:
+    """Whether a warp has loaded sums before it stores some."""
+    same = load.block == store.block and load.thread[1:] == store.thread[1:]
+    return same and not load.writes and 0 < load.time < store.time
 
 
 class _Thread:
@@ -129,6 +140,8 @@ class _Thread:
         self.block, self.thread, self.phase = block, thread, 0
         #: How often it has combined what it has with others; what others wait for, too.
         self.combined = 0
+        #: How often its warp has loaded or stored sums.
+        self.moves = 0
 
     def node(
         self, node: LoopNode, env: dict[str, int], scopes: dict[str, str]
@@ -156,6 +169,7 @@ class _Thread:
         elif isinstance(node, Combine):
             self.combined += 1
         elif isinstance(node, MoveSums):
+            self.moves += 1
             if node.memory is not None:
                 loads = node.action == "load"
                 yield from self._matrix(node, node.memory, 16, 16, not loads, env, scopes)
@@ -189,13 +203,19 @@ class _Thread:
             yield from self._access(node, read, writes, env, scopes)
 
     def _access(
-        self, store: Store | MoveSums | MultiplyMatrices, read: Read, writes: bool, env: dict[str, int], scopes: dict[str, str]
+        self,
+        store: Store | MoveSums | MultiplyMatrices,
+        read: Read,
+        writes: bool,
+        env: dict[str, int],
+        scopes: dict[str, str],
     ) -> Iterator[tuple[Access, bool]]:
         scope = scopes.get(read.tensor, "global")
         if scope in ("register", "local", "fragment"):
             return
         element = tuple(evaluate_int(i, env) for i in read.indices)
         access = Access(
-            store.statement, read.tensor, element, writes, self.block, self.thread, self.phase
-        )
+            store.statement, read.tensor, element, writes, self.block, self.thread, self.phase,
+            self.moves if isinstance(store, MoveSums) else 0,
+        )  # fmt: skip
         yield access, scope == "shared"
