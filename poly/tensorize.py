@@ -271,9 +271,9 @@ def _movement(relation: isl.Map, at: int) -> tuple[int, ...] | None:
     both = relation.range_product(step.apply_range(relation))
     deltas = both.range().unwrap().deltas()
     if deltas.is_empty():
-        return (0,) * relation.dim(isl.dim_type.out)
+        return (0,) * int(relation.dim(isl.dim_type.out))
     point = tuple(least_point(deltas))
-    return point if deltas.is_singleton() else None
+    return point if bool(deltas.is_singleton()) else None
 
 
 def _unified(pattern: Read, moves: Mapping[str, tuple[int, ...] | None]) -> tuple[int, ...] | None:

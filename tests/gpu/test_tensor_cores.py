@@ -252,7 +252,8 @@ def plain(old: str = "", new: str = "") -> str:
 
 
 def tiles(old: str, new: str, **given: str) -> str:
-    assert old in (steps := script(**given))
+    steps = script(**given)
+    assert old in steps
     return steps.replace(old, new, 1)
 
 
