@@ -81,7 +81,7 @@ SHAPES = {
     ),
     "a sum of everything": Shape(
         "def total(float32 X[N]) -> (Y) { t: Y[] +=! X[i] }", ("reduce_threads t: i_i",),
-        ("fk_sum_of_256_f32",), {"N": 300}, kernels=2,
+        ("fk_sum_of_256_f32",), {"N": 300},
     ),
 }  # fmt: skip
 
