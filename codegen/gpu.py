@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,6 @@ from codegen.function import (
     identifier,
     name_everything,
     statement_comments,
-    used_sizes,
 )
 from codegen.gpu_passes import constant_trips, plain_conditions, spread_banks, unguarded
 from codegen.host import build_host
@@ -67,6 +67,7 @@ class GpuSource:
     kernels : by the numbers that `host` calls them by
     host : loops and conditions around instances ``launch(number, values of host loops)``
     workspace : temporaries that the caller allocates on the device
+    flags : options of the compiler: in exact mode, nothing is contracted
     made : sizes that the kernels have beside those of the program, as products of these
     """
 
@@ -77,6 +78,7 @@ class GpuSource:
     host: LoopNode
     workspace: tuple[Tensor, ...]
     made: tuple[tuple[str, Expr], ...] = ()
+    flags: tuple[str, ...] = ()
 
     def all_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The sizes of a call, and those that are made of them."""
@@ -101,7 +103,8 @@ def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = Non
     combining = {name: text for _, _, found in made for name, text in found.items()}
     code = "\n\n".join([*combining.values(), *(text for text, _, _ in made)])
     touched = {t for _, k, _ in made for t in k.tensors}
-    text = f"{header_comment(schedule)}\n{target.prelude(code)}\n\n{code}\n"
+    prelude = target.prelude(code, schedule.exact)
+    text = f"{header_comment(schedule)}\n{prelude}\n\n{code}\n"
     written = written or program
     made_of = {n: e for n, e in program.products.items() if n not in written.sizes}
     workspace = tuple(
@@ -112,7 +115,8 @@ def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = Non
     kernels = tuple(k for _, k, _ in made)
     body = build_host(schedule.scop, host, found)
     sizes = tuple(made_of.items())
-    return GpuSource(written, dialect, text, kernels, body, workspace, sizes)
+    flags = target.exact_flags if schedule.exact else ()
+    return GpuSource(written, dialect, text, kernels, body, workspace, sizes, flags)
 
 
 def _kernel(
@@ -120,7 +124,8 @@ def _kernel(
 ) -> tuple[str, GpuKernel, dict[str, str]]:
     """The text of a kernel, and functions that it calls beside those of the prelude."""
     program = schedule.program
-    body = lower(build_kernel(schedule, launch))
+    loops = build_kernel(schedule, launch)
+    body = lower(loops)
     for fn in (
         simplify_indices,
         unroll,
@@ -134,11 +139,13 @@ def _kernel(
     names = name_everything(program, body, launch.host_names)
     printer = target(program, names)
     printer.threads = launch.threads
+    printer.ahead = frozenset(name for name, c in loops.copies.items() if c.ahead)
     lines = list(printer.body(body).generate())
     touched = {r.tensor for r in reads_in(body)}
     written = {s.target.tensor for s in program.statements}
-    needed = used_sizes(body, program, touched)
-    sizes = tuple(s for s in (*program.sizes, *launch.host_names) if s in needed)
+    # The grid knows of others, too.
+    words = set(re.findall(r"\w+", "\n".join([*lines, *printer.shared_arrays])))
+    sizes = tuple(s for s in (*program.sizes, *launch.host_names) if names.sizes[s] in words)
     order = argument_order(program, program.temps)
     tensors = tuple(t for t in order if t.name in touched)
     parameters = [f"const int64_t {names.sizes[s]}" for s in sizes]

@@ -1,11 +1,11 @@
-"""From a program to a loaded kernel: the schedule that was asked for, C, the compiler."""
+"""From a program to a loaded kernel: the schedule that was asked for, its text, the compiler."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from codegen.emit import generate, generate_automatic
+from codegen.gpu import GpuSource
 from codegen.source import KernelSource
 from farkas.target import Target
 from poly.errors import ArgumentError, IllegalScheduleError, ScheduleError
@@ -15,7 +15,8 @@ from poly.program import Program
 from poly.schedule import Schedule
 from poly.strategy import auto_schedule
 from poly.unread import without_unread
-from runtime.kernel import LoadedKernel, load_kernel
+from runtime.gpu import GpuProgram
+from runtime.kernel import LoadedKernel
 
 #: How a schedule may be asked for: None or ``"auto"``, ``"written"``, a script, a schedule, or a
 #: function from the written order to a schedule.
@@ -24,15 +25,15 @@ ScheduleLike = str | Schedule | Callable[[Schedule], Schedule] | None
 
 @dataclass(frozen=True)
 class Compiled:
-    """One program as written, its schedule, its C text, and the function made from it.
+    """One program as written, its schedule, its text, and the function made from it.
 
     The schedule may be one of another program, see `scheduled_program`.
     """
 
     program: Program
     schedule: Schedule
-    source: KernelSource
-    loaded: LoadedKernel
+    source: KernelSource | GpuSource
+    loaded: LoadedKernel | GpuProgram
 
 
 def scheduled_program(program: Program, exact: bool = False) -> Program:
@@ -60,7 +61,7 @@ def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = Fa
     ArgumentError : `wanted` is none of the forms of `ScheduleLike`.
     """
     if wanted is None or wanted == "auto":
-        return _automatic(program, exact)
+        return automatic_schedule(program, exact)
     if isinstance(wanted, Schedule) and wanted.exact == exact and wanted.program == program:
         return wanted
     written = Schedule.of(program, exact)
@@ -79,7 +80,8 @@ def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = Fa
     return made
 
 
-def _automatic(program: Program, exact: bool, tiles: bool = True) -> Schedule:
+def automatic_schedule(program: Program, exact: bool, tiles: bool = True) -> Schedule:
+    """The automatic schedule for a CPU; see `poly.strategy`."""
     return auto_schedule(Schedule.of(scheduled_program(program, exact), exact), tiles=tiles)
 
 
@@ -109,16 +111,12 @@ def build(program: Program, wanted: ScheduleLike, exact: bool, target: Target) -
     Raises
     ------
     ScheduleError, IllegalScheduleError, ArgumentError : as `schedule_for`.
-    ToolchainError : the C compiler failed.
+    ToolchainError : the compiler failed.
     CacheError : the result cannot be stored.
     """
     if wanted in (None, "auto"):
-        schedule, source = generate_automatic(
-            lambda tiles: _automatic(program, exact, tiles),
-            lambda schedule: generate(schedule, written=program),
-        )
+        schedule, source = target.automatic(program, exact)
     else:
         schedule = schedule_for(program, wanted, exact)
-        source = generate(schedule, written=program)
-    loaded = load_kernel(source, target.toolchain, target.cache, target.threads)
-    return Compiled(program, schedule, source, loaded)
+        source = target.generate(schedule, program)
+    return Compiled(program, schedule, source, target.load(source))

@@ -165,9 +165,11 @@ def _emit(program: Program, schedule: Schedule, emit: str, cc: str | None = None
 
         return generate(schedule, written=program).text.rstrip("\n").encode()
     from farkas.build import build
-    from farkas.target import target_of
+    from farkas.target import cpu_target
+    from runtime.kernel import LoadedKernel
 
-    compiled = build(program, schedule, schedule.exact, target_of(cc, None))
+    compiled = build(program, schedule, schedule.exact, cpu_target(cc, None))
+    assert isinstance(compiled.loaded, LoadedKernel)
     return compiled.loaded.path.read_bytes()
 
 

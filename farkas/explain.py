@@ -21,6 +21,8 @@ from poly.markup import Markup, element, table
 from poly.sharing import Handover, handovers
 from poly.work import bytes_of, bytes_of_program, operations_of_program
 from runtime.arguments import undetermined
+from runtime.gpu import GpuProgram, launches_of
+from runtime.kernel import LoadedKernel
 from runtime.model import Model
 from runtime.roofline import Roofline, measure
 from runtime.verify import random_inputs
@@ -34,13 +36,13 @@ class Figures:
     """What a computation does and how near it comes to what the machine allows.
 
     operations : arithmetic, an upper bound; bytes : of inputs and outputs; seconds : None if it
-    was not run
+    was not run; roofline : None for a GPU, of which none was measured
     """
 
     operations: int
     bytes: int
     seconds: float | None
-    roofline: Roofline
+    roofline: Roofline | None
 
     @property
     def intensity(self) -> float:
@@ -51,6 +53,8 @@ class Figures:
     def bound(self) -> str:
         """What limits it: ``arithmetic``, or the memory that its data fit in."""
         r = self.roofline
+        if r is None:
+            return ""
         if self.operations / r.flops >= self.bytes / r.bandwidth(self.bytes):
             return "arithmetic"
         return next(
@@ -61,14 +65,15 @@ class Figures:
     @property
     def share(self) -> float | None:
         """The least time that the roofline allows over the time that it takes."""
-        if not self.seconds:
+        if not self.seconds or self.roofline is None:
             return None
         return self.roofline.seconds(self.operations, self.bytes) / self.seconds
 
     def __str__(self) -> str:
         parts = [
             f"{self.operations:,} operations, {size_text(self.bytes)} of inputs and outputs: "
-            f"{self.intensity:.3g} operations a byte, bound by {self.bound}"
+            f"{self.intensity:.3g} operations a byte"
+            + (f", bound by {self.bound}" if self.bound else "")
         ]
         if self.seconds:
             parts.append(
@@ -85,27 +90,40 @@ def explain_kernel(compiled: Compiled, sizes: Mapping[str, int], run: bool) -> V
     machine = host_machine()
     found = handovers(schedule, all_sizes(schedule.program, sizes), machine)
     took = None
-    if run:
+    loaded = compiled.loaded
+    if run and isinstance(loaded, LoadedKernel):
         try:
             arrays = random_inputs(program, sizes)
         except MemoryError:
             raise ArgumentError("there is not enough memory for arrays of these sizes") from None
         given: dict[str, Any] = {**arrays, **{n: sizes[n] for n in undetermined(program)}}
-        took = median_seconds(lambda: compiled.loaded(**given), budget=0.5)
+        took = median_seconds(lambda: loaded(**given), budget=0.5)
     figures = Figures(
         operations_of_program(program, sizes), bytes_of_program(program, sizes), took,
-        roofline(compiled.loaded.threads),
+        roofline(loaded.threads) if isinstance(loaded, LoadedKernel) else None,
     )  # fmt: skip
     at = ", ".join(f"{n}={v}" for n, v in sizes.items())
     head = f"{program.name}{f' at {at}' if at else ''}"
-    lines = [head, str(figures), *_handover_lines(found)]
+    launched = [] if isinstance(loaded, LoadedKernel) else launch_lines(loaded, sizes)
+    lines = [head, str(figures), *launched, *_handover_lines(found)]
     html = element(
         "div",
         element("b", head),
-        element("div", *_paragraphs(str(figures))),
+        element("div", *_paragraphs("\n".join([str(figures), *launched]))),
         _handover_table(found),
     )
     return View(html, "\n".join(lines), f"Explained: {program.name}")
+
+
+def launch_lines(program: GpuProgram, sizes: Mapping[str, int]) -> list[str]:
+    """What a GPU is asked to run, launch by launch; the same ones in turn are counted."""
+    found: dict[str, int] = {}
+    for kernel, grid, _ in launches_of(program.source, sizes):
+        blocks, threads = (" x ".join(map(str, reversed(n))) for n in (grid, kernel.block))
+        shared = f", {size_text(kernel.shared_bytes)} shared" if kernel.shared_bytes else ""
+        text = f"{kernel.symbol}: {blocks} blocks of {threads} threads{shared}"
+        found[text] = found.get(text, 0) + 1
+    return [text if count == 1 else f"{text}, {count} times" for text, count in found.items()]
 
 
 def _handover_lines(found: Sequence[Handover]) -> list[str]:

@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from farkas.build import Compiled, ScheduleLike, build
 from farkas.errors import UntypedError
 from farkas.sizes import checked_sizes, small_sizes
-from farkas.target import CacheLike, CompilerLike, Target, target_of
+from farkas.target import CacheLike, CompilerLike, CpuTarget, Target, target_of
 from farkas.text import DTypes, Text, fix_sizes, match_dtypes, one_dtype, read_text
 from poly.dtypes import DType
 from poly.errors import ArgumentError
@@ -26,8 +24,7 @@ from runtime.verify import Report, verify
 
 if TYPE_CHECKING:
     from farkas.views.page import View
-
-Array = np.ndarray[Any, np.dtype[Any]]
+    from runtime.gpu import GpuProgram
 
 
 def compile(
@@ -41,6 +38,7 @@ def compile(
     cc: CompilerLike = None,
     cache: CacheLike = None,
     name: str | None = None,
+    target: str | Target = "cpu",
 ) -> Kernel:
     """Compile a tensor comprehension.
 
@@ -65,20 +63,23 @@ def compile(
     cc : the C compiler, by path; default is ``$CC``, then gcc, then clang
     cache : directory of compiled kernels; default is ``$FARKAS_CACHE_DIR``, then the user's
     name : the program's name
+    target : where it runs: ``"cpu"``; ``"cuda"`` or ``"opencl"``, a GPU (``"cuda:1"`` is the
+        second, ``"opencl:intel"`` one by name); or ``"cuda-emulator"``, CUDA on the CPU, which is
+        slow and for checking.  Arrays of torch, CuPy or JAX on the GPU are not copied
 
     Raises
     ------
     LanguageError : a mistake in the text.
     ArgumentError : an argument that does not fit the text.
     ScheduleError, IllegalScheduleError : the schedule is senseless, or would break a dependence.
-    ToolchainError : no C compiler, or it failed.
+    ToolchainError : no C compiler, or it failed; no device, or something missing that it needs.
     CacheError : the cache directory cannot be used.
     """
     source = read_text(text)
     if threads is not None:
         check_threads(threads)
-    target = target_of(cc, cache, threads)
-    recipe = _Recipe(source, dict(sizes or {}), bool(exact), schedule, target, name)
+    found = target_of(cc, cache, threads, target)
+    recipe = _Recipe(source, dict(sizes or {}), bool(exact), schedule, found, name)
     if dtypes is None and source.kind != "definition":
         return Kernel(recipe, None)
     return Kernel(recipe, match_dtypes(source, dtypes))
@@ -101,7 +102,7 @@ class _Recipe:
 
 
 class Kernel:
-    """A compiled comprehension; call it with numpy arrays.  Made by `compile`.
+    """A compiled comprehension; call it with arrays.  Made by `compile`.
 
     Calls from several threads at once are safe.
     """
@@ -111,7 +112,7 @@ class Kernel:
         self._dtypes = dtypes
         self._lock = threading.Lock()
         self._variants: dict[tuple[DType, ...], Compiled] = {}
-        self._loaded: list[LoadedKernel] = []  # those of the variants
+        self._loaded: list[LoadedKernel | GpuProgram] = []  # those of the variants
         self._fixed = None
         if dtypes is not None:
             self._fixed = self._add(tuple(dtypes[n] for n in recipe.source.names), dtypes)
@@ -125,7 +126,7 @@ class Kernel:
         threads: int | None = None,
         copy: bool = True,
         **named: Any,
-    ) -> Array | tuple[Array, ...]:
+    ) -> Any:
         """Run the kernel.
 
         Parameters
@@ -136,10 +137,13 @@ class Kernel:
         out : arrays to write to: one, a tuple of all outputs, or a mapping by name.
         threads : threads for this call.
         copy : False refuses inputs that would have to be copied.
+        stream : (on a GPU alone) where the work goes: CUDA's handle or what has one, or a queue
+            of OpenCL.
 
         Returns
         -------
-        The output, or a tuple of outputs in the program's order.
+        The output, or a tuple of outputs in the program's order: numpy arrays; on a GPU, if all
+        inputs lie there, `runtime.gpu_device.DeviceArray`.
 
         Raises
         ------
@@ -151,8 +155,7 @@ class Kernel:
             else:
                 result = loaded.quick(arrays, out, threads, None)
             if result is not NotImplemented:
-                found: Array | tuple[Array, ...] = result
-                return found
+                return result
         compiled = self._fixed
         if compiled is None:
             compiled = self._variant(arrays, named)
@@ -172,10 +175,24 @@ class Kernel:
             if name not in named:
                 raise ArgumentError(f"the kernel needs {name}, not given")
             values[name] = named[name]
-        dtypes = {name: _dtype_of_array(name, rank, values[name]) for name, rank in source.inputs}
+        dtypes = {name: self._dtype(name, rank, values[name]) for name, rank in source.inputs}
         key = tuple(dtypes.values())
         found = self._variants.get(key)
         return found if found is not None else self._add(key, dtypes)
+
+    def _dtype(self, name: str, rank: int, value: Any) -> DType:
+        found = self.target.describe(name, value)
+        if found is None:
+            raise ArgumentError(
+                f"{name} is a {type(value).__name__}, expected a numpy array; "
+                f"pass numpy.asarray({name}, dtype=…)"
+            )
+        dtype, shape = found
+        if len(shape) != rank:
+            raise ArgumentError(
+                f"{name} has rank {len(shape)} (shape {shape}), expected rank {rank}"
+            )
+        return one_dtype(dtype, name)
 
     def _add(self, key: tuple[DType, ...], dtypes: Mapping[str, DType]) -> Compiled:
         with self._lock:
@@ -202,7 +219,7 @@ class Kernel:
 
     @property
     def source(self) -> str:
-        """The C text.  Raises `UntypedError` as `program`."""
+        """The C text, or that of a GPU's kernels.  Raises `UntypedError` as `program`."""
         return self._only().source.text
 
     @property
@@ -214,14 +231,25 @@ class Kernel:
     def library(self) -> Path:
         """The shared library, in the cache; it may need the threads of `runtime.team`.
 
-        Raises `UntypedError` as `program`.
+        Raises `UntypedError` as `program`, and `ArgumentError` for a kernel on a GPU.
         """
-        return self._only().loaded.path
+        loaded = self._only().loaded
+        if not isinstance(loaded, LoadedKernel):
+            raise ArgumentError("a kernel on a GPU is no shared library")
+        return loaded.path
 
     @property
     def toolchain(self) -> Toolchain:
-        """The C compiler."""
-        return self._recipe.target.toolchain
+        """The C compiler.  Raises `ArgumentError` for a kernel on a GPU."""
+        target = self.target
+        if not isinstance(target, CpuTarget):
+            raise ArgumentError("a kernel on a GPU has no C compiler")
+        return target.toolchain
+
+    @property
+    def target(self) -> Target:
+        """Where it runs."""
+        return self._recipe.target
 
     @property
     def text(self) -> str:
@@ -340,16 +368,3 @@ def signature(program: Program) -> str:
     ins = ", ".join(map(str, program.inputs))
     outs = ", ".join(map(str, program.outputs))
     return f"{program.name}({ins}) -> ({outs})"
-
-
-def _dtype_of_array(name: str, rank: int, value: Any) -> DType:
-    if not isinstance(value, (np.ndarray, np.generic)):
-        raise ArgumentError(
-            f"{name} is a {type(value).__name__}, expected a numpy array; "
-            f"pass numpy.asarray({name}, dtype=…)"
-        )
-    if value.ndim != rank:
-        raise ArgumentError(
-            f"{name} has rank {value.ndim} (shape {value.shape}), expected rank {rank}"
-        )
-    return one_dtype(value.dtype, name)

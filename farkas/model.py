@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from farkas.network import Model, Origin
 from farkas.recall import content_of, recall
-from farkas.target import CacheLike, CompilerLike, target_of
+from farkas.target import CacheLike, CompilerLike, cpu_target
 from runtime.arguments import check_threads
 from runtime.report import Progress
 
@@ -59,7 +59,7 @@ def compile_onnx(
     if threads is not None:
         check_threads(threads)
     return _compiled(
-        Origin(_compiled, source, target_of(cc, cache, threads), dict(shapes or {}), progress)
+        Origin(_compiled, source, cpu_target(cc, cache, threads), dict(shapes or {}), progress)
     )
 
 

@@ -2,9 +2,11 @@
 
 1. *Group*: as for a CPU, see `poly.strategy`, as long as blocks for all processors are left.
 2. *Contractions* get tiles of blocks, threads and registers, see `poly.gpu_contraction`.
-3. *Rows*: what is contiguous along loops inside of the shared ones has a block for each row (or
+3. *Turned*: what is read along one of the shared loops and written along another goes through tiles
+   in shared memory, so that neighbouring threads have neighbours on both sides.
+4. *Rows*: what is contiguous along loops inside of the shared ones has a block for each row (or
    warps for some rows), whose threads share out these loops and reduce together.
-4. *Points*: everything else has a thread for each point of the shared loops; neighbours in memory
+5. *Points*: everything else has a thread for each point of the shared loops; neighbours in memory
    go to neighbouring threads.
 
 What has no parallel loop is left as it is, and runs on one thread.
@@ -12,12 +14,12 @@ What has no parallel loop is left as it is, and runs on one thread.
 
 from __future__ import annotations
 
-from poly.analysis import loop_extents
+from poly.analysis import loop_extents, stride_of
 from poly.errors import ScheduleError
 from poly.gpu_contraction import contraction_on_gpu
 from poly.gpu_machine import ANY, GpuMachine
 from poly.gpu_nest import DIMENSIONS, contiguity, from_zero, on_blocks, parallel_nest
-from poly.rows import attempt, nest
+from poly.rows import attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.strategy import group_statements, groups
 from poly.tree import loops_of
@@ -30,21 +32,86 @@ ROW_THREADS = 128
 SHORT = 8
 
 
-def gpu_schedule(schedule: Schedule, machine: GpuMachine = ANY) -> Schedule:
+def gpu_schedule(schedule: Schedule, machine: GpuMachine = ANY, tiles: bool = True) -> Schedule:
     """A fast legal schedule for a GPU, from the written order of a program.
 
     The result is deterministic for a program and machine.
+
+    tiles : whether there are tiles and rows; without, every thread has points of its own
     """
     schedule = group_statements(schedule, machine.host)
     for names in groups(schedule):
         moved = from_zero(schedule, names)
-        for form in (contraction_on_gpu, _rows, _points):
+        for form in (contraction_on_gpu, _turned, _rows, _points) if tiles else (_points,):
             try:
                 schedule = form(moved, names, machine)
                 break
             except ScheduleError:
                 continue
     return schedule
+
+
+# --- turned ----------------------------------------------------------------------------------
+
+
+def _turned(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Schedule:
+    """Tiles of what is read along another loop than it is written, through shared memory.
+
+    Raises
+    ------
+    ScheduleError : no access lies along another loop than the writes.
+    """
+    run = parallel_nest(schedule, names)
+    if any(schedule.loops(n) != run for n in names):
+        raise ScheduleError("there are other loops than parallel ones")
+    extents = loop_extents(schedule, names[0])
+    along = max(reversed(run), key=lambda x: contiguity(schedule, names, x))
+    read, across = _across(schedule, names, run, along)
+    for loop in (along, across):
+        extent = extents[loop]
+        if extent is not None and extent < machine.warp // 2:
+            raise ScheduleError(f"{loop} is short")
+    s, side = names[0], machine.warp
+    rows = THREADS // side
+    others = [x for x in run if x not in (along, across)]
+    blocks, rest = on_blocks([*others, f"{across}_b", f"{along}_b"], extents)
+    inner = (*rest, f"{across}_r", f"{across}_t", f"{along}_t")
+    script = [
+        f"split {s}: {along} by {side} as {along}_b, {along}_t",
+        f"split {s}: {across} by {side} as {across}_b, {across}_w",
+        f"split {s}: {across}_w by {rows} as {across}_r, {across}_t",
+        f"reorder {s}: {', '.join([*blocks, *inner])}",
+        f"map_blocks {s}: {', '.join(blocks)}",
+        f"map_threads {s}: {across}_t, {along}_t",
+    ]
+    schedule = schedule.replay("\n".join(script))
+    for tensor in read:
+        schedule = schedule.replay(f"promote {s}: {[*blocks, *rest][-1]} as {tensor}, shared")
+    return _kept(schedule, names, (f"{along}_t",))
+
+
+def _across(
+    schedule: Schedule, names: tuple[str, ...], run: tuple[str, ...], along: str
+) -> tuple[list[str], str]:
+    """The inputs that lie along another loop, and that loop.
+
+    Raises
+    ------
+    ScheduleError : there are none.
+    """
+    written = {schedule.scop.statement(n).target.tensor for n in names}
+    for across in reversed(run):
+        found: dict[str, None] = {}
+        for name in names:
+            inner = dimension_at(schedule, name, along)
+            outer = dimension_at(schedule, name, across)
+            for read in schedule.scop.statement(name).source.reads:
+                lies = across != along and read.indices and inner and outer
+                if lies and stride_of(read, outer) == 1 and stride_of(read, inner) is None:
+                    found[read.tensor] = None
+        if found and not written & found.keys():
+            return list(found), across
+    raise ScheduleError("everything lies along one loop")
 
 
 # --- points --------------------------------------------------------------------------------

@@ -110,6 +110,11 @@ class GpuProgram:
         call = _Call(self, given, match_outputs(self.program, out), copy, stream)
         return call.run(asked)
 
+    @property
+    def threads(self) -> None:
+        """As of `runtime.kernel.LoadedKernel`: there is no number to choose."""
+        return None
+
     def quick(self, arrays: tuple[Any, ...], out: Any, threads: Any, sizes: Any) -> Any:
         """As of `runtime.kernel.LoadedKernel`: there are no calls that are quicker than others."""
         return NotImplemented

@@ -54,7 +54,7 @@ class CudaDevice(Device):
 
     def build(self, source: GpuSource) -> CudaModule:
         launcher = self.launcher
-        cubin = compile_cubin(source.text, launcher.architecture, self._cache)
+        cubin = compile_cubin(source.text, launcher.architecture, self._cache, source.flags)
         try:
             module = launcher.load(cubin.data)
         except ToolchainError as error:

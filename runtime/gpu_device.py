@@ -14,6 +14,7 @@ import numpy as np
 
 from codegen.gpu import GpuKernel, GpuSource
 from poly.errors import ArgumentError
+from poly.gpu_machine import ANY, GpuMachine
 from runtime.arguments import Array, Shape
 from runtime.gpu_exchange import HOST, cuda_interface, dlpack_capsule
 from runtime.gpu_memory import Buffer, Pool
@@ -46,11 +47,13 @@ class Device(ABC):
     is done in the order in which it is given; `default_stream` is that of a call that does not say.
 
     name : as `find_device` takes it; dialect : of the text that it takes
+    machine : what a schedule has to know of it
     dlpack : kind and number of the device in DLPack, None if arrays are not exchanged so
     """
 
     name: str
     dialect: str
+    machine: GpuMachine = ANY
     default_stream: Hashable = None
     dlpack: tuple[int, int] | None = None
 
