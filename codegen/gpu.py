@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from codegen.build import build_kernel
-from codegen.dialects import CudaTarget, KernelTarget, OpenClTarget
+from codegen.dialects import CudaTarget, KernelTarget, OpenClTarget, axis_of, is_strided
 from codegen.function import (
     argument_order,
     header_comment,
@@ -45,6 +45,7 @@ class GpuKernel:
     grid : blocks in x, y and z; the expressions are over sizes of the program
     block : threads of a block in x, y and z
     shared_bytes : what a block shares
+    strided : the axes along which a grid may be shorter, since blocks go on with what is left
     """
 
     symbol: str
@@ -54,6 +55,7 @@ class GpuKernel:
     grid: tuple[Expr, ...]
     block: tuple[int, int, int]
     shared_bytes: int
+    strided: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -167,9 +169,18 @@ def _kernel(
     ordered = sorted(printer.shared_arrays.items(), key=lambda line: (line[1] % 16 > 0, -line[1]))
     arrays = [f"  {line}" for line, _ in ordered]
     text = "\n".join([*comments, head, lines[0], *arrays, *lines[1:]])
-    grid = tuple(n.upper for n in _blocks(body))
+    blocks = _blocks(body)
+    grid = tuple(n.upper for n in blocks)
+    strided = frozenset(axis_of(n) for n in blocks if is_strided(n))
     kernel = GpuKernel(
-        symbol, sizes, launch.host_names, tuple(t.name for t in tensors), grid, launch.block, total
+        symbol,
+        sizes,
+        launch.host_names,
+        tuple(t.name for t in tensors),
+        grid,
+        launch.block,
+        total,
+        strided,
     )
     return text, kernel, printer.combining
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from codegen.dialects import MOST_BLOCKS
 from codegen.gpu import GpuKernel, GpuSource
 from codegen.loopir import Block, For, If, Instance, LoopNode
 from poly.errors import ArgumentError, ToolchainError
@@ -30,8 +31,6 @@ from runtime.arguments import (
 from runtime.gpu_device import Device, DeviceArray, Operand
 from runtime.gpu_memory import Buffer
 
-#: Blocks that a grid may have in x, y and z.
-MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 _MAX_PLANS = 256
 _MAX_STEPS = 4096
 
@@ -341,13 +340,16 @@ def launches_of(
         if min(extents, default=1) < 1:
             continue
         x, y, z = (*extents, 1, 1, 1)[:3]
-        for extent, most, axis in zip((x, y, z), MOST_BLOCKS, "xyz", strict=True):
-            if extent > most:
+        grid = [x, y, z]
+        for axis, most in enumerate(MOST_BLOCKS):
+            if axis in kernel.strided:
+                grid[axis] = min(grid[axis], most)
+            elif grid[axis] > most:
                 raise ToolchainError(
-                    f"{kernel.symbol} would have {extent} blocks in {axis}, over {most}; use "
-                    "larger tiles, or another order of the loops on blocks"
+                    f"{kernel.symbol} would have {grid[axis]} blocks in {'xyz'[axis]}, over "
+                    f"{most}; use larger tiles"
                 )
-        yield kernel, (x, y, z), env
+        yield kernel, (grid[0], grid[1], grid[2]), env
 
 
 def _instances(node: LoopNode, env: dict[str, int]) -> Iterator[tuple[int, list[int]]]:
