@@ -26,6 +26,8 @@ from poly.program import Program
 
 #: How a float16 is called: bits, which helpers load and store.
 HALF = "fk_f16"
+#: Bytes that threads may read at once from shared memory.
+ALIGNMENT = 16
 #: Loops of at most so many iterations, without others inside, are written out by the compiler.
 WRITTEN_OUT = 16
 #: Threads that run in step, and can read each other's registers.
@@ -186,8 +188,9 @@ class KernelTarget(CTarget):
         self.dtypes[node.name] = node.dtype
         shape = "".join(f"[{n}]" for n in node.shape)
         c, name = self.types[node.dtype.name], self.names.tensors[node.name]
-        line = f"{self.shared} {self.aligned} {c} {name}{shape};"
-        self.shared_arrays[line] = node.dtype.bytes * prod(node.shape)
+        count = node.dtype.bytes * prod(node.shape)
+        aligned = "" if count % ALIGNMENT else f"{self.aligned} "
+        self.shared_arrays[f"{self.shared} {aligned}{c} {name}{shape};"] = count
         body = self.statement(node.body)
         for table, before in zip((self.buffers, self.registers), outer, strict=True):
             if before is None:

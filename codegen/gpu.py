@@ -163,7 +163,9 @@ def _kernel(
         c for c, s in zip(statement_comments(schedule), schedule.scop.statements, strict=True)
         if s.name in launch.statements
     ]  # fmt: skip
-    arrays = [f"  {line}" for line in printer.shared_arrays]
+    # Without gaps: what is aligned first.
+    ordered = sorted(printer.shared_arrays.items(), key=lambda line: (line[1] % 16 > 0, -line[1]))
+    arrays = [f"  {line}" for line, _ in ordered]
     text = "\n".join([*comments, head, lines[0], *arrays, *lines[1:]])
     grid = tuple(n.upper for n in _blocks(body))
     kernel = GpuKernel(

@@ -40,7 +40,7 @@ class Target(ABC):
 
     @abstractmethod
     def generate(self, schedule: Schedule, program: Program) -> KernelSource | GpuSource:
-        """The text of a schedule of a program, or of what `farkas.build` prepares of it."""
+        """The text of a schedule of a program, or of what `farkas.prepared` makes of it."""
 
     @abstractmethod
     def load(self, source: Any) -> LoadedKernel | GpuProgram:
@@ -64,7 +64,7 @@ class CpuTarget(Target):
 
     def automatic(self, program: Program, exact: bool) -> tuple[Schedule, KernelSource]:
         from codegen.emit import generate_automatic
-        from farkas.build import automatic_schedule
+        from farkas.prepared import automatic_schedule
 
         return generate_automatic(
             lambda tiles: automatic_schedule(program, exact, tiles),
@@ -96,7 +96,7 @@ class DeviceTarget(Target):
 
     def automatic(self, program: Program, exact: bool) -> tuple[Schedule, GpuSource]:
         from codegen.emit import generate_automatic
-        from farkas.build import scheduled_program
+        from farkas.prepared import scheduled_program
         from poly.gpu_strategy import gpu_schedule
         from poly.schedule import Schedule
 
