@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from codegen.build import build_kernel
@@ -68,6 +68,8 @@ class GpuSource:
     host : loops and conditions around instances ``launch(number, values of host loops)``
     workspace : temporaries that the caller allocates on the device
     made : sizes that the kernels have beside those of the program, as products of these
+    code : the kernels without what stands above them; functions : what they call of that beside
+        the prelude, by name
     """
 
     program: Program
@@ -77,6 +79,8 @@ class GpuSource:
     host: LoopNode
     workspace: tuple[Tensor, ...]
     made: tuple[tuple[str, Expr], ...] = ()
+    code: str = ""
+    functions: tuple[tuple[str, str], ...] = ()
 
     def all_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The sizes of a call, and those that are made of them."""
@@ -98,10 +102,11 @@ def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = Non
     target = DIALECTS[dialect]
     base = f"fk_{identifier(program.name)}_{schedule.digest}"
     made = [_kernel(schedule, launch, f"{base}_{launch.number}", target) for launch in found]
-    combining = {name: text for _, _, found in made for name, text in found.items()}
-    code = "\n\n".join([*combining.values(), *(text for text, _, _ in made)])
+    functions = tuple({name: text for _, _, f in made for name, text in f.items()}.items())
+    code = "\n\n".join(text for text, _, _ in made)
     touched = {t for _, k, _ in made for t in k.tensors}
-    text = f"{header_comment(schedule)}\n{target.prelude(code)}\n\n{code}\n"
+    header = header_comment(schedule)
+    text = f"{header}\n{_unit(target, functions, [code])}"
     written = written or program
     made_of = {n: e for n, e in program.products.items() if n not in written.sizes}
     workspace = tuple(
@@ -112,7 +117,24 @@ def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = Non
     kernels = tuple(k for _, k, _ in made)
     body = build_host(schedule.scop, host, found)
     sizes = tuple(made_of.items())
-    return GpuSource(written, dialect, text, kernels, body, workspace, sizes)
+    code = f"{header}\n{code}"
+    return GpuSource(written, dialect, text, kernels, body, workspace, sizes, code, functions)
+
+
+def joined_text(sources: Sequence[GpuSource]) -> str:
+    """One translation unit with the kernels of several sources of one dialect, each once."""
+    if len(sources) == 1:
+        return sources[0].text
+    functions = [f for s in sources for f in s.functions]
+    return _unit(DIALECTS[sources[0].dialect], functions, [s.code for s in sources])
+
+
+def _unit(
+    target: type[KernelTarget], functions: Sequence[tuple[str, str]], codes: Sequence[str]
+) -> str:
+    """Kernels, with the functions that they call above them."""
+    code = "\n\n".join([*dict(functions).values(), *dict.fromkeys(codes)])
+    return f"{target.prelude(code)}\n\n{code}\n"
 
 
 def _kernel(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import runtime.model
-from farkas.target import CpuTarget
+from farkas.target import Target
 from poly.errors import ArgumentError
 from runtime.report import Progress
 
@@ -38,7 +38,7 @@ class Origin:
 
     compile: Callable[[Origin], Network]
     model: Any
-    target: CpuTarget
+    target: Target
     shapes: Mapping[str, Sequence[int] | int]
     progress: Progress | None = None
     outputs: tuple[str, ...] = ()

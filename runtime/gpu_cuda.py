@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from codegen.gpu import GpuKernel, GpuSource
+from codegen.gpu import GpuKernel, GpuSource, joined_text
 from poly.errors import ArgumentError, ToolchainError
 from runtime.arguments import Array
 from runtime.cache import Cache
@@ -52,9 +52,9 @@ class CudaDevice(Device):
     def __repr__(self) -> str:
         return f"<CudaDevice {self.launcher.device} ({self.name}, {self.launcher.package})>"
 
-    def build(self, source: GpuSource) -> CudaModule:
+    def build(self, *sources: GpuSource) -> CudaModule:
         launcher = self.launcher
-        cubin = compile_cubin(source.text, launcher.architecture, self._cache)
+        cubin = compile_cubin(joined_text(sources), launcher.architecture, self._cache)
         try:
             module = launcher.load(cubin.data)
         except ToolchainError as error:
@@ -64,6 +64,7 @@ class CudaDevice(Device):
             ) from None
         functions = {
             k.symbol: launcher.function(module, k.symbol, len(k.sizes), len(k.tensors))
+            for source in sources
             for k in source.kernels
         }
         return CudaModule(cubin, functions)
@@ -75,6 +76,9 @@ class CudaDevice(Device):
 
     def free(self, handle: int) -> None:
         self.launcher.free(handle)
+
+    def part(self, handle: int, start: int, count: int) -> int:
+        return handle + start
 
     def write(self, handle: int, array: Array, stream: CudaStream) -> None:
         if array.nbytes:
