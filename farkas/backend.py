@@ -15,8 +15,7 @@ from onnx import ModelProto
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from farkas.model import compile_onnx
-from farkas.network import Model
-from farkas.staged import StagedModel
+from farkas.network import Network
 
 Array = np.ndarray
 
@@ -24,7 +23,7 @@ Array = np.ndarray
 class FarkasRep(BackendRep):
     """A compiled model: arrays in the order of its inputs in, outputs in order out."""
 
-    def __init__(self, model: Model | StagedModel) -> None:
+    def __init__(self, model: Network) -> None:
         self.model = model
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from farkas.views.page import View
     from frontends.onnx import OpenPort, Source
     from poly.graph import Graph
+    from runtime.profile import Timing
 
 Array = np.ndarray
 
@@ -75,7 +76,7 @@ class Origin:
 class Network(ABC):
     """A compiled ONNX model; the base of `Model` and `StagedModel`.
 
-    Attributes: `inputs` and `outputs`, with their types as far as these are known.
+    Attributes: `inputs` and `outputs`, with their types as far as these are known; `report`.
     """
 
     origin: Origin
@@ -91,6 +92,10 @@ class Network(ABC):
         out: Mapping[str, Array] | None = None,
     ) -> dict[str, Array]:
         """Arrays by input name in, arrays by output name out."""
+
+    @abstractmethod
+    def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
+        """Median seconds of each compiled call, one after the other."""
 
     @property
     @abstractmethod

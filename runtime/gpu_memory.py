@@ -58,7 +58,7 @@ class Residents:
     def get(self, array: Array) -> Buffer:
         """Memory with the bytes of a C-contiguous array, which nobody may write."""
         plain = array.reshape(-1).view(np.uint8)
-        key = hashlib.sha256(plain).digest()
+        key = hashlib.sha256(plain.data).digest()
         with self._lock:
             found = self._known.get(key)
             if found is None:

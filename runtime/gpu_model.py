@@ -185,7 +185,7 @@ class GpuModel:
                 elif array.nbytes:
                     self.device.copy(bound.handles[name], array.handle, array.nbytes, on)
             bound.replay(on)
-            found = self._fetched(results, bound, plan, on)
+            found = self._fetched(results, given, bound, plan, on)
             if self._waits(arrays, given, on):
                 self.device.wait(on)
         return dict(zip(self.output_names, found, strict=True))
@@ -260,6 +260,7 @@ class GpuModel:
     def _fetched(
         self,
         results: Mapping[str, Array | Operand | None],
+        given: Mapping[str, Any],
         bound: _Bound,
         plan: _Plan,
         stream: Any,
@@ -271,13 +272,15 @@ class GpuModel:
             if result is None:
                 tensor, shape = self.graph.values[value], plan.shapes[value]
                 buffer = device.pool.take(bytes_of(tensor, shape), stream)
-                result = DeviceArray(device, buffer, shape, tensor.dtype.numpy, stream)
-                device.copy(buffer.handle, handle, result.nbytes, stream)
+                made = DeviceArray(device, buffer, shape, tensor.dtype.numpy, stream)
+                device.copy(buffer.handle, handle, made.nbytes, stream)
+                found.append(made)
             elif isinstance(result, Operand):
                 device.copy(result.handle, handle, result.nbytes, stream)
+                found.append(given[name])
             else:
                 device.read(handle, result, stream)
-            found.append(result.owner if isinstance(result, Operand) else result)
+                found.append(result)
         return found
 
     def _waits(
