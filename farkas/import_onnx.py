@@ -42,11 +42,11 @@ def import_and_compile(
         if found:
             raise UnsupportedModelError(found) from None
         tell("import", 1, 1, "")
-        return StagedModel(origin, opened, opened.input_ports(shapes))
+        return target.staged()(origin, opened, opened.input_ports(shapes))
     stage = import_stage(opened, given)
     tell("import", 1, 1, "")
     if not stage.is_whole:
-        return StagedModel(origin, opened, opened.input_ports(shapes), first=stage)
+        return target.staged()(origin, opened, opened.input_ports(shapes), first=stage)
     assert stage.graph is not None
     took = time.perf_counter() - start
     model = target.network(stage.graph, progress)

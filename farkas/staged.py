@@ -22,7 +22,7 @@ from poly.errors import ArgumentError, ScheduleError
 from poly.expr import Const, Expr, Size, evaluate_int
 from poly.graph import Graph
 from poly.program import Tensor
-from runtime.arguments import check_input, check_names, check_output, check_threads, is_plain
+from runtime.arguments import check_input, check_names, check_output, is_plain
 from runtime.profile import Timing
 from runtime.report import Report
 
@@ -235,8 +235,7 @@ class StagedModel(Network):
         ModelError : the model cannot be run on arrays of these shapes.
         UnsupportedModelError : nodes that cannot be compiled for these shapes.
         """
-        if threads is not None:
-            check_threads(threads)
+        self.origin.target.check_threads(threads)
         values = self._checked(inputs)
         given = dict(values)
         start: _Start | None = self._start

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from poly.errors import ArgumentError
+from runtime.arguments import check_threads
 from runtime.cache import Cache
 from runtime.toolchain import Toolchain, find_toolchain
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from codegen.gpu import GpuSource
     from codegen.source import KernelSource
     from farkas.device_model import DeviceModel
+    from farkas.staged import StagedModel
     from poly.graph import Graph
     from poly.program import Program
     from poly.schedule import Schedule
@@ -64,6 +66,19 @@ class Target(ABC):
         """A graph of fixed or open sizes, compiled."""
 
     @abstractmethod
+    def staged(self) -> type[StagedModel]:
+        """The class of networks whose shapes are found when they run."""
+
+    @abstractmethod
+    def check_threads(self, threads: int | None) -> None:
+        """Refuse a number of threads for a call that it cannot have; None is always right.
+
+        Raises
+        ------
+        ArgumentError : a number that is none, or a target that has no such number.
+        """
+
+    @abstractmethod
     def network(self, graph: Graph, progress: Progress | None = None) -> WholeNetwork:
         """A graph of fixed shapes, compiled, as the user gets it."""
 
@@ -107,6 +122,15 @@ class CpuTarget(Target):
         from runtime.model import Model
 
         return self._compiled(graph, progress, Model)
+
+    def staged(self) -> type[StagedModel]:
+        from farkas.staged import StagedModel
+
+        return StagedModel
+
+    def check_threads(self, threads: int | None) -> None:
+        if threads is not None:
+            check_threads(threads)
 
     def network(self, graph: Graph, progress: Progress | None = None) -> farkas.network.Model:
         from farkas.network import Model
@@ -164,6 +188,15 @@ class DeviceTarget(Target):
         from runtime.compile_on_device import compile_on_device
 
         return compile_on_device(graph, device=self.device, progress=progress)
+
+    def staged(self) -> type[StagedModel]:
+        from farkas.staged_device import StagedDeviceModel
+
+        return StagedDeviceModel
+
+    def check_threads(self, threads: int | None) -> None:
+        if threads is not None:
+            raise ArgumentError(f"threads= has no meaning on {self.device.name}")
 
     def network(self, graph: Graph, progress: Progress | None = None) -> DeviceModel:
         from farkas.device_model import DeviceModel

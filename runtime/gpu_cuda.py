@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from runtime.arguments import Array
 from runtime.cache import Cache
 from runtime.cuda_compile import Cubin, compile_cubin, find_cuda_compiler
 from runtime.cuda_launch import CudaStream, Launcher
-from runtime.gpu_device import Device, Operand
+from runtime.gpu_device import Device, Launch, Operand
 from runtime.gpu_exchange import CUDA, CUDA_MANAGED, HOST, borrow
 
 #: CUDA's second name for the default stream.
@@ -114,6 +115,9 @@ class CudaDevice(Device):
         function = module.functions[kernel.symbol]
         self.launcher.launch(function, grid, kernel.block, sizes, handles, stream)
 
+    def record(self, launches: Sequence[Launch]) -> Callable[[CudaStream], None]:
+        return _Replay(self.launcher, super().record(launches))
+
     def stream(self, value: Any) -> CudaStream:
         if value is None:
             return CudaStream()
@@ -162,6 +166,23 @@ class CudaDevice(Device):
         return Operand(
             lent.address, lent.shape, lent.dtype, lent.contiguous, lent.writeable, owner=lent
         )
+
+
+class _Replay:
+    """Launches, one by one when they first run, which loads the kernels; then as a graph."""
+
+    def __init__(self, launcher: Launcher, plain: Callable[[CudaStream], None]) -> None:
+        self._launcher, self._plain = launcher, plain
+        self._graph: Callable[[CudaStream], None] | None = None
+        self._runs = 0
+
+    def __call__(self, stream: CudaStream) -> None:
+        self._runs += 1
+        if self._runs == 2:
+            # A driver that does not record them can still run them.
+            with contextlib.suppress(ToolchainError):
+                self._graph = self._launcher.record(self._plain)
+        (self._graph or self._plain)(stream)
 
 
 def _stream(handle: int, owner: Any = None) -> CudaStream:

@@ -185,6 +185,20 @@ class Device(ABC):
     def place(self, handle: Any) -> tuple[Hashable, int]:
         """What the memory is a part of, and the byte of it at which it begins."""
 
+    def fetch(self, name: str, value: Any, stream: Any) -> Array:
+        """A copy of an array on the device as a numpy array.
+
+        Raises
+        ------
+        ArgumentError : it lies on another device, cannot be taken, or is not C-contiguous.
+        """
+        operand = self.operand(name, value, stream)
+        if not operand.contiguous:
+            raise ArgumentError(f"{name} is not C-contiguous, and is not copied as it is")
+        array = np.empty(operand.shape, operand.dtype)
+        self.read(operand.handle, array, stream)
+        return array
+
     # --- arrays of others -----------------------------------------------------------------------
 
     def foreign_stream(self, value: Any) -> Any:
