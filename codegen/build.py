@@ -225,11 +225,12 @@ class _Converter:
                 promote.buffer,
                 promote.tensor,
                 dtype,
-                promote.layout.box(plan.sizes),
+                (*((2,) if promote.ahead else ()), *promote.layout.box(plan.sizes)),
                 promote.layout,
                 "register" if promote.scope == "partial" else promote.scope,
                 body,
                 prefix,
+                halves=promote.ahead,
             )
         if kind == types.user:
             call = ast.user_get_expr()

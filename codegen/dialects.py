@@ -14,18 +14,20 @@ import cgen
 from codegen.blocks import as_block
 from codegen.cexpr import Names, ValueText, index_text
 from codegen.gpu_passes import below
-from codegen.loopir import Buffer, Combine, For, If, LoopNode, Wait, walk_loops
+from codegen.loopir import Buffer, Combine, For, If, LoopNode, Store, Wait, walk_loops
 from codegen.operators import apply
 from codegen.prelude import BFLOAT16_NAME, HELPERS
 from codegen.spelling import C_TYPES, suffix
 from codegen.target import CTarget
 from poly.dtypes import DType
 from poly.errors import ScheduleError
-from poly.expr import Const, Index, Op
+from poly.expr import Const, Index, Op, Read
 from poly.program import Program
 
 #: How a float16 is called: bits, which helpers load and store.
 HALF = "fk_f16"
+#: Bytes that threads may read at once from shared memory.
+ALIGNMENT = 16
 #: Loops of at most so many iterations, without others inside, are written out by the compiler.
 WRITTEN_OUT = 16
 #: Threads that run in step, and can read each other's registers.
@@ -70,6 +72,9 @@ class KernelTarget(CTarget):
     own_helpers: Mapping[str, str] = {}
     #: What stands before a helper, an array that a block shares, and a pointer to a tensor.
     helper, shared, pointer, restrict = "static inline", "", "", "restrict"
+    #: How the text, or options of the compiler, say that sums of products are rounded twice.
+    no_contraction = ""
+    exact_flags: tuple[str, ...] = ()
     #: That neighbours may be read together.
     aligned = ""
 
@@ -80,6 +85,8 @@ class KernelTarget(CTarget):
         #: Functions by which neighbouring threads combine what they have, by name.
         self.combining: dict[str, str] = {}
         self.threads = 1
+        #: Copies for the next iteration of a loop, which need not end before the next barrier.
+        self.ahead: frozenset[str] = frozenset()
 
     # --- hooks of a dialect --------------------------------------------------------------------
 
@@ -181,8 +188,9 @@ class KernelTarget(CTarget):
         self.dtypes[node.name] = node.dtype
         shape = "".join(f"[{n}]" for n in node.shape)
         c, name = self.types[node.dtype.name], self.names.tensors[node.name]
-        line = f"{self.shared} {self.aligned} {c} {name}{shape};"
-        self.shared_arrays[line] = node.dtype.bytes * prod(node.shape)
+        count = node.dtype.bytes * prod(node.shape)
+        aligned = "" if count % ALIGNMENT else f"{self.aligned} "
+        self.shared_arrays[f"{self.shared} {aligned}{c} {name}{shape};"] = count
         body = self.statement(node.body)
         for table, before in zip((self.buffers, self.registers), outer, strict=True):
             if before is None:
@@ -194,20 +202,29 @@ class KernelTarget(CTarget):
     # --- what stands above a kernel ----------------------------------------------------------
 
     @classmethod
-    def prelude(cls, code: str) -> str:
-        """The types and helpers that kernels use."""
+    def guarded(cls, name: str, text: str) -> str:
+        """A helper, where only some compilers know what it is made of."""
+        return text
+
+    @classmethod
+    def prelude(cls, code: str, exact: bool = False) -> str:
+        """The types and helpers that kernels use.
+
+        exact : products and sums are rounded one by one
+        """
         called = set(_NAMES.findall(code))
         helpers = {**HELPERS, **cls.own_helpers}
         for name in reversed(helpers):  # a helper calls those above it
             if name in called:
                 called |= set(_NAMES.findall(helpers[name]))
         texts = [
-            text.replace("static inline", cls.helper)
+            cls.guarded(name, text.replace("static inline", cls.helper))
             for name, text in helpers.items()
             if name in called
         ]
         used = called | set(_NAMES.findall("\n".join(texts)))
-        return "\n".join([*cls.definitions(used), *texts])
+        head = [cls.no_contraction] if exact and cls.no_contraction else []
+        return "\n".join([*head, *cls.definitions(used), *texts])
 
 
 #: Of CUDA; by instructions, since NVRTC comes without the header that has functions for them.
@@ -227,6 +244,24 @@ _CUDA_HALVES = {
     "fk_bf16_load": (
         "static inline float fk_bf16_load(fk_bf16 x)\n"
         "{ return __uint_as_float((unsigned)x << 16); }"
+    ),
+    **{
+        f"fk_copy_async_{size}": (
+            f"/* copies {size} bytes to shared memory, without a register, while threads go on */\n"
+            f"static inline void fk_copy_async_{size}({c} *to, const {c} *from)\n"
+            "{\n#if __CUDA_ARCH__ >= 800\n"
+            "  const unsigned shared = (unsigned)__cvta_generic_to_shared(to);\n"
+            f'  asm volatile("cp.async.ca.shared.global [%0], [%1], {size};"\n'
+            '    :: "r"(shared), "l"(from) : "memory");\n'
+            "#else\n  *to = *from;\n#endif\n}"
+        )
+        for size, c in ((4, "int"), (8, "long long"))
+    },
+    "fk_wait_for_copies": (
+        "static inline void fk_wait_for_copies()\n"
+        "{\n#if __CUDA_ARCH__ >= 800\n"
+        '  asm volatile("cp.async.wait_all;" ::: "memory");\n'
+        "#endif\n}"
     ),
     "fk_bf16_store": (
         "static inline fk_bf16 fk_bf16_store(float f)\n"
@@ -281,6 +316,11 @@ class CudaTarget(KernelTarget):
     thread_index = ("(int)threadIdx.x", "(int)threadIdx.y", "(int)threadIdx.z")
     helper, shared, restrict = "static __device__ inline", "__shared__", "__restrict__"
     aligned = "__align__(16)"
+    exact_flags = ("--fmad=false",)
+
+    @classmethod
+    def guarded(cls, name: str, text: str) -> str:
+        return f"#ifdef __CUDACC__\n{text}\n#endif" if name in cls.own_helpers else text
 
     def signature(self, symbol: str, parameters: Sequence[str], block: tuple[int, int, int]) -> str:
         threads = block[0] * block[1] * block[2]
@@ -288,6 +328,17 @@ class CudaTarget(KernelTarget):
             f'extern "C" __global__ void __launch_bounds__({threads})\n'
             f"{symbol}({', '.join(parameters)})"
         )
+
+    def statement(self, node: LoopNode) -> cgen.Generable:
+        if isinstance(node, Store) and node.statement in self.ahead:
+            kind = {4: "int", 8: "long long"}.get(node.dtype.bytes)
+            if kind is not None and isinstance(node.value, Read):
+                to, origin = self.place(node.target), self.place(node.value)
+                name = f"fk_copy_async_{node.dtype.bytes}"
+                return cgen.Line(f"{name}(({kind} *)&{to}, (const {kind} *)&{origin});")
+        if isinstance(node, Wait) and self.ahead:
+            return cgen.Collection([cgen.Line("fk_wait_for_copies();"), cgen.Line(self.barrier)])
+        return super().statement(node)
 
     def across(self, threads: int) -> int:
         return -(-self.threads // WARP) if threads > WARP else 0
@@ -350,6 +401,7 @@ class OpenClTarget(KernelTarget):
     thread_index = tuple(f"(int)get_local_id({k})" for k in range(3))
     helper, shared, pointer = "static inline", "__local", "__global "
     aligned = "__attribute__((aligned(16)))"
+    no_contraction = "#pragma OPENCL FP_CONTRACT OFF"
 
     def signature(self, symbol: str, parameters: Sequence[str], block: tuple[int, int, int]) -> str:
         shape = ", ".join(map(str, block))

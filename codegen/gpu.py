@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,6 @@ from codegen.function import (
     identifier,
     name_everything,
     statement_comments,
-    used_sizes,
 )
 from codegen.gpu_passes import constant_trips, plain_conditions, spread_banks, unguarded
 from codegen.host import build_host
@@ -68,6 +68,7 @@ class GpuSource:
     host : loops and conditions around instances ``launch(number, values of host loops)``
     workspace : temporaries that the caller allocates on the device
     made : sizes that the kernels have beside those of the program, as products of these
+    flags : options of the compiler: in exact mode, nothing is contracted
     code : the kernels without what stands above them; functions : what they call of that beside
         the prelude, by name
     """
@@ -79,6 +80,8 @@ class GpuSource:
     host: LoopNode
     workspace: tuple[Tensor, ...]
     made: tuple[tuple[str, Expr], ...] = ()
+    flags: tuple[str, ...] = ()
+    exact: bool = False
     code: str = ""
     functions: tuple[tuple[str, str], ...] = ()
 
@@ -106,7 +109,7 @@ def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = Non
     code = "\n\n".join(text for text, _, _ in made)
     touched = {t for _, k, _ in made for t in k.tensors}
     header = header_comment(schedule)
-    text = f"{header}\n{_unit(target, functions, [code])}"
+    text = f"{header}\n{_unit(target, functions, [code], schedule.exact)}"
     written = written or program
     made_of = {n: e for n, e in program.products.items() if n not in written.sizes}
     workspace = tuple(
@@ -117,24 +120,35 @@ def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = Non
     kernels = tuple(k for _, k, _ in made)
     body = build_host(schedule.scop, host, found)
     sizes = tuple(made_of.items())
+    flags = target.exact_flags if schedule.exact else ()
     code = f"{header}\n{code}"
-    return GpuSource(written, dialect, text, kernels, body, workspace, sizes, code, functions)
+    return GpuSource(
+        written, dialect, text, kernels, body, workspace, sizes, flags, schedule.exact, code,
+        functions,
+    )  # fmt: skip
 
 
 def joined_text(sources: Sequence[GpuSource]) -> str:
-    """One translation unit with the kernels of several sources of one dialect, each once."""
+    """One translation unit with the kernels of several sources, each once.
+
+    The sources are of one dialect, and all exact or none.
+    """
+    first = sources[0]
     if len(sources) == 1:
-        return sources[0].text
+        return first.text
     functions = [f for s in sources for f in s.functions]
-    return _unit(DIALECTS[sources[0].dialect], functions, [s.code for s in sources])
+    return _unit(DIALECTS[first.dialect], functions, [s.code for s in sources], first.exact)
 
 
 def _unit(
-    target: type[KernelTarget], functions: Sequence[tuple[str, str]], codes: Sequence[str]
+    target: type[KernelTarget],
+    functions: Sequence[tuple[str, str]],
+    codes: Sequence[str],
+    exact: bool,
 ) -> str:
     """Kernels, with the functions that they call above them."""
     code = "\n\n".join([*dict(functions).values(), *dict.fromkeys(codes)])
-    return f"{target.prelude(code)}\n\n{code}\n"
+    return f"{target.prelude(code, exact)}\n\n{code}\n"
 
 
 def _kernel(
@@ -142,7 +156,8 @@ def _kernel(
 ) -> tuple[str, GpuKernel, dict[str, str]]:
     """The text of a kernel, and functions that it calls beside those of the prelude."""
     program = schedule.program
-    body = lower(build_kernel(schedule, launch))
+    loops = build_kernel(schedule, launch)
+    body = lower(loops)
     for fn in (
         simplify_indices,
         unroll,
@@ -156,11 +171,13 @@ def _kernel(
     names = name_everything(program, body, launch.host_names)
     printer = target(program, names)
     printer.threads = launch.threads
+    printer.ahead = frozenset(name for name, c in loops.copies.items() if c.ahead)
     lines = list(printer.body(body).generate())
     touched = {r.tensor for r in reads_in(body)}
     written = {s.target.tensor for s in program.statements}
-    needed = used_sizes(body, program, touched)
-    sizes = tuple(s for s in (*program.sizes, *launch.host_names) if s in needed)
+    # The grid knows of others, too.
+    words = set(re.findall(r"\w+", "\n".join([*lines, *printer.shared_arrays])))
+    sizes = tuple(s for s in (*program.sizes, *launch.host_names) if names.sizes[s] in words)
     order = argument_order(program, program.temps)
     tensors = tuple(t for t in order if t.name in touched)
     parameters = [f"const int64_t {names.sizes[s]}" for s in sizes]
@@ -178,7 +195,9 @@ def _kernel(
         c for c, s in zip(statement_comments(schedule), schedule.scop.statements, strict=True)
         if s.name in launch.statements
     ]  # fmt: skip
-    arrays = [f"  {line}" for line in printer.shared_arrays]
+    # Without gaps: what is aligned first.
+    ordered = sorted(printer.shared_arrays.items(), key=lambda line: (line[1] % 16 > 0, -line[1]))
+    arrays = [f"  {line}" for line, _ in ordered]
     text = "\n".join([*comments, head, lines[0], *arrays, *lines[1:]])
     grid = tuple(n.upper for n in _blocks(body))
     kernel = GpuKernel(

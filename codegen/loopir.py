@@ -166,6 +166,7 @@ class Buffer(LoopNode):
     identity of `op`, and a read without indices combines them all.
     `layout` says how the tensor's elements lie in `shape`; once they are lowered, nobody asks.
     `prefix` is the iteration of the loops around the promotion.
+    halves : `shape` begins with 2: iterations of the last of these loops take turns
     """
 
     name: str
@@ -177,6 +178,7 @@ class Buffer(LoopNode):
     body: LoopNode
     prefix: tuple[Expr, ...] = ()
     op: str = ""
+    halves: bool = False
 
     @property
     def key(self) -> tuple[str, tuple[Expr, ...]]:

@@ -103,7 +103,7 @@ class _Lowering:
     def _place(self, read: Read, buffers: tuple[Buffer, ...], ranges: Ranges) -> Read:
         for buffer in reversed(buffers):
             if buffer.tensor == read.tensor:
-                return _in_buffer(buffer, read.indices, ranges)
+                return _in_buffer(buffer, read.indices, ranges, buffer.prefix)
         if read.tensor not in self.program.tensors:
             return read
         shape = self.program.tensors[read.tensor].shape
@@ -117,7 +117,7 @@ class _Lowering:
         copy = self.loops.copies[node.statement]
         own = next(n for n, b in enumerate(buffers) if b.name == copy.buffer)
         elements = node.args[copy.depth :]
-        inside = _in_buffer(buffers[own], elements, ranges)
+        inside = _in_buffer(buffers[own], elements, ranges, node.args[: copy.depth])
         outside = self._place(Read(copy.tensor, elements), buffers[:own], ranges)
         dtype = buffers[own].dtype
         if copy.op and copy.inward:
@@ -131,11 +131,16 @@ def _clamped(index: Expr, extent: Expr) -> Expr:
     return maximum(Const(0), minimum(Cast(INT64, index), sub(extent, Const(1))))
 
 
-def _in_buffer(buffer: Buffer, indices: tuple[Expr, ...], ranges: Ranges) -> Read:
-    """Element e of the tensor lies at ``e mod size`` in each dimension of the buffer."""
-    sizes = buffer.layout.sizes(buffer.shape)
+def _in_buffer(
+    buffer: Buffer, indices: tuple[Expr, ...], ranges: Ranges, prefix: tuple[Expr, ...]
+) -> Read:
+    """Element e of the tensor lies at ``e mod size`` in each dimension of the buffer, in an
+    iteration p of which two take turns in half ``p mod 2``.
+    """
+    half = (settle(modulo(prefix[-1], 2, ranges), ranges),) if buffer.halves else ()
+    sizes = buffer.layout.sizes(buffer.shape[len(half) :])
     places = [
         modulo(settle(i, ranges), size, ranges) for i, size in zip(indices, sizes, strict=True)
     ]
     kept = buffer.layout.indices(places)
-    return Read(buffer.name, tuple(settle(i, ranges) for i in kept))
+    return Read(buffer.name, (*half, *(settle(i, ranges) for i in kept)))

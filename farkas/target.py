@@ -55,7 +55,7 @@ class Target(ABC):
 
     @abstractmethod
     def generate(self, schedule: Schedule, program: Program) -> KernelSource | GpuSource:
-        """The text of a schedule of a program, or of what `farkas.build` prepares of it."""
+        """The text of a schedule of a program, or of what `farkas.prepared` makes of it."""
 
     @abstractmethod
     def load(self, source: Any) -> LoadedKernel | GpuProgram:
@@ -101,7 +101,7 @@ class CpuTarget(Target):
 
     def automatic(self, program: Program, exact: bool) -> tuple[Schedule, KernelSource]:
         from codegen.emit import generate_automatic
-        from farkas.build import automatic_schedule
+        from farkas.prepared import automatic_schedule
 
         return generate_automatic(
             lambda tiles: automatic_schedule(program, exact, tiles),
@@ -167,7 +167,7 @@ class DeviceTarget(Target):
         return {"cuda": "CUDA C", "opencl": "OpenCL C"}[self.device.dialect]
 
     def automatic(self, program: Program, exact: bool) -> tuple[Schedule, GpuSource]:
-        from farkas.build import scheduled_program
+        from farkas.prepared import scheduled_program
         from poly.schedule import Schedule
         from runtime.gpu_build import automatic_source
 

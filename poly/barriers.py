@@ -28,9 +28,20 @@ import islpy as isl
 from poly.dependences import Dependences
 from poly.kernels import Launch, reduced_names, thread_function
 from poly.legality import between
-from poly.promotion import PromotionPlan, plan_promotion, prefix_of
+from poly.promotion import PromotionPlan, check_ahead, plan_promotion, prefix_of
 from poly.scop import Scop, ScopStatement
-from poly.tree import Band, Barrier, Filter, Member, Node, Promote, Sequence, band, sequence
+from poly.tree import (
+    Band,
+    Barrier,
+    Filter,
+    Member,
+    Node,
+    Promote,
+    Sequence,
+    band,
+    sequence,
+    walk_tree,
+)
 
 
 @dataclass(frozen=True)
@@ -44,12 +55,16 @@ class _Item:
 
 @dataclass(frozen=True)
 class _Part:
-    """A node with its barriers; `separates`: one of them is always passed."""
+    """A node with its barriers.
+
+    separates : one of them is always passed; ahead : something is filled for the next iteration
+    """
 
     node: Node
     head: tuple[_Item, ...]
     tail: tuple[_Item, ...]
     separates: bool
+    ahead: bool = False
 
 
 def with_barriers(launch: Launch, scop: Scop, dependences: Dependences) -> Node:
@@ -68,15 +83,17 @@ class _Placer:
         #: Pairs of instances on different threads.
         self.pairs = _on_different_threads(pairs, launch, scop)
         self.count = 0
+        #: Buffers that are filled ahead, and may be.
+        self.checked: set[str] = set()
 
     def tree(self) -> Node:
         return self._node(
             self.launch.tree, self.pairs, list(self.launch.host), self.launch.statements, {}
         ).node
 
-    def _barrier(self) -> Filter:
+    def _barrier(self, early: bool = False) -> Filter:
         self.count += 1
-        return Filter((), Barrier(f"barrier{self.count}"))
+        return Filter((), Barrier(f"barrier{self.count}", early))
 
     def _node(
         self,
@@ -130,7 +147,8 @@ class _Placer:
                 head += part.head
             separated |= part.separates
             tail = [*([] if part.separates else tail), *part.tail]
-        return _Part(sequence(children), tuple(head), tuple(tail), separated)
+        ahead = any(part.ahead for _, part in parts)
+        return _Part(sequence(children), tuple(head), tuple(tail), separated, ahead)
 
     def _band(
         self,
@@ -145,15 +163,24 @@ class _Placer:
         inside = pairs.eq_at_multi_union_pw_aff(f)
         below = band(rest, node.child)
         part = self._node(below, inside, [*outer, first], statements, buffers)
+        self._check_ahead(part, first, statements)
         if first.mark != "seq" and first.mark != "unroll":
             return replace(part, node=band([first], part.node))
         carried = pairs.lex_lt_at_multi_union_pw_aff(f)
         body = part.node
         if self._conflict(part.tail, part.head, carried):
-            body = sequence([Filter(statements, body), self._barrier()])
+            body = sequence([Filter(statements, body), self._barrier(part.ahead)])
             part = replace(part, tail=())
         # It may run never.
         return _Part(band([first], body), part.head, part.tail, False)
+
+    def _check_ahead(self, part: _Part, loop: Member, statements: tuple[str, ...]) -> None:
+        """What is filled ahead of a loop may still be, after the steps behind the promotion."""
+        if part.ahead:
+            for node in walk_tree(part.node):
+                if isinstance(node, Promote) and node.ahead and node.buffer not in self.checked:
+                    self.checked.add(node.buffer)
+                    check_ahead(node, self.scop, loop, statements)
 
     def _promote(
         self,
@@ -175,6 +202,9 @@ class _Placer:
             return self._private(replace(node, child=part.node), part, plan, outside, statements)
         fill = _Item("", frozenset((outside,)), frozenset((node.buffer,)))
         drain = _Item("", frozenset((node.buffer,)), frozenset((outside,)))
+        if node.ahead:  # the end of an iteration separates what is filled from what is used
+            whole = replace(node, child=part.node)
+            return _Part(whole, (fill, *part.head), (fill, *part.tail), part.separates, ahead=True)
         children: list[Filter] = []
         head = [fill] if plan.copy_in is not None else []
         tail, separated = list(head), False
@@ -193,7 +223,8 @@ class _Placer:
             if not separated:
                 head.append(drain)
             tail.append(drain)
-        return _Part(replace(node, child=sequence(children)), tuple(head), tuple(tail), separated)
+        whole = replace(node, child=sequence(children))
+        return _Part(whole, tuple(head), tuple(tail), separated, part.ahead)
 
     def _private(
         self,

@@ -261,7 +261,8 @@ def _reduced(
         for read in dict.fromkeys(side):
             words = _layout(schedule, s, read, loop)
             step = f"promote {s}: {parts[-1]} as {read.tensor}, shared{words}"
-            schedule = attempt(schedule, step)
+            ahead = attempt(schedule, f"{step}, ahead")
+            schedule = ahead if ahead is not schedule else attempt(schedule, step)
     return schedule
 
 

@@ -2,9 +2,11 @@
 
 1. *Group*: as for a CPU, see `poly.strategy`, as long as blocks for all processors are left.
 2. *Contractions* get tiles of blocks, threads and registers, see `poly.gpu_contraction`.
-3. *Rows*: what is contiguous along loops inside of the shared ones has a block for each row (or
+3. *Turned*: what is read along one of the shared loops and written along another goes through tiles
+   in shared memory, so that neighbouring threads have neighbours on both sides.
+4. *Rows*: what is contiguous along loops inside of the shared ones has a block for each row (or
    warps for some rows), whose threads share out these loops and reduce together.
-4. *Points*: everything else has a thread for each point of the shared loops; neighbours in memory
+5. *Points*: everything else has a thread for each point of the shared loops; neighbours in memory
    go to neighbouring threads.
 
 What has no parallel loop is left as it is, and runs on one thread.
@@ -12,12 +14,12 @@ What has no parallel loop is left as it is, and runs on one thread.
 
 from __future__ import annotations
 
-from poly.analysis import loop_extents
+from poly.analysis import loop_extents, stride_of
 from poly.errors import ScheduleError
 from poly.gpu_contraction import contraction_on_gpu
 from poly.gpu_machine import ANY, GpuMachine
 from poly.gpu_nest import DIMENSIONS, contiguity, from_zero, on_blocks, parallel_nest
-from poly.rows import attempt, nest
+from poly.rows import attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.strategy import group_statements, groups
 from poly.tree import loops_of
@@ -40,13 +42,76 @@ def gpu_schedule(schedule: Schedule, machine: GpuMachine = ANY, tiles: bool = Tr
     schedule = group_statements(schedule, machine.host)
     for names in groups(schedule):
         moved = from_zero(schedule, names)
-        for form in (contraction_on_gpu, _rows, _points) if tiles else (_points,):
+        for form in (contraction_on_gpu, _turned, _rows, _points) if tiles else (_points,):
             try:
                 schedule = form(moved, names, machine)
                 break
             except ScheduleError:
                 continue
     return schedule
+
+
+# --- turned ----------------------------------------------------------------------------------
+
+
+def _turned(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Schedule:
+    """Tiles of what is read along another loop than it is written, through shared memory.
+
+    Raises
+    ------
+    ScheduleError : no access lies along another loop than the writes.
+    """
+    run = parallel_nest(schedule, names)
+    if any(schedule.loops(n) != run for n in names):
+        raise ScheduleError("there are other loops than parallel ones")
+    extents = loop_extents(schedule, names[0])
+    along = max(reversed(run), key=lambda x: contiguity(schedule, names, x))
+    read, across = _across(schedule, names, run, along)
+    for loop in (along, across):
+        extent = extents[loop]
+        if extent is not None and extent < machine.warp // 2:
+            raise ScheduleError(f"{loop} is short")
+    s, side = names[0], machine.warp
+    rows = THREADS // side
+    others = [x for x in run if x not in (along, across)]
+    blocks, rest = on_blocks([*others, f"{across}_b", f"{along}_b"], extents)
+    inner = (*rest, f"{across}_r", f"{across}_t", f"{along}_t")
+    script = [
+        f"split {s}: {along} by {side} as {along}_b, {along}_t",
+        f"split {s}: {across} by {side} as {across}_b, {across}_w",
+        f"split {s}: {across}_w by {rows} as {across}_r, {across}_t",
+        f"reorder {s}: {', '.join([*blocks, *inner])}",
+        f"map_blocks {s}: {', '.join(blocks)}",
+        f"map_threads {s}: {across}_t, {along}_t",
+    ]
+    schedule = schedule.replay("\n".join(script))
+    for tensor in read:
+        schedule = schedule.replay(f"promote {s}: {[*blocks, *rest][-1]} as {tensor}, shared")
+    return _kept(schedule, names, (f"{along}_t",))
+
+
+def _across(
+    schedule: Schedule, names: tuple[str, ...], run: tuple[str, ...], along: str
+) -> tuple[list[str], str]:
+    """The inputs that lie along another loop, and that loop.
+
+    Raises
+    ------
+    ScheduleError : there are none.
+    """
+    written = {schedule.scop.statement(n).target.tensor for n in names}
+    for across in reversed(run):
+        found: dict[str, None] = {}
+        for name in names:
+            inner = dimension_at(schedule, name, along)
+            outer = dimension_at(schedule, name, across)
+            for read in schedule.scop.statement(name).source.reads:
+                lies = across != along and read.indices and inner and outer
+                if lies and stride_of(read, outer) == 1 and stride_of(read, inner) is None:
+                    found[read.tensor] = None
+        if found and not written & found.keys():
+            return list(found), across
+    raise ScheduleError("everything lies along one loop")
 
 
 # --- points --------------------------------------------------------------------------------
@@ -130,20 +195,21 @@ def _kept(schedule: Schedule, names: tuple[str, ...], shared: tuple[str, ...]) -
 
 
 def _rows(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Schedule:
-    """A block for each point of the shared loops; its threads share out the loops inside.
+    """A block for each point of the shared loops; its threads share out the loops inside.  Without
+    parallel loops there is one block.
 
     Raises
     ------
     ScheduleError : neighbours lie along the shared loops, or the loops inside are short.
     """
-    run = parallel_nest(schedule, names)
-    shared = nest(schedule, names)
+    run = _outer(schedule, names)
+    shared = nest(schedule, names) if run else ()
     inner = {n: _along(schedule, n, schedule.loops(n)[len(shared) :]) for n in names}
     chosen = {n: x for n, x in inner.items() if x}
     if not chosen:
         raise ScheduleError("there is nothing inside of the shared loops")
     inside = sum(contiguity(schedule, (n,), x) for n, x in chosen.items())
-    if inside <= max(contiguity(schedule, names, x) for x in run):
+    if inside <= max((contiguity(schedule, names, x) for x in run), default=0):
         raise ScheduleError("neighbours lie along the shared loops")
     lengths = [loop_extents(schedule, n)[x] for n, x in chosen.items()]
     longest = max((e for e in lengths if e is not None), default=None)
@@ -154,14 +220,12 @@ def _rows(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Sc
         threads *= 2
     rows = 1 if threads >= ROW_THREADS else THREADS // 2 // threads
     extents = loop_extents(schedule, names[0])
-    last = run[-1]
-    tiles: dict[str, int] = {}
-    extent = extents[last]
+    last = run[-1] if run else ""
+    extent = extents.get(last, 1)
     if rows > 1 and (extent is None or extent > 1):
-        tiles[last] = rows if extent is None else min(rows, extent)
-    if tiles:
+        tiles = {last: rows if extent is None else min(rows, extent)}
         schedule = _mapped(schedule, names[0], run, tiles, extents)
-    else:
+    elif run:
         keep = run[-DIMENSIONS:]
         schedule = schedule.replay(f"map_blocks {names[0]}: {', '.join(keep)}")
     if None in lengths:
@@ -171,6 +235,14 @@ def _rows(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Sc
             continue  # it shares the loop with one before
         schedule = _on_row(schedule, name, loop, threads)
     return _shared_rows(schedule, names)
+
+
+def _outer(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The parallel loops that a group shares, if there are any."""
+    try:
+        return parallel_nest(schedule, names)
+    except ScheduleError:
+        return ()
 
 
 def _along(schedule: Schedule, name: str, loops: tuple[str, ...]) -> str:

@@ -277,6 +277,8 @@ def _with_copies(
         for c in copies:
             if m.name in c.prefix:
                 value = f"x{c.prefix.index(m.name)}"
+                if isinstance(c, Copy) and c.ahead and m.name == c.prefix[-1]:
+                    value += " - 1"
             else:  # a loop on threads, which share the copy
                 assert launch is not None
                 value = launch.parameter_of(m) or ""
@@ -344,7 +346,7 @@ def _promote(
 def _barrier(node: Barrier, scop: Scop, outer: list[Member], statements: tuple[str, ...]) -> Fence:
     """``{ barrier[p] }`` for all iterations p around it, of any thread, with an instance."""
     prefix = _without_threads(outer)
-    here = everywhere(node.name, scop, prefix, statements)
+    here = everywhere(node.name, scop, prefix, statements, node.early)
     return Fence(node.name, tuple(m.name for m in prefix), here, barrier=True)
 
 

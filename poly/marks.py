@@ -195,6 +195,12 @@ def reduce_threads(tree: Node, scop: Scop, step: Step) -> Node:
                 f"{step}: {m.name} moves {s.target}, so that nothing is summed up along it; use "
                 "map_threads"
             )
+    target = s.target.tensor
+    for node in walk_tree(nest.child):
+        if isinstance(node, Promote) and node.tensor == target:
+            raise ScheduleError(
+                f"{step}: {node.buffer} inside holds {target}; reduce first, and promote around"
+            )
     tree = _on_threads(tree, scop, step, nest, positions, "reduce")
     return _in_parts(tree, scop, s, chosen[0].name)
 

@@ -49,6 +49,7 @@ class Copy:
     prefix : the loops around it of which each iteration has a buffer of its own, by name
     shared : whether all threads of a block copy together
     op : of partial results, which begin as its identity and are combined with what is there
+    ahead : it runs one iteration of the last of these loops before what it is for
     """
 
     name: str
@@ -62,6 +63,7 @@ class Copy:
     members: tuple[Member, ...]
     shared: bool = False
     op: str = ""
+    ahead: bool = False
 
     @property
     def depth(self) -> int:
@@ -159,6 +161,7 @@ def plan_promotion(
     count = tensor.dtype.bytes
     for size in sizes:
         count *= size
+    count *= 2 if node.ahead else 1
     limit = SHARED_LIMIT if node.scope == "shared" else BUFFER_LIMIT
     if count > limit:
         raise ScheduleError(
@@ -233,12 +236,54 @@ def combination(
     )  # fmt: skip
 
 
-def everywhere(name: str, scop: Scop, prefix: list[Member], statements: tuple[str, ...]) -> str:
-    """``{ [p] -> name[p] }`` for the iterations p of loops in which a statement has an instance."""
+def check_ahead(
+    node: Promote, scop: Scop, loop: Member, statements: tuple[str, ...], what: str = ""
+) -> None:
+    """Refuse to fill a buffer one iteration ahead where that would read what is not there yet.
+
+    loop : that above the node; statements : all those in it
+
+    Raises
+    ------
+    ScheduleError : something in the loop writes the tensor, or the loop is none that runs in order.
+    """
+    if node.scope != "shared":
+        raise ScheduleError(
+            f"{what}only a shared buffer is filled ahead, by all threads of a block"
+        )
+    if loop.mark != "seq":
+        raise ScheduleError(
+            f"{what}{loop.name} is marked {loop.mark}; what is filled ahead needs a loop whose "
+            "iterations run one after the other"
+        )
+    for name in statements:
+        if scop.statement(name).target.tensor == node.tensor:
+            raise ScheduleError(
+                f"{what}{name} writes {node.tensor} in {loop.name}, so that it cannot be read an "
+                "iteration ahead"
+            )
+
+
+def everywhere(
+    name: str,
+    scop: Scop,
+    prefix: list[Member],
+    statements: tuple[str, ...],
+    early: bool = False,
+) -> str:
+    """``{ [p] -> name[p] }`` for the iterations p of loops in which a statement has an instance.
+
+    early : and those of the last loop before one with an instance
+    """
     every = prefix_map(scop.statement(statements[0]), prefix).range()
     for other in statements[1:]:
         every = every.union(prefix_map(scop.statement(other), prefix).range())
     every = every.intersect_params(scop.context).coalesce()
+    if early:
+        *outer, last = [f"p{k}" for k in range(len(prefix))]
+        listed = ", ".join([*outer, last])
+        back = isl.Map(f"{{ [{listed}] -> [{', '.join([*outer, f'{last} - 1'])}] }}")
+        every = every.union(every.apply(back)).coalesce()
     p = ", ".join(f"p{k}" for k in range(len(prefix)))
     sizes = ", ".join(every.get_var_names(isl.dim_type.param))
     here = isl.Map(f"[{sizes}] -> {{ [{p}] -> {name}[{p}] }}")
@@ -445,5 +490,5 @@ def _copy(
         ]
     return Copy(
         name, node.tensor, node.buffer, inward, tuple(m.name for m in outer), rank, sizes,
-        str(extension), tuple(members), node.scope == "shared",
+        str(extension), tuple(members), node.scope == "shared", ahead=node.ahead,
     )  # fmt: skip

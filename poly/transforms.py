@@ -14,7 +14,7 @@ import islpy as isl
 from poly.errors import ScheduleError
 from poly.instances import end_value, restrict_to
 from poly.layout import layout_of
-from poly.promotion import plan_promotion, prefix_of
+from poly.promotion import check_ahead, plan_promotion, prefix_of
 from poly.scop import Scop
 from poly.steps import Step, check_unmarked, find_loop, only_loop, same_band, with_member
 from poly.tree import (
@@ -306,6 +306,9 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
     if len(step.loops) != 1 or len(step.words) < 2:
         raise ScheduleError(f"{step}: write `promote S: loop as tensor, register`")
     tensor, scope, *dims = step.words
+    ahead = bool(dims) and dims[-1] == "ahead"
+    if ahead:
+        dims.pop()
     if tensor not in scop.program.tensors:
         raise ScheduleError(f"{step}: there is no tensor {tensor}")
     if scope not in ("register", "local", "shared"):
@@ -337,12 +340,15 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
                 f"{step}: {node.buffer} around {place.member.name} belongs to one thread; share "
                 f"{tensor} first, and promote inside"
             )
-    below = Promote(tensor, fresh_buffer(tree, scop, tensor, scope), scope, layout, inner)
+    buffer = fresh_buffer(tree, scop, tensor, scope)
+    below = Promote(tensor, buffer, scope, layout, inner, ahead)
     above = [m for n in path_to(tree, step.statements[0]) if isinstance(n, Band)
              for m in n.members]  # fmt: skip
     prefix = above[: [m.name for m in above].index(step.loops[0]) + 1]
     names = statements_below(tree, place.band, [s.name for s in scop.statements])
     plan_promotion(below, scop, prefix_of(below, prefix), names)
+    if ahead:
+        check_ahead(below, scop, place.member, names, f"{step}: ")
     return replace_node(tree, place.band, band(outer, below))
 
 

@@ -101,6 +101,8 @@ class Promote(Node):
     ``shared`` (an array of all threads of a block) or ``partial`` (a variable of each thread, what
     it contributes to an element that several of them sum up).
     layout : how the part of the tensor lies in the buffer.
+    ahead : there are two buffers, and while one is used the other is filled for the next iteration
+    of the loop above; only of shared ones.
     """
 
     tensor: str
@@ -108,13 +110,18 @@ class Promote(Node):
     scope: str
     layout: Layout
     child: Node
+    ahead: bool = False
 
 
 @dataclass(frozen=True)
 class Barrier(Node):
-    """All threads of a block wait here for each other; the child of a sequence, below no filter."""
+    """All threads of a block wait here for each other; the child of a sequence, below no filter.
+
+    early : also one iteration before the first, in which buffers are filled ahead
+    """
 
     name: str
+    early: bool = False
 
 
 @dataclass(frozen=True)
@@ -284,7 +291,8 @@ def _lines(node: Node, indent: str) -> Iterator[str]:
             indent += "  "
         yield from _lines(node.child, indent)
     elif isinstance(node, Promote):
-        yield f"{indent}promote {node.tensor} to {node.scope} {node.buffer}"
+        ahead = ", one iteration ahead" if node.ahead else ""
+        yield f"{indent}promote {node.tensor} to {node.scope} {node.buffer}{ahead}"
         yield from _lines(node.child, indent + "  ")
     elif isinstance(node, Sequence):
         for f in node.children:

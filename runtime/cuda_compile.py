@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,7 +28,7 @@ class CudaCompiler(Protocol):
     def lacks(self, arch: str) -> str:
         """Why it cannot compile for an architecture; empty if it can."""
 
-    def compile(self, text: str, arch: str) -> tuple[bytes, str]:
+    def compile(self, text: str, arch: str, flags: Sequence[str] = ()) -> tuple[bytes, str]:
         """A cubin, and what ptxas said.  Raises `ToolchainError` with the compiler's words."""
 
 
@@ -63,10 +63,14 @@ class Cubin:
     kernels: Mapping[str, Resources]
 
 
-def compile_cubin(text: str, arch: str, cache: Cache | None = None) -> Cubin:
+def compile_cubin(
+    text: str, arch: str, cache: Cache | None = None, flags: Sequence[str] = ()
+) -> Cubin:
     """Compile CUDA text for one architecture such as ``sm_90``.
 
     NVRTC is taken if there is one that knows the architecture, else nvcc.
+
+    flags : options of the compiler, such as ``--fmad=false``, which both have
 
     Raises
     ------
@@ -78,12 +82,12 @@ def compile_cubin(text: str, arch: str, cache: Cache | None = None) -> Cubin:
         raise ArgumentError(f"{arch!r} is no CUDA architecture; they are called sm_80, sm_90, …")
     compiler = find_cuda_compiler(arch)
     if cache is None:
-        data, log = compiler.compile(text, arch)
+        data, log = compiler.compile(text, arch, flags)
     else:
-        key = digest("cubin", text, arch, compiler.identity)
+        key = digest("cubin", text, arch, compiler.identity, *flags)
         entry = cache.get(key)
         if entry is None:
-            data, log = compiler.compile(text, arch)
+            data, log = compiler.compile(text, arch, flags)
             cache.put(key, {_BINARY: data, _LOG: log.encode(), "kernels.cu": text.encode()})
         else:
             data, log = entry.read(_BINARY), entry.read(_LOG).decode()

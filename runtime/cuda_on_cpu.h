@@ -33,6 +33,25 @@
 /* What only switches between threads is not watched. */
 #define FK_PLAIN __attribute__((noinline, no_sanitize("thread"), no_sanitize("address")))
 
+/* What kernels do by instructions of a GPU. */
+static inline float fk_f16_load(unsigned short x)
+{ _Float16 h; memcpy(&h, &x, 2); return (float)h; }
+static inline unsigned short fk_f16_store(float f)
+{ const _Float16 h = (_Float16)f; unsigned short x; memcpy(&x, &h, 2); return x; }
+static inline unsigned short fk_f16_store_f64(double d)
+{ const _Float16 h = (_Float16)d; unsigned short x; memcpy(&x, &h, 2); return x; }
+static inline void fk_copy_async_4(int *to, const int *from) { memcpy(to, from, 4); }
+static inline void fk_copy_async_8(long long *to, const long long *from) { memcpy(to, from, 8); }
+static inline void fk_wait_for_copies() {}
+static inline float fk_bf16_load(unsigned short x)
+{ const unsigned u = (unsigned)x << 16; float f; memcpy(&f, &u, 4); return f; }
+static inline unsigned short fk_bf16_store(float f)
+{
+  unsigned u;
+  memcpy(&u, &f, 4);
+  return (unsigned short)(f != f ? (u >> 16) | 64 : (u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+
 /* `__shared__` is not here: runtime/gpu_on_cpu.py writes references to `fk_shared` instead. */
 #define __global__
 #define __device__

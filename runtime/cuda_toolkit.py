@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +55,13 @@ class Nvrtc:
         known = ", ".join(f"sm_{n}" for n in self.architectures)
         return f"NVRTC {self.version} does not compile for {arch}, only for {known}"
 
-    def compile(self, text: str, arch: str) -> tuple[bytes, str]:
+    def compile(self, text: str, arch: str, flags: Sequence[str] = ()) -> tuple[bytes, str]:
         """A cubin, and what ptxas said.  Raises `ToolchainError` with the compiler's words."""
         program = ctypes.c_void_p()
         self._call("nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"kernels.cu",
                    0, None, None)  # fmt: skip
         try:
-            options = (f"--gpu-architecture={arch}", *_OPTIONS, "--ptxas-options=-v")
+            options = (f"--gpu-architecture={arch}", *_OPTIONS, *flags, "--ptxas-options=-v")
             words = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
             code = self._library.nvrtcCompileProgram(program, len(options), words)
             log = self._read(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
@@ -103,13 +103,13 @@ class Nvcc:
         """Empty: nvcc says itself what it cannot compile for."""
         return ""
 
-    def compile(self, text: str, arch: str) -> tuple[bytes, str]:
+    def compile(self, text: str, arch: str, flags: Sequence[str] = ()) -> tuple[bytes, str]:
         """A cubin, and what ptxas said.  Raises `ToolchainError` with the compiler's words."""
         with tempfile.TemporaryDirectory(prefix="farkas-") as folder:
             Path(folder, "kernels.cu").write_text(text, encoding="utf-8")
             files = ("-o", "kernels.cubin", "kernels.cu")
-            flags = ("-cubin", f"-arch={arch}", *_OPTIONS, "-Xptxas", "-v")
-            done = run_command((self.path, *flags, *files), folder, _TIMEOUT)
+            options = ("-cubin", f"-arch={arch}", *_OPTIONS, *flags, "-Xptxas", "-v")
+            done = run_command((self.path, *options, *files), folder, _TIMEOUT)
             if done.code is None:
                 raise ToolchainError(f"{self.path} took longer than {_TIMEOUT:.0f} s")
             if done.code != 0:

@@ -55,7 +55,8 @@ class CudaDevice(Device):
 
     def build(self, *sources: GpuSource) -> CudaModule:
         launcher = self.launcher
-        cubin = compile_cubin(joined_text(sources), launcher.architecture, self._cache)
+        flags = sources[0].flags
+        cubin = compile_cubin(joined_text(sources), launcher.architecture, self._cache, flags)
         try:
             module = launcher.load(cubin.data)
         except ToolchainError as error:

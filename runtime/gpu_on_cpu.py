@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from codegen.dialects import CudaTarget
 from codegen.gpu import GpuKernel, GpuSource
-from codegen.spelling import C_TYPES
 from poly.errors import ArgumentError, ToolchainError
 from runtime.arguments import Array, address, aligned, span_of
 from runtime.cache import Cache, digest
@@ -33,6 +33,7 @@ _FLAGS = (
     "-Wall",
     "-Wextra",
     "-Wno-unused-function",
+    "-Wno-unused-parameter",
     "-Wno-unknown-pragmas",
     "-Wno-maybe-uninitialized",
 )
@@ -62,7 +63,7 @@ def _kernels(source: GpuSource) -> str:
     count = len(shared)
     parts = [text, f"static const size_t fk_bytes[] = {{{', '.join([*shared, '0'])}}};"]
     for kernel in source.kernels:
-        dtypes = {t.name: C_TYPES[t.dtype.name] for t in source.program.tensors.values()}
+        dtypes = {t.name: CudaTarget.types[t.dtype.name] for t in source.program.tensors.values()}
         given = [f"c->sizes[{n}]" for n in range(len(kernel.sizes))]
         given += [f"({dtypes[t]} *)c->tensors[{n}]" for n, t in enumerate(kernel.tensors)]
         block = ", ".join(map(str, kernel.block))

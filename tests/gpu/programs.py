@@ -74,6 +74,23 @@ split S3: j by 16
 map_threads S1: j_i
 map_threads S3: j_i
 """
+#: Rows whose maximum and sum threads find together: 16 of them by shuffles, 64 through memory, too.
+REDUCED = """
+fuse S0_init, S0: i
+fuse S0_init, S1: i
+fuse S0_init, S2_init: i
+fuse S0_init, S2: i
+fuse S0_init, S3: i
+map_blocks S0: i
+split S0: j by 64
+split S1: j by 64
+split S2: j by 64
+split S3: j by 64
+reduce_threads S0: j_i
+map_threads S1: j_i
+reduce_threads S2: j_i
+map_threads S3: j_i
+"""
 CASES = {
     "as written": Case(MATMUL, "", {"N": 5, "K": 6, "M": 7}, 1, 0),
     "one point a thread": Case(
@@ -120,6 +137,27 @@ CASES = {
         "tile S0: k, j, i by 2, 4, 8\nmap_blocks S0: k_o, j_o, i_o\n"
         "map_threads S0: k_i, j_i, i_i\npromote S0: i_o as X, shared",
         {"N": 11, "M": 7, "L": 5}, 1, 1,
+    ),
+    "rows reduced by warps": Case(
+        SOFTMAX, REDUCED.replace("64", "16"), {"N": 5, "M": 37}, 1, 2
+    ),
+    "rows reduced by blocks": Case(SOFTMAX, REDUCED, {"N": 3, "M": 150}, 1, 2),
+    "tiles ahead": Case(
+        MATMUL,
+        "fuse mm_init, mm: i, j\ntile mm: i, j by 16, 16 as ib, jb, ii, ji\n"
+        "tile mm: ii, ji by 2, 4 as it, jt, ir, jr\ndistribute mm: ir\nreorder mm: k, ir, jr\n"
+        "split mm: k by 8\nmap_blocks mm: ib, jb\nmap_threads mm: it, jt\n"
+        "promote mm: jt as C, register\npromote mm: k_o as A, shared, 1, 0, ahead\n"
+        "promote mm: k_o as B, shared, ahead\nunroll mm: ir\nunroll mm: jr\n"
+        "unroll mm_init: ir\nunroll mm_init: jr",
+        {"N": 21, "K": 19, "M": 37}, 1, 1,
+    ),
+    "one operand ahead": Case(
+        MATMUL,
+        "fuse mm_init, mm: i, j\ntile mm: i, j by 8, 8\nsplit mm: k by 8\n"
+        "map_blocks mm: i_o, j_o\nmap_threads mm: i_i, j_i\npromote mm: k_o as A, shared, ahead\n"
+        "promote mm: k_o as B, shared",
+        {"N": 9, "K": 19, "M": 10}, 1, 2,
     ),
     "scans apart": Case(
         SCAN, "split s: i by 4\nmap_blocks s: i_o\nmap_threads s: i_i", {"N": 10, "M": 6}, 1, 0

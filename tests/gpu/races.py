@@ -16,7 +16,18 @@ from itertools import count, product
 
 from codegen.build import build_kernel
 from codegen.gpu import GpuSource
-from codegen.loopir import Block, Buffer, For, If, LoopNode, Store, Wait, map_children, walk_loops
+from codegen.loopir import (
+    Block,
+    Buffer,
+    Combine,
+    For,
+    If,
+    LoopNode,
+    Store,
+    Wait,
+    map_children,
+    walk_loops,
+)
 from codegen.lower import lower
 from poly.expr import Read, evaluate_int, reads_of
 from poly.kernels import Launch, launches
@@ -80,14 +91,14 @@ def races_of(
     everywhere: dict[tuple[str, Place], list[Access]] = defaultdict(list)
     for block in product(*(range(n) for n in grid)):
         cells: dict[tuple[str, Place, int], list[Access]] = defaultdict(list)
-        waits: set[int] = set()
+        waits: set[tuple[int, int]] = set()
         for thread in product(*(range(n) for n in launch.block)):
             run = _Thread(block, thread)
             for access, shared in run.node(body, dict(env), {}):
                 cells[access.array, access.element, access.phase].append(access)
                 if not shared:
                     everywhere[access.array, access.element].append(access)
-            waits.add(run.phase)
+            waits.add((run.phase, run.combined))
         if len(waits) > 1:
             result.append(Race(f"block {block}: threads wait {sorted(waits)} times"))
         for found in cells.values():
@@ -112,6 +123,8 @@ class _Thread:
 
     def __init__(self, block: Place, thread: Place) -> None:
         self.block, self.thread, self.phase = block, thread, 0
+        #: How often it has combined what it has with others; what others wait for, too.
+        self.combined = 0
 
     def node(
         self, node: LoopNode, env: dict[str, int], scopes: dict[str, str]
@@ -136,6 +149,8 @@ class _Thread:
             yield from self.node(node.body, env, {**scopes, node.name: node.scope})
         elif isinstance(node, Wait):
             self.phase += 1
+        elif isinstance(node, Combine):
+            self.combined += 1
         else:
             assert isinstance(node, Store)
             reads = [*reads_of(node.value), *([] if node.op == "=" else [node.target])]

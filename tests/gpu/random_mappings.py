@@ -81,11 +81,15 @@ def _mapping(c: Choices, schedule: Schedule) -> Iterator[Step]:
         return
     first = c.integer(0, len(loops) - 1)
     chosen = loops[first : first + c.integer(1, min(3, len(loops) - first))]
-    kind = c.pick(("tile", "tile", "blocks", "threads", "threads", "share", "share"))
+    kind = c.pick(("tile", "tile", "blocks", "threads", "threads", "share", "share", "reduce"))
     if kind == "blocks":
         yield Step("map_blocks", (name,), chosen)
     elif kind == "threads" and c.chance(30):
         yield Step("map_threads", (name,), chosen)
+    elif kind == "reduce":
+        (loop,) = chosen[-1:]
+        yield Step("split", (name,), (loop,), (c.pick((2, 4, 5, 40)),))
+        yield Step("reduce_threads", (name,), (f"{loop}_i",))
     elif kind == "share":
         s = schedule.scop.statement(name)
         tensor = c.pick([s.target.tensor, *(r.tensor for r in s.source.reads)])

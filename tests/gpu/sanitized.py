@@ -7,7 +7,7 @@ file, and writes what has become of the arrays to another.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from codegen.gpu import GpuKernel, GpuSource
+from runtime.gpu_memory import Buffer, Pool
 from runtime.gpu_on_cpu import CpuDevice, on_cpu
 from runtime.toolchain import run_command
 
@@ -65,6 +66,17 @@ int main(int argc, char **argv) {
 """
 
 
+class ExactMemory(Pool):
+    """Gives buffers of exactly what is asked for, each of them new: one byte too far is seen."""
+
+    def take(self, count: int, stream: Hashable) -> Buffer:
+        count = max(count, 1)
+        return Buffer(self, self._allocate(count), count, stream)
+
+    def give(self, handle: Any, count: int, stream: Hashable, lent: bool) -> None:
+        self._free(handle)
+
+
 class ChildDevice(CpuDevice):
     """A CPU that keeps what goes wrong in `reports`, a line for each launch.
 
@@ -74,6 +86,7 @@ class ChildDevice(CpuDevice):
 
     def __init__(self, folder: Path, sanitizer: str = "", backwards: bool = False) -> None:
         super().__init__(folder, backwards=backwards)
+        self.pool = ExactMemory(self.allocate, self.free)
         self.work, self.sanitizer = folder, sanitizer
         self.reports: list[str] = []
         self._together: tuple[Sequence[GpuSource], Any] = ((), None)
@@ -103,13 +116,13 @@ class ChildDevice(CpuDevice):
         handles: Sequence[Any],
         stream: Any,
     ) -> None:
-        (program, symbols), buffers = module, handles
+        program, symbols = module
         request, results = program.with_name("request"), program.with_name("results")
         results.unlink(missing_ok=True)
         numbers = [symbols.index(kernel.symbol), int(self.backwards), *grid, len(sizes), *sizes]
-        numbers += [len(buffers), *(b.nbytes for b in buffers)]
+        numbers += [len(handles), *(b.nbytes for b in handles)]
         head = np.asarray(numbers, np.int64).tobytes()
-        request.write_bytes(b"".join([head, *(b.tobytes() for b in buffers)]))
+        request.write_bytes(b"".join([head, *(b.tobytes() for b in handles)]))
         done = run_command((str(program), str(request), str(results)), None, 120.0)
         if done.code == _DIVERGED:
             self.reports.append("threads of a block wait at different barriers")
@@ -119,7 +132,7 @@ class ChildDevice(CpuDevice):
         if not results.exists():
             return
         data, position = results.read_bytes(), 0
-        for b in buffers:
+        for b in handles:
             b[:] = np.frombuffer(data, np.uint8, b.nbytes, position)
             position += b.nbytes
 

@@ -71,3 +71,9 @@ def test_what_belongs_to_a_thread_is_not_shared_inside() -> None:
         start.replay("promote S0: i as X, local\npromote S0: j_o as X, shared")
     with pytest.raises(fk.ScheduleError, match="X is already promoted further in"):
         start.replay("promote S0: j_o as X, shared\npromote S0: i as X, register")
+
+
+def test_what_is_promoted_inside_is_not_reduced() -> None:
+    start = fk.Schedule.of(fk.parse("def f(float32 X[N,M]) -> (s) { s: s[i] +=! X[i,j] }"))
+    with pytest.raises(fk.ScheduleError, match="s_p inside holds s; reduce first, and promote"):
+        start.replay("split s: j by 4\npromote s: j_i as s, local\nreduce_threads s: j_i")

@@ -6,9 +6,8 @@ import pytest
 
 import farkas as fk
 from codegen.gpu import generate_gpu
+from runtime.cuda_compile import compile_cubin, find_cuda_compiler
 from tests.gpu.programs import CASES, Case
-
-cuda_compile = pytest.importorskip("runtime.cuda_compile")
 
 #: Registers of a multiprocessor, of which a block may take half, and of a thread: with more, a
 #: kernel of this size has something in registers that should not be there.
@@ -20,11 +19,11 @@ ALL_REGISTERS, MOST_REGISTERS = 65536, 96
 def test_what_kernels_take(case: Case, arch: str) -> None:
     """Nothing is spilled or indexed in registers, and what is shared is what `GpuKernel` says."""
     try:
-        cuda_compile.find_cuda_compiler(arch)
+        find_cuda_compiler(arch)
     except fk.ToolchainError as error:
         pytest.skip(str(error))
     source = generate_gpu(fk.Schedule.of(fk.parse(case.text)).replay(case.script), "cuda")
-    taken = cuda_compile.compile_cubin(source.text, arch).kernels
+    taken = compile_cubin(source.text, arch).kernels
     assert set(taken) == {k.symbol for k in source.kernels}
     for kernel in source.kernels:
         x, y, z = kernel.block

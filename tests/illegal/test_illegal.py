@@ -30,7 +30,7 @@ from tests.poly.oracle import broken_pairs, tree_order
 
 SEEDS = range(32)
 #: Steps after which instances run at once.
-AT_ONCE = ("parallelize", "vectorize", "map_blocks", "map_threads")
+AT_ONCE = ("parallelize", "vectorize", "map_blocks", "map_threads", "reduce_threads")
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 
 

@@ -184,11 +184,13 @@ def isl_pairs(relation: isl.UnionMap, sizes: Mapping[str, int]) -> set[Pair]:
 def is_broken(a: tuple[Tick, ...], b: tuple[Tick, ...], commute: bool) -> bool:
     """Whether the times `a`, `b` of two instances, of which `a` has to be first, are wrong.
 
-    If they commute, they may swap or run in lanes, but may not run at once on threads or blocks.
+    If they commute, they may swap, run in lanes, or on threads that reduce together, but may not
+    run at once on other threads or blocks.
     """
     for x, y in zip(a, b, strict=False):
         if x.value != y.value:
-            if x.mark in CONCURRENT or (x.mark == "vector" and not commute):
+            apart = commute and x.mark in ("vector", "reduce")
+            if not apart and x.mark in (*CONCURRENT, "vector"):
                 return True
             return not commute and x.value > y.value
     return not commute
