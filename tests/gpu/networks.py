@@ -76,12 +76,12 @@ def attention(rows: int | str = 6, width: int = 16, heads: int = 2) -> onnx.Mode
     """A block of a transformer: attention, sums, normalisations, and a product with GELU."""
     split = np.array([0, 0, heads, width // heads])
     nodes = []
-    for name in "qkv":
+    for name, order in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
         nodes += [
             node("MatMul", ["x", f"w{name}"], [f"{name}0"]),
             node("Reshape", [f"{name}0", "split"], [f"{name}1"]),
-            node("Transpose", [f"{name}1"], [name], perm=[0, 2, *((3, 1) if name == "k" else (1, 3))]),
-        ]  # fmt: skip
+            node("Transpose", [f"{name}1"], [name], perm=order),
+        ]
     nodes += [
         node("MatMul", ["q", "k"], ["s"]), node("Mul", ["s", "scale"], ["t"]),
         node("Softmax", ["t"], ["p"], axis=-1), node("MatMul", ["p", "v"], ["o"]),
@@ -155,7 +155,7 @@ def joined() -> onnx.ModelProto:
     """Layers that append to what is there, some at places where memory of a GPU may not begin."""
     nodes = []
     last = "x"
-    for n, width in enumerate((8, 3, 5)):
+    for n in range(3):
         nodes += [
             node("Conv", [last, f"w{n}"], [f"c{n}"]), node("Relu", [f"c{n}"], [f"r{n}"]),
             node("Concat", [last, f"r{n}"], [f"t{n}"], axis=1),
@@ -188,23 +188,19 @@ def places() -> onnx.ModelProto:
     nodes = [
         node("Relu", ["x"], ["r"]), node("NonZero", ["r"], ["n"]),
         node("Cast", ["n"], ["f"], to=F), node("ReduceSum", ["f", "axis"], ["s"], keepdims=0),
-        node("MatMul", ["x", "w"], ["m"]), node("Add", ["m", "s1"], ["y"]),
-        node("ReduceMax", ["s"], ["s1"], keepdims=0),
+        node("ReduceMax", ["s"], ["s1"], keepdims=0), node("MatMul", ["x", "w"], ["m"]),
+        node("Add", ["m", "s1"], ["y"]),
     ]  # fmt: skip
-    nodes[-2:] = reversed(nodes[-2:])
-    return build(
-        nodes, {"x": (F, [4, 5])}, ["y", "n"], axis=np.array([0]), w=floats(70, 5, 3)
-    )  # fmt: skip
+    return build(nodes, {"x": (F, [4, 5])}, ["y", "n"], axis=np.array([0]), w=floats(70, 5, 3))
 
 
 def reshaped() -> onnx.ModelProto:
-    """A network that is compiled for the elements of an input: the shape that a Reshape asks for."""
+    """A network that is compiled for elements of an input: the shape that a Reshape asks for."""
     nodes = [
         node("Relu", ["x"], ["r"]), node("Reshape", ["r", "shape"], ["v"]),
         node("Softmax", ["v"], ["y"]),
     ]  # fmt: skip
-    model = build(nodes, {"x": (F, [4, 6]), "shape": (L, [2])}, ["y"])
-    return model
+    return build(nodes, {"x": (F, [4, 6]), "shape": (L, [2])}, ["y"])
 
 
 def empty() -> onnx.ModelProto:

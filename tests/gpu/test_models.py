@@ -54,12 +54,8 @@ def agree(found: Arrays, expected: Arrays, rtol: float = 1e-4) -> None:
 #: On OpenCL for the CPU, the compiler takes seconds for each of the others.
 QUICK = ("image", "scan", "edges", "quantised", "halves", "places", "no rows")
 EVERYWHERE = [
-    pytest.param("cuda-emulator", name, id=f"cuda-emulator-{name}") for name in NETWORKS
-] + [
-    pytest.param(
-        "opencl", name, id=f"opencl-{name}", marks=() if name in QUICK else pytest.mark.slow
-    )
-    for name in NETWORKS
+    *(pytest.param("cuda-emulator", n) for n in NETWORKS),
+    *(pytest.param("opencl", n, marks=() if n in QUICK else pytest.mark.slow) for n in NETWORKS),
 ]
 
 
