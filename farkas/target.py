@@ -187,7 +187,7 @@ class DeviceTarget(Target):
     def stage(self, graph: Graph, progress: Progress | None = None) -> GpuModel:
         from runtime.compile_on_device import compile_on_device
 
-        return compile_on_device(graph, device=self.device, progress=progress)
+        return compile_on_device(graph, device=self.device, cache=self.cache, progress=progress)
 
     def staged(self) -> type[StagedModel]:
         from farkas.staged_device import StagedDeviceModel
@@ -202,7 +202,9 @@ class DeviceTarget(Target):
         from farkas.device_model import DeviceModel
         from runtime.compile_on_device import compile_on_device
 
-        model = compile_on_device(graph, device=self.device, progress=progress, kind=DeviceModel)
+        model = compile_on_device(
+            graph, device=self.device, cache=self.cache, progress=progress, kind=DeviceModel
+        )
         assert isinstance(model, DeviceModel)
         return model
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from poly.graph import Call, Graph, verify_graph
 from poly.graph_passes import optimise_graph
+from runtime.cache import Cache
 from runtime.gpu_build import build_kernels
 from runtime.gpu_device import Device
 from runtime.gpu_model import GpuModel
@@ -16,12 +17,13 @@ def compile_on_device(
     graph: Graph,
     *,
     device: Device,
+    cache: Cache,
     progress: Progress | None = None,
     kind: type[GpuModel] = GpuModel,
 ) -> GpuModel:
     """Compile a graph for a device: merged calls, schedules, kernels, memory plan.
 
-    kind : the class of models
+    cache : where the texts of kernels are kept; kind : the class of models
 
     Raises
     ------
@@ -36,7 +38,7 @@ def compile_on_device(
     clock.lap("graph")
     sharing = sharing_of(graph, device.alignment)
     calls = [n for n in graph.nodes if isinstance(n, Call) and sharing.runs(n)]
-    kernels = build_kernels(calls, device, tell, clock)
+    kernels = build_kernels(calls, device, cache, tell, clock)
     tell("load", 0, 1, "constants")
     model = kind(graph, kernels, device, sharing)
     plan = None if graph.sizes else model.plan()
@@ -45,5 +47,6 @@ def compile_on_device(
     constants = sum(a.nbytes for a in graph.constants.values())
     arena, bound = (plan.arena, plan.bound) if plan else (0, 0)
     laps = tuple(clock.laps.items())
-    model.report = Report(laps, len(kernels), len(calls), arena, bound, constants, False)
+    known = all(k.from_cache for k in kernels.values())
+    model.report = Report(laps, len(kernels), len(calls), arena, bound, constants, known)
     return model

@@ -16,7 +16,9 @@ from poly.graph import Call
 from poly.join_dimensions import join_dimensions
 from poly.program import Program
 from poly.schedule import Schedule
+from runtime.cache import Cache
 from runtime.gpu_device import Device
+from runtime.gpu_store import recall_source, source_key, store_source
 from runtime.graph_build import Clock
 from runtime.report import Progress
 
@@ -29,11 +31,13 @@ class DeviceKernels:
     """The kernels of a program on a device.
 
     schedule : its script; module : whatever the device made of the source, and of others
+    from_cache : whether source and schedule were there
     """
 
     source: GpuSource
     schedule: str
     module: Any
+    from_cache: bool
 
 
 def automatic_source(
@@ -60,7 +64,7 @@ def automatic_source(
 
 
 def build_kernels(
-    calls: Sequence[Call], device: Device, tell: Progress, clock: Clock
+    calls: Sequence[Call], device: Device, cache: Cache, tell: Progress, clock: Clock
 ) -> dict[str, DeviceKernels]:
     """The kernels of calls, by the digest of the program; equal programs share them.
 
@@ -71,14 +75,14 @@ def build_kernels(
     CacheError : the result cannot be stored.
     """
     programs = {n.program.digest: n for n in calls}
-    found: dict[str, tuple[Schedule, GpuSource]] = {}
+    found: dict[str, tuple[str, GpuSource, bool]] = {}
     modules: list[tuple[list[str], Future[Any]]] = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for names in _parts(list(programs), TOGETHER):
             for name in names:
                 call = programs[name]
                 tell("schedule and generate", len(found), len(programs), call.origin)
-                found[name] = _source(call.program, device)
+                found[name] = _source(call.program, device, cache)
             sources = [found[n][1] for n in names if found[n][1].kernels]
             if sources:
                 modules.append((names, pool.submit(device.build, *sources)))
@@ -90,12 +94,23 @@ def build_kernels(
             made |= dict.fromkeys(names, module.result())
         tell("compile", len(modules), len(modules), "")
     clock.lap("compile")
-    return {n: DeviceKernels(found[n][1], str(found[n][0]), made[n]) for n in programs}
+    return {
+        name: DeviceKernels(source, script, made[name], known)
+        for name, (script, source, known) in found.items()
+    }
 
 
-def _source(program: Program, device: Device) -> tuple[Schedule, GpuSource]:
+def _source(program: Program, device: Device, cache: Cache) -> tuple[str, GpuSource, bool]:
+    """The script and the text of a program, made or found in the cache, and which of both."""
+    machine, dialect = device.machine, device.dialect
+    key = source_key(program, machine, dialect)
+    known = recall_source(key, cache)
+    if known is not None:
+        return *known, True
     start = Schedule.of(join_dimensions(program) if program.sizes else program)
-    return automatic_source(start, device.machine, device.dialect, program)
+    schedule, source = automatic_source(start, machine, dialect, program)
+    store_source(key, source, str(schedule), cache)
+    return str(schedule), source, False
 
 
 def _parts(names: list[str], most: int) -> Iterator[list[str]]:

@@ -174,6 +174,7 @@ def test_weights_are_copied_once(emulator: Device, monkeypatch: pytest.MonkeyPat
     network = Network(image(channels=2), ({"x": floats(7, 1, 2, 8, 8)},))
     model = fk.compile_onnx(network.model, target=emulator.name)
     assert isinstance(model, GpuModel) and sum(copies.written) == model.report.constant_bytes > 0
+    # One for all kernels, and what the cache has is built again.
     assert copies.built == 1 < model.report.kernels
     copies.written.clear()
     for _ in range(3):
@@ -222,6 +223,17 @@ def test_runs_of_one_model_take_turns(emulator: Device) -> None:
     with ThreadPoolExecutor(4) as pool:
         for found, wanted in zip(pool.map(model.run, inputs), expected, strict=True):
             np.testing.assert_array_equal(found["y"], wanted["y"])
+
+
+def test_kernels_come_from_the_cache(device: Device, tmp_path: Path) -> None:
+    store = Cache(tmp_path / "cache")
+    arrays = {"x": floats(5, 1, 3, 8, 8)}
+    first, again, other = (
+        fk.compile_onnx(m, target=device.name, cache=store) for m in (image(), image(), image(2))
+    )
+    assert [m.report.from_cache for m in (first, again, other)] == [False, True, False]
+    agree(again.run(arrays), first.run(arrays), 0)
+    assert again.schedules == first.schedules and again.source == first.source
 
 
 # --- what else they can do -----------------------------------------------------------------
