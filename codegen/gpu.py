@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from codegen.build import build_kernel
@@ -69,8 +69,10 @@ class GpuSource:
     kernels : by the numbers that `host` calls them by
     host : loops and conditions around instances ``launch(number, values of host loops)``
     workspace : temporaries that the caller allocates on the device
-    flags : options of the compiler: in exact mode, nothing is contracted
     made : sizes that the kernels have beside those of the program, as products of these
+    flags : options of the compiler: in exact mode, nothing is contracted
+    code : the kernels without what stands above them; functions : what they call of that beside
+        the prelude, by name
     """
 
     program: Program
@@ -81,6 +83,9 @@ class GpuSource:
     workspace: tuple[Tensor, ...]
     made: tuple[tuple[str, Expr], ...] = ()
     flags: tuple[str, ...] = ()
+    exact: bool = False
+    code: str = ""
+    functions: tuple[tuple[str, str], ...] = ()
 
     def all_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The sizes of a call, and those that are made of them."""
@@ -102,11 +107,11 @@ def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = Non
     target = DIALECTS[dialect]
     base = f"fk_{identifier(program.name)}_{schedule.digest}"
     made = [_kernel(schedule, launch, f"{base}_{launch.number}", target) for launch in found]
-    combining = {name: text for _, _, found in made for name, text in found.items()}
-    code = "\n\n".join([*combining.values(), *(text for text, _, _ in made)])
+    functions = tuple({name: text for _, _, f in made for name, text in f.items()}.items())
+    code = "\n\n".join(text for text, _, _ in made)
     touched = {t for _, k, _ in made for t in k.tensors}
-    prelude = target.prelude(code, schedule.exact)
-    text = f"{header_comment(schedule)}\n{prelude}\n\n{code}\n"
+    header = header_comment(schedule)
+    text = f"{header}\n{_unit(target, functions, [code], schedule.exact)}"
     written = written or program
     made_of = {n: e for n, e in program.products.items() if n not in written.sizes}
     workspace = tuple(
@@ -118,7 +123,34 @@ def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = Non
     body = build_host(schedule.scop, host, found)
     sizes = tuple(made_of.items())
     flags = target.exact_flags if schedule.exact else ()
-    return GpuSource(written, dialect, text, kernels, body, workspace, sizes, flags)
+    code = f"{header}\n{code}"
+    return GpuSource(
+        written, dialect, text, kernels, body, workspace, sizes, flags, schedule.exact, code,
+        functions,
+    )  # fmt: skip
+
+
+def joined_text(sources: Sequence[GpuSource]) -> str:
+    """One translation unit with the kernels of several sources, each once.
+
+    The sources are of one dialect, and all exact or none.
+    """
+    first = sources[0]
+    if len(sources) == 1:
+        return first.text
+    functions = [f for s in sources for f in s.functions]
+    return _unit(DIALECTS[first.dialect], functions, [s.code for s in sources], first.exact)
+
+
+def _unit(
+    target: type[KernelTarget],
+    functions: Sequence[tuple[str, str]],
+    codes: Sequence[str],
+    exact: bool,
+) -> str:
+    """Kernels, with the functions that they call above them."""
+    code = "\n\n".join([*dict(functions).values(), *dict.fromkeys(codes)])
+    return f"{target.prelude(code, exact)}\n\n{code}\n"
 
 
 def _kernel(
