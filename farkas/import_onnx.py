@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from farkas.network import Model, Origin
 from farkas.recall import Content, remember
@@ -16,10 +17,14 @@ from frontends.onnx import (
     unknown_operators,
 )
 from poly.errors import UnsupportedModelError
-from runtime.compile_graph import compile_graph
+
+if TYPE_CHECKING:
+    from farkas.device_model import DeviceModel
 
 
-def import_and_compile(origin: Origin, content: Content | None) -> Model | StagedModel:
+def import_and_compile(
+    origin: Origin, content: Content | None
+) -> Model | DeviceModel | StagedModel:
     """What `compile_onnx` does with a network that it has not compiled before.
 
     content : by which it is remembered, unless None
@@ -37,25 +42,17 @@ def import_and_compile(origin: Origin, content: Content | None) -> Model | Stage
         if found:
             raise UnsupportedModelError(found) from None
         tell("import", 1, 1, "")
-        return StagedModel(origin, opened, opened.input_ports(shapes))
+        return target.staged()(origin, opened, opened.input_ports(shapes))
     stage = import_stage(opened, given)
     tell("import", 1, 1, "")
     if not stage.is_whole:
-        return StagedModel(origin, opened, opened.input_ports(shapes), first=stage)
+        return target.staged()(origin, opened, opened.input_ports(shapes), first=stage)
     assert stage.graph is not None
     took = time.perf_counter() - start
-    model = compile_graph(
-        stage.graph,
-        toolchain=target.toolchain,
-        cache=target.cache,
-        threads=target.threads,
-        progress=progress,
-        kind=Model,
-    )
-    assert isinstance(model, Model), "all shapes are given"
+    model = target.network(stage.graph, progress)
     model.origin = origin
     with_import(model, took)
-    if content is not None:
+    if content is not None and isinstance(model, Model):
         start = time.perf_counter()
         remember(model, content, opened.external_files)
         stages = (*model.report.stages, ("store", time.perf_counter() - start))

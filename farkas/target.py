@@ -10,17 +10,30 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from poly.errors import ArgumentError
+from runtime.arguments import check_threads
 from runtime.cache import Cache
 from runtime.toolchain import Toolchain, find_toolchain
 
 if TYPE_CHECKING:
+    import farkas.network
     from codegen.gpu import GpuSource
     from codegen.source import KernelSource
+    from farkas.device_model import DeviceModel
+    from farkas.staged import StagedModel
+    from poly.graph import Graph
     from poly.program import Program
     from poly.schedule import Schedule
     from runtime.gpu import GpuProgram
     from runtime.gpu_device import Device
+    from runtime.gpu_model import GpuModel
     from runtime.kernel import LoadedKernel
+    from runtime.model import Model
+    from runtime.open_model import OpenModel
+    from runtime.report import Progress
+
+    #: What runs a stage, and what is a network.
+    Runnable = Model | OpenModel | GpuModel
+    WholeNetwork = farkas.network.Model | DeviceModel
 
 CompilerLike = str | PathLike[str] | Toolchain | None
 CacheLike = str | PathLike[str] | Cache | None
@@ -31,6 +44,8 @@ class Target(ABC):
 
     #: What its texts are called in pictures.
     language: ClassVar[str]
+    #: Whether whole networks are kept in the cache, and found by the content of their files.
+    recalls: ClassVar[bool] = False
     cache: Cache
     threads: int | None
 
@@ -45,6 +60,27 @@ class Target(ABC):
     @abstractmethod
     def load(self, source: Any) -> LoadedKernel | GpuProgram:
         """The function made of a text."""
+
+    @abstractmethod
+    def stage(self, graph: Graph, progress: Progress | None = None) -> Runnable:
+        """A graph of fixed or open sizes, compiled."""
+
+    @abstractmethod
+    def staged(self) -> type[StagedModel]:
+        """The class of networks whose shapes are found when they run."""
+
+    @abstractmethod
+    def check_threads(self, threads: int | None) -> None:
+        """Refuse a number of threads for a call that it cannot have; None is always right.
+
+        Raises
+        ------
+        ArgumentError : a number that is none, or a target that has no such number.
+        """
+
+    @abstractmethod
+    def network(self, graph: Graph, progress: Progress | None = None) -> WholeNetwork:
+        """A graph of fixed shapes, compiled, as the user gets it."""
 
     def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
         """Element type and shape of an array; None if it is none that the target takes."""
@@ -61,6 +97,7 @@ class CpuTarget(Target):
     cache: Cache
     threads: int | None = None
     language: ClassVar[str] = "C"
+    recalls: ClassVar[bool] = True
 
     def automatic(self, program: Program, exact: bool) -> tuple[Schedule, KernelSource]:
         from codegen.emit import generate_automatic
@@ -81,6 +118,41 @@ class CpuTarget(Target):
 
         return load_kernel(source, self.toolchain, self.cache, self.threads)
 
+    def stage(self, graph: Graph, progress: Progress | None = None) -> Model | OpenModel:
+        from runtime.model import Model
+
+        return self._compiled(graph, progress, Model)
+
+    def staged(self) -> type[StagedModel]:
+        from farkas.staged import StagedModel
+
+        return StagedModel
+
+    def check_threads(self, threads: int | None) -> None:
+        if threads is not None:
+            check_threads(threads)
+
+    def network(self, graph: Graph, progress: Progress | None = None) -> farkas.network.Model:
+        from farkas.network import Model
+
+        model = self._compiled(graph, progress, Model)
+        assert isinstance(model, Model), "all shapes are given"
+        return model
+
+    def _compiled(
+        self, graph: Graph, progress: Progress | None, kind: type[Model]
+    ) -> Model | OpenModel:
+        from runtime.compile_graph import compile_graph
+
+        return compile_graph(
+            graph,
+            toolchain=self.toolchain,
+            cache=self.cache,
+            threads=self.threads,
+            progress=progress,
+            kind=kind,
+        )
+
 
 @dataclass(frozen=True)
 class DeviceTarget(Target):
@@ -95,17 +167,12 @@ class DeviceTarget(Target):
         return {"cuda": "CUDA C", "opencl": "OpenCL C"}[self.device.dialect]
 
     def automatic(self, program: Program, exact: bool) -> tuple[Schedule, GpuSource]:
-        from codegen.emit import generate_automatic
         from farkas.prepared import scheduled_program
-        from poly.gpu_strategy import gpu_schedule
         from poly.schedule import Schedule
+        from runtime.gpu_build import automatic_source
 
         start = Schedule.of(scheduled_program(program, exact), exact)
-        machine = self.device.machine
-        return generate_automatic(
-            lambda tiles: gpu_schedule(start, machine, tiles=tiles),
-            lambda schedule: self.generate(schedule, program),
-        )
+        return automatic_source(start, self.device.machine, self.device.dialect, program)
 
     def generate(self, schedule: Schedule, program: Program) -> GpuSource:
         from codegen.gpu import generate_gpu
@@ -116,6 +183,30 @@ class DeviceTarget(Target):
         from runtime.gpu import GpuProgram
 
         return GpuProgram(source, self.device)
+
+    def stage(self, graph: Graph, progress: Progress | None = None) -> GpuModel:
+        from runtime.compile_on_device import compile_on_device
+
+        return compile_on_device(graph, device=self.device, cache=self.cache, progress=progress)
+
+    def staged(self) -> type[StagedModel]:
+        from farkas.staged_device import StagedDeviceModel
+
+        return StagedDeviceModel
+
+    def check_threads(self, threads: int | None) -> None:
+        if threads is not None:
+            raise ArgumentError(f"threads= has no meaning on {self.device.name}")
+
+    def network(self, graph: Graph, progress: Progress | None = None) -> DeviceModel:
+        from farkas.device_model import DeviceModel
+        from runtime.compile_on_device import compile_on_device
+
+        model = compile_on_device(
+            graph, device=self.device, cache=self.cache, progress=progress, kind=DeviceModel
+        )
+        assert isinstance(model, DeviceModel)
+        return model
 
     def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
         if self.device.holds(value):
