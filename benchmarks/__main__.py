@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,7 +18,7 @@ from benchmarks import report
 from benchmarks.measure import QUICK, Settings
 from benchmarks.peers import PEERS
 from benchmarks.results import OURS, OURS_IN, Results
-from benchmarks.runner import ROOT, Plan, measure_item, processors
+from benchmarks.runner import Plan, commit, measure_item, processors
 from benchmarks.suites import SUITES, Item, items_of
 from poly.machine import host_machine
 from runtime.roofline import measure as measure_roofline
@@ -61,7 +60,7 @@ def main() -> int:
     if not console.is_terminal:
         console.width = _WIDTH
     if args.show:
-        _finish(Results.load(args.show), args, console)
+        report.finish(Results.load(args.show), args.compare, args.plot, console)
         return 0
     cores = len(os.sched_getaffinity(0))
     threads = args.threads or [cores]
@@ -96,7 +95,7 @@ def main() -> int:
             memory=not args.no_memory,
         )
         _measure(items, threads, plan, results, args.json, console)
-    _finish(results, args, console)
+    report.finish(results, args.compare, args.plot, console)
     wrong = [r for r in results.rows if any(n in OURS for n in r.failures)]
     return 1 if wrong else 0
 
@@ -134,7 +133,7 @@ def _begin(args: argparse.Namespace, threads: list[int], console: Console) -> Re
         "compiler": str(find_toolchain()).partition(" at ")[0],
         "python": platform.python_version(),
         "system": platform.platform(),
-        "commit": _commit(),
+        "commit": commit(),
         "load": busy,
         "settings": asdict(QUICK if args.quick else Settings()),
     }
@@ -143,15 +142,6 @@ def _begin(args: argparse.Namespace, threads: list[int], console: Console) -> Re
     console.print(Text(f"{about['machine']}; {about['compiler']}; {shown}"))
     report.missing(results, console)
     return results
-
-
-def _commit() -> str:
-    """The commit of the checkout, with a + if it was changed; empty where there is none."""
-    try:
-        line = ("git", "describe", "--always", "--dirty=+", "--abbrev=12")
-        return subprocess.run(line, cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    except OSError:
-        return ""
 
 
 def _measure(
@@ -193,20 +183,6 @@ def _line(results: Results, index: int) -> str:
     ratio = f"; ratio {row.ratio:.2f}" if row.ratio else ""
     failed = "".join(f"; {n} FAILED: {m}" for n, m in row.failures.items())
     return f"{row.name} ({row.threads} threads), µs: {times}{ratio}{failed}"
-
-
-def _finish(results: Results, args: argparse.Namespace, console: Console) -> None:
-    report.show(results, console)
-    if args.compare:
-        report.compare(Results.load(args.compare), results, console)
-    if args.plot:
-        try:
-            from benchmarks.plot import plot
-
-            for path in plot(results, args.plot):
-                console.print(f"wrote {path}")
-        except ImportError as error:
-            console.print(Text(f"no plot: {error}; pip install '.[bench]'"))
 
 
 if __name__ == "__main__":

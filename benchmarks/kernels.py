@@ -44,7 +44,7 @@ from benchmarks.parts import (
 FAMILIES = ("overhead", "matmul", "resnet50", "mbv2_pw", "mbv2_dw", "memory", "custom")
 
 #: Channels in, channels out, window, stride, extent of the input.
-_RESNET = (
+RESNET = (
     (3, 64, 7, 2, 224), (64, 64, 1, 1, 56), (64, 64, 3, 1, 56), (64, 256, 1, 1, 56),
     (256, 64, 1, 1, 56), (256, 128, 1, 1, 56), (128, 128, 3, 2, 56), (128, 512, 1, 1, 28),
     (256, 512, 1, 2, 56), (512, 128, 1, 1, 28), (128, 128, 3, 1, 28), (512, 256, 1, 1, 28),
@@ -78,7 +78,7 @@ def suite_k() -> tuple[Kernel, ...]:
     found.append(linear("mm128x3072x768", "matmul", 128, 3072, 768))
     batch = {"b": 12, "i": 128, "j": 64, "k": 128}
     found.append(Product("bmm12x128x64x128", "matmul", "bij,bjk->bik", batch))
-    for c, k, r, s, h in _RESNET:
+    for c, k, r, s, h in RESNET:
         found.append(conv2d(f"rn_{c}x{k}_k{r}s{s}_{h}", "resnet50", c, k, h, r, s))
     found.append(conv2d("mb_stem3x32_s2_224", "mbv2_pw", 3, 32, 224, 3, 2))
     for c, k, h in _POINTWISE:

@@ -15,7 +15,8 @@ _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#
 
 
 def plot(results: Results, stem: Path) -> list[Path]:
-    """Write ``STEM-SUITE-tTHREADS.png`` and ``.svg`` for each suite and number of threads.
+    """Write ``STEM-SUITE-tTHREADS.png`` and ``.svg`` for each suite and number of threads; without
+    the threads for a device.
 
     Raises
     ------
@@ -36,38 +37,31 @@ def plot(results: Results, stem: Path) -> list[Path]:
         )
         families = list(dict.fromkeys(r.family for r in rows))
         colours = {f: _COLOURS[n % len(_COLOURS)] for n, f in enumerate(families)}
-        _roofline(left, rows, results.rooflines[threads], colours)
+        _roofline(left, rows, results.rooflines.get(threads), colours)
         _bars(right, rows, colours)
-        shown = "thread" if threads == 1 else "threads"
-        figure.suptitle(f"Farkas, suite {suite}, {threads} {shown}")
+        device, end = results.about.get("device"), f"-t{threads}"
+        shown = f"{threads} thread{'s' if threads != 1 else ''}"
+        if device is not None:
+            shown, end = device, ""
+        figure.suptitle(f"Farkas, suite {suite}, {shown}")
         for suffix in (".png", ".svg"):
-            path = stem.with_name(f"{stem.name}-{suite}-t{threads}{suffix}")
+            path = stem.with_name(f"{stem.name}-{suite}{end}{suffix}")
             figure.savefig(path, dpi=120)
             written.append(path)
         pyplot.close(figure)
     return written
 
 
-def _roofline(axes: Any, rows: list[Row], roofline: Roofline, colours: dict[str, str]) -> None:
+def _roofline(
+    axes: Any, rows: list[Row], roofline: Roofline | None, colours: dict[str, str]
+) -> None:
     """Operations a second over operations a byte; hollow circles are the best peers."""
     counted = [r for r in rows if r.flops > 0 and r.family != "overhead"]
     points = [(r.flops / r.bytes, r) for r in counted]
     low = min([x for x, _ in points], default=0.1) / 2
     high = max([x for x, _ in points], default=100.0) * 2
-    levels = (("L2", roofline.l2), ("L3", roofline.l3), ("DRAM", roofline.dram))
-    for name, bandwidth in levels:
-        ridge = roofline.flops / bandwidth
-        xs = [low, min(max(ridge, low), high), high]
-        ys = [min(x * bandwidth, roofline.flops) / 1e9 for x in xs]
-        axes.plot(xs, ys, color="#888888", linewidth=1)
-        axes.annotate(
-            f"{name} {bandwidth / 1e9:.0f} GB/s", (low, ys[0]), color="#555555", fontsize=8,
-            xytext=(2, 3), textcoords="offset points",
-        )  # fmt: skip
-    axes.annotate(
-        f"{roofline.flops / 1e9:.0f} GFLOP/s", (high, roofline.flops / 1e9), color="#555555",
-        fontsize=8, ha="right", xytext=(0, 3), textcoords="offset points",
-    )  # fmt: skip
+    if roofline is not None:
+        _levels(axes, roofline, low, high)
     for family, colour in colours.items():
         own = [(x, r) for x, r in points if r.family == family]
         mine = [(x, r.flops / (r.median(r.ours) or math.inf) / 1e9) for x, r in own]
@@ -83,8 +77,28 @@ def _roofline(axes: Any, rows: list[Row], roofline: Roofline, colours: dict[str,
     axes.set_yscale("log")
     axes.set_xlabel("operations a byte of inputs, weights and outputs")
     axes.set_ylabel("GFLOP/s")
-    axes.set_title("roofline: filled Farkas, hollow the best peer", fontsize=10)
-    axes.legend(fontsize=8, loc="lower right")
+    what = "roofline" if roofline is not None else "operations"
+    axes.set_title(f"{what}: filled Farkas, hollow the best peer", fontsize=10)
+    if counted:
+        axes.legend(fontsize=8, loc="lower right")
+
+
+def _levels(axes: Any, roofline: Roofline, low: float, high: float) -> None:
+    """What arithmetic and each level of memory allow."""
+    levels = (("L2", roofline.l2), ("L3", roofline.l3), ("DRAM", roofline.dram))
+    for name, bandwidth in levels:
+        ridge = roofline.flops / bandwidth
+        xs = [low, min(max(ridge, low), high), high]
+        ys = [min(x * bandwidth, roofline.flops) / 1e9 for x in xs]
+        axes.plot(xs, ys, color="#888888", linewidth=1)
+        axes.annotate(
+            f"{name} {bandwidth / 1e9:.0f} GB/s", (low, ys[0]), color="#555555", fontsize=8,
+            xytext=(2, 3), textcoords="offset points",
+        )  # fmt: skip
+    axes.annotate(
+        f"{roofline.flops / 1e9:.0f} GFLOP/s", (high, roofline.flops / 1e9), color="#555555",
+        fontsize=8, ha="right", xytext=(0, 3), textcoords="offset points",
+    )  # fmt: skip
 
 
 def _bars(axes: Any, rows: list[Row], colours: dict[str, str]) -> None:
@@ -92,7 +106,7 @@ def _bars(axes: Any, rows: list[Row], colours: dict[str, str]) -> None:
     compared = [r for r in rows if r.ratio is not None]
     values = [1 / r.ratio for r in compared if r.ratio]
     title = "times as fast as the best peer"
-    if not compared:
+    if not compared and any(r.openness is not None for r in rows):
         compared = [r for r in rows if r.openness is not None]
         values = [1 / r.openness for r in compared if r.openness]
         title = "speed with open sizes, fixed sizes being 1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -20,9 +21,9 @@ def show(results: Results, console: Console) -> None:
     """Everything: the rows by suite and threads, means by family, failures."""
     for suite, threads in dict.fromkeys((r.suite, r.threads) for r in results.rows):
         rows = [r for r in results.rows if (r.suite, r.threads) == (suite, threads)]
-        roofline = results.rooflines[threads]
+        roofline = results.rooflines.get(threads)
         console.print()
-        console.rule(f"suite {suite}, {roofline}", align="left")
+        console.rule(f"suite {suite}, {roofline or results.about['device']}", align="left")
         console.print(table(rows, roofline))
         console.print(families(rows, roofline))
         if any(r.memory for r in rows):
@@ -42,15 +43,23 @@ def missing(results: Results, console: Console) -> None:
         console.print(Text(f"missing: {name} ({reason}); pip install '.[bench]'"))
 
 
-def table(rows: list[Row], roofline: Roofline) -> Table:
+def _contenders(rows: list[Row]) -> list[str]:
+    """Whoever has times, in the order of the tables."""
+    found = dict.fromkeys(n for r in rows for n in r.times)
+    order = list(PEERS)
+    return sorted(found, key=lambda n: order.index(n) if n in order else len(order))
+
+
+def table(rows: list[Row], roofline: Roofline | None) -> Table:
     """A line for each computation; times are medians in µs, the best peer's is bold."""
-    names = [n for n in PEERS if any(n in r.times for r in rows)]
+    names = _contenders(rows)
     symbolic = any(r.openness is not None for r in rows)
     result = Table(box=None, pad_edge=False, header_style="bold")
     result.add_column("µs a call", no_wrap=True)
     for name in ("GF", *names):
         result.add_column(name, justify="right", no_wrap=True)
-    headings = ["ratio", "spread", "%roof", "cold s", "cached s"]
+    speed = ["%roof"] if roofline is not None else ["TFLOP/s", "GB/s"]
+    headings = ["ratio", "spread", *speed, "cold s", "cached s"]
     for heading in [*headings[:2], "open/fixed", *headings[2:]] if symbolic else headings:
         result.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
@@ -63,7 +72,10 @@ def table(rows: list[Row], roofline: Roofline) -> Table:
         cells += [_ratio(row.ratio), Text(_spread(row))]
         if symbolic:
             cells.append(_ratio(row.openness))
-        cells.append(Text(_percent(row.roof(row.ours, roofline))))
+        if roofline is not None:
+            cells.append(Text(_percent(row.roof(row.ours, roofline))))
+        else:
+            cells += [Text(_rate(row, 1e-12 * row.flops)), Text(_rate(row, 1e-9 * row.bytes))]
         cold = row.compile.get(row.ours, [])
         cells.append(Text(f"{cold[0]:.2f}" if cold else ""))
         cells.append(Text(f"{min(cold[1:]):.2f}" if cold[1:] else ""))
@@ -71,9 +83,9 @@ def table(rows: list[Row], roofline: Roofline) -> Table:
     return result
 
 
-def families(rows: list[Row], roofline: Roofline) -> Table:
+def families(rows: list[Row], roofline: Roofline | None) -> Table:
     """Geometric means by family, and over everything."""
-    names = [n for n in PEERS if n not in OURS and any(n in r.times for r in rows)]
+    names = [n for n in _contenders(rows) if n not in OURS]
     result = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     result.add_column("geometric means", no_wrap=True)
     headings = ("kernels", "ahead", "ratio", "%roof", "best's %roof", "open/fixed", "cold s")
@@ -84,14 +96,17 @@ def families(rows: list[Row], roofline: Roofline) -> Table:
         groups["all"] = rows
     for family, group in groups.items():
         ratios = [r.ratio for r in group if r.ratio is not None]
-        best = [r.roof(r.best_peer, roofline) for r in group if r.best_peer]
+        own = best = None
+        if roofline is not None:
+            own = _mean(r.roof(r.ours, roofline) for r in group)
+            best = _mean(r.roof(r.best_peer, roofline) for r in group if r.best_peer)
         cells = [
             Text(family),
             Text(str(len(group))),
             Text(f"{sum(x < 1 for x in ratios)}/{len(ratios)}" if ratios else ""),
             _ratio(geomean(ratios)),
-            Text(_percent(_mean(r.roof(r.ours, roofline) for r in group))),
-            Text(_percent(_mean(best))),
+            Text(_percent(own)),
+            Text(_percent(best)),
             _ratio(_mean(r.openness for r in group)),
             Text(_seconds(_mean(_cold(r) for r in group))),
         ]
@@ -156,6 +171,21 @@ def compare(old: Results, new: Results, console: Console) -> None:
         console.print("nothing in common with the earlier run")
 
 
+def finish(results: Results, earlier: Path | None, stem: Path | None, console: Console) -> None:
+    """Show everything, compare with the results in a file, and write pictures, as far as asked."""
+    show(results, console)
+    if earlier:
+        compare(Results.load(earlier), results, console)
+    if stem:
+        try:
+            from benchmarks.plot import plot
+
+            for path in plot(results, stem):
+                console.print(f"wrote {path}")
+        except ImportError as error:
+            console.print(Text(f"no plot: {error}; pip install '.[bench]'"))
+
+
 # --- cells -------------------------------------------------------------------------------------
 
 
@@ -189,6 +219,12 @@ def _ratio(value: float | None) -> Text:
 def _spread(row: Row) -> str:
     spread = row.spread
     return f"{spread[0]:.2f}-{spread[1]:.2f}" if spread and len(row.times[row.ours]) > 1 else ""
+
+
+def _rate(row: Row, amount: float) -> str:
+    """How much of something Farkas does in a second."""
+    seconds = row.median(row.ours)
+    return f"{amount / seconds:.3g}" if seconds and amount else ""
 
 
 def _percent(share: float | None) -> str:

@@ -104,6 +104,7 @@ class Results:
 
     about : what identifies machine, compiler and commit
     versions : by contender; missing : by contender, why it did not take part
+    rooflines : by threads; none where none was measured, as of GPUs
     """
 
     about: dict[str, Any]

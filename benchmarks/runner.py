@@ -69,7 +69,7 @@ def measure_item(
     for number in range(plan.processes):
         left = tuple(p for p in plan.peers if p not in row.failures)
         peers = _worth_it(row, left, plan.prune) if number else left
-        _one_process(replace(job, number=number, peers=peers), row, plan.folder, tell)
+        one_process(replace(job, number=number, peers=peers), row, plan.folder, tell)
     if models is not None and plan.memory:
         for name in row.times:
             tell(f"{item.name}: memory of {name}")
@@ -87,8 +87,8 @@ def _worth_it(row: Row, peers: Sequence[str], prune: float) -> tuple[str, ...]:
     return tuple(p for p in peers if p in OURS or (row.median(p) or float("inf")) <= limit)
 
 
-def _one_process(job: Job, row: Row, folder: Path, tell: Callable[[str], None]) -> None:
-    """Run a job, again without whoever makes the process die."""
+def one_process(job: Job, row: Row, folder: Path, tell: Callable[[str], None]) -> None:
+    """Run a job, again without whoever makes the process die; `row` gets what it reports."""
     while job.peers:
         tell(f"{job.name}: process {job.number + 1}, {job.threads} threads")
         lines, death = start(job, folder)
@@ -121,7 +121,7 @@ def start(job: Job, folder: Path) -> tuple[list[dict[str, Any]], str | None]:
         order = Path(place, "job.json")
         order.write_text(replace(job, report=str(report)).to_json())
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.worker", str(order)],
+            [sys.executable, "-m", job.module, str(order)],
             cwd=ROOT,
             env=environment(job.threads, folder),
             stdin=subprocess.DEVNULL,
@@ -201,3 +201,12 @@ def processors(threads: int) -> tuple[int, ...]:
         first.setdefault(core, number)
     rest = [n for n in allowed if n not in first.values()]
     return tuple([*first.values(), *rest][:threads])
+
+
+def commit() -> str:
+    """The commit of the checkout, with a + if it was changed; empty where there is none."""
+    try:
+        line = ("git", "describe", "--always", "--dirty=+", "--abbrev=12")
+        return subprocess.run(line, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""

@@ -40,6 +40,7 @@ class Job:
     peers : who takes part, in order
     settings : of `benchmarks.measure`; None measures memory and no time
     number : of this process among those with the same job
+    module : what the process runs; device : of `benchmarks.gpu`
     report : the file to which lines are appended
     """
 
@@ -51,6 +52,8 @@ class Job:
     report: str
     path: str | None = None
     number: int = 0
+    module: str = "benchmarks.worker"
+    device: str = ""
     settings: dict[str, Any] | None = field(default_factory=lambda: Settings().as_dict())
 
     def to_json(self) -> str:

@@ -38,6 +38,11 @@ from poly.program import Program
 
 #: How a float16 is called: bits, which helpers load and store.
 HALF = "fk_f16"
+#: Blocks that a grid may have in x, y and z.
+MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+#: Where shared arrays begin, the first that divides their length, so that none leaves a gap: rows
+#: of matrices of tensor cores, and what a thread may read at once.
+ALIGNMENTS = (32, 16)
 #: Loops of at most so many iterations, without others inside, are written out by the compiler.
 WRITTEN_OUT = 16
 #: Threads that run in step, and can read each other's registers.
@@ -85,6 +90,8 @@ class KernelTarget(CTarget):
     barrier = ""
     #: How the place of a block in the grid, and of a thread in its block, are read, by axis.
     block_index: Sequence[str] = ()
+    #: How many blocks there are, by axis.
+    grid_size: Sequence[str] = ()
     thread_index: Sequence[str] = ()
     #: Helpers that are the dialect's own, by name.
     own_helpers: Mapping[str, str] = {}
@@ -173,15 +180,27 @@ class KernelTarget(CTarget):
         """What runs at one place only, behind the number of the place."""
         var = self.names.loops[node.var]
         body = self.statement(node.body)
+        if is_strided(node):
+            return self._strided(node, body)
         if node.mark == "place":
             value = index_text(node.lower, self.names)
         else:
-            axis = "xyz".index(node.label.rstrip("_")[-1])
+            axis = axis_of(node)
             value = (self.block_index if node.mark == "block" else self.thread_index)[axis]
         if var not in set(_NAMES.findall("\n".join([*body.generate(), *self.shared_arrays]))):
             return body
         kind = "int" if node.mark != "block" else "int64_t"
         return cgen.Collection([cgen.Line(f"const {kind} {var} = {value};"), body])
+
+    def _strided(self, node: For, body: cgen.Generable) -> cgen.Generable:
+        """Every so many blocks of an axis that a grid may be too short for."""
+        axis, var = axis_of(node), self.names.loops[node.var]
+        lines = [body]
+        if self.shared_arrays:
+            lines.append(cgen.Line(f"{self.barrier} /* before what is shared is written again */"))
+        start, step = self.block_index[axis], self.grid_size[axis]
+        head = (f"int64_t {var} = {start}", self.goes_on(node), f"{var} += {step}")
+        return cgen.For(*head, as_block(cgen.Collection(lines)))
 
     def _combine(self, node: Combine) -> cgen.Generable:
         """``x = fk_sum_of_32_f32(x, shared);``"""
@@ -215,8 +234,10 @@ class KernelTarget(CTarget):
     def _shared_array(self, node: Buffer) -> cgen.Generable:
         shape = "".join(f"[{n}]" for n in node.shape)
         c, name = self.types[node.dtype.name], self.names.tensors[node.name]
-        line = f"{self.shared} {self.aligned} {c} {name}{shape};"
-        self.shared_arrays[line] = node.dtype.bytes * prod(node.shape)
+        count = node.dtype.bytes * prod(node.shape)
+        bound = alignment_of(count)
+        aligned = f"{self.aligned % bound} " if bound > 1 else ""
+        self.shared_arrays[f"{self.shared} {aligned}{c} {name}{shape};"] = count
         return self._within(node)
 
     def _within(self, node: Buffer) -> cgen.Generable:
@@ -349,9 +370,10 @@ class CudaTarget(KernelTarget):
     name, suffix = "cuda", ".cu"
     barrier = "__syncthreads();"
     block_index = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+    grid_size = ("gridDim.x", "gridDim.y", "gridDim.z")
     thread_index = ("(int)threadIdx.x", "(int)threadIdx.y", "(int)threadIdx.z")
     helper, shared, restrict = "static __device__ inline", "__shared__", "__restrict__"
-    aligned = "__align__(32)"
+    aligned = "__align__(%d)"
     exact_flags = ("--fmad=false",)
 
     @classmethod
@@ -436,9 +458,10 @@ class OpenClTarget(KernelTarget):
     name, suffix = "opencl", ".cl"
     barrier = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"
     block_index = tuple(f"get_group_id({k})" for k in range(3))
+    grid_size = tuple(f"get_num_groups({k})" for k in range(3))
     thread_index = tuple(f"(int)get_local_id({k})" for k in range(3))
     helper, shared, pointer = "static inline", "__local", "__global "
-    aligned = "__attribute__((aligned(16)))"
+    aligned = "__attribute__((aligned(%d)))"
     no_contraction = "#pragma OPENCL FP_CONTRACT OFF"
 
     def signature(self, symbol: str, parameters: Sequence[str], block: tuple[int, int, int]) -> str:
@@ -451,11 +474,12 @@ class OpenClTarget(KernelTarget):
     def statement(self, node: LoopNode) -> cgen.Generable:
         inside = walk_loops(node.then) if isinstance(node, If) and node.other is None else ()
         if isinstance(node, If) and any(isinstance(n, (Wait, Combine)) for n in inside):
-            # PoCL 3 overwrites memory where a barrier is below a condition, but not in a loop.
+            # PoCL 3 overwrites memory where a barrier is below a condition, but not in a loop, and
+            # mixes up what is around it unless there is another barrier behind.
             once = f"fk_once < ({index_text(node.cond, self.names)})"
-            return cgen.For(
-                "int fk_once = 0", once, "fk_once++", as_block(self.statement(node.then))
-            )
+            body = as_block(self.statement(node.then))
+            loop = cgen.For("int fk_once = 0", once, "fk_once++", body)
+            return cgen.Collection([loop, cgen.Line(self.barrier)])
         return super().statement(node)
 
     def across(self, threads: int) -> int:
@@ -495,6 +519,32 @@ class OpenClTarget(KernelTarget):
         lines += _limits(used, "L")
         lines += [f"#define {fn}f {fn}" for fn in _MATH if f"{fn}f" in used]
         return lines
+
+
+def axis_of(node: For) -> int:
+    """0 for x, 1 for y, 2 for z."""
+    return "xyz".index(node.label.rstrip("_")[-1])
+
+
+def is_strided(node: For) -> bool:
+    """Whether a loop on blocks may have more iterations than a grid has blocks along its axis."""
+    if node.mark != "block" or axis_of(node) == 0:
+        return False
+    most = _most(node.upper)
+    return most is None or most > MOST_BLOCKS[1]
+
+
+def _most(e: Expr) -> int | None:
+    """The greatest value of a number of blocks, if it is known."""
+    if isinstance(e, Op) and e.fn == "select":  # none where there is nothing to do
+        found = [_most(arg) for arg in e.args[1:]]
+        return None if None in found else max(n for n in found if n is not None)
+    return int(e.value) if isinstance(e, Const) else None
+
+
+def alignment_of(count: int) -> int:
+    """Where a shared array of so many bytes begins, 1 for anywhere."""
+    return next((a for a in ALIGNMENTS if count % a == 0), 1)
 
 
 def _has_loops(node: LoopNode) -> bool:

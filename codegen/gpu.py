@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from codegen.build import build_kernel
-from codegen.dialects import CudaTarget, KernelTarget, OpenClTarget
+from codegen.dialects import (
+    CudaTarget,
+    KernelTarget,
+    OpenClTarget,
+    alignment_of,
+    axis_of,
+    is_strided,
+)
 from codegen.function import (
     argument_order,
     header_comment,
@@ -47,6 +54,7 @@ class GpuKernel:
     block : threads of a block in x, y and z
     shared_bytes : what a block shares
     with_matrices : tensors that have to begin at a multiple of `SUMS_ALIGNMENT` bytes
+    strided : the axes along which a grid may be shorter, since blocks go on with what is left
     """
 
     symbol: str
@@ -57,6 +65,7 @@ class GpuKernel:
     block: tuple[int, int, int]
     shared_bytes: int
     with_matrices: tuple[str, ...] = ()
+    strided: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -70,8 +79,10 @@ class GpuSource:
     kernels : by the numbers that `host` calls them by
     host : loops and conditions around instances ``launch(number, values of host loops)``
     workspace : temporaries that the caller allocates on the device
-    flags : options of the compiler: in exact mode, nothing is contracted
     made : sizes that the kernels have beside those of the program, as products of these
+    flags : options of the compiler: in exact mode, nothing is contracted
+    code : the kernels without what stands above them; functions : what they call of that beside
+        the prelude, by name
     """
 
     program: Program
@@ -82,6 +93,9 @@ class GpuSource:
     workspace: tuple[Tensor, ...]
     made: tuple[tuple[str, Expr], ...] = ()
     flags: tuple[str, ...] = ()
+    exact: bool = False
+    code: str = ""
+    functions: tuple[tuple[str, str], ...] = ()
 
     def all_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The sizes of a call, and those that are made of them."""
@@ -103,11 +117,11 @@ def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = Non
     target = DIALECTS[dialect]
     base = f"fk_{identifier(program.name)}_{schedule.digest}"
     made = [_kernel(schedule, launch, f"{base}_{launch.number}", target) for launch in found]
-    combining = {name: text for _, _, found in made for name, text in found.items()}
-    code = "\n\n".join([*combining.values(), *(text for text, _, _ in made)])
+    functions = tuple({name: text for _, _, f in made for name, text in f.items()}.items())
+    code = "\n\n".join(text for text, _, _ in made)
     touched = {t for _, k, _ in made for t in k.tensors}
-    prelude = target.prelude(code, schedule.exact)
-    text = f"{header_comment(schedule)}\n{prelude}\n\n{code}\n"
+    header = header_comment(schedule)
+    text = f"{header}\n{_unit(target, functions, [code], schedule.exact)}"
     written = written or program
     made_of = {n: e for n, e in program.products.items() if n not in written.sizes}
     workspace = tuple(
@@ -119,7 +133,34 @@ def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = Non
     body = build_host(schedule.scop, host, found)
     sizes = tuple(made_of.items())
     flags = target.exact_flags if schedule.exact else ()
-    return GpuSource(written, dialect, text, kernels, body, workspace, sizes, flags)
+    code = f"{header}\n{code}"
+    return GpuSource(
+        written, dialect, text, kernels, body, workspace, sizes, flags, schedule.exact, code,
+        functions,
+    )  # fmt: skip
+
+
+def joined_text(sources: Sequence[GpuSource]) -> str:
+    """One translation unit with the kernels of several sources, each once.
+
+    The sources are of one dialect, and all exact or none.
+    """
+    first = sources[0]
+    if len(sources) == 1:
+        return first.text
+    functions = [f for s in sources for f in s.functions]
+    return _unit(DIALECTS[first.dialect], functions, [s.code for s in sources], first.exact)
+
+
+def _unit(
+    target: type[KernelTarget],
+    functions: Sequence[tuple[str, str]],
+    codes: Sequence[str],
+    exact: bool,
+) -> str:
+    """Kernels, with the functions that they call above them."""
+    code = "\n\n".join([*dict(functions).values(), *dict.fromkeys(codes)])
+    return f"{target.prelude(code, exact)}\n\n{code}\n"
 
 
 def _kernel(
@@ -167,12 +208,18 @@ def _kernel(
         c for c, s in zip(statement_comments(schedule), schedule.scop.statements, strict=True)
         if s.name in launch.statements
     ]  # fmt: skip
-    arrays = [f"  {line}" for line in printer.shared_arrays]
+    # Without gaps: what is aligned first.
+    ordered = sorted(
+        printer.shared_arrays.items(), key=lambda line: (-alignment_of(line[1]), -line[1])
+    )
+    arrays = [f"  {line}" for line, _ in ordered]
     text = "\n".join([*comments, head, lines[0], *arrays, *lines[1:]])
-    grid = tuple(n.upper for n in _blocks(body))
+    blocks = _blocks(body)
+    grid = tuple(n.upper for n in blocks)
+    strided = frozenset(axis_of(n) for n in blocks if is_strided(n))
     kernel = GpuKernel(
         symbol, sizes, launch.host_names, tuple(t.name for t in tensors), grid, launch.block, total,
-        tuple(sorted(printer.with_matrices)),
+        tuple(sorted(printer.with_matrices)), strided,
     )  # fmt: skip
     return text, kernel, printer.combining
 

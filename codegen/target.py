@@ -62,9 +62,8 @@ class _Registers:
 class CTarget:
     """Prints loop IR as C statements."""
 
-    #: How stored elements are spelt, by the name of their type.
+    #: How stored elements are spelt, by the name of their type, and what prints values.
     types: Mapping[str, str] = C_TYPES
-    #: What prints values.
     value_text: type[ValueText] = ValueText
 
     def __init__(self, program: Program, identifiers: Names, exact: bool = False) -> None:

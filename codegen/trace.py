@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-_FUNCTION = re.compile(r"(?:static )?void (\w+)\(.*\)$")
+#: In CUDA C, what stands before the name has a line of its own.
+_FUNCTION = re.compile(r"(?:(?:static )?void )?(\w+)\(.*\)$")
 _RUNS = re.compile(r"\s*/\* (\w+(?:, \w+)*) \*/$")
 _SAYS = re.compile(r"/\* (\w+): (\w+ of .*) \*/$")
 _LOOP = re.compile(r"\s*for \(int64_t (\w+) = ")

@@ -292,6 +292,7 @@ def _at(printer: Printer, matrix: Matrix, alignment: int) -> tuple[str, str, str
 def _own_memory(printer: Printer) -> str:
     """Where a warp has memory of its own for a matrix of sums."""
     count = printer.threads // WARP
-    line = f"{printer.shared} {printer.aligned} float {_OWN}[{count}][256];"
+    aligned = printer.aligned % SUMS_ALIGNMENT
+    line = f"{printer.shared} {aligned} float {_OWN}[{count}][256];"
     printer.shared_arrays[line] = count * 1024
     return f"{_OWN}[threadIdx.y + blockDim.y * threadIdx.z]"

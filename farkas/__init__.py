@@ -53,6 +53,7 @@ from poly.errors import (
 )
 
 if TYPE_CHECKING:
+    from farkas.device_model import DeviceModel
     from farkas.kernel import Kernel, compile
     from farkas.model import compile_onnx
     from farkas.network import Model
@@ -76,6 +77,7 @@ __all__ = [
     "Cache",
     "CacheError",
     "DType",
+    "DeviceModel",
     "FarkasError",
     "ForeignPackageError",
     "IllegalScheduleError",
@@ -124,6 +126,7 @@ _HOMES = {
     "verify": "runtime.verify",
     "Kernel": "farkas.kernel",
     "compile": "farkas.kernel",
+    "DeviceModel": "farkas.device_model",
     "Model": "farkas.network",
     "StagedModel": "farkas.staged",
     "compile_onnx": "farkas.model",

@@ -15,8 +15,9 @@ from onnx import ModelProto
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from farkas.model import compile_onnx
-from farkas.network import Model
-from farkas.staged import StagedModel
+from farkas.network import Network
+from farkas.targets import target_of
+from poly.errors import ArgumentError, ToolchainError
 
 Array = np.ndarray
 
@@ -24,7 +25,7 @@ Array = np.ndarray
 class FarkasRep(BackendRep):
     """A compiled model: arrays in the order of its inputs in, outputs in order out."""
 
-    def __init__(self, model: Model | StagedModel) -> None:
+    def __init__(self, model: Network) -> None:
         self.model = model
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
@@ -52,17 +53,20 @@ class FarkasBackend(Backend):
         """Whether every operator of the model is known."""
         from frontends.onnx import open_model, unknown_operators
 
-        return device == "CPU" and not unknown_operators(open_model(model))
+        return cls.supports_device(device) and not unknown_operators(open_model(model))
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> FarkasRep:
         """Compile a model.
 
+        device : ``CPU``, or a target of `farkas.compile_onnx` in capitals, as in ``CUDA:1``
+
         Raises
         ------
         FarkasError : a model that is broken, or has nodes that cannot be compiled.
         """
-        return FarkasRep(compile_onnx(model, threads=kwargs.get("threads")))
+        target = device.lower()
+        return FarkasRep(compile_onnx(model, threads=kwargs.get("threads"), target=target))
 
     @classmethod
     def run_model(
@@ -102,7 +106,11 @@ class FarkasBackend(Backend):
     @classmethod
     def supports_device(cls, device: str) -> bool:
         """Whether models can run there."""
-        return device == "CPU"
+        try:
+            target_of(None, None, target=device.lower())
+        except (ArgumentError, ToolchainError):
+            return False
+        return True
 
 
 is_compatible = FarkasBackend.is_compatible

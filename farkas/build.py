@@ -7,14 +7,11 @@ from dataclasses import dataclass
 
 from codegen.gpu import GpuSource
 from codegen.source import KernelSource
+from farkas.prepared import automatic_schedule, scheduled_program
 from farkas.target import Target
 from poly.errors import ArgumentError, IllegalScheduleError, ScheduleError
-from poly.join_dimensions import join_dimensions
-from poly.phases import split_sums
 from poly.program import Program
 from poly.schedule import Schedule
-from poly.strategy import auto_schedule
-from poly.unread import without_unread
 from runtime.gpu import GpuProgram
 from runtime.kernel import LoadedKernel
 
@@ -34,16 +31,6 @@ class Compiled:
     schedule: Schedule
     source: KernelSource | GpuSource
     loaded: LoadedKernel | GpuProgram
-
-
-def scheduled_program(program: Program, exact: bool = False) -> Program:
-    """The program that has the automatic schedule.
-
-    What nobody reads is left out, products of many tensors are split, strided sums done phase by
-    phase, and dimensions that are one joined.  Exact sums are not taken apart.
-    """
-    program = without_unread(program)
-    return program if exact else join_dimensions(split_sums(program))
 
 
 def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = False) -> Schedule:
@@ -78,11 +65,6 @@ def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = Fa
     if not isinstance(made, Schedule) or made.program != program or made.exact != exact:
         raise ScheduleError("the schedule function did not return a schedule of its argument")
     return made
-
-
-def automatic_schedule(program: Program, exact: bool, tiles: bool = True) -> Schedule:
-    """The automatic schedule for a CPU; see `poly.strategy`."""
-    return auto_schedule(Schedule.of(scheduled_program(program, exact), exact), tiles=tiles)
 
 
 def _replayed(written: Schedule, wanted: str | Schedule) -> Schedule:

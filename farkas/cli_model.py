@@ -15,8 +15,7 @@ from farkas.files import Array, file_names, load_array, npy_bytes, output_folder
 from poly.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from farkas.network import Model
-    from farkas.staged import StagedModel
+    from farkas.network import Network
     from runtime.profile import Timing
 
 
@@ -27,6 +26,7 @@ Examples:
   farkas run resnet50.onnx --input data=image.npy --output-dir results
   farkas run bert.onnx --shape batch=1 --shape sequence=128 --random --repeat 20
   farkas run resnet50.onnx --random --compare onnxruntime
+  farkas run resnet50.onnx --random --target cuda --repeat 20
 """,
 )
 @click.argument("model")
@@ -53,6 +53,10 @@ Examples:
     help="Name the first value that differs from this; exits with 1 if one does.",
 )  # fmt: skip
 @click.option("--cc", metavar="PATH", help="The C compiler; default is $CC, gcc, clang or cc.")
+@click.option(
+    "--target", default="cpu", show_default=True, metavar="NAME",
+    help="Where it runs: cpu, cuda, cuda:1, opencl, opencl:NAME or cuda-emulator.",
+)  # fmt: skip
 def run_command(
     model: str,
     inputs: tuple[str, ...],
@@ -66,6 +70,7 @@ def run_command(
     trace: str | None,
     reference: str | None,
     cc: str | None,
+    target: str,
 ) -> int:
     """Compile an ONNX network and run it.
 
@@ -80,8 +85,9 @@ def run_command(
 
         with StageProgress(stderr_console()) as progress:
             compiled = compile_onnx(
-                Path(model), threads=threads, shapes=sizes or None, cc=cc, progress=progress
-            )
+                Path(model), threads=threads, shapes=sizes or None, cc=cc, progress=progress,
+                target=target,
+            )  # fmt: skip
         if "" in arrays and len(compiled.inputs) == 1:
             arrays[compiled.inputs[0].name] = arrays.pop("")
         elif "" in arrays:
@@ -137,7 +143,7 @@ def parse_shape(word: str) -> tuple[str, int | tuple[int, ...]]:
     return name, values if "," in text else values[0]
 
 
-def _complete(model: Model | StagedModel, arrays: dict[str, Array], seed: int | None) -> None:
+def _complete(model: Network, arrays: dict[str, Array], seed: int | None) -> None:
     """Fill in what is missing, if that was asked for, and check the names."""
     from runtime.arguments import check_names
 
@@ -163,7 +169,7 @@ def random_array(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[in
 
 
 def _timed(
-    model: Model | StagedModel, arrays: dict[str, Array], repeat: int
+    model: Network, arrays: dict[str, Array], repeat: int
 ) -> tuple[list[float], dict[str, Array]]:
     from farkas.staged import StagedModel
 

@@ -1,4 +1,4 @@
-"""``farkas compile``, ``show`` and ``check``: commands on texts of comprehensions."""
+"""``farkas compile``, ``show``, ``check`` and ``diff``: commands on texts of comprehensions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from farkas.cli_target import CPU, TextTarget, target_option
 from farkas.commands import complain, message_of
 from farkas.files import read_text_file, write_file
 from poly.errors import ArgumentError, FarkasError, IllegalScheduleError
@@ -55,11 +56,9 @@ class _Request:
         program = source.program(match_dtypes(source, given), self.name)
         return fix_sizes(program, dict(map(_size, self.sizes)))
 
-    def schedule(self, wanted: str, program: Program) -> Schedule:
-        from farkas.build import schedule_for
-
+    def schedule(self, wanted: str, program: Program, target: TextTarget) -> Schedule:
         script = wanted if wanted in ("auto", "written") else read_text_file(wanted)
-        return schedule_for(program, script, self.exact)
+        return target.schedule(program, script, self.exact)
 
 
 def _size(word: str) -> tuple[str, int]:
@@ -112,6 +111,7 @@ Examples:
   farkas compile conv.fk -o conv.c
   farkas compile -e 'ij,jk->ik' --dtype float32 --emit schedule -o matmul.sched
   farkas compile conv.fk --using my.sched --emit library -o conv.so
+  farkas compile conv.fk --target cuda -o conv.cu
 """,
 )
 @click.argument("file", required=False)
@@ -122,11 +122,12 @@ Examples:
     type=click.Choice(["source", "program", "schedule", "tree", "library"]),
     default="source",
     show_default=True,
-    help="What to write: C, the program with its ranges, the schedule's script, its loops, or a "
-    "shared library.",
+    help="What to write: C (or CUDA C or OpenCL C), the program with its ranges, the schedule's "
+    "script, its loops, or a shared library.",
 )
 @click.option("--using", "wanted", default="auto", show_default=True, help=_SCHEDULE_HELP)
 @click.option("--cc", metavar="PATH", help="The C compiler, for --emit library.")
+@target_option
 @program_options
 def compile_command(
     file: str | None,
@@ -135,9 +136,15 @@ def compile_command(
     emit: str,
     wanted: str,
     cc: str | None,
+    target: str,
     **options: Any,
 ) -> None:
     """Compile a program, and write C or an earlier stage."""
+    if emit == "library" and target != CPU:
+        raise click.UsageError(
+            f"--emit library is for --target {CPU}; the kernels of a GPU are compiled where they "
+            "run, by fk.compile"
+        )
     if emit == "library" and output is None:
         raise click.UsageError("--emit library needs -o PATH")
     request = _Request(_text(file, expression), **options)
@@ -145,14 +152,17 @@ def compile_command(
 
     with working("compiling"):
         program = request.program()
-        data = _emit(program, request.schedule(wanted, program), emit, cc)
+        where = TextTarget(target)
+        data = _emit(program, request.schedule(wanted, program, where), emit, where, cc)
     if output is None:
         click.echo(data.decode())
     else:
         write_file(output, data if emit == "library" else data + b"\n")
 
 
-def _emit(program: Program, schedule: Schedule, emit: str, cc: str | None = None) -> bytes:
+def _emit(
+    program: Program, schedule: Schedule, emit: str, target: TextTarget, cc: str | None = None
+) -> bytes:
     """One stage of a program, as bytes without a final newline."""
     if emit == "program":
         return str(schedule.program).encode()
@@ -161,11 +171,9 @@ def _emit(program: Program, schedule: Schedule, emit: str, cc: str | None = None
     if emit == "tree":
         return schedule.show.rstrip("\n").encode()
     if emit == "source":
-        from codegen.emit import generate
-
-        return generate(schedule, written=program).text.rstrip("\n").encode()
+        return target.text(schedule, program).rstrip("\n").encode()
     from farkas.build import build
-    from farkas.target import cpu_target
+    from farkas.targets import cpu_target
     from runtime.kernel import LoadedKernel
 
     compiled = build(program, schedule, schedule.exact, cpu_target(cc, None))
@@ -180,7 +188,7 @@ SECTIONS = {
     "program": "The program, with its ranges.",
     "schedule": "The schedule, as a script.",
     "tree": "The schedule's loops.",
-    "source": "The C text.",
+    "source": "The C text, or that of a GPU's kernels.",
 }
 
 
@@ -200,18 +208,21 @@ Examples:
   farkas show conv.fk
   farkas show -e 'C[i,j] +=! A[i,k] * B[k,j]' --dtype float32 --schedule
   echo 'B[i] max=! A[i,j]' | farkas show - --dtype int8 --source
+  farkas show conv.fk --target opencl --tree --source
 """,
 )
 @click.argument("file", required=False)
 @click.option("-e", "--expression", metavar="TEXT", help=_EXPRESSION_HELP)
 @_section_options
 @click.option("--using", "wanted", default="auto", show_default=True, help=_SCHEDULE_HELP)
+@target_option
 @program_options
 def show_command(
     file: str | None,
     expression: str | None,
     sections: tuple[str, ...],
     wanted: str,
+    target: str,
     **options: Any,
 ) -> None:
     """Show a program with its ranges, its schedule, the loops, and the C that comes out.
@@ -223,14 +234,15 @@ def show_command(
     from farkas.display import code, stdout_console, working
 
     with working("compiling"):
-        program = request.program()
-        schedule = request.schedule(wanted, program)
-        texts = {section: _emit(program, schedule, section).decode() for section in chosen}
+        program, where = request.program(), TextTarget(target)
+        schedule = request.schedule(wanted, program, where)
+        texts = {section: _emit(program, schedule, section, where).decode() for section in chosen}
+    languages = {"program": "c", "source": where.language}
     console = stdout_console()
     for number, (section, text) in enumerate(texts.items()):
         if len(texts) > 1:
             console.print(f"{'' if number == 0 else chr(10)}# {section}", style="bold")
-        code(console, text or "(as written)", "c" if section in ("source", "program") else "text")
+        code(console, text or "(as written)", languages.get(section, "text"))
 
 
 # --- check ---------------------------------------------------------------------------------
@@ -290,13 +302,15 @@ def check_command(program: str, script: str, tree: bool, **options: Any) -> int:
 Examples:
   farkas diff conv.fk auto my.sched
   farkas diff conv.fk old.sched new.sched || echo they differ
+  farkas diff conv.fk auto my.sched --target cuda
 """,
 )
 @click.argument("program")
 @click.argument("one")
 @click.argument("other")
+@target_option
 @program_options
-def diff_command(program: str, one: str, other: str, **options: Any) -> int:
+def diff_command(program: str, one: str, other: str, target: str, **options: Any) -> int:
     """Show what differs between two schedules of a program, as unified diffs of script and loops.
 
     ONE and OTHER are 'auto', 'written', or files of scripts.  Exits with 0 if they are the same, 1
@@ -308,7 +322,8 @@ def diff_command(program: str, one: str, other: str, **options: Any) -> int:
         request = _Request(read_text_file(program), **options)
         with working("comparing"):
             parsed = request.program()
-            schedules = [request.schedule(wanted, parsed) for wanted in (one, other)]
+            where = TextTarget(target)
+            schedules = [request.schedule(wanted, parsed, where) for wanted in (one, other)]
     except FarkasError as error:
         complain(message_of(error))
         return UNDECIDED

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -21,14 +22,16 @@ from poly.markup import Markup, element, table
 from poly.sharing import Handover, handovers
 from poly.work import bytes_of, bytes_of_program, operations_of_program
 from runtime.arguments import undetermined
-from runtime.gpu import GpuProgram, launches_of
+from runtime.gpu import GpuProgram, Grid, launches_of
 from runtime.kernel import LoadedKernel
 from runtime.model import Model
 from runtime.roofline import Roofline, measure
 from runtime.verify import random_inputs
 
 if TYPE_CHECKING:
+    from codegen.gpu import GpuKernel
     from farkas.build import Compiled
+    from runtime.gpu_model import GpuModel
 
 
 @dataclass(frozen=True)
@@ -117,12 +120,19 @@ def explain_kernel(compiled: Compiled, sizes: Mapping[str, int], run: bool) -> V
 
 def launch_lines(program: GpuProgram, sizes: Mapping[str, int]) -> list[str]:
     """What a GPU is asked to run, launch by launch; the same ones in turn are counted."""
-    found: dict[str, int] = {}
-    for kernel, grid, _ in launches_of(program.source, sizes):
-        blocks, threads = (" x ".join(map(str, reversed(n))) for n in (grid, kernel.block))
-        shared = f", {size_text(kernel.shared_bytes)} shared" if kernel.shared_bytes else ""
-        text = f"{kernel.symbol}: {blocks} blocks of {threads} threads{shared}"
-        found[text] = found.get(text, 0) + 1
+    return counted(launch_text(k, grid) for k, grid, _ in launches_of(program.source, sizes))
+
+
+def launch_text(kernel: GpuKernel, grid: Grid) -> str:
+    """What a launch is: the kernel, its blocks and threads."""
+    blocks, threads = (" x ".join(map(str, reversed(n))) for n in (grid, kernel.block))
+    shared = f", {size_text(kernel.shared_bytes)} shared" if kernel.shared_bytes else ""
+    return f"{kernel.symbol}: {blocks} blocks of {threads} threads{shared}"
+
+
+def counted(texts: Iterable[str]) -> list[str]:
+    """Texts, each once, with how often there are."""
+    found = Counter(texts)
     return [text if count == 1 else f"{text}, {count} times" for text, count in found.items()]
 
 
@@ -163,11 +173,39 @@ def explain_model(model: Model, run: bool) -> View:
         timings = {t.kernel: t.seconds for t in model.profile(inputs, 3)}
         symbols = _symbols(model)
         took = [timings.get(symbols.get(c.name, "")) for c in calls]
-    limit = roofline(1)
+    return _explained(graph, took, roofline(1))
+
+
+def explain_on_device(model: GpuModel, run: bool) -> View:
+    """The same of a model on a GPU, with the launches of each call; see `DeviceModel.explain`."""
+    took: dict[str, float] = {}
+    if run:
+        inputs = {p.name: _array(p.shape, p.dtype.numpy) for p in model.inputs}
+        timings = model.profile(inputs, 3)
+        took = {c.name: t.seconds for c, t in zip(model.calls, timings, strict=True)}
+    found: dict[str, list[str]] = {c.name: [] for c in model.calls}
+    for step in model.steps(model.plan()):
+        found[step.call.name].append(launch_text(step.kernel, step.grid))
+    calls = [n for n in model.graph.nodes if isinstance(n, Call)]
+    launched = ["; ".join(counted(found.get(c.name, ()))) for c in calls]
+    return _explained(model.graph, [took.get(c.name) for c in calls], None, launched)
+
+
+def _explained(
+    graph: Graph,
+    took: Sequence[float | None],
+    limit: Roofline | None,
+    launched: Sequence[str] | None = None,
+) -> View:
+    """A table with a line for each call, and what was not fused.
+
+    took : seconds of each call, where they are known; launched : what a GPU runs for it
+    """
+    calls = [n for n in graph.nodes if isinstance(n, Call)]
     rows, lines = [], []
     total = sum(t or 0 for t in took) or None
     kept_bytes = 0
-    for call, time in zip(calls, took, strict=True):
+    for position, (call, time) in enumerate(zip(calls, took, strict=True)):
         program = call.program
         inner = sum(bytes_of(t, {}) for t in program.temps)
         kept_bytes += 2 * inner
@@ -176,8 +214,10 @@ def explain_model(model: Model, run: bool) -> View:
         cells = [
             call.title, seconds(time) if time else "",
             f"{time / total:.0%}" if time and total else "",
-            f"{f.operations / 1e6:.4g}", size_text(f.bytes), f"{f.intensity:.3g}", f.bound, share,
+            f"{f.operations / 1e6:.4g}", size_text(f.bytes), f"{f.intensity:.3g}",
+            *([f.bound, share] if limit else ()),
             size_text(2 * inner) if inner else "",
+            *([launched[position]] if launched else ()),
         ]  # fmt: skip
         rows.append(cells)
         lines.append("  ".join(c for c in cells if c))
@@ -185,8 +225,9 @@ def explain_model(model: Model, run: bool) -> View:
         f"{graph.name}: {len(calls)} kernel calls for {_nodes(calls)} nodes; what is computed and "
         f"used inside kernels is {size_text(kept_bytes)} less to write and read"
     )
-    titles = ["nodes", "time", "", "M ops", "in and out", "ops/byte", "bound by", "of roofline",
-              "kept inside"]  # fmt: skip
+    titles = ["nodes", "time", "", "M ops", "in and out", "ops/byte",
+              *(["bound by", "of roofline"] if limit else ()), "kept inside",
+              *(["launches"] if launched else ())]  # fmt: skip
     more_html, more_lines = _apart(graph)
     html = element("div", element("p", head), table(titles, rows), more_html)
     text = "\n".join([head, *lines, *more_lines])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from farkas.cpu_target import CpuTarget
 from farkas.network import Model, Origin
 from farkas.recall import Content, remember
 from farkas.staged import StagedModel, with_import
@@ -16,15 +18,33 @@ from frontends.onnx import (
     unknown_operators,
 )
 from poly.errors import UnsupportedModelError
-from runtime.compile_graph import compile_graph
+
+if TYPE_CHECKING:
+    from farkas.device_model import DeviceModel
+    from farkas.target import Target
 
 
-def import_and_compile(origin: Origin, content: Content | None) -> Model | StagedModel:
+def network_classes(
+    target: Target,
+) -> tuple[type[Model] | type[DeviceModel], type[StagedModel]]:
+    """What a network of fixed shapes becomes, and any other."""
+    if isinstance(target, CpuTarget):
+        return Model, StagedModel
+    from farkas.device_model import DeviceModel
+    from farkas.staged_device import StagedDeviceModel
+
+    return DeviceModel, StagedDeviceModel
+
+
+def import_and_compile(
+    origin: Origin, content: Content | None
+) -> Model | DeviceModel | StagedModel:
     """What `compile_onnx` does with a network that it has not compiled before.
 
     content : by which it is remembered, unless None
     """
     target, shapes, progress = origin.target, origin.shapes, origin.progress
+    whole, staged = network_classes(target)
     tell = progress or (lambda stage, done, total, what: None)
     start = time.perf_counter()
     is_file = isinstance(origin.model, (str, os.PathLike))
@@ -37,25 +57,18 @@ def import_and_compile(origin: Origin, content: Content | None) -> Model | Stage
         if found:
             raise UnsupportedModelError(found) from None
         tell("import", 1, 1, "")
-        return StagedModel(origin, opened, opened.input_ports(shapes))
+        return staged(origin, opened, opened.input_ports(shapes))
     stage = import_stage(opened, given)
     tell("import", 1, 1, "")
     if not stage.is_whole:
-        return StagedModel(origin, opened, opened.input_ports(shapes), first=stage)
+        return staged(origin, opened, opened.input_ports(shapes), first=stage)
     assert stage.graph is not None
     took = time.perf_counter() - start
-    model = compile_graph(
-        stage.graph,
-        toolchain=target.toolchain,
-        cache=target.cache,
-        threads=target.threads,
-        progress=progress,
-        kind=Model,
-    )
-    assert isinstance(model, Model), "all shapes are given"
+    model = target.compile(stage.graph, progress, whole)
+    assert isinstance(model, whole), "all shapes are given"
     model.origin = origin
     with_import(model, took)
-    if content is not None:
+    if content is not None and isinstance(model, Model):
         start = time.perf_counter()
         remember(model, content, opened.external_files)
         stages = (*model.report.stages, ("store", time.perf_counter() - start))

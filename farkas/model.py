@@ -1,7 +1,7 @@
 """`compile_onnx`: an ONNX network to a function of named arrays.
 
-A network of fixed shapes becomes a `Model`, compiled as a whole; any other a `StagedModel`, which
-is compiled for the shapes that come.  Both are called in the same way.
+A network of fixed shapes becomes a `Model` (on a GPU a `DeviceModel`), compiled as a whole; any
+other a `StagedModel`, which is compiled for the shapes that come.  Both are called in the same way.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from farkas.network import Model, Origin
 from farkas.recall import content_of, recall
-from farkas.target import CacheLike, CompilerLike, cpu_target
+from farkas.target import Target
+from farkas.targets import CacheLike, CompilerLike, target_of
 from runtime.arguments import check_threads
 from runtime.report import Progress
 
 if TYPE_CHECKING:
+    from farkas.device_model import DeviceModel
     from farkas.staged import StagedModel
 
 __all__ = ["compile_onnx"]
@@ -30,7 +32,8 @@ def compile_onnx(
     cc: CompilerLike = None,
     cache: CacheLike = None,
     progress: Progress | None = None,
-) -> Model | StagedModel:
+    target: str | Target = "cpu",
+) -> Model | DeviceModel | StagedModel:
     """Compile an ONNX network.
 
     >>> model = fk.compile_onnx("resnet50.onnx")
@@ -47,25 +50,28 @@ def compile_onnx(
     cc : the C compiler, by path; default is ``$CC``, then gcc, then clang
     cache : directory of compiled models; default is ``$FARKAS_CACHE_DIR``, then the user's
     progress : called with (stage, steps done, steps in all, what is being worked on)
+    target : where it runs, as of `farkas.compile`: ``"cpu"``, ``"cuda"``, ``"opencl"``, …  Weights
+        are copied to a GPU once; arrays that lie there are taken as they are, and if all inputs
+        do, outputs stay there
 
     Raises
     ------
     ModelError : a file that cannot be read, or is broken, hostile or inconsistent.
     UnsupportedModelError : nodes that cannot be compiled; the error lists all of them.
     ArgumentError : `threads` or `shapes` that do not fit.
-    ToolchainError : no C compiler, or it failed.
+    ToolchainError : no C compiler, or it failed; no device, or something missing that it needs.
+    ScheduleError : the device has not the element types of the model.
     CacheError : the cache cannot be used.
     """
     if threads is not None:
         check_threads(threads)
-    return _compiled(
-        Origin(_compiled, source, cpu_target(cc, cache, threads), dict(shapes or {}), progress)
-    )
+    where = target_of(cc, cache, threads, target)
+    return _compiled(Origin(_compiled, source, where, dict(shapes or {}), progress))
 
 
-def _compiled(origin: Origin) -> Model | StagedModel:
+def _compiled(origin: Origin) -> Model | DeviceModel | StagedModel:
     """Compile what an origin describes; raises as `compile_onnx`."""
-    content = content_of(origin)
+    content = content_of(origin) if origin.target.recalls else None
     found = recall(content) if content is not None else None
     if found is not None:
         if origin.progress is not None:

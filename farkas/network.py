@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import runtime.model
-from farkas.target import CpuTarget
+from farkas.target import Target
 from poly.errors import ArgumentError
 from runtime.report import Progress
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from farkas.views.page import View
     from frontends.onnx import OpenPort, Source
     from poly.graph import Graph
+    from runtime.profile import Timing
 
 Array = np.ndarray
 
@@ -38,7 +39,7 @@ class Origin:
 
     compile: Callable[[Origin], Network]
     model: Any
-    target: CpuTarget
+    target: Target
     shapes: Mapping[str, Sequence[int] | int]
     progress: Progress | None = None
     outputs: tuple[str, ...] = ()
@@ -75,7 +76,7 @@ class Origin:
 class Network(ABC):
     """A compiled ONNX model; the base of `Model` and `StagedModel`.
 
-    Attributes: `inputs` and `outputs`, with their types as far as these are known.
+    Attributes: `inputs` and `outputs`, with their types as far as these are known; `report`.
     """
 
     origin: Origin
@@ -91,6 +92,10 @@ class Network(ABC):
         out: Mapping[str, Array] | None = None,
     ) -> dict[str, Array]:
         """Arrays by input name in, arrays by output name out."""
+
+    @abstractmethod
+    def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
+        """Median seconds of each compiled call, one after the other."""
 
     @property
     @abstractmethod

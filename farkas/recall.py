@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from farkas.cpu_target import CpuTarget
 from farkas.network import Model, Origin
 from poly.errors import CacheError
 from poly.machine import host_machine
@@ -56,6 +57,12 @@ def content_of(origin: Origin) -> Content | None:
     return Content(origin, found, repr((shapes, origin.outputs)))
 
 
+def _cpu(content: Content) -> CpuTarget:
+    target = content.origin.target
+    assert isinstance(target, CpuTarget), "no other target recalls networks"
+    return target
+
+
 def _digest(model: Any) -> str | None:
     if isinstance(model, bytes):
         return data_digest(model)
@@ -64,7 +71,7 @@ def _digest(model: Any) -> str | None:
 
 def recall(content: Content) -> Model | None:
     """The network, if it was compiled before."""
-    target = content.origin.target
+    target = _cpu(content)
     toolchain = with_team(target.toolchain, target.cache)
     threads = target.threads or default_threads()
     key = content.key(toolchain)
@@ -79,7 +86,7 @@ def remember(model: Model, content: Content, files: Sequence[str]) -> None:
 
     files : the names of files beside the network's that it was made from, too
     """
-    target = content.origin.target
+    target = _cpu(content)
     digests = {name: content.file_digest(name) for name in files}
     found = {name: d for name, d in digests.items() if d is not None}
     # What changed while it was read belongs to no content.

@@ -22,15 +22,18 @@ from poly.errors import ArgumentError, ScheduleError
 from poly.expr import Const, Expr, Size, evaluate_int
 from poly.graph import Graph
 from poly.program import Tensor
-from runtime.arguments import check_input, check_names, check_output, check_threads, is_plain
-from runtime.compile_graph import compile_graph
-from runtime.model import Model
-from runtime.open_model import OpenModel
+from runtime.arguments import check_input, check_names, check_output, is_plain
 from runtime.profile import Timing
 from runtime.report import Report
 
 if TYPE_CHECKING:
     from farkas.views.page import View
+    from runtime.gpu_model import GpuModel
+    from runtime.model import Model
+    from runtime.open_model import OpenModel
+
+    #: What runs a stage.
+    Runnable = Model | OpenModel | GpuModel
 
 Array = np.ndarray
 #: For each axis of a value, the name of its size, None where that is fixed.
@@ -106,7 +109,7 @@ class _Variant:
 
     stage: Stage
     known: Mapping[str, Array]
-    model: Model | OpenModel | None
+    model: Runnable | None
     next: _Start | None
     bodies: tuple[tuple[StagedModel, ...], ...]
 
@@ -237,8 +240,7 @@ class StagedModel(Network):
         ModelError : the model cannot be run on arrays of these shapes.
         UnsupportedModelError : nodes that cannot be compiled for these shapes.
         """
-        if threads is not None:
-            check_threads(threads)
+        self.origin.target.check_threads(threads)
         values = self._checked(inputs)
         given = dict(values)
         start: _Start | None = self._start
@@ -333,15 +335,8 @@ class StagedModel(Network):
             del start.variants[KEPT:]
         return made
 
-    def _compiled(self, graph: Graph) -> Model | OpenModel:
-        target = self.origin.target
-        return compile_graph(
-            graph,
-            toolchain=target.toolchain,
-            cache=target.cache,
-            threads=target.threads,
-            progress=self.origin.progress,
-        )
+    def _compiled(self, graph: Graph) -> Runnable:
+        return self.origin.target.compile(graph, self.origin.progress)
 
     def _body(self, proto: Any) -> StagedModel:
         origin = replace(self.origin, model=proto, shapes={}, progress=None, outputs=())
@@ -453,6 +448,6 @@ def _handed_out(results: dict[str, Array], out: Mapping[str, Array]) -> dict[str
     return results | dict(out)
 
 
-def with_import(model: Model | OpenModel, seconds: float) -> None:
+def with_import(model: Runnable, seconds: float) -> None:
     """Add the time that the import of a model took to its report."""
     model.report = replace(model.report, stages=(("import", seconds), *model.report.stages))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import dropwhile, takewhile
 
-from poly.analysis import stride_of
+from poly.analysis import loops_of_read, stride_of
 from poly.errors import ScheduleError
 from poly.instances import member_limits
 from poly.legality import coincident_members
@@ -36,7 +36,7 @@ def parallel_nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]
 
 def contiguity(schedule: Schedule, names: tuple[str, ...], loop: str) -> int:
     """How many accesses of statements move along a loop from neighbour to neighbour, less those
-    that jump.
+    that jump; what moves with more loops counts for more.
     """
     found = 0
     for name in names:
@@ -46,7 +46,8 @@ def contiguity(schedule: Schedule, names: tuple[str, ...], loop: str) -> int:
         for access in accesses(schedule.scop.statement(name)):
             if access.indices:
                 stride = stride_of(access, index)
-                found += 1 if stride in (1, -1) else 0 if stride == 0 else -1
+                weight = 1 << 2 * len(loops_of_read(access))
+                found += weight if stride in (1, -1) else 0 if stride == 0 else -weight
     return found
 
 

@@ -197,20 +197,21 @@ def _kept(schedule: Schedule, names: tuple[str, ...], shared: tuple[str, ...]) -
 
 
 def _rows(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Schedule:
-    """A block for each point of the shared loops; its threads share out the loops inside.
+    """A block for each point of the shared loops; its threads share out the loops inside.  Without
+    parallel loops there is one block.
 
     Raises
     ------
     ScheduleError : neighbours lie along the shared loops, or the loops inside are short.
     """
-    run = parallel_nest(schedule, names)
-    shared = nest(schedule, names)
+    run = _outer(schedule, names)
+    shared = nest(schedule, names) if run else ()
     inner = {n: _along(schedule, n, schedule.loops(n)[len(shared) :]) for n in names}
     chosen = {n: x for n, x in inner.items() if x}
     if not chosen:
         raise ScheduleError("there is nothing inside of the shared loops")
     inside = sum(contiguity(schedule, (n,), x) for n, x in chosen.items())
-    if inside <= max(contiguity(schedule, names, x) for x in run):
+    if inside <= max((contiguity(schedule, names, x) for x in run), default=0):
         raise ScheduleError("neighbours lie along the shared loops")
     lengths = [loop_extents(schedule, n)[x] for n, x in chosen.items()]
     longest = max((e for e in lengths if e is not None), default=None)
@@ -221,14 +222,12 @@ def _rows(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Sc
         threads *= 2
     rows = 1 if threads >= ROW_THREADS else THREADS // 2 // threads
     extents = loop_extents(schedule, names[0])
-    last = run[-1]
-    tiles: dict[str, int] = {}
-    extent = extents[last]
+    last = run[-1] if run else ""
+    extent = extents.get(last, 1)
     if rows > 1 and (extent is None or extent > 1):
-        tiles[last] = rows if extent is None else min(rows, extent)
-    if tiles:
+        tiles = {last: rows if extent is None else min(rows, extent)}
         schedule = _mapped(schedule, names[0], run, tiles, extents)
-    else:
+    elif run:
         keep = run[-DIMENSIONS:]
         schedule = schedule.replay(f"map_blocks {names[0]}: {', '.join(keep)}")
     if None in lengths:
@@ -238,6 +237,14 @@ def _rows(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Sc
             continue  # it shares the loop with one before
         schedule = _on_row(schedule, name, loop, threads)
     return _shared_rows(schedule, names)
+
+
+def _outer(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The parallel loops that a group shares, if there are any."""
+    try:
+        return parallel_nest(schedule, names)
+    except ScheduleError:
+        return ()
 
 
 def _along(schedule: Schedule, name: str, loops: tuple[str, ...]) -> str:

@@ -53,7 +53,8 @@ def apply_passes(graph: Graph, passes: Sequence[Pass]) -> Graph:
 def optimise_graph(graph: Graph, evaluate: Evaluate, machine: Machine | None = None) -> Graph:
     """The graph with fewer calls that do more each; `evaluate` computes constants.
 
-    machine : whose vectors values are kept in blocks for; None leaves all as they are
+    machine : the CPU whose vectors values are kept in blocks for, and narrow products put together
+        in pairs; None leaves these as they are
     """
     return apply_passes(
         graph,
@@ -65,7 +66,7 @@ def optimise_graph(graph: Graph, evaluate: Evaluate, machine: Machine | None = N
             simplify_views,
             lambda g: fold_factors(g, evaluate),
             share_equal,
-            split_calls,
+            lambda g: split_calls(g, pairs=machine is not None),
             lambda g: fold_constants(g, evaluate),
             lambda g: block_values(g, machine) if machine else g,
             split_in_graph,
@@ -262,10 +263,14 @@ def fold_constants(graph: Graph, evaluate: Evaluate) -> Graph:
     return builder.graph(nodes)
 
 
-def split_calls(graph: Graph) -> Graph:
-    """Products of three tensors or more as pairwise contractions, strided sums phase by phase."""
+def split_calls(graph: Graph, pairs: bool) -> Graph:
+    """Products of three tensors or more as pairwise contractions, strided sums phase by phase.
+
+    pairs : see `poly.phases.split_sums`
+    """
     nodes = [
-        replace(n, program=split_sums(n.program)) if isinstance(n, Call) else n for n in graph.nodes
+        replace(n, program=split_sums(n.program, pairs)) if isinstance(n, Call) else n
+        for n in graph.nodes
     ]
     return replace(graph, nodes=tuple(nodes))
 

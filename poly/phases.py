@@ -57,12 +57,17 @@ from poly.prove import proves
 MOST = 16
 
 
-def split_sums(program: Program) -> Program:
+def split_sums(program: Program, pairs: bool = True) -> Program:
     """The program that is scheduled in place of another: products of many tensors split
     (`poly.paths`), strided sums phase by phase, sums of narrow products in pairs (`poly.pairs`).
+
+    pairs : whether the machine has the instruction for such pairs
     """
     # What is split becomes several statements, whose order within a block would have to be found.
-    return program if program.has_blocks else pair_products(split_phases(split_products(program)))
+    if program.has_blocks:
+        return program
+    split = split_phases(split_products(program))
+    return pair_products(split) if pairs else split
 
 
 @lru_cache(maxsize=4096)

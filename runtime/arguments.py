@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import os
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -365,21 +365,26 @@ def check_overlaps(
     ArgumentError : naming the two arguments.
     """
     check_spans(
-        program,
+        program.updated,
         {name: span_of(array) for name, array in inputs.items()},
         {name: span_of(array) for name, array in outputs.items()},
     )
 
 
-def check_spans(program: Program, inputs: Mapping[str, Span], outputs: Mapping[str, Span]) -> None:
-    """`check_overlaps` of what is known by the memory that it takes."""
+def check_spans(
+    updated: Collection[str], inputs: Mapping[str, Span], outputs: Mapping[str, Span]
+) -> None:
+    """`check_overlaps` of what is known by the memory that it takes.
+
+    updated : names of the tensors that are both input and output
+    """
     places = [(f"out {name}", name, *span) for name, span in outputs.items()]
     sources = [(name, name, *span) for name, span in inputs.items()]
     for number, (label, name, memory, start, stop) in enumerate(places):
         for other, other_name, other_memory, begin, end in [*sources, *places[:number]]:
             if memory != other_memory or not (start < end and begin < stop):
                 continue
-            in_place = other == name == other_name and name in program.updated
+            in_place = other == name == other_name and name in updated
             if not (in_place and (start, stop) == (begin, end)):
                 raise ArgumentError(f"{label} overlaps {other} in memory")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -107,6 +108,27 @@ class BindingsLauncher:
                 ctypes.addressof(places), 0,
             )  # fmt: skip
 
+    def record(self, work: Callable[[CudaStream], None]) -> Callable[[CudaStream], None]:
+        modes = self._driver.CUstreamCaptureMode
+        # The default stream cannot be recorded; what other threads do meanwhile takes no part.
+        mode = modes.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        with self._current():
+            stream = self._call("cuStreamCreate", 0)
+            try:
+                self._call("cuStreamBeginCapture", stream, mode)
+                try:
+                    work(CudaStream(int(stream)))
+                finally:
+                    code, graph = self._driver.cuStreamEndCapture(stream)
+                self._check(code, "the launches cannot be recorded")
+                try:
+                    made = self._call("cuGraphInstantiate", graph, 0)
+                finally:
+                    self._call("cuGraphDestroy", graph)
+            finally:
+                self._call("cuStreamDestroy", stream)
+        return _Recorded(self, made)
+
     # --- inside -----------------------------------------------------------------------------
 
     @contextmanager
@@ -135,6 +157,22 @@ class BindingsLauncher:
     def _name(self, number: int) -> str:
         data = self._call("cuDeviceGetName", 256, self._call("cuDeviceGet", number))
         return str(data.partition(b"\0")[0].decode(errors="replace"))
+
+
+class _Recorded:
+    """A graph of CUDA, ready to be started."""
+
+    def __init__(self, launcher: BindingsLauncher, graph: Any) -> None:
+        self._launcher, self._graph = launcher, graph
+
+    def __call__(self, stream: CudaStream) -> None:
+        with self._launcher._current():
+            self._launcher._call("cuGraphLaunch", self._graph, stream.handle)
+
+    def __del__(self) -> None:
+        # What still runs of it ends first; at the end of the process the driver may be gone.
+        with contextlib.suppress(Exception), self._launcher._current():
+            self._launcher._call("cuGraphExecDestroy", self._graph)
 
 
 def _import() -> Any:

@@ -5,7 +5,7 @@ All work in the primary context of a device, which is that of torch, CuPy and JA
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -70,6 +70,13 @@ class Launcher(Protocol):
         stream: CudaStream,
     ) -> None:
         """Start a kernel."""
+
+    def record(self, work: Callable[[CudaStream], None]) -> Callable[[CudaStream], None] | None:
+        """What launches on a stream become as one graph of CUDA, which is started at once.
+
+        None if the package cannot record.  `work` only launches kernels, on the stream that it is
+        given; nothing runs meanwhile.
+        """
 
 
 class NotInstalledError(ToolchainError):

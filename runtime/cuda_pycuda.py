@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -100,6 +100,9 @@ class PycudaLauncher:
     ) -> None:
         with self._ordered("the kernel cannot be started", stream) as own:
             function.prepared_async_call(grid, block, own, *sizes, *addresses)
+
+    def record(self, work: Callable[[CudaStream], None]) -> None:
+        return None  # pycuda knows no graphs
 
     # --- inside -----------------------------------------------------------------------------
 

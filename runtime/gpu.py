@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from codegen.dialects import MOST_BLOCKS
 from codegen.gpu import GpuKernel, GpuSource
 from codegen.loopir import Block, For, If, Instance, LoopNode
 from poly.errors import ArgumentError, ToolchainError
@@ -16,23 +17,19 @@ from runtime.arguments import (
     Array,
     Binding,
     Shape,
-    Span,
     allocate,
     bind,
-    check_declared,
     check_input,
     check_output,
     check_spans,
     match_arguments,
     match_outputs,
     shape_of,
-    span_of,
 )
 from runtime.gpu_device import Device, DeviceArray, Operand
 from runtime.gpu_memory import Buffer
+from runtime.gpu_operands import checked_operand, output_operand, span_on
 
-#: Blocks that a grid may have in x, y and z.
-MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 _MAX_PLANS = 256
 _MAX_STEPS = 4096
 
@@ -187,20 +184,7 @@ class _Call:
     def _input(self, tensor: Tensor, value: Any, copy: bool) -> Array | Operand:
         if id(value) not in self._here:
             return check_input(tensor, value, copy)
-        return self._operand(tensor, value, tensor.name)
-
-    def _operand(self, tensor: Tensor, value: Any, what: str, writes: bool = False) -> Operand:
-        """An array on the device as the program declares it."""
-        operand = self.device.operand(what, value, self.stream, writes)
-        check_declared(tensor, operand.dtype, operand.shape)
-        if not operand.contiguous:
-            raise ArgumentError(
-                f"{what} is not C-contiguous, and arrays on a device are not copied; make it so"
-            )
-        _, start = self.device.place(operand.handle) if operand.nbytes else ("", 0)
-        if start % operand.dtype.itemsize:
-            raise ArgumentError(f"{what} is not aligned to its elements")
-        return operand
+        return checked_operand(self.device, tensor, value, tensor.name, self.stream)
 
     def run(self, asked: Mapping[str, Any]) -> Result | tuple[Result, ...]:
         """Check what is left, copy, launch and copy back."""
@@ -241,31 +225,15 @@ class _Call:
             elif id(value) not in self._here:
                 found[t.name] = check_output(t, value, shape)
             else:
-                found[t.name] = self._output(t, value, shape)
+                found[t.name] = output_operand(self.device, t, value, shape, self.stream)
         return found
-
-    def _output(self, tensor: Tensor, value: Any, shape: Shape) -> Operand:
-        what = f"out {tensor.name}"
-        operand = self._operand(tensor, value, what, writes=True)
-        if operand.shape != shape:
-            raise ArgumentError(f"{what} has shape {operand.shape}, expected {shape}")
-        if not operand.writeable:
-            raise ArgumentError(f"{what} is read-only")
-        return operand
 
     def _check_apart(self, results: Mapping[str, Array | Operand | None]) -> None:
         """Refuse outputs that share memory with other arrays, but for updates in place."""
         given = {n: v for n, v in results.items() if n in self.outputs and v is not None}
-        inputs = {n: self._span(v) for n, v in self.inputs.items()}
-        check_spans(self.program, inputs, {n: self._span(v) for n, v in given.items()})
-
-    def _span(self, value: Array | Operand) -> Span:
-        if not isinstance(value, Operand):
-            return span_of(value)
-        if value.nbytes == 0:
-            return "nowhere", 0, 0
-        memory, start = self.device.place(value.handle)
-        return memory, start, start + value.nbytes
+        inputs = {n: span_on(self.device, v) for n, v in self.inputs.items()}
+        outputs = {n: span_on(self.device, v) for n, v in given.items()}
+        check_spans(self.program.updated, inputs, outputs)
 
     def _take(self, count: int) -> Buffer:
         """A buffer that goes back to the pool at the end of the call."""
@@ -283,7 +251,7 @@ class _Call:
             if isinstance(result, Operand):
                 handles[t.name] = result.handle
                 continue
-            buffer = device.pool.take(_bytes_of(t, shape), self.stream)
+            buffer = device.pool.take(bytes_of(t, shape), self.stream)
             handles[t.name] = buffer.handle
             if result is None:
                 made = DeviceArray(device, buffer, shape, t.dtype.numpy, self.stream)
@@ -301,7 +269,7 @@ class _Call:
                     handles[name] = self._take(value.nbytes).handle
                 device.write(handles[name], value, self.stream)
         for t in self.owner.source.workspace:
-            handles[t.name] = self._take(_bytes_of(t, shape_of(t, binding.sizes))).handle
+            handles[t.name] = self._take(bytes_of(t, shape_of(t, binding.sizes))).handle
         return handles
 
     def _finish(
@@ -328,7 +296,8 @@ class _Call:
         return found
 
 
-def _bytes_of(tensor: Tensor, shape: Shape) -> int:
+def bytes_of(tensor: Tensor, shape: Shape) -> int:
+    """The bytes of a tensor of some shape."""
     count = tensor.dtype.bytes
     for extent in shape:
         count *= extent
@@ -352,13 +321,16 @@ def launches_of(
         if min(extents, default=1) < 1:
             continue
         x, y, z = (*extents, 1, 1, 1)[:3]
-        for extent, most, axis in zip((x, y, z), MOST_BLOCKS, "xyz", strict=True):
-            if extent > most:
+        grid = [x, y, z]
+        for axis, most in enumerate(MOST_BLOCKS):
+            if axis in kernel.strided:
+                grid[axis] = min(grid[axis], most)
+            elif grid[axis] > most:
                 raise ToolchainError(
-                    f"{kernel.symbol} would have {extent} blocks in {axis}, over {most}; use "
-                    "larger tiles, or another order of the loops on blocks"
+                    f"{kernel.symbol} would have {grid[axis]} blocks in {'xyz'[axis]}, over "
+                    f"{most}; use larger tiles"
                 )
-        yield kernel, (x, y, z), env
+        yield kernel, (grid[0], grid[1], grid[2]), env
 
 
 def _instances(node: LoopNode, env: dict[str, int]) -> Iterator[tuple[int, list[int]]]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from codegen.gpu import GpuKernel, GpuSource
+from codegen.gpu import GpuKernel, GpuSource, joined_text
 from poly.errors import ArgumentError, ToolchainError
 from runtime.arguments import Array
 from runtime.cache import Cache
 from runtime.cuda_compile import Cubin, compile_cubin, find_cuda_compiler
 from runtime.cuda_launch import CudaStream, Launcher
-from runtime.gpu_device import Device, Operand
+from runtime.gpu_device import Device, Launch, Operand
 from runtime.gpu_exchange import CUDA, CUDA_MANAGED, HOST, borrow
 
 #: CUDA's second name for the default stream.
@@ -52,9 +53,10 @@ class CudaDevice(Device):
     def __repr__(self) -> str:
         return f"<CudaDevice {self.launcher.device} ({self.name}, {self.launcher.package})>"
 
-    def build(self, source: GpuSource) -> CudaModule:
+    def build(self, *sources: GpuSource) -> CudaModule:
         launcher = self.launcher
-        cubin = compile_cubin(source.text, launcher.architecture, self._cache, source.flags)
+        flags = sources[0].flags
+        cubin = compile_cubin(joined_text(sources), launcher.architecture, self._cache, flags)
         try:
             module = launcher.load(cubin.data)
         except ToolchainError as error:
@@ -64,6 +66,7 @@ class CudaDevice(Device):
             ) from None
         functions = {
             k.symbol: launcher.function(module, k.symbol, len(k.sizes), len(k.tensors))
+            for source in sources
             for k in source.kernels
         }
         return CudaModule(cubin, functions)
@@ -75,6 +78,9 @@ class CudaDevice(Device):
 
     def free(self, handle: int) -> None:
         self.launcher.free(handle)
+
+    def part(self, handle: int, start: int, count: int) -> int:
+        return handle + start
 
     def write(self, handle: int, array: Array, stream: CudaStream) -> None:
         if array.nbytes:
@@ -109,6 +115,9 @@ class CudaDevice(Device):
     ) -> None:
         function = module.functions[kernel.symbol]
         self.launcher.launch(function, grid, kernel.block, sizes, handles, stream)
+
+    def record(self, launches: Sequence[Launch]) -> Callable[[CudaStream], None]:
+        return _Replay(self.launcher, super().record(launches))
 
     def stream(self, value: Any) -> CudaStream:
         if value is None:
@@ -158,6 +167,23 @@ class CudaDevice(Device):
         return Operand(
             lent.address, lent.shape, lent.dtype, lent.contiguous, lent.writeable, owner=lent
         )
+
+
+class _Replay:
+    """Launches, one by one when they first run, which loads the kernels; then as a graph."""
+
+    def __init__(self, launcher: Launcher, plain: Callable[[CudaStream], None]) -> None:
+        self._launcher, self._plain = launcher, plain
+        self._graph: Callable[[CudaStream], None] | None = None
+        self._runs = 0
+
+    def __call__(self, stream: CudaStream) -> None:
+        self._runs += 1
+        if self._runs == 2:
+            # A driver that does not record them can still run them.
+            with contextlib.suppress(ToolchainError):
+                self._graph = self._launcher.record(self._plain)
+        (self._graph or self._plain)(stream)
 
 
 def _stream(handle: int, owner: Any = None) -> CudaStream:

@@ -6,7 +6,7 @@ There is a `Device` for each way to reach one: `runtime.gpu_cuda`, `gpu_opencl`,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from poly.errors import ArgumentError
 from poly.gpu_machine import ANY, GpuMachine
 from runtime.arguments import Array, Shape
 from runtime.gpu_exchange import HOST, cuda_interface, dlpack_capsule
-from runtime.gpu_memory import Buffer, Pool
+from runtime.gpu_memory import Buffer, Pool, Residents
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,17 @@ class Operand:
         return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
 
 
+@dataclass(frozen=True)
+class Launch:
+    """The start of a kernel of a module: blocks in x, y and z, and what it takes."""
+
+    module: Any
+    kernel: GpuKernel
+    grid: tuple[int, int, int]
+    sizes: tuple[int, ...]
+    handles: tuple[Any, ...]
+
+
 class Device(ABC):
     """Where kernels run.
 
@@ -56,9 +67,12 @@ class Device(ABC):
     machine: GpuMachine = ANY
     default_stream: Hashable = None
     dlpack: tuple[int, int] | None = None
+    #: Bytes of memory that a part of it begins at a multiple of, see `part`: a line of a cache.
+    alignment: int = 128
 
     def __init__(self) -> None:
         self.pool = Pool(self.allocate, self.free)
+        self._residents = Residents(self._kept)
 
     def put(self, value: Any, stream: Any = None) -> DeviceArray:
         """A copy of a numpy array on the device.
@@ -79,11 +93,44 @@ class Device(ABC):
         self.wait(found)
         return DeviceArray(self, buffer, array.shape, array.dtype, found, done=True)
 
+    def resident(self, array: Array) -> Buffer:
+        """Memory with the bytes of a constant; equal ones share it.
+
+        Raises
+        ------
+        ArgumentError : there is no room for it.
+        """
+        return self._residents.get(np.ascontiguousarray(array).reshape(array.shape))
+
+    def _kept(self, array: Array) -> Buffer:
+        buffer = self.pool.take(array.nbytes, self.default_stream)
+        buffer.lent = True  # whatever stream reads it
+        self.write(buffer.handle, array, self.default_stream)
+        self.wait(self.default_stream)
+        return buffer
+
+    def record(self, launches: Sequence[Launch]) -> Callable[[Any], None]:
+        """A function of a stream that starts kernels there, one after the other.
+
+        Whoever calls it keeps their memory, and has one call follow the other.
+        """
+
+        def replay(stream: Any) -> None:
+            for x in launches:
+                self.launch(x.module, x.kernel, x.grid, x.sizes, x.handles, stream)
+
+        return replay
+
     # --- what each device does in its own way ---------------------------------------------------
 
     @abstractmethod
-    def build(self, source: GpuSource) -> Any:
-        """A module of compiled kernels.  Raises `ToolchainError` with the compiler's words."""
+    def build(self, *sources: GpuSource) -> Any:
+        """A module of the compiled kernels of sources.
+
+        Raises
+        ------
+        ToolchainError : with the compiler's words.
+        """
 
     @abstractmethod
     def allocate(self, count: int) -> Any:
@@ -92,6 +139,10 @@ class Device(ABC):
     @abstractmethod
     def free(self, handle: Any) -> None:
         """Give memory back, behind everything that is at work on it."""
+
+    @abstractmethod
+    def part(self, handle: Any, start: int, count: int) -> Any:
+        """So many bytes of memory as memory, at least one, from a multiple of `alignment` on."""
 
     @abstractmethod
     def write(self, handle: Any, array: Array, stream: Any) -> None:
@@ -133,6 +184,20 @@ class Device(ABC):
     @abstractmethod
     def place(self, handle: Any) -> tuple[Hashable, int]:
         """What the memory is a part of, and the byte of it at which it begins."""
+
+    def fetch(self, name: str, value: Any, stream: Any) -> Array:
+        """A copy of an array on the device as a numpy array.
+
+        Raises
+        ------
+        ArgumentError : it lies on another device, cannot be taken, or is not C-contiguous.
+        """
+        operand = self.operand(name, value, stream)
+        if not operand.contiguous:
+            raise ArgumentError(f"{name} is not C-contiguous, and is not copied as it is")
+        array = np.empty(operand.shape, operand.dtype)
+        self.read(operand.handle, array, stream)
+        return array
 
     # --- arrays of others -----------------------------------------------------------------------
 

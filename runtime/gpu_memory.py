@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
 
 from poly.errors import ArgumentError
+from runtime.arguments import Array
 
 #: Bytes that a pool keeps at most.
 _MOST_KEPT = 1 << 30
@@ -22,7 +27,7 @@ class Buffer:
     stream : the one whose work on it is done in order
     """
 
-    __slots__ = ("_pool", "count", "handle", "lent", "stream")
+    __slots__ = ("__weakref__", "_pool", "count", "handle", "lent", "stream")
 
     def __init__(self, pool: Pool, handle: Any, count: int, stream: Hashable) -> None:
         self._pool, self.handle, self.count, self.stream = pool, handle, count, stream
@@ -38,6 +43,27 @@ class Buffer:
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # nobody hears of it, and at the end of the process
             self.release()  # the driver may be gone
+
+
+class Residents:
+    """Constants on a device, each content once as long as somebody has it.
+
+    put : gives a buffer with an array's bytes in it
+    """
+
+    def __init__(self, put: Callable[[Array], Buffer]) -> None:
+        self._put, self._lock = put, threading.Lock()
+        self._known: WeakValueDictionary[bytes, Buffer] = WeakValueDictionary()
+
+    def get(self, array: Array) -> Buffer:
+        """Memory with the bytes of a C-contiguous array, which nobody may write."""
+        plain = array.reshape(-1).view(np.uint8)
+        key = hashlib.sha256(plain.data).digest()
+        with self._lock:
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = self._put(plain)
+            return found
 
 
 class Pool:

@@ -39,7 +39,7 @@ _FLAGS = (
     "-Wno-maybe-uninitialized",
 )
 _TIMEOUT = 120.0
-_SHARED = re.compile(r"__shared__ (?:__align__\(32\) )?(.+?) ?(\w+)((?:\[[^][]*\])*);")
+_SHARED = re.compile(r"__shared__ (?:__align__\(\d+\) )?(.+?) ?(\w+)((?:\[[^][]*\])*);")
 
 
 def on_cpu(*sources: GpuSource) -> str:
@@ -110,8 +110,8 @@ class CpuDevice(Device):
     def __repr__(self) -> str:
         return "<CpuDevice cuda-emulator>"
 
-    def build(self, source: GpuSource) -> ctypes.CDLL:
-        text = on_cpu(source)
+    def build(self, *sources: GpuSource) -> ctypes.CDLL:
+        text = on_cpu(*sources)
         key = digest("cuda-emulator", text, self.compiler, *_FLAGS)
         entry = self._cache.get_or_build(key, lambda: {LIBRARY: self._compile(text)})
         return ctypes.CDLL(str(entry.file(LIBRARY)))
@@ -136,6 +136,9 @@ class CpuDevice(Device):
 
     def free(self, handle: Array) -> None:
         pass  # Python's business
+
+    def part(self, handle: Array, start: int, count: int) -> Array:
+        return handle[start : start + count]
 
     def write(self, handle: Array, array: Array, stream: None) -> None:
         handle[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)

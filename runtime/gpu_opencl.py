@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from codegen.gpu import GpuKernel, GpuSource
+from codegen.gpu import GpuKernel, GpuSource, joined_text
 from poly.errors import ArgumentError, ToolchainError
 from runtime.arguments import Array
 from runtime.cache import Cache, digest
@@ -44,15 +44,16 @@ class OpenClDevice(Device):
         self.device = _choose(_devices(cl), which)
         self.context = cl.Context([self.device])
         self.queue = self.default_stream = cl.CommandQueue(self.context)
+        self.alignment = max(self.alignment, self.device.mem_base_addr_align // 8)  # of bits
         self._cache = cache
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<OpenClDevice {_name(self.device)}>"
 
-    def build(self, source: GpuSource) -> dict[str, Any]:
-        program = self._program(source.text)
-        return {k.symbol: self._cl.Kernel(program, k.symbol) for k in source.kernels}
+    def build(self, *sources: GpuSource) -> dict[str, Any]:
+        program = self._program(joined_text(sources))
+        return {k.symbol: self._cl.Kernel(program, k.symbol) for s in sources for k in s.kernels}
 
     def _program(self, text: str) -> Any:
         """A program that is compiled, through the cache if there is one."""
@@ -92,6 +93,9 @@ class OpenClDevice(Device):
 
     def free(self, handle: Any) -> None:
         handle.release()  # waits itself for what is at work on it
+
+    def part(self, handle: Any, start: int, count: int) -> Any:
+        return handle.get_sub_region(start, count)
 
     def write(self, handle: Any, array: Array, stream: Any) -> None:
         if array.nbytes:

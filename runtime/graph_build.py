@@ -110,9 +110,12 @@ def build_graph(
     return Built(graph, entry, sharing_of(graph), scratch, sizes, meta["kernels"], found)
 
 
-def sharing_of(graph: Graph) -> Sharing:
-    """What shares storage; for open sizes only what does for all of them."""
-    return views_only(graph) if graph.sizes else share(graph)
+def sharing_of(graph: Graph, grain: int = 1) -> Sharing:
+    """What shares storage; for open sizes only what does for all of them.
+
+    grain : see `runtime.memory_planning.share`
+    """
+    return views_only(graph) if graph.sizes else share(graph, grain)
 
 
 def write_expr(e: Expr) -> object:

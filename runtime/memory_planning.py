@@ -23,11 +23,16 @@ GROWTH = 1.25
 
 
 def plan_memory(
-    graph: Graph, scratch: Mapping[str, Mapping[str, int]], sharing: Sharing | None = None
+    graph: Graph,
+    scratch: Mapping[str, Mapping[str, int]],
+    sharing: Sharing | None = None,
+    alignment: int = ALIGNMENT,
 ) -> MemoryPlan:
     """Plan a graph; `scratch` gives, for each call, the bytes of its named temporaries.
 
     Temporaries are in the plan's `offsets` as ``call/name``.
+
+    alignment : bytes that what lies in the arena begins at a multiple of
     """
     sharing = share(graph) if sharing is None else sharing
     roots = sharing.roots
@@ -56,10 +61,11 @@ def plan_memory(
             for temp, count in scratch.get(node.name, {}).items():
                 lives[f"{node.name}/{temp}"] = (time, time)
                 sizes[f"{node.name}/{temp}"] = count
-    offsets, arena = _pack(sizes, lives)
+    offsets, arena = _pack(sizes, lives, alignment)
+    taken = {name: up_to(max(count, 1), alignment) for name, count in sizes.items()}
     bound = max(
         (
-            sum(_aligned(sizes[n]) for n, (first, last) in lives.items() if first <= t <= last)
+            sum(taken[n] for n, (first, last) in lives.items() if first <= t <= last)
             for t in range(len(graph.nodes) + 1)
         ),
         default=0,
@@ -67,10 +73,13 @@ def plan_memory(
     return MemoryPlan(sharing, offsets, direct, copied, arena, bound)
 
 
-def share(graph: Graph) -> Sharing:
-    """What can share storage: views, and operands of concatenations unless that costs memory."""
+def share(graph: Graph, grain: int = 1) -> Sharing:
+    """What can share storage: views, and operands of concatenations unless that costs memory.
+
+    grain : bytes of a storage that a value in it begins at a multiple of
+    """
     plain = _Shares(graph, join=False).sharing()
-    joined = _Shares(graph, join=True).sharing()
+    joined = _Shares(graph, join=True, grain=grain).sharing()
     if not joined.joined:
         return plain
     arenas = [plan_memory(graph, {}, s).arena for s in (plain, joined)]
@@ -89,8 +98,8 @@ def views_only(graph: Graph) -> Sharing:
 class _Shares:
     """Storage of values, as it is joined."""
 
-    def __init__(self, graph: Graph, join: bool) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, join: bool, grain: int = 1) -> None:
+        self.graph, self.grain = graph, grain
         self.given = set(graph.inputs) | set(graph.constants)
         self.places: dict[str, tuple[str, int]] = {}
         self.sizes: dict[str, int] = {}
@@ -139,7 +148,7 @@ class _Shares:
         for name, part in zip(call.inputs, parts, strict=True):
             root, start = self.places[name]
             at = part * width - start
-            if root in self.given or found.setdefault(root, at) != at:
+            if root in self.given or at % self.grain or found.setdefault(root, at) != at:
                 return False
         if any(name in self.shown for root in found for name in self.members[root]):
             return False
@@ -174,12 +183,13 @@ def value_bytes(graph: Graph, name: str) -> int:
     return count
 
 
-def _aligned(count: int) -> int:
-    return -(-max(count, 1) // ALIGNMENT) * ALIGNMENT
+def up_to(count: int, alignment: int) -> int:
+    """The next multiple of an alignment."""
+    return -(-count // alignment) * alignment
 
 
 def _pack(
-    sizes: Mapping[str, int], lives: Mapping[str, tuple[int, int]]
+    sizes: Mapping[str, int], lives: Mapping[str, tuple[int, int]], alignment: int
 ) -> tuple[dict[str, int], int]:
     """Offsets for blocks with sizes and lives, and the size of the whole."""
     placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last
@@ -187,7 +197,7 @@ def _pack(
     total = 0
     for name in sorted(sizes, key=lambda n: (-sizes[n], lives[n], n)):
         first, last = lives[name]
-        need = _aligned(sizes[name])
+        need = up_to(max(sizes[name], 1), alignment)
         at = 0
         for offset, end, a, b in sorted(placed):
             if b < first or last < a:

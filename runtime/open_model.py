@@ -6,15 +6,15 @@ import ctypes
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from poly.dtypes import UINT8
 from poly.errors import ArgumentError
-from poly.expr import Size, evaluate_int
-from poly.graph import Call, View
+from poly.expr import evaluate_int
+from poly.graph import Call
 from poly.program import Tensor
 from poly.work import WORTH_SHARING, work_of_program
 from runtime.arguments import (
@@ -30,7 +30,8 @@ from runtime.cache import Cache
 from runtime.graph_build import Built, scratch_bytes, storage_order
 from runtime.library import load_network
 from runtime.memory import MemoryPlan, fill_copied
-from runtime.memory_planning import plan_memory, value_bytes
+from runtime.memory_planning import plan_memory
+from runtime.open_sizes import graph_at, size_places
 from runtime.profile import Timing, time_calls
 from runtime.quick import plan_bytes, quick_calls
 from runtime.report import Report
@@ -80,13 +81,7 @@ class OpenModel:
         self._pointers = (ctypes.c_void_p * count)()
         for name, array in self._constants.items():
             self._pointers[self._places[name]] = address(array)
-        #: Where each size can be read off: (position of an input, axis).
-        self._shown = {
-            e.name: (n, axis)
-            for n, name in reversed(list(enumerate(graph.inputs)))
-            for axis, e in enumerate(graph.values[name].shape)
-            if isinstance(e, Size)
-        }
+        self._shown = size_places(graph)
         self._plans: OrderedDict[tuple[int, ...], _Plan] = OrderedDict()
         self._arena = self._reserve(0)
         self._lock = threading.Lock()
@@ -171,8 +166,7 @@ class OpenModel:
             if name not in inputs:
                 raise ArgumentError(f"input {name} is missing")
             given.append(check_input(self.graph.values[value], inputs[name]))
-        places = (self._shown[s] for s in self.graph.sizes)
-        return given, tuple(given[position].shape[axis] for position, axis in places)
+        return given, tuple(given[position].shape[axis] for position, axis in self._shown)
 
     def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
         """Median seconds of each call, one after the other, with one thread."""
@@ -192,17 +186,7 @@ class OpenModel:
             self._plans.move_to_end(sizes)
             return found
         built = self._built
-        given = dict(zip(self.graph.sizes, sizes, strict=True))
-        env = self.graph.environment(given)
-        negative = [n for n, v in env.items() if v < 0]
-        if negative:
-            raise ArgumentError(f"sizes {given} make {negative[0]} negative")
-        fixed = self.graph.at_sizes(given)
-        counts = {name: value_bytes(fixed, name) for name in fixed.values}
-        for node in fixed.nodes:
-            if isinstance(node, View) and counts[node.input] != counts[node.output]:
-                raise ArgumentError(f"{node.origin}: sizes {given} do not fit")
-        sharing = replace(built.sharing, bytes=counts)
+        env, fixed, sharing = graph_at(self.graph, sizes, built.sharing)
         memory = plan_memory(fixed, scratch_bytes(built.scratch, env), sharing)
         calls = [n for n in self.graph.nodes if isinstance(n, Call)]
         work = sum(work_of_program(n.program, env) for n in calls)

@@ -26,6 +26,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "cgen": ("codegen",),
     "opt_einsum": ("poly.paths",),
     "pycuda": ("runtime",),
+    "cuda": ("runtime",),
+    "pyopencl": ("runtime",),
 }
 
 MAX_LINES = 600

@@ -1,4 +1,4 @@
-"""`Peer`: one implementation that is measured, whatever it is."""
+"""`Package` and `Peer`: one implementation that is measured, whatever it is."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Prepared:
     fetch: Callable[[Any], Sequence[Array]]
 
 
-class Peer(ABC):
-    """One implementation; a subclass says what it needs and how it prepares a task.
+class Package(ABC):
+    """One implementation; a subclass says what it needs.
 
     Attributes
     ----------
@@ -55,14 +55,18 @@ class Peer(ABC):
         except metadata.PackageNotFoundError:
             return "unknown"
 
-    def suits(self, task: Task) -> bool:
-        """Whether it takes part in a task."""
-        return True
-
     def load(self) -> None:
         """Import what `prepare` needs, which is no part of the time that it takes."""
         for module in self.modules:
             importlib.import_module(module)
+
+
+class Peer(Package):
+    """One implementation on a CPU; a subclass says how it prepares a task."""
+
+    def suits(self, task: Task) -> bool:
+        """Whether it takes part in a task."""
+        return True
 
     @abstractmethod
     def prepare(self, task: Task, threads: int) -> Prepared:

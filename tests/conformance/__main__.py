@@ -15,21 +15,21 @@ from pathlib import Path
 from tests.conformance.official import Outcome, cases, run_case
 
 
-def run_part(pattern: str, first: int, step: int, file: Path, is_open: bool) -> None:
+def run_part(pattern: str, first: int, step: int, file: Path, is_open: bool, target: str) -> None:
     """Run every `step`-th case from `first` on, and write an outcome a line."""
     chosen = [c for c in cases() if re.search(pattern, c.name)]
     with file.open("w") as lines:
         for case in chosen[first::step]:
-            lines.write(json.dumps(asdict(run_case(case, is_open=is_open))) + "\n")
+            lines.write(json.dumps(asdict(run_case(case, 60, is_open, target))) + "\n")
             lines.flush()
 
 
-def run_parts(pattern: str, jobs: int, is_open: bool) -> list[Outcome]:
+def run_parts(pattern: str, jobs: int, is_open: bool, target: str) -> list[Outcome]:
     """The outcomes of all cases, run by so many processes, sorted by name."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{n}.jsonl" for n in range(jobs)]
         command = [sys.executable, "-m", "tests.conformance", pattern]
-        command += ["--open"] if is_open else []
+        command += ["--target", target, *(["--open"] if is_open else [])]
         parts = [
             subprocess.Popen([*command, "--part", str(n), str(jobs), str(file)])
             for n, file in enumerate(files)
@@ -50,13 +50,16 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--quiet", action="store_true", help="print only the counts")
     parser.add_argument("--open", action="store_true", help="open sizes for all inputs")
+    parser.add_argument("--target", default="cpu", help="where they run, as of compile_onnx")
     parser.add_argument("--part", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.part:
         first, step, file = arguments.part
-        run_part(arguments.pattern, int(first), int(step), Path(file), arguments.open)
+        run_part(
+            arguments.pattern, int(first), int(step), Path(file), arguments.open, arguments.target
+        )
         return 0
-    outcomes = run_parts(arguments.pattern, arguments.jobs, arguments.open)
+    outcomes = run_parts(arguments.pattern, arguments.jobs, arguments.open, arguments.target)
     inside = [o for o in outcomes if not o.scope]
     passed = [o for o in inside if not o.reason]
     if not arguments.quiet:

@@ -163,10 +163,10 @@ class _TooLongError(Exception):
     pass
 
 
-def run_case(case: Case, limit: int = 60, is_open: bool = False) -> Outcome:
+def run_case(case: Case, limit: int = 60, is_open: bool = False, target: str = "cpu") -> Outcome:
     """Compile and run a case, and compare as the suite's own runner does.
 
-    is_open : with open sizes for all axes of the inputs
+    is_open : with open sizes for all axes of the inputs; target : where it runs
     """
 
     def stop(*_: object) -> None:
@@ -178,7 +178,8 @@ def run_case(case: Case, limit: int = 60, is_open: bool = False) -> Outcome:
     signal.alarm(limit)
     try:
         model = opened(case.model) if is_open else case.model
-        prepared = farkas.backend.prepare(model, threads=1)
+        threads = 1 if target == "cpu" else None
+        prepared = farkas.backend.prepare(model, target.upper(), threads=threads)
         for inputs, expected in case.sets:
             results = list(prepared.run(inputs))
             Runner.assert_similar_outputs(expected, results, case.rtol, case.atol)

@@ -131,6 +131,47 @@ def test_diff(cli: Cli) -> None:
     assert bad.exit_code == 2 and "must come before" in bad.stderr
 
 
+def test_targets(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text for a GPU needs neither a device nor a compiler, and is what `fk.compile` makes."""
+    Path("mm.fk").write_text(DEFINITION)
+    with monkeypatch.context() as without:
+        for name in ("pyopencl", "cuda", "pycuda"):
+            without.setitem(sys.modules, name, None)
+        without.setenv("CC", "/none")
+        without.setenv("PATH", "")
+        cuda = cli("compile", "mm.fk", "--target", "cuda")
+        opencl = cli("compile", "mm.fk", "--target", "opencl", "-o", "mm.cl")
+    assert cuda.exit_code == 0 and 'extern "C" __global__ void' in cuda.stdout
+    assert opencl.exit_code == 0 and "__kernel" in Path("mm.cl").read_text()
+    own = fk.compile(DEFINITION, target="cuda-emulator")
+    assert cuda.stdout.rstrip("\n") == own.source.rstrip("\n")
+    shown = cli("show", "mm.fk", "--target", "cuda", "--tree", "--source").stdout
+    assert "[block]" in shown and "__global__" in shown
+    script = cli("compile", "mm.fk", "--target", "cuda", "--emit", "schedule", "-o", "mm.sched")
+    assert script.exit_code == 0 and "map_threads" in Path("mm.sched").read_text()
+    again = cli("compile", "mm.fk", "--target", "cuda", "--using", "mm.sched")
+    assert again.stdout == cuda.stdout
+    same = cli("diff", "mm.fk", "auto", "mm.sched", "--target", "cuda")
+    assert (same.exit_code, same.stdout) == (0, "")
+    assert cli("diff", "mm.fk", "auto", "mm.sched").exit_code == 1
+    assert cli("check", "mm.fk", "mm.sched").exit_code == 0
+
+
+def test_what_a_target_has_not(cli: Cli) -> None:
+    Path("mm.fk").write_text(DEFINITION)
+    Path("blocks").write_text("map_blocks S0: i\n")
+    Path("lanes").write_text("vectorize S0_init: j\n")
+    on_cpu = cli("compile", "mm.fk", "--using", "blocks")
+    assert on_cpu.exit_code == 1 and "a CPU has no such blocks" in on_cpu.stderr
+    assert cli("compile", "mm.fk", "--using", "blocks", "--target", "cuda").exit_code == 0
+    on_gpu = cli("compile", "mm.fk", "--using", "lanes", "--target", "cuda")
+    assert on_gpu.exit_code == 1 and "vectorize of j has no meaning on a GPU" in on_gpu.stderr
+    library = cli("compile", "mm.fk", "--emit", "library", "--target", "cuda", "-o", "mm.so")
+    assert library.exit_code == 2 and "compiled where they run" in " ".join(library.stderr.split())
+    unknown = cli("show", "mm.fk", "--target", "cudda")
+    assert unknown.exit_code == 2 and "'cuda', 'opencl'" in unknown.stderr
+
+
 def test_why(cli: Cli) -> None:
     Path("mm.fk").write_text(DEFINITION)
     assert cli("compile", "mm.fk", "--using", "written", "-o", "mm.c").exit_code == 0
@@ -142,6 +183,17 @@ def test_why(cli: Cli) -> None:
     assert "statement  S0_init" in cli("why", "mm.c").stdout
     assert cli("why", "mm.c", "99999").exit_code == 1
     assert "no C that Farkas has generated" in cli("why", "mm.fk", "1").stderr
+
+
+def test_why_of_a_gpu(cli: Cli) -> None:
+    Path("mm.fk").write_text(DEFINITION)
+    assert cli("compile", "mm.fk", "--target", "cuda", "-o", "mm.cu").exit_code == 0
+    lines = Path("mm.cu").read_text().splitlines()
+    number = next(n for n, line in enumerate(lines, 1) if "C_r_1_2 += " in line)
+    told = cli("why", "mm.cu", str(number)).stdout
+    assert "statement  S0: update of C[i, j] +=!" in told
+    assert "loops      k_o, k_i" in told and "step       map_threads S0: i_t, j_t" in told
+    assert "fills the buffer A_s" in cli("why", "mm.cu").stdout
 
 
 def test_exact_mode_of_check(cli: Cli) -> None:

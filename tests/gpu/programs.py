@@ -142,6 +142,23 @@ CASES = {
         SOFTMAX, REDUCED.replace("64", "16"), {"N": 5, "M": 37}, 1, 2
     ),
     "rows reduced by blocks": Case(SOFTMAX, REDUCED, {"N": 3, "M": 150}, 1, 2),
+    "tiles ahead": Case(
+        MATMUL,
+        "fuse mm_init, mm: i, j\ntile mm: i, j by 16, 16 as ib, jb, ii, ji\n"
+        "tile mm: ii, ji by 2, 4 as it, jt, ir, jr\ndistribute mm: ir\nreorder mm: k, ir, jr\n"
+        "split mm: k by 8\nmap_blocks mm: ib, jb\nmap_threads mm: it, jt\n"
+        "promote mm: jt as C, register\npromote mm: k_o as A, shared, 1, 0, ahead\n"
+        "promote mm: k_o as B, shared, ahead\nunroll mm: ir\nunroll mm: jr\n"
+        "unroll mm_init: ir\nunroll mm_init: jr",
+        {"N": 21, "K": 19, "M": 37}, 1, 1,
+    ),
+    "one operand ahead": Case(
+        MATMUL,
+        "fuse mm_init, mm: i, j\ntile mm: i, j by 8, 8\nsplit mm: k by 8\n"
+        "map_blocks mm: i_o, j_o\nmap_threads mm: i_i, j_i\npromote mm: k_o as A, shared, ahead\n"
+        "promote mm: k_o as B, shared",
+        {"N": 9, "K": 19, "M": 10}, 1, 2,
+    ),
     "scans apart": Case(
         SCAN, "split s: i by 4\nmap_blocks s: i_o\nmap_threads s: i_i", {"N": 10, "M": 6}, 1, 0
     ),

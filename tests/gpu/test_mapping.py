@@ -18,7 +18,7 @@ from poly.errors import ScheduleError
 from poly.expr import Const, Index, Op
 from poly.kernels import launches
 from runtime.gpu import launches_of
-from tests.gpu.programs import CASES, HEAT, MATMUL, SOFTMAX, Case
+from tests.gpu.programs import CASES, HEAT, MATMUL, SHARED, SOFTMAX, Case
 from tests.gpu.races import races, races_of, without_wait
 
 
@@ -32,7 +32,7 @@ def test_no_two_threads_meet(case: Case) -> None:
     source = generate_gpu(s, "cuda")
     assert len(source.kernels) == case.launches
     kernels = source.text[source.text.index('extern "C"') :]  # behind helpers that wait, too
-    assert kernels.count("__syncthreads();") == case.barriers
+    assert kernels.count("__syncthreads();\n") == case.barriers
     assert races(s, source, case.sizes) == []
 
 
@@ -128,13 +128,45 @@ def test_the_host_leaves_out_what_does_nothing() -> None:
     assert list(launches_of(source, {"T": 4, "N": 2})) == []
 
 
-def test_a_grid_that_is_too_large_is_refused() -> None:
-    source = generate_gpu(schedule(MATMUL, "fuse mm_init, mm: i, j\nmap_blocks mm: i, j"), "cuda")
-    with pytest.raises(fk.ToolchainError, match="70000 blocks in y, over 65535"):
-        list(launches_of(source, {"N": 70000, "K": 1, "M": 1}))
+def test_a_grid_that_is_too_short_has_blocks_that_go_on() -> None:
+    """Along y and z there are 65,535 blocks at most, along x 2^31 - 1."""
+    script = "fuse mm_init, mm: i, j\nmap_blocks mm: i, j"
+    source = generate_gpu(schedule(MATMUL, script), "cuda")
+    ((_, grid, _),) = launches_of(source, {"N": 70000, "K": 1, "M": 3})
+    assert grid == (3, 65535, 1)
+    with pytest.raises(fk.ToolchainError, match="3000000000 blocks in x, over 2147483647"):
+        list(launches_of(source, {"N": 1, "K": 1, "M": 3 * 10**9}))
+    kernel = fk.compile(MATMUL, schedule=script, target="cuda-emulator")
+    assert kernel.verify({"N": 66000, "K": 1, "M": 1}).exact
+    fixed = generate_gpu(schedule(MATMUL.replace("N", "64"), script), "cuda")
+    assert "gridDim" in source.text and "gridDim" not in fixed.text
+
+
+def test_blocks_that_go_on_wait_before_they_share_again() -> None:
+    source = generate_gpu(schedule(MATMUL, SHARED), "cuda")
+    assert "__syncthreads(); /* before what is shared is written again */" in source.text
 
 
 def test_the_tree_shows_what_runs_where() -> None:
     s = schedule(SOFTMAX, CASES["rows"].script)
     assert "for i  [block]" in s.show and "for j_i  [thread]" in s.show
     assert replace(s).digest == schedule(SOFTMAX, CASES["rows"].script).digest
+
+
+def test_what_may_be_filled_ahead() -> None:
+    start = "tile mm: i, j, k by 8, 8, 8\n"
+    s = schedule(MATMUL, f"{start}promote mm: k_o as A, shared, ahead")
+    assert "promote A to shared A_s, one iteration ahead" in s.show
+    assert s.tree == schedule(MATMUL, start).promote("mm", "k_o", "A", "shared", ahead=True).tree
+    for script, message in (
+        ("promote mm: k_o as A, local, ahead", "only a shared buffer is filled ahead"),
+        ("promote mm: k_o as C, shared, ahead", "mm writes C in k_o, so that it cannot be read"),
+        ("map_threads mm: i_i\npromote mm: i_i as A, shared, ahead", "i_i is marked thread"),
+    ):
+        with pytest.raises(ScheduleError, match=message):
+            schedule(MATMUL, start + script)
+    fused = "def f(float32 A[N], float32 B[N]) -> (A, C) { p: C[i] = A[i]; q: A[i] = 2 * B[i] }"
+    step = "split p: i by 8\nsplit q: i by 8\npromote p: i_o as A, shared, ahead\n"
+    later = schedule(fused, f"{step}fuse p, q: i_o")
+    with pytest.raises(ScheduleError, match="q writes A in i_o, so that it cannot be read an iter"):
+        generate_gpu(later, "cuda")

@@ -36,6 +36,10 @@ static struct { char *start; size_t bytes; } memory[4096];
 static size_t taken;
 static struct work *queue;
 static size_t waiting, room;
+struct graph { struct work *works; size_t count; };
+static struct graph *recording;  /* what is launched on `recorded` goes there */
+static uint64_t recorded;
+static size_t graphs;  /* that nobody has destroyed */
 
 static void note(const char *format, ...) {
   va_list arguments;
@@ -47,6 +51,7 @@ static void note(const char *format, ...) {
 const char *stand_in_calls(void) { return calls; }
 void stand_in_forget(void) { written = 0, calls[0] = 0; }
 size_t stand_in_memory(void) { return taken; }
+size_t stand_in_graphs(void) { return graphs; }
 
 static long setting(const char *name, long otherwise) {
   const char *text = getenv(name);
@@ -244,12 +249,61 @@ int cuLaunchKernel(struct function *f, unsigned gx, unsigned gy, unsigned gz, un
   }
   for (int64_t n = f->shape[0]; n < count; n++)
     if (values[n] && !inside((void *)values[n], 1)) END(INVALID_VALUE);
-  struct work *w = later(LAUNCH, stream);
+  struct work *w;
+  if (recording && stream == recorded) {
+    recording->works = realloc(recording->works, (recording->count + 1) * sizeof *w);
+    w = &recording->works[recording->count++];
+    memset(w, 0, sizeof *w);
+    w->kind = LAUNCH;
+  } else {
+    w = later(LAUNCH, stream);
+  }
   w->function = f;
   w->grid[0] = gx, w->grid[1] = gy, w->grid[2] = gz;
   for (int64_t n = 0; n < f->shape[0]; n++) w->sizes[n] = values[n];
   for (int64_t n = 0; n < f->shape[1]; n++) w->tensors[n] = (void *)values[f->shape[0] + n];
   note("launch %s grid %u %u %u block %u %u %u stream %llu\n", f->name, gx, gy, gz, bx, by, bz,
        (unsigned long long)stream);
+  END(OK);
+}
+
+int cuStreamBeginCapture_v2(uint64_t stream, int mode) {
+  BEGIN(1);
+  if (setting("STAND_IN_RECORDS", 1) == 0 || stream == 0 || recording || mode != 1)
+    END(INVALID_VALUE);
+  recording = calloc(1, sizeof *recording), recorded = stream, graphs++;
+  note("record\n");
+  END(OK);
+}
+int cuStreamEndCapture(uint64_t stream, struct graph **graph) {
+  BEGIN(1);
+  if (!recording || stream != recorded) END(INVALID_VALUE);
+  *graph = recording, recording = 0;
+  END(OK);
+}
+/* A graph that is ready is a copy, so that the first may be destroyed. */
+int cuGraphInstantiateWithFlags(struct graph **ready, struct graph *graph, unsigned long long f) {
+  BEGIN(1);
+  if (f) END(INVALID_VALUE);
+  const size_t bytes = graph->count * sizeof *graph->works;
+  *ready = calloc(1, sizeof **ready), graphs++;
+  (*ready)->count = graph->count;
+  (*ready)->works = memcpy(malloc(bytes + 1), graph->works, bytes);
+  END(OK);
+}
+int cuGraphDestroy(struct graph *graph) {
+  BEGIN(1);
+  free(graph->works), free(graph), graphs--;
+  END(OK);
+}
+int cuGraphExecDestroy(struct graph *graph) { return cuGraphDestroy(graph); }
+int cuGraphLaunch(struct graph *graph, uint64_t stream) {
+  BEGIN(1);
+  for (size_t n = 0; n < graph->count; n++) {
+    struct work *w = later(LAUNCH, stream);
+    *w = graph->works[n];
+    w->stream = stream;
+  }
+  note("start %zu launches stream %llu\n", graph->count, (unsigned long long)stream);
   END(OK);
 }

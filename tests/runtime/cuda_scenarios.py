@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +25,9 @@ import pytest
 
 import farkas as fk
 import runtime.gpu_cuda
-from codegen.gpu import GpuSource, generate_gpu
+from codegen.gpu import GpuSource, generate_gpu, joined_text
+from farkas.device_target import DeviceTarget
+from runtime.cache import Cache, digest
 from runtime.cuda_compile import Cubin
 from runtime.cuda_packages import ENVIRONMENT, find_launcher
 from runtime.gpu import GpuProgram
@@ -35,11 +37,12 @@ from runtime.gpu_exchange import borrow, dlpack_capsule
 from runtime.gpu_on_cpu import on_cpu
 from runtime.reference import evaluate
 from runtime.verify import random_inputs
+from tests.gpu.networks import NETWORKS, Network
 from tests.gpu.programs import CASES, HEAT, MATMUL
 
 PACKAGE = os.environ.get(ENVIRONMENT, "")
 FOLDER = Path(tempfile.mkdtemp(prefix="farkas-"))
-SOURCES: dict[str, GpuSource] = {}
+SOURCES: dict[str, tuple[GpuSource, ...]] = {}
 SCENARIOS: dict[str, Callable[[], None]] = {}
 
 
@@ -55,6 +58,7 @@ def driver() -> Any:
     library = ctypes.CDLL("libcuda.so.1")
     library.stand_in_calls.restype = ctypes.c_char_p
     library.stand_in_memory.restype = ctypes.c_size_t
+    library.stand_in_graphs.restype = ctypes.c_size_t
     return library
 
 
@@ -78,23 +82,31 @@ def setting(**values: Any) -> Iterator[None]:
             del os.environ[name]
 
 
-def image(text: str, arch: str, cache: Any = None) -> Cubin:
+def joined(sources: Sequence[GpuSource]) -> str:
+    """The text of sources, by which `image` finds them again."""
+    text = joined_text(sources)
+    SOURCES[text] = tuple(sources)
+    return text
+
+
+def image(text: str, arch: str, cache: Any = None, flags: Sequence[str] = ()) -> Cubin:
     """In place of a cubin, the path of the emulator's library, which is what the driver loads."""
-    source = SOURCES[text]
+    sources = SOURCES[text]
     shapes = []
-    for k in source.kernels:
+    for k in (k for s in sources for k in s.kernels):
         shape = ", ".join(map(str, (len(k.sizes), len(k.tensors), *k.block)))
         name = f"const int64_t {k.symbol}_shape[5]"
         shapes.append(f'extern "C" {{ extern {name}; {name} = {{{shape}}}; }}\n')
-    path = FOLDER / f"{source.kernels[0].symbol}.so"
+    path = FOLDER / f"{digest(text)}.so"
     if not path.exists():
-        path.with_suffix(".cpp").write_text(on_cpu(source) + "".join(shapes))
-        flags = ["-std=c++17", "-O1", "-shared", "-fPIC"]
-        subprocess.run(["g++", *flags, "-o", path, path.with_suffix(".cpp")], check=True)
+        path.with_suffix(".cpp").write_text(on_cpu(*sources) + "".join(shapes))
+        plain = ["-std=c++17", "-O1", "-shared", "-fPIC"]
+        subprocess.run(["g++", *plain, "-o", path, path.with_suffix(".cpp")], check=True)
     return Cubin(bytes(path) + b"\0", arch, "", "stand-in", {})
 
 
 runtime.gpu_cuda.compile_cubin = image
+runtime.gpu_cuda.joined_text = joined
 runtime.gpu_cuda.find_cuda_compiler = lambda arch: None  # type: ignore[assignment, return-value]
 
 
@@ -104,7 +116,6 @@ def device(number: int = 0) -> CudaDevice:
 
 def program(text: str, script: str, on: CudaDevice) -> GpuProgram:
     source = generate_gpu(fk.Schedule.of(fk.parse(text)).replay(script), "cuda")
-    SOURCES[source.text] = source
     return GpuProgram(source, on)
 
 
@@ -546,6 +557,90 @@ def machine_code_that_the_driver_does_not_take() -> None:
             GpuProgram(source, here)
     finally:
         runtime.gpu_cuda.compile_cubin = kept
+
+
+# --- networks -----------------------------------------------------------------------------------
+
+
+def network(on: CudaDevice, name: str = "image") -> tuple[Any, Network, Any]:
+    """A model on the device, what it was made of, and what it gives for the arrays."""
+    made = NETWORKS[name]()
+    model = fk.compile_onnx(made.model, target=DeviceTarget(on, Cache(FOLDER / "cache")))
+    expected = fk.compile_onnx(made.model, cache=FOLDER / "cache").run(made.arrays[0])
+    return model, made, expected["y"]
+
+
+@scenario
+def networks_are_recorded_and_started_at_once() -> None:
+    model, made, expected = network(device())
+    count = model.report.calls
+    for turn in range(4):
+        forget()
+        found = model.run(made.arrays[0])
+        np.testing.assert_allclose(found["y"], expected, rtol=1e-4)
+        if PACKAGE == "pycuda":  # which knows no graphs
+            assert len(calls("launch")) == count and not calls("start")
+            continue
+        # One by one first, which loads the kernels; then they are recorded.
+        assert len(calls("launch")) == (count if turn < 2 else 0)
+        assert calls("record") == (["record"] if turn == 1 else [])
+        assert calls("start") == ([f"start {count} launches stream 0"] if turn else [])
+        assert len(calls("write")) == 1 and len(calls("read")) == 1
+
+
+@scenario
+def what_a_driver_does_not_record_still_runs() -> None:
+    model, made, expected = network(device())
+    with setting(records=0):
+        for _ in range(3):
+            forget()
+            found = model.run(made.arrays[0])
+            np.testing.assert_allclose(found["y"], expected, rtol=1e-4)
+            assert len(calls("launch")) == model.report.calls and not calls("start")
+
+
+@scenario
+def networks_on_streams() -> None:
+    here = device()
+    model, made, expected = network(here)
+    x = here.put(made.arrays[0]["x"])
+    forget()
+    first = model.run({"x": x})["y"]
+    assert isinstance(first, DeviceArray) and not calls("wait") and not calls("read")
+    again = model.run({"x": x}, stream=0x1234)["y"]
+    waited = calls("wait")
+    third = model.run({"x": x}, stream=0x1234)["y"]
+    if PACKAGE != "pycuda":  # which waits around streams of others
+        assert waited == calls("wait") == ["wait 0"]  # for what uses the same memory
+    for found in (first, again, third):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4)
+    wide = here.put(np.zeros_like(expected))
+    assert model.run({"x": x}, out={"y": wide})["y"] is wide
+    np.testing.assert_allclose(wide.numpy(), expected, rtol=1e-4)
+
+
+@scenario
+def networks_give_back_what_they_had() -> None:
+    here = device()
+    before = driver().stand_in_memory(), driver().stand_in_graphs()
+    model, made, _ = network(here)
+    for _ in range(3):
+        model.run(made.arrays[0])
+    assert driver().stand_in_memory() > before[0]
+    del model
+    gc.collect()
+    here.pool.clear()
+    assert (driver().stand_in_memory(), driver().stand_in_graphs()) == before
+
+
+@scenario
+def networks_of_open_sizes() -> None:
+    model, made, _ = network(device(), "open batch")
+    plain = fk.compile_onnx(made.model, cache=FOLDER / "cache")
+    for _ in range(3):
+        for arrays in made.arrays:
+            found, expected = model.run(arrays)["y"], plain.run(arrays)["y"]
+            np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def main() -> None:

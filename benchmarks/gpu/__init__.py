@@ -1,0 +1,1 @@
+"""Kernels on a GPU beside other libraries; see `benchmarks.gpu.__main__`."""

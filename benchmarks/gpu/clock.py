@@ -1,0 +1,176 @@
+"""Time on a device: between events of its own, with the host out of the way.
+
+Starting a kernel from Python takes longer than many a kernel runs.  So the device is given
+something to do first, filling memory, for longer than the host needs to hand over the calls that
+are timed; these then run one after the other without a gap.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from runtime.gpu_device import Device
+
+Call = Callable[[], object]
+
+#: Bytes that are filled at a time, and fills that are timed to know how long one takes.
+FILL, FILLS = 64 << 20, 8
+#: The device is kept busy for so many times what the host needs, and by so many fills at most.
+AHEAD, MOST_FILLS = 2.0, 4096
+
+
+class Clock(ABC):
+    """The clock of a device.
+
+    stream : where the calls that are timed have to go; None for the device's default
+    cache_bytes : of the device's largest cache
+    """
+
+    stream: Any = None
+    cache_bytes = 0
+
+    def __init__(self) -> None:
+        self._fill_seconds = 0.0
+
+    @abstractmethod
+    def fill(self) -> None:
+        """Start filling `FILL` bytes."""
+
+    @abstractmethod
+    def mark(self) -> Any:
+        """An event behind everything that was started."""
+
+    @abstractmethod
+    def between(self, first: Any, last: Any) -> float:
+        """Seconds from one event to a later one, when both have come."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Wait for everything that was started."""
+
+    def seconds(self, calls: Sequence[Call]) -> float:
+        """Seconds a call, of calls one after the other."""
+        start = time.perf_counter()
+        for call in calls:
+            call()
+        host = time.perf_counter() - start
+        self.wait()
+        for _ in range(self._fills(AHEAD * host)):
+            self.fill()
+        first = self.mark()
+        for call in calls:
+            call()
+        return self.between(first, self.mark()) / len(calls)
+
+    def _fills(self, seconds: float) -> int:
+        """How many fills keep the device busy for so long."""
+        if not self._fill_seconds:
+            self.fill()
+            first = self.mark()
+            for _ in range(FILLS):
+                self.fill()
+            self._fill_seconds = max(self.between(first, self.mark()) / FILLS, 1e-9)
+        return min(MOST_FILLS, math.ceil(seconds / self._fill_seconds))
+
+
+class HostClock(Clock):
+    """For a device whose calls return when they are done, as the emulator's do."""
+
+    def fill(self) -> None:
+        pass
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def between(self, first: float, last: float) -> float:
+        return last - first
+
+    def wait(self) -> None:
+        pass
+
+
+class CudaClock(Clock):
+    """Events of CUDA on the default stream, which is that of torch and CuPy, too.
+
+    driver : ``cuda.bindings.driver``; number : of the device
+    """
+
+    def __init__(self, driver: Any, number: int) -> None:
+        super().__init__()
+        self._driver = driver
+        self._call("cuInit", 0)
+        device = self._call("cuDeviceGet", number)
+        kind = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
+        self.cache_bytes = int(self._call("cuDeviceGetAttribute", kind, device))
+        self._call("cuCtxSetCurrent", self._call("cuDevicePrimaryCtxRetain", device))
+        self._memory = self._call("cuMemAlloc", FILL)
+
+    def fill(self) -> None:
+        self._call("cuMemsetD8Async", self._memory, 0, FILL, 0)
+
+    def mark(self) -> Any:
+        event = self._call("cuEventCreate", 0)
+        self._call("cuEventRecord", event, 0)
+        return event
+
+    def between(self, first: Any, last: Any) -> float:
+        self._call("cuEventSynchronize", last)
+        milliseconds = self._call("cuEventElapsedTime", first, last)
+        for event in (first, last):
+            self._call("cuEventDestroy", event)
+        return 1e-3 * float(milliseconds)
+
+    def wait(self) -> None:
+        self._call("cuStreamSynchronize", 0)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        code, *values = getattr(self._driver, name)(*arguments)
+        if code != self._driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"{name} failed: {code}")
+        return values[0] if values else None
+
+
+class OpenClClock(Clock):
+    """Markers on a queue of a device's context.
+
+    device : a `runtime.gpu_opencl.OpenClDevice`
+    """
+
+    def __init__(self, device: Any) -> None:
+        super().__init__()
+        self._cl = cl = importlib.import_module("pyopencl")
+        properties = cl.command_queue_properties.PROFILING_ENABLE
+        self.stream = cl.CommandQueue(device.context, properties=properties)
+        self.cache_bytes = int(device.device.global_mem_cache_size)
+        self._memory = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, FILL)
+
+    def fill(self) -> None:
+        self._cl.enqueue_fill_buffer(self.stream, self._memory, bytes(4), 0, FILL)
+
+    def mark(self) -> Any:
+        return self._cl.enqueue_marker(self.stream)
+
+    def between(self, first: Any, last: Any) -> float:
+        self.stream.finish()
+        return 1e-9 * float(last.profile.end - first.profile.end)
+
+    def wait(self) -> None:
+        self.stream.finish()
+
+
+def clock_of(device: Device) -> Clock:
+    """The clock of a device.
+
+    Raises
+    ------
+    ImportError : there is no cuda-bindings, whose events are taken.
+    """
+    kind, _, number = device.name.partition(":")
+    if kind == "cuda":
+        return CudaClock(importlib.import_module("cuda.bindings.driver"), int(number))
+    return OpenClClock(device) if kind == "opencl" else HostClock()

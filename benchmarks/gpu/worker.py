@@ -1,0 +1,127 @@
+"""One fresh process: one kernel by everybody on a device.  Started by `benchmarks.runner`.
+
+    python -m benchmarks.gpu.worker JOB.json
+
+The job's suite is the element type.  Each contender has several sets of inputs, which together are
+larger than the device's caches, and takes them in turn, so that none finds its inputs there.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu.cases import TOLERANCE, named
+from benchmarks.gpu.clock import Call, Clock, clock_of
+from benchmarks.gpu.peers import PEERS, Work
+from benchmarks.kernel import Kernel
+from benchmarks.worker import Job, Report, difference
+from runtime.devices import find_device
+
+#: Sets of inputs together have so many times the bytes of the caches; how many there are at most,
+#: and bytes that they may have.
+OVER, MOST_SETS, MOST_BYTES = 2.0, 64, 4 << 30
+
+
+@dataclass(frozen=True)
+class GpuSettings:
+    """How long things are measured.
+
+    rounds : turns of each contender; samples : of a turn, each over all sets of inputs
+    limit : seconds after which a turn is over, when it has one sample
+    tiny : whether the kernels are the small ones
+    """
+
+    rounds: int = 5
+    samples: int = 20
+    limit: float = 1.0
+    tiny: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def sets_of(kernel: Kernel, dtype: str, cache_bytes: int) -> int:
+    """How many sets of inputs there are to be."""
+    one = sum(math.prod(s) for s in kernel.inputs.values()) * np.dtype(dtype).itemsize
+    wanted = math.ceil(OVER * cache_bytes / one) + 1
+    return max(2, min(wanted, MOST_SETS, MOST_BYTES // one))
+
+
+def take_turns(
+    clock: Clock, rotations: Mapping[str, Sequence[Call]], settings: GpuSettings, first: int = 0
+) -> dict[str, float]:
+    """The median of seconds a call of each contender.
+
+    `first` rotates the order, so that over several processes each is sometimes the first.
+    """
+    names = list(rotations)
+    names = names[first % len(names) :] + names[: first % len(names)] if names else []
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(settings.rounds):
+        for name in names if turn % 2 == 0 else reversed(names):
+            end = time.monotonic() + settings.limit
+            for _ in range(settings.samples):
+                found[name].append(clock.seconds(rotations[name]))
+                if time.monotonic() > end:
+                    break
+    return {name: statistics.median(samples) for name, samples in found.items()}
+
+
+def run(job: Job, folder: Path) -> None:
+    """Prepare, check and time everybody; whoever fails is reported and left out."""
+    report = Report(job.report)
+    report(at="task")
+    assert job.settings is not None
+    settings = GpuSettings(**job.settings)
+    kernel = named(job.name, settings.tiny)
+    drawn = {n: a.astype(job.suite) for n, a in kernel.draw().items()}
+    expected = kernel.reference({n: a.astype(np.float32) for n, a in drawn.items()})
+    clock = clock_of(find_device(job.device))
+    sets = sets_of(kernel, job.suite, clock.cache_bytes)
+    work = Work(kernel, job.suite, drawn, sets, job.device, clock, folder)
+    rotations: dict[str, Sequence[Call]] = {}
+    for name in job.peers:
+        peer = PEERS[name]
+        if not peer.suits(kernel):
+            continue
+        report(at=name)
+        try:
+            peer.load()
+            start = time.perf_counter()
+            rotation = peer.prepare(work)
+            results = [rotation.fetch(call()) for call in rotation.calls[:2]]
+            seconds = time.perf_counter() - start
+        except Exception as error:
+            text = " ".join(str(error).split())
+            report(failed=name, message=f"{type(error).__name__}: {text}"[:600])
+            continue
+        apart = max(difference([r], [expected]) for r in results)
+        report(prepared=name, seconds=seconds, difference=apart)
+        if not apart <= TOLERANCE[job.suite]:
+            report(failed=name, message=f"wrong result: relative difference {apart:.2g}")
+            continue
+        rotations[name] = rotation.calls
+    report(at="timing")
+    report(times=take_turns(clock, rotations, settings, job.number))
+
+
+def main() -> None:
+    job = Job.from_json(Path(sys.argv[1]).read_text())
+    os.sched_setaffinity(0, job.processors)
+    with tempfile.TemporaryDirectory(prefix="farkas-bench-") as folder:
+        run(job, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

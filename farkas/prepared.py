@@ -1,0 +1,25 @@
+"""What programs become before they are scheduled, and the automatic schedule of a CPU."""
+
+from __future__ import annotations
+
+from poly.join_dimensions import join_dimensions
+from poly.phases import split_sums
+from poly.program import Program
+from poly.schedule import Schedule
+from poly.strategy import auto_schedule
+from poly.unread import without_unread
+
+
+def scheduled_program(program: Program, exact: bool = False) -> Program:
+    """The program that has the automatic schedule.
+
+    What nobody reads is left out, products of many tensors are split, strided sums done phase by
+    phase, and dimensions that are one joined.  Exact sums are not taken apart.
+    """
+    program = without_unread(program)
+    return program if exact else join_dimensions(split_sums(program))
+
+
+def automatic_schedule(program: Program, exact: bool, tiles: bool = True) -> Schedule:
+    """The automatic schedule for a CPU; see `poly.strategy`."""
+    return auto_schedule(Schedule.of(scheduled_program(program, exact), exact), tiles=tiles)

@@ -1,0 +1,83 @@
+"""docs/gpu.md: its examples run, and its trees, texts and refusals are what comes out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import farkas as fk
+from codegen.gpu import generate_gpu
+from poly.gpu_strategy import gpu_schedule
+from poly.promotion import SHARED_LIMIT
+from poly.schedule import Schedule
+
+DOCS = Path(__file__).parents[2] / "docs" / "gpu.md"
+TEXT = DOCS.read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```([a-z -]+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCKS = BLOCK.findall(TEXT)
+MATMUL = "def f(float32 A[I,K], float32 B[K,J]) -> (C) { C[i,j] +=! A[i,k] * B[k,j] }"
+
+
+def block(kind: str) -> str:
+    (found,) = (body for k, body in BLOCKS if k == kind)
+    return str(found)
+
+
+def refused(text: str, script: str) -> str:
+    with pytest.raises(fk.IllegalScheduleError) as caught:
+        Schedule.of(fk.parse(text)).replay(script)
+    return str(caught.value)
+
+
+def heart(text: str) -> str:
+    """The innermost loop of a kernel, with the first and the last of its lines."""
+    lines = text.splitlines()
+    first = next(n for n, line in enumerate(lines) if "for (int64_t k_i" in line)
+    body = [n for n, line in enumerate(lines) if n > first and " += " in line]
+    indent = len(lines[first]) - len(lines[first].lstrip())
+    dots = " " * (indent + 2) + "…"
+    kept = [*lines[first - 1 : body[0] + 3], dots, *lines[body[-1] : body[-1] + 2]]
+    return "\n".join(line[indent:] for line in kept)
+
+
+def outputs() -> dict[str, str]:
+    """What stands in the documentation, as it follows from the code."""
+    automatic = gpu_schedule(Schedule.of(fk.parse(MATMUL)))
+    own = Schedule.of(fk.parse(block("farkas"))).replay(block("script own"))
+    kernel = generate_gpu(own, "cuda").text
+    found = {
+        "text auto-tree": automatic.show,
+        "c auto-cuda": heart(generate_gpu(automatic, "cuda").text),
+        "text own-tree": own.show,
+        "c own-cuda": kernel[kernel.index('extern "C"') :],
+        "text refusal": refused(block("farkas"), block("script refused")),
+        "text refusal-stencil": refused(block("farkas stencil"), block("script refused-stencil")),
+    }
+    return {kind: f"{text.rstrip()}\n" for kind, text in found.items()}
+
+
+def renewed() -> str:
+    """The documentation with all outputs as they are now."""
+    made = outputs()
+    return BLOCK.sub(lambda m: f"```{m[1]}\n{made.get(m[1], m[2])}```", TEXT)
+
+
+def test_outputs_are_those_of_the_code() -> None:
+    assert renewed() == TEXT
+
+
+def test_examples_run() -> None:
+    names: dict[str, Any] = {}
+    for body in (b for k, b in BLOCKS if k == "python"):
+        exec(compile(body.replace('"cuda"', '"cuda-emulator"'), str(DOCS), "exec"), names)
+    assert names["c"].shape == (40, 30)
+
+
+def test_what_is_said_of_the_example() -> None:
+    kernel = fk.compile(block("farkas"), schedule=block("script own"), target="cuda-emulator")
+    assert kernel.verify().close(1e-5)
+    assert kernel.source.count("__syncthreads();") == block("c own-cuda").count("sync") == 2
+    assert f"{SHARED_LIMIT >> 10} KiB" in TEXT

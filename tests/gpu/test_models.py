@@ -1,0 +1,345 @@
+"""ONNX models on GPUs: equal to ONNX Runtime and to the CPU, weights that stay, arrays there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+
+import farkas as fk
+from farkas.cli import main
+from farkas.demo import relative_error
+from frontends.onnx.light import load_light, randomised
+from runtime.cache import Cache
+from runtime.devices import find_device
+from runtime.gpu_device import Device, DeviceArray
+from runtime.gpu_model import GpuModel
+from tests.frontends.onnx.onnx_support import ort_run
+from tests.gpu.networks import NETWORKS, Arrays, Network, attention, floats, image, joined
+from tests.models.networks import NAMES, TOLERANCE
+
+pytestmark = pytest.mark.filterwarnings("ignore:Non-empty compiler output")
+
+
+@pytest.fixture(params=["cuda-emulator", "opencl"])
+def device(request: pytest.FixtureRequest, cache: Cache) -> Device:
+    if request.param == "opencl":
+        pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+    return find_device(request.param, cache)
+
+
+@pytest.fixture
+def emulator(cache: Cache) -> Device:
+    return find_device("cuda-emulator", cache)
+
+
+def agree(found: Arrays, expected: Arrays, rtol: float = 1e-4) -> None:
+    assert list(found) == list(expected)
+    for name, array in found.items():
+        wanted = expected[name]
+        assert array.dtype == wanted.dtype and array.shape == wanted.shape, name
+        if wanted.dtype.kind == "f":
+            np.testing.assert_allclose(array, wanted, rtol=rtol, atol=rtol / 10, err_msg=name)
+        else:
+            np.testing.assert_array_equal(array, wanted, err_msg=name)
+
+
+# --- what they compute ---------------------------------------------------------------------
+
+
+#: On OpenCL for the CPU, the compiler takes seconds for each of the others.
+QUICK = ("image", "scan", "edges", "quantised", "halves", "places", "no rows")
+EVERYWHERE = [
+    *(pytest.param("cuda-emulator", n) for n in NETWORKS),
+    *(pytest.param("opencl", n, marks=() if n in QUICK else pytest.mark.slow) for n in NETWORKS),
+]
+
+
+@pytest.mark.parametrize(("device", "name"), EVERYWHERE, indirect=["device"])
+def test_equals_onnx_runtime(name: str, device: Device) -> None:
+    if (name, device.name) == ("halves", "cuda-emulator"):
+        pytest.skip("it has no instructions for halves")
+    network = NETWORKS[name]()
+    model = fk.compile_onnx(network.model, target=device.name)
+    for arrays in network.arrays:
+        agree(model.run(arrays), ort_run(network.model, arrays), network.rtol)
+    assert getattr(model, "opaque_operators", ()) == network.opaque
+
+
+@pytest.mark.parametrize("name", ["image", "attention", "quantised", "open batch"])
+def test_equals_the_cpu(name: str, emulator: Device) -> None:
+    network = NETWORKS[name]()
+    here = fk.compile_onnx(network.model)
+    there = fk.compile_onnx(network.model, target=emulator.name)
+    for arrays in network.arrays:
+        agree(there.run(arrays), here.run(arrays))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_light_models_equal_the_cpu(name: str) -> None:
+    pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+    path, inputs, _ = load_light(name)
+    model = randomised(onnx.load(path), 1)
+    draw = np.random.default_rng(1)
+    images = {n: draw.uniform(0, 1, a.shape).astype(a.dtype) for n, a in inputs.items()}
+    expected = fk.compile_onnx(model).run(images)
+    found = fk.compile_onnx(model, target="opencl").run(images)
+    assert relative_error(found, expected) < TOLERANCE
+
+
+# --- where arrays lie ----------------------------------------------------------------------
+
+
+def test_outputs_stay_on_the_device_if_all_inputs_lie_there(device: Device) -> None:
+    network = NETWORKS["scan"]()
+    (arrays,) = network.arrays
+    model = fk.compile_onnx(network.model, target=device.name)
+    there = {n: device.put(a) for n, a in arrays.items()}
+    found = model.run(there)
+    assert all(isinstance(a, DeviceArray) for a in found.values())
+    again = model.run(there)  # which must not write to what was given away
+    expected = ort_run(network.model, arrays)
+    for results in (found, again):
+        agree({n: a.numpy() for n, a in results.items()}, expected)
+    agree(model.run({**arrays, "x": there["x"]}), expected)
+
+
+def test_outputs_that_are_given(device: Device) -> None:
+    network = NETWORKS["scan"]()
+    (arrays,) = network.arrays
+    model = fk.compile_onnx(network.model, target=device.name)
+    expected = ort_run(network.model, arrays)
+    last = np.zeros_like(expected["last"])
+    rows = device.put(np.zeros_like(expected["rows"]))
+    found = model.run(arrays, out={"last": last, "rows": rows})
+    assert found["last"] is last and found["rows"] is rows
+    agree({"last": last, "rows": rows.numpy()}, expected)
+
+
+def test_open_sizes_take_arrays_of_the_device(device: Device) -> None:
+    network = NETWORKS["open batch"]()
+    model = fk.compile_onnx(network.model, target=device.name)
+    assert isinstance(model, fk.StagedModel)
+    for arrays in network.arrays:
+        expected = ort_run(network.model, arrays)
+        out = device.put(np.zeros_like(expected["y"]))
+        there = {n: device.put(a) for n, a in arrays.items()}
+        found = model.run(there)
+        assert isinstance(found["y"], DeviceArray)
+        agree({"y": found["y"].numpy()}, expected)
+        assert model.run(there, out={"y": out})["y"] is out
+        agree({"y": out.numpy()}, expected)
+        out = device.put(np.zeros_like(expected["y"]))
+        assert model.run(arrays, out={"y": out})["y"] is out
+        agree({"y": out.numpy()}, expected)
+    assert model.report.kernels < 12  # not all of them for each batch
+
+
+def test_stages_take_arrays_of_the_device(device: Device) -> None:
+    network = NETWORKS["places"]()
+    (arrays,) = network.arrays
+    model = fk.compile_onnx(network.model, target=device.name)
+    found = model.run({"x": device.put(arrays["x"])})
+    assert all(isinstance(a, DeviceArray) for a in found.values())
+    agree({n: a.numpy() for n, a in found.items()}, ort_run(network.model, arrays))
+
+
+class Copies:
+    """What is copied to a device, in bytes, and how many modules it builds."""
+
+    def __init__(self, device: Device, patch: pytest.MonkeyPatch) -> None:
+        self.written: list[int] = []
+        self.built = 0
+        write, build = device.write, device.build
+
+        def counted(handle: Any, array: Any, stream: Any) -> None:
+            self.written.append(array.nbytes)
+            write(handle, array, stream)
+
+        def made(*sources: Any) -> Any:
+            self.built += 1
+            return build(*sources)
+
+        patch.setattr(device, "write", counted)
+        patch.setattr(device, "build", made)
+
+
+def test_weights_are_copied_once(emulator: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = Copies(emulator, monkeypatch)
+    network = Network(image(channels=2), ({"x": floats(7, 1, 2, 8, 8)},))
+    model = fk.compile_onnx(network.model, target=emulator.name)
+    assert isinstance(model, GpuModel) and sum(copies.written) == model.report.constant_bytes > 0
+    # One for all kernels, and what the cache has is built again.
+    assert copies.built == 1 < model.report.kernels
+    copies.written.clear()
+    for _ in range(3):
+        model.run(network.arrays[0])
+    assert copies.written == [4 * 2 * 64] * 3
+    copies.written.clear()
+    again = fk.compile_onnx(network.model, target=emulator.name)
+    assert copies.written == []  # the same weights lie there
+    agree(again.run(network.arrays[0]), model.run(network.arrays[0]))
+
+
+def test_equal_programs_share_kernels(emulator: Device) -> None:
+    nodes = [onnx.helper.make_node("MatMul", [f"v{n}", f"w{n}"], [f"v{n + 1}"]) for n in range(4)]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            nodes, "chain",
+            [onnx.helper.make_tensor_value_info("v0", 1, [4, 4])],
+            [onnx.helper.make_tensor_value_info("v4", 1, [4, 4])],
+            [onnx.numpy_helper.from_array(floats(n, 4, 4), f"w{n}") for n in range(4)],
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8,
+    )  # fmt: skip
+    compiled = fk.compile_onnx(model, target=emulator.name)
+    assert (compiled.report.kernels, compiled.report.calls) == (1, 4)
+    arrays = {"v0": floats(9, 4, 4)}
+    agree(compiled.run(arrays), ort_run(model, arrays))
+
+
+def test_values_lie_where_memory_of_the_device_may_begin(device: Device) -> None:
+    model = fk.compile_onnx(joined(), target=device.name)
+    assert isinstance(model, GpuModel)
+    plan = model.plan()
+    assert all(start % device.alignment == 0 for _, start, _ in plan.parts.values())
+    ends = [start + count for memory, start, count in plan.parts.values() if not memory]
+    assert max(ends) <= plan.bytes
+    # What begins at a multiple is made in its place; the rest is put there.
+    assert 0 < len(model.sharing.joined) < 3
+
+
+def test_runs_of_one_model_take_turns(emulator: Device) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    model = fk.compile_onnx(image(), target=emulator.name)
+    inputs = [{"x": floats(n, 1, 3, 8, 8)} for n in range(8)]
+    expected = [model.run(i) for i in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        for found, wanted in zip(pool.map(model.run, inputs), expected, strict=True):
+            np.testing.assert_array_equal(found["y"], wanted["y"])
+
+
+def test_kernels_come_from_the_cache(device: Device, tmp_path: Path) -> None:
+    store = Cache(tmp_path / "cache")
+    arrays = {"x": floats(5, 1, 3, 8, 8)}
+    first, again, other = (
+        fk.compile_onnx(m, target=device.name, cache=store) for m in (image(), image(), image(2))
+    )
+    assert [m.report.from_cache for m in (first, again, other)] == [False, True, False]
+    agree(again.run(arrays), first.run(arrays), 0)
+    assert again.schedules == first.schedules and again.source == first.source
+
+
+# --- what else they can do -----------------------------------------------------------------
+
+
+def test_targets_are_not_confused(tmp_path: Path, emulator: Device) -> None:
+    path = tmp_path / "image.onnx"
+    onnx.save(image(), path)
+    arrays = {"x": floats(90, 1, 3, 8, 8)}
+    kinds = []
+    for target in ("cpu", emulator.name, "cpu", emulator.name):
+        model = fk.compile_onnx(path, target=target)
+        kinds.append(type(model))
+        agree(model.run(arrays), ort_run(image(), arrays))
+    assert kinds == [fk.Model, fk.DeviceModel, fk.Model, fk.DeviceModel]
+
+
+def test_specialized_models_have_one_plan(emulator: Device) -> None:
+    model = fk.compile_onnx(attention("rows"), target=emulator.name)
+    fixed = model.specialize(rows=4)
+    assert isinstance(fixed, fk.DeviceModel)
+    arrays = {"x": floats(3, 1, 4, 16)}
+    agree(fixed.run(arrays), ort_run(attention("rows"), arrays))
+
+
+def test_explain_has_the_launches(emulator: Device) -> None:
+    model = fk.compile_onnx(image(), target=emulator.name)
+    assert isinstance(model, fk.DeviceModel)
+    text = str(model.explain())
+    for symbol in model.source:
+        assert f"{symbol}: " in text
+    assert "blocks of" in text and "roofline" not in text
+    assert "ms" not in str(model.explain(run=False)).split("not fused")[0]
+    assert all(s.replace("\n", "") for s in model.schedules.values())
+
+
+def test_profile_has_a_time_for_each_call(device: Device) -> None:
+    model = fk.compile_onnx(image(), target=device.name)
+    timings = model.profile({"x": floats(1, 1, 3, 8, 8)}, 2)
+    assert len(timings) == model.report.calls and all(t.seconds > 0 for t in timings)
+    assert "Conv" in timings[0].origin
+
+
+def test_compare_names_what_diverges(emulator: Device) -> None:
+    model = fk.compile_onnx(image(), target=emulator.name)
+    arrays = {"x": floats(90, 1, 3, 8, 8)}
+    assert model.compare("onnxruntime", arrays).agrees
+    wrong = {n: a + 1 for n, a in ort_run(image(), arrays).items()}
+    assert not model.compare(wrong, arrays).agrees
+
+
+def test_the_command_runs_on_a_target(tmp_path: Path, emulator: Device) -> None:
+    path = tmp_path / "image.onnx"
+    onnx.save(image(), path)
+    command = ["run", str(path), "--random", "--target", emulator.name]
+    done = CliRunner().invoke(main, [*command, "--compare", "onnxruntime"])
+    assert done.exit_code == 0, done.output
+    assert "compared" in done.output
+    refused = CliRunner().invoke(main, [*command, "--threads", "2"])
+    assert refused.exit_code == 1 and "threads has no meaning" in refused.output
+
+
+# --- what is refused -----------------------------------------------------------------------
+
+
+def test_wrong_arrays_are_refused_as_on_the_cpu(emulator: Device) -> None:
+    here = fk.compile_onnx(image())
+    there = fk.compile_onnx(image(), target=emulator.name)
+    x = floats(1, 1, 3, 8, 8)
+    for inputs in (
+        {}, {"x": x[:, :, :4]}, {"x": x.astype(np.float64)}, {"x": x[0]}, {"x": x, "z": x},
+        {"x": [1.0]},
+    ):  # fmt: skip
+        with pytest.raises(fk.ArgumentError) as refused:
+            here.run(inputs)
+        with pytest.raises(fk.ArgumentError) as also:
+            there.run(inputs)
+        assert str(also.value) == str(refused.value)
+
+
+def test_wrong_arrays_of_the_device_are_refused(emulator: Device) -> None:
+    model = fk.compile_onnx(image(), target=emulator.name)
+    x = emulator.put(floats(1, 1, 3, 8, 8))
+    y = emulator.put(floats(1, 1, 5))
+    for inputs, out, words in (
+        ({"x": y}, {}, "rank 2"),
+        ({"x": emulator.put(floats(1, 2, 3, 8, 8))}, {}, "shape"),
+        ({"x": x}, {"y": x}, "rank 4"),
+        ({"x": x}, {"y": emulator.put(floats(1, 2, 5))}, r"shape \(2, 5\), expected \(1, 5\)"),
+        ({"x": x}, {"q": y}, "there is no output 'q'"),
+    ):
+        with pytest.raises(fk.ArgumentError, match=words):
+            model.run(inputs, out=out)
+    network = NETWORKS["scan"]()
+    square = fk.compile_onnx(network.model, target=emulator.name)
+    given = {n: emulator.put(a) for n, a in network.arrays[0].items()}
+    with pytest.raises(fk.ArgumentError, match="out last overlaps h0"):
+        square.run(given, out={"last": given["h0"]})
+
+
+def test_there_are_no_threads_to_choose(emulator: Device) -> None:
+    with pytest.raises(fk.ArgumentError, match="threads has no meaning for target"):
+        fk.compile_onnx(image(), target=emulator.name, threads=2)
+    for batch in (1, "batch"):
+        model = fk.compile_onnx(image(batch), target=emulator.name)
+        with pytest.raises(fk.ArgumentError, match="threads= has no meaning on cuda-emulator"):
+            model.run({"x": floats(1, 1, 3, 8, 8)}, threads=2)
+    with pytest.raises(fk.ArgumentError, match="did you mean 'opencl'"):
+        fk.compile_onnx(image(), target="opencll")
