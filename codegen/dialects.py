@@ -30,6 +30,7 @@ from codegen.operators import apply
 from codegen.prelude import BFLOAT16_NAME, HELPERS
 from codegen.spelling import C_TYPES, suffix
 from codegen.target import CTarget
+from codegen.wide_copies import neighbours
 from codegen.wmma import SUMS, WMMA_HELPERS, tensor_cores
 from poly.dtypes import DType
 from poly.errors import ScheduleError
@@ -100,6 +101,8 @@ class KernelTarget(CTarget):
     #: How the text, or options of the compiler, say that sums of products are rounded twice.
     no_contraction = ""
     exact_flags: tuple[str, ...] = ()
+    #: Whether copies may go on while threads do.
+    asynchronous = False
     #: That neighbours may be read together.
     aligned = ""
 
@@ -148,6 +151,8 @@ class KernelTarget(CTarget):
             raise ScheduleError(f"{node.intrinsic} of {node.statement}: {self.name} has none")
         if isinstance(node, For) and node.mark in ("block", "thread", "place"):
             return self._at_place(node)
+        if isinstance(node, For) and (pair := neighbours(node, self.buffers)) is not None:
+            return self._copy_at_once(node, *pair)
         if isinstance(node, For) and node.mark in ("vector", "parallel"):
             step = {"vector": "vectorize", "parallel": "parallelize"}[node.mark]
             raise ScheduleError(
@@ -158,6 +163,13 @@ class KernelTarget(CTarget):
         if isinstance(node, Buffer) and node.scope == "fragment":
             return self._fragments(node)
         return super().statement(node)
+
+    def _copy_at_once(self, node: For, to: Read, origin: Read) -> cgen.Generable:
+        """``fk_copy_16(&A_s[..], &A[..]);``: the places are the first of some neighbours."""
+        assert isinstance(node.body, Store)
+        ahead = self.asynchronous and node.body.statement in self.ahead
+        kind = "copy_async" if ahead else "copy"
+        return cgen.Line(f"fk_{kind}_16(&{self.place(to)}, &{self.place(origin)});")
 
     def _for(self, node: For) -> cgen.Generable:
         """Short loops are left to the compiler to write out."""
@@ -311,6 +323,23 @@ _CUDA_HALVES = {
         )
         for size, c in ((4, "int"), (8, "long long"))
     },
+    "fk_copy_16": (
+        "/* eight 16-bit numbers to shared memory; that they are aligned is not known */\n"
+        "static inline void fk_copy_16(unsigned short *to, const unsigned short *from)\n"
+        "{\n  if (((unsigned long long)from & 15) == 0) *(int4 *)to = *(const int4 *)from;\n"
+        "  else for (int n = 0; n < 8; n++) to[n] = from[n];\n}"
+    ),
+    "fk_copy_async_16": (
+        "/* the same while threads go on */\n"
+        "static inline void fk_copy_async_16(unsigned short *to, const unsigned short *from)\n"
+        "{\n#if __CUDA_ARCH__ >= 800\n"
+        "  if (((unsigned long long)from & 15) == 0) {\n"
+        "    const unsigned shared = (unsigned)__cvta_generic_to_shared(to);\n"
+        '    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"\n'
+        '      :: "r"(shared), "l"(from) : "memory");\n'
+        "    return;\n  }\n"
+        "#endif\n  fk_copy_16(to, from);\n}"
+    ),
     "fk_wait_for_copies": (
         "static inline void fk_wait_for_copies()\n"
         "{\n#if __CUDA_ARCH__ >= 800\n"
@@ -324,6 +353,11 @@ _CUDA_HALVES = {
 }
 #: Of OpenCL, where a half is only a place in memory; by bits, which work everywhere.
 _OPENCL_HALVES = {
+    "fk_copy_16": (
+        "/* eight 16-bit numbers to shared memory */\n"
+        "static inline void fk_copy_16(__local ushort *to, __global const ushort *from)\n"
+        "{ vstore8(vload8(0, from), 0, to); }"
+    ),
     "fk_f16_load": (
         "static inline float fk_f16_load(fk_f16 x)\n"
         "{ const uint size = x & 0x7fff, sign = (uint)(x & 0x8000) << 16;\n"
@@ -373,6 +407,7 @@ class CudaTarget(KernelTarget):
     grid_size = ("gridDim.x", "gridDim.y", "gridDim.z")
     thread_index = ("(int)threadIdx.x", "(int)threadIdx.y", "(int)threadIdx.z")
     helper, shared, restrict = "static __device__ inline", "__shared__", "__restrict__"
+    asynchronous = True
     aligned = "__align__(%d)"
     exact_flags = ("--fmad=false",)
 
@@ -548,7 +583,8 @@ def alignment_of(count: int) -> int:
 
 
 def _has_loops(node: LoopNode) -> bool:
-    return any(isinstance(n, (For, Wait, Combine)) for n in walk_loops(node))
+    loops = (n for n in walk_loops(node) if not isinstance(n, For) or n.mark != "together")
+    return any(isinstance(n, (For, Wait, Combine)) for n in loops)
 
 
 def _halves(used: set[str]) -> list[str]:

@@ -42,6 +42,8 @@ SHARED_LIMIT = 48 << 10
 FRAGMENT_LIMIT = 16 << 10
 #: The longest vector, in bytes, in which copies move contiguous elements.
 VECTOR_BYTES = 64
+#: Bytes that a thread copies at once to shared memory, of elements that it cannot copy alone.
+TOGETHER = 16
 #: Vectors of a row of a panel that are copied one after the other without a loop.
 MOST_VECTORS = 4
 
@@ -55,6 +57,8 @@ class Copy:
     op : of partial results, which begin as its identity and are combined with what is there
     ahead : it runs one iteration of the last of these loops before what it is for
     by_warp : whether all threads of a warp copy together, matrices at a time
+    together : how many neighbours a thread copies at once; if several, the last of the loops runs
+        over them
     """
 
     name: str
@@ -70,6 +74,12 @@ class Copy:
     op: str = ""
     ahead: bool = False
     by_warp: bool = False
+    together: int = 1
+
+    @property
+    def shared_out(self) -> tuple[Member, ...]:
+        """The loops whose iterations threads share among them."""
+        return self.members[:-1] if self.together > 1 else self.members
 
     @property
     def depth(self) -> int:
@@ -521,7 +531,31 @@ def _copy(
             *turned,
             member(f"{loop}_i", f"{place} mod {lanes}", "vector"),
         ]
+    together = _together(node, scop, inward, sizes, aligned) if node.scope == "shared" else 1
+    if together > 1:
+        loop, place, _ = loops[-1]
+        members[-1:] = [
+            member(f"{loop}_o", f"floor({place}/{together})", mark),
+            member(f"{loop}_i", f"{place} mod {together}", "together"),
+        ]
     return Copy(
         name, node.tensor, node.buffer, inward, tuple(m.name for m in outer), rank, sizes,
-        str(extension), tuple(members), node.scope == "shared", ahead=node.ahead,
+        str(extension), tuple(members), node.scope == "shared", ahead=node.ahead, together=together,
     )  # fmt: skip
+
+
+def _together(
+    node: Promote, scop: Scop, inward: bool, sizes: tuple[int, ...], aligned: tuple[bool, ...]
+) -> int:
+    """How many neighbours a thread copies at once: of 16-bit numbers as many as registers can move,
+    where rows are whole numbers of that, in memory and in the buffer.
+    """
+    tensor = scop.program.tensors[node.tensor]
+    last = tensor.rank - 1
+    count = TOGETHER // tensor.dtype.bytes
+    if tensor.dtype.bits != 16 or not inward or last < 0 or node.layout.block is not None:
+        return 1
+    length = tensor.shape[last]
+    whole = isinstance(length, Const) and int(length.value) % count == 0
+    fits = node.layout.order[-1] == last and aligned[last] and sizes[last] % count == 0
+    return count if whole and fits else 1

@@ -7,6 +7,8 @@ import subprocess
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from poly.intrinsics import INTRINSICS
 from poly.kernels import launches
 from poly.program import Program
 from runtime.gpu import GpuProgram
+from runtime.gpu_cuda import CudaDevice
 from runtime.gpu_on_cpu import CpuDevice
 from runtime.reference import evaluate
 from runtime.verify import random_inputs
@@ -226,6 +229,12 @@ def test_it_becomes_instructions_of_tensor_cores(case: Case, arch: str, tmp_path
     counted = instructions(cubin.data, tmp_path)
     assert sum(n for name, n in counted.items() if name.startswith("HMMA")) >= 16
     assert counted["FFMA"] == 0
+    # Eight operands at a time, and without registers where that is for the next step.
+    copies = sum(n for name, n in counted.items() if name.startswith("LDGSTS"))
+    assert (copies > 0) == ("ahead" in case.script)
+    assert ("fk_copy_16(&" in source.text) == (
+        "shared\n" in case.script and "tf32" not in case.script
+    )
 
 
 # --- what is refused -------------------------------------------------------------------------
@@ -400,6 +409,15 @@ def test_the_automatic_schedule(name: str, tmp_path: Path) -> None:
     s = gpu_schedule(fk.Schedule.of(program), SMALL)
     assert ("tensorize" in str(s)) == taken
     check(program, generate_gpu(s, "cuda"), tmp_path, tolerance)
+
+
+def test_a_device_says_whether_it_has_some() -> None:
+    for arch, has in (("sm_75", False), ("sm_80", True), ("sm_90", True)):
+        launcher: Any = SimpleNamespace(architecture=arch, device="GPU", package="none")
+        try:
+            assert CudaDevice(launcher).machine.tensor_cores == has
+        except fk.ToolchainError as error:
+            pytest.skip(str(error))
 
 
 def test_who_gets_tensor_cores() -> None:
