@@ -30,7 +30,7 @@ from codegen.operators import apply
 from codegen.prelude import BFLOAT16_NAME, HELPERS
 from codegen.spelling import C_TYPES, suffix
 from codegen.target import CTarget
-from codegen.wide_copies import neighbours
+from codegen.wide_copies import CUDA_COPIES, neighbours
 from codegen.wmma import SUMS, WMMA_HELPERS, tensor_cores
 from poly.dtypes import DType
 from poly.errors import ScheduleError
@@ -323,23 +323,6 @@ _CUDA_HALVES = {
         )
         for size, c in ((4, "int"), (8, "long long"))
     },
-    "fk_copy_16": (
-        "/* eight 16-bit numbers to shared memory; that they are aligned is not known */\n"
-        "static inline void fk_copy_16(unsigned short *to, const unsigned short *from)\n"
-        "{\n  if (((unsigned long long)from & 15) == 0) *(int4 *)to = *(const int4 *)from;\n"
-        "  else for (int n = 0; n < 8; n++) to[n] = from[n];\n}"
-    ),
-    "fk_copy_async_16": (
-        "/* the same while threads go on */\n"
-        "static inline void fk_copy_async_16(unsigned short *to, const unsigned short *from)\n"
-        "{\n#if __CUDA_ARCH__ >= 800\n"
-        "  if (((unsigned long long)from & 15) == 0) {\n"
-        "    const unsigned shared = (unsigned)__cvta_generic_to_shared(to);\n"
-        '    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"\n'
-        '      :: "r"(shared), "l"(from) : "memory");\n'
-        "    return;\n  }\n"
-        "#endif\n  fk_copy_16(to, from);\n}"
-    ),
     "fk_wait_for_copies": (
         "static inline void fk_wait_for_copies()\n"
         "{\n#if __CUDA_ARCH__ >= 800\n"
@@ -393,7 +376,7 @@ _OPENCL_HALVES = {
 }
 
 
-_OF_CUDA = {**_CUDA_HALVES, **WMMA_HELPERS}
+_OF_CUDA = {**_CUDA_HALVES, **CUDA_COPIES, **WMMA_HELPERS}
 
 
 class CudaTarget(KernelTarget):

@@ -11,6 +11,27 @@ from poly.expr import Const, Expr, Index, Read
 from poly.linear import linear_form, normal
 from poly.promotion import TOGETHER
 
+#: How CUDA copies them.
+CUDA_COPIES = {
+    "fk_copy_16": (
+        "/* eight 16-bit numbers to shared memory; that they are aligned is not known */\n"
+        "static inline void fk_copy_16(unsigned short *to, const unsigned short *from)\n"
+        "{\n  if (((unsigned long long)from & 15) == 0) *(int4 *)to = *(const int4 *)from;\n"
+        "  else for (int n = 0; n < 8; n++) to[n] = from[n];\n}"
+    ),
+    "fk_copy_async_16": (
+        "/* the same while threads go on */\n"
+        "static inline void fk_copy_async_16(unsigned short *to, const unsigned short *from)\n"
+        "{\n#if __CUDA_ARCH__ >= 800\n"
+        "  if (((unsigned long long)from & 15) == 0) {\n"
+        "    const unsigned shared = (unsigned)__cvta_generic_to_shared(to);\n"
+        '    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"\n'
+        '      :: "r"(shared), "l"(from) : "memory");\n'
+        "    return;\n  }\n"
+        "#endif\n  fk_copy_16(to, from);\n}"
+    ),
+}
+
 
 def neighbours(node: For, buffers: Mapping[str, Buffer]) -> tuple[Read, Read] | None:
     """The first elements of what a loop copies, and where to: whole rows of 16 bytes.

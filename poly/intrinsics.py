@@ -44,10 +44,14 @@ class Intrinsic:
     def meaning(self) -> Program:
         """The instruction as a program."""
         m, n, k = self.extents
-        i, j, l = Index("i"), Index("j"), Index("k")  # noqa: E741
-        a, b = self._value(Read("A", (i, l))), self._value(Read("B", (l, j)))
-        ranges = tuple(Range(x, Const(0), Const(e)) for x, e in zip("ijk", self.extents))  # noqa: B905
-        update = Statement("mma", Read("C", (i, j)), "+=", False, Op("mul", (a, b)), ranges, ("k",))
+        row, column, term = Index("i"), Index("j"), Index("k")
+        a, b = self._value(Read("A", (row, term))), self._value(Read("B", (term, column)))
+        ranges = tuple(
+            Range(x, Const(0), Const(e)) for x, e in zip("ijk", self.extents, strict=True)
+        )
+        update = Statement(
+            "mma", Read("C", (row, column)), "+=", False, Op("mul", (a, b)), ranges, ("k",)
+        )
         inputs = (
             Tensor("A", self.operand, (Const(m), Const(k))),
             Tensor("B", self.operand, (Const(k), Const(n))),
