@@ -209,7 +209,7 @@ BAD = [
     (Step("unroll", ("mm",), ("k",), (2, 3)), "1 factors are needed"),
     (Step("promote", ("mm",), ("i",)), "write `promote S: loop as tensor, register`"),
     (Step("promote", ("mm",), ("i",), (), ("Z", "local")), "there is no tensor Z"),
-    (Step("promote", ("mm",), ("i",), (), ("A", "global")), "`local` or `shared`, not global"),
+    (Step("promote", ("mm",), ("i",), (), ("A", "global")), "`shared` or `fragment`, not global"),
     (Step("promote", ("mm",), ("i",), (), ("A", "local", "x", "y")), "each dimension of A once"),
     (Step("promote", ("mm",), ("i",), (), ("A", "local", "9" * 5000)), "each dimension of A once"),
     (Step("promote", ("mm",), ("i",), (), ("A", "local", "1")), "each dimension of A once"),
