@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from farkas.cpu_target import CpuTarget
 from farkas.network import Model, Origin
 from farkas.recall import Content, remember
 from farkas.staged import StagedModel, with_import
@@ -20,6 +21,19 @@ from poly.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
     from farkas.device_model import DeviceModel
+    from farkas.target import Target
+
+
+def network_classes(
+    target: Target,
+) -> tuple[type[Model] | type[DeviceModel], type[StagedModel]]:
+    """What a network of fixed shapes becomes, and any other."""
+    if isinstance(target, CpuTarget):
+        return Model, StagedModel
+    from farkas.device_model import DeviceModel
+    from farkas.staged_device import StagedDeviceModel
+
+    return DeviceModel, StagedDeviceModel
 
 
 def import_and_compile(
@@ -30,6 +44,7 @@ def import_and_compile(
     content : by which it is remembered, unless None
     """
     target, shapes, progress = origin.target, origin.shapes, origin.progress
+    whole, staged = network_classes(target)
     tell = progress or (lambda stage, done, total, what: None)
     start = time.perf_counter()
     is_file = isinstance(origin.model, (str, os.PathLike))
@@ -42,14 +57,15 @@ def import_and_compile(
         if found:
             raise UnsupportedModelError(found) from None
         tell("import", 1, 1, "")
-        return target.staged()(origin, opened, opened.input_ports(shapes))
+        return staged(origin, opened, opened.input_ports(shapes))
     stage = import_stage(opened, given)
     tell("import", 1, 1, "")
     if not stage.is_whole:
-        return target.staged()(origin, opened, opened.input_ports(shapes), first=stage)
+        return staged(origin, opened, opened.input_ports(shapes), first=stage)
     assert stage.graph is not None
     took = time.perf_counter() - start
-    model = target.network(stage.graph, progress)
+    model = target.compile(stage.graph, progress, whole)
+    assert isinstance(model, whole), "all shapes are given"
     model.origin = origin
     with_import(model, took)
     if content is not None and isinstance(model, Model):

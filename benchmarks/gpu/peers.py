@@ -74,7 +74,7 @@ class Farkas(GpuPeer):
 
     def prepare(self, work: Work) -> Rotation:
         import farkas as fk
-        from farkas.target import DeviceTarget
+        from farkas.device_target import DeviceTarget
 
         text = text_of(work.kernel, work.dtype)
         kernel = fk.compile(text.text, sizes=text.sizes, target=work.device)

@@ -26,7 +26,7 @@ import pytest
 import farkas as fk
 import runtime.gpu_cuda
 from codegen.gpu import GpuSource, generate_gpu, joined_text
-from farkas.target import DeviceTarget
+from farkas.device_target import DeviceTarget
 from runtime.cache import Cache, digest
 from runtime.cuda_compile import Cubin
 from runtime.cuda_packages import ENVIRONMENT, find_launcher
