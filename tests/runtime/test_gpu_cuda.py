@@ -20,8 +20,11 @@ from runtime.cuda_packages import ENVIRONMENT
 from runtime.toolchain import Toolchain
 
 HERE = Path(__file__).parent
-#: Those of `cuda_scenarios`, which is not imported here: it changes what it tests.
-SCENARIOS = re.findall(r"@scenario\ndef (\w+)", (HERE / "cuda_scenarios.py").read_text())
+#: By module; none is imported here, since they change what they test.
+SCENARIOS = {
+    module: re.findall(r"@scenario\ndef (\w+)", (HERE / f"{module}.py").read_text())
+    for module in ("cuda_scenarios", "cuda_networks")
+}
 PACKAGES = {"cuda-bindings": "cuda.bindings", "pycuda": "pycuda"}
 
 
@@ -59,17 +62,19 @@ def outcomes(driver: Path) -> dict[str, dict[str, str | None]]:
             "LD_LIBRARY_PATH": os.pathsep.join(library),
             ENVIRONMENT: package,
         }
-        command = [sys.executable, "-m", "tests.runtime.cuda_scenarios"]
-        done = subprocess.run(
-            command, cwd=path[0], env=environment, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, done.stderr
-        found[package] = json.loads(done.stdout)
+        found[package] = {}
+        for scenarios in SCENARIOS:
+            command = [sys.executable, "-m", f"tests.runtime.{scenarios}"]
+            done = subprocess.run(
+                command, cwd=path[0], env=environment, capture_output=True, text=True, timeout=300
+            )
+            assert done.returncode == 0, done.stderr
+            found[package].update(json.loads(done.stdout))
     return found
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [n for names in SCENARIOS.values() for n in names])
 def test_scenario(name: str, package: str, outcomes: dict[str, dict[str, str | None]]) -> None:
     if package not in outcomes:
         pytest.skip(f"{package} is not installed")
@@ -78,4 +83,5 @@ def test_scenario(name: str, package: str, outcomes: dict[str, dict[str, str | N
 
 
 def test_there_are_scenarios() -> None:
-    assert "what_the_driver_is_told" in SCENARIOS and len(SCENARIOS) > 10
+    assert "what_the_driver_is_told" in SCENARIOS["cuda_scenarios"]
+    assert all(len(names) >= 5 for names in SCENARIOS.values())
