@@ -31,7 +31,7 @@ from runtime.verify import random_inputs
 if TYPE_CHECKING:
     from codegen.gpu import GpuKernel
     from farkas.build import Compiled
-    from farkas.device_model import DeviceModel
+    from runtime.gpu_model import GpuModel
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def explain_model(model: Model, run: bool) -> View:
     return _explained(graph, took, roofline(1))
 
 
-def explain_on_device(model: DeviceModel, run: bool) -> View:
+def explain_on_device(model: GpuModel, run: bool) -> View:
     """The same of a model on a GPU, with the launches of each call; see `DeviceModel.explain`."""
     took: dict[str, float] = {}
     if run:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from farkas.device_model import DeviceModel
 from farkas.network import Model, Origin
 from farkas.recall import Content, remember
 from farkas.staged import StagedModel, with_import
+from farkas.staged_device import StagedDeviceModel
+from farkas.target import CpuTarget, DeviceTarget, Target
 from frontends.onnx import (
     DynamicShapeError,
     given_inputs,
@@ -18,8 +20,11 @@ from frontends.onnx import (
 )
 from poly.errors import UnsupportedModelError
 
-if TYPE_CHECKING:
-    from farkas.device_model import DeviceModel
+#: What networks become on a kind of target: those of fixed shapes, and others.
+_NETWORKS: dict[type[Target], tuple[type[Model | DeviceModel], type[StagedModel]]] = {
+    CpuTarget: (Model, StagedModel),
+    DeviceTarget: (DeviceModel, StagedDeviceModel),
+}
 
 
 def import_and_compile(
@@ -30,6 +35,7 @@ def import_and_compile(
     content : by which it is remembered, unless None
     """
     target, shapes, progress = origin.target, origin.shapes, origin.progress
+    whole, staged = next(made for kind, made in _NETWORKS.items() if isinstance(target, kind))
     tell = progress or (lambda stage, done, total, what: None)
     start = time.perf_counter()
     is_file = isinstance(origin.model, (str, os.PathLike))
@@ -42,14 +48,15 @@ def import_and_compile(
         if found:
             raise UnsupportedModelError(found) from None
         tell("import", 1, 1, "")
-        return target.staged()(origin, opened, opened.input_ports(shapes))
+        return staged(origin, opened, opened.input_ports(shapes))
     stage = import_stage(opened, given)
     tell("import", 1, 1, "")
     if not stage.is_whole:
-        return target.staged()(origin, opened, opened.input_ports(shapes), first=stage)
+        return staged(origin, opened, opened.input_ports(shapes), first=stage)
     assert stage.graph is not None
     took = time.perf_counter() - start
-    model = target.network(stage.graph, progress)
+    model = target.compile_graph(stage.graph, progress, whole)
+    assert isinstance(model, (Model, DeviceModel)), "all shapes are given"
     model.origin = origin
     with_import(model, took)
     if content is not None and isinstance(model, Model):

@@ -331,7 +331,7 @@ class StagedModel(Network):
         return made
 
     def _compiled(self, graph: Graph) -> Runnable:
-        return self.origin.target.stage(graph, self.origin.progress)
+        return self.origin.target.compile_graph(graph, self.origin.progress)
 
     def _body(self, proto: Any) -> StagedModel:
         origin = replace(self.origin, model=proto, shapes={}, progress=None, outputs=())

@@ -15,11 +15,8 @@ from runtime.cache import Cache
 from runtime.toolchain import Toolchain, find_toolchain
 
 if TYPE_CHECKING:
-    import farkas.network
     from codegen.gpu import GpuSource
     from codegen.source import KernelSource
-    from farkas.device_model import DeviceModel
-    from farkas.staged import StagedModel
     from poly.graph import Graph
     from poly.program import Program
     from poly.schedule import Schedule
@@ -31,9 +28,8 @@ if TYPE_CHECKING:
     from runtime.open_model import OpenModel
     from runtime.report import Progress
 
-    #: What runs a stage, and what is a network.
+    #: What runs a stage.
     Runnable = Model | OpenModel | GpuModel
-    WholeNetwork = farkas.network.Model | DeviceModel
 
 CompilerLike = str | PathLike[str] | Toolchain | None
 CacheLike = str | PathLike[str] | Cache | None
@@ -62,12 +58,13 @@ class Target(ABC):
         """The function made of a text."""
 
     @abstractmethod
-    def stage(self, graph: Graph, progress: Progress | None = None) -> Runnable:
-        """A graph of fixed or open sizes, compiled."""
+    def compile_graph(
+        self, graph: Graph, progress: Progress | None = None, kind: type[Any] | None = None
+    ) -> Runnable:
+        """A graph of fixed or open sizes, compiled.
 
-    @abstractmethod
-    def staged(self) -> type[StagedModel]:
-        """The class of networks whose shapes are found when they run."""
+        kind : the class of what is made of fixed shapes, one below that of the runtime
+        """
 
     @abstractmethod
     def check_threads(self, threads: int | None) -> None:
@@ -77,10 +74,6 @@ class Target(ABC):
         ------
         ArgumentError : a number that is none, or a target that has no such number.
         """
-
-    @abstractmethod
-    def network(self, graph: Graph, progress: Progress | None = None) -> WholeNetwork:
-        """A graph of fixed shapes, compiled, as the user gets it."""
 
     def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
         """Element type and shape of an array; None if it is none that the target takes."""
@@ -118,31 +111,15 @@ class CpuTarget(Target):
 
         return load_kernel(source, self.toolchain, self.cache, self.threads)
 
-    def stage(self, graph: Graph, progress: Progress | None = None) -> Model | OpenModel:
-        from runtime.model import Model
-
-        return self._compiled(graph, progress, Model)
-
-    def staged(self) -> type[StagedModel]:
-        from farkas.staged import StagedModel
-
-        return StagedModel
-
     def check_threads(self, threads: int | None) -> None:
         if threads is not None:
             check_threads(threads)
 
-    def network(self, graph: Graph, progress: Progress | None = None) -> farkas.network.Model:
-        from farkas.network import Model
-
-        model = self._compiled(graph, progress, Model)
-        assert isinstance(model, Model), "all shapes are given"
-        return model
-
-    def _compiled(
-        self, graph: Graph, progress: Progress | None, kind: type[Model]
+    def compile_graph(
+        self, graph: Graph, progress: Progress | None = None, kind: type[Any] | None = None
     ) -> Model | OpenModel:
         from runtime.compile_graph import compile_graph
+        from runtime.model import Model
 
         return compile_graph(
             graph,
@@ -150,7 +127,7 @@ class CpuTarget(Target):
             cache=self.cache,
             threads=self.threads,
             progress=progress,
-            kind=kind,
+            kind=kind or Model,
         )
 
 
@@ -184,29 +161,19 @@ class DeviceTarget(Target):
 
         return GpuProgram(source, self.device)
 
-    def stage(self, graph: Graph, progress: Progress | None = None) -> GpuModel:
-        from runtime.compile_on_device import compile_on_device
-
-        return compile_on_device(graph, device=self.device, cache=self.cache, progress=progress)
-
-    def staged(self) -> type[StagedModel]:
-        from farkas.staged_device import StagedDeviceModel
-
-        return StagedDeviceModel
-
     def check_threads(self, threads: int | None) -> None:
         if threads is not None:
             raise ArgumentError(f"threads= has no meaning on {self.device.name}")
 
-    def network(self, graph: Graph, progress: Progress | None = None) -> DeviceModel:
-        from farkas.device_model import DeviceModel
+    def compile_graph(
+        self, graph: Graph, progress: Progress | None = None, kind: type[Any] | None = None
+    ) -> GpuModel:
         from runtime.compile_on_device import compile_on_device
+        from runtime.gpu_model import GpuModel
 
-        model = compile_on_device(
-            graph, device=self.device, cache=self.cache, progress=progress, kind=DeviceModel
+        return compile_on_device(
+            graph, device=self.device, cache=self.cache, progress=progress, kind=kind or GpuModel
         )
-        assert isinstance(model, DeviceModel)
-        return model
 
     def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
         if self.device.holds(value):
