@@ -2,6 +2,8 @@
 # make test    set up and run the checks: ruff, mypy, the tests that are not slow
 # make sweep   the slow tests
 # make bench   set up with what is compared, and measure side by side (BENCH=… for options)
+# make gpu     on a machine with a CUDA device: set up, check kernels on it, and measure them beside
+#              other libraries (GPU=… for options; WHEELS=folder installs from there alone)
 # make clean   remove the environment and everything built
 #
 # Needed beforehand: Python 3.11 or later, make, and gcc or clang.
@@ -12,7 +14,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test sweep check bench clean
+.PHONY: demo test sweep check bench gpu clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -33,6 +35,13 @@ sweep: $(VENV)/.installed-test
 BENCH ?= --json build/bench.json --plot build/bench
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks $(BENCH)
+
+# For example: make gpu GPU="--quick --family matmul"
+GPU ?= --json build/gpu.json --plot build/gpu
+gpu: $(VENV)/.installed-gpu
+	$(BIN)/python -m pytest -m "not slow" tests/gpu tests/runtime/test_gpu_*.py
+	$(BIN)/python -m benchmarks.gpu --device cuda --tiny --quick --peers
+	$(BIN)/python -m benchmarks.gpu --device cuda $(GPU)
 
 # The stamps are made last, so an interrupted setup is done again.
 $(VENV)/.made:
@@ -57,6 +66,15 @@ $(VENV)/.installed-bench: $(VENV)/.made setup.cfg pyproject.toml
 	@echo "installing into $(VENV), with what is measured beside Farkas"
 	@$(PIP) install --editable '.[bench]' || $(PIP) install --editable .
 	@touch "$(VENV)/.installed" "$@"
+
+# Without a network: make gpu WHEELS=folder, with what docs/gpu.md says in the folder.
+WHEELS ?=
+FROM := $(if $(WHEELS),--no-index --find-links "$(WHEELS)")
+$(VENV)/.installed-gpu: $(VENV)/.made setup.cfg pyproject.toml
+	@echo "installing into $(VENV), with what the tests and CUDA need, and what is measured beside"
+	@$(PIP) install $(FROM) --editable '.[test,cuda-bindings]'
+	@$(PIP) install $(FROM) torch matplotlib || echo "left out: torch, matplotlib, or both"
+	@touch "$(VENV)/.installed" "$(VENV)/.installed-test" "$@"
 
 clean:
 	rm -rf "$(VENV)" build dist *.egg-info

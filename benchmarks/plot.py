@@ -106,7 +106,7 @@ def _bars(axes: Any, rows: list[Row], colours: dict[str, str]) -> None:
     compared = [r for r in rows if r.ratio is not None]
     values = [1 / r.ratio for r in compared if r.ratio]
     title = "times as fast as the best peer"
-    if not compared:
+    if not compared and any(r.openness is not None for r in rows):
         compared = [r for r in rows if r.openness is not None]
         values = [1 / r.openness for r in compared if r.openness]
         title = "speed with open sizes, fixed sizes being 1"

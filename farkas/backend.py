@@ -16,7 +16,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from farkas.model import compile_onnx
 from farkas.network import Network
-from farkas.target import target_of
+from farkas.targets import target_of
 from poly.errors import ArgumentError, ToolchainError
 
 Array = np.ndarray

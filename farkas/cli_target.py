@@ -49,7 +49,7 @@ class TextTarget:
             return schedule_for(program, wanted, exact)
         from codegen.emit import generate_automatic
         from codegen.gpu import generate_gpu
-        from farkas.build import scheduled_program
+        from farkas.prepared import scheduled_program
         from poly.gpu_strategy import gpu_schedule
         from poly.schedule import Schedule
 

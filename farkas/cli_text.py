@@ -173,7 +173,7 @@ def _emit(
     if emit == "source":
         return target.text(schedule, program).rstrip("\n").encode()
     from farkas.build import build
-    from farkas.target import cpu_target
+    from farkas.targets import cpu_target
     from runtime.kernel import LoadedKernel
 
     compiled = build(program, schedule, schedule.exact, cpu_target(cc, None))

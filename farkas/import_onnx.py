@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from farkas.device_model import DeviceModel
+from farkas.cpu_target import CpuTarget
 from farkas.network import Model, Origin
 from farkas.recall import Content, remember
 from farkas.staged import StagedModel, with_import
-from farkas.staged_device import StagedDeviceModel
-from farkas.target import CpuTarget, DeviceTarget, Target
 from frontends.onnx import (
     DynamicShapeError,
     given_inputs,
@@ -20,11 +19,21 @@ from frontends.onnx import (
 )
 from poly.errors import UnsupportedModelError
 
-#: What networks become on a kind of target: those of fixed shapes, and others.
-_NETWORKS: dict[type[Target], tuple[type[Model | DeviceModel], type[StagedModel]]] = {
-    CpuTarget: (Model, StagedModel),
-    DeviceTarget: (DeviceModel, StagedDeviceModel),
-}
+if TYPE_CHECKING:
+    from farkas.device_model import DeviceModel
+    from farkas.target import Target
+
+
+def network_classes(
+    target: Target,
+) -> tuple[type[Model] | type[DeviceModel], type[StagedModel]]:
+    """What a network of fixed shapes becomes, and any other."""
+    if isinstance(target, CpuTarget):
+        return Model, StagedModel
+    from farkas.device_model import DeviceModel
+    from farkas.staged_device import StagedDeviceModel
+
+    return DeviceModel, StagedDeviceModel
 
 
 def import_and_compile(
@@ -35,7 +44,7 @@ def import_and_compile(
     content : by which it is remembered, unless None
     """
     target, shapes, progress = origin.target, origin.shapes, origin.progress
-    whole, staged = next(made for kind, made in _NETWORKS.items() if isinstance(target, kind))
+    whole, staged = network_classes(target)
     tell = progress or (lambda stage, done, total, what: None)
     start = time.perf_counter()
     is_file = isinstance(origin.model, (str, os.PathLike))
@@ -55,8 +64,8 @@ def import_and_compile(
         return staged(origin, opened, opened.input_ports(shapes), first=stage)
     assert stage.graph is not None
     took = time.perf_counter() - start
-    model = target.compile_graph(stage.graph, progress, whole)
-    assert isinstance(model, (Model, DeviceModel)), "all shapes are given"
+    model = target.compile(stage.graph, progress, whole)
+    assert isinstance(model, whole), "all shapes are given"
     model.origin = origin
     with_import(model, took)
     if content is not None and isinstance(model, Model):

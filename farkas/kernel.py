@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farkas.build import Compiled, ScheduleLike, build
+from farkas.cpu_target import CpuTarget
 from farkas.errors import UntypedError
 from farkas.sizes import checked_sizes, small_sizes
-from farkas.target import CacheLike, CompilerLike, CpuTarget, Target, target_of
+from farkas.target import Target
+from farkas.targets import CacheLike, CompilerLike, target_of
 from farkas.text import DTypes, Text, fix_sizes, match_dtypes, one_dtype, read_text
 from poly.dtypes import DType
 from poly.errors import ArgumentError

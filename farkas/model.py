@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from farkas.network import Model, Origin
 from farkas.recall import content_of, recall
-from farkas.target import CacheLike, CompilerLike, Target, target_of
+from farkas.target import Target
+from farkas.targets import CacheLike, CompilerLike, target_of
 from runtime.arguments import check_threads
 from runtime.report import Progress
 

@@ -10,8 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from farkas.cpu_target import CpuTarget
 from farkas.network import Model, Origin
-from farkas.target import CpuTarget
 from poly.errors import CacheError
 from poly.machine import host_machine
 from runtime.arguments import default_threads

@@ -27,8 +27,13 @@ from runtime.profile import Timing
 from runtime.report import Report
 
 if TYPE_CHECKING:
-    from farkas.target import Runnable
     from farkas.views.page import View
+    from runtime.gpu_model import GpuModel
+    from runtime.model import Model
+    from runtime.open_model import OpenModel
+
+    #: What runs a stage.
+    Runnable = Model | OpenModel | GpuModel
 
 Array = np.ndarray
 #: For each axis of a value, the name of its size, None where that is fixed.
@@ -331,7 +336,7 @@ class StagedModel(Network):
         return made
 
     def _compiled(self, graph: Graph) -> Runnable:
-        return self.origin.target.compile_graph(graph, self.origin.progress)
+        return self.origin.target.compile(graph, self.origin.progress)
 
     def _body(self, proto: Any) -> StagedModel:
         origin = replace(self.origin, model=proto, shapes={}, progress=None, outputs=())

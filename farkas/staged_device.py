@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from farkas.device_target import DeviceTarget
 from farkas.staged import StagedModel
-from farkas.target import DeviceTarget
 from poly.expr import Const
 from poly.program import Tensor
 from runtime.gpu_device import Device

@@ -233,6 +233,7 @@ class Schedule:
         tensor: str,
         scope: str,
         layout: Seq[int] | Layout = (),
+        ahead: bool = False,
     ) -> Schedule:
         """Keep the part of a tensor that one iteration of `loop` touches in a buffer.
 
@@ -242,9 +243,11 @@ class Schedule:
         thread) or ``shared`` (by all threads of a block of a GPU); layout: the tensor's dimensions
         as they lie in the buffer, outermost first, of which one may be cut into blocks that lie
         innermost.  ``B, local, 1, 0, 1x32`` packs ``B[k,j]`` as ``B_p[j/32, k, j%32]``.
+        ahead: there are two shared buffers that take turns, and while one is used the other is
+        filled for the next iteration of `loop`, as in ``promote C: k_o as A, shared, ahead``.
         """
         words = layout.words if isinstance(layout, Layout) else tuple(map(str, layout))
-        words = (tensor, scope, *words)
+        words = (tensor, scope, *words, *(("ahead",) if ahead else ()))
         return self.apply(Step("promote", (statement,), (loop,), words=words))
 
     def map_blocks(self, statement: str, loops: Seq[str]) -> Schedule:

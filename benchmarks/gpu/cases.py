@@ -15,7 +15,7 @@ from functools import cache
 from math import prod
 
 import numpy as np
-from onnx import helper
+from onnx import NodeProto, helper
 
 from benchmarks.convolution import conv2d
 from benchmarks.kernel import Array, Arrays, Composite, Kernel, Product, Shape, Text
@@ -41,7 +41,7 @@ def chain(name: str, family: str, shape: Shape) -> Composite:
     operands = ", ".join(f"float32 {n}[N,M]" for n in ins)
     text = f"def chain({operands}) -> (Y) {{ Y[i,j] = max(A[i,j] * B[i,j] + C[i,j], 0) * A[i,j] }}"
 
-    def nodes() -> list[object]:
+    def nodes() -> list[NodeProto]:
         return [
             helper.make_node("Mul", ["A", "B"], ["P"]),
             helper.make_node("Add", ["P", "C"], ["S"]),

@@ -6,6 +6,7 @@ import importlib
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -73,7 +74,7 @@ class Farkas(GpuPeer):
 
     def prepare(self, work: Work) -> Rotation:
         import farkas as fk
-        from farkas.target import DeviceTarget
+        from farkas.device_target import DeviceTarget
 
         text = text_of(work.kernel, work.dtype)
         kernel = fk.compile(text.text, sizes=text.sizes, target=work.device)
@@ -88,7 +89,7 @@ class Farkas(GpuPeer):
         for _ in range(work.sets):
             own = {**{n: put(n) for n in work.kernel.inputs}, **weights}
             given = tuple(own[n] for n in text.shapes)
-            calls.append(lambda given=given: kernel(*given, stream=stream))
+            calls.append(partial(kernel, *given, stream=stream))
         return Rotation(tuple(calls), lambda y: np.asarray(y.numpy().reshape(work.kernel.output)))
 
 
@@ -96,7 +97,7 @@ class Torch(GpuPeer):
     """torch as it is: cuBLAS and cuDNN, without the shortened multiplications of TF32."""
 
     name = "torch"
-    modules = ("torch",)
+    modules: tuple[str, ...] = ("torch",)
     package = "torch"
     channels_last = False
 
@@ -123,10 +124,8 @@ class Torch(GpuPeer):
             return found.clone(memory_format=last)
 
         sets = [tuple(put(n) for n in work.kernel.inputs) for _ in range(work.sets)]
-        return Rotation(
-            tuple(lambda given=given: call(*given) for given in sets),
-            lambda results: np.asarray(results[0].contiguous().cpu().numpy()),
-        )
+        calls = tuple(partial(call, *given) for given in sets)
+        return Rotation(calls, lambda y: np.asarray(y[0].contiguous().cpu().numpy()))
 
     def compiled(self, torch: Any, module: Any) -> Callable[..., Any]:
         """The function to be called."""
@@ -195,7 +194,7 @@ class CuPy(GpuPeer):
         def call(given: tuple[Any, ...]) -> Any:
             return cupy.matmul(*given) if plain else cupy.einsum(spec, *given, optimize=True)
 
-        calls = tuple(lambda given=given: call(given) for given in sets)
+        calls = tuple(partial(call, given) for given in sets)
         return Rotation(calls, lambda y: np.asarray(cupy.asnumpy(y)))
 
 

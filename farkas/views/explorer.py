@@ -8,7 +8,7 @@ from typing import Any
 from farkas.build import build
 from farkas.display import median_seconds, seconds
 from farkas.sizes import all_sizes
-from farkas.target import target_of
+from farkas.targets import target_of
 from farkas.views.footprint_table import footprint_view
 from farkas.views.refusals import refusal
 from farkas.views.schedules import schedule_page

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from farkas.target import target_of
+from farkas.targets import target_of
 from frontends.language import parse_program
 from poly.errors import LanguageError
 from poly.program import Program

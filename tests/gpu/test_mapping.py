@@ -151,3 +151,22 @@ def test_the_tree_shows_what_runs_where() -> None:
     s = schedule(SOFTMAX, CASES["rows"].script)
     assert "for i  [block]" in s.show and "for j_i  [thread]" in s.show
     assert replace(s).digest == schedule(SOFTMAX, CASES["rows"].script).digest
+
+
+def test_what_may_be_filled_ahead() -> None:
+    start = "tile mm: i, j, k by 8, 8, 8\n"
+    s = schedule(MATMUL, f"{start}promote mm: k_o as A, shared, ahead")
+    assert "promote A to shared A_s, one iteration ahead" in s.show
+    assert s.tree == schedule(MATMUL, start).promote("mm", "k_o", "A", "shared", ahead=True).tree
+    for script, message in (
+        ("promote mm: k_o as A, local, ahead", "only a shared buffer is filled ahead"),
+        ("promote mm: k_o as C, shared, ahead", "mm writes C in k_o, so that it cannot be read"),
+        ("map_threads mm: i_i\npromote mm: i_i as A, shared, ahead", "i_i is marked thread"),
+    ):
+        with pytest.raises(ScheduleError, match=message):
+            schedule(MATMUL, start + script)
+    fused = "def f(float32 A[N], float32 B[N]) -> (A, C) { p: C[i] = A[i]; q: A[i] = 2 * B[i] }"
+    step = "split p: i by 8\nsplit q: i by 8\npromote p: i_o as A, shared, ahead\n"
+    later = schedule(fused, f"{step}fuse p, q: i_o")
+    with pytest.raises(ScheduleError, match="q writes A in i_o, so that it cannot be read an iter"):
+        generate_gpu(later, "cuda")

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import farkas as fk
-from farkas.target import Target, target_of
+from farkas.target import Target
+from farkas.targets import target_of
 from tests.gpu.programs import CASES
 
 TARGETS = ("cpu", "opencl", "cuda-emulator")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import farkas as fk
-from farkas.target import DeviceTarget
+from farkas.device_target import DeviceTarget
 from runtime.cache import Cache
 from runtime.gpu_cuda import CudaDevice
 from runtime.gpu_device import DeviceArray

@@ -1,0 +1,70 @@
+"""`CpuTarget`: this machine, by way of C.  What makes and runs kernels is loaded when needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from farkas.target import Target
+from runtime.arguments import check_threads
+from runtime.cache import Cache
+from runtime.toolchain import Toolchain
+
+if TYPE_CHECKING:
+    from codegen.source import KernelSource
+    from poly.graph import Graph
+    from poly.program import Program
+    from poly.schedule import Schedule
+    from runtime.kernel import LoadedKernel
+    from runtime.model import Model
+    from runtime.open_model import OpenModel
+    from runtime.report import Progress
+
+
+@dataclass(frozen=True)
+class CpuTarget(Target):
+    """This machine, by way of C.  `threads` None: every processor that the process may use."""
+
+    toolchain: Toolchain
+    cache: Cache
+    threads: int | None = None
+    language: ClassVar[str] = "C"
+    recalls: ClassVar[bool] = True
+
+    def automatic(self, program: Program, exact: bool) -> tuple[Schedule, KernelSource]:
+        from codegen.emit import generate_automatic
+        from farkas.prepared import automatic_schedule
+
+        return generate_automatic(
+            lambda tiles: automatic_schedule(program, exact, tiles),
+            lambda schedule: self.generate(schedule, program),
+        )
+
+    def generate(self, schedule: Schedule, program: Program) -> KernelSource:
+        from codegen.emit import generate
+
+        return generate(schedule, written=program)
+
+    def load(self, source: KernelSource) -> LoadedKernel:
+        from runtime.kernel import load_kernel
+
+        return load_kernel(source, self.toolchain, self.cache, self.threads)
+
+    def compile(
+        self, graph: Graph, progress: Progress | None = None, kind: type[Model] | None = None
+    ) -> Model | OpenModel:
+        from runtime.compile_graph import compile_graph
+        from runtime.model import Model
+
+        return compile_graph(
+            graph,
+            toolchain=self.toolchain,
+            cache=self.cache,
+            threads=self.threads,
+            progress=progress,
+            kind=kind or Model,
+        )
+
+    def check_threads(self, threads: int | None) -> None:
+        if threads is not None:
+            check_threads(threads)

@@ -1,0 +1,77 @@
+"""`DeviceTarget`: a GPU, or what stands for one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from farkas.target import Target
+from poly.errors import ArgumentError
+from runtime.cache import Cache
+
+if TYPE_CHECKING:
+    from codegen.gpu import GpuSource
+    from poly.graph import Graph
+    from poly.program import Program
+    from poly.schedule import Schedule
+    from runtime.gpu import GpuProgram
+    from runtime.gpu_device import Device
+    from runtime.gpu_model import GpuModel
+    from runtime.report import Progress
+
+
+@dataclass(frozen=True)
+class DeviceTarget(Target):
+    """A GPU, or what stands for one."""
+
+    device: Device
+    cache: Cache
+    threads: None = None
+
+    @property
+    def language(self) -> str:  # type: ignore[override]
+        return {"cuda": "CUDA C", "opencl": "OpenCL C"}[self.device.dialect]
+
+    def automatic(self, program: Program, exact: bool) -> tuple[Schedule, GpuSource]:
+        from farkas.prepared import scheduled_program
+        from poly.schedule import Schedule
+        from runtime.gpu_build import automatic_source
+
+        start = Schedule.of(scheduled_program(program, exact), exact)
+        return automatic_source(start, self.device.machine, self.device.dialect, program)
+
+    def generate(self, schedule: Schedule, program: Program) -> GpuSource:
+        from codegen.gpu import generate_gpu
+
+        return generate_gpu(schedule, self.device.dialect, written=program)
+
+    def load(self, source: GpuSource) -> GpuProgram:
+        from runtime.gpu import GpuProgram
+
+        return GpuProgram(source, self.device)
+
+    def compile(
+        self, graph: Graph, progress: Progress | None = None, kind: type[GpuModel] | None = None
+    ) -> GpuModel:
+        from runtime.compile_on_device import compile_on_device
+        from runtime.gpu_model import GpuModel
+
+        return compile_on_device(
+            graph,
+            device=self.device,
+            cache=self.cache,
+            progress=progress,
+            kind=kind or GpuModel,
+        )
+
+    def check_threads(self, threads: int | None) -> None:
+        if threads is not None:
+            raise ArgumentError(f"threads= has no meaning on {self.device.name}")
+
+    def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+        if self.device.holds(value):
+            found = self.device.operand(name, value, self.device.stream(None))
+            return found.dtype, found.shape
+        return super().describe(name, value)
