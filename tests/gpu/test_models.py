@@ -61,8 +61,6 @@ EVERYWHERE = [
 
 @pytest.mark.parametrize(("device", "name"), EVERYWHERE, indirect=["device"])
 def test_equals_onnx_runtime(name: str, device: Device) -> None:
-    if (name, device.name) == ("halves", "cuda-emulator"):
-        pytest.skip("it has no instructions for halves")
     network = NETWORKS[name]()
     model = fk.compile_onnx(network.model, target=device.name)
     for arrays in network.arrays:

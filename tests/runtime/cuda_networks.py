@@ -1,7 +1,4 @@
-"""Networks on a CUDA device, where `cuda_driver.c` stands in for the driver.
-
-python -m tests.runtime.cuda_networks      # prints the traceback of each, null for none
-"""
+"""Whole networks on a CUDA device; more of `cuda_scenarios`, and where all of them are started."""
 
 from __future__ import annotations
 
