@@ -45,6 +45,7 @@ from poly.expr import (
     sub,
 )
 from poly.instances import member_limits
+from poly.intrinsics import ACCUMULATOR, INTRINSICS
 from poly.isl_tree import IslBand, IslTree, kernel_context, kernel_to_isl, to_isl
 from poly.kernels import Launch
 from poly.legality import budget
@@ -97,6 +98,9 @@ def check_for_cpu(schedule: Schedule) -> None:
             m = mapped[0]
             step = {"block": "map_blocks", "thread": "map_threads"}.get(m.mark, "reduce_threads")
             raise ScheduleError(f"{step} of {m.name}: a CPU has no such blocks or threads")
+        marks = {m.mark for m in node.members} if isinstance(node, Band) else set()
+        if marks & INTRINSICS.keys():
+            raise ScheduleError(f"tensorize as {min(marks & INTRINSICS.keys())}: a CPU has none")
         if isinstance(node, Promote) and node.scope == "shared":
             raise ScheduleError(f"{node.buffer}: there is no shared memory on a CPU; use `local`")
 
@@ -220,6 +224,8 @@ class _Converter:
             # isl leaves out loops of one iteration; such a loop tells no iterations apart.
             prefix = tuple(env.get(f"c{k}", Const(0)) for k in range(depth))
             dtype = self.dtypes[promote.tensor]
+            if promote.scope == "fragment":
+                dtype = ACCUMULATOR
             body = self.node(below, env, at)
             return Buffer(
                 promote.buffer,

@@ -14,11 +14,24 @@ import cgen
 from codegen.blocks import as_block
 from codegen.cexpr import Names, ValueText, index_text
 from codegen.gpu_passes import below
-from codegen.loopir import Buffer, Combine, For, If, LoopNode, Store, Wait, walk_loops
+from codegen.loopir import (
+    Buffer,
+    Combine,
+    For,
+    If,
+    LoopNode,
+    MoveSums,
+    MultiplyMatrices,
+    Store,
+    Wait,
+    walk_loops,
+)
 from codegen.operators import apply
 from codegen.prelude import BFLOAT16_NAME, HELPERS
 from codegen.spelling import C_TYPES, suffix
 from codegen.target import CTarget
+from codegen.wide_copies import CUDA_COPIES, neighbours
+from codegen.wmma import SUMS, WMMA_HELPERS, tensor_cores
 from poly.dtypes import DType
 from poly.errors import ScheduleError
 from poly.expr import Const, Expr, Index, Op, Read
@@ -28,8 +41,9 @@ from poly.program import Program
 HALF = "fk_f16"
 #: Blocks that a grid may have in x, y and z.
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)
-#: Bytes that threads may read at once from shared memory.
-ALIGNMENT = 16
+#: Where shared arrays begin, the first that divides their length, so that none leaves a gap: rows
+#: of matrices of tensor cores, and what a thread may read at once.
+ALIGNMENTS = (32, 16)
 #: Loops of at most so many iterations, without others inside, are written out by the compiler.
 WRITTEN_OUT = 16
 #: Threads that run in step, and can read each other's registers.
@@ -46,6 +60,14 @@ _MATH = (
 
 class KernelText(ValueText):
     """Values on a GPU: a float16 is bits until it is loaded, as a bfloat16 is everywhere."""
+
+    def store(self, target: Read, op: str, value: Expr) -> str:
+        """What is only moved is not converted."""
+        if op == "=" and isinstance(value, Read):
+            dtype = self.dtypes[target.tensor]
+            if dtype.is_float and dtype.bits == 16 and self.dtypes[value.tensor] == dtype:
+                return f"{self.names.place(target)} = {self.names.place(value)};"
+        return super().store(target, op, value)
 
     def load(self, place: str, dtype: DType) -> str:
         if dtype.name == "float16":
@@ -79,6 +101,8 @@ class KernelTarget(CTarget):
     #: How the text, or options of the compiler, say that sums of products are rounded twice.
     no_contraction = ""
     exact_flags: tuple[str, ...] = ()
+    #: Whether copies may go on while threads do.
+    asynchronous = False
     #: That neighbours may be read together.
     aligned = ""
 
@@ -91,6 +115,8 @@ class KernelTarget(CTarget):
         self.threads = 1
         #: Copies for the next iteration of a loop, which need not end before the next barrier.
         self.ahead: frozenset[str] = frozenset()
+        #: Tensors in which matrices of tensor cores are loaded and stored.
+        self.with_matrices: set[str] = set()
 
     # --- hooks of a dialect --------------------------------------------------------------------
 
@@ -121,8 +147,12 @@ class KernelTarget(CTarget):
             return cgen.Line(self.barrier)
         if isinstance(node, Combine):
             return self._combine(node)
+        if isinstance(node, (MoveSums, MultiplyMatrices)):
+            raise ScheduleError(f"{node.intrinsic} of {node.statement}: {self.name} has none")
         if isinstance(node, For) and node.mark in ("block", "thread", "place"):
             return self._at_place(node)
+        if isinstance(node, For) and (pair := neighbours(node, self.buffers)) is not None:
+            return self._copy_at_once(node, *pair)
         if isinstance(node, For) and node.mark in ("vector", "parallel"):
             step = {"vector": "vectorize", "parallel": "parallelize"}[node.mark]
             raise ScheduleError(
@@ -130,7 +160,16 @@ class KernelTarget(CTarget):
             )
         if isinstance(node, Buffer) and node.scope == "shared":
             return self._shared_array(node)
+        if isinstance(node, Buffer) and node.scope == "fragment":
+            return self._fragments(node)
         return super().statement(node)
+
+    def _copy_at_once(self, node: For, to: Read, origin: Read) -> cgen.Generable:
+        """``fk_copy_16(&A_s[..], &A[..]);``: the places are the first of some neighbours."""
+        assert isinstance(node.body, Store)
+        ahead = self.asynchronous and node.body.statement in self.ahead
+        kind = "copy_async" if ahead else "copy"
+        return cgen.Line(f"fk_{kind}_16(&{self.place(to)}, &{self.place(origin)});")
 
     def _for(self, node: For) -> cgen.Generable:
         """Short loops are left to the compiler to write out."""
@@ -198,15 +237,26 @@ class KernelTarget(CTarget):
         value = f"{name}({', '.join(arguments)})"
         return cgen.Line(f"{place} = {self.values.stored(value, node.dtype)};")
 
+    def _fragments(self, node: Buffer) -> cgen.Generable:
+        """``fk_sums C_f[2][4];`` around what is done with them."""
+        shape = "".join(f"[{n}]" for n in node.shape)
+        line = cgen.Line(f"{SUMS} {self.names.tensors[node.name]}{shape};")
+        return as_block(cgen.Collection([line, self._within(node)]))
+
     def _shared_array(self, node: Buffer) -> cgen.Generable:
-        outer = (self.buffers.get(node.name), self.registers.pop(node.name, None))
-        self.buffers[node.name] = node
-        self.dtypes[node.name] = node.dtype
         shape = "".join(f"[{n}]" for n in node.shape)
         c, name = self.types[node.dtype.name], self.names.tensors[node.name]
         count = node.dtype.bytes * prod(node.shape)
-        aligned = "" if count % ALIGNMENT else f"{self.aligned} "
+        bound = alignment_of(count)
+        aligned = f"{self.aligned % bound} " if bound > 1 else ""
         self.shared_arrays[f"{self.shared} {aligned}{c} {name}{shape};"] = count
+        return self._within(node)
+
+    def _within(self, node: Buffer) -> cgen.Generable:
+        """What is in the scope of an array."""
+        outer = (self.buffers.get(node.name), self.registers.pop(node.name, None))
+        self.buffers[node.name] = node
+        self.dtypes[node.name] = node.dtype
         body = self.statement(node.body)
         for table, before in zip((self.buffers, self.registers), outer, strict=True):
             if before is None:
@@ -286,6 +336,11 @@ _CUDA_HALVES = {
 }
 #: Of OpenCL, where a half is only a place in memory; by bits, which work everywhere.
 _OPENCL_HALVES = {
+    "fk_copy_16": (
+        "/* eight 16-bit numbers to shared memory */\n"
+        "static inline void fk_copy_16(__local ushort *to, __global const ushort *from)\n"
+        "{ vstore8(vload8(0, from), 0, to); }"
+    ),
     "fk_f16_load": (
         "static inline float fk_f16_load(fk_f16 x)\n"
         "{ const uint size = x & 0x7fff, sign = (uint)(x & 0x8000) << 16;\n"
@@ -321,10 +376,13 @@ _OPENCL_HALVES = {
 }
 
 
+_OF_CUDA = {**_CUDA_HALVES, **CUDA_COPIES, **WMMA_HELPERS}
+
+
 class CudaTarget(KernelTarget):
     """CUDA C, for nvcc and for NVRTC, which has no headers."""
 
-    own_helpers = _CUDA_HALVES
+    own_helpers = _OF_CUDA
 
     name, suffix = "cuda", ".cu"
     barrier = "__syncthreads();"
@@ -332,7 +390,8 @@ class CudaTarget(KernelTarget):
     grid_size = ("gridDim.x", "gridDim.y", "gridDim.z")
     thread_index = ("(int)threadIdx.x", "(int)threadIdx.y", "(int)threadIdx.z")
     helper, shared, restrict = "static __device__ inline", "__shared__", "__restrict__"
-    aligned = "__align__(16)"
+    asynchronous = True
+    aligned = "__align__(%d)"
     exact_flags = ("--fmad=false",)
 
     @classmethod
@@ -353,6 +412,8 @@ class CudaTarget(KernelTarget):
                 to, origin = self.place(node.target), self.place(node.value)
                 name = f"fk_copy_async_{node.dtype.bytes}"
                 return cgen.Line(f"{name}(({kind} *)&{to}, (const {kind} *)&{origin});")
+        if isinstance(node, (MoveSums, MultiplyMatrices)):
+            return tensor_cores(self, node)
         if isinstance(node, Wait) and self.ahead:
             return cgen.Collection([cgen.Line("fk_wait_for_copies();"), cgen.Line(self.barrier)])
         return super().statement(node)
@@ -418,7 +479,7 @@ class OpenClTarget(KernelTarget):
     grid_size = tuple(f"get_num_groups({k})" for k in range(3))
     thread_index = tuple(f"(int)get_local_id({k})" for k in range(3))
     helper, shared, pointer = "static inline", "__local", "__global "
-    aligned = "__attribute__((aligned(16)))"
+    aligned = "__attribute__((aligned(%d)))"
     no_contraction = "#pragma OPENCL FP_CONTRACT OFF"
 
     def signature(self, symbol: str, parameters: Sequence[str], block: tuple[int, int, int]) -> str:
@@ -504,8 +565,14 @@ def _most(e: Expr) -> int | None:
     return int(e.value) if isinstance(e, Const) else None
 
 
+def alignment_of(count: int) -> int:
+    """Where a shared array of so many bytes begins, 1 for anywhere."""
+    return next((a for a in ALIGNMENTS if count % a == 0), 1)
+
+
 def _has_loops(node: LoopNode) -> bool:
-    return any(isinstance(n, (For, Wait, Combine)) for n in walk_loops(node))
+    loops = (n for n in walk_loops(node) if not isinstance(n, For) or n.mark != "together")
+    return any(isinstance(n, (For, Wait, Combine)) for n in loops)
 
 
 def _halves(used: set[str]) -> list[str]:

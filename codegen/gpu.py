@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from codegen.build import build_kernel
-from codegen.dialects import CudaTarget, KernelTarget, OpenClTarget, axis_of, is_strided
+from codegen.dialects import (
+    CudaTarget,
+    KernelTarget,
+    OpenClTarget,
+    alignment_of,
+    axis_of,
+    is_strided,
+)
 from codegen.function import (
     argument_order,
     header_comment,
@@ -27,6 +34,7 @@ from codegen.loopir import For, LoopNode, reads_in, verify_loops, walk_loops
 from codegen.lower import lower
 from codegen.passes import drop_unread, unroll
 from codegen.places import simplify_indices
+from codegen.tensor_cores import products_together
 from poly.errors import ScheduleError
 from poly.expr import Expr, evaluate_int, substitute
 from poly.kernels import Launch, launches
@@ -51,6 +59,7 @@ class GpuKernel:
     grid : blocks in x, y and z; the expressions are over sizes of the program
     block : threads of a block in x, y and z
     shared_bytes : what a block shares
+    with_matrices : tensors that have to begin at a multiple of `SUMS_ALIGNMENT` bytes
     strided : the axes along which a grid may be shorter, since blocks go on with what is left
     """
 
@@ -61,6 +70,7 @@ class GpuKernel:
     grid: tuple[Expr, ...]
     block: tuple[int, int, int]
     shared_bytes: int
+    with_matrices: tuple[str, ...] = ()
     strided: frozenset[int] = frozenset()
 
 
@@ -175,6 +185,7 @@ def _kernel(
         unguarded,
         constant_trips,
         lambda n: spread_banks(n, launch.block, SHARED_LIMIT),
+        products_together,
     ):
         body = verify_loops(fn(body))
     names = name_everything(program, body, launch.host_names)
@@ -205,22 +216,18 @@ def _kernel(
         if s.name in launch.statements
     ]  # fmt: skip
     # Without gaps: what is aligned first.
-    ordered = sorted(printer.shared_arrays.items(), key=lambda line: (line[1] % 16 > 0, -line[1]))
+    ordered = sorted(
+        printer.shared_arrays.items(), key=lambda line: (-alignment_of(line[1]), -line[1])
+    )
     arrays = [f"  {line}" for line, _ in ordered]
     text = "\n".join([*comments, head, lines[0], *arrays, *lines[1:]])
     blocks = _blocks(body)
     grid = tuple(n.upper for n in blocks)
     strided = frozenset(axis_of(n) for n in blocks if is_strided(n))
     kernel = GpuKernel(
-        symbol,
-        sizes,
-        launch.host_names,
-        tuple(t.name for t in tensors),
-        grid,
-        launch.block,
-        total,
-        strided,
-    )
+        symbol, sizes, launch.host_names, tuple(t.name for t in tensors), grid, launch.block, total,
+        tuple(sorted(printer.with_matrices)), strided,
+    )  # fmt: skip
     return text, kernel, printer.combining
 
 

@@ -18,6 +18,9 @@ from codegen.loopir import (
     For,
     If,
     LoopNode,
+    Matrix,
+    MoveSums,
+    MultiplyMatrices,
     Store,
     block,
     children_of,
@@ -42,6 +45,7 @@ from poly.expr import (
     sub,
     walk,
 )
+from poly.intrinsics import INTRINSICS, SUMS_ALIGNMENT
 from poly.linear import Linear, linear_form, render
 
 
@@ -305,12 +309,14 @@ def spread_banks(root: LoopNode, block: tuple[int, int, int], limit: int) -> Loo
     for name, buffer in buffers.items():
         if len(buffer.shape) < 2:
             continue
-        lanes = _places(root, name, block)
+        lanes = _places(root, buffer, block)
         if not lanes:
             continue
-        cost = {p: _conflicts(buffer, p, lanes) for p in _PADDING}
+        unit = _matrix_unit(root, buffer)
+        paddings = _PADDING if unit == 1 else (0, unit)
+        cost = {p: _conflicts(buffer, p, lanes) for p in paddings}
         best = min(cost.values())
-        pad = next(p for p in _PADDING if cost[p] <= best * (1 if p % 4 else _ALIGNED_WORTH))
+        pad = next(p for p in paddings if cost[p] <= best * (1 if p % 4 else _ALIGNED_WORTH))
         more = pad * buffer.dtype.bytes * prod(buffer.shape[:-1])
         if pad and total + more <= limit:
             found[name], total = pad, total + more
@@ -325,8 +331,47 @@ def spread_banks(root: LoopNode, block: tuple[int, int, int], limit: int) -> Loo
     return visit(root)
 
 
-def _places(root: LoopNode, name: str, block: tuple[int, int, int]) -> list[list[tuple[int, ...]]]:
+def _matrices(node: LoopNode) -> list[tuple[Matrix, str]]:
+    """The matrices in memory of one node, with the instruction."""
+    if isinstance(node, MultiplyMatrices):
+        return [(m, node.intrinsic) for _, *pair in node.products for m in pair]
+    if isinstance(node, MoveSums) and node.memory is not None:
+        return [(node.memory, "")]
+    return []
+
+
+def _matrix_unit(root: LoopNode, buffer: Buffer) -> int:
+    """Rows of a buffer keep their places at multiples of so many elements, for matrices."""
+    units = [
+        (INTRINSICS[name].alignment if name else SUMS_ALIGNMENT) // buffer.dtype.bytes
+        for n in walk_loops(root)
+        for m, name in _matrices(n)
+        if m.first.tensor == buffer.name
+    ]
+    return max(units, default=1)
+
+
+def _of_matrix(
+    matrix: Matrix, buffer: Buffer, lanes: list[dict[str, int]]
+) -> list[tuple[int, ...]]:
+    """Where a warp loads from a matrix at once: 16 bytes of each of 8 rows or columns."""
+    last = len(buffer.shape) - 1
+    across = matrix.rows if matrix.columns == last else matrix.columns
+    first = [evaluate_int(i, lanes[0]) for i in matrix.first.indices]
+    found = []
+    for lane in range(len(lanes)):
+        place = list(first)
+        place[across] += lane // 4
+        place[last] += lane % 4 * max(1, BANK_BYTES // buffer.dtype.bytes)
+        found.append(tuple(place))
+    return found
+
+
+def _places(
+    root: LoopNode, buffer: Buffer, block: tuple[int, int, int]
+) -> list[list[tuple[int, ...]]]:
     """For each access to a buffer where the threads of the first warp make it; loops are at 0."""
+    name = buffer.name
     found: list[list[tuple[int, ...]]] = []
     x, y, _ = block
     threads = range(min(BANKS, prod(block)))
@@ -346,6 +391,9 @@ def _places(root: LoopNode, name: str, block: tuple[int, int, int]) -> list[list
                 if read.tensor == name and not any(sizes_of(i) for i in read.indices):
                     found.append([tuple(evaluate_int(i, env) for i in read.indices)
                                   for env in lanes])  # fmt: skip
+        for matrix, _ in _matrices(node):
+            if matrix.first.tensor == name and not any(map(sizes_of, matrix.first.indices)):
+                found.append(_of_matrix(matrix, buffer, lanes))
         for child in children_of(node):
             visit(child, lanes)
 

@@ -95,6 +95,49 @@ class Combine(LoopNode):
 
 
 @dataclass(frozen=True)
+class Matrix:
+    """A matrix in memory, from its element `first` on.
+
+    rows, columns : the dimensions of the array along which its rows and columns follow each other
+    """
+
+    first: Read
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class MoveSums(LoopNode):
+    """What a warp does with a matrix of sums in a fragment: `fill` with zeros, `load` or `store`.
+
+    sums : the fragment, an element of a buffer of such; memory : where to load from or store to
+    intrinsic : of `poly.intrinsics`
+    """
+
+    action: str
+    sums: Read
+    memory: Matrix | None
+    intrinsic: str
+    statement: str
+
+
+@dataclass(frozen=True)
+class MultiplyMatrices(LoopNode):
+    """A warp adds products of matrices to fragments: (sums, A, B), one after the other.
+
+    What is in memory does not change in between, so that a matrix is loaded once.
+    """
+
+    products: tuple[tuple[Read, Matrix, Matrix], ...]
+    intrinsic: str
+    statement: str
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        return tuple(r for sums, a, b in self.products for r in (sums, a.first, b.first))
+
+
+@dataclass(frozen=True)
 class Tile(LoopNode):
     """A register tile that is written out, with names for index expressions.
 
@@ -266,6 +309,15 @@ def map_exprs(
         target = fn(node.target)
         assert isinstance(target, Read)
         return replace(node, target=target)
+    if isinstance(node, MoveSums):
+        memory = None if node.memory is None else _map_matrix(node.memory, fn)
+        return replace(node, sums=_map_read(node.sums, fn), memory=memory)
+    if isinstance(node, MultiplyMatrices):
+        products = (
+            (_map_read(sums, fn), _map_matrix(a, fn), _map_matrix(b, fn))
+            for sums, a, b in node.products
+        )
+        return replace(node, products=tuple(products))
     if isinstance(node, VectorStore):
         store = map_exprs(node.store, fn, value)
         assert isinstance(store, Store)
@@ -277,6 +329,16 @@ def map_exprs(
         made = tuple(r for r in rows if isinstance(r, VectorStore))
         return replace(node, rows=made, count=count)
     return node
+
+
+def _map_read(read: Read, fn: Callable[[Expr], Expr]) -> Read:
+    made = fn(read)
+    assert isinstance(made, Read)
+    return made
+
+
+def _map_matrix(matrix: Matrix, fn: Callable[[Expr], Expr]) -> Matrix:
+    return replace(matrix, first=_map_read(matrix.first, fn))
 
 
 class LoopError(FarkasError):
@@ -318,6 +380,8 @@ def verify_loops(node: LoopNode, bound: frozenset[str] = frozenset()) -> LoopNod
         check(node.target, node.value)
     elif isinstance(node, Combine):
         check(node.target)
+    elif isinstance(node, (MoveSums, MultiplyMatrices)):
+        check(*reads_in(node))
     elif isinstance(node, VectorStore):
         check(node.first, *(() if node.last is None else (node.last,)))
     elif isinstance(node, Transposed):
@@ -357,6 +421,12 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
         yield f"{indent}wait"
     elif isinstance(node, Combine):
         yield f"{indent}{node.target} {node.op} what {node.threads} threads hold"
+    elif isinstance(node, MoveSums):
+        where = "" if node.memory is None else f", matrix at {node.memory.first}"
+        yield f"{indent}{node.intrinsic} {node.action} {node.sums}{where}"
+    elif isinstance(node, MultiplyMatrices):
+        for sums, a, b in node.products:
+            yield f"{indent}{node.intrinsic} {sums} += matrices at {a.first}, {b.first}"
     elif isinstance(node, Instance):
         yield f"{indent}{node.statement}({', '.join(map(str, node.args))})"
     elif isinstance(node, Store):
@@ -381,18 +451,25 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
 
 
 def reads_in(node: LoopNode) -> Iterator[Read]:
-    """Every element that stores below read or write."""
+    """Every element that stores below read or write, and the first ones of matrices."""
     for n in walk_loops(node):
         if isinstance(n, Store):
             for e in (n.target, n.value):
                 yield from (x for x in walk(e) if isinstance(x, Read))
         elif isinstance(n, Combine):
             yield n.target
+        elif isinstance(n, MoveSums):
+            yield n.sums
+            if n.memory is not None:
+                yield n.memory.first
+        elif isinstance(n, MultiplyMatrices):
+            yield from n.reads
 
 
 def statements_in(node: LoopNode) -> tuple[str, ...]:
     """Names of the statements that run below, in order of first appearance."""
-    return tuple(dict.fromkeys(n.statement for n in walk_loops(node) if isinstance(n, Store)))
+    made = (Store, MoveSums, MultiplyMatrices)
+    return tuple(dict.fromkeys(n.statement for n in walk_loops(node) if isinstance(n, made)))
 
 
 def has_mark(node: LoopNode, mark: str) -> bool:

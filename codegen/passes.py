@@ -17,6 +17,8 @@ from codegen.loopir import (
     For,
     If,
     LoopNode,
+    MoveSums,
+    MultiplyMatrices,
     Single,
     Store,
     VectorStore,
@@ -85,6 +87,10 @@ def drop_unread(root: LoopNode) -> LoopNode:
         own = [n for n in walk_loops(node) if isinstance(n, Store) and n.target.tensor == node.name]
         inside = {id(n) for n in own}
         for n in walk_loops(node):
+            if isinstance(n, MultiplyMatrices) and node.name in {r.tensor for r in n.reads}:
+                return node
+            if isinstance(n, MoveSums) and any(r.tensor == node.name for r in reads_in(n)):
+                return node
             if isinstance(n, Store):
                 read = [n.value] if id(n) in inside else [n.value, n.target]
                 if any(

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import islpy as isl
 
 from poly.dependences import Dependences
-from poly.kernels import Launch, reduced_names, thread_function
+from poly.kernels import Launch, lanes_of, reduced_names, thread_function
 from poly.legality import between
 from poly.promotion import PromotionPlan, check_ahead, plan_promotion, prefix_of
 from poly.scop import Scop, ScopStatement
@@ -195,7 +195,10 @@ class _Placer:
             items = tuple(self._item(name, buffers) for name in statements)
             return _Part(replace(node, child=part.node), items, items, False)
         inner = {**buffers, node.tensor: node.buffer}
-        part = self._node(node.child, pairs, outer, statements, inner)
+        below = pairs
+        if node.scope == "fragment":
+            below = _outside_of_fragment(node, pairs, statements, self.launch, self.scop)
+        part = self._node(node.child, below, outer, statements, inner)
         plan = plan_promotion(node, self.scop, prefix_of(node, outer), statements)
         outside = buffers.get(node.tensor, node.tensor)
         if node.scope != "shared":
@@ -273,10 +276,16 @@ def _on_different_threads(pairs: isl.UnionMap, launch: Launch, scop: Scop) -> is
     of these ways, by accesses R and W:
 
         W(S) = W(T), w(S) != w(T)    W(S) = R(T), w(S) != t(T)    R(S) = W(T), t(S) != w(T)
+
+    What an instruction of a warp accesses, any of its threads may: all of its pairs count.
     """
     reading = thread_function(launch, scop)
+    together = tuple(n for n in launch.statements if lanes_of(launch, n) is not None)
+    by_warps = between(pairs, together, launch.statements).union(
+        between(pairs, launch.statements, together)
+    )
     if not any(reduced_names(launch, name) for name in launch.statements):
-        return pairs.subtract(pairs.eq_at_multi_union_pw_aff(reading))
+        return pairs.subtract(pairs.eq_at_multi_union_pw_aff(reading)).union(by_warps)
     writing = isl.UnionMap.from_multi_union_pw_aff(thread_function(launch, scop, writes=True))
     threads = isl.UnionMap.from_multi_union_pw_aff(reading)
     reads = writes = isl.UnionMap.empty(scop.context.get_space())
@@ -294,6 +303,32 @@ def _on_different_threads(pairs: isl.UnionMap, launch: Launch, scop: Scop) -> is
         (reads, threads, writes, writing),
     ):
         meeting = pairs.intersect(first.apply_range(second.reverse()))
-        together = at_first.apply_range(at_second.reverse())
-        found = found.union(meeting.subtract(together))
-    return found
+        at_once = at_first.apply_range(at_second.reverse())
+        found = found.union(meeting.subtract(at_once))
+    return found.union(by_warps)
+
+
+def _outside_of_fragment(
+    node: Promote, pairs: isl.UnionMap, statements: tuple[str, ...], launch: Launch, scop: Scop
+) -> isl.UnionMap:
+    """The pairs without those of one warp that meet in nothing but its fragment.
+
+    Each thread keeps its own part of that: what it holds there nobody else reads.
+    """
+    nothing = isl.UnionMap.empty(scop.context.get_space())
+    writes = {True: nothing, False: nothing}
+    touches = {True: nothing, False: nothing}
+    for name in statements:
+        s = scop.statement(name)
+        for access in (s.write, *s.all_reads):
+            own = access.get_tuple_name(isl.dim_type.out) == node.tensor
+            one = isl.UnionMap.from_map(access)
+            touches[own] = touches[own].union(one)
+            writes[own] = writes[own].union(one) if access is s.write else writes[own]
+
+    def meeting(own: bool) -> isl.UnionMap:
+        w, t = writes[own], touches[own]
+        return w.apply_range(t.reverse()).union(t.apply_range(w.reverse()))
+
+    warp = pairs.eq_at_multi_union_pw_aff(thread_function(launch, scop))
+    return pairs.subtract(warp.intersect(meeting(True)).subtract(meeting(False)))

@@ -72,7 +72,7 @@ def contraction_on_gpu(schedule: Schedule, names: tuple[str, ...], machine: GpuM
     run = parallel_nest(schedule, names)
     if run != nest(schedule, names):
         raise ScheduleError("not all loops that the group shares are parallel")
-    found = _find(schedule, names, run)
+    found = find_contraction(schedule, names, run)
     s = found.statement
     if any(schedule.loops(n) != schedule.loops(s)[: len(schedule.loops(n))] for n in names):
         raise ScheduleError("another statement has loops of its own")
@@ -125,7 +125,9 @@ def _place(loop: str, found: GpuContraction) -> int:
     return next(n for n, x in enumerate(own) if loop == x or loop.removesuffix(loop[-2:]) == x)
 
 
-def _find(schedule: Schedule, names: tuple[str, ...], run: tuple[str, ...]) -> GpuContraction:
+def find_contraction(
+    schedule: Schedule, names: tuple[str, ...], run: tuple[str, ...]
+) -> GpuContraction:
     """The first update of a group that has reuse on both sides.
 
     Raises

@@ -15,12 +15,16 @@ class GpuMachine:
     processors : those that each run blocks of their own (streaming multiprocessors)
     warp : threads that run in step
     shared_bytes : memory that the threads of a block may share
+    tensor_cores : whether warps multiply matrices, see `poly.intrinsics`
+    rounded_float32 : whether factors of type float32 may be rounded to 10 bits for that
     """
 
     name: str
     processors: int
     warp: int = 32
     shared_bytes: int = 48 << 10
+    tensor_cores: bool = False
+    rounded_float32: bool = False
 
     def __str__(self) -> str:
         return (
@@ -35,6 +39,12 @@ class GpuMachine:
 
 
 #: GPUs by the names under which they may be compiled for where there is none.
-NAMED = {m.name: m for m in (GpuMachine("sm_80", 108), GpuMachine("sm_90", 132))}
+NAMED = {
+    m.name: m
+    for m in (
+        GpuMachine("sm_80", 108, tensor_cores=True),
+        GpuMachine("sm_90", 132, tensor_cores=True),
+    )
+}
 #: What stands for a GPU of which nothing is known.
 ANY = GpuMachine("gpu", 64)

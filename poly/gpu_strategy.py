@@ -1,7 +1,8 @@
 """The automatic schedule for a GPU: as steps, chosen from access relations, not from names.
 
 1. *Group*: as for a CPU, see `poly.strategy`, as long as blocks for all processors are left.
-2. *Contractions* get tiles of blocks, threads and registers, see `poly.gpu_contraction`.
+2. *Contractions* get tiles of blocks, threads and registers, see `poly.gpu_contraction`, or warps
+   with tensor cores where the machine has some that suit, see `poly.gpu_tensor_cores`.
 3. *Turned*: what is read along one of the shared loops and written along another goes through tiles
    in shared memory, so that neighbouring threads have neighbours on both sides.
 4. *Rows*: what is contiguous along loops inside of the shared ones has a block for each row (or
@@ -19,6 +20,7 @@ from poly.errors import ScheduleError
 from poly.gpu_contraction import contraction_on_gpu
 from poly.gpu_machine import ANY, GpuMachine
 from poly.gpu_nest import DIMENSIONS, contiguity, from_zero, on_blocks, parallel_nest
+from poly.gpu_tensor_cores import tensor_cores_on_gpu
 from poly.rows import attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.strategy import group_statements, groups
@@ -42,7 +44,7 @@ def gpu_schedule(schedule: Schedule, machine: GpuMachine = ANY, tiles: bool = Tr
     schedule = group_statements(schedule, machine.host)
     for names in groups(schedule):
         moved = from_zero(schedule, names)
-        for form in (contraction_on_gpu, _turned, _rows, _points) if tiles else (_points,):
+        for form in _FORMS if tiles else (_points,):
             try:
                 schedule = form(moved, names, machine)
                 break
@@ -272,3 +274,7 @@ def _shared_rows(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
         if tensor in written and shared:
             schedule = attempt(schedule, f"promote {names[0]}: {shared[-1]} as {tensor}, shared")
     return schedule
+
+
+#: What is tried for a group, in this order.
+_FORMS = (tensor_cores_on_gpu, contraction_on_gpu, _turned, _rows, _points)

@@ -15,7 +15,7 @@ import islpy as isl
 
 from poly.affine import parameters
 from poly.errors import ScheduleError
-from poly.kernels import Launch, place_of, reducing
+from poly.kernels import Launch, lanes_of, place_of, reducing
 from poly.promotion import (
     Copy,
     Fence,
@@ -105,6 +105,8 @@ def kernel_to_isl(launch: Launch, tree: Node, scop: Scop) -> IslTree:
         s = scop.statement(name)
         own = s.domain
         for parameter, f in place_of(launch, scop, name).items():
+            if parameter == lanes_of(launch, name):
+                continue
             own = own.intersect(f.eq_set(_parameter(parameter, own)))
         domain = domain.union(isl.UnionSet.from_set(own))
     domain = domain.intersect_params(scop.context)
@@ -119,7 +121,8 @@ def kernel_to_isl(launch: Launch, tree: Node, scop: Scop) -> IslTree:
                 own = own.intersect(place.eq_set(_parameter(found, own)))
         # What threads reduce together, each begins for itself, and all have in the end.
         if isinstance(c, Copy) and not c.shared and not (c.op and c.inward):
-            own = _by_the_first(set(around.values()), own, launch)
+            lanes = {launch.thread_names[0]} if c.by_warp else set()
+            own = _by_the_first({*around.values(), *lanes}, own, launch)
         if isinstance(c, Copy) and c.shared:
             own = _shared_out(c, own, launch, result)
         domain = domain.union(isl.UnionSet.from_set(own))
@@ -153,10 +156,10 @@ def _shared_out(c: Copy, own: isl.Set, launch: Launch, out: IslTree) -> isl.Set:
     out.shares[column], out.shares[row] = Share(1, width), Share(width, 0)
     # Threads beyond the last full row have nothing to do.
     for parameter, at, count in ((column, 1, width), (row, 2, rows)):
-        if at > len(c.members):
+        if at > len(c.shared_out):
             own = own.intersect_params(isl.Set(f"[{parameter}] -> {{ : {parameter} = 0 }}"))
             continue
-        f = c.members[-at].schedule.get_pw_aff_list().get_at(0)
+        f = c.shared_out[-at].schedule.get_pw_aff_list().get_at(0)
         own = own.intersect(f.mod_val(isl.Val(count)).eq_set(_parameter(parameter, own)))
     return own
 
@@ -164,7 +167,7 @@ def _shared_out(c: Copy, own: isl.Set, launch: Launch, out: IslTree) -> isl.Set:
 def _row_of_threads(c: Copy, launch: Launch) -> tuple[int, int]:
     """How many threads have a row of a shared copy, and how many rows they have at a time."""
     width = 1
-    inner = c.members[-1] if c.members else None
+    inner = c.shared_out[-1] if c.shared_out else None
     while inner is not None and width < loop_length(c, inner) and 2 * width <= launch.threads:
         width *= 2
     return width, launch.threads // width
@@ -179,8 +182,9 @@ def _copy_loops(c: Copy | Fence, launch: Launch | None) -> list[isl.UnionPwAff]:
     functions = [m.schedule for m in c.members]
     if isinstance(c, Copy) and c.shared and launch is not None:
         for at, count in enumerate(_row_of_threads(c, launch), 1):
-            if at <= len(functions):
-                functions[-at] = functions[-at].scale_down_val(isl.Val(count)).floor()
+            own = len(c.shared_out) - at
+            if own >= 0:
+                functions[own] = functions[own].scale_down_val(isl.Val(count)).floor()
     return functions
 
 

@@ -22,8 +22,10 @@ import islpy as isl
 
 from poly.errors import ScheduleError
 from poly.instances import end_value, function_of
+from poly.intrinsics import INTRINSICS, WARP
 from poly.marks import MOST_THREADS, thread_extent
 from poly.scop import Scop
+from poly.tensorize import instruction_of, matched
 from poly.tree import (
     ON_THREADS,
     Band,
@@ -36,6 +38,7 @@ from poly.tree import (
     band,
     child_nodes,
     loops_of,
+    path_to,
     sequence,
     walk_tree,
 )
@@ -155,11 +158,18 @@ def _launch(
         raise ScheduleError(
             f"a block would have {shape} threads, over {MOST_THREADS}; use smaller tiles"
         )
-    x, y, z = block
+    warps = [name for name in statements if instruction_of(tree, name) is not None]
+    if warps and block[0] > WARP:
+        raise ScheduleError(
+            f"{warps[0]} is run by warps of {WARP} threads along x, but other loops have "
+            f"{block[0]} threads there"
+        )
+    x, y, z = (WARP if warps else block[0]), *block[1:]
     launch = Launch(
         number, host, statements, tree, tuple(places), grid, (x, y, z), block_names, thread_names
     )
     _check_reductions(launch)
+    _check_fragments(launch, scop)
     return launch
 
 
@@ -170,6 +180,8 @@ def _thread_axes(node: Node) -> list[tuple[Member, int]]:
     def visit(node: Node) -> int:
         inside = max((visit(c) for c in child_nodes(node)), default=0)
         if isinstance(node, Band):
+            if any(m.mark in INTRINSICS for m in node.members):
+                inside = 1  # along x are the threads of a warp
             for m in reversed(node.members):
                 if m.mark in ON_THREADS:
                     found.append((m, inside))
@@ -184,6 +196,29 @@ def reducing(launch: Launch, node: Node) -> int:
     """How many neighbouring threads combine what they have behind a node of a launch."""
     inside = _axes_below(launch, node, "reduce")
     return prod(launch.block[: max(inside, default=-1) + 1])
+
+
+def _check_fragments(launch: Launch, scop: Scop) -> None:
+    """Refuse instructions that steps behind `tensorize` have changed, or without a fragment.
+
+    Raises
+    ------
+    ScheduleError : naming the statement.
+    """
+    for name in launch.statements:
+        if instruction_of(launch.tree, name) is None:
+            continue
+        matched(launch.tree, scop, launch.host, name)
+        target = scop.statement(name).target.tensor
+        kept = [
+            n for n in path_to(launch.tree, name)
+            if isinstance(n, Promote) and n.tensor == target and n.scope == "fragment"
+        ]  # fmt: skip
+        if not kept:
+            raise ScheduleError(
+                f"{name} sums up in a fragment of a warp, but there is none; add one by `promote "
+                f"{name}: … as {target}, fragment`, at the innermost loop around the whole sum"
+            )
 
 
 def _axes_below(launch: Launch, node: Node, mark: str) -> list[int]:
@@ -231,6 +266,12 @@ def place_of(launch: Launch, scop: Scop, statement: str) -> dict[str, isl.PwAff]
     for name in launch.thread_names:
         found.setdefault(name, isl.PwAff.val_on_domain(s.domain, isl.Val(0)))
     return found
+
+
+def lanes_of(launch: Launch, statement: str) -> str | None:
+    """The parameter for the threads of a warp, if they run a statement together."""
+    found = instruction_of(launch.tree, statement)
+    return None if found is None else launch.thread_names[0]
 
 
 def thread_function(launch: Launch, scop: Scop, writes: bool = False) -> isl.MultiUnionPwAff:

@@ -11,9 +11,9 @@ has ordered yet:
 * a loop that runs in parallel, on threads or on blocks and threads of a GPU, must order nothing:
   ``{ f(s) != f(t) }`` is empty in the D of *all* dependences, those among updates of one reduction
   included;
-* in a loop that runs in vector lanes, or on threads that reduce together, it is empty in D without
-  these, unless reductions keep the written order (exact mode): each lane or thread combines for
-  itself, and they are combined behind the loop, in an order that is fixed.
+* in a loop that runs in vector lanes, on threads that reduce together, or in an instruction of
+  tensor cores, it is empty in D without these, unless reductions keep the written order (exact
+  mode): each combines for itself, and all are combined behind the loop, in an order that is fixed.
 
 Every isl computation has a budget of operations.  One that exceeds it proves nothing, and the
 schedule is refused.
@@ -31,6 +31,7 @@ from poly.affine import least_point
 from poly.dependences import Dependences
 from poly.errors import IllegalScheduleError, ScheduleError
 from poly.instances import instance_text, sizes_set
+from poly.intrinsics import INTRINSICS
 from poly.scop import Scop
 from poly.tree import CONCURRENT, Band, Member, Node, Promote, Sequence
 
@@ -84,8 +85,8 @@ def _find(node: Node, order: isl.UnionMap, both: isl.UnionMap, loop: str) -> _Ba
     if isinstance(node, Band):
         for m in node.members:
             f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule)
-            if m.mark == "vector" or m.mark in CONCURRENT:
-                apart = m.mark in ("vector", "reduce")
+            if m.mark == "vector" or m.mark in CONCURRENT or m.mark in INTRINSICS:
+                apart = m.mark in ("vector", "reduce") or m.mark in INTRINSICS
                 at_once = carried(order if apart else both, m)
                 if not at_once.is_empty():
                     return _Bad(at_once, m.name, True)

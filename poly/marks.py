@@ -12,6 +12,7 @@ import islpy as isl
 
 from poly.errors import ScheduleError
 from poly.instances import function_of, member_limits
+from poly.intrinsics import INTRINSICS
 from poly.layout import layout_of
 from poly.promotion import plan_promotion
 from poly.scop import Scop, ScopStatement
@@ -153,7 +154,8 @@ def _on_threads(
     names = statements_below(tree, nest, [s.name for s in scop.statements])
     for name in names:
         around = loops_of(tree, name)
-        if sum(m.mark in ON_THREADS for m in around) + len(chosen) > MOST_DIMENSIONS:
+        warps = any(m.mark in INTRINSICS for m in around)  # their threads are a dimension
+        if sum(m.mark in ON_THREADS for m in around) + len(chosen) + warps > MOST_DIMENSIONS:
             raise ScheduleError(f"{step}: a block has at most {MOST_DIMENSIONS} dimensions")
         for m in around:
             if m.mark == "parallel":

@@ -15,6 +15,7 @@ from poly.marks import (
 )
 from poly.scop import Scop
 from poly.steps import Step
+from poly.tensorize import tensorize
 from poly.transforms import (
     distribute,
     fuse,
@@ -50,4 +51,5 @@ PRIMITIVES: dict[str, Callable[[Node, Scop, Step], Node]] = {
     "map_blocks": map_blocks,
     "map_threads": map_threads,
     "reduce_threads": reduce_threads,
+    "tensorize": tensorize,
 }

@@ -28,16 +28,22 @@ from poly.dependences import value_flow
 from poly.errors import ScheduleError
 from poly.expr import Const
 from poly.footprint import box_extent, prefix_map, prefix_relation
+from poly.intrinsics import ACCUMULATOR
 from poly.program import Tensor
 from poly.scop import Scop
+from poly.tensorize import Matched, fragment_of
 from poly.tree import ON_THREADS, Band, Member, Promote, walk_tree
 
 #: A promoted buffer is on a thread's stack; beyond this many bytes it is refused.
 BUFFER_LIMIT = 1 << 20
 #: What a block of threads may share on every GPU, in bytes.
 SHARED_LIMIT = 48 << 10
+#: What a warp may keep in fragments, in bytes: half of its threads' registers.
+FRAGMENT_LIMIT = 16 << 10
 #: The longest vector, in bytes, in which copies move contiguous elements.
 VECTOR_BYTES = 64
+#: Bytes that a thread copies at once to shared memory, of elements that it cannot copy alone.
+TOGETHER = 16
 #: Vectors of a row of a panel that are copied one after the other without a loop.
 MOST_VECTORS = 4
 
@@ -50,6 +56,9 @@ class Copy:
     shared : whether all threads of a block copy together
     op : of partial results, which begin as its identity and are combined with what is there
     ahead : it runs one iteration of the last of these loops before what it is for
+    by_warp : whether all threads of a warp copy together, matrices at a time
+    together : how many neighbours a thread copies at once; if several, the last of the loops runs
+        over them
     """
 
     name: str
@@ -64,6 +73,13 @@ class Copy:
     shared: bool = False
     op: str = ""
     ahead: bool = False
+    by_warp: bool = False
+    together: int = 1
+
+    @property
+    def shared_out(self) -> tuple[Member, ...]:
+        """The loops whose iterations threads share among them."""
+        return self.members[:-1] if self.together > 1 else self.members
 
     @property
     def depth(self) -> int:
@@ -158,11 +174,12 @@ def plan_promotion(
     sizes = node.layout.whole_blocks(sizes)
     if node.scope == "register" and sizes:
         sizes = _whole_vectors(node, scop, footprint, sizes)
-    count = tensor.dtype.bytes
+    fragment = fragment_of(node, scop, outer, statements) if node.scope == "fragment" else None
+    count = (ACCUMULATOR if fragment else tensor.dtype).bytes
     for size in sizes:
         count *= size
     count *= 2 if node.ahead else 1
-    limit = SHARED_LIMIT if node.scope == "shared" else BUFFER_LIMIT
+    limit = {"shared": SHARED_LIMIT, "fragment": FRAGMENT_LIMIT}.get(node.scope, BUFFER_LIMIT)
     if count > limit:
         raise ScheduleError(
             f"the part of {node.tensor} to promote takes {count} bytes, over {limit}; "
@@ -174,17 +191,43 @@ def plan_promotion(
         if node.tensor in {t.name for t in scop.program.temps}:
             outward = _leaving(scop, node.tensor, outer, statements)
     aligned = tuple(_is_aligned(footprint, k, size) for k, size in enumerate(sizes))
-    mapped = any(m.mark in ("block", *ON_THREADS) for m in outer) or node.scope == "shared"
-    if node.scope == "register" and not all(aligned):
+    mapped = any(m.mark in ("block", *ON_THREADS) for m in outer) or node.scope in (
+        "shared", "fragment")  # fmt: skip
+    if node.scope in ("register", "fragment") and not all(aligned):
         raise ScheduleError(
             f"{node.tensor} cannot be promoted to registers here: its tiles do not begin at "
             "multiples of their size, so that no element has a register of its own"
         )
-    return PromotionPlan(
-        sizes,
-        _copy(node, scop, inward, True, outer, sizes, aligned, not mapped),
-        _copy(node, scop, outward, False, outer, sizes, aligned, not mapped),
-    )
+    made = [
+        _copy(node, scop, elements, inwards, outer, sizes, aligned, not mapped)
+        for elements, inwards in ((inward, True), (outward, False))
+    ]
+    if fragment is not None:
+        made = [c if c is None else _in_matrices(c, fragment, sizes) for c in made]
+        if made[0] is not None and tensor.dtype != ACCUMULATOR:
+            raise ScheduleError(
+                f"{node.tensor} cannot be kept in a fragment here: what is summed up already would "
+                f"have been rounded to {tensor.dtype}; promote around the whole sum and its start"
+            )
+    return PromotionPlan(sizes, made[0], made[1])
+
+
+def _in_matrices(c: Copy, fragment: Matched, sizes: tuple[int, ...]) -> Copy:
+    """A copy whose innermost loops are those of a matrix of sums, marked as one instruction."""
+    mark, tile = fragment.intrinsic.name, dict.fromkeys((fragment.rows, fragment.columns), 0)
+    tile |= zip(tile, fragment.intrinsic.extents, strict=False)
+    outer: list[Member] = []
+    inner: list[Member] = []
+    for d, m in enumerate(c.members):
+        extent = tile.get(d)
+        if extent is None:
+            outer.append(replace(m, mark="unroll"))
+            continue
+        value = isl.Val(extent)
+        over = m.schedule.scale_down_val(value).floor()
+        outer.append(Member(f"{m.name}_o", over, "unroll"))
+        inner.append(Member(f"{m.name}_i", m.schedule.mod_val(value), mark))
+    return replace(c, members=(*outer, *inner), by_warp=True)
 
 
 def _partial(
@@ -488,7 +531,31 @@ def _copy(
             *turned,
             member(f"{loop}_i", f"{place} mod {lanes}", "vector"),
         ]
+    together = _together(node, scop, inward, sizes, aligned) if node.scope == "shared" else 1
+    if together > 1:
+        loop, place, _ = loops[-1]
+        members[-1:] = [
+            member(f"{loop}_o", f"floor({place}/{together})", mark),
+            member(f"{loop}_i", f"{place} mod {together}", "together"),
+        ]
     return Copy(
         name, node.tensor, node.buffer, inward, tuple(m.name for m in outer), rank, sizes,
-        str(extension), tuple(members), node.scope == "shared", ahead=node.ahead,
+        str(extension), tuple(members), node.scope == "shared", ahead=node.ahead, together=together,
     )  # fmt: skip
+
+
+def _together(
+    node: Promote, scop: Scop, inward: bool, sizes: tuple[int, ...], aligned: tuple[bool, ...]
+) -> int:
+    """How many neighbours a thread copies at once: of 16-bit numbers as many as registers can move,
+    where rows are whole numbers of that, in memory and in the buffer.
+    """
+    tensor = scop.program.tensors[node.tensor]
+    last = tensor.rank - 1
+    count = TOGETHER // tensor.dtype.bytes
+    if tensor.dtype.bits != 16 or not inward or last < 0 or node.layout.block is not None:
+        return 1
+    length = tensor.shape[last]
+    whole = isinstance(length, Const) and int(length.value) % count == 0
+    fits = node.layout.order[-1] == last and aligned[last] and sizes[last] % count == 0
+    return count if whole and fits else 1

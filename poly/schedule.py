@@ -240,9 +240,10 @@ class Schedule:
         ``for i: {for j: S}`` becomes ``for i: {fill; for j: S on the buffer; write back}``, where
         needed.
         scope: ``register`` (meant to be unrolled away), ``local`` (packed in memory of the
-        thread) or ``shared`` (by all threads of a block of a GPU); layout: the tensor's dimensions
-        as they lie in the buffer, outermost first, of which one may be cut into blocks that lie
-        innermost.  ``B, local, 1, 0, 1x32`` packs ``B[k,j]`` as ``B_p[j/32, k, j%32]``.
+        thread), ``shared`` (by all threads of a block of a GPU) or ``fragment`` (sums of tensor
+        cores, in registers of a warp; around all that accesses them); layout: the tensor's
+        dimensions as they lie in the buffer, outermost first, of which one may be cut into blocks
+        that lie innermost.  ``B, local, 1, 0, 1x32`` packs ``B[k,j]`` as ``B_p[j/32, k, j%32]``.
         ahead: there are two shared buffers that take turns, and while one is used the other is
         filled for the next iteration of `loop`, as in ``promote C: k_o as A, shared, ahead``.
         """
@@ -275,6 +276,19 @@ class Schedule:
         power of two.  In exact mode it is refused: the sum would be rounded in another order.
         """
         return self.apply(Step("reduce_threads", (statement,), _names(loops)))
+
+    def tensorize(self, statement: str, loops: Seq[str], intrinsic: str) -> Schedule:
+        """Run the innermost loops of a sum of products as one instruction of tensor cores.
+
+        ``for i in 16, for j in 16, for k in 16: C[i,j] += A[i,k] * B[k,j]`` with ``wmma_f16``
+        becomes one instruction of a warp, 32 threads along x.
+        intrinsic: ``wmma_f16`` and ``wmma_bf16`` multiply 16-bit floats in tiles of 16 x 16 x 16,
+        ``wmma_tf32`` floats rounded to 10 bits in tiles of 16 x 16 x 8; all sum up floats.  Every
+        tile has to be full.  The loops stand in this order: i, j, k; where sums begin, i and j.
+        The sums are kept in a ``fragment``, see `promote`; operands may be ``shared``.  In exact
+        mode it is refused: the sum would be rounded in another order.
+        """
+        return self.apply(Step("tensorize", (statement,), _names(loops), words=(intrinsic,)))
 
     def reschedule(self) -> Schedule:
         """Forget the order and let isl's scheduler find one; replay runs it again.

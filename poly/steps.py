@@ -37,7 +37,7 @@ class Step:
 #: What a step may have beside its statements: ``l`` loops, ``b`` numbers, ``w`` words.
 _PARTS = {
     "tile": "lbw", "split": "lbw", "vectorize": "lbw", "unroll": "lbw", "skew": "lb", "shift": "lb",
-    "promote": "lw", "reschedule": "",
+    "promote": "lw", "tensorize": "lw", "reschedule": "",
 }  # fmt: skip
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _WORD = re.compile(r"[A-Za-z0-9_]+\Z")
@@ -104,6 +104,7 @@ EXAMPLES = {
     "map_blocks": "map_blocks C: i_o, j_o",
     "map_threads": "map_threads C: i_i, j_i",
     "reduce_threads": "reduce_threads C: k_i",
+    "tensorize": "tensorize C: i_i, j_i, k_i as wmma_f16",
     "reschedule": "reschedule",
 }
 

@@ -299,7 +299,7 @@ def reverse(tree: Node, scop: Scop, step: Step) -> Node:
 
 
 #: How buffers of each scope are called.
-_BUFFER_ENDS = {"register": "r", "local": "p", "shared": "s", "partial": "part"}
+_BUFFER_ENDS = {"register": "r", "local": "p", "shared": "s", "fragment": "f", "partial": "part"}
 
 
 def promote(tree: Node, scop: Scop, step: Step) -> Node:
@@ -311,19 +311,23 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
         dims.pop()
     if tensor not in scop.program.tensors:
         raise ScheduleError(f"{step}: there is no tensor {tensor}")
-    if scope not in ("register", "local", "shared"):
-        raise ScheduleError(f"{step}: the scope is `register`, `local` or `shared`, not {scope}")
+    if scope not in ("register", "local", "shared", "fragment"):
+        raise ScheduleError(
+            f"{step}: the scope is `register`, `local`, `shared` or `fragment`, not {scope}"
+        )
     try:
         layout = layout_of(dims, tensor, scop.program.tensors[tensor].rank)
     except ValueError as error:
         raise ScheduleError(f"{step}: {error}") from None
+    if scope == "fragment" and dims:
+        raise ScheduleError(f"{step}: how a fragment lies in registers is not for us to say")
     place = find_loop(tree, step.statements[0], step.loops[0])
     outer = place.band.members[: place.position + 1]
     inner = band(place.band.members[place.position + 1 :], place.band.child)
     for node in walk_tree(inner):
         apart = ("parallel", "block") if scope == "shared" else CONCURRENT
         if isinstance(node, Band) and any(m.mark in apart for m in node.members):
-            owner = "block" if scope == "shared" else "thread"
+            owner = {"shared": "block", "fragment": "warp"}.get(scope, "thread")
             raise ScheduleError(
                 f"{step}: a buffer belongs to one {owner}, but loops inside run on several"
             )

@@ -26,7 +26,8 @@ from poly.layout import Layout
 
 #: What a loop becomes.  ``vector``: its instances run in lanes; ``parallel``: on threads;
 #: ``block``, ``thread``: on the blocks of a GPU's grid, on the threads of a block; ``reduce``: on
-#: threads that each sum up for themselves, and combine what they have behind the loops.
+#: threads that each sum up for themselves, and combine what they have behind the loops.  A loop
+#: of an instruction of tensor cores has the name of that, see `poly.intrinsics`.
 MARKS = ("seq", "parallel", "vector", "unroll", "block", "thread", "reduce")
 #: Those whose iterations run at once, on threads that share no registers.
 CONCURRENT = ("parallel", "block", "thread", "reduce")
@@ -98,8 +99,9 @@ class Promote(Node):
     """Accesses to `tensor` below go to `buffer`, which holds what one iteration above touches.
 
     scope : ``register`` (fully unrolled, becomes variables), ``local`` (an array of the thread),
-    ``shared`` (an array of all threads of a block) or ``partial`` (a variable of each thread, what
-    it contributes to an element that several of them sum up).
+    ``shared`` (an array of all threads of a block), ``fragment`` (registers of a warp, for tensor
+    cores) or ``partial`` (a variable of each thread, what it contributes to an element that several
+    of them sum up).
     layout : how the part of the tensor lies in the buffer.
     ahead : there are two buffers, and while one is used the other is filled for the next iteration
     of the loop above; only of shared ones.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from poly.bands import BandProperties
+from poly.intrinsics import INTRINSICS
 from poly.markup import LINE, Markup, badge, colour, element, faint, joined
 from poly.scop import Scop, ScopStatement
 from poly.tree import CONCURRENT, Band, Filter, Node, Promote, Sequence, short_schedule
@@ -16,6 +17,7 @@ _MARKS = {
     "thread": ("#d9822b", "its iterations run on threads of a block of a GPU"),
     "reduce": ("#d9822b", "threads of a block of a GPU each sum up a part"),
     "unroll": ("#b59a1f", "its iterations are written out"),
+    **{name: ("#8a63d2", "part of an instruction of tensor cores") for name in INTRINSICS},
 }
 
 

@@ -11,6 +11,7 @@ from codegen.gpu import GpuKernel, GpuSource
 from codegen.loopir import Block, For, If, Instance, LoopNode
 from poly.errors import ArgumentError, ToolchainError
 from poly.expr import evaluate_int
+from poly.intrinsics import SUMS_ALIGNMENT
 from poly.program import Program, Tensor
 from runtime.arguments import (
     Array,
@@ -196,12 +197,22 @@ class _Call:
             steps = plan.steps
             for kernel, grid, sizes in self.owner.steps(plan.binding) if steps is None else steps:
                 tensors = [handles[name] for name in kernel.tensors]
+                for name in kernel.with_matrices:
+                    self._check_matrices(name, handles[name])
                 self.device.launch(self.owner.module, kernel, grid, sizes, tensors, self.stream)
             found = self._finish(handles, results)
         finally:
             for buffer in self._taken:
                 buffer.release()
         return found[0] if len(found) == 1 else tuple(found)
+
+    def _check_matrices(self, name: str, handle: Any) -> None:
+        _, start = self.device.place(handle)
+        if start % SUMS_ALIGNMENT:
+            raise ArgumentError(
+                f"{name} does not begin at a multiple of {SUMS_ALIGNMENT} bytes, which tensor "
+                "cores need; copy it"
+            )
 
     def _results(self, binding: Binding) -> dict[str, Array | Operand | None]:
         """Where each output goes: an array of the host, one on the device, None for a new one."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from codegen.gpu import GpuKernel, GpuSource, joined_text
 from poly.errors import ArgumentError, ToolchainError
+from poly.gpu_machine import ANY, NAMED
 from runtime.arguments import Array
 from runtime.cache import Cache
 from runtime.cuda_compile import Cubin, compile_cubin, find_cuda_compiler
@@ -48,6 +49,7 @@ class CudaDevice(Device):
         super().__init__()
         self.launcher, self.name, self._cache = launcher, f"cuda:{number}", cache
         self.dlpack = (CUDA, number)
+        self.machine = NAMED.get(launcher.architecture, ANY)
         find_cuda_compiler(launcher.architecture)  # so that its absence is told at once
 
     def __repr__(self) -> str:

@@ -22,8 +22,9 @@ from runtime.gpu_exchange import HOST
 from runtime.library import LIBRARY
 from runtime.toolchain import first_lines, run_command
 
-#: The header that stands in for CUDA.
+#: The header that stands in for CUDA, and what stands in for its tensor cores.
 HEADER = Path(__file__).with_name("cuda_on_cpu.h")
+TENSOR_CORES = Path(__file__).with_name("tensor_cores_on_cpu.h")
 _FLAGS = (
     "-std=c++17",
     "-O1",
@@ -38,7 +39,7 @@ _FLAGS = (
     "-Wno-maybe-uninitialized",
 )
 _TIMEOUT = 120.0
-_SHARED = re.compile(r"__shared__ (?:__align__\(16\) )?(.+?) ?(\w+)((?:\[[^][]*\])*);")
+_SHARED = re.compile(r"__shared__ (?:__align__\(\d+\) )?(.+?) ?(\w+)((?:\[[^][]*\])*);")
 
 
 def on_cpu(*sources: GpuSource) -> str:
@@ -48,7 +49,8 @@ def on_cpu(*sources: GpuSource) -> str:
     and which blocks have the same.
     """
     spaces = (f"namespace fk_{n} {{\n{_kernels(s)}\n}}" for n, s in enumerate(sources))
-    return "\n".join([HEADER.read_text(encoding="utf-8"), *spaces])
+    headers = [HEADER, TENSOR_CORES] if any("fk_sums" in s.text for s in sources) else [HEADER]
+    return "\n".join([*(h.read_text(encoding="utf-8") for h in headers), *spaces])
 
 
 def _kernels(source: GpuSource) -> str:

@@ -4,7 +4,8 @@ Every access of every thread is written down with its *phase*, the number of bar
 thread has passed.  Two accesses to one element race if one of them writes and they are made by
 
 * different blocks, or
-* different threads of a block in the same phase.
+* different threads of a block in the same phase, but for sums that a warp stores where it has
+  loaded some: it waits for all of its threads behind such a load.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ from codegen.loopir import (
     For,
     If,
     LoopNode,
+    Matrix,
+    MoveSums,
+    MultiplyMatrices,
     Store,
     Wait,
     map_children,
     walk_loops,
 )
 from codegen.lower import lower
-from poly.expr import Read, evaluate_int, reads_of
+from poly.expr import Const, Read, evaluate_int, reads_of
+from poly.intrinsics import INTRINSICS
 from poly.kernels import Launch, launches
 from poly.schedule import Schedule
 from runtime.gpu import launches_of
@@ -39,7 +44,10 @@ Place = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Access:
-    """One access of a thread to an element of an array."""
+    """One access of a thread to an element of an array.
+
+    time : of sums that a warp loads or stores, how often it has done so
+    """
 
     statement: str
     array: str
@@ -48,6 +56,7 @@ class Access:
     block: Place
     thread: Place
     phase: int
+    time: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,10 +121,16 @@ def _clash(found: list[Access], what: str, owner) -> list[Race]:  # type: ignore
     """Two accesses of different owners of which one writes."""
     for a in found:
         if a.writes:
-            other = next((b for b in found if owner(b) != owner(a)), None)
+            other = next((b for b in found if owner(b) != owner(a) and not _in_warp(b, a)), None)
             if other is not None:
                 return [Race(f"{a.array}{list(a.element)} on two {what}", a, other)]
     return []
+
+
+def _in_warp(load: Access, store: Access) -> bool:
+    """Whether a warp has loaded sums before it stores some."""
+    same = load.block == store.block and load.thread[1:] == store.thread[1:]
+    return same and not load.writes and 0 < load.time < store.time
 
 
 class _Thread:
@@ -125,6 +140,8 @@ class _Thread:
         self.block, self.thread, self.phase = block, thread, 0
         #: How often it has combined what it has with others; what others wait for, too.
         self.combined = 0
+        #: How often its warp has loaded or stored sums.
+        self.moves = 0
 
     def node(
         self, node: LoopNode, env: dict[str, int], scopes: dict[str, str]
@@ -151,6 +168,16 @@ class _Thread:
             self.phase += 1
         elif isinstance(node, Combine):
             self.combined += 1
+        elif isinstance(node, MoveSums):
+            self.moves += 1
+            if node.memory is not None:
+                loads = node.action == "load"
+                yield from self._matrix(node, node.memory, 16, 16, not loads, env, scopes)
+        elif isinstance(node, MultiplyMatrices):
+            m, n, k = INTRINSICS[node.intrinsic].extents
+            for _, a, b in node.products:
+                yield from self._matrix(node, a, m, k, False, env, scopes)
+                yield from self._matrix(node, b, k, n, False, env, scopes)
         else:
             assert isinstance(node, Store)
             reads = [*reads_of(node.value), *([] if node.op == "=" else [node.target])]
@@ -158,14 +185,37 @@ class _Thread:
                 yield from self._access(node, read, False, env, scopes)
             yield from self._access(node, node.target, True, env, scopes)
 
+    def _matrix(
+        self, node: MoveSums | MultiplyMatrices, matrix: Matrix, rows: int, columns: int,
+        writes: bool, env: dict[str, int], scopes: dict[str, str],
+    ) -> Iterator[tuple[Access, bool]]:  # fmt: skip
+        """All elements, any of which a thread may read; each is written by one of a warp, which
+        is not said to be the same as read it.
+        """
+        first = [evaluate_int(i, env) for i in matrix.first.indices]
+        for at, (r, c) in enumerate(product(range(rows), range(columns))):
+            if writes and at % 32 != self.thread[0] % 32:
+                continue
+            place = list(first)
+            place[matrix.rows] += r
+            place[matrix.columns] += c
+            read = Read(matrix.first.tensor, tuple(map(Const, place)))
+            yield from self._access(node, read, writes, env, scopes)
+
     def _access(
-        self, store: Store, read: Read, writes: bool, env: dict[str, int], scopes: dict[str, str]
+        self,
+        store: Store | MoveSums | MultiplyMatrices,
+        read: Read,
+        writes: bool,
+        env: dict[str, int],
+        scopes: dict[str, str],
     ) -> Iterator[tuple[Access, bool]]:
         scope = scopes.get(read.tensor, "global")
-        if scope in ("register", "local"):
+        if scope in ("register", "local", "fragment"):
             return
         element = tuple(evaluate_int(i, env) for i in read.indices)
         access = Access(
-            store.statement, read.tensor, element, writes, self.block, self.thread, self.phase
-        )
+            store.statement, read.tensor, element, writes, self.block, self.thread, self.phase,
+            self.moves if isinstance(store, MoveSums) else 0,
+        )  # fmt: skip
         yield access, scope == "shared"

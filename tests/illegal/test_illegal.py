@@ -30,7 +30,9 @@ from tests.poly.oracle import broken_pairs, tree_order
 
 SEEDS = range(32)
 #: Steps after which instances run at once.
-AT_ONCE = ("parallelize", "vectorize", "map_blocks", "map_threads", "reduce_threads")
+AT_ONCE = (
+    "parallelize", "vectorize", "map_blocks", "map_threads", "reduce_threads", "tensorize"
+)  # fmt: skip
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 
 

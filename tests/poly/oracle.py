@@ -15,6 +15,7 @@ from itertools import product
 import islpy as isl
 
 from poly.expr import Read, evaluate_int, reads_of
+from poly.intrinsics import INTRINSICS
 from poly.program import Program
 from poly.scop import Scop
 from poly.tree import CONCURRENT, Band, Node, Promote, Sequence
@@ -184,13 +185,13 @@ def isl_pairs(relation: isl.UnionMap, sizes: Mapping[str, int]) -> set[Pair]:
 def is_broken(a: tuple[Tick, ...], b: tuple[Tick, ...], commute: bool) -> bool:
     """Whether the times `a`, `b` of two instances, of which `a` has to be first, are wrong.
 
-    If they commute, they may swap, run in lanes, or on threads that reduce together, but may not
-    run at once on other threads or blocks.
+    If they commute, they may swap, run in lanes, in one instruction, or on threads that reduce
+    together, but may not run at once on other threads or blocks.
     """
     for x, y in zip(a, b, strict=False):
         if x.value != y.value:
-            apart = commute and x.mark in ("vector", "reduce")
-            if not apart and x.mark in (*CONCURRENT, "vector"):
+            apart = commute and x.mark in ("vector", "reduce", *INTRINSICS)
+            if not apart and x.mark in (*CONCURRENT, "vector", *INTRINSICS):
                 return True
             return not commute and x.value > y.value
     return not commute

@@ -1,0 +1,72 @@
+"""Neighbours that a thread copies to shared memory at once, see `Copy.together`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from codegen.linear import depends_on, replace_var
+from codegen.loopir import Buffer, For, Store
+from poly.expr import Const, Expr, Index, Read
+from poly.linear import linear_form, normal
+from poly.promotion import TOGETHER
+
+#: How CUDA copies them.
+CUDA_COPIES = {
+    "fk_copy_16": (
+        "/* eight 16-bit numbers to shared memory; that they are aligned is not known */\n"
+        "static inline void fk_copy_16(unsigned short *to, const unsigned short *from)\n"
+        "{\n  if (((unsigned long long)from & 15) == 0) *(int4 *)to = *(const int4 *)from;\n"
+        "  else for (int n = 0; n < 8; n++) to[n] = from[n];\n}"
+    ),
+    "fk_copy_async_16": (
+        "/* the same while threads go on */\n"
+        "static inline void fk_copy_async_16(unsigned short *to, const unsigned short *from)\n"
+        "{\n#if __CUDA_ARCH__ >= 800\n"
+        "  if (((unsigned long long)from & 15) == 0) {\n"
+        "    const unsigned shared = (unsigned)__cvta_generic_to_shared(to);\n"
+        '    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"\n'
+        '      :: "r"(shared), "l"(from) : "memory");\n'
+        "    return;\n  }\n"
+        "#endif\n  fk_copy_16(to, from);\n}"
+    ),
+}
+
+
+def neighbours(node: For, buffers: Mapping[str, Buffer]) -> tuple[Read, Read] | None:
+    """The first elements of what a loop copies, and where to: whole rows of 16 bytes.
+
+    None where it is no such copy: it may have conditions inside, or other bounds.
+    """
+    store = node.body
+    if (
+        node.mark != "together"
+        or not isinstance(store, Store)
+        or not isinstance(store.value, Read)
+        or store.op != "="
+        or node.lower != Const(0)
+        or node.trip != TOGETHER // store.dtype.bytes
+    ):
+        return None
+    buffer = buffers.get(store.target.tensor)
+    if buffer is None or buffer.scope != "shared" or store.value.tensor in buffers:
+        return None
+    for read in (store.target, store.value):
+        *outer, last = read.indices
+        form = linear_form(last)
+        rest = form.without(Index(node.var))
+        moves = any(depends_on(e, node.var) for e in (*outer, *(a for a, _ in rest.terms)))
+        if moves or form.coefficient(Index(node.var)) != 1:
+            return None
+    first = [
+        replace(r, indices=tuple(normal(replace_var(i, node.var, Const(0))) for i in r.indices))
+        for r in (store.target, store.value)
+    ]
+    count = TOGETHER // store.dtype.bytes
+    whole = _multiple(first[0].indices[-1], count) and buffer.shape[-1] % count == 0
+    return (first[0], first[1]) if whole else None
+
+
+def _multiple(e: Expr, count: int) -> bool:
+    form = linear_form(e)
+    return form.constant % count == 0 and all(c % count == 0 for _, c in form.terms)
