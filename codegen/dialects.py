@@ -504,8 +504,13 @@ class OpenClTarget(KernelTarget):
         return self.threads
 
     def combine(self, name: str, c: str, op: str, threads: int) -> str:
-        """Through memory that the block shares, by halves: OpenCL 1.2 has no shuffles."""
+        """Through memory that the block shares, by halves: OpenCL 1.2 has no shuffles.
+
+        It is always inlined.  Where it is called twice, PoCL may leave it a function, and with
+        blocks that run at once results were wrong now and then.
+        """
         return "\n".join([
+            "__attribute__((always_inline))",
             f"static inline {c} {name}({c} value, __local {c} *across)",
             "{",
             "  const int thread = (int)get_local_id(0) + (int)get_local_size(0) *",

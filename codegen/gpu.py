@@ -22,7 +22,13 @@ from codegen.function import (
     name_everything,
     statement_comments,
 )
-from codegen.gpu_passes import constant_trips, plain_conditions, spread_banks, unguarded
+from codegen.gpu_passes import (
+    begun_everywhere,
+    constant_trips,
+    plain_conditions,
+    spread_banks,
+    unguarded,
+)
 from codegen.host import build_host
 from codegen.loopir import For, LoopNode, reads_in, verify_loops, walk_loops
 from codegen.lower import lower
@@ -175,6 +181,7 @@ def _kernel(
         unroll,
         drop_unread,
         plain_conditions,
+        begun_everywhere,
         unguarded,
         constant_trips,
         lambda n: spread_banks(n, launch.block, SHARED_LIMIT),

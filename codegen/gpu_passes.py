@@ -22,12 +22,14 @@ from codegen.loopir import (
     MoveSums,
     MultiplyMatrices,
     Store,
+    block,
     children_of,
     map_children,
     reads_in,
     walk_loops,
 )
 from codegen.lower import var_range
+from codegen.passes import without
 from codegen.places import at_place
 from poly.expr import (
     Const,
@@ -117,6 +119,28 @@ def _holds(cond: Expr) -> bool:
         return False
     a, b = (arg.value for arg in cond.args if isinstance(arg, Const))
     return a < b if cond.fn == "lt" else a <= b if cond.fn == "le" else False
+
+
+def begun_everywhere(root: LoopNode) -> LoopNode:
+    """What threads combine begins as the identity on all of them, whether they have parts or not:
+    those beyond the last row take part, too.
+    """
+
+    def visit(node: LoopNode) -> LoopNode:
+        node = map_children(node, visit)
+        if not isinstance(node, Buffer):
+            return node
+        inside = list(walk_loops(node.body))
+        if not any(isinstance(n, Combine) and n.target.tensor == node.name for n in inside):
+            return node
+        begun = [
+            n for n in inside
+            if isinstance(n, Store) and n.target.tensor == node.name and n.op == "="
+        ]  # fmt: skip
+        rest = without(node.body, {id(n) for n in begun})
+        return replace(node, body=block([*begun[:1], rest]))
+
+    return visit(root)
 
 
 # --- what nobody sees ------------------------------------------------------------------------

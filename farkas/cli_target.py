@@ -47,18 +47,13 @@ class TextTarget:
 
         if self.name == CPU or wanted not in (None, "auto"):
             return schedule_for(program, wanted, exact)
-        from codegen.emit import generate_automatic
-        from codegen.gpu import generate_gpu
         from farkas.prepared import scheduled_program
-        from poly.gpu_strategy import gpu_schedule
+        from poly.gpu_machine import ANY
         from poly.schedule import Schedule
+        from runtime.gpu_build import automatic_source
 
         start = Schedule.of(scheduled_program(program, exact), exact)
-        schedule, _ = generate_automatic(
-            lambda tiles: gpu_schedule(start, tiles=tiles),
-            lambda schedule: generate_gpu(schedule, self.name, written=program),
-        )
-        return schedule
+        return automatic_source(start, ANY, self.name, program)[0]
 
     def text(self, schedule: Schedule, program: Program) -> str:
         """The C, CUDA C or OpenCL C of a schedule of a program, or of what is prepared of it.

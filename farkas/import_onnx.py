@@ -64,7 +64,7 @@ def import_and_compile(
         return staged(origin, opened, opened.input_ports(shapes), first=stage)
     assert stage.graph is not None
     took = time.perf_counter() - start
-    model = target.compile(stage.graph, progress, whole)
+    model: Model | DeviceModel = target.compile(stage.graph, progress, whole)
     assert isinstance(model, whole), "all shapes are given"
     model.origin = origin
     with_import(model, took)

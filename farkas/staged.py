@@ -336,7 +336,8 @@ class StagedModel(Network):
         return made
 
     def _compiled(self, graph: Graph) -> Runnable:
-        return self.origin.target.compile(graph, self.origin.progress)
+        model: Runnable = self.origin.target.compile(graph, self.origin.progress)
+        return model
 
     def _body(self, proto: Any) -> StagedModel:
         origin = replace(self.origin, model=proto, shapes={}, progress=None, outputs=())

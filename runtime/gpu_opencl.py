@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from codegen.gpu import GpuKernel, GpuSource, joined_text
 from poly.errors import ArgumentError, ToolchainError
 from runtime.arguments import Array
 from runtime.cache import Cache, digest
-from runtime.gpu_device import Device, Operand
+from runtime.gpu_device import Device, Launch, Operand
 from runtime.toolchain import first_lines
 
 _BINARY = "program.bin"
@@ -142,6 +142,23 @@ class OpenClDevice(Device):
         # A kernel object holds the arguments of its next launch.
         with self._lock:
             module[kernel.symbol](stream, total, kernel.block, *map(np.int64, sizes), *handles)
+
+    def record(self, launches: Sequence[Launch]) -> Callable[[Any], None]:
+        cl = self._cl
+        made = []
+        for x in launches:
+            # One object for each launch, which keeps its arguments.
+            known = x.module[x.kernel.symbol]
+            kernel = cl.Kernel(known.get_info(cl.kernel_info.PROGRAM), x.kernel.symbol)
+            kernel.set_args(*map(np.int64, x.sizes), *x.handles)
+            total = tuple(g * b for g, b in zip(x.grid, x.kernel.block, strict=True))
+            made.append((kernel, total, x.kernel.block))
+
+        def replay(stream: Any) -> None:
+            for kernel, total, block in made:
+                cl.enqueue_nd_range_kernel(stream, kernel, total, block)
+
+        return replay
 
     # --- arrays of pyopencl ---------------------------------------------------------------------
 

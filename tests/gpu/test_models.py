@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import farkas as fk
+from benchmarks.models import bare_model
 from farkas.cli import main
 from farkas.demo import relative_error
 from frontends.onnx.light import load_light, randomised
@@ -61,8 +62,6 @@ EVERYWHERE = [
 
 @pytest.mark.parametrize(("device", "name"), EVERYWHERE, indirect=["device"])
 def test_equals_onnx_runtime(name: str, device: Device) -> None:
-    if (name, device.name) == ("halves", "cuda-emulator"):
-        pytest.skip("it has no instructions for halves")
     network = NETWORKS[name]()
     model = fk.compile_onnx(network.model, target=device.name)
     for arrays in network.arrays:
@@ -90,6 +89,19 @@ def test_light_models_equal_the_cpu(name: str) -> None:
     expected = fk.compile_onnx(model).run(images)
     found = fk.compile_onnx(model, target="opencl").run(images)
     assert relative_error(found, expected) < TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert_base", "mobilenetv2"])
+def test_whole_networks_equal_the_cpu(name: str) -> None:
+    pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+    model = bare_model(name)
+    here, there = fk.compile_onnx(model), fk.compile_onnx(model, target="opencl")
+    draw = np.random.default_rng(1)
+    arrays = {p.name: draw.random(p.shape, np.float32) for p in here.inputs}
+    expected = here.run(arrays)
+    for _ in range(2):  # the second time as it was recorded
+        assert relative_error(there.run(arrays), expected) < TOLERANCE
 
 
 # --- where arrays lie ----------------------------------------------------------------------

@@ -25,3 +25,18 @@ def test_equals_the_reference(case: Case, cache: Cache) -> None:
     (expected,) = evaluate(program, inputs).values()
     run = GpuProgram(source, find_device("opencl", cache))
     np.testing.assert_allclose(run(**inputs), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_two_sums_of_blocks_that_run_at_once(cache: Cache) -> None:
+    """A function with a barrier that is called twice has to be inlined, see `codegen.dialects`."""
+    program = fk.parse("""def spread(float32 X[N,768]) -> (V) {
+        M[i] +=! X[i,k]
+        V[i] +=! (X[i,k] - M[i]/768) * (X[i,k] - M[i]/768) }""")
+    kernel = fk.compile(str(program), target="opencl", cache=cache)
+    text = kernel.source
+    assert text.count("fk_sum_of_256_f32(") == 3 and "always_inline))\nstatic inline float" in text
+    inputs = random_inputs(program, {"N": 128})
+    (expected,) = evaluate(program, inputs).values()
+    there = {n: kernel.target.device.put(a) for n, a in inputs.items()}
+    for _ in range(300):  # blocks meet only now and then
+        np.testing.assert_allclose(kernel(**there).numpy(), expected, rtol=1e-4)

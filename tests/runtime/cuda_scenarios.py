@@ -1,6 +1,6 @@
 """What a CUDA device does, in a process of its own where `cuda_driver.c` stands in for the driver.
 
-python -m tests.runtime.cuda_scenarios      # prints the traceback of each, null for none
+python -m tests.runtime.cuda_networks      # prints the traceback of each, null for none
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ import pytest
 import farkas as fk
 import runtime.gpu_cuda
 from codegen.gpu import GpuSource, generate_gpu, joined_text
-from farkas.device_target import DeviceTarget
-from runtime.cache import Cache, digest
+from runtime.cache import digest
 from runtime.cuda_compile import Cubin
 from runtime.cuda_packages import ENVIRONMENT, find_launcher
 from runtime.gpu import GpuProgram
@@ -37,7 +36,6 @@ from runtime.gpu_exchange import borrow, dlpack_capsule
 from runtime.gpu_on_cpu import on_cpu
 from runtime.reference import evaluate
 from runtime.verify import random_inputs
-from tests.gpu.networks import NETWORKS, Network
 from tests.gpu.programs import CASES, HEAT, MATMUL
 
 PACKAGE = os.environ.get(ENVIRONMENT, "")
@@ -559,90 +557,6 @@ def machine_code_that_the_driver_does_not_take() -> None:
         runtime.gpu_cuda.compile_cubin = kept
 
 
-# --- networks -----------------------------------------------------------------------------------
-
-
-def network(on: CudaDevice, name: str = "image") -> tuple[Any, Network, Any]:
-    """A model on the device, what it was made of, and what it gives for the arrays."""
-    made = NETWORKS[name]()
-    model = fk.compile_onnx(made.model, target=DeviceTarget(on, Cache(FOLDER / "cache")))
-    expected = fk.compile_onnx(made.model, cache=FOLDER / "cache").run(made.arrays[0])
-    return model, made, expected["y"]
-
-
-@scenario
-def networks_are_recorded_and_started_at_once() -> None:
-    model, made, expected = network(device())
-    count = model.report.calls
-    for turn in range(4):
-        forget()
-        found = model.run(made.arrays[0])
-        np.testing.assert_allclose(found["y"], expected, rtol=1e-4)
-        if PACKAGE == "pycuda":  # which knows no graphs
-            assert len(calls("launch")) == count and not calls("start")
-            continue
-        # One by one first, which loads the kernels; then they are recorded.
-        assert len(calls("launch")) == (count if turn < 2 else 0)
-        assert calls("record") == (["record"] if turn == 1 else [])
-        assert calls("start") == ([f"start {count} launches stream 0"] if turn else [])
-        assert len(calls("write")) == 1 and len(calls("read")) == 1
-
-
-@scenario
-def what_a_driver_does_not_record_still_runs() -> None:
-    model, made, expected = network(device())
-    with setting(records=0):
-        for _ in range(3):
-            forget()
-            found = model.run(made.arrays[0])
-            np.testing.assert_allclose(found["y"], expected, rtol=1e-4)
-            assert len(calls("launch")) == model.report.calls and not calls("start")
-
-
-@scenario
-def networks_on_streams() -> None:
-    here = device()
-    model, made, expected = network(here)
-    x = here.put(made.arrays[0]["x"])
-    forget()
-    first = model.run({"x": x})["y"]
-    assert isinstance(first, DeviceArray) and not calls("wait") and not calls("read")
-    again = model.run({"x": x}, stream=0x1234)["y"]
-    waited = calls("wait")
-    third = model.run({"x": x}, stream=0x1234)["y"]
-    if PACKAGE != "pycuda":  # which waits around streams of others
-        assert waited == calls("wait") == ["wait 0"]  # for what uses the same memory
-    for found in (first, again, third):
-        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4)
-    wide = here.put(np.zeros_like(expected))
-    assert model.run({"x": x}, out={"y": wide})["y"] is wide
-    np.testing.assert_allclose(wide.numpy(), expected, rtol=1e-4)
-
-
-@scenario
-def networks_give_back_what_they_had() -> None:
-    here = device()
-    before = driver().stand_in_memory(), driver().stand_in_graphs()
-    model, made, _ = network(here)
-    for _ in range(3):
-        model.run(made.arrays[0])
-    assert driver().stand_in_memory() > before[0]
-    del model
-    gc.collect()
-    here.pool.clear()
-    assert (driver().stand_in_memory(), driver().stand_in_graphs()) == before
-
-
-@scenario
-def networks_of_open_sizes() -> None:
-    model, made, _ = network(device(), "open batch")
-    plain = fk.compile_onnx(made.model, cache=FOLDER / "cache")
-    for _ in range(3):
-        for arrays in made.arrays:
-            found, expected = model.run(arrays)["y"], plain.run(arrays)["y"]
-            np.testing.assert_allclose(found, expected, rtol=1e-4)
-
-
 def main() -> None:
     found: dict[str, str | None] = {}
     for name, function in SCENARIOS.items():
@@ -652,7 +566,3 @@ def main() -> None:
         except BaseException:
             found[name] = traceback.format_exc()
     json.dump(found, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

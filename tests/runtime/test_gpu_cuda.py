@@ -20,8 +20,9 @@ from runtime.cuda_packages import ENVIRONMENT
 from runtime.toolchain import Toolchain
 
 HERE = Path(__file__).parent
-#: Those of `cuda_scenarios`, which is not imported here: it changes what it tests.
-SCENARIOS = re.findall(r"@scenario\ndef (\w+)", (HERE / "cuda_scenarios.py").read_text())
+#: Those of two files, which are not imported here: they change what they test.
+FILES = (HERE / "cuda_scenarios.py", HERE / "cuda_networks.py")
+SCENARIOS = [n for f in FILES for n in re.findall(r"@scenario\ndef (\w+)", f.read_text())]
 PACKAGES = {"cuda-bindings": "cuda.bindings", "pycuda": "pycuda"}
 
 
@@ -59,7 +60,7 @@ def outcomes(driver: Path) -> dict[str, dict[str, str | None]]:
             "LD_LIBRARY_PATH": os.pathsep.join(library),
             ENVIRONMENT: package,
         }
-        command = [sys.executable, "-m", "tests.runtime.cuda_scenarios"]
+        command = [sys.executable, "-m", "tests.runtime.cuda_networks"]
         done = subprocess.run(
             command, cwd=path[0], env=environment, capture_output=True, text=True, timeout=300
         )
