@@ -40,8 +40,12 @@ class OclgrindDevice(Device):
         self._given: set[int] = set()
         self._launches: list[tuple[Any, ...]] = []
 
-    def build(self, source: GpuSource) -> str:
+    def build(self, *sources: GpuSource) -> str:
+        (source,) = sources
         return source.text
+
+    def part(self, handle: int, start: int, count: int) -> int:
+        raise NotImplementedError("only networks ask for parts of memory, and none is run here")
 
     def allocate(self, count: int) -> int:
         self._arrays.append(np.zeros(count, np.uint8))

@@ -95,7 +95,8 @@ class ChildDevice(CpuDevice):
         """Compile several programs at once, which takes less time than one by one."""
         self._together = (sources, self._built(sources))
 
-    def build(self, source: GpuSource) -> Any:
+    def build(self, *given: GpuSource) -> Any:
+        (source,) = given
         sources, module = self._together
         return module if any(source is s for s in sources) else self._built([source])
 
