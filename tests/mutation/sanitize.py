@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 import farkas as fk
-import farkas.model
-import farkas.staged
+import runtime.compile_graph
 from runtime.compile_graph import compile_graph
 from runtime.graph_build import scratch_bytes
 from runtime.model import Model
@@ -37,7 +36,7 @@ def run_sanitized(data: bytes, inputs: Arrays) -> Answer:
         compiled.run = run
         return compiled
 
-    farkas.model.compile_graph = farkas.staged.compile_graph = recording
+    runtime.compile_graph.compile_graph = recording
     try:
         with np.errstate(all="ignore"):
             fk.compile_onnx(data, threads=1).run(dict(inputs))
@@ -55,7 +54,7 @@ def run_sanitized(data: bytes, inputs: Arrays) -> Answer:
     except BaseException as error:
         return Answer("error", error_text(error))
     finally:
-        farkas.model.compile_graph = farkas.staged.compile_graph = compile_graph
+        runtime.compile_graph.compile_graph = compile_graph
 
 
 def _closed_call(model: Model, given: Arrays, results: Arrays) -> Run:
