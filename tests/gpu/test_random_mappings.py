@@ -135,9 +135,9 @@ def check(seeds: range, sanitizers: Iterable[str], folder: Path) -> Counter[str]
 
 
 def test_seeded(tmp_path: Path) -> None:
-    counts = check(range(20_040, 20_072), ["address"], tmp_path)
-    assert counts["accepted"] >= 20 and counts["shared"] >= 6, counts
-    assert counts["barriers missed"] >= 3, counts
+    counts = check(range(20_040, 20_054), ["address"], tmp_path)
+    assert counts["accepted"] >= 8 and counts["shared"] >= 2, counts
+    assert counts["barriers missed"] >= 1, counts
     assert counts["results judged equal"] + counts["results judged close"] >= 12, counts
 
 
