@@ -86,7 +86,7 @@ class GpuSource:
     host : loops and conditions around instances ``launch(number, values of host loops)``
     workspace : temporaries that the caller allocates on the device
     made : sizes that the kernels have beside those of the program, as products of these
-    flags : options of the compiler: in exact mode, nothing is contracted
+    exact : whether products and sums are rounded one by one
     code : the kernels without what stands above them; functions : what they call of that beside
         the prelude, by name
     """
@@ -98,10 +98,14 @@ class GpuSource:
     host: LoopNode
     workspace: tuple[Tensor, ...]
     made: tuple[tuple[str, Expr], ...] = ()
-    flags: tuple[str, ...] = ()
     exact: bool = False
     code: str = ""
     functions: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Options of the compiler: in exact mode, nothing is contracted."""
+        return DIALECTS[self.dialect].exact_flags if self.exact else ()
 
     def all_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The sizes of a call, and those that are made of them."""
@@ -138,10 +142,9 @@ def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = Non
     kernels = tuple(k for _, k, _ in made)
     body = build_host(schedule.scop, host, found)
     sizes = tuple(made_of.items())
-    flags = target.exact_flags if schedule.exact else ()
     code = f"{header}\n{code}"
     return GpuSource(
-        written, dialect, text, kernels, body, workspace, sizes, flags, schedule.exact, code,
+        written, dialect, text, kernels, body, workspace, sizes, schedule.exact, code,
         functions,
     )  # fmt: skip
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from codegen.linear import depends_on, replace_var
+from codegen.lanes import lane_stride
+from codegen.linear import replace_var
 from codegen.loopir import Buffer, For, Store
-from poly.expr import Const, Expr, Index, Read
+from poly.expr import Const, Expr, Read
 from poly.linear import linear_form, normal
 from poly.promotion import TOGETHER
 
@@ -51,13 +52,8 @@ def neighbours(node: For, buffers: Mapping[str, Buffer]) -> tuple[Read, Read] | 
     buffer = buffers.get(store.target.tensor)
     if buffer is None or buffer.scope != "shared" or store.value.tensor in buffers:
         return None
-    for read in (store.target, store.value):
-        *outer, last = read.indices
-        form = linear_form(last)
-        rest = form.without(Index(node.var))
-        moves = any(depends_on(e, node.var) for e in (*outer, *(a for a, _ in rest.terms)))
-        if moves or form.coefficient(Index(node.var)) != 1:
-            return None
+    if any(lane_stride(read, node.var) != 1 for read in (store.target, store.value)):
+        return None
     first = [
         replace(r, indices=tuple(normal(replace_var(i, node.var, Const(0))) for i in r.indices))
         for r in (store.target, store.value)

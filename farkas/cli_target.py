@@ -47,13 +47,10 @@ class TextTarget:
 
         if self.name == CPU or wanted not in (None, "auto"):
             return schedule_for(program, wanted, exact)
-        from farkas.prepared import scheduled_program
+        from farkas.prepared import automatic_on_gpu
         from poly.gpu_machine import ANY
-        from poly.schedule import Schedule
-        from runtime.gpu_build import automatic_source
 
-        start = Schedule.of(scheduled_program(program, exact), exact)
-        return automatic_source(start, ANY, self.name, program)[0]
+        return automatic_on_gpu(program, exact, ANY, self.name)[0]
 
     def text(self, schedule: Schedule, program: Program) -> str:
         """The C, CUDA C or OpenCL C of a schedule of a program, or of what is prepared of it.

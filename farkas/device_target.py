@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farkas.target import Target
-from poly.errors import ArgumentError
 from runtime.cache import Cache
 
 if TYPE_CHECKING:
@@ -35,12 +34,9 @@ class DeviceTarget(Target):
         return {"cuda": "CUDA C", "opencl": "OpenCL C"}[self.device.dialect]
 
     def automatic(self, program: Program, exact: bool) -> tuple[Schedule, GpuSource]:
-        from farkas.prepared import scheduled_program
-        from poly.schedule import Schedule
-        from runtime.gpu_build import automatic_source
+        from farkas.prepared import automatic_on_gpu
 
-        start = Schedule.of(scheduled_program(program, exact), exact)
-        return automatic_source(start, self.device.machine, self.device.dialect, program)
+        return automatic_on_gpu(program, exact, self.device.machine, self.device.dialect)
 
     def generate(self, schedule: Schedule, program: Program) -> GpuSource:
         from codegen.gpu import generate_gpu
@@ -67,8 +63,7 @@ class DeviceTarget(Target):
         )
 
     def check_threads(self, threads: int | None) -> None:
-        if threads is not None:
-            raise ArgumentError(f"threads= has no meaning on {self.device.name}")
+        self.device.check_threads(threads)
 
     def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
         if self.device.holds(value):

@@ -1,6 +1,8 @@
-"""What programs become before they are scheduled, and the automatic schedule of a CPU."""
+"""What programs become before they are scheduled, and their automatic schedules."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from poly.join_dimensions import join_dimensions
 from poly.phases import split_sums
@@ -8,6 +10,10 @@ from poly.program import Program
 from poly.schedule import Schedule
 from poly.strategy import auto_schedule
 from poly.unread import without_unread
+
+if TYPE_CHECKING:
+    from codegen.gpu import GpuSource
+    from poly.gpu_machine import GpuMachine
 
 
 def scheduled_program(program: Program, exact: bool = False) -> Program:
@@ -18,6 +24,16 @@ def scheduled_program(program: Program, exact: bool = False) -> Program:
     """
     program = without_unread(program)
     return program if exact else join_dimensions(split_sums(program))
+
+
+def automatic_on_gpu(
+    program: Program, exact: bool, machine: GpuMachine, dialect: str
+) -> tuple[Schedule, GpuSource]:
+    """The automatic schedule of a program for a GPU, and its text; see `poly.gpu_strategy`."""
+    from runtime.gpu_build import automatic_source
+
+    start = Schedule.of(scheduled_program(program, exact), exact)
+    return automatic_source(start, machine, dialect, program)
 
 
 def automatic_schedule(program: Program, exact: bool, tiles: bool = True) -> Schedule:

@@ -17,7 +17,14 @@ from poly.analysis import loop_extents, loops_of_read, plain_dimension
 from poly.errors import ScheduleError
 from poly.expr import Read
 from poly.gpu_machine import GpuMachine
-from poly.gpu_nest import DIMENSIONS, contiguity, on_blocks, parallel_nest
+from poly.gpu_nest import (
+    DIMENSIONS,
+    contiguity,
+    in_registers,
+    on_blocks,
+    parallel_nest,
+    shared_tile,
+)
 from poly.rows import attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
@@ -112,7 +119,7 @@ def contraction_on_gpu(schedule: Schedule, names: tuple[str, ...], machine: GpuM
         schedule = schedule.replay(f"map_blocks {s}: {', '.join(mapped)}")
     schedule = schedule.replay(f"map_threads {s}: {', '.join(threads)}")
     schedule = _reduced(schedule, found, threads, registers, extents)
-    schedule = _in_registers(schedule, names, threads[-1])
+    schedule = in_registers(schedule, names, threads[-1])
     for n in names:
         for loop in registers:
             schedule = attempt(schedule, f"unroll {n}: {loop}")
@@ -261,10 +268,8 @@ def _reduced(
     parts = parts or threads[-1:]
     for side, loop in zip(found.sides, (found.rows, found.columns[0]), strict=True):
         for read in dict.fromkeys(side):
-            words = _layout(schedule, s, read, loop)
-            step = f"promote {s}: {parts[-1]} as {read.tensor}, shared{words}"
-            ahead = attempt(schedule, f"{step}, ahead")
-            schedule = ahead if ahead is not schedule else attempt(schedule, step)
+            words = _layout(schedule, read, loop)
+            schedule = shared_tile(schedule, s, parts[-1], f"{read.tensor}, shared{words}")
     return schedule
 
 
@@ -273,23 +278,11 @@ def _reach(s: ScopStatement, loop: str) -> int:
     return sum(plain_dimension(r, loop) == len(r.indices) - 1 for r in s.source.reads if r.indices)
 
 
-def _layout(schedule: Schedule, s: str, read: Read, loop: str) -> str:
+def _layout(schedule: Schedule, read: Read, loop: str) -> str:
     """The order of dimensions in which the registers along a loop have neighbours."""
-    tensors = schedule.program.tensors
-    dimension = plain_dimension(read, loop.removesuffix("_b"))
-    rank = tensors[read.tensor].rank
+    dimension = plain_dimension(read, loop)
+    rank = schedule.program.tensors[read.tensor].rank
     if dimension is None or dimension == rank - 1:
         return ""
     order = [d for d in range(rank) if d != dimension]
     return "".join(f", {d}" for d in (*order, dimension))
-
-
-def _in_registers(schedule: Schedule, names: tuple[str, ...], loop: str) -> Schedule:
-    """What the threads of a tile write and read for themselves."""
-    temps = {t.name for t in schedule.program.temps}
-    statements = [schedule.scop.statement(n) for n in names]
-    updated = {s.target.tensor for s in statements if s.role == "update"}
-    for tensor in dict.fromkeys(s.target.tensor for s in statements):
-        if tensor in updated or tensor in temps:
-            schedule = attempt(schedule, f"promote {names[0]}: {loop} as {tensor}, register")
-    return schedule

@@ -63,6 +63,27 @@ def on_blocks(
     return blocks, rest
 
 
+def in_registers(schedule: Schedule, names: tuple[str, ...], loop: str) -> Schedule:
+    """What one thread alone writes and reads inside of a loop, in its registers."""
+    temps = {t.name for t in schedule.program.temps}
+    statements = [schedule.scop.statement(n) for n in names]
+    updated = {s.target.tensor for s in statements if s.role == "update"}
+    for tensor in dict.fromkeys(s.target.tensor for s in statements):
+        if tensor in updated or tensor in temps:
+            schedule = attempt(schedule, f"promote {names[0]}: {loop} as {tensor}, register")
+    return schedule
+
+
+def shared_tile(schedule: Schedule, name: str, loop: str, what: str) -> Schedule:
+    """An operand in shared memory, one iteration ahead where that is possible, or not at all.
+
+    what : the tensor and its layout, as in a step: ``A, shared, 1, 0``
+    """
+    step = f"promote {name}: {loop} as {what}"
+    ahead = attempt(schedule, f"{step}, ahead")
+    return ahead if ahead is not schedule else attempt(schedule, step)
+
+
 def from_zero(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
     """The schedule with the loops that a group shares shifted to begin at 0, as blocks do."""
     for loop in nest(schedule, names):

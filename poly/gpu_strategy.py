@@ -19,12 +19,18 @@ from poly.analysis import loop_extents, stride_of
 from poly.errors import ScheduleError
 from poly.gpu_contraction import contraction_on_gpu
 from poly.gpu_machine import ANY, GpuMachine
-from poly.gpu_nest import DIMENSIONS, contiguity, from_zero, on_blocks, parallel_nest
+from poly.gpu_nest import (
+    DIMENSIONS,
+    contiguity,
+    from_zero,
+    in_registers,
+    on_blocks,
+    parallel_nest,
+)
 from poly.gpu_tensor_cores import tensor_cores_on_gpu
 from poly.rows import attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.strategy import group_statements, groups
-from poly.tree import loops_of
 
 #: Threads of a block.
 THREADS = 256
@@ -89,7 +95,7 @@ def _turned(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> 
     schedule = schedule.replay("\n".join(script))
     for tensor in read:
         schedule = schedule.replay(f"promote {s}: {[*blocks, *rest][-1]} as {tensor}, shared")
-    return _kept(schedule, names, (f"{along}_t",))
+    return in_registers(schedule, names, f"{along}_t")
 
 
 def _across(
@@ -136,11 +142,7 @@ def _points(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> 
     if not tiles:
         raise ScheduleError("there is one point")
     schedule = _mapped(schedule, names[0], run, tiles, extents)
-    return _kept(schedule, names, schedule.loops(names[0])[: _depth(schedule, names)])
-
-
-def _depth(schedule: Schedule, names: tuple[str, ...]) -> int:
-    return len(nest(schedule, names))
+    return in_registers(schedule, names, nest(schedule, names)[-1])
 
 
 def _mapped(
@@ -176,21 +178,6 @@ def _mapped(
     if blocks:
         schedule = schedule.replay(f"map_blocks {name}: {', '.join(blocks)}")
     return schedule.replay(f"map_threads {name}: {', '.join(threads)}")
-
-
-def _kept(schedule: Schedule, names: tuple[str, ...], shared: tuple[str, ...]) -> Schedule:
-    """What one thread alone writes and reads, in its registers."""
-    written = dict.fromkeys(schedule.scop.statement(n).target.tensor for n in names)
-    temps = {t.name for t in schedule.program.temps}
-    for tensor in written:
-        updated = any(
-            schedule.scop.statement(n).role == "update"
-            and schedule.scop.statement(n).target.tensor == tensor
-            for n in names
-        )
-        if shared and (updated or tensor in temps):
-            schedule = attempt(schedule, f"promote {names[0]}: {shared[-1]} as {tensor}, register")
-    return schedule
 
 
 # --- rows ----------------------------------------------------------------------------------
@@ -230,8 +217,6 @@ def _rows(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Sc
     elif run:
         keep = run[-DIMENSIONS:]
         schedule = schedule.replay(f"map_blocks {names[0]}: {', '.join(keep)}")
-    if None in lengths:
-        threads = THREADS
     for name, loop in chosen.items():
         if loop not in schedule.loops(name):
             continue  # it shares the loop with one before
@@ -268,7 +253,7 @@ def _on_row(schedule: Schedule, name: str, loop: str, threads: int) -> Schedule:
 
 def _shared_rows(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
     """What a row needs of temporaries, in memory that its threads share, if there is room."""
-    shared = [m.name for m in loops_of(schedule.tree, names[0])][: _depth(schedule, names)]
+    shared = nest(schedule, names)
     written = dict.fromkeys(schedule.scop.statement(n).target.tensor for n in names)
     for tensor in (t.name for t in schedule.program.temps):
         if tensor in written and shared:

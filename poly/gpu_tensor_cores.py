@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 from poly.analysis import loop_extents, plain_dimension
 from poly.errors import ScheduleError
-from poly.expr import Const, Read
 from poly.gpu_contraction import GpuContraction, find_contraction
 from poly.gpu_machine import GpuMachine
-from poly.gpu_nest import on_blocks, parallel_nest
+from poly.gpu_nest import on_blocks, parallel_nest, shared_tile
 from poly.intrinsics import INTRINSICS, WARP, Intrinsic
-from poly.rows import attempt, dimension_at, nest
+from poly.promotion import contiguous_dimension
+from poly.rows import dimension_at, nest
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
 
@@ -131,19 +131,14 @@ def _check_matrices(
         if length is None or length % extent:
             raise ScheduleError(f"{loop} is not known to be a multiple of {extent}")
     u, v, k = (dimension_at(schedule, s, x) for x in loops)
+    tensors = schedule.program.tensors
     target = schedule.scop.statement(s).target
     if any(len(side) != 1 for side in found.sides):
         raise ScheduleError("a side has several operands")
     for read, own in ((target, (u, v)), (found.sides[0][0], (u, k)), (found.sides[1][0], (v, k))):
         dims = [plain_dimension(read, x) for x in own]
-        if None in dims or _last(schedule, read) not in dims:
+        if None in dims or contiguous_dimension(tensors[read.tensor]) not in dims:
             raise ScheduleError(f"{read} has no rows or columns in one piece")
-
-
-def _last(schedule: Schedule, read: Read) -> int | None:
-    """The dimension along which neighbours lie."""
-    shape = schedule.program.tensors[read.tensor].shape
-    return max((d for d, e in enumerate(shape) if e != Const(1)), default=None)
 
 
 def _tiles(
@@ -204,9 +199,7 @@ tensorize {s}_init: {elements} as {intrinsic.name}
 tensorize {s}: {elements}, {k}_f as {intrinsic.name}
 promote {s}: {v}_w as {schedule.scop.statement(s).target.tensor}, fragment""")
     for read in (*found.sides[0], *found.sides[1]):
-        step = f"promote {s}: {k}_o as {read.tensor}, shared"
-        ahead = attempt(schedule, f"{step}, ahead")
-        schedule = ahead if ahead is not schedule else attempt(schedule, step)
+        schedule = shared_tile(schedule, s, f"{k}_o", f"{read.tensor}, shared")
     for name in (f"{s}_init", s):
         schedule = schedule.replay(f"unroll {name}: {u}_m\nunroll {name}: {v}_m")
     return schedule

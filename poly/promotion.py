@@ -327,7 +327,12 @@ def everywhere(
         listed = ", ".join([*outer, last])
         back = isl.Map(f"{{ [{listed}] -> [{', '.join([*outer, f'{last} - 1'])}] }}")
         every = every.union(every.apply(back)).coalesce()
-    p = ", ".join(f"p{k}" for k in range(len(prefix)))
+    return _in_each(name, len(prefix), every)
+
+
+def _in_each(name: str, depth: int, every: isl.Set) -> str:
+    """``{ [p] -> name[p] }`` for a set of iterations p."""
+    p = ", ".join(f"p{k}" for k in range(depth))
     sizes = ", ".join(every.get_var_names(isl.dim_type.param))
     here = isl.Map(f"[{sizes}] -> {{ [{p}] -> {name}[{p}] }}")
     return str(here.intersect_domain(every))
@@ -351,15 +356,9 @@ def fences(
     every = found[0]
     for f in found[1:]:
         every = every.union(f)
-    p = ", ".join(f"p{k}" for k in range(len(outer)))
-    params = ", ".join(every.get_var_names(isl.dim_type.param))
-    made = []
-    for side in ("open", "close"):
-        name = f"{node.buffer}_{side}"
-        here = isl.Map(f"[{params}] -> {{ [{p}] -> {name}[{p}] }}")
-        extension = str(here.intersect_domain(every.coalesce()))
-        made.append(Fence(name, tuple(m.name for m in outer), extension))
-    return tuple(made)
+    every, prefix = every.coalesce(), tuple(m.name for m in outer)
+    names = (f"{node.buffer}_{side}" for side in ("open", "close"))
+    return tuple(Fence(n, prefix, _in_each(n, len(outer), every)) for n in names)
 
 
 def _constant_extent(footprint: isl.Map, dim: int, tensor: str) -> int:
@@ -456,7 +455,7 @@ def _leaving(
     return everything.intersect_domain(leaving.domain())
 
 
-def _contiguous(tensor: Tensor) -> int:
+def contiguous_dimension(tensor: Tensor) -> int:
     """The dimension along which elements are neighbours in memory."""
     return max((d for d, e in enumerate(tensor.shape) if e != Const(1)), default=tensor.rank - 1)
 
@@ -521,7 +520,7 @@ def _copy(
     if loops and in_lanes and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
         loop, place, size = loops.pop()
         # Rows of neighbours in memory, which are turned around a block at a time.
-        along = f"{node.buffer}_e{_contiguous(scop.program.tensors[node.tensor])}"
+        along = f"{node.buffer}_e{contiguous_dimension(scop.program.tensors[node.tensor])}"
         turned = [m for m in members[:-1] if m.name == along and loop != along]
         rest = [m for m in members[:-1] if m not in turned]
         blocks = "unroll" if not turned and size // lanes <= MOST_VECTORS else mark

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,8 +102,7 @@ class GpuProgram:
         ArgumentError : anything that does not fit the program's declaration, or the device.
         ToolchainError : a kernel failed.
         """
-        if threads is not None:
-            raise ArgumentError(f"threads= has no meaning on {self.device.name}")
+        self.device.check_threads(threads)
         given, asked = match_arguments(self.program, arrays, named)
         call = _Call(self, given, match_outputs(self.program, out), copy, stream)
         return call.run(asked)
@@ -168,18 +167,12 @@ class _Call:
         self.outputs = {n: v for n, v in out.items() if v is not None}
         values = [*given.values(), *self.outputs.values()]
         self._here = {id(v) for v in values if device.holds(v)}
-        self.stream = self._stream(stream, values)
+        here = (v for v in values if id(v) in self._here)
+        self.stream = device.stream_of_call(stream, here)
         self._taken: list[Buffer] = []
         self.inputs: dict[str, Array | Operand] = {
             t.name: self._input(t, given[t.name], copy) for t in self.program.inputs
         }
-
-    def _stream(self, stream: Any, values: Sequence[Any]) -> Any:
-        """The stream of the call, see `GpuProgram.__call__`."""
-        if stream is not None:
-            return self.device.stream(stream)
-        here = (self.device.stream_of(v) for v in values if id(v) in self._here)
-        return next((s for s in here if s is not None), self.device.default_stream)
 
     def _input(self, tensor: Tensor, value: Any, copy: bool) -> Array | Operand:
         if id(value) not in self._here:

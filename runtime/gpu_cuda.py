@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from codegen.gpu import GpuKernel, GpuSource, joined_text
 from poly.errors import ArgumentError, ToolchainError
 from poly.gpu_machine import ANY, NAMED
@@ -17,7 +15,7 @@ from runtime.arguments import Array
 from runtime.cache import Cache
 from runtime.cuda_compile import Cubin, compile_cubin, find_cuda_compiler
 from runtime.cuda_launch import CudaStream, Launcher
-from runtime.gpu_device import Device, Launch, Operand
+from runtime.gpu_device import Device, Launch, Operand, bytes_in
 from runtime.gpu_exchange import CUDA, CUDA_MANAGED, HOST, borrow
 
 #: CUDA's second name for the default stream.
@@ -86,11 +84,11 @@ class CudaDevice(Device):
 
     def write(self, handle: int, array: Array, stream: CudaStream) -> None:
         if array.nbytes:
-            self.launcher.write(handle, _bytes(array), stream)
+            self.launcher.write(handle, bytes_in(array), stream)
 
     def read(self, handle: int, array: Array, stream: CudaStream) -> None:
         if array.nbytes:
-            self.launcher.read(_bytes(array), handle, stream)
+            self.launcher.read(bytes_in(array), handle, stream)
         else:
             self.wait(stream)
 
@@ -190,8 +188,3 @@ class _Replay:
 
 def _stream(handle: int, owner: Any = None) -> CudaStream:
     return CudaStream(0 if handle == _LEGACY else handle, owner)
-
-
-def _bytes(array: Array) -> Array:
-    """The bytes of a contiguous array: not all elements have a buffer in Python."""
-    return array.reshape(-1).view(np.uint8)

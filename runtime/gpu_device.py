@@ -6,7 +6,7 @@ There is a `Device` for each way to reach one: `runtime.gpu_cuda`, `gpu_opencl`,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -228,6 +228,31 @@ class Device(ABC):
         except Exception:  # says why when it is taken
             return True
 
+    def check_threads(self, threads: Any) -> None:
+        """Refuse a number of threads, which a CPU has.
+
+        Raises
+        ------
+        ArgumentError : it is not None.
+        """
+        if threads is not None:
+            raise ArgumentError(f"threads= has no meaning on {self.name}")
+
+    def stream_of_call(self, asked: Any, arrays: Iterable[Any]) -> Any:
+        """The stream of a call: what is asked for, else that of the first array that names its own,
+        else the default one.
+
+        arrays : those of the call that lie on a device
+
+        Raises
+        ------
+        ArgumentError : what is asked for is no stream of the device.
+        """
+        if asked is not None:
+            return self.stream(asked)
+        found = (self.stream_of(a) for a in arrays)
+        return next((s for s in found if s is not None), self.default_stream)
+
     def stream_of(self, value: Any) -> Any:
         """The stream that an array on the device is made on; None if it does not say."""
         if isinstance(value, DeviceArray):
@@ -356,3 +381,8 @@ class DeviceArray:
         handle = self._buffer.handle
         address = handle if isinstance(handle, int) else handle.ctypes.data
         return dlpack_capsule(address, self.shape, self.dtype, place, self)
+
+
+def bytes_in(array: Array) -> Array:
+    """The bytes of a contiguous array: not all elements have a buffer in Python."""
+    return array.reshape(-1).view(np.uint8)

@@ -166,12 +166,12 @@ class GpuModel:
             `out` is not what the output needs, or shares memory with another one; `threads`.
         ToolchainError : a kernel failed.
         """
-        if threads is not None:
-            raise ArgumentError(f"threads= has no meaning on {self.device.name}")
+        self.device.check_threads(threads)
         given = {n: v for n, v in (out or {}).items() if v is not None}
         check_names("input", inputs, self.input_names)
         check_names("output", given, self.output_names)
-        on = self._stream(stream, [*inputs.values(), *given.values()])
+        values = (*inputs.values(), *given.values())
+        on = self.device.stream_of_call(stream, filter(self.device.holds, values))
         arrays = self._given(inputs, on)
         with self._lock:
             plan = self.plan(self._sizes(arrays))
@@ -189,13 +189,6 @@ class GpuModel:
             if self._waits(arrays, given, on):
                 self.device.wait(on)
         return dict(zip(self.output_names, found, strict=True))
-
-    def _stream(self, stream: Any, values: list[Any]) -> Any:
-        """The stream of a run: what was asked for, the first array's, the device's."""
-        if stream is not None:
-            return self.device.stream(stream)
-        here = (self.device.stream_of(v) for v in values if self.device.holds(v))
-        return next((s for s in here if s is not None), self.device.default_stream)
 
     def _given(self, inputs: Mapping[str, Any], stream: Any) -> dict[str, Array | Operand]:
         """The inputs by the names of their values, of the right types and ranks."""

@@ -12,7 +12,7 @@ from codegen.gpu import GpuKernel, GpuSource, joined_text
 from poly.errors import ArgumentError, ToolchainError
 from runtime.arguments import Array
 from runtime.cache import Cache, digest
-from runtime.gpu_device import Device, Launch, Operand
+from runtime.gpu_device import Device, Launch, Operand, bytes_in
 from runtime.toolchain import first_lines
 
 _BINARY = "program.bin"
@@ -99,11 +99,11 @@ class OpenClDevice(Device):
 
     def write(self, handle: Any, array: Array, stream: Any) -> None:
         if array.nbytes:
-            self._cl.enqueue_copy(stream, handle, _bytes(array), is_blocking=False)
+            self._cl.enqueue_copy(stream, handle, bytes_in(array), is_blocking=False)
 
     def read(self, handle: Any, array: Array, stream: Any) -> None:
         if array.nbytes:
-            self._cl.enqueue_copy(stream, _bytes(array), handle)
+            self._cl.enqueue_copy(stream, bytes_in(array), handle)
 
     def copy(self, to: Any, origin: Any, count: int, stream: Any) -> None:
         if count:
@@ -199,11 +199,6 @@ class OpenClDevice(Device):
         from pyopencl.array import Array as ClArray
 
         return isinstance(value, ClArray)
-
-
-def _bytes(array: Array) -> Array:
-    """The bytes of a contiguous array: not all elements have a buffer in Python."""
-    return array.reshape(-1).view(np.uint8)
 
 
 # --- finding a device ---------------------------------------------------------------------------
