@@ -21,7 +21,7 @@ demo: $(VENV)/.installed
 	$(BIN)/farkas demo
 
 test: check
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 check: $(VENV)/.installed-test
 	$(BIN)/ruff check .

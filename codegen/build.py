@@ -45,14 +45,15 @@ from poly.expr import (
     sub,
 )
 from poly.instances import member_limits
-from poly.intrinsics import ACCUMULATOR, INTRINSICS
+from poly.intrinsics import ACCUMULATOR
 from poly.isl_tree import IslBand, IslTree, kernel_context, kernel_to_isl, to_isl
 from poly.kernels import Launch
 from poly.legality import budget
+from poly.marks import only_on_gpu
 from poly.promotion import Combination, Copy, Fence
 from poly.schedule import Schedule
 from poly.scop import Scop
-from poly.tree import ON_THREADS, Band, Member, Promote, walk_tree
+from poly.tree import Member
 
 _MAX_DEPTH = 64
 _NOTHING = Block(())
@@ -77,32 +78,12 @@ def build_loops(schedule: Schedule) -> LoopProgram:
     ScheduleError : if isl exceeds its budget.
     """
     scop = schedule.scop
-    check_for_cpu(schedule)
+    if reason := only_on_gpu(schedule.tree):
+        raise ScheduleError(reason)
     with budget(scop, "code generation", AST_BUDGET):
         tree = to_isl(schedule.tree, scop)
         body = converted(tree, scop, scop.context)
     return _checked(schedule, body, tree)
-
-
-def check_for_cpu(schedule: Schedule) -> None:
-    """Refuse what only a GPU has.
-
-    Raises
-    ------
-    ScheduleError : naming the loop or buffer.
-    """
-    for node in walk_tree(schedule.tree):
-        mapped = [m for m in node.members if m.mark in ("block", *ON_THREADS)] if isinstance(
-            node, Band) else []  # fmt: skip
-        if mapped:
-            m = mapped[0]
-            step = {"block": "map_blocks", "thread": "map_threads"}.get(m.mark, "reduce_threads")
-            raise ScheduleError(f"{step} of {m.name}: a CPU has no such blocks or threads")
-        marks = {m.mark for m in node.members} if isinstance(node, Band) else set()
-        if marks & INTRINSICS.keys():
-            raise ScheduleError(f"tensorize as {min(marks & INTRINSICS.keys())}: a CPU has none")
-        if isinstance(node, Promote) and node.scope == "shared":
-            raise ScheduleError(f"{node.buffer}: there is no shared memory on a CPU; use `local`")
 
 
 def build_kernel(schedule: Schedule, launch: Launch) -> LoopProgram:

@@ -39,6 +39,22 @@ MOST_DIMENSIONS = 3
 MOST_THREADS = 1024
 
 
+def only_on_gpu(tree: Node) -> str:
+    """What a tree has that a CPU has not; empty if there is nothing."""
+    for node in walk_tree(tree):
+        for m in node.members if isinstance(node, Band) else ():
+            if m.mark in ("block", *ON_THREADS):
+                step = {"block": "map_blocks", "thread": "map_threads"}.get(
+                    m.mark, "reduce_threads"
+                )
+                return f"{step} of {m.name}: a CPU has no such blocks or threads"
+            if m.mark in INTRINSICS:
+                return f"tensorize as {m.mark}: a CPU has none"
+        if isinstance(node, Promote) and node.scope == "shared":
+            return f"{node.buffer}: there is no shared memory on a CPU; use `local`"
+    return ""
+
+
 def parallelize(tree: Node, scop: Scop, step: Step) -> Node:
     place = only_loop(tree, step)
     check_unmarked(step, place.member)

@@ -19,7 +19,7 @@ __all__ = ["View", "explore", "footprints", "show", "space", "steps"]
 def show(what: Any, statement: str | None = None) -> View:
     """What something is, on one page.
 
-    A `Schedule` or a `Kernel`: its tree beside the C, with the lines of `statement` highlighted.
+    A `Schedule` or a `Kernel`: its tree beside the text, with the lines of `statement` highlighted.
     An `IllegalScheduleError`: the pair of instances that would swap.  A `Model`: its kernels.
 
     Raises
@@ -37,7 +37,7 @@ def show(what: Any, statement: str | None = None) -> View:
         return refusal(what)
     if isinstance(getattr(what, "schedule", None), Schedule):  # a Kernel, which imports this
         chosen = statement and chosen_statement(what.schedule, statement)
-        return kernel_page(what.schedule, what.source, what.program, chosen)
+        return kernel_page(what.schedule, what.source, what.program, what.target.language, chosen)
     graphs = getattr(what, "graphs", None)
     if isinstance(graphs, tuple):  # of a Model, which imports this
         return networks_view(graphs)
@@ -79,7 +79,10 @@ def space(
 
 
 def steps(what: Any) -> View:
-    """The script of a schedule step by step: what each changed in the tree and in the C."""
+    """The script of a schedule step by step: what each changed in the tree and in the text.
+
+    The text is C, or CUDA C if the schedule has blocks or threads.
+    """
     from farkas.views.step_by_step import steps_view
 
     return steps_view(_schedule(what))
@@ -104,7 +107,8 @@ def footprints(
 def explore(what: Any, **sizes: int) -> Any:
     """A schedule to change by hand in Jupyter: pick steps, move tile sizes, see what is legal.
 
-    what : a `Schedule` or a `Kernel`; sizes : for footprints and times, a value for every size.
+    what : a `Schedule`, or a `Kernel`, on whose target times are taken
+    sizes : for footprints and times, a value for every size
     The `Explorer` that comes back has the `schedule` so far and its `script`.
 
     Raises
@@ -113,7 +117,7 @@ def explore(what: Any, **sizes: int) -> Any:
     """
     from farkas.views.explorer import Explorer
 
-    return Explorer(_schedule(what), sizes)
+    return Explorer(_schedule(what), sizes, getattr(what, "target", None))
 
 
 def _schedule(what: Any) -> Schedule:

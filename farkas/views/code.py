@@ -1,4 +1,4 @@
-"""Generated C, each line with the colour of the statements that it computes."""
+"""Generated text, each line with the colour of the statements that it computes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from collections.abc import Mapping
 from pygments import lex
 from pygments.lexers import get_lexer_by_name
 
+from codegen.emit import generate
+from codegen.gpu import generate_gpu
 from codegen.trace import Traced, trace
+from poly.marks import only_on_gpu
 from poly.markup import LINE, Markup, element, faint, joined
+from poly.schedule import Schedule
 
 #: By the beginning of a token's name; readable on light and on dark paper.
 _INKS = (
@@ -20,10 +24,26 @@ _INKS = (
 )
 
 
+def language_of(schedule: Schedule) -> str:
+    """What a schedule is shown as: CUDA C if it has blocks, threads, or what they share, else C."""
+    return "CUDA C" if only_on_gpu(schedule.tree) else "C"
+
+
+def text_of(schedule: Schedule, language: str) -> str:
+    """The C or CUDA C of a schedule; no GPU is needed.
+
+    Raises
+    ------
+    ScheduleError : isl could not generate the loops within its budget, or the language has not
+        what is in the schedule.
+    """
+    return generate_gpu(schedule, "cuda").text if language == "CUDA C" else generate(schedule).text
+
+
 def code_html(
     text: str, colours: Mapping[str, str], statement: str | None = None, most: int = 400
 ) -> Markup:
-    """The function with the loops, line by line.
+    """The functions with the loops, line by line.
 
     colours : of the statements, by name; a line has a bar for each statement that it may belong to
     statement : whose lines are highlighted
@@ -38,11 +58,14 @@ def code_html(
 
 
 def body_lines(text: str) -> tuple[Traced, ...]:
-    """The lines of the first function that computes something, from its head to its last brace."""
+    """The lines of what computes something, from the head of each function to its last brace.
+
+    In C that is one function; on a GPU, each kernel.
+    """
     lines = trace(text).lines
-    named = [line.function for line in lines if line.statements]
-    chosen = named[0] if named else next((x.function for x in lines if x.function), "")
-    return tuple(line for line in lines if line.function == chosen)
+    named = {line.function for line in lines if line.statements}
+    chosen = named or {next((x.function for x in lines if x.function), "")}
+    return tuple(line for line in lines if line.function in chosen)
 
 
 def _row(line: Traced, colours: Mapping[str, str], statement: str | None) -> Markup:

@@ -8,6 +8,7 @@ from typing import Any
 from farkas.build import build
 from farkas.display import median_seconds, seconds
 from farkas.sizes import all_sizes
+from farkas.target import Target
 from farkas.targets import target_of
 from farkas.views.footprint_table import footprint_view
 from farkas.views.refusals import refusal
@@ -31,12 +32,16 @@ class Explorer:
     Attributes
     ----------
     trial : the schedule so far; `schedule` and `script` are its parts
+    target : where it is timed; None: this machine
     widget : everything, as one ipywidgets box
     """
 
-    def __init__(self, schedule: Schedule, sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self, schedule: Schedule, sizes: Mapping[str, int], target: Target | None = None
+    ) -> None:
         self._w = _widgets()
         self.trial = Trial.of(schedule)
+        self.target = target
         self.sizes = all_sizes(schedule.program, sizes) if sizes else None
         w = self._w
         wide = w.Layout(width="22em")
@@ -110,7 +115,8 @@ class Explorer:
             return False, "give sizes to explore, as in explore(kernel, N=512)"
         program = self.schedule.program
         try:
-            made = build(program, self.schedule, self.schedule.exact, target_of(None, None))
+            made = build(program, self.schedule, self.schedule.exact,
+                         self.target or target_of(None, None))  # fmt: skip
             given: dict[str, Any] = {
                 **random_inputs(program, self.sizes),
                 **{n: self.sizes[n] for n in undetermined(program)},

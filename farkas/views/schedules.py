@@ -1,9 +1,8 @@
-"""A schedule or a kernel on one page: program, script, tree, and the C that comes out."""
+"""A schedule or a kernel on one page: program, script, tree, and the text that comes out."""
 
 from __future__ import annotations
 
-from codegen.emit import generate
-from farkas.views.code import body_lines, code_html
+from farkas.views.code import body_lines, code_html, language_of, text_of
 from farkas.views.page import View, beside, section
 from poly.markup import Markup, element, joined
 from poly.program import Program
@@ -12,20 +11,21 @@ from poly.tree_html import statement_colours
 
 
 def schedule_page(schedule: Schedule, statement: str | None = None) -> View:
-    """The tree beside the generated C; the lines of `statement` are highlighted.
+    """The tree beside the generated C or CUDA C; the lines of `statement` are highlighted.
 
     Raises
     ------
     ScheduleError : isl could not generate the loops within its budget.
     """
-    return _page(schedule, generate(schedule).text, statement, schedule.program)
+    language = language_of(schedule)
+    return _page(schedule, text_of(schedule, language), statement, schedule.program, language)
 
 
 def kernel_page(
-    schedule: Schedule, source: str, written: Program, statement: str | None = None
+    schedule: Schedule, source: str, written: Program, language: str, statement: str | None = None
 ) -> View:
-    """What a kernel is made of: the program, its schedule, and its C text."""
-    return _page(schedule, source, statement, written)
+    """What a kernel is made of: the program, its schedule, and its text in a language."""
+    return _page(schedule, source, statement, written, language)
 
 
 def tree_markup(schedule: Schedule) -> Markup:
@@ -33,14 +33,16 @@ def tree_markup(schedule: Schedule) -> Markup:
     return Markup(schedule._repr_html_())
 
 
-def _page(schedule: Schedule, source: str, statement: str | None, written: Program) -> View:
+def _page(
+    schedule: Schedule, source: str, statement: str | None, written: Program, language: str
+) -> View:
     script = str(schedule) or "# as written"
     parts = joined(
         section("program", _text(str(written)), is_open=False),
         section("script", _text(script), is_open=False),
         beside(
             section("tree", tree_markup(schedule)),
-            section("C", code_html(source, statement_colours(schedule.scop), statement)),
+            section(language, code_html(source, statement_colours(schedule.scop), statement)),
         ),
     )
     text = "\n".join([str(written), "", script, "", schedule.show, "", *_c_text(source, statement)])

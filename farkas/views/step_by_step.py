@@ -1,11 +1,10 @@
-"""What each step of a schedule changed: in the tree and in the C."""
+"""What each step of a schedule changed: in the tree and in the text."""
 
 from __future__ import annotations
 
 from difflib import unified_diff
 
-from codegen.emit import generate
-from farkas.views.code import body_lines
+from farkas.views.code import body_lines, language_of, text_of
 from farkas.views.page import View, beside, section
 from farkas.views.schedules import tree_markup
 from poly.markup import Markup, badge, element, faint, joined
@@ -21,27 +20,33 @@ def steps_view(schedule: Schedule) -> View:
     ------
     ScheduleError : isl could not generate the loops of one of the steps within its budget.
     """
+    language = language_of(schedule)  # of all steps, for what a step changes to be seen
     now = Schedule.of(schedule.program, schedule.exact)
-    tree, code = now.show, _code(now)
+    tree, code = now.show, _code(now, language)
     parts = [section("0. as written", tree_markup(now), is_open=False)]
     texts = ["0. as written", *_indented(tree)]
     for number, step in enumerate(schedule.steps, 1):
         now = now.apply(step)
-        new_tree, new_code = now.show, _code(now)
+        new_tree, new_code = now.show, _code(now, language)
         changes = _changes(tree, new_tree)
         added, gone = _count(code, new_code)
-        sums = [badge(f"+{added}", "#3da35d"), badge(f"-{gone}", "#d95050"), faint(" lines of C")]
+        sums = [
+            badge(f"+{added}", "#3da35d"),
+            badge(f"-{gone}", "#d95050"),
+            faint(f" lines of {language}"),
+        ]
         head = element("div", *sums, style="font-size:85%")
         body = beside(tree_markup(now), joined(head, _diff(code, new_code)))
         parts.append(section(f"{number}. {step}", body, is_open=number == len(schedule.steps)))
-        texts += [f"{number}. {step}  (+{added} -{gone} lines of C)", *_indented(changes)]
+        texts += [f"{number}. {step}  (+{added} -{gone} lines of {language})", *_indented(changes)]
         tree, code = new_tree, new_code
     return View(element("div", *parts), "\n".join(texts), "Steps")
 
 
-def _code(schedule: Schedule) -> list[str]:
-    """The lines of the function, without its name, in which the digest is."""
-    return [line.text for line in body_lines(generate(schedule, "kernel").text)]
+def _code(schedule: Schedule, language: str) -> list[str]:
+    """The lines of its functions, without the digest in their names."""
+    lines = body_lines(text_of(schedule, language))
+    return [line.text.replace(f"_{schedule.digest}", "") for line in lines]
 
 
 def _changes(before: str, after: str) -> str:

@@ -22,6 +22,10 @@ HEAT = """def heat(float32 A[T,N]) -> (A) {
 MATMUL = """def mm(float32 A[N,K], float32 B[K,M]) -> (C) { mm: C[i,j] +=! A[i,k] * B[k,j] }"""
 CHAIN = "def chain(float32 X[N]) -> (U) { T[i] = 2 * X[i]; U[i] = T[i] + T[i+1] }"
 TILED = "tile mm: i, j by 4, 4\nparallelize mm: i_o"
+ON_GPU = """fuse mm_init, mm: i, j
+tile mm: i, j by 4, 8
+map_blocks mm: i_o, j_o
+map_threads mm: i_i, j_i"""
 
 
 def schedule(text: str, script: str = "") -> fk.Schedule:
@@ -51,6 +55,8 @@ def texts_of(view: fk.View) -> list[str]:
         lambda: fk.space(schedule(MATMUL, TILED)),
         lambda: fk.space(schedule(HEAT), loops=("i",), sizes={"T": 2, "N": 40}),
         lambda: fk.steps(schedule(MATMUL, TILED)),
+        lambda: fk.show(schedule(MATMUL, ON_GPU), "mm"),
+        lambda: fk.steps(schedule(MATMUL, ON_GPU)),
         lambda: fk.footprints(schedule(MATMUL, TILED), N=64, K=64, M=64),
         lambda: fk.show(refused(HEAT, "parallelize step: t")),
         lambda: fk.show(refused(CHAIN, "fuse S0, S1: i")),
@@ -285,6 +291,26 @@ def test_a_trial() -> None:
     assert again.without_last().script == "# note"
     with pytest.raises(ScheduleError, match="line 1 is no schedule step"):
         step_text("tile", "mm", "i j", "", "")
+
+
+def test_blocks_and_threads_are_shown_as_cuda() -> None:
+    mapped = schedule(MATMUL, ON_GPU)
+    page = fk.show(mapped)
+    assert "CUDA C" in texts_of(page) and "threadIdx" in page.text
+    text = fk.steps(mapped).text
+    assert re.search(r"4\. map_threads mm: i_i, j_i  \(\+\d+ -\d+ lines of CUDA C\)", text)
+    # Steps before the mapping are of the same language, so that little changes in each.
+    assert all(int(n) < 15 for n in re.findall(r"\+(\d+) -", text))
+    two = fk.show(schedule(MATMUL, "map_blocks mm_init: i\nmap_blocks mm: i"))
+    assert len(re.findall(r"fk_mm_\w+\(", two.text)) == 2  # all kernels are on the page
+
+
+def test_explore_on_a_device() -> None:
+    pytest.importorskip("ipywidgets")
+    kernel = fk.compile(MATMUL, schedule=ON_GPU, target="cuda-emulator")
+    explorer = fk.explore(kernel, N=4, K=4, M=4)
+    assert "GFLOP/s" in explorer.time() and "threadIdx" in explorer._page.value
+    assert "no such blocks" in fk.explore(kernel.schedule, N=4, K=4, M=4).time()
 
 
 def test_explore() -> None:

@@ -1,8 +1,16 @@
-"""Random programs on a device, with the automatic schedule for GPUs, against the reference.
+"""Random programs with the automatic schedule for GPUs: right on every layer of checks.
 
-    python -m tests.gpu.random_programs 0 100
+    python -m tests.gpu.random_programs 0 100 --layer opencl --layer thread
 
-Each runs in a process of its own, so that one that crashes is named.
+The programs are those of `tests.differential.sweep`, as exact ones and otherwise.  Each runs in a
+process of its own, so that one that crashes is named.  The layers:
+
+``opencl``     the OpenCL text on the device that there is, PoCL's CPU at least
+``forward``    the CUDA text on the CPU; ``backward``: the last thread goes first
+``address``    the same under AddressSanitizer and the sanitizer of undefined behaviour
+``thread``     the same under ThreadSanitizer
+``oclgrind``   the OpenCL text in oclgrind
+``machine``    the CUDA text to machine code, of which nothing is spilled
 """
 
 from __future__ import annotations
@@ -12,57 +20,126 @@ import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import click
 import numpy as np
 
-from farkas.targets import target_of
+from codegen.gpu import GpuSource
+from farkas.prepared import automatic_on_gpu
 from frontends.language import parse_program
 from poly.errors import LanguageError
+from poly.gpu_machine import ANY
 from poly.program import Program
 from runtime.arguments import undetermined
+from runtime.cache import Cache
+from runtime.cuda_compile import compile_cubin
+from runtime.devices import find_device
+from runtime.gpu import GpuProgram
+from runtime.gpu_device import Device
+from runtime.gpu_on_cpu import CpuDevice
 from runtime.reference import run
 from tests.differential.generate import random_text
 from tests.differential.harness import SPECIAL, choose_sizes, difference, make_inputs
 from tests.differential.magnitude import has_functions, is_smooth, tolerances
 from tests.differential.sweep import profile_of
+from tests.gpu.oclgrind import OclgrindDevice
+from tests.gpu.sanitized import ChildDevice
 
-#: Sizes of each program, and seconds that it may take.
-RUNS, LIMIT = 3, 120
+#: Sizes of each program, and of those that run in a process of their own; seconds for a program.
+RUNS, FEWER_RUNS, LIMIT = 3, 1, 240
 #: Functions of a device may be so much farther off than those of the reference.
 FARTHER = 8
+#: Layers that run something, and what of a device they need.
+DIALECTS = {
+    "opencl": "opencl",
+    "forward": "cuda",
+    "backward": "cuda",
+    "address": "cuda",
+    "thread": "cuda",
+    "oclgrind": "opencl",
+    "machine": "cuda",
+}
+ARCHITECTURES = ("sm_80", "sm_90")
 
 
-def judge(seed: int, device: str) -> str:
+def judge(seed: int, layers: Sequence[str]) -> str:
     """A word for how a program went, or what is wrong with it, in more words."""
     text = random_text(seed, profile_of(seed))
     try:
         program = parse_program(text, {})
     except LanguageError:
         return "refused"
-    target = target_of(None, None, None, device)
-    rng = np.random.default_rng(seed)
-    for exact in (True, False):
-        schedule, source = target.automatic(program, exact)
-        call = target.load(source)
-        sizes_of_runs = choose_sizes(program, rng, RUNS) if program.sizes else [{}]
-        for n, sizes in enumerate(sizes_of_runs):
-            what = _difference(program, call, sizes, 4 * seed + n, exact)
-            if what:
-                mode = "exact" if exact else "default"
-                return f"seed {seed}, {mode} mode, sizes {sizes}: {what}\n{text}\n{schedule}"
+    with TemporaryDirectory() as folder:
+        for exact in (True, False):
+            made = {}
+            for dialect in dict.fromkeys(DIALECTS[layer] for layer in layers):
+                made[dialect] = automatic_on_gpu(program, exact, ANY, dialect)
+            for layer in layers:
+                schedule, source = made[DIALECTS[layer]]
+                what = _fault(layer, program, source, seed, exact, Path(folder))
+                if what:
+                    mode = "exact" if exact else "default"
+                    return f"seed {seed}, {layer}, {mode} mode, {what}\n{text}\n{schedule}"
     return "equal"
+
+
+def _fault(
+    layer: str, program: Program, source: GpuSource, seed: int, exact: bool, folder: Path
+) -> str:
+    """What a layer finds wrong with a program, if anything."""
+    if layer == "machine":
+        return _spills(source)
+    device = _device(layer, folder)
+    call = GpuProgram(source, device)
+    child = isinstance(device, (ChildDevice, OclgrindDevice))
+    sizes_of_runs: list[dict[str, int]] = [{}]
+    if program.sizes:
+        count = FEWER_RUNS if child else RUNS
+        sizes_of_runs = choose_sizes(program, np.random.default_rng(seed), count)
+    for n, sizes in enumerate(sizes_of_runs):
+        what = _difference(program, call, sizes, 4 * seed + n, exact)
+        if isinstance(device, (ChildDevice, OclgrindDevice)) and device.reports:
+            what = "; ".join(device.reports[:3])
+        if what:
+            return f"sizes {sizes}: {what}"
+    return ""
+
+
+def _device(layer: str, folder: Path) -> Device:
+    if layer in ("address", "thread"):
+        return ChildDevice(folder, layer)
+    if layer == "oclgrind":
+        return OclgrindDevice(folder)
+    if layer in ("forward", "backward"):
+        return CpuDevice(folder / "kernels", backwards=layer == "backward")
+    return find_device(layer, Cache())
+
+
+def _spills(source: GpuSource) -> str:
+    """Kernels that keep something in local memory, or share more than is said."""
+    if not source.kernels:
+        return ""
+    said = {k.symbol: k.shared_bytes for k in source.kernels}
+    for arch in ARCHITECTURES:
+        for symbol, r in compile_cubin(source.text, arch).kernels.items():
+            local = r.spill_store_bytes or r.spill_load_bytes or r.stack_bytes
+            if local or r.shared_bytes != said[symbol]:
+                return f"{symbol} for {arch}: {r}"
+    return ""
 
 
 def _difference(program: Program, call, sizes, seed: int, exact: bool) -> str:  # type: ignore[no-untyped-def]
     """What differs from the reference; nothing if no bound is known."""
+    inputs = make_inputs(program, sizes, seed)
+    named = {n: sizes[n] for n in undetermined(program)}
+    found = call(**{n: a.copy() for n, a in inputs.items()}, **named)
     bitwise = exact and not has_functions(program)
     if not bitwise and (seed % 4 == SPECIAL or not is_smooth(program)):
         return ""
-    inputs = make_inputs(program, sizes, seed)
     expected = run(program, inputs, sizes)
-    named = {n: sizes[n] for n in undetermined(program)}
-    found = call(**{n: a.copy() for n, a in inputs.items()}, **named)
     results = found if isinstance(found, tuple) else (found,)
     allowed = None if bitwise else tolerances(program, inputs, sizes)
     for t, got in zip(program.outputs, results, strict=True):
@@ -73,12 +150,12 @@ def _difference(program: Program, call, sizes, seed: int, exact: bool) -> str:  
     return ""
 
 
-def judgements(seeds: range, device: str) -> Iterator[tuple[int, str]]:
+def judgements(seeds: range, layers: Sequence[str]) -> Iterator[tuple[int, str]]:
     """What `judge` says of each seed, or how its process ended."""
     context = multiprocessing.get_context("fork")
     for seed in seeds:
         ours, theirs = context.Pipe(duplex=False)
-        child = context.Process(target=_send, args=(theirs, seed, device))
+        child = context.Process(target=_send, args=(theirs, seed, layers))
         child.start()
         theirs.close()
         try:
@@ -91,26 +168,29 @@ def judgements(seeds: range, device: str) -> Iterator[tuple[int, str]]:
         yield seed, said
 
 
-def _send(pipe, seed: int, device: str) -> None:  # type: ignore[no-untyped-def]
+def _send(pipe, seed: int, layers: Sequence[str]) -> None:  # type: ignore[no-untyped-def]
     try:
-        pipe.send(judge(seed, device))
+        pipe.send(judge(seed, layers))
     except BaseException:
         pipe.send(f"seed {seed}: {traceback.format_exc()[-2000:]}")
     os._exit(0)
 
 
-def main() -> int:
-    start, end = map(int, sys.argv[1:3])
-    device = sys.argv[3] if len(sys.argv) > 3 else "opencl"
+@click.command()
+@click.argument("start", type=int)
+@click.argument("end", type=int)
+@click.option("--layer", "layers", type=click.Choice(list(DIALECTS)), multiple=True)
+def main(start: int, end: int, layers: tuple[str, ...]) -> None:
+    """Programs START to END, all layers if none is named."""
     counts: Counter[str] = Counter()
-    for _, said in judgements(range(start, end), device):
+    for _, said in judgements(range(start, end), layers or tuple(DIALECTS)):
         word = said if said in ("equal", "refused") else "wrong"
         counts[word] += 1
         if word == "wrong":
             print(said, flush=True)
     print(", ".join(f"{n} {word}" for word, n in sorted(counts.items())))
-    return 1 if counts["wrong"] else 0
+    sys.exit(1 if counts["wrong"] else 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

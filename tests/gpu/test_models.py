@@ -80,14 +80,13 @@ def test_equals_the_cpu(name: str, emulator: Device) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_light_models_equal_the_cpu(name: str) -> None:
-    pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+def test_light_models_equal_the_cpu(name: str, device: Device) -> None:
     path, inputs, _ = load_light(name)
     model = randomised(onnx.load(path), 1)
     draw = np.random.default_rng(1)
     images = {n: draw.uniform(0, 1, a.shape).astype(a.dtype) for n, a in inputs.items()}
     expected = fk.compile_onnx(model).run(images)
-    found = fk.compile_onnx(model, target="opencl").run(images)
+    found = fk.compile_onnx(model, target=device.name).run(images)
     assert relative_error(found, expected) < TOLERANCE
 
 
