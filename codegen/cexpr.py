@@ -79,6 +79,9 @@ class ValueText:
     exact : functions such as exp are the C library's.
     """
 
+    #: Whether the compiler takes it that signed integers wrap around.
+    wraps = True
+
     def __init__(self, names: Names, dtypes: Mapping[str, DType], exact: bool = False) -> None:
         self.names, self.dtypes, self.exact = names, dtypes, exact
 
@@ -114,10 +117,14 @@ class ValueText:
             return f"{place} = {self.stored(text, dtype, direct)};"
         fn = {"+=": "add", "*=": "mul", "max=": "max", "min=": "min"}[op]
         narrow = dtype.bits < 32 or dtype.kind == "b"
-        if op in ("+=", "*=") and not narrow:
+        if op in ("+=", "*=") and not narrow and (self.wraps or dtype.kind != "i"):
             return f"{place} {op} {self.text(value, dtype)};"
-        combined = apply(fn, dtype, [self.load(place, dtype), self.text(value, dtype)], self.exact)
+        combined = self.operation(fn, dtype, [self.load(place, dtype), self.text(value, dtype)])
         return f"{place} = {self.stored(combined, dtype)};"
+
+    def operation(self, fn: str, dtype: DType, args: list[str]) -> str:
+        """An operator on arguments in the compute type of `dtype`."""
+        return apply(fn, dtype, args, self.exact, self.wraps)
 
     # --- hooks of a dialect --------------------------------------------------------------------
 
@@ -182,7 +189,7 @@ class ValueText:
             if not met.is_float:
                 return "0"
             return f"(isnan({args[0]}) != 0)" if e.fn == "isnan" else f"(isinf({args[0]}) != 0)"
-        return apply(e.fn, own, args, self.exact)
+        return self.operation(e.fn, own, args)
 
 
 def literal(value: int | float | bool, dtype: DType, typed: bool = False) -> str:

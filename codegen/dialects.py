@@ -26,7 +26,6 @@ from codegen.loopir import (
     Wait,
     walk_loops,
 )
-from codegen.operators import apply
 from codegen.prelude import BFLOAT16_NAME, HELPERS
 from codegen.spelling import C_TYPES, suffix
 from codegen.target import CTarget
@@ -60,6 +59,8 @@ _MATH = (
 
 class KernelText(ValueText):
     """Values on a GPU: a float16 is bits until it is loaded, as a bfloat16 is everywhere."""
+
+    wraps = False
 
     def store(self, target: Read, op: str, value: Expr) -> str:
         """What is only moved is not converted."""
@@ -224,7 +225,7 @@ class KernelTarget(CTarget):
         }[node.op]  # fmt: skip
         name = f"fk_{what}_of_{count}_{suffix(d)}"
         if name not in self.combining:
-            op = apply(fn, d, ["value", "other"], True)
+            op = self.values.operation(fn, d, ["value", "other"])
             comment = f"/* The {what} over each {count} neighbouring threads, for all of them. */"
             self.combining[name] = f"{comment}\n{self.combine(name, c, op, count)}"
         place = self.place(node.target)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from codegen.build import build_kernel
+from codegen.decide import decide
 from codegen.dialects import (
     CudaTarget,
     KernelTarget,
@@ -187,6 +188,7 @@ def _kernel(
         begun_everywhere,
         unguarded,
         constant_trips,
+        lambda n: decide(n, program),
         lambda n: spread_banks(n, launch.block, SHARED_LIMIT),
         products_together,
     ):

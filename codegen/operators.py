@@ -15,6 +15,8 @@ INEXACT = frozenset(
 )
 #: Those that `codegen.lanemath` has for float32.
 OWN = frozenset("exp log tanh sigmoid erf".split())
+#: Helpers of `codegen.prelude` that wrap around, for compilers that take it that nothing does.
+WRAPPING = frozenset("add sub mul neg".split())
 #: Scalar helpers of `codegen.prelude`.
 _HELPERS = frozenset("max min sign abs div floordiv mod shl shr dot2 rsqrt sigmoid".split())
 
@@ -24,10 +26,15 @@ def is_own(fn: str, dtype: DType, exact: bool) -> bool:
     return fn in OWN and dtype.compute.name == "float32" and not exact
 
 
-def apply(fn: str, dtype: DType, args: list[str], exact: bool) -> str:
-    """One arithmetic operator on arguments that already have the compute type of `dtype`."""
+def apply(fn: str, dtype: DType, args: list[str], exact: bool, wraps: bool = True) -> str:
+    """One arithmetic operator on arguments that already have the compute type of `dtype`.
+
+    wraps : whether the compiler takes it that signed integers wrap around, as ``-fwrapv`` says
+    """
     d = dtype.compute
     c = C_TYPES[d.name]
+    if not wraps and fn in WRAPPING and _may_overflow(fn, d):
+        return f"fk_{fn}_{suffix(d)}({', '.join(args)})"
     if fn in ("add", "sub", "mul", "bitand", "bitor", "bitxor"):
         text = f"({args[0]} {OPS[fn].symbol} {args[1]})"
         return f"({c}){text}" if d.bits < 32 and d.kind != "b" else text
@@ -54,6 +61,11 @@ def apply(fn: str, dtype: DType, args: list[str], exact: bool) -> str:
         raise ProgramError(f"{fn} has no meaning on {dtype}")
     name = "rint" if fn == "round" else fn
     return f"{name}{_f(d)}({', '.join(args)})"
+
+
+def _may_overflow(fn: str, d: DType) -> bool:
+    """Whether a signed type of C may be too small: narrow numbers become an int of 32 bits."""
+    return (d.kind == "i" and d.bits >= 32) or (fn == "mul" and d.kind == "u" and d.bits == 16)
 
 
 def _f(d: DType) -> str:

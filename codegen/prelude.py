@@ -91,10 +91,16 @@ def _for_type(d: DType) -> dict[str, str]:
     define("min", "ab", "return a < b ? a : b;")
     if d.kind == "b":
         return out
+    # Unsigned, where numbers wrap around in every compiler; those of 16 bits become an int.
+    u = C_TYPES[f"uint{max(d.bits, 32)}"]
+    for name, symbol in (("add", "+"), ("sub", "-"), ("mul", "*")):
+        define(name, "ab", f"return ({c})(({u})a {symbol} ({u})b);")
     if d.kind == "i":
-        define("abs", "x", f"return x < 0 ? ({c})-x : x;")
+        minus = f"({c})(0 - ({u})%s)"
+        define("neg", "x", f"return {minus % 'x'};")
+        define("abs", "x", f"return x < 0 ? {minus % 'x'} : x;")
         define("sign", "x", f"return ({c})((x > 0) - (x < 0));")
-        guard = f"if (b == 0) return 0; if (b == -1) return ({c})-a;"
+        guard = f"if (b == 0) return 0; if (b == -1) return {minus % 'a'};"
         zero = "if (b == 0 || b == -1) return 0;"
         define("div", "ab", f"{guard} return ({c})(a / b);")
         define("fmod", "ab", f"{zero} return ({c})(a % b);")
@@ -109,7 +115,6 @@ def _for_type(d: DType) -> dict[str, str]:
             f"{zero} {c} r = ({c})(a % b); "
             f"return ({c})((r != 0 && ((r < 0) != (b < 0))) ? r + b : r);",
         )
-        u = C_TYPES[f"uint{d.bits}"]
         if d == INT32:
             low = "(uint32_t)((int16_t)a * (int16_t)b)"
             body = f"return (int32_t)({low} + (uint32_t)((a >> 16) * (b >> 16)));"
@@ -125,7 +130,7 @@ def _for_type(d: DType) -> dict[str, str]:
             define(name, "ab", f"return b == 0 ? 0 : ({c})(a / b);")
         for name in ("fmod", "mod"):
             define(name, "ab", f"return b == 0 ? 0 : ({c})(a % b);")
-        define("shl", "ab", f"return b >= {d.bits} ? 0 : ({c})(a << b);")
+        define("shl", "ab", f"return b >= {d.bits} ? 0 : ({c})(({u})a << b);")
         define("shr", "ab", f"return b >= {d.bits} ? 0 : ({c})(a >> b);")
     return out
 

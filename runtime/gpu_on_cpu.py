@@ -30,7 +30,6 @@ _FLAGS = (
     "-O1",
     "-g",
     "-fno-strict-aliasing",
-    "-fwrapv",
     "-Wall",
     "-Wextra",
     "-Wno-unused-function",
@@ -65,7 +64,8 @@ def _kernels(source: GpuSource) -> str:
     count = len(shared)
     parts = [text, f"static const size_t fk_bytes[] = {{{', '.join([*shared, '0'])}}};"]
     for kernel in source.kernels:
-        dtypes = {t.name: CudaTarget.types[t.dtype.name] for t in source.program.tensors.values()}
+        tensors = (*source.program.tensors.values(), *source.workspace)
+        dtypes = {t.name: CudaTarget.types[t.dtype.name] for t in tensors}
         given = [f"c->sizes[{n}]" for n in range(len(kernel.sizes))]
         given += [f"({dtypes[t]} *)c->tensors[{n}]" for n, t in enumerate(kernel.tensors)]
         block = ", ".join(map(str, kernel.block))

@@ -24,7 +24,7 @@ SANITIZERS = {
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
     "thread": ("-fsanitize=thread",),
 }
-_FLAGS = ("-std=c++17", "-O1", "-g", "-fno-strict-aliasing", "-fwrapv", "-w")
+_FLAGS = ("-std=c++17", "-O1", "-g", "-fno-strict-aliasing", "-w")
 #: The code of a process of which a sanitizer has something to say, and of threads that wait at
 #: different barriers.
 _REPORTED, _DIVERGED = 66, 71

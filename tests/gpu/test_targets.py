@@ -144,3 +144,19 @@ def test_a_device_needs_no_c_compiler(tmp_path: Path, monkeypatch: pytest.Monkey
     kernel = fk.compile(MATMUL, dtypes="float32", target="opencl")
     assert kernel.verify({"I": 3, "K": 4, "J": 5}).close(1e-5)
     assert "pycuda" not in sys.modules
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint16"])
+def test_integers_wrap_around(target: Target, dtype: str) -> None:
+    """Compilers of GPUs may take it that signed numbers do not, as C's without a flag."""
+    text = (
+        f"def f({dtype} X[N], {dtype} Y[N]) -> (A, B, C, D, S) {{ A[i] = X[i] * Y[i]; "
+        "B[i] = X[i] + Y[i] > X[i]; C[i] = (X[i] - Y[i]) - X[i]; D[i] = abs(-X[i]) / Y[i]; "
+        "S[i] +=! X[k] * Y[k] + X[i] }"
+    )
+    info = np.iinfo(dtype)
+    x = np.array([info.max, info.min, info.max - 1, info.min, 7], dtype)
+    y = np.array([info.max, info.max, 2, info.max if info.min == 0 else -1, 3], dtype)
+    expected = fk.evaluate(fk.parse(text), {"X": x, "Y": y})
+    for got, wanted in zip(fk.compile(text, target=target)(x, y), expected.values(), strict=True):
+        np.testing.assert_array_equal(got, wanted)
