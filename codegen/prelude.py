@@ -79,7 +79,7 @@ def _for_type(d: DType) -> dict[str, str]:
         define(
             "mod", "ab",
             f"{c} r = fmod{f}(a, b); "
-            f"return r == 0 ? copysign{f}(0, b) : ((r < 0) != (b < 0)) ? r + b : r;",
+            f"return r == 0 ? copysign{f}(({c})0, b) : ((r < 0) != (b < 0)) ? r + b : r;",
         )  # fmt: skip
         define("floordiv", "ab", f"return floor{f}(a / b);")
         if d.bits == 32:
