@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from poly.join_dimensions import join_dimensions
+from poly.partial_sums import in_parts
 from poly.phases import split_sums
 from poly.program import Program
 from poly.schedule import Schedule
@@ -29,10 +30,19 @@ def scheduled_program(program: Program, exact: bool = False) -> Program:
 def automatic_on_gpu(
     program: Program, exact: bool, machine: GpuMachine, dialect: str
 ) -> tuple[Schedule, GpuSource]:
-    """The automatic schedule of a program for a GPU, and its text; see `poly.gpu_strategy`."""
+    """The automatic schedule of a program for a GPU, and its text; see `poly.gpu_strategy`.
+
+    In place of the program, what `scheduled_program` makes of it, but for pairs of products, for
+    which GPUs have no such instruction, and with long sums in parts.
+    """
     from runtime.gpu_build import automatic_source
 
-    start = Schedule.of(scheduled_program(program, exact), exact)
+    prepared = without_unread(program)
+    if exact:
+        start = Schedule.of(prepared, exact)
+    else:
+        prepared = join_dimensions(split_sums(prepared, pairs=False))
+        start = in_parts(prepared, machine.processors)
     return automatic_source(start, machine, dialect, program)
 
 

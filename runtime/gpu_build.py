@@ -14,6 +14,7 @@ from poly.gpu_machine import GpuMachine
 from poly.gpu_strategy import gpu_schedule
 from poly.graph import Call
 from poly.join_dimensions import join_dimensions
+from poly.partial_sums import in_parts
 from poly.program import Program
 from poly.schedule import Schedule
 from runtime.cache import Cache
@@ -107,7 +108,8 @@ def _source(program: Program, device: Device, cache: Cache) -> tuple[str, GpuSou
     known = recall_source(key, cache)
     if known is not None:
         return *known, True
-    start = Schedule.of(join_dimensions(program) if program.sizes else program)
+    prepared = join_dimensions(program) if program.sizes else program
+    start = in_parts(prepared, machine.processors)
     schedule, source = automatic_source(start, machine, dialect, program)
     store_source(key, source, str(schedule), cache)
     return str(schedule), source, False

@@ -77,8 +77,9 @@ class OpenClDevice(Device):
 
     def _compile(self, text: str) -> Any:
         try:
-            # Without pyopencl's own cache, which lies elsewhere.
-            return self._cl.Program(self.context, text).build(cache_dir=False)
+            # Without pyopencl's own cache, which lies elsewhere, and without words to the user
+            # about which loops were not written out.
+            return self._cl.Program(self.context, text).build(["-w"], cache_dir=False)
         except self._cl.RuntimeError as error:
             raise ToolchainError(f"OpenCL's compiler failed:\n{first_lines(str(error))}") from None
 

@@ -23,8 +23,6 @@ from tests.frontends.onnx.onnx_support import ort_run
 from tests.gpu.networks import NETWORKS, Arrays, Network, attention, floats, image, joined
 from tests.models.networks import NAMES, TOLERANCE
 
-pytestmark = pytest.mark.filterwarnings("ignore:Non-empty compiler output")
-
 
 @pytest.fixture(params=["cuda-emulator", "opencl"])
 def device(request: pytest.FixtureRequest, cache: Cache) -> Device:
