@@ -11,6 +11,7 @@ from poly.expr import evaluate_int, reads_of
 from poly.program import Program
 from poly.schedule import Schedule
 from poly.steps import Step
+from poly.tree import loops_of
 from tests.differential.generate import random_text
 from tests.differential.harness import fits
 from tests.differential.parts import Choices, Profile
@@ -81,7 +82,8 @@ def _mapping(c: Choices, schedule: Schedule) -> Iterator[Step]:
         return
     first = c.integer(0, len(loops) - 1)
     chosen = loops[first : first + c.integer(1, min(3, len(loops) - first))]
-    kind = c.pick(("tile", "tile", "blocks", "threads", "threads", "share", "share", "reduce"))
+    kinds = ("tile", "tile", "blocks", "threads", "threads", "share", "share", "ahead", "reduce")
+    kind = c.pick(kinds)
     if kind == "blocks":
         yield Step("map_blocks", (name,), chosen)
     elif kind == "threads" and c.chance(30):
@@ -94,6 +96,11 @@ def _mapping(c: Choices, schedule: Schedule) -> Iterator[Step]:
         s = schedule.scop.statement(name)
         tensor = c.pick([s.target.tensor, *(r.tensor for r in s.source.reads)])
         yield Step("promote", (name,), chosen[:1], words=(tensor, "shared"))
+    elif kind == "ahead":
+        tensor = c.pick([r.tensor for r in schedule.scop.statement(name).source.reads] or [""])
+        loop = c.pick([m.name for m in loops_of(schedule.tree, name) if m.mark == "seq"] or [""])
+        if tensor and loop:
+            yield Step("promote", (name,), (loop,), words=(tensor, "shared", "ahead"))
     else:
         yield Step("tile", (name,), chosen, tuple(c.pick((2, 3, 4, 5)) for _ in chosen))
         if kind == "tile":

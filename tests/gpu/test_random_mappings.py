@@ -64,6 +64,7 @@ def mapped(seeds: Iterable[int], counts: Counter[str]) -> Iterator[Mapped]:
                 continue
             counts["accepted"] += 1
             counts["shared"] += "__shared__" in source.text
+            counts["ahead"] += any("ahead" in step.words for step in schedule.steps)
             yield Mapped(schedule, source, sizes, seed)
 
 
