@@ -253,7 +253,7 @@ class _Converter:
             return For(var, lower, upper, step, body)
         limits = None
         known = isinstance(lower, Const) and isinstance(upper, Const)
-        if not known and member.mark in ("vector", "unroll"):
+        if not known and member.mark in ("vector", "unroll", "together"):
             limits = member_limits(member, self.scop)
         return For(var, lower, upper, step, body, member.mark, member.name, limits)
 

@@ -14,22 +14,27 @@ import cgen
 from codegen.blocks import as_block
 from codegen.cexpr import Names, ValueText, index_text
 from codegen.gpu_passes import below
+from codegen.halves import CUDA_HALVES, OPENCL_HALVES
 from codegen.loopir import (
     Buffer,
     Combine,
     For,
     If,
+    IfAligned,
     LoopNode,
     MoveSums,
     MultiplyMatrices,
     Store,
+    Together,
     Wait,
+    block,
     walk_loops,
 )
 from codegen.prelude import BFLOAT16_NAME, HELPERS
 from codegen.spelling import C_TYPES, suffix
 from codegen.target import CTarget
-from codegen.wide_copies import CUDA_COPIES, neighbours
+from codegen.wide_copies import CUDA_COPIES, OPENCL_COPIES, neighbours
+from codegen.wide_text import CUDA_WIDE, OPENCL_WIDE, access_text
 from codegen.wmma import SUMS, WMMA_HELPERS, tensor_cores
 from poly.dtypes import DType
 from poly.errors import ScheduleError
@@ -150,6 +155,11 @@ class KernelTarget(CTarget):
             return self._combine(node)
         if isinstance(node, (MoveSums, MultiplyMatrices)):
             raise ScheduleError(f"{node.intrinsic} of {node.statement}: {self.name} has none")
+        if isinstance(node, Together):
+            text = access_text(node, self)
+            return super().statement(block([*node.stores])) if text is None else cgen.Line(text)
+        if isinstance(node, IfAligned):
+            return self.if_aligned(node)
         if isinstance(node, For) and node.mark in ("block", "thread", "place"):
             return self._at_place(node)
         if isinstance(node, For) and (pair := neighbours(node, self.buffers)) is not None:
@@ -164,6 +174,12 @@ class KernelTarget(CTarget):
         if isinstance(node, Buffer) and node.scope == "fragment":
             return self._fragments(node)
         return super().statement(node)
+
+    def if_aligned(self, node: IfAligned) -> cgen.Generable:
+        """Vectors may begin at any element here."""
+        if isinstance(node.cond, Const) and node.cond.value:
+            return self.statement(node.then)
+        return self.statement(If(node.cond, node.then, node.other))
 
     def _copy_at_once(self, node: For, to: Read, origin: Read) -> cgen.Generable:
         """``fk_copy_16(&A_s[..], &A[..]);``: the places are the first of some neighbours."""
@@ -294,90 +310,10 @@ class KernelTarget(CTarget):
         return "\n".join([*head, *cls.definitions(used), *texts])
 
 
-#: Of CUDA; by instructions, since NVRTC comes without the header that has functions for them.
-_CUDA_HALVES = {
-    "fk_f16_load": (
-        "static inline float fk_f16_load(fk_f16 x)\n"
-        '{ float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x)); return f; }'
-    ),
-    "fk_f16_store": (
-        "static inline fk_f16 fk_f16_store(float f)\n"
-        '{ fk_f16 x; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(x) : "f"(f)); return x; }'
-    ),
-    "fk_f16_store_f64": (
-        "static inline fk_f16 fk_f16_store_f64(double f)\n"
-        '{ fk_f16 x; asm("cvt.rn.f16.f64 %0, %1;" : "=h"(x) : "d"(f)); return x; }'
-    ),
-    "fk_bf16_load": (
-        "static inline float fk_bf16_load(fk_bf16 x)\n"
-        "{ return __uint_as_float((unsigned)x << 16); }"
-    ),
-    **{
-        f"fk_copy_async_{size}": (
-            f"/* copies {size} bytes to shared memory, without a register, while threads go on */\n"
-            f"static inline void fk_copy_async_{size}({c} *to, const {c} *from)\n"
-            "{\n#if __CUDA_ARCH__ >= 800\n"
-            "  const unsigned shared = (unsigned)__cvta_generic_to_shared(to);\n"
-            f'  asm volatile("cp.async.ca.shared.global [%0], [%1], {size};"\n'
-            '    :: "r"(shared), "l"(from) : "memory");\n'
-            "#else\n  *to = *from;\n#endif\n}"
-        )
-        for size, c in ((4, "int"), (8, "long long"))
-    },
-    "fk_wait_for_copies": (
-        "static inline void fk_wait_for_copies()\n"
-        "{\n#if __CUDA_ARCH__ >= 800\n"
-        '  asm volatile("cp.async.wait_all;" ::: "memory");\n'
-        "#endif\n}"
-    ),
-    "fk_bf16_store": (
-        "static inline fk_bf16 fk_bf16_store(float f)\n"
-        '{ fk_bf16 x; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(x) : "f"(f)); return x; }'
-    ),
-}
-#: Of OpenCL, where a half is only a place in memory; by bits, which work everywhere.
-_OPENCL_HALVES = {
-    "fk_copy_16": (
-        "/* eight 16-bit numbers to shared memory */\n"
-        "static inline void fk_copy_16(__local ushort *to, __global const ushort *from)\n"
-        "{ vstore8(vload8(0, from), 0, to); }"
-    ),
-    "fk_f16_load": (
-        "static inline float fk_f16_load(fk_f16 x)\n"
-        "{ const uint size = x & 0x7fff, sign = (uint)(x & 0x8000) << 16;\n"
-        "  if (size < 0x400) return as_float(sign | as_uint((float)size * 0x1p-24f));\n"
-        "  const uint more = size < 0x7c00 ? 112u << 23 : 224u << 23; /* or infinite, or NaN */\n"
-        "  return as_float(sign | ((size << 13) + more)); }"
-    ),
-    "fk_f16_store": (
-        "/* round to nearest even */\n"
-        "static inline fk_f16 fk_f16_store(float f)\n"
-        "{ uint u = as_uint(f) & 0x7fffffff, sign = (as_uint(f) >> 16) & 0x8000;\n"
-        "  if (u > 0x7f800000) return (fk_f16)(sign | 0x7e00); /* NaN */\n"
-        "  if (u >= 0x477ff000) return (fk_f16)(sign | 0x7c00); /* infinite */\n"
-        "  if (u < 0x38800000) return (fk_f16)(sign | (uint)rint(as_float(u) * 0x1p24f));\n"
-        "  return (fk_f16)(sign | ((u + 0xfff + ((u >> 13) & 1) - (112u << 23)) >> 13)); }"
-    ),
-    "fk_f16_store_f64": (
-        "/* cut to an odd float first, so that it is rounded once */\n"
-        "static inline fk_f16 fk_f16_store_f64(double d)\n"
-        "{ float f = convert_float_rtz(d);\n"
-        "  return fk_f16_store(f == d ? f : as_float(as_uint(f) | 1)); }"
-    ),
-    "fk_bf16_load": (
-        "static inline float fk_bf16_load(fk_bf16 x) { return as_float((uint)x << 16); }"
-    ),
-    "fk_bf16_store": (
-        "/* round to nearest even; NaN stays NaN */\n"
-        "static inline fk_bf16 fk_bf16_store(float f)\n"
-        "{ uint u = as_uint(f);\n"
-        "  if (f != f) return (fk_bf16)((u >> 16) | 64);\n"
-        "  return (fk_bf16)((u + 0x7fff + ((u >> 16) & 1)) >> 16); }"
-    ),
-}
-
-
-_OF_CUDA = {**_CUDA_HALVES, **CUDA_COPIES, **WMMA_HELPERS}
+#: Helpers of CUDA, of which the emulator has its own, and all.
+_BY_INSTRUCTIONS = {**CUDA_HALVES, **CUDA_COPIES, **WMMA_HELPERS}
+_OF_CUDA = {**_BY_INSTRUCTIONS, **CUDA_WIDE}
+_OF_OPENCL = {**OPENCL_HALVES, **OPENCL_COPIES, **OPENCL_WIDE}
 
 
 class CudaTarget(KernelTarget):
@@ -397,7 +333,7 @@ class CudaTarget(KernelTarget):
 
     @classmethod
     def guarded(cls, name: str, text: str) -> str:
-        return f"#ifdef __CUDACC__\n{text}\n#endif" if name in cls.own_helpers else text
+        return f"#ifdef __CUDACC__\n{text}\n#endif" if name in _BY_INSTRUCTIONS else text
 
     def signature(self, symbol: str, parameters: Sequence[str], block: tuple[int, int, int]) -> str:
         threads = block[0] * block[1] * block[2]
@@ -418,6 +354,14 @@ class CudaTarget(KernelTarget):
         if isinstance(node, Wait) and self.ahead:
             return cgen.Collection([cgen.Line("fk_wait_for_copies();"), cgen.Line(self.barrier)])
         return super().statement(node)
+
+    def if_aligned(self, node: IfAligned) -> cgen.Generable:
+        """One question for all threads: where tensors begin."""
+        always = isinstance(node.cond, Const) and node.cond.value
+        asked = [] if always else [index_text(node.cond, self.names)]
+        asked += [f"fk_is_aligned({self.names.tensors[t]}, {n})" for t, n in node.tensors]
+        then, other = (as_block(self._commented(n)) for n in (node.then, node.other))
+        return cgen.If(" && ".join(asked), then, other)
 
     def across(self, threads: int) -> int:
         return -(-self.threads // WARP) if threads > WARP else 0
@@ -472,7 +416,7 @@ class CudaTarget(KernelTarget):
 class OpenClTarget(KernelTarget):
     """OpenCL C 1.2."""
 
-    own_helpers = _OPENCL_HALVES
+    own_helpers = _OF_OPENCL
 
     name, suffix = "opencl", ".cl"
     barrier = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"

@@ -12,6 +12,7 @@ from codegen.loopir import (
     Buffer,
     For,
     If,
+    IfAligned,
     LoopNode,
     Store,
     Tile,
@@ -186,7 +187,7 @@ def _used_sizes(body: LoopNode, program: Program, tensors: set[str]) -> set[str]
 def _expressions(node: LoopNode) -> Iterable[Expr]:
     if isinstance(node, For):
         return (node.lower, node.upper)
-    if isinstance(node, If):
+    if isinstance(node, (If, IfAligned)):
         return (node.cond,)
     if isinstance(node, Tile):
         return tuple(e for _, e in node.names)

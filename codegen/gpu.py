@@ -36,6 +36,7 @@ from codegen.lower import lower
 from codegen.passes import drop_unread, unroll
 from codegen.places import simplify_indices
 from codegen.tensor_cores import products_together
+from codegen.wide_access import wide_accesses
 from poly.errors import ScheduleError
 from poly.expr import Expr, evaluate_int, substitute
 from poly.kernels import Launch, launches
@@ -182,6 +183,7 @@ def _kernel(
     body = lower(loops)
     for fn in (
         simplify_indices,
+        lambda n: wide_accesses(n, program),
         unroll,
         drop_unread,
         plain_conditions,

@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import replace
 from math import prod
 
+from codegen.conditions import implies, parts_of
 from codegen.linear import Ranges, extreme
 from codegen.loopir import (
     Block,
@@ -17,6 +18,7 @@ from codegen.loopir import (
     Combine,
     For,
     If,
+    IfAligned,
     LoopNode,
     Matrix,
     MoveSums,
@@ -91,7 +93,7 @@ def plain_conditions(root: LoopNode) -> LoopNode:
         if not isinstance(node, If) or node.other is not None:
             return node
         body = node.then
-        for c in reversed(_parts(node.cond)):
+        for c in reversed(plain_parts(node.cond)):
             if c not in known:
                 body = If(c, body)
         return body
@@ -99,10 +101,12 @@ def plain_conditions(root: LoopNode) -> LoopNode:
     return visit(root, frozenset())
 
 
-def _parts(cond: Expr) -> list[Expr]:
-    """Conditions that together are one, in an order in which a thread may ask them."""
+def plain_parts(cond: Expr) -> list[Expr]:
+    """Conditions that together are one, in an order in which a thread may ask them, with neither
+    minima nor divisions; without those that always hold.
+    """
     if isinstance(cond, Op) and cond.fn == "and":
-        return [c for arg in cond.args for c in _parts(arg)]
+        return [c for arg in cond.args for c in plain_parts(arg)]
     if isinstance(cond, Op) and cond.fn in ("lt", "le", "gt", "ge"):
         a, b = cond.args
         if cond.fn in ("gt", "ge"):
@@ -177,11 +181,16 @@ def unguarded(root: LoopNode) -> LoopNode:
 def _common_conditions(buffer: Buffer, bound: frozenset[str]) -> dict[Read, frozenset[Expr]]:
     """For each element of a buffer the conditions under which alone it is touched."""
     found: dict[Read, list[frozenset[Expr]]] = defaultdict(list)
+    asked = {n.cond for n in walk_loops(buffer.body) if isinstance(n, If) and n.other is None}
+    asked = {c for c in asked if set(indices_of(c)) <= bound}
 
     def visit(node: LoopNode, above: frozenset[Expr]) -> None:
         if isinstance(node, If) and node.other is None:
-            own = {node.cond} if set(indices_of(node.cond)) <= bound else set()
-            visit(node.then, above | own)
+            visit(node.then, above | ({node.cond} & asked))
+        elif isinstance(node, IfAligned):
+            whole = [p for p in parts_of(node.cond) if set(indices_of(p)) <= bound]
+            visit(node.then, above | {c for c in asked if any(implies(p, c) for p in whole)})
+            visit(node.other, above)
         elif isinstance(node, (Store, Combine)):
             for read in reads_in(node):
                 if read.tensor == buffer.name:

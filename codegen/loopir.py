@@ -171,6 +171,26 @@ class Store(LoopNode):
 
 
 @dataclass(frozen=True)
+class Together(LoopNode):
+    """Copies between registers and neighbours in memory, which a GPU makes at once.
+
+    The first neighbour is known to begin at a multiple of the bytes of all.
+    """
+
+    stores: tuple[LoopNode, ...]
+
+
+@dataclass(frozen=True)
+class IfAligned(LoopNode):
+    """`then` where `cond` holds and tensors begin at multiples of so many bytes, else `other`."""
+
+    tensors: tuple[tuple[str, int], ...]
+    cond: Expr
+    then: LoopNode
+    other: LoopNode
+
+
+@dataclass(frozen=True)
 class VectorStore(LoopNode):
     """A `Store` in `lanes` lanes at once; `var` is the lane, which runs from 0.
 
@@ -248,8 +268,12 @@ def children_of(node: LoopNode) -> tuple[LoopNode, ...]:
         return (node.body,)
     if isinstance(node, If):
         return (node.then,) if node.other is None else (node.then, node.other)
+    if isinstance(node, IfAligned):
+        return (node.then, node.other)
     if isinstance(node, VectorStore):
         return (node.store,)
+    if isinstance(node, Together):
+        return node.stores
     return node.rows if isinstance(node, Transposed) else ()
 
 
@@ -282,6 +306,11 @@ def map_children(node: LoopNode, fn: Callable[[LoopNode], LoopNode]) -> LoopNode
     if isinstance(node, If):
         other = None if node.other is None else fn(node.other)
         return replace(node, then=fn(node.then), other=other)
+    if isinstance(node, IfAligned):
+        return replace(node, then=fn(node.then), other=fn(node.other))
+    if isinstance(node, Together):
+        stores = tuple(map(fn, node.stores))
+        return Together(stores) if all(isinstance(s, Store) for s in stores) else block([*stores])
     return node
 
 
@@ -295,7 +324,7 @@ def map_exprs(
     node = map_children(node, lambda c: map_exprs(c, fn, value))
     if isinstance(node, For):
         return replace(node, lower=fn(node.lower), upper=fn(node.upper))
-    if isinstance(node, If):
+    if isinstance(node, (If, IfAligned)):
         return replace(node, cond=fn(node.cond))
     if isinstance(node, Tile):
         return replace(node, names=tuple((name, fn(e)) for name, e in node.names))
@@ -366,7 +395,7 @@ def verify_loops(node: LoopNode, bound: frozenset[str] = frozenset()) -> LoopNod
         if node.step < 1:
             raise LoopError(f"loop {node.var} has step {node.step}")
         bound = bound | {node.var}
-    elif isinstance(node, If):
+    elif isinstance(node, (If, IfAligned)):
         check(node.cond)
     elif isinstance(node, Tile):
         check(*(e for _, e in node.names))
@@ -414,6 +443,15 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
         if node.other is not None:
             yield f"{indent}else"
             yield from _lines(node.other, inner)
+    elif isinstance(node, IfAligned):
+        aligned = ", ".join(f"{name} at {count} bytes" for name, count in node.tensors)
+        yield f"{indent}if {node.cond} and aligned are {aligned}"
+        yield from _lines(node.then, inner)
+        yield f"{indent}else"
+        yield from _lines(node.other, inner)
+    elif isinstance(node, Together):
+        yield f"{indent}together"
+        yield from (line for c in node.stores for line in _lines(c, inner))
     elif isinstance(node, Tile):
         yield f"{indent}tile " + ", ".join(f"{name} = {e}" for name, e in node.names)
         yield from _lines(node.body, inner)

@@ -16,6 +16,7 @@ from codegen.loopir import (
     Buffer,
     For,
     If,
+    IfAligned,
     LoopNode,
     MoveSums,
     MultiplyMatrices,
@@ -109,6 +110,8 @@ def without(root: LoopNode, stores: set[int]) -> LoopNode:
         return Block(()) if id(store) in stores else root
     node = map_children(root, lambda c: without(c, stores))
     empty = Block(())
+    if isinstance(node, IfAligned) and node.then == node.other == empty:
+        return empty
     if isinstance(node, If):
         other = None if node.other == empty else node.other
         if node.then == empty and other is not None:

@@ -31,6 +31,32 @@ CUDA_COPIES = {
         "    return;\n  }\n"
         "#endif\n  fk_copy_16(to, from);\n}"
     ),
+    **{
+        f"fk_copy_async_{size}": (
+            f"/* copies {size} bytes to shared memory, without a register, while threads go on */\n"
+            f"static inline void fk_copy_async_{size}({c} *to, const {c} *from)\n"
+            "{\n#if __CUDA_ARCH__ >= 800\n"
+            "  const unsigned shared = (unsigned)__cvta_generic_to_shared(to);\n"
+            f'  asm volatile("cp.async.ca.shared.global [%0], [%1], {size};"\n'
+            '    :: "r"(shared), "l"(from) : "memory");\n'
+            "#else\n  *to = *from;\n#endif\n}"
+        )
+        for size, c in ((4, "int"), (8, "long long"))
+    },
+    "fk_wait_for_copies": (
+        "static inline void fk_wait_for_copies()\n"
+        "{\n#if __CUDA_ARCH__ >= 800\n"
+        '  asm volatile("cp.async.wait_all;" ::: "memory");\n'
+        "#endif\n}"
+    ),
+}
+#: And OpenCL.
+OPENCL_COPIES = {
+    "fk_copy_16": (
+        "/* eight 16-bit numbers to shared memory */\n"
+        "static inline void fk_copy_16(__local ushort *to, __global const ushort *from)\n"
+        "{ vstore8(vload8(0, from), 0, to); }"
+    ),
 }
 
 

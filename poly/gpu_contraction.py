@@ -9,11 +9,11 @@ the reduction at a time; each element that is read from there serves a row or a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from poly.analysis import loop_extents, loops_of_read, plain_dimension
+from poly.analysis import loop_extents, loops_of_read, plain_dimension, stride_of
 from poly.errors import ScheduleError
 from poly.expr import Read
 from poly.gpu_machine import GpuMachine
@@ -25,9 +25,11 @@ from poly.gpu_nest import (
     parallel_nest,
     shared_tile,
 )
-from poly.rows import attempt, dimension_at, nest
+from poly.instances import member_limits
+from poly.rows import accesses, attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
+from poly.tree import Promote, loops_of, path_to
 
 #: Registers of a thread along a loop, and threads of a block.
 REGISTERS, ACROSS = 4, 16
@@ -35,6 +37,8 @@ REGISTERS, ACROSS = 4, 16
 LARGE, WAVES = 8, 2
 #: Along a loop shorter than this there are no registers.
 LONG = 32
+#: Registers that are loaded and stored together, of what is done with sums.
+GROUP = 16
 #: Multiply-adds of one element of the tile for which operands are shared at a time.
 DEPTH = 16
 #: Steps of the reduction that may be inside of one part of it, at most.
@@ -87,6 +91,7 @@ def contraction_on_gpu(schedule: Schedule, names: tuple[str, ...], machine: GpuM
     tiles = _tiles(found, run, extents, machine)
     if prod(t.threads for t in tiles.values()) < FEWEST:
         raise ScheduleError("the tile is small")
+    beside = {n: dimension_at(schedule, n, found.columns[0]) for n in names}
     blocks: list[str] = []
     threads: list[str] = []
     registers: list[str] = []
@@ -120,10 +125,49 @@ def contraction_on_gpu(schedule: Schedule, names: tuple[str, ...], machine: GpuM
     schedule = schedule.replay(f"map_threads {s}: {', '.join(threads)}")
     schedule = _reduced(schedule, found, threads, registers, extents)
     schedule = in_registers(schedule, names, threads[-1])
+    if len(registers) > 1:
+        schedule = _in_groups(schedule, names, registers[-2:], beside)
     for n in names:
         for loop in registers:
             schedule = attempt(schedule, f"unroll {n}: {loop}")
     return schedule
+
+
+def _in_groups(
+    schedule: Schedule,
+    names: tuple[str, ...],
+    loops: Sequence[str],
+    beside: Mapping[str, str],
+) -> Schedule:
+    """What is done with sums, some rows of registers at a time, of which neighbours are loaded and
+    stored at once: all loads first, which a store would keep from being under way together.
+
+    loops : over rows of registers and in them; beside : the index of each statement along columns
+    """
+    row, column = loops
+    for name in names:
+        s = schedule.scop.statement(name)
+        if s.role != "assign" or any(x not in schedule.loops(name) for x in loops):
+            continue
+        kept = {n.tensor for n in path_to(schedule.tree, name) if isinstance(n, Promote)}
+        near = [a.tensor for a in accesses(s) if a.tensor not in kept and beside[name]
+                and stride_of(a, beside[name]) == 1]  # fmt: skip
+        if s.target.tensor not in near:
+            continue
+        rows = max(1, GROUP // _length(schedule, name, column))
+        schedule = schedule.replay(f"split {name}: {row} by {rows} as {row}_g, {row}_i")
+        for tensor in dict.fromkeys(near):
+            schedule = attempt(schedule, f"promote {name}: {row}_g as {tensor}, register")
+        for loop in (f"{row}_g", f"{row}_i"):
+            schedule = attempt(schedule, f"unroll {name}: {loop}")
+    return schedule
+
+
+def _length(schedule: Schedule, name: str, loop: str) -> int:
+    """How many iterations a loop has at most, 1 if that is not known."""
+    member = next(m for m in loops_of(schedule.tree, name) if m.name == loop)
+    limits = member_limits(member, schedule.scop)
+    return 1 if limits is None else limits[1] + 1
 
 
 def _place(loop: str, found: GpuContraction) -> int:

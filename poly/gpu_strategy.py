@@ -7,7 +7,9 @@
    in shared memory, so that neighbouring threads have neighbours on both sides.
 4. *Rows*: what is contiguous along loops inside of the shared ones has a block for each row (or
    warps for some rows), whose threads share out these loops and reduce together.
-5. *Points*: everything else has a thread for each point of the shared loops; neighbours in memory
+5. *Groups*: what only moves along memory has a thread for each few neighbours, as many as one
+   access of 16 bytes loads or stores; they come and go through registers.
+6. *Points*: everything else has a thread for each point of the shared loops; neighbours in memory
    go to neighbouring threads.
 
 What has no parallel loop is left as it is, and runs on one thread.
@@ -15,8 +17,12 @@ What has no parallel loop is left as it is, and runs on one thread.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from math import gcd, prod
+
 from poly.analysis import loop_extents, stride_of
 from poly.errors import ScheduleError
+from poly.expr import Const, Index, Read
 from poly.gpu_contraction import contraction_on_gpu
 from poly.gpu_machine import ANY, GpuMachine
 from poly.gpu_nest import (
@@ -28,7 +34,9 @@ from poly.gpu_nest import (
     parallel_nest,
 )
 from poly.gpu_tensor_cores import tensor_cores_on_gpu
-from poly.rows import attempt, dimension_at, nest
+from poly.linear import linear_form
+from poly.promotion import TOGETHER
+from poly.rows import accesses, attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.strategy import group_statements, groups
 
@@ -38,6 +46,10 @@ THREADS = 256
 ROW_THREADS = 128
 #: Loops shorter than this are not shared out among the threads of a row.
 SHORT = 8
+#: Bytes of one tensor that a thread has in registers at most, of neighbours.
+MOST_BYTES = 32
+#: Threads along a loop that are worth neighbours for each of them, at least.
+FEWEST = 4
 
 
 def gpu_schedule(schedule: Schedule, machine: GpuMachine = ANY, tiles: bool = True) -> Schedule:
@@ -122,15 +134,113 @@ def _across(
     raise ScheduleError("everything lies along one loop")
 
 
-# --- points --------------------------------------------------------------------------------
+# --- groups and points -----------------------------------------------------------------------
+
+
+def _groups(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Schedule:
+    """A thread for each few neighbours, which it loads and stores at once.
+
+    Raises
+    ------
+    ScheduleError : something lies otherwise, rows begin anywhere, or points are few.
+    """
+    run = parallel_nest(schedule, names)
+    shared = nest(schedule, names)
+    if shared[-len(run) :] != run or any(schedule.loops(n) != shared for n in names):
+        raise ScheduleError("there are other loops than parallel ones")
+    extents = loop_extents(schedule, names[0])
+    along = max(reversed(run), key=lambda x: contiguity(schedule, names, x))
+    moving, count = _neighbours(schedule, names, along)
+    extent = extents[along]
+    known = [extents[x] or 0 for x in run]
+    if extent is not None and extent < FEWEST * count:
+        raise ScheduleError(f"{along} is short")
+    if all(known) and prod(known) < count * THREADS * machine.processors:
+        raise ScheduleError("there is a processor for fewer points")
+    group, lane = f"{along}_g", f"{along}_v"
+    schedule = schedule.replay(f"split {names[0]}: {along} by {count} as {group}, {lane}")
+    extents[group] = None if extent is None else -(-extent // count)
+    run = tuple(group if x == along else x for x in run)
+    tiles = _tiles(run, group, extents)
+    schedule = _mapped(schedule, names[0], run, tiles, extents, (lane,))
+    schedule = schedule.replay(f"unroll {names[0]}: {lane}")
+    thread = nest(schedule, names)[-2]
+    inside = _inside(schedule, names)
+    for tensor in moving:
+        loop = lane if tensor in inside else thread
+        schedule = attempt(schedule, f"promote {names[0]}: {loop} as {tensor}, register")
+    return schedule
+
+
+def _neighbours(
+    schedule: Schedule, names: tuple[str, ...], along: str
+) -> tuple[tuple[str, ...], int]:
+    """The tensors that move along a loop, and how many of their neighbours a thread has: rows and
+    all places begin at multiples of that, as far as it is known.
+
+    Raises
+    ------
+    ScheduleError : some access lies otherwise, or too few are neighbours.
+    """
+    moving: dict[str, None] = {}
+    starts: list[int] = []
+    for name in names:
+        index, s = dimension_at(schedule, name, along), schedule.scop.statement(name)
+        if not index or s.role != "assign" or s.may_reads:
+            raise ScheduleError(f"{name} does not just move along {along}")
+        for access in accesses(s):
+            stride = stride_of(access, index)
+            if stride == 0:
+                continue
+            if stride != 1:
+                raise ScheduleError(f"{access} does not move along {along}")
+            moving[access.tensor] = None
+            starts += _starts(schedule, access, index)
+    sizes = [schedule.program.tensors[t].dtype.bytes for t in moving]
+    most = min(TOGETHER // min(sizes), MOST_BYTES // max(sizes))
+    count = gcd(most, *starts)
+    if count < 2 or count * max(sizes) < TOGETHER:
+        raise ScheduleError(f"there are few neighbours along {along}")
+    return tuple(moving), count
+
+
+def _starts(schedule: Schedule, access: Read, index: str) -> list[int]:
+    """Numbers whose common divisors divide the places where rows of an access begin."""
+    form = linear_form(access.indices[-1]).without(Index(index))
+    *outer, row = schedule.program.tensors[access.tensor].shape
+    rows = [int(row.value)] if isinstance(row, Const) and any(e != Const(1) for e in outer) else []
+    return [form.constant, *(factor for _, factor in form.terms), *rows]
+
+
+def _inside(schedule: Schedule, names: tuple[str, ...]) -> set[str]:
+    """Temporaries that nothing but a group uses."""
+    others = [s for s in schedule.scop.statements if s.name not in names]
+    used = {a.tensor for s in others for a in accesses(s)}
+    return {t.name for t in schedule.program.temps} - used
 
 
 def _points(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Schedule:
-    """A thread for each point of the loops that a group shares."""
+    """A thread for each point of the loops that a group shares.
+
+    Raises
+    ------
+    ScheduleError : they are not parallel, or there is one point.
+    """
     run = parallel_nest(schedule, names)
     extents = loop_extents(schedule, names[0])
     along = max(reversed(run), key=lambda x: contiguity(schedule, names, x))
-    # From the loop along which neighbours lie, outwards, until a block is full.
+    tiles = _tiles(run, along, extents)
+    schedule = _mapped(schedule, names[0], run, tiles, extents)
+    return in_registers(schedule, names, nest(schedule, names)[-1])
+
+
+def _tiles(run: Sequence[str], along: str, extents: Mapping[str, int | None]) -> dict[str, int]:
+    """Threads of loops, from that along which neighbours lie, outwards, until a block is full.
+
+    Raises
+    ------
+    ScheduleError : no loop has several iterations.
+    """
     left, tiles = THREADS, dict[str, int]()
     for loop in (along, *(x for x in reversed(run) if x != along)):
         extent = extents[loop]
@@ -141,8 +251,7 @@ def _points(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> 
             left //= tiles[loop]
     if not tiles:
         raise ScheduleError("there is one point")
-    schedule = _mapped(schedule, names[0], run, tiles, extents)
-    return in_registers(schedule, names, nest(schedule, names)[-1])
+    return tiles
 
 
 def _mapped(
@@ -151,10 +260,11 @@ def _mapped(
     run: tuple[str, ...],
     tiles: dict[str, int],
     extents: dict[str, int | None],
+    inner: tuple[str, ...] = (),
 ) -> Schedule:
     """The loops of a nest on blocks and threads.
 
-    tiles : threads of some of them, the innermost of a block first
+    tiles : threads of some of them, the innermost of a block first; inner : loops inside of these
     """
     threads: list[str] = []
     blocks: list[str] = []
@@ -172,7 +282,7 @@ def _mapped(
     threads.sort(key=lambda x: -order.index(x if x in tiles else x.removesuffix("_i")))
     blocks, more = on_blocks(blocks, extents)
     rest += more
-    wanted = [*blocks, *rest, *threads]
+    wanted = [*blocks, *rest, *threads, *inner]
     if len(wanted) > 1:
         schedule = schedule.replay(f"reorder {name}: {', '.join(wanted)}")
     if blocks:
@@ -262,4 +372,4 @@ def _shared_rows(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
 
 
 #: What is tried for a group, in this order.
-_FORMS = (tensor_cores_on_gpu, contraction_on_gpu, _turned, _rows, _points)
+_FORMS = (tensor_cores_on_gpu, contraction_on_gpu, _turned, _rows, _groups, _points)

@@ -21,6 +21,7 @@ in each iteration p, which interleave with whatever is between them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import gcd
 
 import islpy as isl
 
@@ -42,8 +43,8 @@ SHARED_LIMIT = 48 << 10
 FRAGMENT_LIMIT = 16 << 10
 #: The longest vector, in bytes, in which copies move contiguous elements.
 VECTOR_BYTES = 64
-#: Bytes that a thread copies at once to shared memory, of elements that it cannot copy alone.
-TOGETHER = 16
+#: Bytes that a thread of a GPU copies at once, at most, and at least if it copies several elements.
+TOGETHER, LEAST_TOGETHER = 16, 4
 #: Vectors of a row of a panel that are copied one after the other without a loop.
 MOST_VECTORS = 4
 
@@ -199,7 +200,7 @@ def plan_promotion(
             "multiples of their size, so that no element has a register of its own"
         )
     made = [
-        _copy(node, scop, elements, inwards, outer, sizes, aligned, not mapped)
+        _copy(node, scop, elements, inwards, outer, sizes, aligned, mapped)
         for elements, inwards in ((inward, True), (outward, False))
     ]
     if fragment is not None:
@@ -478,7 +479,7 @@ def _lanes_below(node: Promote, scop: Scop) -> int | None:
 
 def _copy(
     node: Promote, scop: Scop, elements: isl.Map | None, inward: bool, outer: list[Member],
-    sizes: tuple[int, ...], aligned: tuple[bool, ...], in_lanes: bool,
+    sizes: tuple[int, ...], aligned: tuple[bool, ...], mapped: bool,
 ) -> Copy | None:  # fmt: skip
     if elements is None:
         return None
@@ -517,7 +518,7 @@ def _copy(
         loops[at] = (f"{loop}_b", f"floor({place}/{size})", sizes[dim] // size)
         loops.append((loop, f"({place} mod {size})", size))
     members = [member(loop, place, mark) for loop, place, _ in loops]
-    if loops and in_lanes and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
+    if loops and not mapped and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
         loop, place, size = loops.pop()
         # Rows of neighbours in memory, which are turned around a block at a time.
         along = f"{node.buffer}_e{contiguous_dimension(scop.program.tensors[node.tensor])}"
@@ -530,7 +531,7 @@ def _copy(
             *turned,
             member(f"{loop}_i", f"{place} mod {lanes}", "vector"),
         ]
-    together = _together(node, scop, inward, sizes, aligned) if node.scope == "shared" else 1
+    together = _together(node, scop, inward, sizes, aligned) if mapped else 1
     if together > 1:
         loop, place, _ = loops[-1]
         members[-1:] = [
@@ -546,15 +547,27 @@ def _copy(
 def _together(
     node: Promote, scop: Scop, inward: bool, sizes: tuple[int, ...], aligned: tuple[bool, ...]
 ) -> int:
-    """How many neighbours a thread copies at once: of 16-bit numbers as many as registers can move,
-    where rows are whole numbers of that, in memory and in the buffer.
+    """How many neighbours a thread of a GPU copies at once: as many as one access moves, where rows
+    are whole numbers of that, in the buffer, and in memory as far as it is known.
+
+    To shared memory these are 16-bit numbers, which a thread cannot copy alone.
     """
     tensor = scop.program.tensors[node.tensor]
-    last = tensor.rank - 1
-    count = TOGETHER // tensor.dtype.bytes
-    if tensor.dtype.bits != 16 or not inward or last < 0 or node.layout.block is not None:
+    last, size = tensor.rank - 1, tensor.dtype.bytes
+    if last < 0 or node.layout.block is not None or node.layout.order[-1] != last:
         return 1
     length = tensor.shape[last]
+    if node.scope == "register":
+        row = int(length.value) if isinstance(length, Const) and _has_rows(tensor) else TOGETHER
+        count = gcd(TOGETHER // size, sizes[last], row)
+        return count if count > 1 and count * size >= LEAST_TOGETHER else 1
+    count = TOGETHER // size
+    if node.scope != "shared" or tensor.dtype.bits != 16 or not inward:
+        return 1
     whole = isinstance(length, Const) and int(length.value) % count == 0
-    fits = node.layout.order[-1] == last and aligned[last] and sizes[last] % count == 0
-    return count if whole and fits else 1
+    return count if whole and aligned[last] and sizes[last] % count == 0 else 1
+
+
+def _has_rows(tensor: Tensor) -> bool:
+    """Whether elements have other neighbours than those along the last dimension."""
+    return any(e != Const(1) for e in tensor.shape[:-1])

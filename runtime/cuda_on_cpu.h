@@ -58,6 +58,7 @@ static inline unsigned short fk_bf16_store(float f)
 
 /* `__shared__` is not here: runtime/gpu_on_cpu.py writes references to `fk_shared` instead. */
 #define __global__
+#define __align__(bytes) alignas(bytes)
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)

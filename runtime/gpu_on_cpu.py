@@ -63,9 +63,9 @@ def _kernels(source: GpuSource) -> str:
     text = _SHARED.sub(reference, source.text)
     count = len(shared)
     parts = [text, f"static const size_t fk_bytes[] = {{{', '.join([*shared, '0'])}}};"]
+    tensors = (*source.program.tensors.values(), *source.workspace)  # one has some of the other
+    dtypes = {t.name: CudaTarget.types[t.dtype.name] for t in tensors}
     for kernel in source.kernels:
-        tensors = (*source.program.tensors.values(), *source.workspace)
-        dtypes = {t.name: CudaTarget.types[t.dtype.name] for t in tensors}
         given = [f"c->sizes[{n}]" for n in range(len(kernel.sizes))]
         given += [f"({dtypes[t]} *)c->tensors[{n}]" for n, t in enumerate(kernel.tensors)]
         block = ", ".join(map(str, kernel.block))

@@ -30,7 +30,8 @@ _FLAGS = ("-std=c++17", "-O1", "-g", "-fno-strict-aliasing", "-w")
 _REPORTED, _DIVERGED = 66, 71
 
 #: Its arguments: a file with numbers (kernel, order, grid, count and values of sizes, count and
-#: bytes of arrays) and the arrays; one for the arrays as they are afterwards.
+#: bytes of arrays, how far behind 16 bytes they begin) and the arrays; one for the arrays as they
+#: are afterwards.
 _MAIN = r"""
 extern "C" const char *__asan_default_options() { return "detect_leaks=0:exitcode=%(reported)d"; }
 extern "C" const char *__ubsan_default_options() { return "exitcode=%(reported)d"; }
@@ -53,8 +54,9 @@ int main(int argc, char **argv) {
   for (int64_t n = 0; n < given; n++) sizes[n] = fk_number();
   const int64_t count = fk_number();
   for (int64_t n = 0; n < count; n++) bytes[n] = fk_number();
+  const int64_t skew = fk_number();
   for (int64_t n = 0; n < count; n++) {
-    tensors[n] = malloc(bytes[n]);
+    tensors[n] = (char *)malloc(bytes[n] + skew) + skew;
     if (fread(tensors[n], 1, bytes[n], fk_request) != (size_t)bytes[n]) return 3;
   }
   const int wrong = fk_kernels[kernel](sizes, tensors, grid, (int)backwards);
@@ -82,10 +84,14 @@ class ChildDevice(CpuDevice):
 
     sanitizer : ``address``: accesses outside of arrays; ``thread``: accesses that nothing orders;
         empty: none, and faults cannot harm the tests
+    skew : all arrays begin so many bytes behind a multiple of 16
     """
 
-    def __init__(self, folder: Path, sanitizer: str = "", backwards: bool = False) -> None:
+    def __init__(
+        self, folder: Path, sanitizer: str = "", backwards: bool = False, skew: int = 0
+    ) -> None:
         super().__init__(folder, backwards=backwards)
+        self.skew = skew
         self.pool = ExactMemory(self.allocate, self.free)
         self.work, self.sanitizer = folder, sanitizer
         self.reports: list[str] = []
@@ -121,7 +127,7 @@ class ChildDevice(CpuDevice):
         request, results = program.with_name("request"), program.with_name("results")
         results.unlink(missing_ok=True)
         numbers = [symbols.index(kernel.symbol), int(self.backwards), *grid, len(sizes), *sizes]
-        numbers += [len(handles), *(b.nbytes for b in handles)]
+        numbers += [len(handles), *(b.nbytes for b in handles), self.skew]
         head = np.asarray(numbers, np.int64).tobytes()
         request.write_bytes(b"".join([head, *(b.tobytes() for b in handles)]))
         done = run_command((str(program), str(request), str(results)), None, 120.0)

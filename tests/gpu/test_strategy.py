@@ -71,8 +71,12 @@ SHAPES = {
     ),
     "pointwise": Shape(
         "def scale(float32 X[B,C,H,W], float32 s[C]) -> (Y) { p: Y[b,c,h,w] = X[b,c,h,w] * s[c] }",
-        ("split p: h_w by 256", "map_blocks p: b, c, h_w_o"), ("__launch_bounds__(256)",),
-        {"B": 2, "C": 3, "H": 20, "W": 15},
+        ("split p: h_w by 4 as h_w_g, h_w_v", "map_blocks p: b, c, h_w_g_o", "as X, register"),
+        ("__launch_bounds__(256)", "fk_load_f32x4"), {"B": 2, "C": 3, "H": 20, "W": 15},
+    ),
+    "points": Shape(
+        "def next(float32 X[N]) -> (float32 Y[N-1]) { p: Y[i] = X[i+1] - X[i] }",
+        ("split p: i by 256", "map_blocks p: i_o"), ("__launch_bounds__(256)",), {"N": 600},
     ),
     "time": Shape(
         "def heat(float32 A[T,N]) -> (A) { s: A[t+1,i] = A[t,i-1] + A[t,i+1] "
