@@ -112,6 +112,7 @@ class MoveSums(LoopNode):
 
     sums : the fragment, an element of a buffer of such; memory : where to load from or store to
     intrinsic : of `poly.intrinsics`
+    counts : how many rows and columns there are in memory, from the first; None: all
     """
 
     action: str
@@ -119,6 +120,7 @@ class MoveSums(LoopNode):
     memory: Matrix | None
     intrinsic: str
     statement: str
+    counts: tuple[Expr, Expr] | None = None
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,7 @@ class Buffer(LoopNode):
     `layout` says how the tensor's elements lie in `shape`; once they are lowered, nobody asks.
     `prefix` is the iteration of the loops around the promotion.
     halves : `shape` begins with 2: iterations of the last of these loops take turns
+    padded : it has a place for all that instructions of tensor cores access of it
     """
 
     name: str
@@ -222,6 +225,7 @@ class Buffer(LoopNode):
     prefix: tuple[Expr, ...] = ()
     op: str = ""
     halves: bool = False
+    padded: bool = False
 
     @property
     def key(self) -> tuple[str, tuple[Expr, ...]]:
@@ -311,7 +315,8 @@ def map_exprs(
         return replace(node, target=target)
     if isinstance(node, MoveSums):
         memory = None if node.memory is None else _map_matrix(node.memory, fn)
-        return replace(node, sums=_map_read(node.sums, fn), memory=memory)
+        counts = None if node.counts is None else (fn(node.counts[0]), fn(node.counts[1]))
+        return replace(node, sums=_map_read(node.sums, fn), memory=memory, counts=counts)
     if isinstance(node, MultiplyMatrices):
         products = (
             (_map_read(sums, fn), _map_matrix(a, fn), _map_matrix(b, fn))
@@ -382,6 +387,7 @@ def verify_loops(node: LoopNode, bound: frozenset[str] = frozenset()) -> LoopNod
         check(node.target)
     elif isinstance(node, (MoveSums, MultiplyMatrices)):
         check(*reads_in(node))
+        check(*(getattr(node, "counts", None) or ()))
     elif isinstance(node, VectorStore):
         check(node.first, *(() if node.last is None else (node.last,)))
     elif isinstance(node, Transposed):
@@ -423,6 +429,8 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
         yield f"{indent}{node.target} {node.op} what {node.threads} threads hold"
     elif isinstance(node, MoveSums):
         where = "" if node.memory is None else f", matrix at {node.memory.first}"
+        if node.counts is not None:
+            where += f" of {node.counts[0]} x {node.counts[1]}"
         yield f"{indent}{node.intrinsic} {node.action} {node.sums}{where}"
     elif isinstance(node, MultiplyMatrices):
         for sums, a, b in node.products:

@@ -14,6 +14,7 @@ import islpy as isl
 from poly.errors import ScheduleError
 from poly.instances import end_value, restrict_to
 from poly.layout import layout_of
+from poly.padding import with_padding
 from poly.promotion import check_ahead, plan_promotion, prefix_of
 from poly.scop import Scop
 from poly.steps import Step, check_unmarked, find_loop, only_loop, same_band, with_member
@@ -306,9 +307,10 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
     if len(step.loops) != 1 or len(step.words) < 2:
         raise ScheduleError(f"{step}: write `promote S: loop as tensor, register`")
     tensor, scope, *dims = step.words
-    ahead = bool(dims) and dims[-1] == "ahead"
-    if ahead:
-        dims.pop()
+    ways = set[str]()
+    while dims and dims[-1] in ("ahead", "padded"):
+        ways.add(dims.pop())
+    ahead, padded = "ahead" in ways, "padded" in ways
     if tensor not in scop.program.tensors:
         raise ScheduleError(f"{step}: there is no tensor {tensor}")
     if scope not in ("register", "local", "shared", "fragment"):
@@ -319,6 +321,8 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
         layout = layout_of(dims, tensor, scop.program.tensors[tensor].rank)
     except ValueError as error:
         raise ScheduleError(f"{step}: {error}") from None
+    if padded and scope != "shared":
+        raise ScheduleError(f"{step}: only a shared buffer is padded, for instructions of warps")
     if scope == "fragment" and dims:
         raise ScheduleError(f"{step}: how a fragment lies in registers is not for us to say")
     place = find_loop(tree, step.statements[0], step.loops[0])
@@ -345,15 +349,16 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
                 f"{tensor} first, and promote inside"
             )
     buffer = fresh_buffer(tree, scop, tensor, scope)
-    below = Promote(tensor, buffer, scope, layout, inner, ahead)
+    below = Promote(tensor, buffer, scope, layout, inner, ahead, padded)
+    promoted = replace_node(tree, place.band, band(outer, below))
     above = [m for n in path_to(tree, step.statements[0]) if isinstance(n, Band)
              for m in n.members]  # fmt: skip
     prefix = above[: [m.name for m in above].index(step.loops[0]) + 1]
     names = statements_below(tree, place.band, [s.name for s in scop.statements])
-    plan_promotion(below, scop, prefix_of(below, prefix), names)
+    plan_promotion(below, with_padding(promoted, scop), prefix_of(below, prefix), names)
     if ahead:
         check_ahead(below, scop, place.member, names, f"{step}: ")
-    return replace_node(tree, place.band, band(outer, below))
+    return promoted
 
 
 def fresh_buffer(tree: Node, scop: Scop, tensor: str, scope: str) -> str:

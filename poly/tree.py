@@ -105,6 +105,8 @@ class Promote(Node):
     layout : how the part of the tensor lies in the buffer.
     ahead : there are two buffers, and while one is used the other is filled for the next iteration
     of the loop above; only of shared ones.
+    padded : it has zeros beyond what is read of the tensor, as far as instructions below reach, see
+    `poly.padding`; only of shared ones.
     """
 
     tensor: str
@@ -113,6 +115,7 @@ class Promote(Node):
     layout: Layout
     child: Node
     ahead: bool = False
+    padded: bool = False
 
 
 @dataclass(frozen=True)
@@ -293,8 +296,8 @@ def _lines(node: Node, indent: str) -> Iterator[str]:
             indent += "  "
         yield from _lines(node.child, indent)
     elif isinstance(node, Promote):
-        ahead = ", one iteration ahead" if node.ahead else ""
-        yield f"{indent}promote {node.tensor} to {node.scope} {node.buffer}{ahead}"
+        more = (", one iteration ahead" if node.ahead else "") + (", padded" if node.padded else "")
+        yield f"{indent}promote {node.tensor} to {node.scope} {node.buffer}{more}"
         yield from _lines(node.child, indent + "  ")
     elif isinstance(node, Sequence):
         for f in node.children:
