@@ -258,6 +258,8 @@ class _Converter:
             if isinstance(fence, Copy) and fence.within:
                 zeros = Instance(zeros_of(fence).name, tuple(args))
                 return If(self._within(fence, args), Instance(name, tuple(args)), zeros)
+            if isinstance(fence, Copy) and fence.matrix and at is not None:
+                return _as_matrix(fence, args, at, env)
             return Instance(name, tuple(args))
         raise LoopError(f"an isl AST node of type {kind} is not understood")
 
@@ -374,6 +376,20 @@ def _open_buffers(node: LoopNode) -> list[tuple[str, tuple[Expr, ...]]]:
 def _without(node: LoopNode, key: object) -> LoopNode:
     node = map_children(node, lambda c: _without(c, key))
     return node.body if isinstance(node, Buffer) and node.key == key else node
+
+
+def _as_matrix(c: Copy, args: list[Expr], at: IslBand, env: dict[str, Expr]) -> LoopNode:
+    """An instance of a copy, in loops of one iteration for those that isl has left out."""
+    first = len(at.members) - len(c.matrix)
+    args, around = list(args), list[Member]()
+    for n, d in enumerate(c.matrix, first):
+        if f"c{at.depth + n}" not in env:
+            around.append(at.members[n])
+            args[c.depth + d] = add(args[c.depth + d], Index(at.members[n].name))
+    body: LoopNode = Instance(c.name, tuple(args))
+    for m in reversed(around):
+        body = For(m.name, Const(0), Const(1), 1, body, m.mark, m.name)
+    return body
 
 
 def _operation(kind: isl.ast_expr_op_type, args: list[Expr]) -> Expr:

@@ -113,7 +113,7 @@ def kernel_to_isl(launch: Launch, tree: Node, scop: Scop) -> IslTree:
                 own = own.intersect(place.eq_set(_parameter(found, own)))
         # What threads reduce together, each begins for itself, and all have in the end.
         if isinstance(c, Copy) and not c.shared and not (c.op and c.inward):
-            lanes = {launch.thread_names[0]} if c.by_warp else set()
+            lanes = {launch.thread_names[0]} if c.matrix else set()
             own = _by_the_first({*around.values(), *lanes}, own, launch)
         if isinstance(c, Copy) and c.shared:
             own = _shared_out(c, own, launch, result)

@@ -53,7 +53,8 @@ class Copy:
     shared : whether all threads of a block copy together
     op : of partial results, which begin as its identity and are combined with what is there
     ahead : it runs one iteration of the last of these loops before what it is for
-    by_warp : whether all threads of a warp copy together, matrices at a time
+    matrix : the dimensions of the tensor in which all threads of a warp copy together, a matrix at
+        a time; the last loops run over them
     together : how many neighbours a thread copies at once; if several, the last of the loops runs
         over them
     within : ``{ name[p, e] : … }``, where it copies, if it does not everywhere: elsewhere it stores
@@ -72,7 +73,7 @@ class Copy:
     shared: bool = False
     op: str = ""
     ahead: bool = False
-    by_warp: bool = False
+    matrix: tuple[int, ...] = ()
     together: int = 1
     within: str = ""
 
@@ -196,7 +197,7 @@ def _in_matrices(c: Copy, fragment: Matched, sizes: tuple[int, ...]) -> Copy:
         over = m.schedule.scale_down_val(value).floor()
         outer.append(Member(f"{m.name}_o", over, "unroll"))
         inner.append(Member(f"{m.name}_i", m.schedule.mod_val(value), mark))
-    return replace(c, members=(*outer, *inner), by_warp=True)
+    return replace(c, members=(*outer, *inner), matrix=tuple(sorted(tile)))
 
 
 def _partial(

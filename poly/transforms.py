@@ -226,7 +226,8 @@ def distribute(tree: Node, scop: Scop, step: Step) -> Node:
     check_unmarked(step, *inner)
     children = []
     for f in nest.child.children:
-        domain = restrict_to(scop, f.statements)
+        # Beyond their domains, too: that is where instructions reach, see `poly.padding`.
+        domain = restrict_to(scop, f.statements).universe()
         own = [replace(m, schedule=m.schedule.intersect_domain_union_set(domain)) for m in inner]
         children.append(replace(f, child=band(own, f.child)))
     return replace_node(tree, nest, band(outer, sequence(children)))
@@ -286,10 +287,10 @@ def shift(tree: Node, scop: Scop, step: Step) -> Node:
         raise ScheduleError(f"{step}: write `shift S: i by 1`")
     place = find_loop(tree, step.statements[0], step.loops[0])
     check_unmarked(step, place.member)
-    own = restrict_to(scop, step.statements[:1])
+    own = restrict_to(scop, step.statements[:1]).universe()
     amount = isl.UnionPwAff.val_on_domain(own, isl.Val(step.by[0]))
     moved = place.member.schedule.intersect_domain_union_set(own).add(amount)
-    rest = place.member.schedule.subtract_domain_union_set(own.universe())
+    rest = place.member.schedule.subtract_domain_union_set(own)
     return with_member(tree, place, replace(place.member, schedule=rest.union_add(moved)))
 
 
