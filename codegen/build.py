@@ -50,6 +50,7 @@ from poly.intrinsics import ACCUMULATOR, INTRINSICS
 from poly.isl_tree import IslBand, IslTree, kernel_context, kernel_to_isl, to_isl
 from poly.kernels import Launch, padded_scop
 from poly.legality import budget
+from poly.linear import normal
 from poly.promotion import Copy
 from poly.schedule import Schedule
 from poly.scop import Scop
@@ -295,7 +296,7 @@ class _Converter:
             return _NOTHING
         if member is not None and member.mark == "together" and isinstance(body, If):
             # What is copied together is in the tensor as a whole, or not at all.
-            cond = replace_var(body.cond, var, lower)
+            cond = _plain(replace_var(body.cond, var, lower))
             parts = (None if n is None else For(var, lower, upper, step, n, member.mark, member.name)
                      for n in (body.then, body.other))  # fmt: skip
             then, other = parts
@@ -390,6 +391,14 @@ def _as_matrix(c: Copy, args: list[Expr], at: IslBand, env: dict[str, Expr]) -> 
     for m in reversed(around):
         body = For(m.name, Const(0), Const(1), 1, body, m.mark, m.name)
     return body
+
+
+def _plain(cond: Expr) -> Expr:
+    """A condition with its sides in normal form."""
+    if not isinstance(cond, Op):
+        return cond
+    logical = cond.fn in ("and", "or", "not")
+    return Op(cond.fn, tuple(_plain(a) if logical else normal(a) for a in cond.args))
 
 
 def _operation(kind: isl.ast_expr_op_type, args: list[Expr]) -> Expr:
