@@ -21,7 +21,7 @@ from poly.gpu_machine import GpuMachine
 from poly.gpu_nest import on_blocks, parallel_nest, shared_tile
 from poly.intrinsics import INTRINSICS, WARP, Intrinsic
 from poly.promotion import contiguous_dimension
-from poly.rows import dimension_at, nest
+from poly.rows import attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
 
@@ -33,7 +33,7 @@ DEPTHS = (32, 16, 8)
 OPEN_TILES, OPEN_DEPTH = (64, 32), 32
 #: How much more than the least number of matrices may be multiplied for larger tiles, and how much
 #: more than what there is for tensor cores.
-TILE_WASTE, WASTE = 1.25, 4.0
+TILE_WASTE, WASTE = 1.25, 6.0
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,11 @@ class Shape:
             return tuple(c for c in self.choices if c in OPEN_TILES)
         least = TILE_WASTE * _up_to(length, self.matrix[n])
         return tuple(c for c in self.choices if _up_to(length, c) <= least)
+
+    @property
+    def steps(self) -> int | None:
+        """How often operands are shared, where it is known."""
+        return None if self.lengths[2] is None else -(-self.lengths[2] // self.depth)
 
     @property
     def depth(self) -> int:
@@ -222,9 +227,10 @@ def _tiles(shape: Shape, machine: GpuMachine) -> tuple[WarpTile, WarpTile]:
             found *= 1 if length is None else -(-length // tile)
         return found
 
-    while blocks() < machine.processors:
+    known = [n for n in (0, 1) if shape.lengths[n] is not None]
+    while known and blocks() < machine.processors:
         # The larger one is cut, as long as it is.
-        best = max((0, 1), key=lambda n: own[n][at[n]])
+        best = max(known, key=lambda n: own[n][at[n]])
         if at[best] + 1 == len(own[best]):
             break
         at[best] += 1
@@ -261,7 +267,10 @@ split {s}: {k}_i by {terms} as {k}_m, {k}_f
 reorder {s}: {k}_o, {k}_m, {matrices}, {elements}, {k}_f""")
     for read in (*found.sides[0], *found.sides[1]):
         what = f"{read.tensor}, shared{_padded(shape)}"
-        schedule = shared_tile(schedule, s, f"{k}_o", what)
+        if shape.steps == 1:
+            schedule = attempt(schedule, f"promote {s}: {k}_o as {what}")
+        else:
+            schedule = shared_tile(schedule, s, f"{k}_o", what)
     schedule = schedule.replay(f"""
 tensorize {s}_init: {elements} as {intrinsic.name}
 tensorize {s}: {elements}, {k}_f as {intrinsic.name}
