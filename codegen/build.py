@@ -297,11 +297,9 @@ class _Converter:
         if member is not None and member.mark == "together" and isinstance(body, If):
             # What is copied together is in the tensor as a whole, or not at all.
             cond = _plain(replace_var(body.cond, var, lower))
-            parts = (None if n is None else For(var, lower, upper, step, n, member.mark, member.name)
-                     for n in (body.then, body.other))  # fmt: skip
-            then, other = parts
-            assert then is not None
-            return If(cond, then, other)
+            loop = For(var, lower, upper, step, body.then, member.mark, member.name)
+            other = None if body.other is None else replace(loop, body=body.other)
+            return If(cond, loop, other)
         if member is None:
             return For(var, lower, upper, step, body)
         limits = None

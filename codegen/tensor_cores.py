@@ -130,6 +130,13 @@ def _nest(node: For) -> _Nest:
         extents[body.var], ends[body.var] = most, body.upper
         body = body.body
     if not isinstance(body, Store):
+        moved = [s for s in walk_loops(body) if isinstance(s, Store)]
+        if all(s.op == "=" and isinstance(s.value, Read) for s in moved):
+            raise ScheduleError(
+                f"{node.mark}: sums would be stored beyond the edge, or be taken from there: what "
+                f"{moved[0].statement} moves are not known to be rows and columns from the first "
+                "ones of a matrix on"
+            )
         raise ScheduleError(
             f"{node.mark} in {node.label}: not every tile is known to be full, or something stands "
             "inside; the loops of an instruction have to be the innermost ones"
@@ -218,13 +225,13 @@ def _instruction(
         action, read = ("load", store.value) if store.target == sums else ("store", store.target)
         counts = (nest.ends[i], nest.ends[j])
         if any(_differ(e, lanes) for e in counts):
-            raise ScheduleError(f"{name}: threads of a warp would {action} different parts of {sums}")
+            raise ScheduleError(
+                f"{name}: threads of a warp would {action} different parts of {sums}"
+            )
         # A padded buffer has a place for what is beyond the edge, where nobody looks.
         whole = read.tensor in padded or _are(nest.intrinsic.extents, counts)
         memory = _matrix(read, nest, i, j)
-        return MoveSums(
-            action, place, memory, name, store.statement, None if whole else counts
-        )
+        return MoveSums(action, place, memory, name, store.statement, None if whole else counts)
     raise ScheduleError(f"{name}: {store.statement} is nothing that can be done with a fragment")
 
 

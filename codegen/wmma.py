@@ -131,7 +131,10 @@ def _part(i: Intrinsic, action: str, major: str) -> tuple[str, str]:
     here = "n / 16 < lines && n % 16 < length"
     place = "p[n / 16 * stride + n % 16]"
     if loads:
-        first, last = "", f"  const {SUMS} c = fk_{kind}_sums_{major}_shared(own, 16);\n  return c;\n"
+        first, last = (
+            "",
+            f"  const {SUMS} c = fk_{kind}_sums_{major}_shared(own, 16);\n  return c;\n",
+        )
         step = f"own[n] = {here} ? {place} : 0.0f;"
     else:
         first, last = f"  fk_{kind}_store_{major}_shared(own, 16, c);\n  __syncwarp();\n", ""

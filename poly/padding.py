@@ -14,12 +14,12 @@ those that they have on D.  Loops on threads count as q, so that all warps of a 
 With C, A and B the elements that an instance accesses and p_A the loops around the buffer of A,
 
     F(p)   = C(D at p)               G(p)   = C(D' at p)
-    F_A(p) = what statements access of A below its buffer, on their domains
+    F_A(p) = what is read of A below its buffer on the domains of statements, and what is written
 
 a buffer holds ``A[e]`` for e in F_A(p), and 0 for all other e in A(D' at p).  Then the result is
 that of S on D, if
 
-    (1) G(p) - F(p) has no element that any statement accesses on its domain
+    (1) G(p) - F(p) has no element that a statement below a buffer of C accesses on its domain
     (2) x in D' - D and C(x) in F(p(x))  imply  A(x) not in F_A(p_A(x)), B(x) not in F_B(p_B(x))
 
 since an instance that is not in D either adds to an element that nobody looks at, by (1), or adds
@@ -78,6 +78,18 @@ def with_padding(
     return replace(scop, padded=found) if found else scop
 
 
+def unpadded_operands(tree: Node, s: ScopStatement) -> tuple[str, ...]:
+    """The operands of a statement that do not come through padded buffers."""
+    path = path_to(tree, s.name)
+    found: list[str] = []
+    for tensor in dict.fromkeys(r.tensor for r in s.source.reads):
+        at = _innermost(path, tensor)
+        tile = None if at is None else path[at]
+        if not isinstance(tile, Promote) or not tile.padded:
+            found.append(tensor)
+    return tuple(found)
+
+
 def check_padding(
     tree: Node, scop: Scop, name: str, statements: Sequence[str], host: Sequence[Member], what: str
 ) -> None:
@@ -94,7 +106,7 @@ def check_padding(
     if run is own or around is None:
         return
     extra = run.domain.subtract(own.domain)
-    used = _accessed(scop, own.target.tensor)
+    used = _used(tree, scop, own, statements)
     if own.role == "init":
         wrong = run.write.intersect_range(used).intersect_domain(extra).domain()
         _refuse_onto(wrong, own, what)
@@ -112,18 +124,19 @@ def check_padding(
         held: isl.Set | None = None
         for other in statements_below(tree, tile, statements):
             s = scop.statement(other)
-            for access in (s.write, *s.all_reads):
+            for by, access in ((scop.as_run(other), scop.as_run(other).write),
+                               *((s, r) for r in s.all_reads)):  # fmt: skip
                 if access.get_tuple_name(isl.dim_type.out) == read.tensor:
-                    one = prefix_map(s, loops).range_product(access).range()
+                    one = prefix_map(by, loops).range_product(access).range()
                     held = one if held is None else held.union(one)
         assert held is not None
         at = prefix_map(run, loops).range_product(relation).intersect_domain(added)
         wrong = at.intersect_range(held).domain()
         if not wrong.is_empty():
             raise ScheduleError(
-                f"{what}: partial tiles take zeros beyond the edge for both operands, but "
-                f"{_some(wrong)} would be added with an element of {read.tensor} that {tile.buffer} "
-                "has; fix the sizes to multiples of the instruction's, or pad the arrays with zeros"
+                f"{what}: beyond the edge both operands have to be zero, but {tile.buffer} has "
+                f"an element of {read.tensor} for {_some(wrong)}; fix the sizes to multiples of "
+                "the instruction's, or pad the arrays with zeros"
             )
 
 
@@ -148,14 +161,21 @@ def _some(instances: isl.Set) -> str:
     return f"{text} with {given}" if given else text
 
 
-def _accessed(scop: Scop, tensor: str) -> isl.Set:
-    """The elements of a tensor that statements access on their domains."""
-    found: isl.Set | None = None
-    for s in scop.statements:
-        for access in (s.write, *s.all_reads):
-            if access.get_tuple_name(isl.dim_type.out) == tensor:
-                found = access.range() if found is None else found.union(access.range())
-    assert found is not None
+def _used(tree: Node, scop: Scop, s: ScopStatement, statements: Sequence[str]) -> isl.Set:
+    """The elements of its target that statements below a buffer of that access on their domains.
+
+    Elsewhere nobody sees what such a buffer has beyond them.
+    """
+    tensor = s.target.tensor
+    found = s.write.range()
+    for node in path_to(tree, s.name):
+        if isinstance(node, Promote) and node.tensor == tensor:
+            for name in statements_below(tree, node, statements):
+                other = scop.statement(name)
+                for access in (other.write, *other.all_reads):
+                    if access.get_tuple_name(isl.dim_type.out) == tensor:
+                        found = found.union(access.range())
+            break
     return found.coalesce()
 
 

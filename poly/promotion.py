@@ -133,10 +133,10 @@ def plan_promotion(
     if footprint is None:
         names = ", ".join(statements)
         raise ScheduleError(f"{node.tensor} is not accessed by {names}; nothing to promote")
+    padded = [scop.padded[name] for name in statements if name in scop.padded]
     if node.padded or node.scope == "fragment":
-        run = [scop.padded[name] for name in statements if name in scop.padded]
         beyond = prefix_relation(
-            ((s, m) for s in run for m in (s.write, *s.reads)), outer, node.tensor
+            ((s, m) for s in padded for m in (s.write, *s.reads)), outer, node.tensor
         )
         footprint = footprint if beyond is None else footprint.union(beyond)
     footprint = footprint.intersect_params(scop.context).coalesce()
@@ -160,6 +160,10 @@ def plan_promotion(
         inward = _exposed(scop, node.tensor, outer, statements)
         if node.tensor in {t.name for t in scop.program.temps}:
             outward = _leaving(scop, node.tensor, outer, statements)
+    if inward is None and node.padded:
+        # What is written below is all there is, but zeros.
+        operands = {r.tensor for s in padded for r in s.source.reads}
+        inward = footprint.subtract(footprint) if node.tensor in operands else None
     aligned = tuple(_is_aligned(footprint, k, size) for k, size in enumerate(sizes))
     mapped = any(m.mark in ("block", *ON_THREADS) for m in outer) or node.scope in (
         "shared", "fragment")  # fmt: skip
@@ -394,8 +398,8 @@ def _copy(
     )
     # { [p] -> T[e] }  becomes  { [p] -> name[p, e] }
     extension = elements.domain_map().reverse().apply_range(pair)
-    within = None
-    if not elements.is_subset(copied):
+    within, nothing = None, inward and bool(copied.is_empty()) and not elements.is_empty()
+    if not nothing and not elements.is_subset(copied):
         within = copied.domain_map().reverse().apply_range(pair).range()
         within = within.gist(extension.range()).coalesce()
     instance = f"{name}[{', '.join(p + e)}]"
@@ -445,7 +449,7 @@ def _copy(
     return Copy(
         name, node.tensor, node.buffer, inward, tuple(m.name for m in outer), rank, sizes,
         str(extension), tuple(members), node.scope == "shared", ahead=node.ahead, together=together,
-        within="" if within is None else str(within),
+        within="" if within is None else str(within), op="+=" if nothing else "",
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from poly.expr import Cast, Expr, Index, Op, Read
 from poly.footprint import prefix_map
 from poly.intrinsics import ACCUMULATOR, INTRINSICS, Intrinsic
 from poly.movement import in_order_of_target, movement
-from poly.padding import check_padding, limits_of, with_padding
+from poly.padding import check_padding, limits_of, unpadded_operands, with_padding
 from poly.program import Statement
 from poly.scop import Scop, ScopStatement
 from poly.steps import Step, check_unmarked, same_band
@@ -80,7 +80,8 @@ def tensorize(tree: Node, scop: Scop, step: Step) -> Node:
         members[p] = replace(members[p], mark=intrinsic.name)
     done = replace_node(tree, nest, band(members, nest.child))
     padded = with_padding(done, scop)
-    match(padded, padded.as_run(s.name), around, chosen, intrinsic, f"{step}")
+    unpadded = unpadded_operands(done, s)
+    match(padded, padded.as_run(s.name), around, chosen, intrinsic, f"{step}", unpadded)
     check_padding(done, padded, s.name, [*scop.by_name], (), f"{step}")
     return done
 
@@ -107,7 +108,8 @@ def matched(tree: Node, scop: Scop, outer: Sequence[Member], statement: str) -> 
     around = [m for m in loops if m.mark != intrinsic.name]
     s = scop.as_run(statement)
     what = f"tensorize {statement}"
-    return match(scop, s, [*outer, *around], chosen, intrinsic, what, any_order=True)
+    unpadded = unpadded_operands(tree, s)
+    return match(scop, s, [*outer, *around], chosen, intrinsic, what, unpadded, any_order=True)
 
 
 # --- matching ------------------------------------------------------------------------------
@@ -120,11 +122,12 @@ def match(
     chosen: Sequence[Member],
     intrinsic: Intrinsic,
     what: str,
+    unpadded: Sequence[str] = (),
     any_order: bool = False,
 ) -> Matched:
     """A statement as the instruction; `chosen` are its loops in the order of the meaning's.
 
-    s : with the instances that are run
+    s : with the instances that are run; unpadded : operands that might be padded
     any_order : the loops have been matched before; now their order in the tree is known
 
     Raises
@@ -136,7 +139,7 @@ def match(
     meaning = intrinsic.meaning.statements[0]
     operands = _operands(s, scop, intrinsic, what)
     roles = meaning.indices[: _roles(s, what)]
-    _check_full(scop, s, around, chosen, intrinsic, what)
+    _check_full(scop, s, around, chosen, intrinsic, what, unpadded)
     times = prefix_map(s, [*around, *chosen]).intersect_params(scop.context)
     relations = {s.target: s.write, **dict(zip(s.source.reads, s.reads[1:], strict=False))}
     moves = {
@@ -225,6 +228,7 @@ def _check_full(
     chosen: Sequence[Member],
     intrinsic: Intrinsic,
     what: str,
+    unpadded: Sequence[str],
 ) -> None:
     """Refuse tiles of other extents, partial ones, and several instances at one time."""
     for m, extent in zip(chosen, intrinsic.extents, strict=False):
@@ -247,11 +251,10 @@ def _check_full(
         box = box.upper_bound_val(isl.dim_type.set, start + n, isl.Val(extent - 1))
     if not box.is_subset(image):
         sizes = ", ".join(map(str, intrinsic.extents[: len(chosen)]))
-        operands = " and ".join(dict.fromkeys(r.tensor for r in s.source.reads))
-        raise ScheduleError(
-            f"{what}: not every tile is known to be full; fix the sizes to multiples of {sizes}, "
-            f"or promote {operands} around these loops as `shared, padded` before"
-        )
+        advice = f"fix the sizes to multiples of {sizes}"
+        if unpadded:
+            advice += f", or promote {' and '.join(unpadded)} around as `shared, padded` before"
+        raise ScheduleError(f"{what}: not every tile is known to be full; {advice}")
 
 
 def _unified(pattern: Read, moves: Mapping[str, tuple[int, ...] | None]) -> tuple[int, ...] | None:
