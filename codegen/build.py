@@ -180,7 +180,11 @@ def _check_buffers(body: LoopNode, scop: Scop, copies: dict[str, Copy]) -> None:
         own = {n: c for n, c in copies.items() if c.buffer == node.name}
         inside = [scop.statement(n) for n in names if n in scop.by_name]
         writes = any(s.target.tensor == node.tensor for s in inside)
-        reads = any(r.tensor == node.tensor for s in inside for r in reads_of(s.value))
+        reads = any(
+            r.tensor == node.tensor and (node.accesses is None or (s.name, r) in node.accesses)
+            for s in inside
+            for r in reads_of(s.value)
+        )
         filled = writes or any(c.inward for n, c in own.items() if n in names)
         emptied = any(not c.inward for n, c in own.items() if n in names)
         leaves = any(not c.inward for c in own.values())
@@ -246,6 +250,7 @@ class _Converter:
                 prefix,
                 halves=promote.ahead,
                 padded=promote.padded,
+                accesses=promote.accesses,
             )
         if kind == types.user:
             call = ast.user_get_expr()

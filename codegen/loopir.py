@@ -15,6 +15,7 @@ from poly.dtypes import DType
 from poly.errors import FarkasError
 from poly.expr import Const, Expr, Read, indices_of, walk
 from poly.layout import Layout
+from poly.tree import Accesses
 
 #: The lane from which all take part.
 LANE_0 = Const(0)
@@ -213,6 +214,7 @@ class Buffer(LoopNode):
     `prefix` is the iteration of the loops around the promotion.
     halves : `shape` begins with 2: iterations of the last of these loops take turns
     padded : it has a place for all that instructions of tensor cores access of it
+    accesses : see `poly.tree.Promote`
     """
 
     name: str
@@ -226,6 +228,7 @@ class Buffer(LoopNode):
     op: str = ""
     halves: bool = False
     padded: bool = False
+    accesses: Accesses = None
 
     @property
     def key(self) -> tuple[str, tuple[Expr, ...]]:

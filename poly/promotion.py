@@ -27,7 +27,7 @@ from poly.expr import Const
 from poly.footprint import box_extent, prefix_map, prefix_relation
 from poly.intrinsics import ACCUMULATOR
 from poly.program import Tensor
-from poly.scop import Scop
+from poly.scop import Scop, ScopStatement
 from poly.tensorize import Matched, fragment_of
 from poly.tree import ON_THREADS, Band, Member, Promote, walk_tree
 
@@ -127,7 +127,7 @@ def plan_promotion(
                 f"{node.tensor} cannot be promoted: {s.name} reads it at a place that depends "
                 "on data"
             )
-    reads = prefix_relation(((s, m) for s in below for m in s.reads), outer, node.tensor)
+    reads = prefix_relation(((s, m) for s in below for m in _reads(node, s)), outer, node.tensor)
     writes = prefix_relation(((s, s.write) for s in below), outer, node.tensor)
     footprint = writes if reads is None else reads if writes is None else reads.union(writes)
     if footprint is None:
@@ -136,7 +136,7 @@ def plan_promotion(
     padded = [scop.padded[name] for name in statements if name in scop.padded]
     if node.padded or node.scope == "fragment":
         beyond = prefix_relation(
-            ((s, m) for s in padded for m in (s.write, *s.reads)), outer, node.tensor
+            ((s, m) for s in padded for m in (s.write, *_reads(node, s))), outer, node.tensor
         )
         footprint = footprint if beyond is None else footprint.union(beyond)
     footprint = footprint.intersect_params(scop.context).coalesce()
@@ -184,6 +184,13 @@ def plan_promotion(
                 f"have been rounded to {tensor.dtype}; promote around the whole sum and its start"
             )
     return PromotionPlan(sizes, made[0], made[1])
+
+
+def _reads(node: Promote, s: ScopStatement) -> tuple[isl.Map, ...]:
+    """The reads of a statement that go to the buffer, if they are of its tensor."""
+    if node.accesses is None:
+        return s.reads
+    return tuple(m for read, m in s.affine_reads if (s.name, read) in node.accesses)
 
 
 def _in_matrices(c: Copy, fragment: Matched, sizes: tuple[int, ...]) -> Copy:

@@ -19,7 +19,14 @@ from itertools import groupby
 
 import islpy as isl
 
-from poly.affine import access_map, context_set, domain_set, init_domain_set, init_name
+from poly.affine import (
+    access_map,
+    context_set,
+    domain_set,
+    init_domain_set,
+    init_name,
+    is_affine,
+)
 from poly.dtypes import identity
 from poly.errors import ProgramError
 from poly.expr import Const, Expr, Read
@@ -46,6 +53,15 @@ class ScopStatement:
     source: Statement
     target: Read
     value: Expr
+
+    @property
+    def affine_reads(self) -> tuple[tuple[Read, isl.Map], ...]:
+        """What the value reads at places that no data decides, each with its relation."""
+        if self.role == "init":
+            return ()
+        relations = self.reads[1:] if self.role == "update" else self.reads
+        places = (r for r in self.source.reads if is_affine(r))
+        return tuple(zip(places, relations, strict=True))
 
     @property
     def step(self) -> str:
