@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import islpy as isl
 
-from codegen.linear import depends_on
+from codegen.linear import depends_on, replace_var
 from codegen.loopir import (
     Block,
     Buffer,
@@ -44,13 +44,15 @@ from poly.expr import (
     reads_of,
     sub,
 )
+from poly.fences import Combination, Fence
 from poly.instances import member_limits
-from poly.intrinsics import ACCUMULATOR
+from poly.intrinsics import ACCUMULATOR, INTRINSICS
 from poly.isl_tree import IslBand, IslTree, kernel_context, kernel_to_isl, to_isl
-from poly.kernels import Launch
+from poly.kernels import Launch, padded_scop
 from poly.legality import budget
+from poly.linear import normal
 from poly.marks import only_on_gpu
-from poly.promotion import Combination, Copy, Fence
+from poly.promotion import Copy
 from poly.schedule import Schedule
 from poly.scop import Scop
 from poly.tree import Member
@@ -93,7 +95,7 @@ def build_kernel(schedule: Schedule, launch: Launch) -> LoopProgram:
     ------
     ScheduleError : if isl exceeds its budget.
     """
-    scop = schedule.scop
+    scop = padded_scop(launch, schedule.scop)
     with budget(scop, "code generation", AST_BUDGET):
         barriers = with_barriers(launch, scop, schedule.dependences)
         tree = kernel_to_isl(launch, barriers, scop)
@@ -136,8 +138,14 @@ def converted(tree: IslTree, scop: Scop, context: isl.Set) -> LoopNode:
 
 def _checked(schedule: Schedule, body: LoopNode, tree: IslTree) -> LoopProgram:
     copies = {name: c for name, c in tree.copies.items() if isinstance(c, Copy)}
+    copies |= {z.name: z for c in copies.values() if c.within for z in [zeros_of(c)]}
     _check_buffers(body, schedule.scop, copies)
     return LoopProgram(schedule, body, copies)
+
+
+def zeros_of(c: Copy) -> Copy:
+    """What stands in a padded buffer where the tensor has nothing: a copy of zeros."""
+    return replace(c, name=f"{c.buffer}_zero", op="+=", within="")
 
 
 def _check_buffers(body: LoopNode, scop: Scop, copies: dict[str, Copy]) -> None:
@@ -153,7 +161,11 @@ def _check_buffers(body: LoopNode, scop: Scop, copies: dict[str, Copy]) -> None:
         own = {n: c for n, c in copies.items() if c.buffer == node.name}
         inside = [scop.statement(n) for n in names if n in scop.by_name]
         writes = any(s.target.tensor == node.tensor for s in inside)
-        reads = any(r.tensor == node.tensor for s in inside for r in reads_of(s.value))
+        reads = any(
+            r.tensor == node.tensor and (node.accesses is None or (s.name, r) in node.accesses)
+            for s in inside
+            for r in reads_of(s.value)
+        )
         filled = writes or any(c.inward for n, c in own.items() if n in names)
         emptied = any(not c.inward for n, c in own.items() if n in names)
         leaves = any(not c.inward for c in own.values())
@@ -218,6 +230,8 @@ class _Converter:
                 body,
                 prefix,
                 halves=promote.ahead,
+                padded=promote.padded,
+                accesses=promote.accesses,
             )
         if kind == types.user:
             call = ast.user_get_expr()
@@ -228,8 +242,24 @@ class _Converter:
                 return self._combine(fence)
             if isinstance(fence, Fence):
                 return Wait() if fence.barrier else _NOTHING
+            if isinstance(fence, Copy) and fence.within:
+                zeros = Instance(zeros_of(fence).name, tuple(args))
+                return If(self._within(fence, args), Instance(name, tuple(args)), zeros)
+            if isinstance(fence, Copy) and fence.matrix and at is not None:
+                return _as_matrix(fence, args, at, env)
             return Instance(name, tuple(args))
         raise LoopError(f"an isl AST node of type {kind} is not understood")
+
+    def _within(self, c: Copy, args: list[Expr]) -> Expr:
+        """The condition that an instance of a copy has something to copy."""
+        within = isl.Set(c.within)
+        names = [f"x{k}" for k in range(within.dim(isl.dim_type.set))]
+        first = within.dim(isl.dim_type.param)
+        within = within.move_dims(isl.dim_type.param, first, isl.dim_type.set, 0, len(names))
+        for k, name in enumerate(names):
+            within = within.set_dim_name(isl.dim_type.param, first + k, name)
+        build = isl.AstBuild.from_context(self.scop.context)
+        return self.expr(build.expr_from_set(within.params()), dict(zip(names, args, strict=True)))
 
     def _combine(self, c: Combination) -> Combine:
         place = Read(c.buffer, (Const(0),) * c.rank)
@@ -239,21 +269,28 @@ class _Converter:
         iterator = ast.for_get_iterator().get_id().get_name()
         lower = self.expr(ast.for_get_init(), env)
         member = _member(at, iterator)
-        if ast.for_is_degenerate():
+        once = ast.for_is_degenerate()
+        # A matrix of one row is one still.
+        if once and (member is None or member.mark not in INTRINSICS or lower != Const(0)):
             return self.node(ast.for_get_body(), {**env, iterator: lower}, at)
         var = _variable(member.name if member else iterator, env)
         inner = {**env, iterator: Index(var)}
-        cond = ast.for_get_cond()
-        step = ast.for_get_inc().get_val().to_python()
-        upper = self._upper(cond, iterator, inner)
+        step = 1 if once else ast.for_get_inc().get_val().to_python()
+        upper = Const(1) if once else self._upper(ast.for_get_cond(), iterator, inner)
         body = self.node(ast.for_get_body(), inner, at)
         if body == _NOTHING:
             return _NOTHING
+        if member is not None and member.mark == "together" and isinstance(body, If):
+            # What is copied together is in the tensor as a whole, or not at all.
+            cond = _plain(replace_var(body.cond, var, lower))
+            loop = For(var, lower, upper, step, body.then, member.mark, member.name)
+            other = None if body.other is None else replace(loop, body=body.other)
+            return If(cond, loop, other)
         if member is None:
             return For(var, lower, upper, step, body)
         limits = None
         known = isinstance(lower, Const) and isinstance(upper, Const)
-        if not known and member.mark in ("vector", "unroll", "together"):
+        if not known and member.mark in ("vector", "unroll", "together", *INTRINSICS):
             limits = member_limits(member, self.scop)
         return For(var, lower, upper, step, body, member.mark, member.name, limits)
 
@@ -324,6 +361,28 @@ def _open_buffers(node: LoopNode) -> list[tuple[str, tuple[Expr, ...]]]:
 def _without(node: LoopNode, key: object) -> LoopNode:
     node = map_children(node, lambda c: _without(c, key))
     return node.body if isinstance(node, Buffer) and node.key == key else node
+
+
+def _as_matrix(c: Copy, args: list[Expr], at: IslBand, env: dict[str, Expr]) -> LoopNode:
+    """An instance of a copy, in loops of one iteration for those that isl has left out."""
+    first = len(at.members) - len(c.matrix)
+    args, around = list(args), list[Member]()
+    for n, d in enumerate(c.matrix, first):
+        if f"c{at.depth + n}" not in env:
+            around.append(at.members[n])
+            args[c.depth + d] = add(args[c.depth + d], Index(at.members[n].name))
+    body: LoopNode = Instance(c.name, tuple(args))
+    for m in reversed(around):
+        body = For(m.name, Const(0), Const(1), 1, body, m.mark, m.name)
+    return body
+
+
+def _plain(cond: Expr) -> Expr:
+    """A condition with its sides in normal form."""
+    if not isinstance(cond, Op):
+        return cond
+    logical = cond.fn in ("and", "or", "not")
+    return Op(cond.fn, tuple(_plain(a) if logical else normal(a) for a in cond.args))
 
 
 def _operation(kind: isl.ast_expr_op_type, args: list[Expr]) -> Expr:

@@ -69,10 +69,12 @@ class KernelText(ValueText):
 
     def store(self, target: Read, op: str, value: Expr) -> str:
         """What is only moved is not converted."""
-        if op == "=" and isinstance(value, Read):
-            dtype = self.dtypes[target.tensor]
-            if dtype.is_float and dtype.bits == 16 and self.dtypes[value.tensor] == dtype:
+        dtype = self.dtypes[target.tensor]
+        if op == "=" and dtype.is_float and dtype.bits == 16:
+            if isinstance(value, Read) and self.dtypes[value.tensor] == dtype:
                 return f"{self.names.place(target)} = {self.names.place(value)};"
+            if isinstance(value, Const) and str(value.value) in ("0", "0.0"):
+                return f"{self.names.place(target)} = 0;"
         return super().store(target, op, value)
 
     def load(self, place: str, dtype: DType) -> str:

@@ -37,6 +37,7 @@ from codegen.passes import drop_unread, unroll
 from codegen.places import simplify_indices
 from codegen.tensor_cores import products_together
 from codegen.wide_access import wide_accesses
+from codegen.wmma import memory_of_warps
 from poly.errors import ScheduleError
 from poly.expr import Expr, evaluate_int, substitute
 from poly.kernels import Launch, launches
@@ -181,6 +182,7 @@ def _kernel(
     program = schedule.program
     loops = build_kernel(schedule, launch)
     body = lower(loops)
+    own = memory_of_warps(body, program, launch.threads)
     for fn in (
         simplify_indices,
         lambda n: wide_accesses(n, program),
@@ -191,7 +193,7 @@ def _kernel(
         unguarded,
         constant_trips,
         lambda n: decide(n, program),
-        lambda n: spread_banks(n, launch.block, SHARED_LIMIT),
+        lambda n: spread_banks(n, launch.block, SHARED_LIMIT - own),
         products_together,
     ):
         body = verify_loops(fn(body))

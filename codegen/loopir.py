@@ -15,6 +15,7 @@ from poly.dtypes import DType
 from poly.errors import FarkasError
 from poly.expr import Const, Expr, Read, indices_of, walk
 from poly.layout import Layout
+from poly.tree import Accesses
 
 #: The lane from which all take part.
 LANE_0 = Const(0)
@@ -112,6 +113,7 @@ class MoveSums(LoopNode):
 
     sums : the fragment, an element of a buffer of such; memory : where to load from or store to
     intrinsic : of `poly.intrinsics`
+    counts : how many rows and columns there are in memory, from the first; None: all
     """
 
     action: str
@@ -119,6 +121,7 @@ class MoveSums(LoopNode):
     memory: Matrix | None
     intrinsic: str
     statement: str
+    counts: tuple[Expr, Expr] | None = None
 
 
 @dataclass(frozen=True)
@@ -230,6 +233,8 @@ class Buffer(LoopNode):
     `layout` says how the tensor's elements lie in `shape`; once they are lowered, nobody asks.
     `prefix` is the iteration of the loops around the promotion.
     halves : `shape` begins with 2: iterations of the last of these loops take turns
+    padded : it has a place for all that instructions of tensor cores access of it
+    accesses : see `poly.tree.Promote`
     """
 
     name: str
@@ -242,6 +247,8 @@ class Buffer(LoopNode):
     prefix: tuple[Expr, ...] = ()
     op: str = ""
     halves: bool = False
+    padded: bool = False
+    accesses: Accesses = None
 
     @property
     def key(self) -> tuple[str, tuple[Expr, ...]]:
@@ -340,7 +347,8 @@ def map_exprs(
         return replace(node, target=target)
     if isinstance(node, MoveSums):
         memory = None if node.memory is None else _map_matrix(node.memory, fn)
-        return replace(node, sums=_map_read(node.sums, fn), memory=memory)
+        counts = None if node.counts is None else (fn(node.counts[0]), fn(node.counts[1]))
+        return replace(node, sums=_map_read(node.sums, fn), memory=memory, counts=counts)
     if isinstance(node, MultiplyMatrices):
         products = (
             (_map_read(sums, fn), _map_matrix(a, fn), _map_matrix(b, fn))
@@ -411,6 +419,7 @@ def verify_loops(node: LoopNode, bound: frozenset[str] = frozenset()) -> LoopNod
         check(node.target)
     elif isinstance(node, (MoveSums, MultiplyMatrices)):
         check(*reads_in(node))
+        check(*(getattr(node, "counts", None) or ()))
     elif isinstance(node, VectorStore):
         check(node.first, *(() if node.last is None else (node.last,)))
     elif isinstance(node, Transposed):
@@ -461,6 +470,8 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
         yield f"{indent}{node.target} {node.op} what {node.threads} threads hold"
     elif isinstance(node, MoveSums):
         where = "" if node.memory is None else f", matrix at {node.memory.first}"
+        if node.counts is not None:
+            where += f" of {node.counts[0]} x {node.counts[1]}"
         yield f"{indent}{node.intrinsic} {node.action} {node.sums}{where}"
     elif isinstance(node, MultiplyMatrices):
         for sums, a, b in node.products:

@@ -23,6 +23,7 @@ from poly.expr import (
     substitute_value,
 )
 from poly.program import Program
+from poly.tree import Accesses, serves
 
 #: Bytes of a cache line, and a distance in memory at which lines share a set of the first cache.
 LINE, CACHE_SET = 64, 2048
@@ -88,22 +89,35 @@ class _Lowering:
         target = substitute(s.target, indices=env)
         assert isinstance(target, Read)
         value = substitute_value(s.value, indices=env)
+        # Two accesses that are one here may both be served, from whichever buffer.
+        served = {
+            substitute_value(r, indices=env): frozenset({(s.name, r)}) for r in s.source.reads
+        }
         op = s.source.op if s.role == "update" else "="
         dtype = self.program.tensors[target.tensor].dtype
         return Store(
             self._place(target, buffers, ranges),
             op,
-            rewrite(value, lambda e: self._read(e, buffers, ranges)),
+            rewrite(
+                value,
+                lambda e: (
+                    self._place(e, buffers, ranges, served.get(e)) if isinstance(e, Read) else e
+                ),
+            ),
             dtype,
             s.name,
         )
 
-    def _read(self, e: Expr, buffers: tuple[Buffer, ...], ranges: Ranges) -> Expr:
-        return self._place(e, buffers, ranges) if isinstance(e, Read) else e
-
-    def _place(self, read: Read, buffers: tuple[Buffer, ...], ranges: Ranges) -> Read:
+    def _place(
+        self,
+        read: Read,
+        buffers: tuple[Buffer, ...],
+        ranges: Ranges,
+        accesses: Accesses = None,
+    ) -> Read:
+        """Where an element lies that these accesses read, all of them; None: any access."""
         for buffer in reversed(buffers):
-            if buffer.tensor == read.tensor:
+            if buffer.tensor == read.tensor and serves(buffer.accesses, accesses):
                 return _in_buffer(buffer, read.indices, ranges, buffer.prefix)
         if read.tensor not in self.program.tensors:
             return read
@@ -119,7 +133,8 @@ class _Lowering:
         own = next(n for n, b in enumerate(buffers) if b.name == copy.buffer)
         elements = node.args[copy.depth :]
         inside = _in_buffer(buffers[own], elements, ranges, node.args[: copy.depth])
-        outside = self._place(Read(copy.tensor, elements), buffers[:own], ranges)
+        accesses = buffers[own].accesses
+        outside = self._place(Read(copy.tensor, elements), buffers[:own], ranges, accesses)
         dtype = buffers[own].dtype
         if copy.op and copy.inward:
             return Store(inside, "=", Const(identity(copy.op, dtype)), dtype, node.statement)

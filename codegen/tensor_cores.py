@@ -7,7 +7,7 @@ its places are to be those of a matrix, and all threads of a warp have to come b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from codegen.linear import depends_on
@@ -41,14 +41,18 @@ def to_instructions(root: LoopNode) -> LoopNode:
     ScheduleError : a tile is not full, or lies otherwise, or some threads of a warp would have one
         and others not.
     """
-    return _visit(root, {}, frozenset())
+    return _visit(root, {}, frozenset(), frozenset())
 
 
-def _visit(node: LoopNode, kept: Mapping[str, _Kept], lanes: frozenset[str]) -> LoopNode:
-    """kept : buffers of fragments around; lanes : variables that threads of a warp differ in."""
+def _visit(
+    node: LoopNode, kept: Mapping[str, _Kept], lanes: frozenset[str], padded: frozenset[str]
+) -> LoopNode:
+    """kept : buffers of fragments around; lanes : variables that threads of a warp differ in;
+    padded : buffers around that are
+    """
     if isinstance(node, For):
         if node.mark in INTRINSICS:
-            return _instruction(node, kept)
+            return _instruction(node, kept, lanes, padded)
         along_x = node.mark == "thread" and node.label.rstrip("_").endswith("x")
         if along_x or _differ(node.lower, lanes) or _differ(node.upper, lanes):
             if node.mark not in ("thread", "place"):
@@ -56,12 +60,15 @@ def _visit(node: LoopNode, kept: Mapping[str, _Kept], lanes: frozenset[str]) -> 
             lanes |= {node.var}
     if isinstance(node, If) and _differ(node.cond, lanes):
         _check_together(f"{node.cond}", node)
+    if isinstance(node, Buffer) and node.padded:
+        padded |= {node.name}
     if not isinstance(node, Buffer) or node.scope != "fragment":
-        return map_children(node, lambda c: _visit(c, kept, lanes))
+        return map_children(node, lambda c: _visit(c, kept, lanes, padded))
     own = _kept(node)
     if own is None:  # isl has put a copy of the promotion's mark where there is nothing of it
-        return _visit(node.body, kept, lanes)
-    return replace(node, shape=own.shape, body=_visit(node.body, {**kept, node.name: own}, lanes))
+        return _visit(node.body, kept, lanes, padded)
+    body = _visit(node.body, {**kept, node.name: own}, lanes, padded)
+    return replace(node, shape=own.shape, body=body)
 
 
 def _differ(e: Expr, lanes: frozenset[str]) -> bool:
@@ -83,11 +90,15 @@ def _check_together(why: str, node: LoopNode) -> None:
 
 @dataclass(frozen=True)
 class _Nest:
-    """The loops of an instruction, from 0 to `extents`, and what is in them."""
+    """The loops of an instruction and what is in them.
+
+    extents : how many iterations each has at most, and `ends` how many it has: all begin at 0
+    """
 
     intrinsic: Intrinsic
     extents: dict[str, int]
     store: Store
+    ends: dict[str, Expr]
 
     @property
     def reads(self) -> tuple[Read, ...]:
@@ -108,18 +119,29 @@ class _Kept:
 def _nest(node: For) -> _Nest:
     intrinsic = INTRINSICS[node.mark]
     extents: dict[str, int] = {}
+    ends: dict[str, Expr] = {}
     body: LoopNode = node
     while isinstance(body, For) and body.mark == node.mark:
-        if body.lower != Const(0) or body.step != 1 or body.trip is None:
+        most = body.trip if body.limits is None else body.limits[1] + 1
+        if body.lower != Const(0) or body.step != 1 or most is None:
             break
-        extents[body.var] = body.trip
+        if any(depends_on(body.upper, var) for var in extents):
+            break
+        extents[body.var], ends[body.var] = most, body.upper
         body = body.body
     if not isinstance(body, Store):
+        moved = [s for s in walk_loops(body) if isinstance(s, Store)]
+        if all(s.op == "=" and isinstance(s.value, Read) for s in moved):
+            raise ScheduleError(
+                f"{node.mark}: sums would be stored beyond the edge, or be taken from there: what "
+                f"{moved[0].statement} moves are not known to be rows and columns from the first "
+                "ones of a matrix on"
+            )
         raise ScheduleError(
             f"{node.mark} in {node.label}: not every tile is known to be full, or something stands "
             "inside; the loops of an instruction have to be the innermost ones"
         )
-    return _Nest(intrinsic, extents, body)
+    return _Nest(intrinsic, extents, body, ends)
 
 
 def _kept(buffer: Buffer) -> _Kept | None:
@@ -176,7 +198,9 @@ def _first(read: Read, nest: _Nest) -> Read:
 # --- instructions ----------------------------------------------------------------------------
 
 
-def _instruction(node: For, kept: Mapping[str, _Kept]) -> LoopNode:
+def _instruction(
+    node: For, kept: Mapping[str, _Kept], lanes: frozenset[str], padded: frozenset[str]
+) -> LoopNode:
     nest = _nest(node)
     store, name = nest.store, nest.intrinsic.name
     sums = next((r for r in nest.reads if r.tensor in kept), None)
@@ -189,8 +213,9 @@ def _instruction(node: For, kept: Mapping[str, _Kept]) -> LoopNode:
     if set(by_dimension) != {own.rows, own.columns} or own.intrinsic != nest.intrinsic:
         raise ScheduleError(f"{name}: {sums.tensor} is a fragment of other matrices")
     i, j = by_dimension[own.rows], by_dimension[own.columns]
-    _check_extents(nest, (i, j))
     place = _in_fragments(sums, nest, own)
+    moves = store.op == "=" and isinstance(store.value, Read)
+    _check_extents(nest, (i, j), partial=moves)
     if store.op == "+=" and store.target == sums:
         a, b = _factors(store.value, nest, i, j)
         return MultiplyMatrices(((place, a, b),), name, store.statement)
@@ -198,15 +223,31 @@ def _instruction(node: For, kept: Mapping[str, _Kept]) -> LoopNode:
         return MoveSums("fill", place, None, name, store.statement)
     if store.op == "=" and isinstance(store.value, Read):
         action, read = ("load", store.value) if store.target == sums else ("store", store.target)
-        return MoveSums(action, place, _matrix(read, nest, i, j), name, store.statement)
+        counts = (nest.ends[i], nest.ends[j])
+        if any(_differ(e, lanes) for e in counts):
+            raise ScheduleError(
+                f"{name}: threads of a warp would {action} different parts of {sums}"
+            )
+        # A padded buffer has a place for what is beyond the edge, where nobody looks.
+        whole = read.tensor in padded or _are(nest.intrinsic.extents, counts)
+        memory = _matrix(read, nest, i, j)
+        return MoveSums(action, place, memory, name, store.statement, None if whole else counts)
     raise ScheduleError(f"{name}: {store.statement} is nothing that can be done with a fragment")
 
 
-def _check_extents(nest: _Nest, first: tuple[str, str]) -> None:
+def _are(wanted: tuple[int, ...], ends: Sequence[Expr]) -> bool:
+    return all(end == Const(n) for n, end in zip(wanted, ends, strict=False))
+
+
+def _check_extents(nest: _Nest, first: tuple[str, str], partial: bool) -> None:
+    """Refuse other matrices than those of the instruction; `partial`: but for smaller ones."""
     own = [*first, *(var for var in nest.extents if var not in first)]
     wanted = nest.intrinsic.extents[: len(own)]
-    if tuple(nest.extents[var] for var in own) != wanted:
-        raise ScheduleError(f"{nest.intrinsic.name} takes tiles of {wanted}, not {nest.extents}")
+    if partial and all(nest.extents[var] <= n for var, n in zip(own, wanted, strict=True)):
+        return
+    if not _are(wanted, [nest.ends[var] for var in own]):
+        found = ", ".join(str(nest.ends[var]) for var in own)
+        raise ScheduleError(f"{nest.intrinsic.name} takes tiles of {wanted}, not {found}")
 
 
 def _in_fragments(sums: Read, nest: _Nest, own: _Kept) -> Read:

@@ -7,15 +7,24 @@ said; so nothing is done with one but by these instructions (PTX ISA, "wmma").
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, Protocol
 
 import cgen
 
-from codegen.loopir import Buffer, Matrix, MoveSums, MultiplyMatrices
+from codegen.cexpr import Names, index_text
+from codegen.loopir import (
+    Buffer,
+    LoopNode,
+    Matrix,
+    MoveSums,
+    MultiplyMatrices,
+    children_of,
+)
 from poly.dtypes import DType
 from poly.errors import ScheduleError
-from poly.expr import Const, Expr, Read, add, mul
+from poly.expr import Const, Expr, Op, Read, add, mul
 from poly.intrinsics import ACCUMULATOR, INTRINSICS, SUMS_ALIGNMENT, WARP, Intrinsic
 from poly.linear import linear_form, normal
 from poly.program import Program
@@ -112,12 +121,52 @@ def _store(i: Intrinsic, major: str, space: str) -> tuple[str, str]:
     )
 
 
+def _part(i: Intrinsic, action: str, major: str) -> tuple[str, str]:
+    """Rows (or columns) of a matrix of sums that is not all there, or not aligned."""
+    kind = kind_of(i.name)
+    name = f"fk_{kind}_{action}_part_{major}"
+    loads, rounds = action == "sums", action == "round"
+    c = _TYPES[i.name] if rounds else "float"
+    value = f"fk_{kind}_store(own[n])" if rounds else "own[n]"
+    here = "n / 16 < lines && n % 16 < length"
+    place = "p[n / 16 * stride + n % 16]"
+    if loads:
+        first, last = (
+            "",
+            f"  const {SUMS} c = fk_{kind}_sums_{major}_shared(own, 16);\n  return c;\n",
+        )
+        step = f"own[n] = {here} ? {place} : 0.0f;"
+    else:
+        first, last = f"  fk_{kind}_store_{major}_shared(own, 16, c);\n  __syncwarp();\n", ""
+        step = f"if ({here}) {place} = {value};"
+    sums = "" if loads else f", const {SUMS} &c"
+    return name, (
+        "/* the first lines of a matrix, up to a length, by way of memory of the warp */\n"
+        f"static inline {SUMS if loads else 'void'} {name}({'const ' if loads else ''}{c} *p, "
+        f"long long stride{sums},\n    float *own, long long lines, long long length)\n{{\n"
+        f"{first}#pragma unroll\n  for (int n = (int)threadIdx.x; n < 256; n += 32)\n    {step}\n"
+        f"  __syncwarp();\n{last}}}"
+    )
+
+
+def _within(i: Intrinsic, major: str, space: str) -> tuple[str, str]:
+    kind = kind_of(i.name)
+    name = f"fk_{kind}_store_within_{major}_{space}"
+    return name, (
+        f"static inline void {name}(float *p, int stride, const {SUMS} &c,\n"
+        "    float *own, long long lines, long long length)\n{\n"
+        f"  if (lines >= 16 && length >= 16) fk_{kind}_store_{major}_{space}(p, stride, c);\n"
+        f"  else fk_{kind}_store_part_{major}(p, stride, c, own, lines, length);\n}}"
+    )
+
+
 def _round(i: Intrinsic, major: str) -> tuple[str, str]:
     kind = kind_of(i.name)
     name = f"fk_{kind}_round_{major}"
     return name, (
         "/* sums as 16-bit floats, by way of memory of the warp, where threads find theirs */\n"
-        f"static inline void {name}({_TYPES[i.name]} *p, int stride, const {SUMS} &c, float *own)\n"
+        f"static inline void {name}({_TYPES[i.name]} *p, long long stride, const {SUMS} &c,\n"
+        "    float *own)\n"
         f"{{\n  fk_{kind}_store_{major}_shared(own, 16, c);\n  __syncwarp();\n"
         "  const int line = threadIdx.x / 2, half = threadIdx.x % 2 * 8;\n"
         "#pragma unroll\n  for (int n = half; n < half + 8; n++)\n"
@@ -150,10 +199,12 @@ def _helpers() -> dict[str, str]:
             for make in (_load_sums, _store):
                 name, text = make(i, major, space)
                 found[name] = text
-        if i.operand != ACCUMULATOR:
-            for major in MAJORS:
-                name, text = _round(i, major)
-                found[name] = text
+        rounds = i.operand != ACCUMULATOR
+        for major in MAJORS:
+            made = [_part(i, a, major) for a in ("sums", "store", *(["round"] if rounds else []))]
+            made += [_within(i, major, space) for space in SPACES]
+            made += [_round(i, major)] if rounds else []
+            found |= made
     return found
 
 
@@ -164,16 +215,28 @@ WMMA_HELPERS: Mapping[str, str] = _helpers()
 # --- how matrices lie ------------------------------------------------------------------------
 
 
-def layout_of(
+@dataclass(frozen=True)
+class Lines:
+    """How a matrix lies: rows (or columns, `major`) in one piece, so many elements apart.
+
+    misaligned : why these are not known to be aligned, "" if they are
+    """
+
+    major: str
+    stride: Expr
+    misaligned: str
+
+
+def lines_of(
     matrix: Matrix, buffers: Mapping[str, Buffer], program: Program, dtype: DType, alignment: int
-) -> tuple[str, int]:
-    """Whether rows or columns of a matrix lie in one piece, and how far apart they are.
+) -> Lines:
+    """How a matrix lies in memory.
 
     alignment : of each row or column, in bytes
 
     Raises
     ------
-    ScheduleError : the elements of neither are neighbours, or they are not known to be aligned.
+    ScheduleError : the elements of neither are neighbours.
     """
     name = matrix.first.tensor
     buffer = buffers.get(name)
@@ -185,22 +248,20 @@ def layout_of(
     for extent in reversed(shape):
         strides.insert(0, step)
         step = normal(mul(step, extent))
-    lines = {"row": (matrix.columns, matrix.rows), "col": (matrix.rows, matrix.columns)}
-    for major, (along, across) in lines.items():
+    directions = {"row": (matrix.columns, matrix.rows), "col": (matrix.rows, matrix.columns)}
+    for major, (along, across) in directions.items():
         if strides[along] == Const(1):
-            stride = strides[across]
-            _check_aligned(matrix, strides, across, dtype, alignment)
-            assert isinstance(stride, Const)
-            return major, int(stride.value)
+            why = _misaligned(matrix, strides, across, dtype, alignment)
+            return Lines(major, strides[across], why)
     raise ScheduleError(
         f"neither rows nor columns of a matrix in {name} lie in one piece: {matrix.first}; promote "
         "it to `shared` with another order of dimensions"
     )
 
 
-def _check_aligned(
+def _misaligned(
     matrix: Matrix, strides: Sequence[Expr], across: int, dtype: DType, alignment: int
-) -> None:
+) -> str:
     unit = alignment // dtype.bytes
     offset: Expr = strides[across]
     parts = [offset]
@@ -209,11 +270,12 @@ def _check_aligned(
         parts += [mul(Const(c), stride) for c in (form.constant, *(c for _, c in form.terms))]
     whole = [linear_form(normal(add(p, Const(0)))) for p in parts]
     if any(f.constant % unit or any(c % unit for _, c in f.terms) for f in whole) or whole[0].terms:
-        raise ScheduleError(
+        return (
             f"rows and columns of matrices in {matrix.first.tensor} have to begin at multiples of "
             f"{alignment} bytes ({unit} elements), which is not known of {matrix.first}; promote "
             "it to `shared`, or fix its sizes to multiples of that"
         )
+    return ""
 
 
 # --- statements --------------------------------------------------------------------------------
@@ -223,6 +285,7 @@ class Printer(Protocol):
     """What of `codegen.dialects.CudaTarget` is needed here."""
 
     program: Program
+    names: Names
     buffers: dict[str, Any]
     dtypes: dict[str, DType]
     shared_arrays: dict[str, int]
@@ -242,15 +305,81 @@ def tensor_cores(printer: Printer, node: MoveSums | MultiplyMatrices) -> cgen.Ge
     sums, kind = printer.place(node.sums), kind_of(node.intrinsic)
     if node.memory is None:
         return cgen.Line(f"{sums} = fk_zeros();")
-    dtype = printer.dtypes[node.memory.first.tensor]
-    if dtype != ACCUMULATOR:
-        # Each element is stored for itself.
-        major, _, at = _at(printer, node.memory, dtype.bytes)
-        return cgen.Line(f"fk_{kind}_round_{major}({at}, {sums}, {_own_memory(printer)});")
-    major, space, at = _at(printer, node.memory, SUMS_ALIGNMENT)
+    found = _sums_in_memory(printer.program, printer.buffers, node)
+    place = printer.place(node.memory.first)
+    at = f"&{place}, {index_text(found.lines.stride, printer.names)}"
+    c, major, space = f"fk_{kind}", found.lines.major, found.space
+    if found.direct:
+        if space == "global":
+            printer.with_matrices.add(node.memory.first.tensor)
+        if node.action == "load":
+            return cgen.Line(f"{sums} = {c}_sums_{major}_{space}({at});")
+        if node.counts is None:
+            return cgen.Line(f"{c}_store_{major}_{space}({at}, {sums});")
+    own = _own_memory(printer)
+    if node.counts is None and found.rounds:
+        return cgen.Line(f"{c}_round_{major}({at}, {sums}, {own});")
+    counts = [_up_to_16(e) for e in node.counts or (Const(16), Const(16))]
+    lines, length = (index_text(e, printer.names) for e in counts[:: 1 if major == "row" else -1])
     if node.action == "load":
-        return cgen.Line(f"{sums} = fk_{kind}_sums_{major}_{space}({at});")
-    return cgen.Line(f"fk_{kind}_store_{major}_{space}({at}, {sums});")
+        return cgen.Line(f"{sums} = {c}_sums_part_{major}({at}, {own}, {lines}, {length});")
+    what = "round_part" if found.rounds else "store_within" if found.direct else "store_part"
+    end = f"{major}_{space}" if what == "store_within" else major
+    return cgen.Line(f"{c}_{what}_{end}({at}, {sums}, {own}, {lines}, {length});")
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Where sums go to or come from.
+
+    rounds : whether they are rounded there; direct : an instruction stores all of a matrix
+    """
+
+    lines: Lines
+    space: str
+    rounds: bool
+    direct: bool
+
+
+def _sums_in_memory(program: Program, buffers: Mapping[str, Buffer], node: MoveSums) -> _Memory:
+    assert node.memory is not None
+    name = node.memory.first.tensor
+    buffer = buffers.get(name)
+    dtype = program.tensors[name if buffer is None else buffer.tensor].dtype
+    rounds = dtype != ACCUMULATOR
+    alignment = dtype.bytes if rounds else SUMS_ALIGNMENT
+    lines = lines_of(node.memory, buffers, program, dtype, alignment)
+    if buffer is not None and buffer.scope != "shared":
+        raise ScheduleError(_of_one_thread(buffer, name))
+    direct = not rounds and not lines.misaligned and (node.action == "store" or not node.counts)
+    return _Memory(lines, "global" if buffer is None else "shared", rounds, direct)
+
+
+def _up_to_16(count: Expr) -> Expr:
+    """A number of rows without a limit that instructions have anyhow."""
+    form = linear_form(count)
+    for atom, factor in form.terms:
+        if isinstance(atom, Op) and atom.fn == "min" and factor == 1:
+            rest = form.without(atom)
+            limit = Const(16 - rest.constant)
+            others = [e for e in atom.args if e != limit]
+            if not rest.terms and len(others) == 1:
+                return normal(add(others[0], Const(rest.constant)))
+    return count
+
+
+def memory_of_warps(root: LoopNode, program: Program, threads: int) -> int:
+    """How many bytes warps take of what their block may share, for sums on their way."""
+
+    def needed(node: LoopNode, buffers: Mapping[str, Buffer]) -> bool:
+        if isinstance(node, Buffer):
+            buffers = {**buffers, node.name: node}
+        if isinstance(node, MoveSums) and node.memory is not None:
+            found = _sums_in_memory(program, buffers, node)
+            return not found.direct or node.counts is not None
+        return any(needed(c, buffers) for c in children_of(node))
+
+    return threads // WARP * 1024 if needed(root, {}) else 0
 
 
 def _products(printer: Printer, node: MultiplyMatrices) -> cgen.Generable:
@@ -272,21 +401,24 @@ def _products(printer: Printer, node: MultiplyMatrices) -> cgen.Generable:
 
 
 def _at(printer: Printer, matrix: Matrix, alignment: int) -> tuple[str, str, str]:
-    """How a matrix lies, in which memory, and the arguments that say where."""
+    """How an operand lies, in which memory, and the arguments that say where."""
     name = matrix.first.tensor
-    major, stride = layout_of(
-        matrix, printer.buffers, printer.program, printer.dtypes[name], alignment
-    )
+    lines = lines_of(matrix, printer.buffers, printer.program, printer.dtypes[name], alignment)
     buffer = printer.buffers.get(name)
     if buffer is not None and buffer.scope != "shared":
-        raise ScheduleError(
-            f"{buffer.name} belongs to one thread, but {matrix.first.tensor} is read by a warp; "
-            "promote it to `shared`"
-        )
-    if buffer is None and alignment > printer.dtypes[name].bytes:
+        raise ScheduleError(_of_one_thread(buffer, name))
+    if lines.misaligned:
+        raise ScheduleError(lines.misaligned)
+    if buffer is None:
         printer.with_matrices.add(name)
-    space = "global" if buffer is None else "shared"
-    return major, space, f"&{printer.place(matrix.first)}, {stride}"
+    at = f"&{printer.place(matrix.first)}, {index_text(lines.stride, printer.names)}"
+    return lines.major, "global" if buffer is None else "shared", at
+
+
+def _of_one_thread(buffer: Buffer, name: str) -> str:
+    return (
+        f"{buffer.name} belongs to one thread, but {name} is read by a warp; promote it to `shared`"
+    )
 
 
 def _own_memory(printer: Printer) -> str:

@@ -148,6 +148,11 @@ def access_map(
     return isl.Map(text).intersect_domain(domain).coalesce()
 
 
+def is_affine(access: Read) -> bool:
+    """Whether an access has a relation, see `access_map`."""
+    return all(isl_expr(i) is not None for i in access.indices)
+
+
 def least_point(points: isl.Set) -> list[int]:
     """The lexicographically least point of a set that is not empty.
 

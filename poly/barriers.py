@@ -31,6 +31,7 @@ from poly.legality import between
 from poly.promotion import PromotionPlan, check_ahead, plan_promotion, prefix_of
 from poly.scop import Scop, ScopStatement
 from poly.tree import (
+    Accesses,
     Band,
     Barrier,
     Filter,
@@ -40,6 +41,7 @@ from poly.tree import (
     Sequence,
     band,
     sequence,
+    serves,
     walk_tree,
 )
 
@@ -101,7 +103,7 @@ class _Placer:
         pairs: isl.UnionMap,
         outer: list[Member],
         statements: tuple[str, ...],
-        buffers: dict[str, str],
+        buffers: dict[str, tuple[Promote, ...]],
     ) -> _Part:
         if isinstance(node, Band):
             return self._band(node, pairs, outer, statements, buffers)
@@ -122,14 +124,15 @@ class _Placer:
         items = tuple(self._item(name, buffers) for name in statements)
         return _Part(node, items, items, False)
 
-    def _item(self, name: str, buffers: dict[str, str]) -> _Item:
+    def _item(self, name: str, buffers: dict[str, tuple[Promote, ...]]) -> _Item:
         s = self.scop.statement(name)
         reads = {m.get_tuple_name(isl.dim_type.out) for m in s.all_reads}
         target = s.target.tensor
+        places = (_places(buffers.get(t, ()), t) for t in reads)
         return _Item(
             name,
-            frozenset(buffers.get(t, t) for t in reads),
-            frozenset((buffers.get(target, target),)),
+            frozenset().union(*places),
+            frozenset((_place(buffers.get(target, ()), target, None),)),
         )
 
     def _in_order(self, parts: list[tuple[tuple[str, ...], _Part]], pairs: isl.UnionMap) -> _Part:
@@ -156,7 +159,7 @@ class _Placer:
         pairs: isl.UnionMap,
         outer: list[Member],
         statements: tuple[str, ...],
-        buffers: dict[str, str],
+        buffers: dict[str, tuple[Promote, ...]],
     ) -> _Part:
         first, *rest = node.members
         f = isl.MultiUnionPwAff.from_union_pw_aff(first.schedule)
@@ -188,19 +191,20 @@ class _Placer:
         pairs: isl.UnionMap,
         outer: list[Member],
         statements: tuple[str, ...],
-        buffers: dict[str, str],
+        buffers: dict[str, tuple[Promote, ...]],
     ) -> _Part:
         if node.scope == "partial":  # one thread writes, when all have their parts
             part = self._node(node.child, pairs, outer, statements, buffers)
             items = tuple(self._item(name, buffers) for name in statements)
             return _Part(replace(node, child=part.node), items, items, False)
-        inner = {**buffers, node.tensor: node.buffer}
+        around = buffers.get(node.tensor, ())
+        inner = {**buffers, node.tensor: (*around, node)}
         below = pairs
         if node.scope == "fragment":
             below = _outside_of_fragment(node, pairs, statements, self.launch, self.scop)
         part = self._node(node.child, below, outer, statements, inner)
         plan = plan_promotion(node, self.scop, prefix_of(node, outer), statements)
-        outside = buffers.get(node.tensor, node.tensor)
+        outside = _place(around, node.tensor, node.accesses)
         if node.scope != "shared":
             return self._private(replace(node, child=part.node), part, plan, outside, statements)
         fill = _Item("", frozenset((outside,)), frozenset((node.buffer,)))
@@ -261,6 +265,22 @@ class _Placer:
                 elif a.writes & (b.reads | b.writes) or a.reads & b.writes:
                     return True
         return False
+
+
+def _place(around: tuple[Promote, ...], tensor: str, accesses: Accesses) -> str:
+    """The buffer that has what some accesses to a tensor need, or the tensor itself."""
+    fitting = (p.buffer for p in reversed(around) if serves(p.accesses, accesses))
+    return next(fitting, tensor)
+
+
+def _places(around: tuple[Promote, ...], tensor: str) -> set[str]:
+    """The buffers from which an access to a tensor may read, and the tensor if it may, too."""
+    found = set()
+    for p in reversed(around):
+        found.add(p.buffer)
+        if p.accesses is None:
+            return found
+    return {*found, tensor}
 
 
 def _touches(statement: ScopStatement, tensor: str) -> bool:

@@ -6,13 +6,12 @@ matrices that it keeps in fragments through the whole reduction; the operands co
 memory, a part of the reduction at a time.  What reads the sums element by element does so from
 shared memory, with threads of its own.
 
-All extents have to be known multiples of those of the intrinsic: a tile that is not full has no
-meaning as one.
+Where extents are not known, or are no multiples, operands and sums in shared memory are padded, so
+that whole matrices are multiplied (`poly.padding`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from poly.analysis import loop_extents, plain_dimension
@@ -22,7 +21,7 @@ from poly.gpu_machine import GpuMachine
 from poly.gpu_nest import on_blocks, parallel_nest, shared_tile
 from poly.intrinsics import INTRINSICS, WARP, Intrinsic
 from poly.promotion import contiguous_dimension
-from poly.rows import dimension_at, nest
+from poly.rows import attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
 
@@ -30,6 +29,11 @@ from poly.scop import ScopStatement
 TILES, WITH_EPILOGUE = (128, 64, 32, 16), (64, 32, 16)
 #: Terms of the sums for which operands are shared at a time.
 DEPTHS = (32, 16, 8)
+#: Tiles of a block along a loop of unknown length, and terms there.
+OPEN_TILES, OPEN_DEPTH = (64, 32), 32
+#: How much more than the least number of matrices may be multiplied for larger tiles, and how much
+#: more than what there is for tensor cores.
+TILE_WASTE, WASTE = 1.25, 6.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,72 @@ class WarpTile:
     @property
     def warps(self) -> int:
         return self.block // self.warp
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The product as matrices: its loops u, v, k and others, with their lengths where known.
+
+    matrix : the extents of the intrinsic; choices : tiles of a block, the best first
+    """
+
+    loops: tuple[str, str, str]
+    lengths: tuple[int | None, int | None, int | None]
+    others: int
+    matrix: tuple[int, int, int]
+    choices: tuple[int, ...]
+
+    @property
+    def waste(self) -> float:
+        """Products of whole matrices for each one that is asked for, as far as that is known."""
+        found = 1.0
+        for length, extent in zip(self.lengths, self.matrix, strict=True):
+            found *= _up_to(length, extent) / length if length else 1
+        return found
+
+    @property
+    def divides(self) -> bool:
+        """Whether tiles that divide are as good as larger ones."""
+        for length, extent in zip(self.lengths, self.matrix, strict=True):
+            if length is None or length % extent:
+                return False
+        return all(
+            2 * self.dividing(n)[0] >= self.fitting(n)[0] for n, _ in enumerate(self.loops[:2])
+        )
+
+    def dividing(self, n: int) -> tuple[int, ...]:
+        """Tiles along u or v without a rest."""
+        length = self.lengths[n] or 1
+        return tuple(c for c in self.choices if length % c == 0)
+
+    def fitting(self, n: int) -> tuple[int, ...]:
+        """Tiles along u or v with a small rest."""
+        length = self.lengths[n]
+        if length is None:
+            return tuple(c for c in self.choices if c in OPEN_TILES)
+        least = TILE_WASTE * _up_to(length, self.matrix[n])
+        return tuple(c for c in self.choices if _up_to(length, c) <= least)
+
+    @property
+    def steps(self) -> int | None:
+        """How often operands are shared, where it is known."""
+        return None if self.lengths[2] is None else -(-self.lengths[2] // self.depth)
+
+    @property
+    def depth(self) -> int:
+        """Terms for which operands are shared at a time."""
+        length, terms = self.lengths[2], self.matrix[2]
+        if length is None:
+            return OPEN_DEPTH
+        depths = [d for d in DEPTHS if d % terms == 0]
+        if self.divides:
+            return next(d for d in depths if length % d == 0)
+        return next(d for d in depths if _up_to(length, d) <= TILE_WASTE * _up_to(length, terms))
+
+
+def _up_to(length: int, extent: int) -> int:
+    """A length as a whole number of extents."""
+    return -(-length // extent) * extent
 
 
 def tensor_cores_on_gpu(
@@ -62,12 +132,20 @@ def tensor_cores_on_gpu(
     intrinsic = _intrinsic(schedule, statement, machine)
     k = _reduction(schedule, statement)
     extents = loop_extents(schedule, s)
-    _check_matrices(schedule, found, (u, v, k), extents, intrinsic)
+    _check_matrices(schedule, found, (u, v, k))
     start = f"{s}_init"
     epilogue = [n for n in names if n not in (s, start)]
     if start not in names or any(schedule.loops(n) != run for n in epilogue):
         raise ScheduleError("another statement has loops of its own")
-    rows, columns = _tiles((u, v), run, extents, machine, WITH_EPILOGUE if epilogue else TILES)
+    others = 1
+    for x in run:
+        others *= 1 if x in (u, v) else extents[x] or 1
+    choices = WITH_EPILOGUE if epilogue else TILES
+    lengths = (extents[u], extents[v], extents[k])
+    shape = Shape((u, v, k), lengths, others, intrinsic.extents, choices)
+    if shape.waste > WASTE:
+        raise ScheduleError("the matrices would be almost empty")
+    rows, columns = _tiles(shape, machine)
     blocks = [*(x for x in run if x not in (u, v)), f"{u}_b", f"{v}_b"]
     mapped, rest = on_blocks(blocks, extents)
     schedule = schedule.replay(f"""
@@ -78,8 +156,10 @@ map_blocks {s}: {", ".join(mapped)}""")
     if epilogue:
         schedule = schedule.replay(f"distribute {s}: {u}_x\nfuse {start}, {s}: {u}_x, {v}_x")
         target = statement.target.tensor
-        schedule = schedule.replay(f"promote {s}: {[*mapped, *rest][-1]} as {target}, shared")
-    schedule = _warps(schedule, found, (rows, columns), k, extents, intrinsic)
+        schedule = schedule.replay(
+            f"promote {s}: {[*mapped, *rest][-1]} as {target}, shared{_padded(shape)}"
+        )
+    schedule = _warps(schedule, found, (rows, columns), shape, intrinsic)
     for n in epilogue:
         schedule = _by_threads(schedule, n, (u, v), (rows, columns))
     return schedule
@@ -116,20 +196,14 @@ def _check_matrices(
     schedule: Schedule,
     found: GpuContraction,
     loops: tuple[str, str, str],
-    extents: Mapping[str, int | None],
-    intrinsic: Intrinsic,
 ) -> None:
-    """Refuse what would not be whole matrices with rows or columns in one piece.
+    """Refuse what would not be matrices with rows or columns in one piece.
 
     Raises
     ------
     ScheduleError : naming what does not fit.
     """
     s = found.statement
-    for loop, extent in zip(loops, intrinsic.extents, strict=True):
-        length = extents[loop]
-        if length is None or length % extent:
-            raise ScheduleError(f"{loop} is not known to be a multiple of {extent}")
     u, v, k = (dimension_at(schedule, s, x) for x in loops)
     tensors = schedule.program.tensors
     target = schedule.scop.statement(s).target
@@ -141,27 +215,22 @@ def _check_matrices(
             raise ScheduleError(f"{read} has no rows or columns in one piece")
 
 
-def _tiles(
-    loops: tuple[str, str],
-    run: tuple[str, ...],
-    extents: Mapping[str, int | None],
-    machine: GpuMachine,
-    choices: tuple[int, ...],
-) -> tuple[WarpTile, WarpTile]:
-    """Tiles that divide the loops, as large as leaves every processor a block."""
-    lengths = [extents[x] or 0 for x in loops]
-    own = [[c for c in choices if length % c == 0] for length in lengths]
-    others = 1
-    for x in run:
-        others *= 1 if x in loops else extents[x] or 1
+def _tiles(shape: Shape, machine: GpuMachine) -> tuple[WarpTile, WarpTile]:
+    """Tiles as large as leaves every processor a block."""
+    own = [shape.dividing(n) if shape.divides else shape.fitting(n) for n in (0, 1)]
     at = [0, 0]
 
     def blocks() -> int:
-        return others * (lengths[0] // own[0][at[0]]) * (lengths[1] // own[1][at[1]])
+        found = shape.others
+        for n in (0, 1):
+            length, tile = shape.lengths[n], own[n][at[n]]
+            found *= 1 if length is None else -(-length // tile)
+        return found
 
-    while blocks() < machine.processors:
+    known = [n for n in (0, 1) if shape.lengths[n] is not None]
+    while known and blocks() < machine.processors:
         # The larger one is cut, as long as it is.
-        best = max((0, 1), key=lambda n: own[n][at[n]])
+        best = max(known, key=lambda n: own[n][at[n]])
         if at[best] + 1 == len(own[best]):
             break
         at[best] += 1
@@ -172,34 +241,40 @@ def _tiles(
     )
 
 
+def _padded(shape: Shape) -> str:
+    return "" if shape.divides else ", padded"
+
+
 def _warps(
     schedule: Schedule,
     found: GpuContraction,
     tiles: tuple[WarpTile, WarpTile],
-    k: str,
-    extents: Mapping[str, int | None],
+    shape: Shape,
     intrinsic: Intrinsic,
 ) -> Schedule:
     """The sums of a tile by warps, with operands in shared memory."""
-    s, u, v = found.statement, found.rows, found.columns[0]
+    s, (u, v, k) = found.statement, shape.loops
     rows, columns = tiles
     m, n, terms = intrinsic.extents
-    length = extents[k] or 0
-    depth = next(d for d in DEPTHS if length % d == 0)
     matrices, elements = f"{u}_m, {v}_m", f"{u}_f, {v}_f"
     schedule = schedule.replay(f"""
 tile {s}: {u}_x, {v}_x by {rows.warp}, {columns.warp} as {u}_w, {v}_w, {u}_y, {v}_y
 tile {s}: {u}_y, {v}_y by {m}, {n} as {matrices}, {elements}
 distribute {s}: {u}_m
 map_threads {s}: {u}_w, {v}_w
-split {s}: {k} by {depth} as {k}_o, {k}_i
+split {s}: {k} by {shape.depth} as {k}_o, {k}_i
 split {s}: {k}_i by {terms} as {k}_m, {k}_f
-reorder {s}: {k}_o, {k}_m, {matrices}, {elements}, {k}_f
+reorder {s}: {k}_o, {k}_m, {matrices}, {elements}, {k}_f""")
+    for read in (*found.sides[0], *found.sides[1]):
+        what = f"{read.tensor}, shared{_padded(shape)}"
+        if shape.steps == 1:
+            schedule = attempt(schedule, f"promote {s}: {k}_o as {what}")
+        else:
+            schedule = shared_tile(schedule, s, f"{k}_o", what)
+    schedule = schedule.replay(f"""
 tensorize {s}_init: {elements} as {intrinsic.name}
 tensorize {s}: {elements}, {k}_f as {intrinsic.name}
 promote {s}: {v}_w as {schedule.scop.statement(s).target.tensor}, fragment""")
-    for read in (*found.sides[0], *found.sides[1]):
-        schedule = shared_tile(schedule, s, f"{k}_o", f"{read.tensor}, shared")
     for name in (f"{s}_init", s):
         schedule = schedule.replay(f"unroll {name}: {u}_m\nunroll {name}: {v}_m")
     return schedule

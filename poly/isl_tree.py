@@ -15,17 +15,9 @@ import islpy as isl
 
 from poly.affine import parameters
 from poly.errors import ScheduleError
+from poly.fences import Fence, combination, everywhere, fences
 from poly.kernels import Launch, lanes_of, place_of, reducing
-from poly.promotion import (
-    Copy,
-    Fence,
-    PromotionPlan,
-    combination,
-    everywhere,
-    fences,
-    plan_promotion,
-    prefix_of,
-)
+from poly.promotion import Copy, PromotionPlan, plan_promotion, prefix_of
 from poly.scop import Scop
 from poly.tree import (
     ON_THREADS,
@@ -96,13 +88,13 @@ def kernel_to_isl(launch: Launch, tree: Node, scop: Scop) -> IslTree:
     in each iteration of the loops around it in which any thread has an instance: all threads of a
     block run through the same loops.  Of a shared copy each thread has its share.
 
-    tree : the tree of the launch, with barriers
+    tree : the tree of the launch, with barriers; scop : with what it runs of each statement
     """
     result = IslTree(launch=launch)
     body = _node(band(launch.host, tree), scop, [], launch.statements, result)
     domain = isl.UnionSet.empty(scop.context.get_space())
     for name in launch.statements:
-        s = scop.statement(name)
+        s = scop.as_run(name)
         own = s.domain
         for parameter, f in place_of(launch, scop, name).items():
             if parameter == lanes_of(launch, name):
@@ -121,7 +113,7 @@ def kernel_to_isl(launch: Launch, tree: Node, scop: Scop) -> IslTree:
                 own = own.intersect(place.eq_set(_parameter(found, own)))
         # What threads reduce together, each begins for itself, and all have in the end.
         if isinstance(c, Copy) and not c.shared and not (c.op and c.inward):
-            lanes = {launch.thread_names[0]} if c.by_warp else set()
+            lanes = {launch.thread_names[0]} if c.matrix else set()
             own = _by_the_first({*around.values(), *lanes}, own, launch)
         if isinstance(c, Copy) and c.shared:
             own = _shared_out(c, own, launch, result)
@@ -327,7 +319,8 @@ def _promote(
         text = f'{{ mark: "band:{at}", child: {{ schedule: "{functions}", {options} }} }}'
         children.append(f'{{ filter: "{{ {c.tuple_text} }}", child: {text} }}')
 
-    around = fences(node, scop, prefix, statements, plan)
+    extensions = [c.extension for c in (plan.copy_in, plan.copy_out) if c is not None]
+    around = fences(node, scop, prefix, statements, extensions)
     for c in (*around[:1], plan.copy_in):
         if c is not None:
             copy(c)

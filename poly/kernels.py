@@ -24,6 +24,7 @@ from poly.errors import ScheduleError
 from poly.instances import end_value, function_of
 from poly.intrinsics import INTRINSICS, WARP
 from poly.marks import MOST_THREADS, thread_extent
+from poly.padding import check_padding, with_padding
 from poly.scop import Scop
 from poly.tensorize import instruction_of, matched
 from poly.tree import (
@@ -205,10 +206,14 @@ def _check_fragments(launch: Launch, scop: Scop) -> None:
     ------
     ScheduleError : naming the statement.
     """
+    padded = padded_scop(launch, scop)
     for name in launch.statements:
         if instruction_of(launch.tree, name) is None:
             continue
-        matched(launch.tree, scop, launch.host, name)
+        matched(launch.tree, padded, launch.host, name)
+        check_padding(
+            launch.tree, padded, name, launch.statements, launch.host, f"tensorize {name}"
+        )
         target = scop.statement(name).target.tensor
         kept = [
             n for n in path_to(launch.tree, name)
@@ -254,9 +259,14 @@ def _check_reductions(launch: Launch) -> None:
 # --- where instances run --------------------------------------------------------------------
 
 
+def padded_scop(launch: Launch, scop: Scop) -> Scop:
+    """The scop with what a launch runs of each statement."""
+    return with_padding(launch.tree, scop, launch.statements, launch.host)
+
+
 def place_of(launch: Launch, scop: Scop, statement: str) -> dict[str, isl.PwAff]:
     """``{ S[x] -> [n] }`` for each parameter of blocks and threads, and of the host's loops."""
-    s = scop.statement(statement)
+    s = scop.as_run(statement)
     loops = (*launch.host, *loops_of(launch.tree, statement))
     found: dict[str, isl.PwAff] = {}
     for m in loops:

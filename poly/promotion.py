@@ -9,13 +9,10 @@ tensor T:
 
 The buffer has the size of the footprint's box, which must be constant; element e lies at
 ``e mod size``, which is injective on any box of that size and needs no origin.  A dimension that
-is kept in blocks is filled up to whole ones.
+is kept in blocks is filled up to whole ones.  What instructions access beyond the domains of their
+statements (see `poly.padding`) counts for the size of a fragment and of a padded buffer, and is
+neither copied in nor out: a padded buffer has zeros there.
 The copies are statements ``in[p, e]`` with loops of their own over e.
-
-isl generates loops apart for statements that do not interleave, as for the initialisation of a
-sum over all iterations of p: it all comes before the rest.  Such a loop would have a buffer of its
-own.  *Fences* prevent that: two statements without effect, one before and one after all others
-in each iteration p, which interleave with whatever is between them.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from poly.expr import Const
 from poly.footprint import box_extent, prefix_map, prefix_relation
 from poly.intrinsics import ACCUMULATOR
 from poly.program import Tensor
-from poly.scop import Scop
+from poly.scop import Scop, ScopStatement
 from poly.tensorize import Matched, fragment_of
 from poly.tree import ON_THREADS, Band, Member, Promote, walk_tree
 
@@ -57,9 +54,12 @@ class Copy:
     shared : whether all threads of a block copy together
     op : of partial results, which begin as its identity and are combined with what is there
     ahead : it runs one iteration of the last of these loops before what it is for
-    by_warp : whether all threads of a warp copy together, matrices at a time
+    matrix : the dimensions of the tensor in which all threads of a warp copy together, a matrix at
+        a time; the last loops run over them
     together : how many neighbours a thread copies at once; if several, the last of the loops runs
         over them
+    within : ``{ name[p, e] : … }``, where it copies, if it does not everywhere: elsewhere it stores
+        zeros
     """
 
     name: str
@@ -74,8 +74,9 @@ class Copy:
     shared: bool = False
     op: str = ""
     ahead: bool = False
-    by_warp: bool = False
+    matrix: tuple[int, ...] = ()
     together: int = 1
+    within: str = ""
 
     @property
     def shared_out(self) -> tuple[Member, ...]:
@@ -89,43 +90,6 @@ class Copy:
     @property
     def tuple_text(self) -> str:
         return f"{self.name}[{', '.join(f'x{k}' for k in range(self.depth + self.rank))}]"
-
-
-@dataclass(frozen=True)
-class Fence:
-    """A statement without effect that runs once in each iteration of the loops `prefix`.
-
-    barrier : it has one: the threads of a block wait for each other
-    """
-
-    name: str
-    prefix: tuple[str, ...]
-    extension: str
-    members: tuple[Member, ...] = ()
-    barrier: bool = False
-
-    @property
-    def depth(self) -> int:
-        return len(self.prefix)
-
-    @property
-    def tuple_text(self) -> str:
-        return f"{self.name}[{', '.join(f'x{k}' for k in range(self.depth))}]"
-
-
-@dataclass(frozen=True)
-class Combination(Fence):
-    """Where the threads of a block combine by `op` what each has in `buffer`, an element of
-    `tensor` of so many dimensions (`rank`).
-
-    threads : how many neighbours, which is known when all loops have their places
-    """
-
-    tensor: str = ""
-    buffer: str = ""
-    op: str = ""
-    rank: int = 0
-    threads: int = 1
 
 
 @dataclass(frozen=True)
@@ -164,12 +128,18 @@ def plan_promotion(
                 f"{node.tensor} cannot be promoted: {s.name} reads it at a place that depends "
                 "on data"
             )
-    reads = prefix_relation(((s, m) for s in below for m in s.reads), outer, node.tensor)
+    reads = prefix_relation(((s, m) for s in below for m in _reads(node, s)), outer, node.tensor)
     writes = prefix_relation(((s, s.write) for s in below), outer, node.tensor)
     footprint = writes if reads is None else reads if writes is None else reads.union(writes)
     if footprint is None:
         names = ", ".join(statements)
         raise ScheduleError(f"{node.tensor} is not accessed by {names}; nothing to promote")
+    padded = [scop.padded[name] for name in statements if name in scop.padded]
+    if node.padded or node.scope == "fragment":
+        beyond = prefix_relation(
+            ((s, m) for s in padded for m in (s.write, *_reads(node, s))), outer, node.tensor
+        )
+        footprint = footprint if beyond is None else footprint.union(beyond)
     footprint = footprint.intersect_params(scop.context).coalesce()
     sizes = tuple(_constant_extent(footprint, k, node.tensor) for k in range(tensor.rank))
     sizes = node.layout.whole_blocks(sizes)
@@ -191,6 +161,10 @@ def plan_promotion(
         inward = _exposed(scop, node.tensor, outer, statements)
         if node.tensor in {t.name for t in scop.program.temps}:
             outward = _leaving(scop, node.tensor, outer, statements)
+    if inward is None and node.padded:
+        # What is written below is all there is, but zeros.
+        operands = {r.tensor for s in padded for r in s.source.reads}
+        inward = footprint.subtract(footprint) if node.tensor in operands else None
     aligned = tuple(_is_aligned(footprint, k, size) for k, size in enumerate(sizes))
     mapped = any(m.mark in ("block", *ON_THREADS) for m in outer) or node.scope in (
         "shared", "fragment")  # fmt: skip
@@ -200,7 +174,7 @@ def plan_promotion(
             "multiples of their size, so that no element has a register of its own"
         )
     made = [
-        _copy(node, scop, elements, inwards, outer, sizes, aligned, mapped)
+        _copy(node, scop, elements, inwards, outer, sizes, aligned, mapped, footprint)
         for elements, inwards in ((inward, True), (outward, False))
     ]
     if fragment is not None:
@@ -211,6 +185,13 @@ def plan_promotion(
                 f"have been rounded to {tensor.dtype}; promote around the whole sum and its start"
             )
     return PromotionPlan(sizes, made[0], made[1])
+
+
+def _reads(node: Promote, s: ScopStatement) -> tuple[isl.Map, ...]:
+    """The reads of a statement that go to the buffer, if they are of its tensor."""
+    if node.accesses is None:
+        return s.reads
+    return tuple(m for read, m in s.affine_reads if (s.name, read) in node.accesses)
 
 
 def _in_matrices(c: Copy, fragment: Matched, sizes: tuple[int, ...]) -> Copy:
@@ -228,7 +209,7 @@ def _in_matrices(c: Copy, fragment: Matched, sizes: tuple[int, ...]) -> Copy:
         over = m.schedule.scale_down_val(value).floor()
         outer.append(Member(f"{m.name}_o", over, "unroll"))
         inner.append(Member(f"{m.name}_i", m.schedule.mod_val(value), mark))
-    return replace(c, members=(*outer, *inner), by_warp=True)
+    return replace(c, members=(*outer, *inner), matrix=tuple(sorted(tile)))
 
 
 def _partial(
@@ -256,28 +237,9 @@ def _partial(
     made = [
         replace(copy, op=s.source.op)
         for inward in (True, False)
-        if (copy := _copy(node, scop, elements, inward, outer, ones, aligned, False)) is not None
+        if (copy := _copy(node, scop, elements, inward, outer, ones, aligned, False, elements))
     ]
     return PromotionPlan(ones, made[0], made[1])
-
-
-def combination(
-    node: Promote,
-    scop: Scop,
-    prefix: list[Member],
-    statements: tuple[str, ...],
-    threads: int,
-) -> Combination:
-    """``{ combine[p] }``: the threads of a block combine their parts, in every iteration p of the
-    loops around them in which any of them has one.
-    """
-    s = scop.statement(statements[0])
-    name = f"{node.buffer}_all"
-    return Combination(
-        name, tuple(m.name for m in prefix), everywhere(name, scop, prefix, statements),
-        tensor=node.tensor, buffer=node.buffer, op=s.source.op,
-        rank=scop.program.tensors[node.tensor].rank, threads=threads,
-    )  # fmt: skip
 
 
 def check_ahead(
@@ -306,60 +268,6 @@ def check_ahead(
                 f"{what}{name} writes {node.tensor} in {loop.name}, so that it cannot be read an "
                 "iteration ahead"
             )
-
-
-def everywhere(
-    name: str,
-    scop: Scop,
-    prefix: list[Member],
-    statements: tuple[str, ...],
-    early: bool = False,
-) -> str:
-    """``{ [p] -> name[p] }`` for the iterations p of loops in which a statement has an instance.
-
-    early : and those of the last loop before one with an instance
-    """
-    every = prefix_map(scop.statement(statements[0]), prefix).range()
-    for other in statements[1:]:
-        every = every.union(prefix_map(scop.statement(other), prefix).range())
-    every = every.intersect_params(scop.context).coalesce()
-    if early:
-        *outer, last = [f"p{k}" for k in range(len(prefix))]
-        listed = ", ".join([*outer, last])
-        back = isl.Map(f"{{ [{listed}] -> [{', '.join([*outer, f'{last} - 1'])}] }}")
-        every = every.union(every.apply(back)).coalesce()
-    return _in_each(name, len(prefix), every)
-
-
-def _in_each(name: str, depth: int, every: isl.Set) -> str:
-    """``{ [p] -> name[p] }`` for a set of iterations p."""
-    p = ", ".join(f"p{k}" for k in range(depth))
-    sizes = ", ".join(every.get_var_names(isl.dim_type.param))
-    here = isl.Map(f"[{sizes}] -> {{ [{p}] -> {name}[{p}] }}")
-    return str(here.intersect_domain(every))
-
-
-def fences(
-    node: Promote,
-    scop: Scop,
-    outer: list[Member],
-    statements: tuple[str, ...],
-    plan: PromotionPlan,
-) -> tuple[Fence, ...]:
-    """Two fences where what is below the node runs in different sets of iterations, else none."""
-    if not outer:
-        return ()
-    found = [isl.Map(c.extension).domain() for c in (plan.copy_in, plan.copy_out) if c is not None]
-    found += [prefix_map(scop.statement(name), outer).range() for name in statements]
-    found = [f.intersect_params(scop.context) for f in found]
-    if all(f.is_equal(found[0]) for f in found):
-        return ()
-    every = found[0]
-    for f in found[1:]:
-        every = every.union(f)
-    every, prefix = every.coalesce(), tuple(m.name for m in outer)
-    names = (f"{node.buffer}_{side}" for side in ("open", "close"))
-    return tuple(Fence(n, prefix, _in_each(n, len(outer), every)) for n in names)
 
 
 def _constant_extent(footprint: isl.Map, dim: int, tensor: str) -> int:
@@ -479,12 +387,14 @@ def _lanes_below(node: Promote, scop: Scop) -> int | None:
 
 def _copy(
     node: Promote, scop: Scop, elements: isl.Map | None, inward: bool, outer: list[Member],
-    sizes: tuple[int, ...], aligned: tuple[bool, ...], mapped: bool,
+    sizes: tuple[int, ...], aligned: tuple[bool, ...], mapped: bool, footprint: isl.Map,
 ) -> Copy | None:  # fmt: skip
+    """What copies `elements`, and fills the rest of the footprint of a padded buffer."""
     if elements is None:
         return None
     depth = len(outer)
     elements = elements.intersect_params(scop.context).coalesce()
+    copied, elements = elements, footprint if node.padded and inward else elements
     rank = len(sizes)
     name = f"{node.buffer}_{'in' if inward else 'out'}"
     p = [f"p{k}" for k in range(depth)]
@@ -496,6 +406,10 @@ def _copy(
     )
     # { [p] -> T[e] }  becomes  { [p] -> name[p, e] }
     extension = elements.domain_map().reverse().apply_range(pair)
+    within, nothing = None, inward and bool(copied.is_empty()) and not elements.is_empty()
+    if not nothing and not elements.is_subset(copied):
+        within = copied.domain_map().reverse().apply_range(pair).range()
+        within = within.gist(extension.range()).coalesce()
     instance = f"{name}[{', '.join(p + e)}]"
 
     def member(loop: str, value: str, mark: str) -> Member:
@@ -532,6 +446,8 @@ def _copy(
             member(f"{loop}_i", f"{place} mod {lanes}", "vector"),
         ]
     together = _together(node, scop, inward, sizes, aligned) if mapped else 1
+    if within is not None and not _whole_groups(copied, together):
+        together = 1
     if together > 1:
         loop, place, _ = loops[-1]
         members[-1:] = [
@@ -541,7 +457,18 @@ def _copy(
     return Copy(
         name, node.tensor, node.buffer, inward, tuple(m.name for m in outer), rank, sizes,
         str(extension), tuple(members), node.scope == "shared", ahead=node.ahead, together=together,
+        within="" if within is None else str(within), op="+=" if nothing else "",
     )  # fmt: skip
+
+
+def _whole_groups(elements: isl.Map, count: int) -> bool:
+    """Whether each `count` neighbours from a multiple of that on are all elements, or none."""
+    e = [f"e{k}" for k in range(elements.dim(isl.dim_type.out))]
+    *outer, last = e
+    tensor = elements.get_tuple_name(isl.dim_type.out)
+    group = ", ".join([*outer, f"floor({last}/{count})"])
+    same = isl.Map(f"{{ {tensor}[{', '.join(e)}] -> [{group}] }}")
+    return bool(elements.apply_range(same).apply_range(same.reverse()).is_subset(elements))
 
 
 def _together(

@@ -244,6 +244,7 @@ class Schedule:
         cores, in registers of a warp; around all that accesses them); layout: the tensor's
         dimensions as they lie in the buffer, outermost first, of which one may be cut into blocks
         that lie innermost.  ``B, local, 1, 0, 1x32`` packs ``B[k,j]`` as ``B_p[j/32, k, j%32]``.
+        Reads that lie far apart, as ``A[k,i]`` and ``A[k,j]``, get a buffer each.
         ahead: there are two shared buffers that take turns, and while one is used the other is
         filled for the next iteration of `loop`, as in ``promote C: k_o as A, shared, ahead``.
         """

@@ -12,13 +12,21 @@ A read at a data-dependent place is a *may* read of the whole tensor.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 
 import islpy as isl
 
-from poly.affine import access_map, context_set, domain_set, init_domain_set, init_name
+from poly.affine import (
+    access_map,
+    context_set,
+    domain_set,
+    init_domain_set,
+    init_name,
+    is_affine,
+)
 from poly.dtypes import identity
 from poly.errors import ProgramError
 from poly.expr import Const, Expr, Read
@@ -47,6 +55,15 @@ class ScopStatement:
     value: Expr
 
     @property
+    def affine_reads(self) -> tuple[tuple[Read, isl.Map], ...]:
+        """What the value reads at places that no data decides, each with its relation."""
+        if self.role == "init":
+            return ()
+        relations = self.reads[1:] if self.role == "update" else self.reads
+        places = (r for r in self.source.reads if is_affine(r))
+        return tuple(zip(places, relations, strict=True))
+
+    @property
     def step(self) -> str:
         """The loop over the steps of the block around the statement, "" if there is none."""
         return self.source.step
@@ -63,14 +80,22 @@ class ScopStatement:
 
 @dataclass(frozen=True, eq=False)
 class Scop:
-    """A program with its statements' domains and access relations, in initial order."""
+    """A program with its statements' domains and access relations, in initial order.
+
+    padded : those that a schedule runs beyond their domain, with what they run, see `poly.padding`
+    """
 
     program: Program
     context: isl.Set
     statements: tuple[ScopStatement, ...]
+    padded: Mapping[str, ScopStatement] = field(default_factory=dict)
 
     def statement(self, name: str) -> ScopStatement:
         return self.by_name[name]
+
+    def as_run(self, name: str) -> ScopStatement:
+        """A statement with all instances that are run."""
+        return self.padded.get(name) or self.by_name[name]
 
     @cached_property
     def by_name(self) -> dict[str, ScopStatement]:
@@ -169,6 +194,20 @@ def _main_statement(program: Program, s: Statement) -> ScopStatement:
         s.name, role, s.indices, domain, write, tuple(reads), tuple(may_reads),
         s.is_reduction, s, s.target, s.value,
     )  # fmt: skip
+
+
+def with_domain(program: Program, s: ScopStatement, domain: isl.Set) -> ScopStatement:
+    """A statement with other instances; all of its places are affine."""
+
+    def access(read: Read) -> isl.Map:
+        relation = access_map(program, domain, s.loops, read)
+        assert relation is not None
+        return relation
+
+    write = access(s.target)
+    reads = () if s.role == "init" else tuple(map(access, s.source.reads))
+    own = (write,) if s.role == "update" else ()
+    return replace(s, domain=domain, write=write, reads=(*own, *reads))
 
 
 def _whole_tensor(program: Program, domain: isl.Set, read: Read) -> isl.Map:

@@ -3,7 +3,8 @@
 With p the loops outside and t the chosen ones, a statement is the instruction in each iteration p
 if
 
-* every tile is full: where a tile has an instance, it has one for each of the instruction's;
+* every tile is full: where a tile has an instance, it has one for each of the instruction's; or
+  the statement may be run as if it had, on operands that are padded with zeros (`poly.padding`);
 * the value is that of the meaning, but for the order of a product and for casts between types
   that the instruction converts itself;
 * each access moves with t as that of the meaning does: from one iteration of a loop to the next by
@@ -19,12 +20,12 @@ from dataclasses import dataclass, replace
 
 import islpy as isl
 
-from poly.affine import least_point
 from poly.errors import ScheduleError
 from poly.expr import Cast, Expr, Index, Op, Read
 from poly.footprint import prefix_map
-from poly.instances import member_limits
 from poly.intrinsics import ACCUMULATOR, INTRINSICS, Intrinsic
+from poly.movement import in_order_of_target, movement
+from poly.padding import check_padding, limits_of, unpadded_operands, with_padding
 from poly.program import Statement
 from poly.scop import Scop, ScopStatement
 from poly.steps import Step, check_unmarked, same_band
@@ -74,11 +75,15 @@ def tensorize(tree: Node, scop: Scop, step: Step) -> Node:
             f"{step}: a warp takes one dimension of a block, but {MOST_AROUND + 1} loops on "
             "threads are around it"
         )
-    match(scop, s, around, chosen, intrinsic, f"{step}")
     members = list(nest.members)
     for p in positions:
         members[p] = replace(members[p], mark=intrinsic.name)
-    return replace_node(tree, nest, band(members, nest.child))
+    done = replace_node(tree, nest, band(members, nest.child))
+    padded = with_padding(done, scop)
+    unpadded = unpadded_operands(done, s)
+    match(padded, padded.as_run(s.name), around, chosen, intrinsic, f"{step}", unpadded)
+    check_padding(done, padded, s.name, [*scop.by_name], (), f"{step}")
+    return done
 
 
 def instruction_of(tree: Node, statement: str) -> Intrinsic | None:
@@ -90,6 +95,8 @@ def instruction_of(tree: Node, statement: str) -> Intrinsic | None:
 def matched(tree: Node, scop: Scop, outer: Sequence[Member], statement: str) -> Matched:
     """What a statement below `tree`, which has the loops `outer` around it, has been matched with.
 
+    scop : from `with_padding`
+
     Raises
     ------
     ScheduleError : steps behind `tensorize` have changed its loops.
@@ -99,9 +106,10 @@ def matched(tree: Node, scop: Scop, outer: Sequence[Member], statement: str) -> 
     assert intrinsic is not None
     chosen = [m for m in loops if m.mark == intrinsic.name]
     around = [m for m in loops if m.mark != intrinsic.name]
-    s = scop.statement(statement)
+    s = scop.as_run(statement)
     what = f"tensorize {statement}"
-    return match(scop, s, [*outer, *around], chosen, intrinsic, what, any_order=True)
+    unpadded = unpadded_operands(tree, s)
+    return match(scop, s, [*outer, *around], chosen, intrinsic, what, unpadded, any_order=True)
 
 
 # --- matching ------------------------------------------------------------------------------
@@ -114,10 +122,12 @@ def match(
     chosen: Sequence[Member],
     intrinsic: Intrinsic,
     what: str,
+    unpadded: Sequence[str] = (),
     any_order: bool = False,
 ) -> Matched:
     """A statement as the instruction; `chosen` are its loops in the order of the meaning's.
 
+    s : with the instances that are run; unpadded : operands that might be padded
     any_order : the loops have been matched before; now their order in the tree is known
 
     Raises
@@ -125,16 +135,16 @@ def match(
     ScheduleError : it is none, beginning with `what`.
     """
     if any_order:
-        chosen = _in_order(scop, s, around, chosen)
+        chosen = in_order_of_target(scop, s, around, chosen)
     meaning = intrinsic.meaning.statements[0]
     operands = _operands(s, scop, intrinsic, what)
     roles = meaning.indices[: _roles(s, what)]
-    _check_full(scop, s, around, chosen, intrinsic, what)
+    _check_full(scop, s, around, chosen, intrinsic, what, unpadded)
     times = prefix_map(s, [*around, *chosen]).intersect_params(scop.context)
     relations = {s.target: s.write, **dict(zip(s.source.reads, s.reads[1:], strict=False))}
     moves = {
         read: {
-            x: _movement(times.reverse().apply_range(relations[read]), len(around) + n)
+            x: movement(times.reverse().apply_range(relations[read]), len(around) + n)
             for n, x in enumerate(roles)
         }
         for read in (s.target, *operands)
@@ -170,18 +180,6 @@ def _roles(s: ScopStatement, what: str) -> int:
     if s.source.op != "+=" or s.role not in ("update", "init"):
         raise ScheduleError(f"{what}: {s.name} is no sum")
     return 3 if s.role == "update" else 2
-
-
-def _in_order(
-    scop: Scop, s: ScopStatement, around: Sequence[Member], chosen: Sequence[Member]
-) -> list[Member]:
-    """Loops as i, j, k: the target moves along its first tiled dimension with i, not with k."""
-    times = prefix_map(s, [*around, *chosen]).intersect_params(scop.context)
-    relation = times.reverse().apply_range(s.write)
-    moves = [_movement(relation, len(around) + n) or () for n in range(len(chosen))]
-    # (1, 0) before (0, 1) before (0, 0)
-    order = sorted(range(len(chosen)), key=lambda n: moves[n], reverse=True)
-    return [chosen[n] for n in order]
 
 
 def _operands(s: ScopStatement, scop: Scop, intrinsic: Intrinsic, what: str) -> tuple[Read, ...]:
@@ -230,10 +228,11 @@ def _check_full(
     chosen: Sequence[Member],
     intrinsic: Intrinsic,
     what: str,
+    unpadded: Sequence[str],
 ) -> None:
     """Refuse tiles of other extents, partial ones, and several instances at one time."""
     for m, extent in zip(chosen, intrinsic.extents, strict=False):
-        limits = member_limits(m, scop)
+        limits = limits_of(m, s)
         if limits != (0, extent - 1):
             has = "an unknown number of" if limits is None else f"{limits[1] - limits[0] + 1}"
             raise ScheduleError(
@@ -252,28 +251,10 @@ def _check_full(
         box = box.upper_bound_val(isl.dim_type.set, start + n, isl.Val(extent - 1))
     if not box.is_subset(image):
         sizes = ", ".join(map(str, intrinsic.extents[: len(chosen)]))
-        raise ScheduleError(
-            f"{what}: not every tile is known to be full; fix the sizes to multiples of {sizes}, "
-            "or pad the arrays with zeros"
-        )
-
-
-def _movement(relation: isl.Map, at: int) -> tuple[int, ...] | None:
-    """By how much the place of an access changes from one value of a loop to the next; None if
-    that is not the same everywhere.
-
-    relation : ``{ [t] -> T[e] }``; at : the number of the loop
-    """
-    here = [f"t{k}" for k in range(relation.dim(isl.dim_type.in_))]
-    there = [f"{t} + 1" if k == at else t for k, t in enumerate(here)]
-    step = isl.Map(f"{{ [{', '.join(here)}] -> [{', '.join(there)}] }}")
-    # { [t] -> [T[e] -> T[e']] }
-    both = relation.range_product(step.apply_range(relation))
-    deltas = both.range().unwrap().deltas()
-    if deltas.is_empty():
-        return (0,) * int(relation.dim(isl.dim_type.out))
-    point = tuple(least_point(deltas))
-    return point if bool(deltas.is_singleton()) else None
+        advice = f"fix the sizes to multiples of {sizes}"
+        if unpadded:
+            advice += f", or promote {' and '.join(unpadded)} around as `shared, padded` before"
+        raise ScheduleError(f"{what}: not every tile is known to be full; {advice}")
 
 
 def _unified(pattern: Read, moves: Mapping[str, tuple[int, ...] | None]) -> tuple[int, ...] | None:

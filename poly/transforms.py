@@ -14,11 +14,14 @@ import islpy as isl
 from poly.errors import ScheduleError
 from poly.instances import end_value, restrict_to
 from poly.layout import layout_of
+from poly.padding import with_padding
 from poly.promotion import check_ahead, plan_promotion, prefix_of
+from poly.reference_groups import reference_groups
 from poly.scop import Scop
 from poly.steps import Step, check_unmarked, find_loop, only_loop, same_band, with_member
 from poly.tree import (
     CONCURRENT,
+    Access,
     Band,
     Filter,
     Member,
@@ -225,7 +228,8 @@ def distribute(tree: Node, scop: Scop, step: Step) -> Node:
     check_unmarked(step, *inner)
     children = []
     for f in nest.child.children:
-        domain = restrict_to(scop, f.statements)
+        # Beyond their domains, too: that is where instructions reach, see `poly.padding`.
+        domain = restrict_to(scop, f.statements).universe()
         own = [replace(m, schedule=m.schedule.intersect_domain_union_set(domain)) for m in inner]
         children.append(replace(f, child=band(own, f.child)))
     return replace_node(tree, nest, band(outer, sequence(children)))
@@ -285,10 +289,10 @@ def shift(tree: Node, scop: Scop, step: Step) -> Node:
         raise ScheduleError(f"{step}: write `shift S: i by 1`")
     place = find_loop(tree, step.statements[0], step.loops[0])
     check_unmarked(step, place.member)
-    own = restrict_to(scop, step.statements[:1])
+    own = restrict_to(scop, step.statements[:1]).universe()
     amount = isl.UnionPwAff.val_on_domain(own, isl.Val(step.by[0]))
     moved = place.member.schedule.intersect_domain_union_set(own).add(amount)
-    rest = place.member.schedule.subtract_domain_union_set(own.universe())
+    rest = place.member.schedule.subtract_domain_union_set(own)
     return with_member(tree, place, replace(place.member, schedule=rest.union_add(moved)))
 
 
@@ -306,9 +310,10 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
     if len(step.loops) != 1 or len(step.words) < 2:
         raise ScheduleError(f"{step}: write `promote S: loop as tensor, register`")
     tensor, scope, *dims = step.words
-    ahead = bool(dims) and dims[-1] == "ahead"
-    if ahead:
-        dims.pop()
+    ways = set[str]()
+    while dims and dims[-1] in ("ahead", "padded"):
+        ways.add(dims.pop())
+    ahead, padded = "ahead" in ways, "padded" in ways
     if tensor not in scop.program.tensors:
         raise ScheduleError(f"{step}: there is no tensor {tensor}")
     if scope not in ("register", "local", "shared", "fragment"):
@@ -319,6 +324,8 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
         layout = layout_of(dims, tensor, scop.program.tensors[tensor].rank)
     except ValueError as error:
         raise ScheduleError(f"{step}: {error}") from None
+    if padded and scope != "shared":
+        raise ScheduleError(f"{step}: only a shared buffer is padded, for instructions of warps")
     if scope == "fragment" and dims:
         raise ScheduleError(f"{step}: how a fragment lies in registers is not for us to say")
     place = find_loop(tree, step.statements[0], step.loops[0])
@@ -344,16 +351,47 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
                 f"{step}: {node.buffer} around {place.member.name} belongs to one thread; share "
                 f"{tensor} first, and promote inside"
             )
-    buffer = fresh_buffer(tree, scop, tensor, scope)
-    below = Promote(tensor, buffer, scope, layout, inner, ahead)
     above = [m for n in path_to(tree, step.statements[0]) if isinstance(n, Band)
              for m in n.members]  # fmt: skip
     prefix = above[: [m.name for m in above].index(step.loops[0]) + 1]
     names = statements_below(tree, place.band, [s.name for s in scop.statements])
-    plan_promotion(below, scop, prefix_of(below, prefix), names)
+    wanted = Promote(tensor, fresh_buffer(tree, scop, tensor, scope), scope, layout, inner, ahead,
+                     padded)  # fmt: skip
     if ahead:
-        check_ahead(below, scop, place.member, names, f"{step}: ")
-    return replace_node(tree, place.band, band(outer, below))
+        check_ahead(wanted, scop, place.member, names, f"{step}: ")
+
+    def promoted(below: Promote) -> Node:
+        return replace_node(tree, place.band, band(outer, below))
+
+    def refused(below: Promote) -> ScheduleError | None:
+        try:
+            own = with_padding(promoted(below), scop)
+            plan_promotion(below, own, prefix_of(below, prefix), names)
+        except ScheduleError as error:
+            return error
+        return None
+
+    problem = refused(wanted)
+    if padded or (problem is None and scope != "shared"):
+        parts: tuple[Promote, ...] = ()
+    else:
+        groups = reference_groups(tensor, scop, prefix_of(wanted, prefix), names)
+        parts = _in_groups(wanted, groups) if len(groups) > 1 else ()
+    if parts and not any(map(refused, parts)):
+        return promoted(parts[0])
+    if problem is not None:
+        raise problem
+    return promoted(wanted)
+
+
+def _in_groups(node: Promote, groups: tuple[frozenset[Access], ...]) -> tuple[Promote, ...]:
+    """A promotion for each group of accesses, one inside of the other."""
+    made: list[Promote] = []
+    for number, accesses in reversed([*enumerate(groups, 1)]):
+        below = made[-1] if made else node.child
+        buffer = f"{node.buffer}_{number}"
+        made.append(replace(node, buffer=buffer, accesses=accesses, child=below))
+    return tuple(reversed(made))
 
 
 def fresh_buffer(tree: Node, scop: Scop, tensor: str, scope: str) -> str:
@@ -361,6 +399,6 @@ def fresh_buffer(tree: Node, scop: Scop, tensor: str, scope: str) -> str:
     used = {n.buffer for n in walk_tree(tree) if isinstance(n, Promote)}
     used |= set(scop.program.tensors) | set(scop.by_name)
     buffer, count = f"{tensor}_{_BUFFER_ENDS[scope]}", 2
-    while buffer in used:
+    while buffer in used or any(u.startswith(f"{buffer}_") for u in used):  # see `_in_groups`
         buffer, count = f"{buffer.rstrip('0123456789')}{count}", count + 1
     return buffer

@@ -22,7 +22,13 @@ from dataclasses import dataclass, replace
 
 import islpy as isl
 
+from poly.expr import Read
 from poly.layout import Layout
+
+#: An access by the name of its statement, and as the program has it.
+Access = tuple[str, Read]
+#: Some accesses to a tensor; None: all of them.
+Accesses = frozenset[Access] | None
 
 #: What a loop becomes.  ``vector``: its instances run in lanes; ``parallel``: on threads;
 #: ``block``, ``thread``: on the blocks of a GPU's grid, on the threads of a block; ``reduce``: on
@@ -105,6 +111,9 @@ class Promote(Node):
     layout : how the part of the tensor lies in the buffer.
     ahead : there are two buffers, and while one is used the other is filled for the next iteration
     of the loop above; only of shared ones.
+    accesses : the reads that go to the buffer, see `poly.reference_groups`; None: all accesses
+    padded : it has zeros beyond what is read of the tensor, as far as instructions below reach, see
+    `poly.padding`; only of shared ones.
     """
 
     tensor: str
@@ -113,6 +122,8 @@ class Promote(Node):
     layout: Layout
     child: Node
     ahead: bool = False
+    padded: bool = False
+    accesses: Accesses = None
 
 
 @dataclass(frozen=True)
@@ -189,6 +200,11 @@ def joint(functions: Seq[isl.UnionPwAff]) -> isl.MultiUnionPwAff:
     for f in functions[1:]:
         result = result.flat_range_product(isl.MultiUnionPwAff.from_union_pw_aff(f))
     return result
+
+
+def serves(buffer: Accesses, accesses: Accesses) -> bool:
+    """Whether a buffer for some accesses has what others, all of them, read."""
+    return buffer is None or (accesses is not None and accesses <= buffer)
 
 
 # --- walking and rebuilding ---------------------------------------------------------------
@@ -293,8 +309,9 @@ def _lines(node: Node, indent: str) -> Iterator[str]:
             indent += "  "
         yield from _lines(node.child, indent)
     elif isinstance(node, Promote):
-        ahead = ", one iteration ahead" if node.ahead else ""
-        yield f"{indent}promote {node.tensor} to {node.scope} {node.buffer}{ahead}"
+        more = (", one iteration ahead" if node.ahead else "") + (", padded" if node.padded else "")
+        what = ", ".join(sorted({str(read) for _, read in node.accesses or ()})) or node.tensor
+        yield f"{indent}promote {what} to {node.scope} {node.buffer}{more}"
         yield from _lines(node.child, indent + "  ")
     elif isinstance(node, Sequence):
         for f in node.children:

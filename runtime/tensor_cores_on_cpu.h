@@ -85,6 +85,34 @@ static void fk_store_matrix(float *p, int stride, bool turned, const fk_sums &c)
 
 static inline fk_sums fk_zeros() { return {}; }
 
+/* The first lines of a matrix, up to a length, by way of memory of the warp. */
+#define FK_PARTS(kind, major)                                                                      \
+  static inline fk_sums fk_##kind##_sums_part_##major(const float *p, long long stride,            \
+                                                      float *own, long long lines,                 \
+                                                      long long length) {                          \
+    for (int n = (int)fk_now->lane; n < 256; n += 32)                                              \
+      own[n] = n / 16 < lines && n % 16 < length ? p[n / 16 * stride + n % 16] : 0.0f;             \
+    __syncwarp();                                                                                  \
+    return fk_##kind##_sums_##major##_shared(own, 16);                                             \
+  }                                                                                                \
+  static inline void fk_##kind##_store_part_##major(float *p, long long stride, const fk_sums &c,  \
+                                                    float *own, long long lines,                   \
+                                                    long long length) {                            \
+    fk_##kind##_store_##major##_shared(own, 16, c);                                                \
+    __syncwarp();                                                                                  \
+    for (int n = (int)fk_now->lane; n < 256; n += 32)                                              \
+      if (n / 16 < lines && n % 16 < length) p[n / 16 * stride + n % 16] = own[n];                 \
+    __syncwarp();                                                                                  \
+  }                                                                                                \
+  FK_WITHIN(kind, major, shared)                                                                   \
+  FK_WITHIN(kind, major, global)
+#define FK_WITHIN(kind, major, space)                                                              \
+  static inline void fk_##kind##_store_within_##major##_##space(                                   \
+      float *p, int stride, const fk_sums &c, float *own, long long lines, long long length) {     \
+    if (lines >= 16 && length >= 16) fk_##kind##_store_##major##_##space(p, stride, c);            \
+    else fk_##kind##_store_part_##major(p, stride, c, own, lines, length);                         \
+  }
+
 #define FK_LOADS(kind, tag, T, depth, major, turned, space)                                        \
   static inline fk_##kind##_matrix fk_##kind##_a_##major##_##space(const T *p, int stride)         \
   { return fk_load_matrix<tag, fk_##kind##_matrix>(p, stride, turned, 16, depth); }                \
@@ -107,6 +135,8 @@ static inline fk_sums fk_zeros() { return {}; }
   FK_LOADS(kind, tag, T, depth, row, false, global)                                                \
   FK_LOADS(kind, tag, T, depth, col, true, shared)                                                 \
   FK_LOADS(kind, tag, T, depth, col, true, global)                                                 \
+  FK_PARTS(kind, row)                                                                              \
+  FK_PARTS(kind, col)                                                                              \
   FK_MULTIPLIES(kind, depth, row, row)                                                             \
   FK_MULTIPLIES(kind, depth, row, col)                                                             \
   FK_MULTIPLIES(kind, depth, col, row)                                                             \
@@ -116,8 +146,18 @@ FK_TENSOR_CORES(bf16, FK_IS_BF16, unsigned short, 16)
 FK_TENSOR_CORES(tf32, FK_IS_TF32, float, 8)
 
 #define FK_ROUNDS(kind, major)                                                                     \
-  static inline void fk_##kind##_round_##major(unsigned short *p, int stride, const fk_sums &c,    \
-                                               float *own) {                                       \
+  static inline void fk_##kind##_round_part_##major(unsigned short *p, long long stride,           \
+                                                    const fk_sums &c, float *own, long long lines, \
+                                                    long long length) {                            \
+    fk_##kind##_store_##major##_shared(own, 16, c);                                                \
+    __syncwarp();                                                                                  \
+    for (int n = (int)fk_now->lane; n < 256; n += 32)                                              \
+      if (n / 16 < lines && n % 16 < length)                                                       \
+        p[n / 16 * stride + n % 16] = fk_##kind##_store(own[n]);                                   \
+    __syncwarp();                                                                                  \
+  }                                                                                                \
+  static inline void fk_##kind##_round_##major(unsigned short *p, long long stride,                \
+                                               const fk_sums &c, float *own) {                     \
     fk_##kind##_store_##major##_shared(own, 16, c);                                                \
     __syncwarp();                                                                                  \
     for (int n = 0; n < 8; n++) {                                                                  \

@@ -172,7 +172,10 @@ class _Thread:
             self.moves += 1
             if node.memory is not None:
                 loads = node.action == "load"
-                yield from self._matrix(node, node.memory, 16, 16, not loads, env, scopes)
+                rows, columns = (
+                    min(16, evaluate_int(e, env)) for e in node.counts or (Const(16), Const(16))
+                )
+                yield from self._matrix(node, node.memory, rows, columns, not loads, env, scopes)
         elif isinstance(node, MultiplyMatrices):
             m, n, k = INTRINSICS[node.intrinsic].extents
             for _, a, b in node.products:
