@@ -28,6 +28,7 @@ from codegen.loopir import (
     Together,
     Wait,
     block,
+    children_of,
     walk_loops,
 )
 from codegen.operators import apply
@@ -186,7 +187,7 @@ class KernelTarget(CTarget):
 
     def _two_forms(self, cond: str, node: IfAligned) -> cgen.Generable:
         then = as_block(self._commented(node.then))
-        self._written_out = False  # what is left over, or lies badly, is little
+        self._written_out = False  # what is left over, or lies badly, may take its time
         other = as_block(self._commented(node.other))
         self._written_out = True
         return cgen.If(cond, then, other)
@@ -212,7 +213,8 @@ class KernelTarget(CTarget):
             and int(c.args[1].value) <= WRITTEN_OUT * node.step
             for c in ends
         )  # fmt: skip
-        short &= self._written_out
+        if not self._written_out:
+            return cgen.Collection([cgen.Pragma("unroll 1"), loop])
         if short and node.lower == Const(0) and not _has_loops(node.body):
             return cgen.Collection([cgen.Pragma("unroll"), loop])
         return loop
@@ -532,8 +534,12 @@ def alignment_of(count: int) -> int:
 
 
 def _has_loops(node: LoopNode) -> bool:
-    loops = (n for n in walk_loops(node) if not isinstance(n, For) or n.mark != "together")
-    return any(isinstance(n, (For, Wait, Combine)) for n in loops)
+    """Whether a body has more than little to do: what lies badly does not count."""
+    if isinstance(node, IfAligned):
+        return _has_loops(node.then)
+    if isinstance(node, (Wait, Combine)) or (isinstance(node, For) and node.mark != "together"):
+        return True
+    return any(map(_has_loops, children_of(node)))
 
 
 def _halves(used: set[str]) -> list[str]:

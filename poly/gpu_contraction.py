@@ -23,6 +23,7 @@ from poly.gpu_nest import (
     contiguity,
     in_registers,
     on_blocks,
+    order_along,
     parallel_nest,
     shared_tile,
 )
@@ -317,7 +318,9 @@ def _reduced(
     for side, loop in zip(found.sides, (found.rows, found.columns[0]), strict=True):
         own = together if tiles[loop].registers <= REGISTERS else ""
         for read in dict.fromkeys(side):
-            words = "" if _lies_along(schedule, read, own, depth) else _layout(schedule, read, loop)
+            words = (
+                "" if _lies_along(schedule, read, own, depth) else order_along(schedule, read, loop)
+            )
             schedule = shared_tile(schedule, s, parts[-1], f"{read.tensor}, shared{words}")
     return schedule
 
@@ -339,13 +342,3 @@ def _lies_along(schedule: Schedule, read: Read, loop: str, depth: int) -> bool:
     whole = isinstance(length, Const) and int(length.value) % count == 0 and depth % count == 0
     along = bool(loop) and plain_dimension(read, loop) == tensor.rank - 1
     return along and whole and tensor.dtype.bits in (16, 32)
-
-
-def _layout(schedule: Schedule, read: Read, loop: str) -> str:
-    """The order of dimensions in which the registers along a loop have neighbours."""
-    dimension = plain_dimension(read, loop)
-    rank = schedule.program.tensors[read.tensor].rank
-    if dimension is None or dimension == rank - 1:
-        return ""
-    order = [d for d in range(rank) if d != dimension]
-    return "".join(f", {d}" for d in (*order, dimension))
