@@ -28,6 +28,7 @@ from codegen.loopir import (
     Together,
     Wait,
     block,
+    children_of,
     walk_loops,
 )
 from codegen.prelude import BFLOAT16_NAME, HELPERS
@@ -106,6 +107,8 @@ class KernelTarget(CTarget):
     own_helpers: Mapping[str, str] = {}
     #: What stands before a helper, an array that a block shares, and a pointer to a tensor.
     helper, shared, pointer, restrict = "static inline", "", "", "restrict"
+    #: What stands before a type to which a pointer into shared memory points.
+    shared_pointer = ""
     #: How the text, or options of the compiler, say that sums of products are rounded twice.
     no_contraction = ""
     exact_flags: tuple[str, ...] = ()
@@ -125,6 +128,8 @@ class KernelTarget(CTarget):
         self.ahead: frozenset[str] = frozenset()
         #: Tensors in which matrices of tensor cores are loaded and stored.
         self.with_matrices: set[str] = set()
+        #: Whether compilers are to write short loops out.
+        self._written_out = True
 
     # --- hooks of a dialect --------------------------------------------------------------------
 
@@ -181,14 +186,26 @@ class KernelTarget(CTarget):
         """Vectors may begin at any element here."""
         if isinstance(node.cond, Const) and node.cond.value:
             return self.statement(node.then)
-        return self.statement(If(node.cond, node.then, node.other))
+        return self._two_forms(index_text(node.cond, self.names), node)
+
+    def _two_forms(self, cond: str, node: IfAligned) -> cgen.Generable:
+        then = as_block(self._commented(node.then))
+        self._written_out = False  # what is left over, or lies badly, may take its time
+        other = as_block(self._commented(node.other))
+        self._written_out = True
+        return cgen.If(cond, then, other)
 
     def _copy_at_once(self, node: For, to: Read, origin: Read) -> cgen.Generable:
         """``fk_copy_16(&A_s[..], &A[..]);``: the places are the first of some neighbours."""
         assert isinstance(node.body, Store)
         ahead = self.asynchronous and node.body.statement in self.ahead
         kind = "copy_async" if ahead else "copy"
-        return cgen.Line(f"fk_{kind}_16(&{self.place(to)}, &{self.place(origin)});")
+        places = [f"&{self.place(to)}", f"&{self.place(origin)}"]
+        if node.body.dtype.bytes == 2:
+            return cgen.Line(f"fk_{kind}_16({', '.join(places)});")
+        pointers = (f"({self.shared_pointer}int *)", f"({self.pointer}const int *)")
+        given = ", ".join(p + place for p, place in zip(pointers, places, strict=True))
+        return cgen.Line(f"fk_{kind}_4x4({given});")
 
     def _for(self, node: For) -> cgen.Generable:
         """Short loops are left to the compiler to write out."""
@@ -199,6 +216,8 @@ class KernelTarget(CTarget):
             and int(c.args[1].value) <= WRITTEN_OUT * node.step
             for c in ends
         )  # fmt: skip
+        if not self._written_out:
+            return cgen.Collection([cgen.Pragma("unroll 1"), loop])
         if short and node.lower == Const(0) and not _has_loops(node.body):
             return cgen.Collection([cgen.Pragma("unroll"), loop])
         return loop
@@ -362,8 +381,7 @@ class CudaTarget(KernelTarget):
         always = isinstance(node.cond, Const) and node.cond.value
         asked = [] if always else [index_text(node.cond, self.names)]
         asked += [f"fk_is_aligned({self.names.tensors[t]}, {n})" for t, n in node.tensors]
-        then, other = (as_block(self._commented(n)) for n in (node.then, node.other))
-        return cgen.If(" && ".join(asked), then, other)
+        return self._two_forms(" && ".join(asked), node)
 
     def across(self, threads: int) -> int:
         return -(-self.threads // WARP) if threads > WARP else 0
@@ -426,6 +444,7 @@ class OpenClTarget(KernelTarget):
     grid_size = tuple(f"get_num_groups({k})" for k in range(3))
     thread_index = tuple(f"(int)get_local_id({k})" for k in range(3))
     helper, shared, pointer = "static inline", "__local", "__global "
+    shared_pointer = "__local "
     aligned = "__attribute__((aligned(%d)))"
     no_contraction = "#pragma OPENCL FP_CONTRACT OFF"
 
@@ -518,8 +537,12 @@ def alignment_of(count: int) -> int:
 
 
 def _has_loops(node: LoopNode) -> bool:
-    loops = (n for n in walk_loops(node) if not isinstance(n, For) or n.mark != "together")
-    return any(isinstance(n, (For, Wait, Combine)) for n in loops)
+    """Whether a body has more than little to do: what lies badly does not count."""
+    if isinstance(node, IfAligned):
+        return _has_loops(node.then)
+    if isinstance(node, (Wait, Combine)) or (isinstance(node, For) and node.mark != "together"):
+        return True
+    return any(map(_has_loops, children_of(node)))
 
 
 def _halves(used: set[str]) -> list[str]:

@@ -49,6 +49,7 @@ from poly.expr import (
 )
 from poly.intrinsics import INTRINSICS, SUMS_ALIGNMENT
 from poly.linear import Linear, linear_form, render
+from poly.promotion import TOGETHER
 
 
 def below(value: Expr, bound: Expr) -> list[Expr]:
@@ -303,7 +304,7 @@ def _constant(node: For, ranges: Ranges) -> LoopNode:
 BANKS, BANK_BYTES = 32, 4
 #: Elements by which rows are made longer: those first that keep rows aligned for vectors.
 _PADDING = (0, 4, 8, 1, 2)
-#: Rows that are aligned may take so much more time.
+#: Rows that are aligned, of which several elements are read at once, may take so much more time.
 _ALIGNED_WORTH = 1.25
 
 
@@ -321,11 +322,12 @@ def spread_banks(root: LoopNode, block: tuple[int, int, int], limit: int) -> Loo
         lanes = _places(root, buffer, block)
         if not lanes:
             continue
-        unit = _matrix_unit(root, buffer)
-        paddings = _PADDING if unit == 1 else (0, unit)
+        unit = max(_matrix_unit(root, buffer), _copy_unit(root, buffer))
+        paddings = [p for p in _PADDING if p % unit == 0] if unit <= _PADDING[2] else [0, unit]
         cost = {p: _conflicts(buffer, p, lanes) for p in paddings}
-        best = min(cost.values())
-        pad = next(p for p in paddings if cost[p] <= best * (1 if p % 4 else _ALIGNED_WORTH))
+        aligned = min((p for p in paddings if p % _PADDING[1] == 0), key=cost.__getitem__)
+        least = min(paddings, key=cost.__getitem__)
+        pad = aligned if cost[aligned] <= cost[least] * _ALIGNED_WORTH else least
         more = pad * buffer.dtype.bytes * prod(buffer.shape[:-1])
         if pad and total + more <= limit:
             found[name], total = pad, total + more
@@ -358,6 +360,13 @@ def _matrix_unit(root: LoopNode, buffer: Buffer) -> int:
         if m.first.tensor == buffer.name
     ]
     return max(units, default=1)
+
+
+def _copy_unit(root: LoopNode, buffer: Buffer) -> int:
+    """And of so many, where threads copy neighbours to them at once."""
+    loops = (n for n in walk_loops(root) if isinstance(n, For) and n.mark == "together")
+    copied = any(r.tensor == buffer.name for n in loops for r in reads_in(n))
+    return TOGETHER // buffer.dtype.bytes if copied else 1
 
 
 def _of_matrix(

@@ -14,6 +14,12 @@ from poly.promotion import TOGETHER
 
 #: How CUDA copies them.
 CUDA_COPIES = {
+    "fk_copy_4x4": (
+        "/* four 32-bit numbers to shared memory; that they are aligned is not known */\n"
+        "static inline void fk_copy_4x4(int *to, const int *from)\n"
+        "{\n  if (((unsigned long long)from & 15) == 0) *(int4 *)to = *(const int4 *)from;\n"
+        "  else for (int n = 0; n < 4; n++) to[n] = from[n];\n}"
+    ),
     "fk_copy_16": (
         "/* eight 16-bit numbers to shared memory; that they are aligned is not known */\n"
         "static inline void fk_copy_16(unsigned short *to, const unsigned short *from)\n"
@@ -43,6 +49,18 @@ CUDA_COPIES = {
         )
         for size, c in ((4, "int"), (8, "long long"))
     },
+    "fk_copy_async_4x4": (
+        "/* and four of 4 */\n"
+        "static inline void fk_copy_async_4x4(int *to, const int *from)\n"
+        "{\n#if __CUDA_ARCH__ >= 800\n"
+        "  if (((unsigned long long)from & 15) == 0) {\n"
+        "    const unsigned shared = (unsigned)__cvta_generic_to_shared(to);\n"
+        '    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"\n'
+        '      :: "r"(shared), "l"(from) : "memory");\n'
+        "    return;\n  }\n"
+        "  for (int n = 0; n < 4; n++) fk_copy_async_4(to + n, from + n);\n"
+        "#else\n  fk_copy_4x4(to, from);\n#endif\n}"
+    ),
     "fk_wait_for_copies": (
         "static inline void fk_wait_for_copies()\n"
         "{\n#if __CUDA_ARCH__ >= 800\n"
@@ -52,6 +70,11 @@ CUDA_COPIES = {
 }
 #: And OpenCL.
 OPENCL_COPIES = {
+    "fk_copy_4x4": (
+        "/* four 32-bit numbers to shared memory */\n"
+        "static inline void fk_copy_4x4(__local int *to, __global const int *from)\n"
+        "{ vstore4(vload4(0, from), 0, to); }"
+    ),
     "fk_copy_16": (
         "/* eight 16-bit numbers to shared memory */\n"
         "static inline void fk_copy_16(__local ushort *to, __global const ushort *from)\n"

@@ -4,7 +4,8 @@ An update ``C[..] += A[..] * B[..]`` of which each operand stands still along so
 a loop that moves A and not B, and v one that moves B and not A, a block computes a tile of u by v,
 its threads parts of it in registers.  A and B come through memory that the block shares, a part of
 the reduction at a time; each element that is read from there serves a row or a column of registers
-(Volkov and Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra", SC 2008).
+(Volkov and Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra", SC 2008).  Operands come, and
+results go, 16 bytes at a time where neighbours are known to lie so, see `Copy.together`.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ from math import prod
 
 from poly.analysis import loop_extents, loops_of_read, plain_dimension, stride_of
 from poly.errors import ScheduleError
-from poly.expr import Read
+from poly.expr import Const, Read
 from poly.gpu_machine import GpuMachine
 from poly.gpu_nest import (
     DIMENSIONS,
     contiguity,
     in_registers,
     on_blocks,
+    order_along,
     parallel_nest,
     shared_tile,
 )
 from poly.instances import member_limits
+from poly.promotion import TOGETHER
 from poly.rows import accesses, attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
@@ -123,7 +126,7 @@ def contraction_on_gpu(schedule: Schedule, names: tuple[str, ...], machine: GpuM
     if mapped:
         schedule = schedule.replay(f"map_blocks {s}: {', '.join(mapped)}")
     schedule = schedule.replay(f"map_threads {s}: {', '.join(threads)}")
-    schedule = _reduced(schedule, found, threads, registers, extents)
+    schedule = _reduced(schedule, found, tiles, threads, registers, extents)
     schedule = in_registers(schedule, names, threads[-1])
     if len(registers) > 1:
         schedule = _in_groups(schedule, names, registers[-2:], beside)
@@ -275,6 +278,7 @@ def _along(extent: int | None, most: int = REGISTERS) -> Tile:
 def _reduced(
     schedule: Schedule,
     found: GpuContraction,
+    tiles: Mapping[str, Tile],
     threads: list[str],
     registers: list[str],
     extents: Mapping[str, int | None],
@@ -310,9 +314,13 @@ def _reduced(
     parts = [*around, *([outer] if outer else [])]
     schedule = schedule.replay(f"reorder {s}: {', '.join([*parts, *inside, inner, *registers])}")
     parts = parts or threads[-1:]
+    together = k if length is not None and length % min(depth, length) == 0 else ""
     for side, loop in zip(found.sides, (found.rows, found.columns[0]), strict=True):
+        own = together if tiles[loop].registers <= REGISTERS else ""
         for read in dict.fromkeys(side):
-            words = _layout(schedule, read, loop)
+            words = (
+                "" if _lies_along(schedule, read, own, depth) else order_along(schedule, read, loop)
+            )
             schedule = shared_tile(schedule, s, parts[-1], f"{read.tensor}, shared{words}")
     return schedule
 
@@ -322,11 +330,15 @@ def _reach(s: ScopStatement, loop: str) -> int:
     return sum(plain_dimension(r, loop) == len(r.indices) - 1 for r in s.source.reads if r.indices)
 
 
-def _layout(schedule: Schedule, read: Read, loop: str) -> str:
-    """The order of dimensions in which the registers along a loop have neighbours."""
-    dimension = plain_dimension(read, loop)
-    rank = schedule.program.tensors[read.tensor].rank
-    if dimension is None or dimension == rank - 1:
-        return ""
-    order = [d for d in range(rank) if d != dimension]
-    return "".join(f", {d}" for d in (*order, dimension))
+def _lies_along(schedule: Schedule, read: Read, loop: str, depth: int) -> bool:
+    """Whether an operand stays as it is in memory, with neighbours along a loop of the reduction:
+    these come 16 bytes at a time, without a register, and serve as many steps of it.
+
+    A thread then has these operands of all its rows at once: with 8 rows, half as many threads
+    have room on a processor (61 registers instead of 50 with 4, 138 instead of 123 with 8).
+    """
+    tensor = schedule.program.tensors[read.tensor]
+    count, length = TOGETHER // tensor.dtype.bytes, tensor.shape[-1]
+    whole = isinstance(length, Const) and int(length.value) % count == 0 and depth % count == 0
+    along = bool(loop) and plain_dimension(read, loop) == tensor.rank - 1
+    return along and whole and tensor.dtype.bits in (16, 32)

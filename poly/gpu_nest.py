@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import dropwhile, takewhile
 
-from poly.analysis import loops_of_read, stride_of
+from poly.analysis import loops_of_read, plain_dimension, stride_of
 from poly.errors import ScheduleError
+from poly.expr import Read
 from poly.instances import member_limits
 from poly.legality import coincident_members
 from poly.rows import accesses, attempt, dimension_at, nest
@@ -82,6 +83,18 @@ def shared_tile(schedule: Schedule, name: str, loop: str, what: str) -> Schedule
     step = f"promote {name}: {loop} as {what}"
     ahead = attempt(schedule, f"{step}, ahead")
     return ahead if ahead is not schedule else attempt(schedule, step)
+
+
+def order_along(schedule: Schedule, read: Read, loop: str) -> str:
+    """The order of dimensions in which what is read along a loop lies together, as words of a step:
+    ``, 1, 0``, or none for that in memory.
+    """
+    dimension = plain_dimension(read, loop)
+    rank = schedule.program.tensors[read.tensor].rank
+    if dimension is None or dimension == rank - 1:
+        return ""
+    order = [d for d in range(rank) if d != dimension]
+    return "".join(f", {d}" for d in (*order, dimension))
 
 
 def from_zero(schedule: Schedule, names: tuple[str, ...]) -> Schedule:

@@ -7,7 +7,8 @@
    in shared memory, so that neighbouring threads have neighbours on both sides.
 4. *Rows*: what is contiguous along loops inside of the shared ones has a block for each row (or
    warps for some rows), whose threads share out these loops and reduce together.
-5. *Groups*: what only moves along memory has a thread for each few neighbours, as many as one
+   A thread has some neighbours at a time, if these lie together in all that moves along a row.
+5. *Neighbours*: what only moves along memory has a thread for each few of them, as many as one
    access of 16 bytes loads or stores; they come and go through registers.
 6. *Points*: everything else has a thread for each point of the shared loops; neighbours in memory
    go to neighbouring threads.
@@ -31,6 +32,7 @@ from poly.gpu_nest import (
     from_zero,
     in_registers,
     on_blocks,
+    order_along,
     parallel_nest,
 )
 from poly.gpu_tensor_cores import tensor_cores_on_gpu
@@ -39,6 +41,7 @@ from poly.promotion import TOGETHER
 from poly.rows import accesses, attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.strategy import group_statements, groups
+from poly.tree import Promote, path_to
 
 #: Threads of a block.
 THREADS = 256
@@ -105,15 +108,19 @@ def _turned(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> 
         f"map_threads {s}: {across}_t, {along}_t",
     ]
     schedule = schedule.replay("\n".join(script))
-    for tensor in read:
-        schedule = schedule.replay(f"promote {s}: {[*blocks, *rest][-1]} as {tensor}, shared")
+    for tensor, words in read.items():
+        loop = [*blocks, *rest][-1]
+        schedule = schedule.replay(f"promote {s}: {loop} as {tensor}, shared{words}")
     return in_registers(schedule, names, f"{along}_t")
 
 
 def _across(
     schedule: Schedule, names: tuple[str, ...], run: tuple[str, ...], along: str
-) -> tuple[list[str], str]:
+) -> tuple[dict[str, str], str]:
     """The inputs that lie along another loop, and that loop.
+
+    Their dimensions are given in the order in which what a warp reads together lies together: rows
+    may then have any length, and one is found with which no two threads wait for a bank.
 
     Raises
     ------
@@ -121,23 +128,23 @@ def _across(
     """
     written = {schedule.scop.statement(n).target.tensor for n in names}
     for across in reversed(run):
-        found: dict[str, None] = {}
+        found: dict[str, str] = {}
         for name in names:
             inner = dimension_at(schedule, name, along)
             outer = dimension_at(schedule, name, across)
             for read in schedule.scop.statement(name).source.reads:
                 lies = across != along and read.indices and inner and outer
                 if lies and stride_of(read, outer) == 1 and stride_of(read, inner) is None:
-                    found[read.tensor] = None
+                    found.setdefault(read.tensor, order_along(schedule, read, inner))
         if found and not written & found.keys():
-            return list(found), across
+            return found, across
     raise ScheduleError("everything lies along one loop")
 
 
-# --- groups and points -----------------------------------------------------------------------
+# --- neighbours and points -------------------------------------------------------------------
 
 
-def _groups(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Schedule:
+def _neighbouring(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Schedule:
     """A thread for each few neighbours, which it loads and stores at once.
 
     Raises
@@ -173,7 +180,10 @@ def _groups(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> 
 
 
 def _neighbours(
-    schedule: Schedule, names: tuple[str, ...], along: str
+    schedule: Schedule,
+    names: tuple[str, ...],
+    along: str,
+    roles: Sequence[str] = ("assign",),
 ) -> tuple[tuple[str, ...], int]:
     """The tensors that move along a loop, and how many of their neighbours a thread has: rows and
     all places begin at multiples of that, as far as it is known.
@@ -186,7 +196,7 @@ def _neighbours(
     starts: list[int] = []
     for name in names:
         index, s = dimension_at(schedule, name, along), schedule.scop.statement(name)
-        if not index or s.role != "assign" or s.may_reads:
+        if not index or s.role not in roles or s.may_reads:
             raise ScheduleError(f"{name} does not just move along {along}")
         for access in accesses(s):
             stride = stride_of(access, index)
@@ -314,8 +324,11 @@ def _rows(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Sc
     longest = max((e for e in lengths if e is not None), default=None)
     if longest is not None and longest < SHORT:
         raise ScheduleError("the rows are short")
+    count, moving = _row_neighbours(schedule, chosen, shared)
+    if None not in lengths and (longest or 0) < count * machine.warp:
+        count = 1  # a warp would not be full
     threads = machine.warp
-    while threads < THREADS and (None in lengths or threads < (longest or 0)):
+    while threads < THREADS and (None in lengths or threads * count < (longest or 0)):
         threads *= 2
     rows = 1 if threads >= ROW_THREADS else THREADS // 2 // threads
     extents = loop_extents(schedule, names[0])
@@ -328,9 +341,11 @@ def _rows(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Sc
         keep = run[-DIMENSIONS:]
         schedule = schedule.replay(f"map_blocks {names[0]}: {', '.join(keep)}")
     for name, loop in chosen.items():
-        if loop not in schedule.loops(name):
-            continue  # it shares the loop with one before
-        schedule = _on_row(schedule, name, loop, threads)
+        if loop in schedule.loops(name):  # else it shares the loop with one before
+            schedule = _on_row(schedule, name, loop, threads, count)
+        if f"{loop}_v" in schedule.loops(name):
+            schedule = attempt(schedule, f"unroll {name}: {loop}_v")
+            schedule = _row_registers(schedule, name, f"{loop}_i", moving[name])
     return _shared_rows(schedule, names)
 
 
@@ -349,15 +364,49 @@ def _along(schedule: Schedule, name: str, loops: tuple[str, ...]) -> str:
     return best[2] if best[0] > 0 else ""
 
 
-def _on_row(schedule: Schedule, name: str, loop: str, threads: int) -> Schedule:
-    """A loop shared out among the threads of a row, if they may have it."""
-    split = attempt(schedule, f"split {name}: {loop} by {threads}")
-    if split is schedule:
+def _row_neighbours(
+    schedule: Schedule, chosen: Mapping[str, str], shared: Sequence[str]
+) -> tuple[int, dict[str, tuple[str, ...]]]:
+    """How many neighbours each thread of a row has at once, 1 where something lies otherwise, and
+    the tensors that move along the row.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    counts: list[int] = []
+    for name, loop in chosen.items():
+        try:
+            found[name], count = _neighbours(schedule, (name,), loop, ("assign", "update"))
+        except ScheduleError:
+            return 1, {}
+        counts.append(count if schedule.loops(name) == (*shared, loop) else 1)
+    return gcd(*counts), found
+
+
+def _on_row(schedule: Schedule, name: str, loop: str, threads: int, count: int) -> Schedule:
+    """A loop shared out among the threads of a row, if they may have it.
+
+    count : neighbours that a thread has at once
+    """
+    split, along = schedule, loop
+    if count > 1:
+        along = f"{loop}_g"
+        split = attempt(schedule, f"split {name}: {loop} by {count} as {along}, {loop}_v")
+    split = attempt(split, f"split {name}: {along} by {threads} as {loop}_o, {loop}_i")
+    if f"{loop}_i" not in split.loops(name):
         return schedule
     for step in ("map_threads", "reduce_threads"):
         done = attempt(split, f"{step} {name}: {loop}_i")
         if done is not split:
             return done
+    return schedule
+
+
+def _row_registers(schedule: Schedule, name: str, loop: str, moving: Sequence[str]) -> Schedule:
+    """The neighbours of a thread of a row in registers, but for what its threads share."""
+    kept = {n.tensor for n in path_to(schedule.tree, name) if isinstance(n, Promote)}
+    kept |= {t.name for t in schedule.program.temps}
+    for tensor in moving:
+        if tensor not in kept:
+            schedule = attempt(schedule, f"promote {name}: {loop} as {tensor}, register")
     return schedule
 
 
@@ -372,4 +421,4 @@ def _shared_rows(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
 
 
 #: What is tried for a group, in this order.
-_FORMS = (tensor_cores_on_gpu, contraction_on_gpu, _turned, _rows, _groups, _points)
+_FORMS = (tensor_cores_on_gpu, contraction_on_gpu, _turned, _rows, _neighbouring, _points)

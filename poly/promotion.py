@@ -477,7 +477,7 @@ def _together(
     """How many neighbours a thread of a GPU copies at once: as many as one access moves, where rows
     are whole numbers of that, in the buffer, and in memory as far as it is known.
 
-    To shared memory these are 16-bit numbers, which a thread cannot copy alone.
+    To shared memory these are numbers of up to 32 bits.
     """
     tensor = scop.program.tensors[node.tensor]
     last, size = tensor.rank - 1, tensor.dtype.bytes
@@ -489,7 +489,7 @@ def _together(
         count = gcd(TOGETHER // size, sizes[last], row)
         return count if count > 1 and count * size >= LEAST_TOGETHER else 1
     count = TOGETHER // size
-    if node.scope != "shared" or tensor.dtype.bits != 16 or not inward:
+    if node.scope != "shared" or tensor.dtype.bits not in (16, 32) or not inward:
         return 1
     whole = isinstance(length, Const) and int(length.value) % count == 0
     return count if whole and aligned[last] and sizes[last] % count == 0 else 1

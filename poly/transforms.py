@@ -344,7 +344,14 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
     for node in path_to(tree, step.statements[0]):
         if node is place.band:
             break
-        if not isinstance(node, Promote) or node.tensor != tensor or scope != "shared":
+        if not isinstance(node, Promote) or node.tensor != tensor:
+            continue
+        if node.scope == "partial":
+            raise ScheduleError(
+                f"{step}: {node.buffer} around {place.member.name} holds what each thread sums up "
+                f"of {tensor}, in a register already"
+            )
+        if scope != "shared":
             continue
         if node.scope != "shared":
             raise ScheduleError(

@@ -43,16 +43,29 @@ def heart(text: str) -> str:
     return "\n".join(line[indent:] for line in kept)
 
 
+def wide() -> tuple[str, str]:
+    """The automatic schedule of what is done with neighbours, and its kernel."""
+    schedule = gpu_schedule(Schedule.of(fk.parse(block("farkas wide"))))
+    return str(schedule), kernel_of(schedule)
+
+
+def kernel_of(schedule: Schedule) -> str:
+    """The CUDA text of a schedule without what stands above its kernel."""
+    text = generate_gpu(schedule, "cuda").text
+    return text[text.index('extern "C"') :]
+
+
 def outputs() -> dict[str, str]:
     """What stands in the documentation, as it follows from the code."""
     automatic = gpu_schedule(Schedule.of(fk.parse(MATMUL)))
     own = Schedule.of(fk.parse(block("farkas"))).replay(block("script own"))
-    kernel = generate_gpu(own, "cuda").text
     found = {
         "text auto-tree": automatic.show,
         "c auto-cuda": heart(generate_gpu(automatic, "cuda").text),
+        "text wide-script": wide()[0],
+        "c wide-cuda": wide()[1],
         "text own-tree": own.show,
-        "c own-cuda": kernel[kernel.index('extern "C"') :],
+        "c own-cuda": kernel_of(own),
         "text refusal": refused(block("farkas"), block("script refused")),
         "text refusal-stencil": refused(block("farkas stencil"), block("script refused-stencil")),
     }

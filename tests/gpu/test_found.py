@@ -77,3 +77,12 @@ def test_what_is_promoted_inside_is_not_reduced() -> None:
     start = fk.Schedule.of(fk.parse("def f(float32 X[N,M]) -> (s) { s: s[i] +=! X[i,j] }"))
     with pytest.raises(fk.ScheduleError, match="s_p inside holds s; reduce first, and promote"):
         start.replay("split s: j by 4\npromote s: j_i as s, local\nreduce_threads s: j_i")
+
+
+def test_what_each_thread_sums_up_has_no_other_register_inside() -> None:
+    """What was summed up in that one would never have been added."""
+    program = fk.parse("def total(float32 X[N,4096]) -> (Y) { t: Y[i] +=! X[i,j] }")
+    steps = "split t: j by 4\nsplit t: j_o by 256 as j_p, j_t\nreduce_threads t: j_t"
+    parts = fk.Schedule.of(program).replay(steps)
+    with pytest.raises(fk.ScheduleError, match="Y_part around j_t holds what each thread sums up"):
+        parts.replay("promote t: j_t as Y, register")

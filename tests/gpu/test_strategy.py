@@ -41,7 +41,8 @@ SHAPES = {
     "large matrix product": Shape(
         "def mm(float32 A[4096,4096], float32 B[4096,4096]) -> (C) "
         "{ mm: C[i,j] +=! A[i,k] * B[k,j] }",
-        ("split mm: i by 128", "split mm: i_w by 8"), ("A_s[2][16][128]", "C_r_7_7"), {},
+        ("split mm: i by 128", "split mm: i_w by 8"),
+        ("A_s[2][16][132]", "C_r_7_7", "fk_copy_async_4x4"), {},
     ),
     "convolution": Shape(
         "def conv(float32 X[2,5,16,16], float32 W[9,5,3,3]) -> (Y) "
