@@ -29,8 +29,8 @@ from poly.scop import ScopStatement
 TILES, WITH_EPILOGUE = (128, 64, 32, 16), (64, 32, 16)
 #: Terms of the sums for which operands are shared at a time.
 DEPTHS = (32, 16, 8)
-#: Tiles of a block along a loop of unknown length, and terms there.
-OPEN_TILES, OPEN_DEPTH = (64, 32), 32
+#: Tiles of a block along a loop of unknown length, the least beside one, and terms there.
+OPEN_TILES, OPEN_LEAST, OPEN_DEPTH = (64, 32), 32, 32
 #: How much more than the least number of matrices may be multiplied for larger tiles, and how much
 #: more than what there is for tensor cores.
 TILE_WASTE, WASTE = 1.25, 6.0
@@ -233,6 +233,8 @@ def _tiles(shape: Shape, machine: GpuMachine) -> tuple[WarpTile, WarpTile]:
         best = max(known, key=lambda n: own[n][at[n]])
         if at[best] + 1 == len(own[best]):
             break
+        if len(known) < 2 and own[best][at[best] + 1] < OPEN_LEAST:
+            break  # there may be blocks enough
         at[best] += 1
     height, width = (own[n][at[n]] for n in (0, 1))
     return (

@@ -234,6 +234,7 @@ class Schedule:
         scope: str,
         layout: Seq[int] | Layout = (),
         ahead: bool = False,
+        padded: bool = False,
     ) -> Schedule:
         """Keep the part of a tensor that one iteration of `loop` touches in a buffer.
 
@@ -247,9 +248,12 @@ class Schedule:
         Reads that lie far apart, as ``A[k,i]`` and ``A[k,j]``, get a buffer each.
         ahead: there are two shared buffers that take turns, and while one is used the other is
         filled for the next iteration of `loop`, as in ``promote C: k_o as A, shared, ahead``.
+        padded: a shared buffer has zeros beyond what is read of the tensor, as far as instructions
+        of `tensorize` reach: ``promote C: k_o as A, shared, padded``.
         """
         words = layout.words if isinstance(layout, Layout) else tuple(map(str, layout))
-        words = (tensor, scope, *words, *(("ahead",) if ahead else ()))
+        ways = [w for w, given in (("ahead", ahead), ("padded", padded)) if given]
+        words = (tensor, scope, *words, *ways)
         return self.apply(Step("promote", (statement,), (loop,), words=words))
 
     def map_blocks(self, statement: str, loops: Seq[str]) -> Schedule:
@@ -284,10 +288,11 @@ class Schedule:
         ``for i in 16, for j in 16, for k in 16: C[i,j] += A[i,k] * B[k,j]`` with ``wmma_f16``
         becomes one instruction of a warp, 32 threads along x.
         intrinsic: ``wmma_f16`` and ``wmma_bf16`` multiply 16-bit floats in tiles of 16 x 16 x 16,
-        ``wmma_tf32`` floats rounded to 10 bits in tiles of 16 x 16 x 8; all sum up floats.  Every
-        tile has to be full.  The loops stand in this order: i, j, k; where sums begin, i and j.
-        The sums are kept in a ``fragment``, see `promote`; operands may be ``shared``.  In exact
-        mode it is refused: the sum would be rounded in another order.
+        ``wmma_tf32`` floats rounded to 10 bits in tiles of 16 x 16 x 8; all sum up floats.  The
+        loops stand in this order: i, j, k; where sums begin, i and j.  The sums are kept in a
+        ``fragment``, see `promote`; operands may be ``shared``.  Tiles may be partial if both
+        operands are ``shared, padded`` before: then whole matrices are multiplied, with zeros
+        beyond the edge.  In exact mode it is refused: the sum would be rounded in another order.
         """
         return self.apply(Step("tensorize", (statement,), _names(loops), words=(intrinsic,)))
 

@@ -10,6 +10,7 @@ import pytest
 
 import farkas as fk
 from codegen.gpu import generate_gpu
+from poly.gpu_machine import NAMED
 from poly.gpu_strategy import gpu_schedule
 from poly.promotion import SHARED_LIMIT
 from poly.schedule import Schedule
@@ -19,6 +20,8 @@ TEXT = DOCS.read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```([a-z -]+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 BLOCKS = BLOCK.findall(TEXT)
 MATMUL = "def f(float32 A[I,K], float32 B[K,J]) -> (C) { C[i,j] +=! A[i,k] * B[k,j] }"
+EDGE = """def f(float16 A[I,1024], float16 B[1024,1024]) -> (float32 C[I,1024]) {
+    C[i,j] +=! A[i,k] * B[k,j] }"""
 
 
 def block(kind: str) -> str:
@@ -55,15 +58,29 @@ def kernel_of(schedule: Schedule) -> str:
     return text[text.index('extern "C"') :]
 
 
+def part(text: str, first: str, last: str, end: int = 0) -> str:
+    """The lines from one that begins with something to the next with something else, and more."""
+    lines = text.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.strip().startswith(first))
+    stop = next(n for n, line in enumerate(lines) if n > start and line.strip().startswith(last))
+    indent = len(lines[start]) - len(lines[start].lstrip())
+    return "\n".join(line[indent:] for line in lines[start : stop + end + 1])
+
+
 def outputs() -> dict[str, str]:
     """What stands in the documentation, as it follows from the code."""
     automatic = gpu_schedule(Schedule.of(fk.parse(MATMUL)))
     own = Schedule.of(fk.parse(block("farkas"))).replay(block("script own"))
+    edges = generate_gpu(gpu_schedule(Schedule.of(fk.parse(EDGE)), NAMED["sm_90"]), "cuda").text
     found = {
         "text auto-tree": automatic.show,
         "c auto-cuda": heart(generate_gpu(automatic, "cuda").text),
         "text wide-script": wide()[0],
         "c wide-cuda": wide()[1],
+        "c edge-in": part(edges, "if (I_ >=", "A_s[", end=2),
+        "c edge-out": next(
+            line.strip() for line in edges.splitlines() if "_within_row_global(&C[" in line
+        ),
         "text own-tree": own.show,
         "c own-cuda": kernel_of(own),
         "text refusal": refused(block("farkas"), block("script refused")),
