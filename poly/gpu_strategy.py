@@ -41,7 +41,7 @@ from poly.promotion import TOGETHER
 from poly.rows import accesses, attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.strategy import group_statements, groups
-from poly.tree import Promote, path_to
+from poly.tree import Promote, loops_of, path_to
 
 #: Threads of a block.
 THREADS = 256
@@ -241,7 +241,8 @@ def _points(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> 
     along = max(reversed(run), key=lambda x: contiguity(schedule, names, x))
     tiles = _tiles(run, along, extents)
     schedule = _mapped(schedule, names[0], run, tiles, extents)
-    return in_registers(schedule, names, nest(schedule, names)[-1])
+    threads = [m.name for m in loops_of(schedule.tree, names[0]) if m.mark == "thread"]
+    return in_registers(schedule, names, threads[-1])
 
 
 def _tiles(run: Sequence[str], along: str, extents: Mapping[str, int | None]) -> dict[str, int]:

@@ -65,6 +65,10 @@ SHAPES = {
         "def total(float32 X[N,M]) -> (Y) { t: Y[j] +=! X[i,j] }",
         ("map_threads t_init: j_i", "as Y, register"), ("Y_r_0 +=",), {"N": 5, "M": 300},
     ),
+    "columns added to others": Shape(
+        "def total(float32 X[N,M], float32 Y[M]) -> (Y) { t: Y[j] += X[i,j] }",
+        ("map_threads t: j_i", "promote t: j_i as Y, register"), ("Y_r_0 +=",), {"N": 5, "M": 300},
+    ),
     "transpose": Shape(
         "def turn(float32 X[N,M]) -> (Y) { t: Y[j,i] = X[i,j] }",
         ("map_threads t: j_t, i_t", "as X, shared"), ("X_s[32][33]", "__launch_bounds__(256)"),
