@@ -38,13 +38,20 @@ class GpuMachine:
         return Machine(16, 64, self.shared_bytes, 1 << 20, 32 << 20, self.processors)
 
 
-#: GPUs by the names under which they may be compiled for where there is none.
-NAMED = {
-    m.name: m
-    for m in (
-        GpuMachine("sm_80", 108, tensor_cores=True),
-        GpuMachine("sm_90", 132, tensor_cores=True),
-    )
-}
+#: The first architecture of CUDA whose tensor cores multiply what `poly.intrinsics` has.
+_TENSOR_CORES = 80
+
+
+def cuda_machine(architecture: str, processors: int) -> GpuMachine:
+    """A CUDA device.
+
+    architecture : as in ``sm_90``; processors : streaming multiprocessors
+    """
+    capability = int(architecture.removeprefix("sm_").rstrip("af"))
+    return GpuMachine(architecture, processors, tensor_cores=capability >= _TENSOR_CORES)
+
+
+#: GPUs by the names under which they may be compiled for where there is none: A100 and H100.
+NAMED = {m.name: m for m in (cuda_machine("sm_80", 108), cuda_machine("sm_90", 132))}
 #: What stands for a GPU of which nothing is known.
 ANY = GpuMachine("gpu", 64)

@@ -38,11 +38,12 @@ class BindingsLauncher:
         device = self._call("cuDeviceGet", number)
         self.device = self._name(number)
         kinds = driver.CUdevice_attribute
-        major, minor = (
+        major, minor, self.processors = (
             self._call("cuDeviceGetAttribute", kind, device)
             for kind in (
                 kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
                 kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                kinds.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
             )
         )
         self.architecture = f"sm_{major}{minor}"

@@ -28,6 +28,7 @@ class Launcher(Protocol):
     """One CUDA device by way of some package.
 
     package : its name; device : what the device is called; architecture : e.g. ``sm_90``
+    processors : how many streaming multiprocessors it has
 
     Memory is an address.  What the driver refuses is a `ToolchainError` with its words.
     """
@@ -35,6 +36,7 @@ class Launcher(Protocol):
     package: str
     device: str
     architecture: str
+    processors: int
 
     def load(self, data: bytes) -> Any:
         """A module for a cubin."""

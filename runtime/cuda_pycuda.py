@@ -41,6 +41,8 @@ class PycudaLauncher:
         self.device = device.name()
         major, minor = device.compute_capability()
         self.architecture = f"sm_{major}{minor}"
+        kinds = driver.device_attribute
+        self.processors = device.get_attribute(kinds.MULTIPROCESSOR_COUNT)
         with self._said("the context of the device cannot be had"):
             self._context = device.retain_primary_context()
         # Where pycuda does it by itself, it takes the context for one of its own.

@@ -10,7 +10,7 @@ from typing import Any
 
 from codegen.gpu import GpuKernel, GpuSource, joined_text
 from poly.errors import ArgumentError, ToolchainError
-from poly.gpu_machine import ANY, NAMED
+from poly.gpu_machine import cuda_machine
 from runtime.arguments import Array
 from runtime.cache import Cache
 from runtime.cuda_compile import Cubin, compile_cubin, find_cuda_compiler
@@ -47,7 +47,7 @@ class CudaDevice(Device):
         super().__init__()
         self.launcher, self.name, self._cache = launcher, f"cuda:{number}", cache
         self.dlpack = (CUDA, number)
-        self.machine = NAMED.get(launcher.architecture, ANY)
+        self.machine = cuda_machine(launcher.architecture, launcher.processors)
         find_cuda_compiler(launcher.architecture)  # so that its absence is told at once
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from codegen.gpu import GpuKernel, GpuSource, joined_text
 from poly.errors import ArgumentError, ToolchainError
+from poly.gpu_machine import GpuMachine
 from runtime.arguments import Array
 from runtime.cache import Cache, digest
 from runtime.gpu_device import Device, Launch, Operand, bytes_in
@@ -45,6 +46,8 @@ class OpenClDevice(Device):
         self.context = cl.Context([self.device])
         self.queue = self.default_stream = cl.CommandQueue(self.context)
         self.alignment = max(self.alignment, self.device.mem_base_addr_align // 8)  # of bits
+        if self.device.type & cl.device_type.GPU:
+            self.machine = GpuMachine("opencl", self.device.max_compute_units)
         self._cache = cache
         self._lock = threading.Lock()
 

@@ -413,9 +413,11 @@ def test_the_automatic_schedule(name: str, tmp_path: Path) -> None:
 
 def test_a_device_says_whether_it_has_some() -> None:
     for arch, has in (("sm_75", False), ("sm_80", True), ("sm_90", True)):
-        launcher: Any = SimpleNamespace(architecture=arch, device="GPU", package="none")
+        launcher: Any = SimpleNamespace(
+            architecture=arch, processors=40, device="GPU", package="none"
+        )
         try:
-            assert CudaDevice(launcher).machine.tensor_cores == has
+            assert CudaDevice(launcher).machine == GpuMachine(arch, 40, tensor_cores=has)
         except fk.ToolchainError as error:
             pytest.skip(str(error))
 

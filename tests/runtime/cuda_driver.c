@@ -120,7 +120,8 @@ int cuDeviceGetName(char *name, int size, int device) {
 }
 int cuDeviceGetAttribute(int *value, int which, int device) {
   (void)device;
-  *value = which == 75 ? 9 : 0;  /* the major number; the minor one is 76 */
+  /* the major number, of which 76 is the minor one; multiprocessors */
+  *value = which == 75 ? 9 : which == 16 ? 114 : 0;
   return OK;
 }
 int cuDeviceComputeCapability(int *major, int *minor, int device) {

@@ -26,6 +26,7 @@ import pytest
 import farkas as fk
 import runtime.gpu_cuda
 from codegen.gpu import GpuSource, generate_gpu, joined_text
+from poly.gpu_machine import GpuMachine
 from runtime.cache import digest
 from runtime.cuda_compile import Cubin
 from runtime.cuda_packages import ENVIRONMENT, find_launcher
@@ -171,6 +172,11 @@ def every_case_equals_the_reference() -> None:
         inputs = random_inputs(run.program, case.sizes)
         (expected,) = evaluate(run.program, inputs).values()
         np.testing.assert_allclose(run(**inputs), expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@scenario
+def the_machine_is_the_device() -> None:
+    assert device().machine == GpuMachine("sm_90", 114, tensor_cores=True)
 
 
 @scenario

@@ -61,6 +61,10 @@ class Context:
         _call("cuCtxSynchronize")
 
 
+class device_attribute:  # noqa: N801
+    MULTIPROCESSOR_COUNT = 16
+
+
 class Device:
     def __init__(self, number: int) -> None:
         self._number = number
@@ -81,6 +85,11 @@ class Device:
         place = ctypes.byref(major), ctypes.byref(minor)
         _call("cuDeviceComputeCapability", *place, self._number)
         return major.value, minor.value
+
+    def get_attribute(self, which: int) -> int:
+        value = ctypes.c_int()
+        _call("cuDeviceGetAttribute", ctypes.byref(value), which, self._number)
+        return value.value
 
     def retain_primary_context(self) -> Context:
         handle = ctypes.c_void_p()
