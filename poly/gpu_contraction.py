@@ -157,7 +157,9 @@ def _in_groups(
                 and stride_of(a, beside[name]) == 1]  # fmt: skip
         if s.target.tensor not in near:
             continue
-        rows = max(1, GROUP // _length(schedule, name, column))
+        rows, length = _length(schedule, name, row), _length(schedule, name, column)
+        if near != [s.target.tensor]:
+            rows = min(rows, max(1, GROUP // length))
         schedule = schedule.replay(f"split {name}: {row} by {rows} as {row}_g, {row}_i")
         for tensor in dict.fromkeys(near):
             schedule = attempt(schedule, f"promote {name}: {row}_g as {tensor}, register")

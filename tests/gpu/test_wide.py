@@ -186,6 +186,8 @@ NARROW = {
     "shifted": "def f(float32 X[N]) -> (Y) { Y[i] = X[i+1] - X[i] where i in 0:N-1 }",
     "every other": "def f(float32 X[N,2]) -> (Y) { Y[i] = X[i,1] }",
     "looked up": "def f(float32 X[N], int64 k[M]) -> (Y) { Y[i] = X[k[i]] }",
+    "two rows of one array": "def f(float32 A[T,N]) -> (A) "
+    "{ A[t+1,i] = A[t,i] / 2 where t in 0:T-1 }",
     "few points": "def f(float32 X[64]) -> (Y) { Y[i] = X[i] + 1 }",
 }
 
@@ -240,7 +242,7 @@ def test_what_is_loaded_and_stored_at_once(case: Case, dialect: str) -> None:
 @pytest.mark.parametrize("text", NARROW.values(), ids=list(NARROW))
 def test_what_is_not(text: str) -> None:
     _, schedule, source = made(text, "cuda")
-    assert calls(source) == {} and "map_threads" in str(schedule)
+    assert calls(source) == {} and "map_threads" in str(schedule) and "_g" not in str(schedule)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
