@@ -157,7 +157,9 @@ def _in_groups(
                 and stride_of(a, beside[name]) == 1]  # fmt: skip
         if s.target.tensor not in near:
             continue
-        rows = max(1, GROUP // _length(schedule, name, column))
+        rows, length = _length(schedule, name, row), _length(schedule, name, column)
+        if near != [s.target.tensor]:
+            rows = min(rows, max(1, GROUP // length))
         schedule = schedule.replay(f"split {name}: {row} by {rows} as {row}_g, {row}_i")
         for tensor in dict.fromkeys(near):
             schedule = attempt(schedule, f"promote {name}: {row}_g as {tensor}, register")
@@ -314,13 +316,15 @@ def _reduced(
     parts = [*around, *([outer] if outer else [])]
     schedule = schedule.replay(f"reorder {s}: {', '.join([*parts, *inside, inner, *registers])}")
     parts = parts or threads[-1:]
-    together = k if length is not None and length % min(depth, length) == 0 else ""
+    # Of rows, threads of a warp read few at a time, which are in banks of their own.
+    few = prod(tiles[x].threads for x in found.columns if x in tiles) >= ACROSS
+    few &= tiles[found.rows].registers <= REGISTERS
+    whole = length is not None and length % min(depth, length) == 0
     for side, loop in zip(found.sides, (found.rows, found.columns[0]), strict=True):
-        own = together if tiles[loop].registers <= REGISTERS else ""
+        along = k if few and whole and loop == found.rows else ""
         for read in dict.fromkeys(side):
-            words = (
-                "" if _lies_along(schedule, read, own, depth) else order_along(schedule, read, loop)
-            )
+            stays = _lies_along(schedule, read, along, depth)
+            words = "" if stays else order_along(schedule, read, loop)
             schedule = shared_tile(schedule, s, parts[-1], f"{read.tensor}, shared{words}")
     return schedule
 
@@ -335,7 +339,7 @@ def _lies_along(schedule: Schedule, read: Read, loop: str, depth: int) -> bool:
     these come 16 bytes at a time, without a register, and serve as many steps of it.
 
     A thread then has these operands of all its rows at once: with 8 rows, half as many threads
-    have room on a processor (61 registers instead of 50 with 4, 138 instead of 123 with 8).
+    have room on a processor (138 registers instead of 123; with 4, 61 instead of 50).
     """
     tensor = schedule.program.tensors[read.tensor]
     count, length = TOGETHER // tensor.dtype.bytes, tensor.shape[-1]

@@ -149,7 +149,8 @@ def _neighbouring(schedule: Schedule, names: tuple[str, ...], machine: GpuMachin
 
     Raises
     ------
-    ScheduleError : something lies otherwise, rows begin anywhere, or points are few.
+    ScheduleError : something lies otherwise or may not be in registers, rows begin anywhere, or
+        points are few.
     """
     run = parallel_nest(schedule, names)
     shared = nest(schedule, names)
@@ -175,7 +176,7 @@ def _neighbouring(schedule: Schedule, names: tuple[str, ...], machine: GpuMachin
     inside = _inside(schedule, names)
     for tensor in moving:
         loop = lane if tensor in inside else thread
-        schedule = attempt(schedule, f"promote {names[0]}: {loop} as {tensor}, register")
+        schedule = schedule.replay(f"promote {names[0]}: {loop} as {tensor}, register")
     return schedule
 
 
@@ -328,26 +329,46 @@ def _rows(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Sc
     count, moving = _row_neighbours(schedule, chosen, shared)
     if None not in lengths and (longest or 0) < count * machine.warp:
         count = 1  # a warp would not be full
+    if count > 1:
+        try:
+            threads = _row_threads(lengths, count, machine)
+            made = _with_rows(schedule, names, run, threads)
+            for name, loop in chosen.items():
+                made = _on_row(made, name, loop, threads, count)
+                made = _row_registers(made, name, loop, moving[name])
+            return _shared_rows(made, names)
+        except ScheduleError:
+            pass  # something may not be in registers
+    threads = _row_threads(lengths, 1, machine)
+    schedule = _with_rows(schedule, names, run, threads)
+    for name, loop in chosen.items():
+        schedule = _on_row(schedule, name, loop, threads, 1)
+    return _shared_rows(schedule, names)
+
+
+def _row_threads(lengths: Sequence[int | None], count: int, machine: GpuMachine) -> int:
+    """The threads that share rows of some lengths, of which each has so many neighbours."""
     threads = machine.warp
-    while threads < THREADS and (None in lengths or threads * count < (longest or 0)):
+    while threads < THREADS and any(n is None or threads * count < n for n in lengths):
         threads *= 2
+    return threads
+
+
+def _with_rows(
+    schedule: Schedule, names: tuple[str, ...], run: tuple[str, ...], threads: int
+) -> Schedule:
+    """The loops around rows on blocks, or some rows in one block where these have few threads."""
     rows = 1 if threads >= ROW_THREADS else THREADS // 2 // threads
     extents = loop_extents(schedule, names[0])
     last = run[-1] if run else ""
     extent = extents.get(last, 1)
     if rows > 1 and (extent is None or extent > 1):
         tiles = {last: rows if extent is None else min(rows, extent)}
-        schedule = _mapped(schedule, names[0], run, tiles, extents)
-    elif run:
+        return _mapped(schedule, names[0], run, tiles, extents)
+    if run:
         keep = run[-DIMENSIONS:]
-        schedule = schedule.replay(f"map_blocks {names[0]}: {', '.join(keep)}")
-    for name, loop in chosen.items():
-        if loop in schedule.loops(name):  # else it shares the loop with one before
-            schedule = _on_row(schedule, name, loop, threads, count)
-        if f"{loop}_v" in schedule.loops(name):
-            schedule = attempt(schedule, f"unroll {name}: {loop}_v")
-            schedule = _row_registers(schedule, name, f"{loop}_i", moving[name])
-    return _shared_rows(schedule, names)
+        return schedule.replay(f"map_blocks {names[0]}: {', '.join(keep)}")
+    return schedule
 
 
 def _outer(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -387,6 +408,8 @@ def _on_row(schedule: Schedule, name: str, loop: str, threads: int, count: int) 
 
     count : neighbours that a thread has at once
     """
+    if loop not in schedule.loops(name):
+        return schedule  # it shares the loop with one before
     split, along = schedule, loop
     if count > 1:
         along = f"{loop}_g"
@@ -402,12 +425,21 @@ def _on_row(schedule: Schedule, name: str, loop: str, threads: int, count: int) 
 
 
 def _row_registers(schedule: Schedule, name: str, loop: str, moving: Sequence[str]) -> Schedule:
-    """The neighbours of a thread of a row in registers, but for what its threads share."""
+    """The neighbours of a thread of a row in registers, but for what its threads share.
+
+    Raises
+    ------
+    ScheduleError : some may not be there.
+    """
+    lane = f"{loop}_v"
+    if lane not in schedule.loops(name):
+        return schedule
+    schedule = attempt(schedule, f"unroll {name}: {lane}")
     kept = {n.tensor for n in path_to(schedule.tree, name) if isinstance(n, Promote)}
     kept |= {t.name for t in schedule.program.temps}
     for tensor in moving:
         if tensor not in kept:
-            schedule = attempt(schedule, f"promote {name}: {loop} as {tensor}, register")
+            schedule = schedule.replay(f"promote {name}: {loop}_i as {tensor}, register")
     return schedule
 
 

@@ -186,6 +186,8 @@ NARROW = {
     "shifted": "def f(float32 X[N]) -> (Y) { Y[i] = X[i+1] - X[i] where i in 0:N-1 }",
     "every other": "def f(float32 X[N,2]) -> (Y) { Y[i] = X[i,1] }",
     "looked up": "def f(float32 X[N], int64 k[M]) -> (Y) { Y[i] = X[k[i]] }",
+    "two rows of one array": "def f(float32 A[T,N]) -> (A) "
+    "{ A[t+1,i] = A[t,i] / 2 where t in 0:T-1 }",
     "few points": "def f(float32 X[64]) -> (Y) { Y[i] = X[i] + 1 }",
 }
 
@@ -240,7 +242,7 @@ def test_what_is_loaded_and_stored_at_once(case: Case, dialect: str) -> None:
 @pytest.mark.parametrize("text", NARROW.values(), ids=list(NARROW))
 def test_what_is_not(text: str) -> None:
     _, schedule, source = made(text, "cuda")
-    assert calls(source) == {} and "map_threads" in str(schedule)
+    assert calls(source) == {} and "map_threads" in str(schedule) and "_g" not in str(schedule)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
@@ -259,6 +261,29 @@ def test_opencl_equals_the_reference(case: Case, cache: Cache) -> None:
     program, _, source = made(case.text, "opencl")
     for sizes in case.sizes:
         equal(program, source, find_device("opencl", cache), sizes, case.tolerance)
+
+
+#: Schedules by hand of rows of 1002 elements, and what is called then: rows begin at multiples of
+#: two elements only, registers are not marked to be written out, and of some there is one.
+BY_HAND = {
+    "pairs": ("unroll p: jv\npromote p: jt as X, register\npromote p: jt as Y, register",
+              {"load_f32x2": 2, "store_f32x2": 2}),
+    "one side": ("promote p: jt as Y, register", {"store_f32x2": 2}),
+    "each alone": ("promote p: jv as X, register\npromote p: jv as Y, register", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_schedule_of_ones_own(name: str, tmp_path: Path) -> None:
+    program = fk.parse("def f(float32 X[N,1002]) -> (Y) { p: Y[i,j] = X[i,j] + 1 }")
+    steps = "split p: j by 4 as jg, jv\nsplit p: jg by 32 as jb, jt\nmap_blocks p: i, jb\n"
+    more, called = BY_HAND[name]
+    schedule = fk.Schedule.of(program).replay(f"{steps}map_threads p: jt\n{more}")
+    source = generate_gpu(schedule, "cuda")
+    assert calls(source) == called
+    device = Askew(tmp_path)
+    for device.skew in (0, 8, 4):
+        equal(program, source, device, {"N": 3})
 
 
 @pytest.mark.parametrize(
