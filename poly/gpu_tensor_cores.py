@@ -1,7 +1,8 @@
 """Contractions on tensor cores: tiles of blocks in shared memory, of warps in fragments.
 
 An update ``C[..] += A[..] * B[..]`` as in `poly.gpu_contraction`, of operands of which an intrinsic
-multiplies matrices.  A block computes a tile of u by v, each of its warps a part of it, in 16 x 16
+multiplies matrices; of several loops of the reduction one is that of the matrices, and the others
+go around.  A block computes a tile of u by v, each of its warps a part of it, in 16 x 16
 matrices that it keeps in fragments through the whole reduction; the operands come through shared
 memory, a part of the reduction at a time.  What reads the sums element by element does so from
 shared memory, with threads of its own.
@@ -12,14 +13,17 @@ that whole matrices are multiplied (`poly.padding`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from poly.analysis import loop_extents, plain_dimension
+from poly.analysis import loop_extents
 from poly.errors import ScheduleError
+from poly.expr import Index, Read, indices_of
 from poly.gpu_contraction import GpuContraction, find_contraction
 from poly.gpu_machine import GpuMachine
 from poly.gpu_nest import on_blocks, parallel_nest, shared_tile
 from poly.intrinsics import INTRINSICS, WARP, Intrinsic
+from poly.linear import linear_form
 from poly.promotion import contiguous_dimension
 from poly.rows import attempt, dimension_at, nest
 from poly.schedule import Schedule
@@ -53,6 +57,7 @@ class Shape:
     """The product as matrices: its loops u, v, k and others, with their lengths where known.
 
     matrix : the extents of the intrinsic; choices : tiles of a block, the best first
+    apart : operands begin in the middle of tiles
     """
 
     loops: tuple[str, str, str]
@@ -60,6 +65,12 @@ class Shape:
     others: int
     matrix: tuple[int, int, int]
     choices: tuple[int, ...]
+    apart: bool
+
+    @property
+    def padded(self) -> bool:
+        """Whether shared memory is."""
+        return self.apart or not self.divides
 
     @property
     def waste(self) -> float:
@@ -130,9 +141,9 @@ def tensor_cores_on_gpu(
     s, u, v = found.statement, found.rows, found.columns[0]
     statement = schedule.scop.statement(s)
     intrinsic = _intrinsic(schedule, statement, machine)
-    k = _reduction(schedule, statement)
     extents = loop_extents(schedule, s)
-    _check_matrices(schedule, found, (u, v, k))
+    k, around = _reduction(schedule, statement, extents)
+    operands, apart = _operands(schedule, found, (u, v, k))
     start = f"{s}_init"
     epilogue = [n for n in names if n not in (s, start)]
     if start not in names or any(schedule.loops(n) != run for n in epilogue):
@@ -142,7 +153,7 @@ def tensor_cores_on_gpu(
         others *= 1 if x in (u, v) else extents[x] or 1
     choices = WITH_EPILOGUE if epilogue else TILES
     lengths = (extents[u], extents[v], extents[k])
-    shape = Shape((u, v, k), lengths, others, intrinsic.extents, choices)
+    shape = Shape((u, v, k), lengths, others, intrinsic.extents, choices, apart)
     if shape.waste > WASTE:
         raise ScheduleError("the matrices would be almost empty")
     rows, columns = _tiles(shape, machine)
@@ -157,9 +168,9 @@ map_blocks {s}: {", ".join(mapped)}""")
         schedule = schedule.replay(f"distribute {s}: {u}_x\nfuse {start}, {s}: {u}_x, {v}_x")
         target = statement.target.tensor
         schedule = schedule.replay(
-            f"promote {s}: {[*mapped, *rest][-1]} as {target}, shared{_padded(shape)}"
+            f"promote {s}: {[*mapped, *rest][-1]} as {target}, shared{', padded' if shape.padded else ''}"
         )
-    schedule = _warps(schedule, found, (rows, columns), shape, intrinsic)
+    schedule = _warps(schedule, s, (rows, columns), shape, around, intrinsic, operands)
     for n in epilogue:
         schedule = _by_threads(schedule, n, (u, v), (rows, columns))
     return schedule
@@ -180,28 +191,39 @@ def _intrinsic(schedule: Schedule, s: ScopStatement, machine: GpuMachine) -> Int
     raise ScheduleError(f"there is no instruction for {', '.join(map(str, types))}")
 
 
-def _reduction(schedule: Schedule, s: ScopStatement) -> str:
-    """The one loop of the reduction.
+def _reduction(
+    schedule: Schedule, s: ScopStatement, extents: Mapping[str, int | None]
+) -> tuple[str, list[str]]:
+    """The longest loop of the reduction along which both operands have a dimension, and the others.
 
     Raises
     ------
-    ScheduleError : there are several, or none.
+    ScheduleError : there is none.
     """
-    if len(s.source.reductions) != 1 or s.source.reductions[0] not in schedule.loops(s.name):
-        raise ScheduleError("the reduction has not one loop")
-    return s.source.reductions[0]
+    loops = [x for x in s.source.reductions if x in schedule.loops(s.name)]
+    reads = s.source.reads
+    own = [x for x in loops if all(_dimension(r, x) is not None for r in reads)]
+    if not own:
+        raise ScheduleError("no loop of the reduction moves both operands by one")
+
+    def worth(x: str) -> tuple[float, int]:
+        extent = extents[x]
+        last = sum(_dimension(r, x) == len(r.indices) - 1 for r in reads)
+        return float("inf") if extent is None else extent, last
+
+    k = max(own, key=worth)
+    return k, [x for x in loops if x != k]
 
 
-def _check_matrices(
-    schedule: Schedule,
-    found: GpuContraction,
-    loops: tuple[str, str, str],
-) -> None:
-    """Refuse what would not be matrices with rows or columns in one piece.
+def _operands(
+    schedule: Schedule, found: GpuContraction, loops: tuple[str, str, str]
+) -> tuple[list[str], bool]:
+    """The operands as they are shared, in an order of dimensions in which a matrix has rows or
+    columns in one piece: ``A, shared, 2, 0, 1``; and whether one begins elsewhere than its loops.
 
     Raises
     ------
-    ScheduleError : naming what does not fit.
+    ScheduleError : one is no matrix, or the sums have none in one piece.
     """
     s = found.statement
     u, v, k = (dimension_at(schedule, s, x) for x in loops)
@@ -209,10 +231,30 @@ def _check_matrices(
     target = schedule.scop.statement(s).target
     if any(len(side) != 1 for side in found.sides):
         raise ScheduleError("a side has several operands")
+    words: list[str] = []
+    begins = True
     for read, own in ((target, (u, v)), (found.sides[0][0], (u, k)), (found.sides[1][0], (v, k))):
-        dims = [plain_dimension(read, x) for x in own]
-        if None in dims or contiguous_dimension(tensors[read.tensor]) not in dims:
+        dims = [_dimension(read, x) for x in own]
+        apart = contiguous_dimension(tensors[read.tensor]) not in dims and read is target
+        if None in dims or apart:
             raise ScheduleError(f"{read} has no rows or columns in one piece")
+        begins &= all(Index(x) in read.indices for x in own)
+        order = sorted(range(len(read.indices)), key=lambda d: d in dims)  # noqa: B023
+        listed = [] if order == sorted(order) else [str(d) for d in order]
+        words.append(", ".join([read.tensor, "shared", *listed]))
+    return words[1:], not begins
+
+
+def _dimension(read: Read, loop: str) -> int | None:
+    """The one dimension of a read that moves with a loop, if it does so by one."""
+    moving = [d for d, i in enumerate(read.indices) if loop in indices_of(i)]
+    if len(moving) != 1:
+        return None
+    form = linear_form(read.indices[moving[0]])
+    rest = form.without(Index(loop))
+    plain = form.coefficient(Index(loop)) == 1 and all(loop not in indices_of(a) for a, _ in
+                                                       rest.terms)  # fmt: skip
+    return moving[0] if plain else None
 
 
 def _tiles(shape: Shape, machine: GpuMachine) -> tuple[WarpTile, WarpTile]:
@@ -243,19 +285,21 @@ def _tiles(shape: Shape, machine: GpuMachine) -> tuple[WarpTile, WarpTile]:
     )
 
 
-def _padded(shape: Shape) -> str:
-    return "" if shape.divides else ", padded"
-
-
 def _warps(
     schedule: Schedule,
-    found: GpuContraction,
+    s: str,
     tiles: tuple[WarpTile, WarpTile],
     shape: Shape,
+    around: list[str],
     intrinsic: Intrinsic,
+    operands: list[str],
 ) -> Schedule:
-    """The sums of a tile by warps, with operands in shared memory."""
-    s, (u, v, k) = found.statement, shape.loops
+    """The sums of a tile by warps, with operands in shared memory.
+
+    around : other loops of the reduction
+    """
+    u, v, k = shape.loops
+    padded = ", padded" if shape.padded else ""
     rows, columns = tiles
     m, n, terms = intrinsic.extents
     matrices, elements = f"{u}_m, {v}_m", f"{u}_f, {v}_f"
@@ -266,9 +310,9 @@ distribute {s}: {u}_m
 map_threads {s}: {u}_w, {v}_w
 split {s}: {k} by {shape.depth} as {k}_o, {k}_i
 split {s}: {k}_i by {terms} as {k}_m, {k}_f
-reorder {s}: {k}_o, {k}_m, {matrices}, {elements}, {k}_f""")
-    for read in (*found.sides[0], *found.sides[1]):
-        what = f"{read.tensor}, shared{_padded(shape)}"
+reorder {s}: {", ".join([*around, f"{k}_o"])}, {k}_m, {matrices}, {elements}, {k}_f""")
+    for operand in operands:
+        what = f"{operand}{padded}"
         if shape.steps == 1:
             schedule = attempt(schedule, f"promote {s}: {k}_o as {what}")
         else:
