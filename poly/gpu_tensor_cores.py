@@ -73,6 +73,11 @@ class Shape:
         return self.apart or not self.divides
 
     @property
+    def padding(self) -> str:
+        """How a step says so."""
+        return ", padded" if self.padded else ""
+
+    @property
     def waste(self) -> float:
         """Products of whole matrices for each one that is asked for, as far as that is known."""
         found = 1.0
@@ -167,9 +172,8 @@ map_blocks {s}: {", ".join(mapped)}""")
     if epilogue:
         schedule = schedule.replay(f"distribute {s}: {u}_x\nfuse {start}, {s}: {u}_x, {v}_x")
         target = statement.target.tensor
-        schedule = schedule.replay(
-            f"promote {s}: {[*mapped, *rest][-1]} as {target}, shared{', padded' if shape.padded else ''}"
-        )
+        inner = [*mapped, *rest][-1]
+        schedule = schedule.replay(f"promote {s}: {inner} as {target}, shared{shape.padding}")
     schedule = _warps(schedule, s, (rows, columns), shape, around, intrinsic, operands)
     for n in epilogue:
         schedule = _by_threads(schedule, n, (u, v), (rows, columns))
@@ -239,7 +243,7 @@ def _operands(
         if None in dims or apart:
             raise ScheduleError(f"{read} has no rows or columns in one piece")
         begins &= all(Index(x) in read.indices for x in own)
-        order = sorted(range(len(read.indices)), key=lambda d: d in dims)  # noqa: B023
+        order = sorted(range(len(read.indices)), key=lambda d: d in dims)
         listed = [] if order == sorted(order) else [str(d) for d in order]
         words.append(", ".join([read.tensor, "shared", *listed]))
     return words[1:], not begins
@@ -299,7 +303,6 @@ def _warps(
     around : other loops of the reduction
     """
     u, v, k = shape.loops
-    padded = ", padded" if shape.padded else ""
     rows, columns = tiles
     m, n, terms = intrinsic.extents
     matrices, elements = f"{u}_m, {v}_m", f"{u}_f, {v}_f"
@@ -312,7 +315,7 @@ split {s}: {k} by {shape.depth} as {k}_o, {k}_i
 split {s}: {k}_i by {terms} as {k}_m, {k}_f
 reorder {s}: {", ".join([*around, f"{k}_o"])}, {k}_m, {matrices}, {elements}, {k}_f""")
     for operand in operands:
-        what = f"{operand}{padded}"
+        what = f"{operand}{shape.padding}"
         if shape.steps == 1:
             schedule = attempt(schedule, f"promote {s}: {k}_o as {what}")
         else:

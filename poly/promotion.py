@@ -322,11 +322,14 @@ def _origin(footprint: isl.Map, dim: int, size: int) -> Expr | None:
     if least.n_piece() != 1:
         return None
     ((_, value),) = least.get_pieces()
+    sizes = [Size(n) for n in value.get_domain_space().get_var_names(isl.dim_type.param)]
+    place = [Index(f"p{n}") for n in range(value.dim(isl.dim_type.in_))]
     parts: list[tuple[Expr, isl.Val]] = [(Const(1), value.get_constant_val())]
-    for kind, make in ((isl.dim_type.in_, lambda n: Index(f"p{n}")),
-                       (isl.dim_type.param, lambda n: Size(names[n]))):  # fmt: skip
-        names = value.get_domain_space().get_var_names(isl.dim_type.param)
-        parts += [(make(n), value.get_coefficient_val(kind, n)) for n in range(value.dim(kind))]
+    parts += [
+        (e, value.get_coefficient_val(kind, n))
+        for kind, found in ((isl.dim_type.in_, place), (isl.dim_type.param, sizes))
+        for n, e in enumerate(found)
+    ]
     if value.dim(isl.dim_type.div) or not all(v.is_int() for _, v in parts):
         return None
     result: Expr = Const(0)
