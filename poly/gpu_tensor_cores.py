@@ -22,9 +22,9 @@ from poly.expr import Index, Read, indices_of
 from poly.gpu_contraction import GpuContraction, find_contraction
 from poly.gpu_machine import GpuMachine
 from poly.gpu_nest import on_blocks, parallel_nest, shared_tile
-from poly.intrinsics import INTRINSICS, WARP, Intrinsic
+from poly.intrinsics import ACCUMULATOR, INTRINSICS, WARP, Intrinsic
 from poly.linear import linear_form
-from poly.promotion import contiguous_dimension
+from poly.promotion import SHARED_LIMIT, contiguous_dimension
 from poly.rows import attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
@@ -33,8 +33,8 @@ from poly.scop import ScopStatement
 TILES, WITH_EPILOGUE = (128, 64, 32, 16), (64, 32, 16)
 #: Terms of the sums for which operands are shared at a time.
 DEPTHS = (32, 16, 8)
-#: Tiles of a block along a loop of unknown length, the least beside one, and terms there.
-OPEN_TILES, OPEN_LEAST, OPEN_DEPTH = (64, 32), 32, 32
+#: Tiles of a block along a loop of unknown length, and the least beside one.
+OPEN_TILES, OPEN_LEAST = (64, 32), 32
 #: How much more than the least number of matrices may be multiplied for larger tiles, and how much
 #: more than what there is for tensor cores.
 TILE_WASTE, WASTE = 1.25, 6.0
@@ -58,6 +58,7 @@ class Shape:
 
     matrix : the extents of the intrinsic; choices : tiles of a block, the best first
     apart : operands begin in the middle of tiles
+    bytes, sums : of an element of operands, and of sums that a block shares, 0 if it does not
     """
 
     loops: tuple[str, str, str]
@@ -66,6 +67,8 @@ class Shape:
     matrix: tuple[int, int, int]
     choices: tuple[int, ...]
     apart: bool
+    bytes: int
+    sums: int
 
     @property
     def padded(self) -> bool:
@@ -108,21 +111,24 @@ class Shape:
         least = TILE_WASTE * _up_to(length, self.matrix[n])
         return tuple(c for c in self.choices if _up_to(length, c) <= least)
 
-    @property
-    def steps(self) -> int | None:
-        """How often operands are shared, where it is known."""
-        return None if self.lengths[2] is None else -(-self.lengths[2] // self.depth)
+    def depth(self, rows: WarpTile, columns: WarpTile) -> int:
+        """Terms for which operands are shared at a time, in two halves that take turns; a warp may
+        need memory for a matrix of sums on its way, too.
+        """
+        length, (m, n, terms) = self.lengths[2], self.matrix
+        own = rows.warps * columns.warps * m * n * ACCUMULATOR.bytes
+        own += rows.block * columns.block * self.sums
 
-    @property
-    def depth(self) -> int:
-        """Terms for which operands are shared at a time."""
-        length, terms = self.lengths[2], self.matrix[2]
-        if length is None:
-            return OPEN_DEPTH
-        depths = [d for d in DEPTHS if d % terms == 0]
-        if self.divides:
-            return next(d for d in depths if length % d == 0)
-        return next(d for d in depths if _up_to(length, d) <= TILE_WASTE * _up_to(length, terms))
+        def suits(d: int) -> bool:
+            if 2 * (rows.block + columns.block) * d * self.bytes + own > SHARED_LIMIT:
+                return False
+            if length is None:
+                return True
+            if self.divides:
+                return length % d == 0
+            return _up_to(length, d) <= TILE_WASTE * _up_to(length, terms)
+
+        return next((d for d in DEPTHS if d % terms == 0 and suits(d)), terms)
 
 
 def _up_to(length: int, extent: int) -> int:
@@ -158,7 +164,10 @@ def tensor_cores_on_gpu(
         others *= 1 if x in (u, v) else extents[x] or 1
     choices = WITH_EPILOGUE if epilogue else TILES
     lengths = (extents[u], extents[v], extents[k])
-    shape = Shape((u, v, k), lengths, others, intrinsic.extents, choices, apart)
+    sums = schedule.program.tensors[statement.target.tensor].dtype.bytes if epilogue else 0
+    shape = Shape(
+        (u, v, k), lengths, others, intrinsic.extents, choices, apart, intrinsic.operand.bytes, sums
+    )
     if shape.waste > WASTE:
         raise ScheduleError("the matrices would be almost empty")
     rows, columns = _tiles(shape, machine)
@@ -302,8 +311,9 @@ def _warps(
 
     around : other loops of the reduction
     """
-    u, v, k = shape.loops
+    (u, v, k), (*_, length) = shape.loops, shape.lengths
     rows, columns = tiles
+    depth = shape.depth(rows, columns)
     m, n, terms = intrinsic.extents
     matrices, elements = f"{u}_m, {v}_m", f"{u}_f, {v}_f"
     schedule = schedule.replay(f"""
@@ -311,12 +321,12 @@ tile {s}: {u}_x, {v}_x by {rows.warp}, {columns.warp} as {u}_w, {v}_w, {u}_y, {v
 tile {s}: {u}_y, {v}_y by {m}, {n} as {matrices}, {elements}
 distribute {s}: {u}_m
 map_threads {s}: {u}_w, {v}_w
-split {s}: {k} by {shape.depth} as {k}_o, {k}_i
+split {s}: {k} by {depth} as {k}_o, {k}_i
 split {s}: {k}_i by {terms} as {k}_m, {k}_f
 reorder {s}: {", ".join([*around, f"{k}_o"])}, {k}_m, {matrices}, {elements}, {k}_f""")
     for operand in operands:
         what = f"{operand}{shape.padding}"
-        if shape.steps == 1:
+        if length is not None and length <= depth:  # there is no next part
             schedule = attempt(schedule, f"promote {s}: {k}_o as {what}")
         else:
             schedule = shared_tile(schedule, s, f"{k}_o", what)

@@ -16,6 +16,7 @@ from codegen.gpu import GpuSource, generate_gpu
 from poly.gpu_machine import GpuMachine
 from poly.gpu_strategy import gpu_schedule
 from poly.program import Program
+from poly.promotion import SHARED_LIMIT
 from runtime.gpu import GpuProgram
 from runtime.gpu_on_cpu import CpuDevice
 from runtime.reference import run
@@ -326,6 +327,15 @@ def test_accesses_beyond_the_edge_are_found(tmp_path: Path) -> None:
 def test_there_are_no_races() -> None:
     _, schedule, source = automatic(text({"m": 19, "n": 33, "k": 20}))
     assert races(schedule, source, {}) == []
+
+
+@pytest.mark.parametrize("n", [1024, 1000])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_large_tiles_leave_room_for_sums(dtype: str, n: int) -> None:
+    """What warps need to round sums, or to store parts, is shared memory, too."""
+    program = fk.parse(text({"m": n, "n": n, "k": n}, dtype, sums=dtype))
+    (kernel,) = generate_gpu(gpu_schedule(fk.Schedule.of(program), MACHINE), "cuda").kernels
+    assert kernel.block == (32, 4, 2) and kernel.shared_bytes <= SHARED_LIMIT
 
 
 # --- machine code ----------------------------------------------------------------------------
