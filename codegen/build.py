@@ -37,17 +37,19 @@ from poly.expr import (
     Read,
     Size,
     add,
+    indices_of,
     maximum,
     minimum,
     mul,
     neg,
     reads_of,
     sub,
+    substitute,
 )
 from poly.fences import Combination, Fence
 from poly.instances import member_limits
 from poly.intrinsics import ACCUMULATOR, INTRINSICS
-from poly.isl_tree import IslBand, IslTree, kernel_context, kernel_to_isl, to_isl
+from poly.isl_tree import Around, IslBand, IslTree, kernel_context, kernel_to_isl, to_isl
 from poly.kernels import Launch, padded_scop
 from poly.legality import budget
 from poly.linear import normal
@@ -213,9 +215,9 @@ class _Converter:
             below = ast.mark_get_node()
             if what == "band":
                 return self.node(below, env, self.tree.bands[int(number)])
-            promote, plan, depth = self.tree.promotes[int(number)]
+            promote, plan, around = self.tree.promotes[int(number)]
             # isl leaves out loops of one iteration; such a loop tells no iterations apart.
-            prefix = tuple(env.get(f"c{k}", Const(0)) for k in range(depth))
+            prefix = tuple(env.get(f"c{k}", Const(0)) for k in range(len(around)))
             dtype = self.dtypes[promote.tensor]
             if promote.scope == "fragment":
                 dtype = ACCUMULATOR
@@ -232,6 +234,10 @@ class _Converter:
                 halves=promote.ahead,
                 padded=promote.padded,
                 accesses=promote.accesses,
+                origins=tuple(
+                    None if o is None else self._origin(o, around, env, promote.buffer)
+                    for o in plan.origins
+                ),
             )
         if kind == types.user:
             call = ast.user_get_expr()
@@ -249,6 +255,27 @@ class _Converter:
                 return _as_matrix(fence, args, at, env)
             return Instance(name, tuple(args))
         raise LoopError(f"an isl AST node of type {kind} is not understood")
+
+    def _origin(
+        self, origin: Expr, around: tuple[Around, ...], env: dict[str, Expr], buffer: str
+    ) -> tuple[Expr, Expr]:
+        """Where elements of a buffer begin: in terms of ``p0, p1, …``, and for those inside."""
+        place: dict[str, Expr] = {}
+        for k, loop in enumerate(around):
+            launch = self.tree.launch
+            given = launch.parameter_of(loop.member) if launch is not None else None
+            value = env.get(f"c{k}") or (Index(given) if given is not None else None)
+            if value is None and loop.only is not None:
+                value = Const(loop.only)
+            if loop.apart:
+                name = f"p{len(place)}"
+                if value is None and name in indices_of(origin):
+                    raise ScheduleError(
+                        f"{buffer} cannot be generated: isl has left out {loop.member.name}, in "
+                        "which it begins at different places; promote further in"
+                    )
+                place[name] = value or Const(0)
+        return origin, substitute(origin, indices=place)
 
     def _within(self, c: Copy, args: list[Expr]) -> Expr:
         """The condition that an instance of a copy has something to copy."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from functools import reduce
 from math import prod
 
 from codegen.conditions import implies, parts_of
@@ -91,12 +92,14 @@ def plain_conditions(root: LoopNode) -> LoopNode:
         if isinstance(node, For) and node.mark == "block":
             known |= {*below(Index(node.var), node.upper)}
         node = map_children(node, lambda c: visit(c, known))
-        if not isinstance(node, If) or node.other is not None:
+        if not isinstance(node, If):
             return node
+        parts = [c for c in plain_parts(node.cond) if c not in known]
+        if node.other is not None and parts:
+            return replace(node, cond=reduce(lambda a, b: Op("and", (a, b)), parts))
         body = node.then
-        for c in reversed(plain_parts(node.cond)):
-            if c not in known:
-                body = If(c, body)
+        for c in reversed(parts):
+            body = If(c, body)
         return body
 
     return visit(root, frozenset())

@@ -132,8 +132,8 @@ class _Lowering:
         copy = self.loops.copies[node.statement]
         own = next(n for n, b in enumerate(buffers) if b.name == copy.buffer)
         elements = node.args[copy.depth :]
-        inside = _in_buffer(buffers[own], elements, ranges, node.args[: copy.depth])
-        accesses = buffers[own].accesses
+        prefix, accesses = node.args[: copy.depth], buffers[own].accesses
+        inside = _in_buffer(buffers[own], elements, ranges, prefix, copied=True)
         outside = self._place(Read(copy.tensor, elements), buffers[:own], ranges, accesses)
         dtype = buffers[own].dtype
         if copy.op and copy.inward:
@@ -148,15 +148,27 @@ def _clamped(index: Expr, extent: Expr) -> Expr:
 
 
 def _in_buffer(
-    buffer: Buffer, indices: tuple[Expr, ...], ranges: Ranges, prefix: tuple[Expr, ...]
+    buffer: Buffer,
+    indices: tuple[Expr, ...],
+    ranges: Ranges,
+    prefix: tuple[Expr, ...],
+    copied: bool = False,
 ) -> Read:
-    """Element e of the tensor lies at ``e mod size`` in each dimension of the buffer, in an
-    iteration p of which two take turns in half ``p mod 2``.
+    """Element e of the tensor lies at ``e mod size`` in each dimension of the buffer, or counted
+    from where it begins, in an iteration p of which two take turns in half ``p mod 2``.
+
+    copied : by a copy for the iteration `prefix`, and not by what is in the buffer's scope
     """
     half = (settle(modulo(prefix[-1], 2, ranges), ranges),) if buffer.halves else ()
     sizes = buffer.layout.sizes(buffer.shape[len(half) :])
-    places = [
-        modulo(settle(i, ranges), size, ranges) for i, size in zip(indices, sizes, strict=True)
-    ]
+    origins = buffer.origins or (None,) * len(sizes)
+    at = {f"p{n}": e for n, e in enumerate(prefix)}
+    places: list[Expr] = []
+    for i, size, origin in zip(indices, sizes, origins, strict=True):
+        if origin is not None:
+            formula, here = origin
+            first = substitute(formula, indices=at) if copied else here
+            i = sub(i, first)
+        places.append(modulo(settle(i, ranges), size, ranges))
     kept = buffer.layout.indices(places)
     return Read(buffer.name, (*half, *(settle(i, ranges) for i in kept)))

@@ -1,7 +1,8 @@
 """Contractions on tensor cores: tiles of blocks in shared memory, of warps in fragments.
 
 An update ``C[..] += A[..] * B[..]`` as in `poly.gpu_contraction`, of operands of which an intrinsic
-multiplies matrices.  A block computes a tile of u by v, each of its warps a part of it, in 16 x 16
+multiplies matrices; of several loops of the reduction one is that of the matrices, and the others
+go around.  A block computes a tile of u by v, each of its warps a part of it, in 16 x 16
 matrices that it keeps in fragments through the whole reduction; the operands come through shared
 memory, a part of the reduction at a time.  What reads the sums element by element does so from
 shared memory, with threads of its own.
@@ -12,15 +13,18 @@ that whole matrices are multiplied (`poly.padding`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from poly.analysis import loop_extents, plain_dimension
+from poly.analysis import loop_extents
 from poly.errors import ScheduleError
+from poly.expr import Index, Read, indices_of
 from poly.gpu_contraction import GpuContraction, find_contraction
 from poly.gpu_machine import GpuMachine
 from poly.gpu_nest import on_blocks, parallel_nest, shared_tile
-from poly.intrinsics import INTRINSICS, WARP, Intrinsic
-from poly.promotion import contiguous_dimension
+from poly.intrinsics import ACCUMULATOR, INTRINSICS, WARP, Intrinsic
+from poly.linear import linear_form
+from poly.promotion import SHARED_LIMIT, contiguous_dimension
 from poly.rows import attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
@@ -29,8 +33,8 @@ from poly.scop import ScopStatement
 TILES, WITH_EPILOGUE = (128, 64, 32, 16), (64, 32, 16)
 #: Terms of the sums for which operands are shared at a time.
 DEPTHS = (32, 16, 8)
-#: Tiles of a block along a loop of unknown length, the least beside one, and terms there.
-OPEN_TILES, OPEN_LEAST, OPEN_DEPTH = (64, 32), 32, 32
+#: Tiles of a block along a loop of unknown length, and the least beside one.
+OPEN_TILES, OPEN_LEAST = (64, 32), 32
 #: How much more than the least number of matrices may be multiplied for larger tiles, and how much
 #: more than what there is for tensor cores.
 TILE_WASTE, WASTE = 1.25, 6.0
@@ -53,6 +57,8 @@ class Shape:
     """The product as matrices: its loops u, v, k and others, with their lengths where known.
 
     matrix : the extents of the intrinsic; choices : tiles of a block, the best first
+    apart : operands begin in the middle of tiles
+    bytes, sums : of an element of operands, and of sums that a block shares, 0 if it does not
     """
 
     loops: tuple[str, str, str]
@@ -60,6 +66,19 @@ class Shape:
     others: int
     matrix: tuple[int, int, int]
     choices: tuple[int, ...]
+    apart: bool
+    bytes: int
+    sums: int
+
+    @property
+    def padded(self) -> bool:
+        """Whether shared memory is."""
+        return self.apart or not self.divides
+
+    @property
+    def padding(self) -> str:
+        """How a step says so."""
+        return ", padded" if self.padded else ""
 
     @property
     def waste(self) -> float:
@@ -92,21 +111,24 @@ class Shape:
         least = TILE_WASTE * _up_to(length, self.matrix[n])
         return tuple(c for c in self.choices if _up_to(length, c) <= least)
 
-    @property
-    def steps(self) -> int | None:
-        """How often operands are shared, where it is known."""
-        return None if self.lengths[2] is None else -(-self.lengths[2] // self.depth)
+    def depth(self, rows: WarpTile, columns: WarpTile) -> int:
+        """Terms for which operands are shared at a time, in two halves that take turns; a warp may
+        need memory for a matrix of sums on its way, too.
+        """
+        length, (m, n, terms) = self.lengths[2], self.matrix
+        own = rows.warps * columns.warps * m * n * ACCUMULATOR.bytes
+        own += rows.block * columns.block * self.sums
 
-    @property
-    def depth(self) -> int:
-        """Terms for which operands are shared at a time."""
-        length, terms = self.lengths[2], self.matrix[2]
-        if length is None:
-            return OPEN_DEPTH
-        depths = [d for d in DEPTHS if d % terms == 0]
-        if self.divides:
-            return next(d for d in depths if length % d == 0)
-        return next(d for d in depths if _up_to(length, d) <= TILE_WASTE * _up_to(length, terms))
+        def suits(d: int) -> bool:
+            if 2 * (rows.block + columns.block) * d * self.bytes + own > SHARED_LIMIT:
+                return False
+            if length is None:
+                return True
+            if self.divides:
+                return length % d == 0
+            return _up_to(length, d) <= TILE_WASTE * _up_to(length, terms)
+
+        return next((d for d in DEPTHS if d % terms == 0 and suits(d)), terms)
 
 
 def _up_to(length: int, extent: int) -> int:
@@ -130,9 +152,9 @@ def tensor_cores_on_gpu(
     s, u, v = found.statement, found.rows, found.columns[0]
     statement = schedule.scop.statement(s)
     intrinsic = _intrinsic(schedule, statement, machine)
-    k = _reduction(schedule, statement)
     extents = loop_extents(schedule, s)
-    _check_matrices(schedule, found, (u, v, k))
+    k, around = _reduction(schedule, statement, extents)
+    operands, apart = _operands(schedule, found, (u, v, k))
     start = f"{s}_init"
     epilogue = [n for n in names if n not in (s, start)]
     if start not in names or any(schedule.loops(n) != run for n in epilogue):
@@ -142,7 +164,10 @@ def tensor_cores_on_gpu(
         others *= 1 if x in (u, v) else extents[x] or 1
     choices = WITH_EPILOGUE if epilogue else TILES
     lengths = (extents[u], extents[v], extents[k])
-    shape = Shape((u, v, k), lengths, others, intrinsic.extents, choices)
+    sums = schedule.program.tensors[statement.target.tensor].dtype.bytes if epilogue else 0
+    shape = Shape(
+        (u, v, k), lengths, others, intrinsic.extents, choices, apart, intrinsic.operand.bytes, sums
+    )
     if shape.waste > WASTE:
         raise ScheduleError("the matrices would be almost empty")
     rows, columns = _tiles(shape, machine)
@@ -156,10 +181,9 @@ map_blocks {s}: {", ".join(mapped)}""")
     if epilogue:
         schedule = schedule.replay(f"distribute {s}: {u}_x\nfuse {start}, {s}: {u}_x, {v}_x")
         target = statement.target.tensor
-        schedule = schedule.replay(
-            f"promote {s}: {[*mapped, *rest][-1]} as {target}, shared{_padded(shape)}"
-        )
-    schedule = _warps(schedule, found, (rows, columns), shape, intrinsic)
+        inner = [*mapped, *rest][-1]
+        schedule = schedule.replay(f"promote {s}: {inner} as {target}, shared{shape.padding}")
+    schedule = _warps(schedule, s, (rows, columns), shape, around, intrinsic, operands)
     for n in epilogue:
         schedule = _by_threads(schedule, n, (u, v), (rows, columns))
     return schedule
@@ -180,28 +204,39 @@ def _intrinsic(schedule: Schedule, s: ScopStatement, machine: GpuMachine) -> Int
     raise ScheduleError(f"there is no instruction for {', '.join(map(str, types))}")
 
 
-def _reduction(schedule: Schedule, s: ScopStatement) -> str:
-    """The one loop of the reduction.
+def _reduction(
+    schedule: Schedule, s: ScopStatement, extents: Mapping[str, int | None]
+) -> tuple[str, list[str]]:
+    """The longest loop of the reduction along which both operands have a dimension, and the others.
 
     Raises
     ------
-    ScheduleError : there are several, or none.
+    ScheduleError : there is none.
     """
-    if len(s.source.reductions) != 1 or s.source.reductions[0] not in schedule.loops(s.name):
-        raise ScheduleError("the reduction has not one loop")
-    return s.source.reductions[0]
+    loops = [x for x in s.source.reductions if x in schedule.loops(s.name)]
+    reads = s.source.reads
+    own = [x for x in loops if all(_dimension(r, x) is not None for r in reads)]
+    if not own:
+        raise ScheduleError("no loop of the reduction moves both operands by one")
+
+    def worth(x: str) -> tuple[float, int]:
+        extent = extents[x]
+        last = sum(_dimension(r, x) == len(r.indices) - 1 for r in reads)
+        return float("inf") if extent is None else extent, last
+
+    k = max(own, key=worth)
+    return k, [x for x in loops if x != k]
 
 
-def _check_matrices(
-    schedule: Schedule,
-    found: GpuContraction,
-    loops: tuple[str, str, str],
-) -> None:
-    """Refuse what would not be matrices with rows or columns in one piece.
+def _operands(
+    schedule: Schedule, found: GpuContraction, loops: tuple[str, str, str]
+) -> tuple[list[str], bool]:
+    """The operands as they are shared, in an order of dimensions in which a matrix has rows or
+    columns in one piece: ``A, shared, 2, 0, 1``; and whether one begins elsewhere than its loops.
 
     Raises
     ------
-    ScheduleError : naming what does not fit.
+    ScheduleError : one is no matrix, or the sums have none in one piece.
     """
     s = found.statement
     u, v, k = (dimension_at(schedule, s, x) for x in loops)
@@ -209,10 +244,30 @@ def _check_matrices(
     target = schedule.scop.statement(s).target
     if any(len(side) != 1 for side in found.sides):
         raise ScheduleError("a side has several operands")
+    words: list[str] = []
+    begins = True
     for read, own in ((target, (u, v)), (found.sides[0][0], (u, k)), (found.sides[1][0], (v, k))):
-        dims = [plain_dimension(read, x) for x in own]
-        if None in dims or contiguous_dimension(tensors[read.tensor]) not in dims:
+        dims = [_dimension(read, x) for x in own]
+        apart = contiguous_dimension(tensors[read.tensor]) not in dims and read is target
+        if None in dims or apart:
             raise ScheduleError(f"{read} has no rows or columns in one piece")
+        begins &= all(Index(x) in read.indices for x in own)
+        order = sorted(range(len(read.indices)), key=lambda d: d in dims)
+        listed = [] if order == sorted(order) else [str(d) for d in order]
+        words.append(", ".join([read.tensor, "shared", *listed]))
+    return words[1:], not begins
+
+
+def _dimension(read: Read, loop: str) -> int | None:
+    """The one dimension of a read that moves with a loop, if it does so by one."""
+    moving = [d for d, i in enumerate(read.indices) if loop in indices_of(i)]
+    if len(moving) != 1:
+        return None
+    form = linear_form(read.indices[moving[0]])
+    rest = form.without(Index(loop))
+    plain = form.coefficient(Index(loop)) == 1 and all(loop not in indices_of(a) for a, _ in
+                                                       rest.terms)  # fmt: skip
+    return moving[0] if plain else None
 
 
 def _tiles(shape: Shape, machine: GpuMachine) -> tuple[WarpTile, WarpTile]:
@@ -243,20 +298,22 @@ def _tiles(shape: Shape, machine: GpuMachine) -> tuple[WarpTile, WarpTile]:
     )
 
 
-def _padded(shape: Shape) -> str:
-    return "" if shape.divides else ", padded"
-
-
 def _warps(
     schedule: Schedule,
-    found: GpuContraction,
+    s: str,
     tiles: tuple[WarpTile, WarpTile],
     shape: Shape,
+    around: list[str],
     intrinsic: Intrinsic,
+    operands: list[str],
 ) -> Schedule:
-    """The sums of a tile by warps, with operands in shared memory."""
-    s, (u, v, k) = found.statement, shape.loops
+    """The sums of a tile by warps, with operands in shared memory.
+
+    around : other loops of the reduction
+    """
+    (u, v, k), (*_, length) = shape.loops, shape.lengths
     rows, columns = tiles
+    depth = shape.depth(rows, columns)
     m, n, terms = intrinsic.extents
     matrices, elements = f"{u}_m, {v}_m", f"{u}_f, {v}_f"
     schedule = schedule.replay(f"""
@@ -264,12 +321,12 @@ tile {s}: {u}_x, {v}_x by {rows.warp}, {columns.warp} as {u}_w, {v}_w, {u}_y, {v
 tile {s}: {u}_y, {v}_y by {m}, {n} as {matrices}, {elements}
 distribute {s}: {u}_m
 map_threads {s}: {u}_w, {v}_w
-split {s}: {k} by {shape.depth} as {k}_o, {k}_i
+split {s}: {k} by {depth} as {k}_o, {k}_i
 split {s}: {k}_i by {terms} as {k}_m, {k}_f
-reorder {s}: {k}_o, {k}_m, {matrices}, {elements}, {k}_f""")
-    for read in (*found.sides[0], *found.sides[1]):
-        what = f"{read.tensor}, shared{_padded(shape)}"
-        if shape.steps == 1:
+reorder {s}: {", ".join([*around, f"{k}_o"])}, {k}_m, {matrices}, {elements}, {k}_f""")
+    for operand in operands:
+        what = f"{operand}{shape.padding}"
+        if length is not None and length <= depth:  # there is no next part
             schedule = attempt(schedule, f"promote {s}: {k}_o as {what}")
         else:
             schedule = shared_tile(schedule, s, f"{k}_o", what)

@@ -16,6 +16,7 @@ import islpy as isl
 from poly.affine import parameters
 from poly.errors import ScheduleError
 from poly.fences import Fence, combination, everywhere, fences
+from poly.instances import member_limits
 from poly.kernels import Launch, lanes_of, place_of, reducing
 from poly.promotion import Copy, PromotionPlan, plan_promotion, prefix_of
 from poly.scop import Scop
@@ -46,6 +47,18 @@ class IslBand:
 
 
 @dataclass(frozen=True)
+class Around:
+    """A loop around a promotion.
+
+    apart : whether each iteration has a buffer of its own; only : the one value that it takes
+    """
+
+    member: Member
+    apart: bool
+    only: int | None
+
+
+@dataclass(frozen=True)
 class Share:
     """A number of a thread in its block: ``floor(thread / divisor) mod modulus``; 0: no mod."""
 
@@ -57,13 +70,14 @@ class Share:
 class IslTree:
     """An isl schedule with the tables that its marks refer to.
 
+    promotes : with the loops around each
     shares : parameters that say which part of a shared copy is a thread's own
     around : the loops around each copy, outermost first
     """
 
     schedule: isl.Schedule | None = None
     bands: list[IslBand] = field(default_factory=list)
-    promotes: list[tuple[Promote, PromotionPlan, int]] = field(default_factory=list)
+    promotes: list[tuple[Promote, PromotionPlan, tuple[Around, ...]]] = field(default_factory=list)
     copies: dict[str, Copy | Fence] = field(default_factory=dict)
     launch: Launch | None = None
     shares: dict[str, Share] = field(default_factory=dict)
@@ -298,7 +312,8 @@ def _promote(
     number = len(out.promotes)
     prefix = prefix_of(node, outer)
     plan = plan_promotion(node, scop, prefix, statements)
-    out.promotes.append((node, plan, len(outer)))
+    around_it = tuple(Around(m, any(m is x for x in prefix), _only(m, scop)) for m in outer)
+    out.promotes.append((node, plan, around_it))
     before = set(out.copies)
     inner = _node(node.child, scop, outer, statements, out)
     nested = _since(before, out)
@@ -338,6 +353,11 @@ def _promote(
         return f'{{ mark: "promote:{number}"{child} }}' if inner else ""
     body = f"{{ sequence: [ {', '.join(children)} ] }}"
     return f'{{ mark: "promote:{number}", child: {body} }}'
+
+
+def _only(member: Member, scop: Scop) -> int | None:
+    limits = member_limits(member, scop)
+    return limits[0] if limits is not None and limits[0] == limits[1] else None
 
 
 def _barrier(node: Barrier, scop: Scop, outer: list[Member], statements: tuple[str, ...]) -> Fence:

@@ -8,7 +8,9 @@ tensor T:
 * copied out the part of F that is written below; of a temporary, if any of it is read outside
 
 The buffer has the size of the footprint's box, which must be constant; element e lies at
-``e mod size``, which is injective on any box of that size and needs no origin.  A dimension that
+``e mod size``, which is injective on any box of that size and needs no origin.  In a padded buffer
+matrices are to lie in one piece, so where its box does not begin at a multiple of the size, e lies
+at ``(e - o(p)) mod size`` with o(p) the beginning.  A dimension that
 is kept in blocks is filled up to whole ones.  What instructions access beyond the domains of their
 statements (see `poly.padding`) counts for the size of a fragment and of a padded buffer, and is
 neither copied in nor out: a padded buffer has zeros there.
@@ -22,9 +24,10 @@ from math import gcd
 
 import islpy as isl
 
+from poly.affine import isl_expr
 from poly.dependences import value_flow
 from poly.errors import ScheduleError
-from poly.expr import Const
+from poly.expr import Const, Expr, Index, Size, add, mul
 from poly.footprint import box_extent, prefix_map, prefix_relation
 from poly.intrinsics import ACCUMULATOR
 from poly.program import Tensor
@@ -94,11 +97,16 @@ class Copy:
 
 @dataclass(frozen=True)
 class PromotionPlan:
-    """Box sizes of the buffer, by tensor dimension, and its copies."""
+    """Box sizes of the buffer, by tensor dimension, and its copies.
+
+    origins : where the box begins in the iteration ``p0, p1, …``, up to multiples of its size, if
+        elements count from there; else None
+    """
 
     sizes: tuple[int, ...]
     copy_in: Copy | None
     copy_out: Copy | None
+    origins: tuple[Expr | None, ...] = ()
 
 
 def prefix_of(node: Promote, outer: list[Member]) -> list[Member]:
@@ -173,8 +181,13 @@ def plan_promotion(
             f"{node.tensor} cannot be promoted to registers here: its tiles do not begin at "
             "multiples of their size, so that no element has a register of its own"
         )
+    origins: tuple[Expr | None, ...] = ()
+    if node.padded and node.layout.block is None:
+        origins = tuple(
+            None if whole else _origin(footprint, k, sizes[k]) for k, whole in enumerate(aligned)
+        )
     made = [
-        _copy(node, scop, elements, inwards, outer, sizes, aligned, mapped, footprint)
+        _copy(node, scop, elements, inwards, outer, sizes, aligned, mapped, footprint, origins)
         for elements, inwards in ((inward, True), (outward, False))
     ]
     if fragment is not None:
@@ -184,7 +197,7 @@ def plan_promotion(
                 f"{node.tensor} cannot be kept in a fragment here: what is summed up already would "
                 f"have been rounded to {tensor.dtype}; promote around the whole sum and its start"
             )
-    return PromotionPlan(sizes, made[0], made[1])
+    return PromotionPlan(sizes, made[0], made[1], origins)
 
 
 def _reads(node: Promote, s: ScopStatement) -> tuple[isl.Map, ...]:
@@ -309,6 +322,31 @@ def _is_aligned(footprint: isl.Map, dim: int, size: int) -> bool:
     return bool(low.is_zero() and high.is_zero())
 
 
+def _origin(footprint: isl.Map, dim: int, size: int) -> Expr | None:
+    """The least element along a dimension, as a sum of multiples of ``p0, p1, …`` and sizes without
+    those of `size`; None if it is no such sum.
+    """
+    least = footprint.dim_min(dim).gist(footprint.domain()).coalesce()
+    if least.n_piece() != 1:
+        return None
+    ((_, value),) = least.get_pieces()
+    sizes = [Size(n) for n in value.get_domain_space().get_var_names(isl.dim_type.param)]
+    place = [Index(f"p{n}") for n in range(value.dim(isl.dim_type.in_))]
+    parts: list[tuple[Expr, isl.Val]] = [(Const(1), value.get_constant_val())]
+    parts += [
+        (e, value.get_coefficient_val(kind, n))
+        for kind, found in ((isl.dim_type.in_, place), (isl.dim_type.param, sizes))
+        for n, e in enumerate(found)
+    ]
+    if value.dim(isl.dim_type.div) or not all(v.is_int() for _, v in parts):
+        return None
+    result: Expr = Const(0)
+    for e, v in parts:
+        factor = int(v.to_python())
+        result = add(result, mul(Const(factor), e)) if factor % size else result
+    return result
+
+
 def _inside(scop: Scop, outer: list[Member], statements: tuple[str, ...]) -> isl.UnionMap:
     """Pairs of instances below the node with the same prefix."""
     maps = [prefix_map(scop.statement(s), outer) for s in statements]
@@ -388,6 +426,7 @@ def _lanes_below(node: Promote, scop: Scop) -> int | None:
 def _copy(
     node: Promote, scop: Scop, elements: isl.Map | None, inward: bool, outer: list[Member],
     sizes: tuple[int, ...], aligned: tuple[bool, ...], mapped: bool, footprint: isl.Map,
+    origins: tuple[Expr | None, ...] = (),
 ) -> Copy | None:  # fmt: skip
     """What copies `elements`, and fills the rest of the footprint of a padded buffer."""
     if elements is None:
@@ -418,13 +457,16 @@ def _copy(
     mark = "unroll" if node.scope == "register" else "seq"
     dtype = scop.program.tensors[node.tensor].dtype
     lanes = _lanes_below(node, scop) or VECTOR_BYTES // dtype.bytes
-    # Threads that copy together read neighbours, whatever the buffer's layout.
-    order = [*range(rank)] if node.scope == "shared" else [*node.layout.order]
+    # Threads that copy together read neighbours, whatever the buffer's layout, and share out loops
+    # of several iterations.
+    order = [*node.layout.order]
+    if node.scope == "shared":
+        order = sorted(range(rank), key=lambda k: sizes[k] > 1)
     # Loops over aligned boxes run from 0, which makes places in the buffer plain.
-    loops = [
-        (f"{node.buffer}_e{k}", f"(e{k} mod {sizes[k]})" if aligned[k] else f"e{k}", sizes[k])
-        for k in order
-    ]
+    places = [f"(e{k} mod {sizes[k]})" if aligned[k] else f"e{k}" for k in range(rank)]
+    for k, origin in enumerate(origins):
+        places[k] = places[k] if origin is None else f"((e{k} - {isl_expr(origin)}) mod {sizes[k]})"
+    loops = [(f"{node.buffer}_e{k}", places[k], sizes[k]) for k in order]
     if node.layout.block is not None:
         dim, size = node.layout.block
         at = order.index(dim)

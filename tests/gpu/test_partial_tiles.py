@@ -16,6 +16,7 @@ from codegen.gpu import GpuSource, generate_gpu
 from poly.gpu_machine import GpuMachine
 from poly.gpu_strategy import gpu_schedule
 from poly.program import Program
+from poly.promotion import SHARED_LIMIT
 from runtime.gpu import GpuProgram
 from runtime.gpu_on_cpu import CpuDevice
 from runtime.reference import run
@@ -160,6 +161,67 @@ def test_attention(tmp_path: Path) -> None:
     check(program, source, tmp_path, 1e-6)
 
 
+# --- several loops of the reduction ----------------------------------------------------------
+
+CONV = "Y[n,k,p,q] +=! X[n,c,p+r,q+s] * W[k,c,r,s]"
+#: Programs, and how an operand is shared.
+SEVERAL = {
+    "two loops": (
+        "def f(float16 A[40,20,3], float16 B[3,20,50]) -> (float32 C[40,50]) "
+        "{ C[i,j] +=! A[i,k,l] * B[l,k,j] }", "A, shared, 2, 0, 1,",
+    ),
+    "elements apart": (
+        "def f(float32 A[20,33,3], float32 B[3,50,20]) -> (float32 C[33,50]) "
+        "{ C[i,j] +=! A[k,i,l] * B[l,j,k] }", "A, shared, 2, 0, 1,",
+    ),
+    "in the middle of both": (
+        "def f(float16 A[64,80], float16 B[67,64]) -> (float32 C[64,64]) "
+        "{ C[i,j] +=! A[i,k+5] * B[k+3,j] where k in 0:64 }", "A, shared, padded",
+    ),
+    "windows": (
+        f"def f(float16 X[2,20,5,19], float16 W[33,20,3,3]) -> (float32 Y[2,33,3,17]) {{ {CONV} }}",
+        "X, shared, 0, 2, 1, 3, padded",
+    ),
+    "windows of one": (
+        f"def f(float32 X[2,17,3,14], float32 W[32,17,1,1]) -> (Y) {{ {CONV} }}",
+        "W, shared, 2, 3, 0, 1, padded",
+    ),
+    "windows over rows alone, open": (
+        "def f(bfloat16 X[2,32,H,28], bfloat16 W[32,32,3,1]) -> (float32 Y[2,32,H-2,28]) "
+        f"{{ {CONV} where p in 0:H-2, r in 0:3 }}", "X, shared, 0, 2, 1, 3, ",
+    ),
+    "windows and activation": (
+        "def f(float16 X[1,16,4,20], float16 W[40,16,2,3]) -> (Y) { float32 T[1,40,3,18]\n"
+        f"{CONV.replace('Y', 'T')}\n Y[n,k,p,q] = max(T[n,k,p,q], 0) }}", "T, shared, padded",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_loops_of_the_reduction(name: str, tmp_path: Path) -> None:
+    """One is that of the matrices, which lie in one piece in shared memory only."""
+    source, shared = SEVERAL[name]
+    program, schedule, made = automatic(source)
+    assert shared in str(schedule)
+    for height in (3, 6) if program.sizes else (0,):
+        sizes = {"H": height} if height else {}
+        check(program, made, tmp_path, 3e-3, sizes)
+
+
+def test_what_the_padding_of_a_convolution_must_not_meet(tmp_path: Path) -> None:
+    """Beside the image is zero, which is no sum with an infinite weight: no tensor cores."""
+    program = fk.parse(
+        "def f(float16 X[1,16,4,20], float16 W[16,16,1,3]) -> (float32 Y[1,16,4,20]) { "
+        "Y[n,k,p,q] +=! X[n,c,p+r,q+s-1] * W[k,c,r,s] "
+        "where q in 0:20, s in 0:3, 0 <= q+s-1, q+s-1 < 20 }"
+    )
+    schedule = gpu_schedule(fk.Schedule.of(program), MACHINE)
+    assert "tensorize" not in str(schedule)
+    inputs = {name: array.copy() for name, array in random_inputs(program, {}).items()}
+    inputs["W"][3, 2, 0, 0] = np.inf
+    check(program, generate_gpu(schedule, "cuda"), tmp_path, 1e-3, inputs=inputs)
+
+
 # Sums that are added to what is there are loaded and stored in parts.
 ONTO = """
 tile mm: i, j, k by 16, 16, 16 as ib, jb, ko, ix, jx, kx
@@ -230,6 +292,7 @@ WATCHED = {
         "def f(float16 A[M,20], float16 B[20,70]) -> (Y) "
         "{ mm: C[i,j] +=! A[i,k] * B[k,j]\n Y[i,j] = max(C[i,j], 0) }", {"M": 35},
     ),
+    "windows": (SEVERAL["windows and activation"][0], {}),
 }  # fmt: skip
 
 
@@ -266,6 +329,15 @@ def test_there_are_no_races() -> None:
     assert races(schedule, source, {}) == []
 
 
+@pytest.mark.parametrize("n", [1024, 1000])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_large_tiles_leave_room_for_sums(dtype: str, n: int) -> None:
+    """What warps need to round sums, or to store parts, is shared memory, too."""
+    program = fk.parse(text({"m": n, "n": n, "k": n}, dtype, sums=dtype))
+    (kernel,) = generate_gpu(gpu_schedule(fk.Schedule.of(program), MACHINE), "cuda").kernels
+    assert kernel.block == (32, 4, 2) and kernel.shared_bytes <= SHARED_LIMIT
+
+
 # --- machine code ----------------------------------------------------------------------------
 
 COMPILED = {
@@ -274,6 +346,7 @@ COMPILED = {
     "open": (text(OPEN), 4),
     "tf32": (text({**OPEN, "n": 100}, "float32"), 8),
     "epilogue": (WATCHED["epilogue"][0], 2),
+    "windows": (SEVERAL["windows and activation"][0], 1),
 }
 
 
