@@ -9,30 +9,25 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import re
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
-from benchmarks import report
+from benchmarks import commands, report
 from benchmarks.gpu.cases import FAMILIES, TOLERANCE, suite
-from benchmarks.gpu.peers import PEERS
+from benchmarks.gpu.peers import PEERS, GpuPeer
 from benchmarks.gpu.worker import GpuSettings
 from benchmarks.kernel import Kernel
 from benchmarks.results import Results, Row
-from benchmarks.runner import commit, one_process, processors
+from benchmarks.runner import one_process, processors
 from benchmarks.worker import Job
 from poly.errors import FarkasError
 from runtime.devices import find_device
 
-#: Of tables that are written to a file.
-_WIDTH = 250
 QUICK = GpuSettings(rounds=2, samples=5)
 
 
@@ -42,26 +37,17 @@ def parser() -> argparse.ArgumentParser:
     add = found.add_argument
     add("--device", default="cuda", help="as fk.compile calls it: cuda, cuda:1, opencl, …")
     add("--dtype", nargs="+", choices=list(TOLERANCE), default=list(TOLERANCE))
-    add("--only", metavar="REGEX", default="", help="names that match anywhere")
-    add("--family", nargs="+", choices=FAMILIES)
-    add("--peers", nargs="*", choices=[n for n in PEERS if n != "farkas"], metavar="PEER",
-        help=f"of {', '.join(n for n in PEERS if n != 'farkas')}; default: all")  # fmt: skip
+    commands.add_selection(found, [n for n in PEERS if n != "farkas"], FAMILIES, fewest="*")
     add("--processes", type=int, default=1, help="fresh processes for each kernel (1)")
     add("--quick", action="store_true", help="fewer samples")
     add("--tiny", action="store_true", help="other kernels, for devices that are no GPU")
-    add("--json", type=Path, metavar="FILE", help="keep the results")
-    add("--plot", type=Path, metavar="STEM", help="write STEM-DTYPE.png and .svg")
-    add("--compare", type=Path, metavar="FILE", help="compare with earlier results")
-    add("--show", type=Path, metavar="FILE", help="measure nothing, show earlier results")
-    add("--list", action="store_true", help="measure nothing, list what there is")
+    commands.add_results(found, "STEM-DTYPE")
     return found
 
 
 def main() -> int:
     args = parser().parse_args()
-    console = Console(highlight=False, soft_wrap=True)
-    if not console.is_terminal:
-        console.width = _WIDTH
+    console = commands.make_console()
     if args.show:
         report.finish(Results.load(args.show), args.compare, args.plot, console)
         return 0
@@ -75,9 +61,7 @@ def main() -> int:
     if not kernels:
         print("error: nothing matches", file=sys.stderr)
         return 2
-    for path in (args.json, args.plot):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+    commands.make_folders(args)
     settings = QUICK if args.quick else GpuSettings()
     settings = replace(settings, tiny=args.tiny)
     try:
@@ -90,9 +74,7 @@ def main() -> int:
             for kernel in kernels:
                 row = _measure(kernel, dtype, args, settings, results, Path(folder))
                 results.rows.append(row)
-                failed = "".join(f"; {n} FAILED: {m}" for n, m in row.failures.items())
-                times = ", ".join(f"{n} {1e6 * (row.median(n) or 0):.1f}" for n in row.times)
-                console.print(Text(f"{dtype} {row.name}, µs: {times}{failed}"))
+                console.print(commands.line(row, f"{dtype} {row.name}"))
                 if args.json:
                     results.save(args.json)
     report.finish(results, args.compare, args.plot, console)
@@ -108,28 +90,16 @@ def _begin(args: argparse.Namespace, settings: GpuSettings, console: Console) ->
     """
     device = find_device(args.device)
     kind = args.device.partition(":")[0]
-    versions, missing = {}, {}
-    for name, peer in PEERS.items():
-        if kind not in peer.kinds or not (peer.ours or args.peers is None or name in args.peers):
-            continue
-        reason = peer.missing()
-        if reason is None:
-            versions[name] = peer.version()
-        else:
-            missing[name] = reason
-    about = {
-        "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "device": repr(device).strip("<>"),
-        "machine": str(device.machine),
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "commit": commit(),
-        "settings": settings.as_dict(),
-    }
+
+    def wanted(peer: GpuPeer) -> bool:
+        chosen = peer.ours or args.peers is None or peer.name in args.peers
+        return kind in peer.kinds and chosen
+
+    versions, missing = commands.taking_part(PEERS, wanted)
+    name = repr(device).strip("<>")
+    about = commands.about(settings.as_dict(), device=name, machine=str(device.machine))
     results = Results(about, versions, missing, {})
-    shown = ", ".join(f"{n} {v}" for n, v in versions.items())
-    console.print(Text(f"{about['device']}; {shown}"))
-    report.missing(results, console)
+    commands.announce(results, (name,), console)
     return results
 
 
