@@ -2,32 +2,39 @@
 
 Everybody computes the same on the same arrays, which stay on the device.  What is timed is the
 device's own time between events, with inputs that are not in its caches; results are compared with
-numpy's first.  Each kernel has a fresh process.
+those of a CPU first.  Each kernel and network has a fresh process.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
+from rich.text import Text
 
 from benchmarks import commands, report
-from benchmarks.gpu.cases import FAMILIES, TOLERANCE, suite
+from benchmarks.gpu import goals, networks
+from benchmarks.gpu.cases import FAMILIES, MODES, items
+from benchmarks.gpu.clock import COPY, clock_of, copy_bandwidth
 from benchmarks.gpu.peers import PEERS, GpuPeer
 from benchmarks.gpu.worker import GpuSettings
-from benchmarks.kernel import Kernel
+from benchmarks.kernel import ELEMENT
 from benchmarks.results import Results, Row
 from benchmarks.runner import one_process, processors
+from benchmarks.suites import Item
+from benchmarks.task import UnavailableError
 from benchmarks.worker import Job
-from poly.errors import FarkasError
+from poly.errors import ArgumentError, FarkasError
 from runtime.devices import find_device
 
+#: Bytes that are copied to see how fast that is, on a device that is no GPU.
+TINY_COPY = 1 << 20
 QUICK = GpuSettings(rounds=2, samples=5)
 
 
@@ -36,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser("python -m benchmarks.gpu", description=__doc__)
     add = found.add_argument
     add("--device", default="cuda", help="as fk.compile calls it: cuda, cuda:1, opencl, …")
-    add("--dtype", nargs="+", choices=list(TOLERANCE), default=list(TOLERANCE))
+    add("--dtype", nargs="+", choices=list(MODES), help="default: all that the device has")
     commands.add_selection(found, [n for n in PEERS if n != "farkas"], FAMILIES, fewest="*")
     add("--processes", type=int, default=1, help="fresh processes for each kernel (1)")
     add("--quick", action="store_true", help="fewer samples")
@@ -49,16 +56,15 @@ def main() -> int:
     args = parser().parse_args()
     console = commands.make_console()
     if args.show:
-        report.finish(Results.load(args.show), args.compare, args.plot, console)
+        report.finish(Results.load(args.show), args.compare, args.plot, console, goals.show)
         return 0
-    kernels = [k for k in suite(args.tiny) if re.search(args.only, k.name) and k.text is not None]
-    kernels = [k for k in kernels if not args.family or k.family in args.family]
+    chosen = items(args.tiny, args.only, args.family or FAMILIES)
     if args.list:
-        for k in kernels:
-            figures = f"{k.flops / 1e9:10.3f} GF {k.bytes / 1e6:9.3f} MB"
-            console.print(f"{k.family:<12} {figures}  {k.name}")
+        for item in chosen:
+            figures = f"{item.flops / 1e9:10.3f} GF {item.bytes / 1e6:9.3f} MB"
+            console.print(f"{item.family:<12} {figures}  {item.name}")
         return 0
-    if not kernels:
+    if not chosen:
         print("error: nothing matches", file=sys.stderr)
         return 2
     commands.make_folders(args)
@@ -66,19 +72,42 @@ def main() -> int:
     settings = replace(settings, tiny=args.tiny)
     try:
         results = _begin(args, settings, console)
-    except FarkasError as error:
+        modes = _modes(args, console)
+    except (FarkasError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="farkas-bench-") as folder:
-        for dtype in args.dtype:
-            for kernel in kernels:
-                row = _measure(kernel, dtype, args, settings, results, Path(folder))
+        for mode in modes:
+            for item in chosen:
+                if item.family not in MODES[mode].families:
+                    continue
+                row = _measure(item, mode, args, settings, results, Path(folder))
                 results.rows.append(row)
-                console.print(commands.line(row, f"{dtype} {row.name}"))
+                console.print(commands.line(row, f"{mode} {row.name}"))
                 if args.json:
                     results.save(args.json)
-    report.finish(results, args.compare, args.plot, console)
+    report.finish(results, args.compare, args.plot, console, goals.show)
     return 1 if any("farkas" in r.failures for r in results.rows) else 0
+
+
+def _modes(args: argparse.Namespace, console: Console) -> list[str]:
+    """Those that are asked for, by default all that the device has.
+
+    Raises
+    ------
+    ArgumentError : the device does not have one that is asked for.
+    """
+    found = []
+    for mode in args.dtype or MODES:
+        try:
+            if MODES[mode].rounds:
+                find_device(f"{args.device},tf32")
+            found.append(mode)
+        except ArgumentError as error:
+            if args.dtype:
+                raise
+            console.print(Text(f"without {mode}: {error}"))
+    return found
 
 
 def _begin(args: argparse.Namespace, settings: GpuSettings, console: Console) -> Results:
@@ -87,6 +116,7 @@ def _begin(args: argparse.Namespace, settings: GpuSettings, console: Console) ->
     Raises
     ------
     FarkasError : there is no such device, or something missing that it needs.
+    ImportError : what has the clock of the device is missing.
     """
     device = find_device(args.device)
     kind = args.device.partition(":")[0]
@@ -98,25 +128,33 @@ def _begin(args: argparse.Namespace, settings: GpuSettings, console: Console) ->
     versions, missing = commands.taking_part(PEERS, wanted)
     name = repr(device).strip("<>")
     about = commands.about(settings.as_dict(), device=name, machine=str(device.machine))
-    results = Results(about, versions, missing, {})
-    commands.announce(results, (name,), console)
+    rate = copy_bandwidth(device, clock_of(device), TINY_COPY if settings.tiny else COPY)
+    results = Results({**about, "copy_bandwidth": rate}, versions, missing, {})
+    commands.announce(results, (name, str(results.copies)), console)
     return results
 
 
 def _measure(
-    kernel: Kernel,
-    dtype: str,
+    item: Item,
+    mode: str,
     args: argparse.Namespace,
     settings: GpuSettings,
     results: Results,
     folder: Path,
 ) -> Row:
-    """One kernel in fresh processes."""
-    count = kernel.bytes if dtype == "float32" else kernel.bytes // 2
+    """One kernel or network in fresh processes."""
+    count = item.bytes * np.dtype(MODES[mode].element).itemsize // ELEMENT
     threads = len(os.sched_getaffinity(0))
-    row = Row(dtype, kernel.name, kernel.family, threads, kernel.flops, count)
+    row = Row(mode, item.name, item.family, threads, item.flops, count)
+    path = None
+    if item.family == "network":
+        try:
+            path = str(networks.write(item.name, folder))
+        except UnavailableError as reason:
+            row.failures |= dict.fromkeys(results.versions, str(reason))
+            return row
     job = Job(
-        dtype, kernel.name, threads, processors(threads), tuple(results.versions), "",
+        mode, item.name, threads, processors(threads), tuple(results.versions), "", path,
         module="benchmarks.gpu.worker", device=args.device, settings=settings.as_dict(),
     )  # fmt: skip
     for number in range(args.processes):
