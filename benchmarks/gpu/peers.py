@@ -155,7 +155,7 @@ class Torch(GpuPeer):
         _allow_tf32(torch, work.how.rounds)
         torch.backends.cudnn.benchmark = True
         place = torch.device(work.device)
-        before = torch.cuda.memory_allocated(place) if place.type == "cuda" else 0
+        peak = _peak_of(torch.cuda, place) if place.type == "cuda" else None
         module = torch_module(read_network(work.task.path), self.channels_last)
         module = module.to(place, getattr(torch, work.how.element))
         call = self.compiled(torch, module, whole=work.task.kernel is None)
@@ -168,29 +168,36 @@ class Torch(GpuPeer):
         inputs = work.given(work.task.inputs).values()
         calls = tuple(partial(call, *map(put, inputs)) for _ in range(work.sets))
 
-        def peak(second: Call) -> int:
-            torch.cuda.synchronize(place)
-            torch.cuda.reset_peak_memory_stats(place)
-            second()  # in which graphs are recorded
-            torch.cuda.synchronize(place)
-            return int(torch.cuda.max_memory_allocated(place)) - before
-
         def fetch(results: Any) -> list[Array]:
             return [np.asarray(y.contiguous().cpu().numpy()) for y in results]
 
-        return Rotation(calls, fetch, peak if place.type == "cuda" else None)
+        return Rotation(calls, fetch, peak)
 
     def compiled(self, torch: Any, module: Any, whole: bool) -> Callable[..., Any]:
         """The function to be called; `whole` for networks."""
         return module.forward  # type: ignore[no-any-return]
 
 
+def _peak_of(cuda: Any, place: Any) -> Callable[[Call], int]:
+    """The `Rotation.peak` of what will be prepared, by torch's own count."""
+    before = cuda.memory_allocated(place)
+
+    def peak(second: Call) -> int:
+        cuda.synchronize(place)
+        cuda.reset_peak_memory_stats(place)
+        second()  # in which graphs are recorded
+        cuda.synchronize(place)
+        return int(cuda.max_memory_allocated(place)) - before
+
+    return peak
+
+
 def _allow_tf32(torch: Any, allowed: bool) -> None:
     """Have products and convolutions of float32 rounded to TF32, or not."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
-    if allowed and hasattr(torch.backends.cudnn, "fp32_precision"):
+    if hasattr(torch.backends.cudnn, "fp32_precision"):
         # What Triton's convolutions go by, and the older flag does not set.
-        torch.backends.cudnn.fp32_precision = "tf32"
+        torch.backends.cudnn.fp32_precision = "tf32" if allowed else "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
 
 
 class TorchChannelsLast(Torch):
