@@ -187,7 +187,7 @@ def _peak_of(cuda: Any, place: Any) -> Callable[[Call], int]:
         cuda.reset_peak_memory_stats(place)
         second()  # in which graphs are recorded
         cuda.synchronize(place)
-        return int(cuda.max_memory_allocated(place)) - before
+        return int(cuda.max_memory_allocated(place) - before)
 
     return peak
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,14 +16,15 @@ import numpy as np
 import pytest
 
 from benchmarks import models
-from benchmarks.gpu import networks, peers
+from benchmarks.gpu import networks, peers, worker
 from benchmarks.gpu.cases import MODES, suite
 from benchmarks.gpu.clock import HostClock
 from benchmarks.gpu.peers import PEERS, Rotation, Work
 from benchmarks.gpu.worker import GpuSettings, expected_of, first_calls, take_turns
 from benchmarks.kernel import Product
-from benchmarks.task import Task, kernel_task
-from benchmarks.worker import difference
+from benchmarks.peers import PEERS as ON_CPU
+from benchmarks.task import Task, UnavailableError, kernel_task
+from benchmarks.worker import Job, difference
 
 KERNELS = {k.name: k for k in suite(tiny=True)}
 TASKS = [*KERNELS, *networks.TINY]
@@ -151,6 +154,60 @@ def test_memory_of_torch() -> None:
     assert log == [
         "synchronize", "reset_peak_memory_stats", "second", "synchronize", "max_memory_allocated"
     ]  # fmt: skip
+
+
+def test_a_process(torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process does for a network, by Farkas and torch, each on a device of its own."""
+
+    class OnCpu(peers.Torch):
+        def prepare(self, work: Work) -> Rotation:
+            return super().prepare(replace(work, device="cpu"))
+
+    class Wrong(OnCpu):
+        name = "torch-cl"
+
+        def compiled(self, torch: Any, module: Any, whole: bool) -> Any:
+            assert whole
+            return lambda x: [y + 1 for y in module(x)]
+
+    class Broken(OnCpu):
+        name = "compile"
+
+        def compiled(self, torch: Any, module: Any, whole: bool) -> Any:
+            raise RuntimeError("no [such] thing")
+
+    for peer in (OnCpu(), Wrong(), Broken()):
+        monkeypatch.setitem(PEERS, peer.name, peer)
+    path = str(networks.write("tiny_mobilenet", tmp_path))
+    job = Job(
+        "float16", "tiny_mobilenet", 1, (0,), ("farkas", "torch", "torch-cl", "compile", "cupy"),
+        str(tmp_path / "report"), path, device="cuda-emulator",
+        settings=GpuSettings(rounds=1, samples=1, tiny=True).as_dict(),
+    )  # fmt: skip
+    worker.run(job, tmp_path)
+    lines = [json.loads(line) for line in Path(job.report).read_text().splitlines()]
+    assert [x["at"] for x in lines if "at" in x] == ["task", *job.peers[:4], "timing"]
+    assert [x["peak"] for x in lines if "peak" in x] == ["farkas"]
+    assert {x["failed"]: x["message"].partition(":")[0] for x in lines if "failed" in x} == {
+        "torch-cl": "wrong result",
+        "compile": "RuntimeError",
+    }
+    apart = {x["prepared"]: x["difference"] for x in lines if "prepared" in x}
+    assert 0 < apart["farkas"] < 5e-3 and 0 < apart["torch"] < 5e-3 and apart["torch-cl"] > 0.05
+    assert set(lines[-1]["times"]) == {"farkas", "torch"}
+
+
+def test_who_says_what_is_right(
+    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_of("tiny_mobilenet", tmp_path)
+    (first,) = networks.reference(task, 1)
+    monkeypatch.setattr(type(ON_CPU["ort"]), "missing", lambda peer: "it is not installed")
+    (second,) = networks.reference(task, 1)
+    assert 0 < difference([second], [first]) < 1e-5  # by somebody else
+    monkeypatch.setattr(type(ON_CPU["torch"]), "missing", lambda peer: "it is not installed")
+    with pytest.raises(UnavailableError, match="no onnxruntime and no torch"):
+        networks.reference(task, 1)
 
 
 # --- CuPy ---------------------------------------------------------------------------------------
