@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,10 +50,18 @@ _BLOCKS = (
 )  # fmt: skip
 
 
-def mobilenetv2(seed: int = 0, size: int = 224, classes: int = 1000) -> ModelProto:
+def mobilenetv2(
+    seed: int = 0,
+    size: int = 224,
+    classes: int = 1000,
+    blocks: Sequence[tuple[int, int, int, int]] = _BLOCKS,
+    head: int = 1280,
+) -> ModelProto:
     """MobileNetV2 1.0 for one image [1, 3, size, size], batch normalisation folded.
 
     The activation is min(max(x, 0), 6); outputs are the scores [1, classes].
+
+    blocks : expansion, channels, repetitions, and stride of the first; head : channels in the end
     """
     build = Builder(seed)
     low, high = (build.constant(np.array(v, np.float32)) for v in (0, 6))
@@ -68,7 +77,7 @@ def mobilenetv2(seed: int = 0, size: int = 224, classes: int = 1000) -> ModelPro
         return build.node("Clip", [y, low, high]) if active else y
 
     x, channels = conv("X", 3, 32, 3, 2, 1, True), 32
-    for expansion, out, repetitions, first in _BLOCKS:
+    for expansion, out, repetitions, first in blocks:
         for number in range(repetitions):
             stride = first if number == 0 else 1
             hidden = channels * expansion
@@ -77,9 +86,9 @@ def mobilenetv2(seed: int = 0, size: int = 224, classes: int = 1000) -> ModelPro
             y = conv(y, hidden, out, 1, 1, 1, False)
             x = build.node("Add", [x, y]) if stride == 1 and channels == out else y
             channels = out
-    x = conv(x, channels, 1280, 1, 1, 1, True)
+    x = conv(x, channels, head, 1, 1, 1, True)
     x = build.node("Flatten", [build.node("GlobalAveragePool", [x])], axis=1)
-    weights, bias = build.normal((classes, 1280), 1280**-0.5), build.normal((classes,), 0.1)
+    weights, bias = build.normal((classes, head), head**-0.5), build.normal((classes,), 0.1)
     build.nodes.append(helper.make_node("Gemm", [x, weights, bias], ["Y"], transB=1))
     return one_model(
         "mobilenetv2", build.nodes, {"X": (1, 3, size, size)}, {"Y": (1, classes)}, build.weights

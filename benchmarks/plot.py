@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import Results, Row
+from benchmarks.results import CopyRate, Results, Row
 from runtime.roofline import Roofline
 
 #: One for each family, in order.
@@ -37,7 +37,7 @@ def plot(results: Results, stem: Path) -> list[Path]:
         )
         families = list(dict.fromkeys(r.family for r in rows))
         colours = {f: _COLOURS[n % len(_COLOURS)] for n, f in enumerate(families)}
-        _roofline(left, rows, results.rooflines.get(threads), colours)
+        _roofline(left, rows, results.rooflines.get(threads) or results.copies, colours)
         _bars(right, rows, colours)
         device, end = results.about.get("device"), f"-t{threads}"
         shown = f"{threads} thread{'s' if threads != 1 else ''}"
@@ -53,15 +53,17 @@ def plot(results: Results, stem: Path) -> list[Path]:
 
 
 def _roofline(
-    axes: Any, rows: list[Row], roofline: Roofline | None, colours: dict[str, str]
+    axes: Any, rows: list[Row], limit: Roofline | CopyRate | None, colours: dict[str, str]
 ) -> None:
     """Operations a second over operations a byte; hollow circles are the best peers."""
     counted = [r for r in rows if r.flops > 0 and r.family != "overhead"]
     points = [(r.flops / r.bytes, r) for r in counted]
     low = min([x for x, _ in points], default=0.1) / 2
     high = max([x for x, _ in points], default=100.0) * 2
-    if roofline is not None:
-        _levels(axes, roofline, low, high)
+    if isinstance(limit, Roofline):
+        _levels(axes, limit, low, high)
+    elif limit is not None:
+        _bandwidth(axes, "copies", limit.bandwidth, [low, high])
     for family, colour in colours.items():
         own = [(x, r) for x, r in points if r.family == family]
         mine = [(x, r.flops / (r.median(r.ours) or math.inf) / 1e9) for x, r in own]
@@ -77,7 +79,7 @@ def _roofline(
     axes.set_yscale("log")
     axes.set_xlabel("operations a byte of inputs, weights and outputs")
     axes.set_ylabel("GFLOP/s")
-    what = "roofline" if roofline is not None else "operations"
+    what = "roofline" if isinstance(limit, Roofline) else "operations"
     axes.set_title(f"{what}: filled Farkas, hollow the best peer", fontsize=10)
     if counted:
         axes.legend(fontsize=8, loc="lower right")
@@ -89,15 +91,22 @@ def _levels(axes: Any, roofline: Roofline, low: float, high: float) -> None:
     for name, bandwidth in levels:
         ridge = roofline.flops / bandwidth
         xs = [low, min(max(ridge, low), high), high]
-        ys = [min(x * bandwidth, roofline.flops) / 1e9 for x in xs]
-        axes.plot(xs, ys, color="#888888", linewidth=1)
-        axes.annotate(
-            f"{name} {bandwidth / 1e9:.0f} GB/s", (low, ys[0]), color="#555555", fontsize=8,
-            xytext=(2, 3), textcoords="offset points",
-        )  # fmt: skip
+        _bandwidth(axes, name, bandwidth, xs, roofline.flops)
     axes.annotate(
         f"{roofline.flops / 1e9:.0f} GFLOP/s", (high, roofline.flops / 1e9), color="#555555",
         fontsize=8, ha="right", xytext=(0, 3), textcoords="offset points",
+    )  # fmt: skip
+
+
+def _bandwidth(
+    axes: Any, name: str, bandwidth: float, xs: list[float], most: float = math.inf
+) -> None:
+    """What a memory allows at some operations a byte, and at most."""
+    ys = [min(x * bandwidth, most) / 1e9 for x in xs]
+    axes.plot(xs, ys, color="#888888", linewidth=1)
+    axes.annotate(
+        f"{name} {bandwidth / 1e9:.0f} GB/s", (xs[0], ys[0]), color="#555555", fontsize=8,
+        xytext=(2, 3), textcoords="offset points",
     )  # fmt: skip
 
 

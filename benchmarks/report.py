@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -10,8 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.peers import PEERS
-from benchmarks.results import OURS, Results, Row, geomean
+from benchmarks.results import BOUND_BY_MEMORY, OURS, CopyRate, Results, Row, geomean
 from runtime.roofline import Roofline
+
+Limit = Roofline | CopyRate | None
 
 #: A change of the ratio to the best peer that is shown as one.
 NOTABLE = 0.05
@@ -21,11 +23,13 @@ def show(results: Results, console: Console) -> None:
     """Everything: the rows by suite and threads, means by family, failures."""
     for suite, threads in dict.fromkeys((r.suite, r.threads) for r in results.rows):
         rows = [r for r in results.rows if (r.suite, r.threads) == (suite, threads)]
-        roofline = results.rooflines.get(threads)
+        roofline, copies = results.rooflines.get(threads), results.copies
+        limit = roofline or copies
+        device = "; ".join(str(x) for x in (results.about.get("device"), copies) if x)
         console.print()
-        console.rule(f"suite {suite}, {roofline or results.about['device']}", align="left")
-        console.print(table(rows, roofline))
-        console.print(families(rows, roofline))
+        console.rule(f"suite {suite}, {roofline or device}", align="left")
+        console.print(table(rows, limit))
+        console.print(families(rows, limit))
         if any(r.memory for r in rows):
             console.print(memory(rows))
     problems = [(r, n, m) for r in results.rows for n, m in r.failures.items()]
@@ -45,12 +49,15 @@ def missing(results: Results, console: Console) -> None:
 
 def _contenders(rows: list[Row]) -> list[str]:
     """Whoever has times, in the order of the tables."""
-    found = dict.fromkeys(n for r in rows for n in r.times)
+    return _ordered(dict.fromkeys(n for r in rows for n in r.times))
+
+
+def _ordered(found: Iterable[str]) -> list[str]:
     order = list(PEERS)
     return sorted(found, key=lambda n: order.index(n) if n in order else len(order))
 
 
-def table(rows: list[Row], roofline: Roofline | None) -> Table:
+def table(rows: list[Row], limit: Limit) -> Table:
     """A line for each computation; times are medians in µs, the best peer's is bold."""
     names = _contenders(rows)
     symbolic = any(r.openness is not None for r in rows)
@@ -58,7 +65,9 @@ def table(rows: list[Row], roofline: Roofline | None) -> Table:
     result.add_column("µs a call", no_wrap=True)
     for name in ("GF", *names):
         result.add_column(name, justify="right", no_wrap=True)
+    roofline, copies = _either(limit)
     speed = ["%roof"] if roofline is not None else ["TFLOP/s", "GB/s"]
+    speed += ["%copy"] if copies is not None else []
     headings = ["ratio", "spread", *speed, "cold s", "cached s"]
     for heading in [*headings[:2], "open/fixed", *headings[2:]] if symbolic else headings:
         result.add_column(heading, justify="right", no_wrap=True)
@@ -76,6 +85,8 @@ def table(rows: list[Row], roofline: Roofline | None) -> Table:
             cells.append(Text(_percent(row.roof(row.ours, roofline))))
         else:
             cells += [Text(_rate(row, 1e-12 * row.flops)), Text(_rate(row, 1e-9 * row.bytes))]
+        if copies is not None:
+            cells.append(Text(_percent(_share(row, row.ours, copies))))
         cold = row.compile.get(row.ours, [])
         cells.append(Text(f"{cold[0]:.2f}" if cold else ""))
         cells.append(Text(f"{min(cold[1:]):.2f}" if cold[1:] else ""))
@@ -83,12 +94,13 @@ def table(rows: list[Row], roofline: Roofline | None) -> Table:
     return result
 
 
-def families(rows: list[Row], roofline: Roofline | None) -> Table:
+def families(rows: list[Row], limit: Limit) -> Table:
     """Geometric means by family, and over everything."""
     names = [n for n in _contenders(rows) if n not in OURS]
     result = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     result.add_column("geometric means", no_wrap=True)
-    headings = ("kernels", "ahead", "ratio", "%roof", "best's %roof", "open/fixed", "cold s")
+    unit = "%copy" if isinstance(limit, CopyRate) else "%roof"
+    headings = ("kernels", "ahead", "ratio", unit, f"best's {unit}", "open/fixed", "cold s")
     for heading in (*headings, *(f"to {n}" for n in names)):
         result.add_column(heading, justify="right", no_wrap=True)
     groups = {f: [r for r in rows if r.family == f] for f in dict.fromkeys(r.family for r in rows)}
@@ -97,9 +109,9 @@ def families(rows: list[Row], roofline: Roofline | None) -> Table:
     for family, group in groups.items():
         ratios = [r.ratio for r in group if r.ratio is not None]
         own = best = None
-        if roofline is not None:
-            own = _mean(r.roof(r.ours, roofline) for r in group)
-            best = _mean(r.roof(r.best_peer, roofline) for r in group if r.best_peer)
+        if limit is not None and (family != "all" or isinstance(limit, Roofline)):
+            own = _mean(_share(r, r.ours, limit) for r in group)
+            best = _mean(_share(r, r.best_peer, limit) for r in group if r.best_peer)
         cells = [
             Text(family),
             Text(str(len(group))),
@@ -117,7 +129,8 @@ def families(rows: list[Row], roofline: Roofline | None) -> Table:
 
 def memory(rows: list[Row]) -> Table:
     """Peak memory of each contender, and how long it took to load, for networks."""
-    names = [n for n in PEERS if any(n in r.memory or n in r.compile for r in rows)]
+    rows = [r for r in rows if r.memory]
+    names = _ordered({n: None for r in rows for n in (*r.memory, *r.compile)})
     result = Table(box=None, pad_edge=False, header_style="bold")
     result.add_column("MiB peak / s to load", no_wrap=True)
     for name in names:
@@ -171,9 +184,20 @@ def compare(old: Results, new: Results, console: Console) -> None:
         console.print("nothing in common with the earlier run")
 
 
-def finish(results: Results, earlier: Path | None, stem: Path | None, console: Console) -> None:
-    """Show everything, compare with the results in a file, and write pictures, as far as asked."""
+def finish(
+    results: Results,
+    earlier: Path | None,
+    stem: Path | None,
+    console: Console,
+    more: Callable[[Results, Console], None] | None = None,
+) -> None:
+    """Show everything, compare with the results in a file, and write pictures, as far as asked.
+
+    more : shows what else there is to say of the results
+    """
     show(results, console)
+    if more is not None:
+        more(results, console)
     if earlier:
         compare(Results.load(earlier), results, console)
     if stem:
@@ -191,6 +215,19 @@ def finish(results: Results, earlier: Path | None, stem: Path | None, console: C
 
 def _mean(values: Iterable[float | None]) -> float | None:
     return geomean(v for v in values if v is not None and v > 0)
+
+
+def _either(limit: Limit) -> tuple[Roofline | None, CopyRate | None]:
+    if isinstance(limit, CopyRate):
+        return None, limit
+    return limit, None
+
+
+def _share(row: Row, contender: str, limit: Roofline | CopyRate) -> float | None:
+    """The share that a contender reaches of a limit, where that is one of the row."""
+    if isinstance(limit, CopyRate) and row.family not in BOUND_BY_MEMORY:
+        return None
+    return row.roof(contender, limit)
 
 
 def _cold(row: Row) -> float | None:

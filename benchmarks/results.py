@@ -14,6 +14,8 @@ from runtime.roofline import Roofline
 
 FORMAT = 1
 
+#: Families for which reading and writing is most of the work, on a device.
+BOUND_BY_MEMORY = ("rows", "elementwise", "transpose")
 #: Columns that are Farkas's own: as a user would, with open sizes, with fixed ones.
 OURS = ("farkas", "farkas-symbolic", "farkas-fixed")
 #: Which of them take part in a suite, if not the first two.
@@ -21,6 +23,23 @@ OURS_IN = {
     "symbolic": ("farkas-symbolic", "farkas-fixed"),
     "public": ("farkas", "farkas-fixed"),
 }
+
+
+@dataclass(frozen=True)
+class CopyRate:
+    """How fast a device copies: what bounds whoever reads and writes much and computes little.
+
+    bandwidth : bytes that are read and written in a second
+    """
+
+    bandwidth: float
+
+    def seconds(self, flops: int, bytes: int) -> float:
+        """How long it takes to read and write so many bytes."""
+        return bytes / self.bandwidth
+
+    def __str__(self) -> str:
+        return f"copies at {self.bandwidth / 1e9:.4g} GB/s"
 
 
 @dataclass
@@ -92,8 +111,8 @@ class Row:
         pair = (free or own, fixed or own) if free or fixed else (None, None)
         return pair[0] / pair[1] if pair[0] and pair[1] else None
 
-    def roof(self, contender: str, roofline: Roofline) -> float | None:
-        """The share of the roofline that a contender reaches, from 0 to 1."""
+    def roof(self, contender: str, roofline: Roofline | CopyRate) -> float | None:
+        """The share of the roofline, or of a copy's speed, that a contender reaches."""
         time = self.median(contender)
         return roofline.seconds(self.flops, self.bytes) / time if time else None
 
@@ -112,6 +131,12 @@ class Results:
     missing: dict[str, str]
     rooflines: dict[int, Roofline]
     rows: list[Row] = field(default_factory=list)
+
+    @property
+    def copies(self) -> CopyRate | None:
+        """How fast the device copies; None if it is none, or an older file does not say."""
+        rate = self.about.get("copy_bandwidth")
+        return CopyRate(rate) if rate else None
 
     def save(self, path: Path) -> None:
         """Write the file; it appears complete or not at all."""

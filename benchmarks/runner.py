@@ -99,6 +99,8 @@ def one_process(job: Job, row: Row, folder: Path, tell: Callable[[str], None]) -
                     row.differences[line["prepared"]] = line["difference"]
             elif "failed" in line:
                 row.failures[line["failed"]] = line["message"]
+            elif "peak" in line:
+                row.memory[line["peak"]] = line["memory"]
             elif "times" in line:
                 for name, seconds in line["times"].items():
                     row.times.setdefault(name, []).append(seconds)

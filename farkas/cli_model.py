@@ -55,7 +55,8 @@ Examples:
 @click.option("--cc", metavar="PATH", help="The C compiler; default is $CC, gcc, clang or cc.")
 @click.option(
     "--target", default="cpu", show_default=True, metavar="NAME",
-    help="Where it runs: cpu, cuda, cuda:1, opencl, opencl:NAME or cuda-emulator.",
+    help="Where it runs: cpu, cuda, cuda:1, opencl, opencl:NAME or cuda-emulator; cuda,tf32 rounds "
+    "factors to 10 bits for tensor cores.",
 )  # fmt: skip
 def run_command(
     model: str,

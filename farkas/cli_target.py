@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from farkas.build import ScheduleLike
+    from poly.gpu_machine import GpuMachine
     from poly.program import Program
     from poly.schedule import Schedule
 
@@ -18,21 +19,35 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 CPU = "cpu"
 
 
+def _checked(ctx: click.Context, option: click.Parameter, name: str) -> str:
+    """The name of a target for texts."""
+    from poly.errors import ArgumentError
+
+    try:
+        if name != CPU:
+            _gpu(name)
+    except ArgumentError as error:
+        raise click.BadParameter(str(error), ctx, option) from None
+    return name
+
+
 def target_option(command: _Command) -> _Command:
     """The option ``--target``, which arrives as `target`."""
     option = click.option(
         "--target",
-        type=click.Choice([CPU, "cuda", "opencl"]),
+        metavar="NAME",
+        callback=_checked,
         default=CPU,
         show_default=True,
-        help="For what; no GPU is needed, nor anything of CUDA or OpenCL.",
+        help="For what: cpu, cuda, opencl, or a CUDA device as cuda-emulator:sm_90 or "
+        "cuda-emulator:sm_90,tf32; no GPU is needed, nor anything of CUDA or OpenCL.",
     )
     return option(command)
 
 
 @dataclass(frozen=True)
 class TextTarget:
-    """What texts are made for: ``cpu``, or a dialect, for a GPU of which nothing is known."""
+    """What texts are made for: ``cpu``, or a GPU, of which nothing is known but its name."""
 
     name: str = CPU
 
@@ -48,9 +63,9 @@ class TextTarget:
         if self.name == CPU or wanted not in (None, "auto"):
             return schedule_for(program, wanted, exact)
         from farkas.prepared import automatic_on_gpu
-        from poly.gpu_machine import ANY
 
-        return automatic_on_gpu(program, exact, ANY, self.name)[0]
+        dialect, machine = _gpu(self.name)
+        return automatic_on_gpu(program, exact, machine, dialect)[0]
 
     def text(self, schedule: Schedule, program: Program) -> str:
         """The C, CUDA C or OpenCL C of a schedule of a program, or of what is prepared of it.
@@ -65,4 +80,29 @@ class TextTarget:
             return generate(schedule, written=program).text
         from codegen.gpu import generate_gpu
 
-        return generate_gpu(schedule, self.name, written=program).text
+        return generate_gpu(schedule, _gpu(self.name)[0], written=program).text
+
+
+def _gpu(name: str) -> tuple[str, GpuMachine]:
+    """The dialect of a GPU, and what is known of it.
+
+    Raises
+    ------
+    ArgumentError : there is no such target, or there has to be a device to know.
+    """
+    from poly.errors import ArgumentError
+    from poly.gpu_machine import ANY
+    from runtime.device_names import EMULATOR, OPENCL, emulated, read_name
+
+    found = read_name(name)
+    if found.kind == EMULATOR:
+        return "cuda", emulated(found)
+    if found.which:
+        raise ArgumentError(
+            f"texts are not for {name!r}, one device among others; did you mean {found.kind!r}?"
+        )
+    if found.rounded:
+        raise ArgumentError(
+            f"{name!r} says nothing of the device; did you mean {f'{EMULATOR}:sm_90,tf32'!r}?"
+        )
+    return ("opencl" if found.kind == OPENCL else "cuda"), ANY

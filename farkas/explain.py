@@ -119,8 +119,9 @@ def explain_kernel(compiled: Compiled, sizes: Mapping[str, int], run: bool) -> V
 
 
 def launch_lines(program: GpuProgram, sizes: Mapping[str, int]) -> list[str]:
-    """What a GPU is asked to run, launch by launch; the same ones in turn are counted."""
-    return counted(launch_text(k, grid) for k, grid, _ in launches_of(program.source, sizes))
+    """Which GPU is asked to run what, launch by launch; the same ones in turn are counted."""
+    launched = counted(launch_text(k, grid) for k, grid, _ in launches_of(program.source, sizes))
+    return [f"on {program.device.name} ({program.device.machine})", *launched]
 
 
 def launch_text(kernel: GpuKernel, grid: Grid) -> str:
@@ -188,7 +189,8 @@ def explain_on_device(model: GpuModel, run: bool) -> View:
         found[step.call.name].append(launch_text(step.kernel, step.grid))
     calls = [n for n in model.graph.nodes if isinstance(n, Call)]
     launched = ["; ".join(counted(found.get(c.name, ()))) for c in calls]
-    return _explained(model.graph, [took.get(c.name) for c in calls], None, launched)
+    on = f"on {model.device.name} ({model.device.machine})"
+    return _explained(model.graph, [took.get(c.name) for c in calls], None, launched, on)
 
 
 def _explained(
@@ -196,10 +198,12 @@ def _explained(
     took: Sequence[float | None],
     limit: Roofline | None,
     launched: Sequence[str] | None = None,
+    on: str = "",
 ) -> View:
     """A table with a line for each call, and what was not fused.
 
-    took : seconds of each call, where they are known; launched : what a GPU runs for it
+    took : seconds of each call, where they are known
+    launched : what a GPU runs for it; on : which GPU
     """
     calls = [n for n in graph.nodes if isinstance(n, Call)]
     rows, lines = [], []
@@ -224,6 +228,7 @@ def _explained(
     head = (
         f"{graph.name}: {len(calls)} kernel calls for {_nodes(calls)} nodes; what is computed and "
         f"used inside kernels is {size_text(kept_bytes)} less to write and read"
+        + (f"; {on}" if on else "")
     )
     titles = ["nodes", "time", "", "M ops", "in and out", "ops/byte",
               *(["bound by", "of roofline"] if limit else ()), "kept inside",

@@ -67,7 +67,8 @@ def compile(
     name : the program's name
     target : where it runs: ``"cpu"``; ``"cuda"`` or ``"opencl"``, a GPU (``"cuda:1"`` is the
         second, ``"opencl:intel"`` one by name); or ``"cuda-emulator"``, CUDA on the CPU, which is
-        slow and for checking.  Arrays of torch, CuPy or JAX on the GPU are not copied
+        slow and for checking.  ``"cuda,tf32"`` may round factors of type float32 to 10 bits, for
+        tensor cores.  Arrays of torch, CuPy or JAX on the GPU are not copied
 
     Raises
     ------

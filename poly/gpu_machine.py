@@ -30,6 +30,8 @@ class GpuMachine:
         return (
             f"{self.name}: {self.processors} processors, warps of {self.warp} threads, "
             f"{self.shared_bytes >> 10} KiB shared by a block"
+            + (", tensor cores" if self.tensor_cores else "")
+            + (" that round float32 to 10 bits" if self.rounded_float32 else "")
         )
 
     @property

@@ -7,51 +7,62 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from difflib import get_close_matches
+from dataclasses import replace
 
-from poly.errors import ArgumentError
 from runtime.cache import Cache
+from runtime.device_names import CUDA, EMULATOR, OPENCL, TF32, DeviceName, emulated, read_name
 from runtime.gpu_device import Device
 
 _LOCK = threading.Lock()
-_FOUND: dict[tuple[str, str, str], Device] = {}
+_FOUND: dict[tuple[DeviceName, str], Device] = {}
 
 
 def find_device(name: str, cache: Cache | None = None) -> Device:
     """The device of a name; the same one whenever it is asked for again.
 
-    ==================  ==============================================================
-    ``cuda``            the first CUDA device; ``cuda:1`` is the second
-    ``opencl``          the first GPU of OpenCL, else its first device; ``opencl:1`` is the
-                        second, ``opencl:nvidia`` the first with that in its or its platform's name
-    ``cuda-emulator``   the CUDA text on the CPU: slow, for checking it without a GPU
-    ==================  ==============================================================
+    =======================  =========================================================
+    ``cuda``                 the first CUDA device; ``cuda:1`` is the second
+    ``cuda,tf32``            the same, where factors of type float32 may be rounded to the 10 bits
+                             of TF32, so that tensor cores multiply them
+    ``opencl``               the first GPU of OpenCL, else its first device; ``opencl:1`` is the
+                             second, ``opencl:nvidia`` the first with that in its or its
+                             platform's name
+    ``cuda-emulator``        the CUDA text on the CPU: slow, for checking it without a GPU
+    ``cuda-emulator:sm_90``  the text for such a device; with ``,tf32``, too
+    =======================  =========================================================
+
+    Devices that differ in what may be rounded share their memory.
 
     cache : where compiled kernels are kept; by default that of `runtime.cache`
 
     Raises
     ------
-    ArgumentError : there is no such kind of device.
+    ArgumentError : there is no such kind of device, or it has no tensor cores.
     ToolchainError : a package, a driver, a compiler or the device is missing; says which.
     CacheError : the cache directory cannot be used.
     """
-    kind, colon, which = name.partition(":")
-    if kind not in _KINDS or (colon and (not which or kind == "cuda-emulator")):
-        raise ArgumentError(f"there is no device {name!r}; {_near(name)}")
-    if kind == "cuda" and colon and not which.isdecimal():
-        raise ArgumentError(f"there is no device {name!r}; they are called cuda, cuda:1, cuda:2, …")
-    which = which.lstrip("0") if which.isdecimal() else which
+    wanted = read_name(name)
     store = Cache() if cache is None else cache
-    key = (kind, which, str(store.directory))
     with _LOCK:
-        if key not in _FOUND:
-            _FOUND[key] = _KINDS[kind](which, store)
-        return _FOUND[key]
+        return _find(wanted, store)
 
 
-def _near(name: str) -> str:
-    near = get_close_matches(name.lower().partition(":")[0], _KINDS, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_KINDS)}"
+def _find(name: DeviceName, cache: Cache) -> Device:
+    key = (name, str(cache.directory))
+    if key not in _FOUND:
+        plain = replace(name, which="" if name.kind == EMULATOR else name.which, rounded=False)
+        if name == plain:
+            _FOUND[key] = _KINDS[name.kind](name.which, cache)
+        else:
+            _FOUND[key] = _variant(_find(plain, cache), name)
+    return _FOUND[key]
+
+
+def _variant(device: Device, name: DeviceName) -> Device:
+    """The same device, for kernels as a name says."""
+    if name.kind == EMULATOR:
+        return device.variant(str(name), emulated(name))
+    return device.variant(f"{device.name},{TF32}", name.machine(device.machine))
 
 
 def _cuda(which: str, cache: Cache) -> Device:
@@ -75,7 +86,7 @@ def _emulator(which: str, cache: Cache) -> Device:
 
 
 _KINDS: dict[str, Callable[[str, Cache], Device]] = {
-    "cuda": _cuda,
-    "opencl": _opencl,
-    "cuda-emulator": _emulator,
+    CUDA: _cuda,
+    OPENCL: _opencl,
+    EMULATOR: _emulator,
 }

@@ -5,6 +5,7 @@ There is a `Device` for each way to reach one: `runtime.gpu_cuda`, `gpu_opencl`,
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -73,6 +74,15 @@ class Device(ABC):
     def __init__(self) -> None:
         self.pool = Pool(self.allocate, self.free)
         self._residents = Residents(self._kept)
+
+    def variant(self, name: str, machine: GpuMachine) -> Device:
+        """The same device under another name, for which schedules are made otherwise.
+
+        Both have the same memory, and take each other's arrays.
+        """
+        other = copy.copy(self)
+        other.name, other.machine = name, machine
+        return other
 
     def put(self, value: Any, stream: Any = None) -> DeviceArray:
         """A copy of a numpy array on the device.
@@ -256,7 +266,7 @@ class Device(ABC):
     def stream_of(self, value: Any) -> Any:
         """The stream that an array on the device is made on; None if it does not say."""
         if isinstance(value, DeviceArray):
-            return value.stream if value.device is self else None
+            return value.stream if value.device.pool is self.pool else None
         return self.foreign_stream(value)
 
     def operand(self, name: str, value: Any, stream: Any, writes: bool = False) -> Operand:
@@ -269,7 +279,7 @@ class Device(ABC):
         ArgumentError : it lies on another device, or cannot be taken.
         """
         if isinstance(value, DeviceArray):
-            if value.device is not self:
+            if value.device.pool is not self.pool:
                 raise ArgumentError(
                     f"{name} lies on {value.device.name}, but the program runs on {self.name}"
                 )

@@ -17,6 +17,7 @@ from codegen.gpu import GpuKernel, GpuSource
 from poly.errors import ArgumentError, ToolchainError
 from runtime.arguments import Array, address, aligned, span_of
 from runtime.cache import Cache, digest
+from runtime.device_names import EMULATOR
 from runtime.gpu_device import Device
 from runtime.gpu_exchange import HOST
 from runtime.library import LIBRARY
@@ -99,7 +100,7 @@ class CpuDevice(Device):
     CacheError : the folder cannot be used.
     """
 
-    name, dialect = "cuda-emulator", "cuda"
+    name, dialect = EMULATOR, "cuda"
     dlpack = (HOST, 0)
 
     def __init__(self, folder: Path, compiler: str = "g++", backwards: bool = False) -> None:
@@ -108,11 +109,11 @@ class CpuDevice(Device):
         self._cache = Cache(folder)
 
     def __repr__(self) -> str:
-        return "<CpuDevice cuda-emulator>"
+        return f"<CpuDevice {self.name}>"
 
     def build(self, *sources: GpuSource) -> ctypes.CDLL:
         text = on_cpu(*sources)
-        key = digest("cuda-emulator", text, self.compiler, *_FLAGS)
+        key = digest(EMULATOR, text, self.compiler, *_FLAGS)
         entry = self._cache.get_or_build(key, lambda: {LIBRARY: self._compile(text)})
         return ctypes.CDLL(str(entry.file(LIBRARY)))
 

@@ -2,37 +2,39 @@
 
 Everybody computes the same on the same arrays, which stay on the device.  What is timed is the
 device's own time between events, with inputs that are not in its caches; results are compared with
-numpy's first.  Each kernel has a fresh process.
+those of a CPU first.  Each kernel and network has a fresh process.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
-import re
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from benchmarks import report
-from benchmarks.gpu.cases import FAMILIES, TOLERANCE, suite
-from benchmarks.gpu.peers import PEERS
+from benchmarks import commands, report
+from benchmarks.gpu import goals, networks
+from benchmarks.gpu.cases import FAMILIES, MODES, items
+from benchmarks.gpu.clock import COPY, clock_of, copy_bandwidth
+from benchmarks.gpu.peers import PEERS, GpuPeer
 from benchmarks.gpu.worker import GpuSettings
-from benchmarks.kernel import Kernel
+from benchmarks.kernel import ELEMENT
 from benchmarks.results import Results, Row
-from benchmarks.runner import commit, one_process, processors
+from benchmarks.runner import one_process, processors
+from benchmarks.suites import Item
+from benchmarks.task import UnavailableError
 from benchmarks.worker import Job
-from poly.errors import FarkasError
+from poly.errors import ArgumentError, FarkasError
 from runtime.devices import find_device
 
-#: Of tables that are written to a file.
-_WIDTH = 250
+#: Bytes that are copied to see how fast that is, on a device that is no GPU.
+TINY_COPY = 1 << 20
 QUICK = GpuSettings(rounds=2, samples=5)
 
 
@@ -41,62 +43,71 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser("python -m benchmarks.gpu", description=__doc__)
     add = found.add_argument
     add("--device", default="cuda", help="as fk.compile calls it: cuda, cuda:1, opencl, …")
-    add("--dtype", nargs="+", choices=list(TOLERANCE), default=list(TOLERANCE))
-    add("--only", metavar="REGEX", default="", help="names that match anywhere")
-    add("--family", nargs="+", choices=FAMILIES)
-    add("--peers", nargs="*", choices=[n for n in PEERS if n != "farkas"], metavar="PEER",
-        help=f"of {', '.join(n for n in PEERS if n != 'farkas')}; default: all")  # fmt: skip
+    add("--dtype", nargs="+", choices=list(MODES), help="default: all that the device has")
+    commands.add_selection(found, [n for n in PEERS if n != "farkas"], FAMILIES, fewest="*")
     add("--processes", type=int, default=1, help="fresh processes for each kernel (1)")
     add("--quick", action="store_true", help="fewer samples")
     add("--tiny", action="store_true", help="other kernels, for devices that are no GPU")
-    add("--json", type=Path, metavar="FILE", help="keep the results")
-    add("--plot", type=Path, metavar="STEM", help="write STEM-DTYPE.png and .svg")
-    add("--compare", type=Path, metavar="FILE", help="compare with earlier results")
-    add("--show", type=Path, metavar="FILE", help="measure nothing, show earlier results")
-    add("--list", action="store_true", help="measure nothing, list what there is")
+    commands.add_results(found, "STEM-DTYPE")
     return found
 
 
 def main() -> int:
     args = parser().parse_args()
-    console = Console(highlight=False, soft_wrap=True)
-    if not console.is_terminal:
-        console.width = _WIDTH
+    console = commands.make_console()
     if args.show:
-        report.finish(Results.load(args.show), args.compare, args.plot, console)
+        report.finish(Results.load(args.show), args.compare, args.plot, console, goals.show)
         return 0
-    kernels = [k for k in suite(args.tiny) if re.search(args.only, k.name) and k.text is not None]
-    kernels = [k for k in kernels if not args.family or k.family in args.family]
+    chosen = items(args.tiny, args.only, args.family or FAMILIES)
     if args.list:
-        for k in kernels:
-            figures = f"{k.flops / 1e9:10.3f} GF {k.bytes / 1e6:9.3f} MB"
-            console.print(f"{k.family:<12} {figures}  {k.name}")
+        for item in chosen:
+            figures = f"{item.flops / 1e9:10.3f} GF {item.bytes / 1e6:9.3f} MB"
+            console.print(f"{item.family:<12} {figures}  {item.name}")
         return 0
-    if not kernels:
+    if not chosen:
         print("error: nothing matches", file=sys.stderr)
         return 2
-    for path in (args.json, args.plot):
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+    commands.make_folders(args)
     settings = QUICK if args.quick else GpuSettings()
     settings = replace(settings, tiny=args.tiny)
     try:
         results = _begin(args, settings, console)
-    except FarkasError as error:
+        modes = _modes(args, console)
+    except (FarkasError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="farkas-bench-") as folder:
-        for dtype in args.dtype:
-            for kernel in kernels:
-                row = _measure(kernel, dtype, args, settings, results, Path(folder))
+        for mode in modes:
+            for item in chosen:
+                if item.family not in MODES[mode].families:
+                    continue
+                row = _measure(item, mode, args, settings, results, Path(folder))
                 results.rows.append(row)
-                failed = "".join(f"; {n} FAILED: {m}" for n, m in row.failures.items())
-                times = ", ".join(f"{n} {1e6 * (row.median(n) or 0):.1f}" for n in row.times)
-                console.print(Text(f"{dtype} {row.name}, µs: {times}{failed}"))
+                console.print(commands.line(row, f"{mode} {row.name}"))
                 if args.json:
                     results.save(args.json)
-    report.finish(results, args.compare, args.plot, console)
+    report.finish(results, args.compare, args.plot, console, goals.show)
     return 1 if any("farkas" in r.failures for r in results.rows) else 0
+
+
+def _modes(args: argparse.Namespace, console: Console) -> list[str]:
+    """Those that are asked for, by default all that the device has.
+
+    Raises
+    ------
+    ArgumentError : the device does not have one that is asked for.
+    """
+    found = []
+    for mode in args.dtype or MODES:
+        try:
+            if MODES[mode].rounds:
+                find_device(f"{args.device},tf32")
+            found.append(mode)
+        except ArgumentError as error:
+            if args.dtype:
+                raise
+            console.print(Text(f"without {mode}: {error}"))
+    return found
 
 
 def _begin(args: argparse.Namespace, settings: GpuSettings, console: Console) -> Results:
@@ -105,48 +116,45 @@ def _begin(args: argparse.Namespace, settings: GpuSettings, console: Console) ->
     Raises
     ------
     FarkasError : there is no such device, or something missing that it needs.
+    ImportError : what has the clock of the device is missing.
     """
     device = find_device(args.device)
     kind = args.device.partition(":")[0]
-    versions, missing = {}, {}
-    for name, peer in PEERS.items():
-        if kind not in peer.kinds or not (peer.ours or args.peers is None or name in args.peers):
-            continue
-        reason = peer.missing()
-        if reason is None:
-            versions[name] = peer.version()
-        else:
-            missing[name] = reason
-    about = {
-        "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "device": repr(device).strip("<>"),
-        "machine": str(device.machine),
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "commit": commit(),
-        "settings": settings.as_dict(),
-    }
-    results = Results(about, versions, missing, {})
-    shown = ", ".join(f"{n} {v}" for n, v in versions.items())
-    console.print(Text(f"{about['device']}; {shown}"))
-    report.missing(results, console)
+
+    def wanted(peer: GpuPeer) -> bool:
+        chosen = peer.ours or args.peers is None or peer.name in args.peers
+        return kind in peer.kinds and chosen
+
+    versions, missing = commands.taking_part(PEERS, wanted)
+    name = repr(device).strip("<>")
+    about = commands.about(settings.as_dict(), device=name, machine=str(device.machine))
+    rate = copy_bandwidth(device, clock_of(device), TINY_COPY if settings.tiny else COPY)
+    results = Results({**about, "copy_bandwidth": rate}, versions, missing, {})
+    commands.announce(results, (name, str(results.copies)), console)
     return results
 
 
 def _measure(
-    kernel: Kernel,
-    dtype: str,
+    item: Item,
+    mode: str,
     args: argparse.Namespace,
     settings: GpuSettings,
     results: Results,
     folder: Path,
 ) -> Row:
-    """One kernel in fresh processes."""
-    count = kernel.bytes if dtype == "float32" else kernel.bytes // 2
+    """One kernel or network in fresh processes."""
+    count = item.bytes * np.dtype(MODES[mode].element).itemsize // ELEMENT
     threads = len(os.sched_getaffinity(0))
-    row = Row(dtype, kernel.name, kernel.family, threads, kernel.flops, count)
+    row = Row(mode, item.name, item.family, threads, item.flops, count)
+    path = None
+    if item.family == "network":
+        try:
+            path = str(networks.write(item.name, folder))
+        except UnavailableError as reason:
+            row.failures |= dict.fromkeys(results.versions, str(reason))
+            return row
     job = Job(
-        dtype, kernel.name, threads, processors(threads), tuple(results.versions), "",
+        mode, item.name, threads, processors(threads), tuple(results.versions), "", path,
         module="benchmarks.gpu.worker", device=args.device, settings=settings.as_dict(),
     )  # fmt: skip
     for number in range(args.processes):

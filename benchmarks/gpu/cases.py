@@ -1,16 +1,19 @@
-"""What is measured on a GPU: kernels of suite K and like it, large enough for one, in both types.
+"""What is measured on a GPU: kernels of suite K and like it, large enough for one, and suite E.
 
 Families: ``matmul``, ``resnet50`` (its convolutions, 32 images), ``rows`` (softmax, normalisation),
-``elementwise``, ``transpose``, ``custom`` (contractions and compositions that no library has).
+``elementwise``, ``transpose``, ``custom`` (contractions and compositions that no library has),
+``network`` (whole networks, one image or text at a time; see `benchmarks.gpu.networks`).
 
-With float16, inputs, weights and results have that type, and everything else is float32: what
-libraries do, too, in their sums.
+With float16, inputs, weights and results of kernels have that type, and everything else is float32:
+what libraries do, too, in their sums.  In networks, values between operators are float16 as well.
+With tf32, everything is float32, and factors may be rounded.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from math import prod
 
@@ -18,6 +21,7 @@ import numpy as np
 from onnx import NodeProto, helper
 
 from benchmarks.convolution import conv2d
+from benchmarks.gpu import networks
 from benchmarks.kernel import Array, Arrays, Composite, Kernel, Product, Shape, Text
 from benchmarks.kernels import RESNET
 from benchmarks.parts import (
@@ -29,10 +33,35 @@ from benchmarks.parts import (
     softmax,
     transpose,
 )
+from benchmarks.suites import Item
 
-#: Element types, with the difference from the reference that is allowed, relative to its maximum.
-TOLERANCE = {"float32": 1e-3, "float16": 1e-2}
-FAMILIES = ("matmul", "resnet50", "rows", "elementwise", "transpose", "custom")
+KERNELS = ("matmul", "resnet50", "rows", "elementwise", "transpose", "custom")
+FAMILIES = (*KERNELS, "network")
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How everybody computes.
+
+    element : type of inputs and results, as numpy calls it
+    tolerance : greatest difference from the reference of kernels, relative to its maximum
+    deep : the same of networks, where each operator adds to it
+    families : that it makes a difference for
+    rounds : whether factors of type float32 may be rounded to 10 bits
+    """
+
+    element: str
+    tolerance: float
+    deep: float
+    families: tuple[str, ...] = FAMILIES
+    rounds: bool = False
+
+
+MODES = {
+    "float32": Mode("float32", 1e-3, 1e-3),
+    "tf32": Mode("float32", 5e-3, 5e-2, ("matmul", "resnet50", "custom", "network"), rounds=True),
+    "float16": Mode("float16", 1e-2, 5e-2),
+}
 
 
 def chain(name: str, family: str, shape: Shape) -> Composite:
@@ -118,6 +147,16 @@ def _tiny() -> tuple[Kernel, ...]:
     )
 
 
+def items(tiny: bool, only: str = "", families: Sequence[str] = FAMILIES) -> list[Item]:
+    """Everything, with bytes in float32, as far as names match and families are wanted."""
+    kernels = [k for k in suite(tiny) if k.family in families and re.search(only, k.name)]
+    found = [Item("", k.name, k.family, k.flops, k.bytes) for k in kernels]
+    if "network" in families:
+        names = [n for n in networks.names(tiny) if re.search(only, n)]
+        found += [Item("", n, "network", *networks.size(n)) for n in names]
+    return found
+
+
 def named(name: str, tiny: bool) -> Kernel:
     """A kernel of a suite by its name."""
     return next(k for k in suite(tiny) if k.name == name)
@@ -126,11 +165,11 @@ def named(name: str, tiny: bool) -> Kernel:
 # --- float16 --------------------------------------------------------------------------------------
 
 
-def text_of(kernel: Kernel, dtype: str) -> Text:
+def text_of(kernel: Kernel, element: str) -> Text:
     """A kernel's comprehension for an element type; it must have one."""
     text = kernel.text
     assert text is not None, kernel.name
-    if dtype == "float32":
+    if element == "float32":
         return text
     return Text(halved(text.text, [*text.shapes]), text.sizes, text.shapes)
 

@@ -12,8 +12,10 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from runtime.device_names import CUDA, OPENCL, read_name
 from runtime.gpu_device import Device
 
 Call = Callable[[], object]
@@ -22,6 +24,8 @@ Call = Callable[[], object]
 FILL, FILLS = 64 << 20, 8
 #: The device is kept busy for so many times what the host needs, and by so many fills at most.
 AHEAD, MOST_FILLS = 2.0, 4096
+#: Bytes that are copied at a time to see how fast that is; copies, and how often they are timed.
+COPY, COPIES, COPY_SAMPLES = 256 << 20, 4, 5
 
 
 class Clock(ABC):
@@ -170,7 +174,15 @@ def clock_of(device: Device) -> Clock:
     ------
     ImportError : there is no cuda-bindings, whose events are taken.
     """
-    kind, _, number = device.name.partition(":")
-    if kind == "cuda":
-        return CudaClock(importlib.import_module("cuda.bindings.driver"), int(number))
-    return OpenClClock(device) if kind == "opencl" else HostClock()
+    name = read_name(device.name)
+    if name.kind == CUDA:
+        return CudaClock(importlib.import_module("cuda.bindings.driver"), int(name.which or 0))
+    return OpenClClock(device) if name.kind == OPENCL else HostClock()
+
+
+def copy_bandwidth(device: Device, clock: Clock, count: int = COPY) -> float:
+    """Bytes that are read and written in a second when so many are copied on the device."""
+    stream = device.stream(clock.stream)
+    origin, to = (device.pool.take(count, stream) for _ in range(2))
+    call = partial(device.copy, to.handle, origin.handle, count, stream)
+    return 2 * count / min(clock.seconds([call] * COPIES) for _ in range(COPY_SAMPLES))

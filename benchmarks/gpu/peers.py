@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,39 +13,53 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from benchmarks.gpu.cases import text_of
+from benchmarks.gpu import networks
+from benchmarks.gpu.cases import MODES, Mode, text_of
 from benchmarks.gpu.clock import Call, Clock
-from benchmarks.kernel import Array, Kernel, Product
+from benchmarks.kernel import Array, Product
 from benchmarks.peers.base import Package
-from benchmarks.task import kernel_task
+from benchmarks.task import Task
 from benchmarks.translate.network import read_network
 from benchmarks.translate.torch_graph import torch_module
 
 
 @dataclass(frozen=True)
 class Work:
-    """One kernel on a device.
+    """One computation on a device.
 
-    dtype : ``float32`` or ``float16``
-    arrays : inputs and weights in that type; sets : of inputs, each in memory of its own
+    task : in float32; mode : of `MODES`
+    sets : of inputs, each in memory of its own
     device : as `runtime.devices` calls it; clock : of that; folder : for files
     """
 
-    kernel: Kernel
-    dtype: str
-    arrays: dict[str, Array]
+    task: Task
+    mode: str
     sets: int
     device: str
     clock: Clock
     folder: Path
 
+    @property
+    def how(self) -> Mode:
+        """The mode."""
+        return MODES[self.mode]
+
+    def given(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Arrays in the type in which everybody gets them."""
+        return {n: a.astype(self.how.element) for n, a in arrays.items()}
+
 
 @dataclass(frozen=True)
 class Rotation:
-    """A call for each set of inputs, and what makes a numpy array of the result of one."""
+    """A call for each set of inputs, and what makes numpy arrays of the results of one.
+
+    peak : does the second call, which is given, and returns the most bytes of the device's memory
+        that the computation had then; None where nobody knows
+    """
 
     calls: tuple[Call, ...]
-    fetch: Callable[[Any], Array]
+    fetch: Callable[[Any], Sequence[Array]]
+    peak: Callable[[Call], int] | None = None
 
 
 class GpuPeer(Package):
@@ -55,17 +70,17 @@ class GpuPeer(Package):
 
     kinds: tuple[str, ...] = ("cuda",)
 
-    def suits(self, kernel: Kernel) -> bool:
-        """Whether it takes part in a kernel."""
+    def suits(self, task: Task) -> bool:
+        """Whether it takes part in a task."""
         return True
 
     @abstractmethod
     def prepare(self, work: Work) -> Rotation:
-        """Compile a kernel, so that the first call is like any other."""
+        """Compile a task, so that the first call is like any other, or one of the first."""
 
 
 class Farkas(GpuPeer):
-    """The comprehension, compiled for its sizes; arrays stay on the device."""
+    """The comprehension, compiled for its sizes, or the network; arrays stay on the device."""
 
     name = "farkas"
     package = "farkas"
@@ -73,28 +88,55 @@ class Farkas(GpuPeer):
     kinds = ("cuda", "opencl", "cuda-emulator")
 
     def prepare(self, work: Work) -> Rotation:
+        target = f"{work.device},tf32" if work.how.rounds else work.device
+        return self._network(work, target) if work.task.kernel is None else _kernel(work, target)
+
+    def _network(self, work: Work, target: str) -> Rotation:
         import farkas as fk
-        from farkas.device_target import DeviceTarget
 
-        text = text_of(work.kernel, work.dtype)
-        kernel = fk.compile(text.text, sizes=text.sizes, target=work.device)
-        assert isinstance(kernel.target, DeviceTarget)
-        device, stream = kernel.target.device, work.clock.stream
-
-        def put(name: str) -> Any:
-            return device.put(work.arrays[name].reshape(text.shapes[name]), stream)
-
-        weights = {n: put(n) for n in work.kernel.weights}
+        half = work.how.element == "float16"
+        path = networks.write_half(work.task, work.folder) if half else work.task.path
+        model: Any = fk.compile_onnx(path, target=target)
+        device, stream = model.device, work.clock.stream
         calls = []
         for _ in range(work.sets):
-            own = {**{n: put(n) for n in work.kernel.inputs}, **weights}
-            given = tuple(own[n] for n in text.shapes)
-            calls.append(partial(kernel, *given, stream=stream))
-        return Rotation(tuple(calls), lambda y: np.asarray(y.numpy().reshape(work.kernel.output)))
+            arrays = work.given(work.task.inputs).items()
+            own = {n: device.put(a, stream) for n, a in arrays}
+            calls.append(partial(model.run, own, stream=stream))
+        ends = sum(a.nbytes for a in work.given(work.task.inputs).values())
+        kept = int(model.report.constant_bytes + model.report.arena_bytes + work.sets * ends)
+
+        def peak(second: Call) -> int:
+            second()
+            return kept
+
+        return Rotation(tuple(calls), lambda y: [a.numpy() for a in y.values()], peak)
+
+
+def _kernel(work: Work, target: str) -> Rotation:
+    import farkas as fk
+    from farkas.device_target import DeviceTarget
+
+    definition, arrays = work.task.kernel, work.task.arrays
+    assert definition is not None and arrays is not None
+    text, given = text_of(definition, work.how.element), work.given(arrays)
+    kernel = fk.compile(text.text, sizes=text.sizes, target=target)
+    assert isinstance(kernel.target, DeviceTarget)
+    device, stream = kernel.target.device, work.clock.stream
+
+    def put(name: str) -> Any:
+        return device.put(given[name].reshape(text.shapes[name]), stream)
+
+    weights = {n: put(n) for n in definition.weights}
+    calls = []
+    for _ in range(work.sets):
+        own = {**{n: put(n) for n in definition.inputs}, **weights}
+        calls.append(partial(kernel, *(own[n] for n in text.shapes), stream=stream))
+    return Rotation(tuple(calls), lambda y: [y.numpy().reshape(definition.output)])
 
 
 class Torch(GpuPeer):
-    """torch as it is: cuBLAS and cuDNN, without the shortened multiplications of TF32."""
+    """torch as it is: cuBLAS and cuDNN, with TF32 where that is asked for."""
 
     name = "torch"
     modules: tuple[str, ...] = ("torch",)
@@ -110,26 +152,52 @@ class Torch(GpuPeer):
     def prepare(self, work: Work) -> Rotation:
         torch = importlib.import_module("torch")
         torch.set_grad_enabled(False)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        _allow_tf32(torch, work.how.rounds)
         torch.backends.cudnn.benchmark = True
-        place = work.device
-        task = kernel_task(work.kernel, "gpu", work.folder)
-        module = torch_module(read_network(task.path), self.channels_last)
-        module = module.to(place, getattr(torch, work.dtype))
-        call = self.compiled(torch, module)
+        place = torch.device(work.device)
+        peak = _peak_of(torch.cuda, place) if place.type == "cuda" else None
+        module = torch_module(read_network(work.task.path), self.channels_last)
+        module = module.to(place, getattr(torch, work.how.element))
+        call = self.compiled(torch, module, whole=work.task.kernel is None)
 
-        def put(name: str) -> Any:
-            found = torch.from_numpy(work.arrays[name]).to(place)
+        def put(array: Array) -> Any:
+            found = torch.from_numpy(array).to(place)
             last = torch.channels_last if self.channels_last else torch.contiguous_format
             return found.clone(memory_format=last)
 
-        sets = [tuple(put(n) for n in work.kernel.inputs) for _ in range(work.sets)]
-        calls = tuple(partial(call, *given) for given in sets)
-        return Rotation(calls, lambda y: np.asarray(y[0].contiguous().cpu().numpy()))
+        inputs = work.given(work.task.inputs).values()
+        calls = tuple(partial(call, *map(put, inputs)) for _ in range(work.sets))
 
-    def compiled(self, torch: Any, module: Any) -> Callable[..., Any]:
-        """The function to be called."""
+        def fetch(results: Any) -> list[Array]:
+            return [np.asarray(y.contiguous().cpu().numpy()) for y in results]
+
+        return Rotation(calls, fetch, peak)
+
+    def compiled(self, torch: Any, module: Any, whole: bool) -> Callable[..., Any]:
+        """The function to be called; `whole` for networks."""
         return module.forward  # type: ignore[no-any-return]
+
+
+def _peak_of(cuda: Any, place: Any) -> Callable[[Call], int]:
+    """The `Rotation.peak` of what will be prepared, by torch's own count."""
+    before = cuda.memory_allocated(place)
+
+    def peak(second: Call) -> int:
+        cuda.synchronize(place)
+        cuda.reset_peak_memory_stats(place)
+        second()  # in which graphs are recorded
+        cuda.synchronize(place)
+        return int(cuda.max_memory_allocated(place) - before)
+
+    return peak
+
+
+def _allow_tf32(torch: Any, allowed: bool) -> None:
+    """Have products and convolutions of float32 rounded to TF32, or not."""
+    if hasattr(torch.backends.cudnn, "fp32_precision"):
+        # What Triton's convolutions go by, and the older flag does not set.
+        torch.backends.cudnn.fp32_precision = "tf32" if allowed else "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
 
 
 class TorchChannelsLast(Torch):
@@ -138,20 +206,24 @@ class TorchChannelsLast(Torch):
     name = "torch-cl"
     channels_last = True
 
-    def suits(self, kernel: Kernel) -> bool:
-        shapes = kernel.inputs.values()
-        return not isinstance(kernel, Product) and all(len(s) == 4 for s in shapes)
+    def suits(self, task: Task) -> bool:
+        images = all(a.ndim == 4 for a in task.inputs.values())
+        return images and not isinstance(task.kernel, Product)
 
 
 class TorchCompile(Torch):
-    """``torch.compile``, which tries what is fastest."""
+    """``torch.compile``, which tries what is fastest; networks as graphs of CUDA."""
 
     name = "compile"
-    options: ClassVar[dict[str, Any]] = {"max_autotune": True}
+    options: ClassVar[dict[str, Any]] = {}
 
-    def compiled(self, torch: Any, module: Any) -> Callable[..., Any]:
+    def compiled(self, torch: Any, module: Any, whole: bool) -> Callable[..., Any]:
+        # Kernels are without graphs: how long the host takes is not measured there.
+        mode = "max-autotune" if whole else "max-autotune-no-cudagraphs"
+        chosen = importlib.import_module("torch._inductor").list_mode_options(mode)
+        options = {**chosen, **self.options}
         return torch.compile(  # type: ignore[no-any-return]
-            module, fullgraph=True, dynamic=False, options=self.options
+            module, fullgraph=True, dynamic=False, options=options
         )
 
 
@@ -162,13 +234,13 @@ class Triton(TorchCompile):
     modules = ("torch", "triton")
     package = "triton"
     options: ClassVar[dict[str, Any]] = {
-        **TorchCompile.options,
         "max_autotune_gemm_backends": "TRITON",
         "max_autotune_conv_backends": "TRITON",
     }
 
-    def suits(self, kernel: Kernel) -> bool:
-        return kernel.family in ("matmul", "resnet50", "custom")
+    def suits(self, task: Task) -> bool:
+        kernel = task.kernel
+        return kernel is not None and kernel.family in ("matmul", "resnet50", "custom")
 
 
 class CuPy(GpuPeer):
@@ -181,21 +253,25 @@ class CuPy(GpuPeer):
         # Its distribution is called after the version of CUDA.
         return str(importlib.import_module("cupy").__version__)
 
-    def suits(self, kernel: Kernel) -> bool:
-        return isinstance(kernel, Product)
+    def suits(self, task: Task) -> bool:
+        return isinstance(task.kernel, Product)
 
     def prepare(self, work: Work) -> Rotation:
+        # It is read at the first product of a type; a process has one mode.
+        os.environ["CUPY_TF32"] = str(int(work.how.rounds))
         cupy = importlib.import_module("cupy")
-        assert isinstance(work.kernel, Product)
-        spec = work.kernel.spec
+        kernel = work.task.kernel
+        assert isinstance(kernel, Product)
+        spec = kernel.spec
         plain = spec in ("ij,jk->ik", "bij,bjk->bik")
-        sets = [tuple(map(cupy.asarray, work.arrays.values())) for _ in range(work.sets)]
+        arrays = work.given(work.task.inputs).values()
+        sets = [tuple(map(cupy.asarray, arrays)) for _ in range(work.sets)]
 
         def call(given: tuple[Any, ...]) -> Any:
             return cupy.matmul(*given) if plain else cupy.einsum(spec, *given, optimize=True)
 
         calls = tuple(partial(call, given) for given in sets)
-        return Rotation(calls, lambda y: np.asarray(cupy.asnumpy(y)))
+        return Rotation(calls, lambda y: [np.asarray(cupy.asnumpy(y))])
 
 
 PEERS: dict[str, GpuPeer] = {

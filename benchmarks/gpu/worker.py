@@ -1,8 +1,8 @@
-"""One fresh process: one kernel by everybody on a device.  Started by `benchmarks.runner`.
+"""One fresh process: a kernel or network by everybody on a device.  See `benchmarks.runner`.
 
     python -m benchmarks.gpu.worker JOB.json
 
-The job's suite is the element type.  Each contender has several sets of inputs, which together are
+The job's suite is the mode.  Each contender has several sets of inputs, which together are
 larger than the device's caches, and takes them in turn, so that none finds its inputs there.
 """
 
@@ -21,16 +21,21 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.cases import TOLERANCE, named
+from benchmarks import models
+from benchmarks.gpu import networks
+from benchmarks.gpu.cases import MODES, named
 from benchmarks.gpu.clock import Call, Clock, clock_of
-from benchmarks.gpu.peers import PEERS, Work
-from benchmarks.kernel import Kernel
+from benchmarks.gpu.peers import PEERS, Rotation, Work
+from benchmarks.kernel import Array
+from benchmarks.task import Task, kernel_task
 from benchmarks.worker import Job, Report, difference
 from runtime.devices import find_device
 
 #: Sets of inputs together have so many times the bytes of the caches; how many there are at most,
 #: and bytes that they may have.
 OVER, MOST_SETS, MOST_BYTES = 2.0, 64, 4 << 30
+#: Of networks, whose weights and values are most of what there is to read, and no inputs.
+SETS_OF_NETWORK = 2
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,44 @@ class GpuSettings:
         return asdict(self)
 
 
-def sets_of(kernel: Kernel, dtype: str, cache_bytes: int) -> int:
+def sets_of(task: Task, element: str, cache_bytes: int) -> int:
     """How many sets of inputs there are to be."""
-    one = sum(math.prod(s) for s in kernel.inputs.values()) * np.dtype(dtype).itemsize
+    if task.kernel is None:
+        return SETS_OF_NETWORK
+    one = sum(a.size for a in task.inputs.values()) * np.dtype(element).itemsize
     wanted = math.ceil(OVER * cache_bytes / one) + 1
     return max(2, min(wanted, MOST_SETS, MOST_BYTES // one))
+
+
+def expected_of(work: Work, threads: int) -> list[Array]:
+    """What results are compared with, computed in float32 on the CPU.
+
+    Kernels get what the device gets, so that only their own rounding counts; networks get what
+    there is in float32.
+
+    Raises
+    ------
+    UnavailableError : there is nobody here who computes networks.
+    """
+    task = work.task
+    if task.kernel is None or task.arrays is None:
+        return networks.reference(task, threads)
+    given = {n: a.astype(np.float32) for n, a in work.given(task.arrays).items()}
+    return [task.kernel.reference(given)]
+
+
+def first_calls(rotation: Rotation) -> tuple[list[Sequence[Array]], int | None]:
+    """The results of the first two calls, and the most memory, where it is known."""
+    first, second = rotation.calls[:2]
+    results = [rotation.fetch(first())]
+
+    def again() -> None:
+        results.append(rotation.fetch(second()))
+
+    if rotation.peak is not None:
+        return results, rotation.peak(again)
+    again()
+    return results, None
 
 
 def take_turns(
@@ -84,33 +122,39 @@ def run(job: Job, folder: Path) -> None:
     report(at="task")
     assert job.settings is not None
     settings = GpuSettings(**job.settings)
-    kernel = named(job.name, settings.tiny)
-    drawn = {n: a.astype(job.suite) for n, a in kernel.draw().items()}
-    expected = kernel.reference({n: a.astype(np.float32) for n, a in drawn.items()})
+    if job.path is None:
+        task = kernel_task(named(job.name, settings.tiny), "gpu", folder)
+    else:
+        task = models.task(job.name, Path(job.path))
     clock = clock_of(find_device(job.device))
-    sets = sets_of(kernel, job.suite, clock.cache_bytes)
-    work = Work(kernel, job.suite, drawn, sets, job.device, clock, folder)
+    how = MODES[job.suite]
+    work = Work(task, job.suite, sets_of(task, how.element, clock.cache_bytes), job.device, clock,
+                folder)  # fmt: skip
+    expected = expected_of(work, job.threads)
+    tolerance = how.tolerance if task.kernel is not None else how.deep
     rotations: dict[str, Sequence[Call]] = {}
     for name in job.peers:
         peer = PEERS[name]
-        if not peer.suits(kernel):
+        if not peer.suits(task):
             continue
         report(at=name)
         try:
             peer.load()
             start = time.perf_counter()
             rotation = peer.prepare(work)
-            results = [rotation.fetch(call()) for call in rotation.calls[:2]]
+            results, memory = first_calls(rotation)
             seconds = time.perf_counter() - start
         except Exception as error:
             text = " ".join(str(error).split())
             report(failed=name, message=f"{type(error).__name__}: {text}"[:600])
             continue
-        apart = max(difference([r], [expected]) for r in results)
+        apart = max(difference(r, expected) for r in results)
         report(prepared=name, seconds=seconds, difference=apart)
-        if not apart <= TOLERANCE[job.suite]:
+        if not apart <= tolerance:
             report(failed=name, message=f"wrong result: relative difference {apart:.2g}")
             continue
+        if memory is not None:
+            report(peak=name, memory=memory)
         rotations[name] = rotation.calls
     report(at="timing")
     report(times=take_turns(clock, rotations, settings, job.number))

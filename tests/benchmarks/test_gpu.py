@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,16 +15,28 @@ import numpy as np
 import pytest
 
 import farkas as fk
-from benchmarks.gpu import peers
-from benchmarks.gpu.cases import FAMILIES, TOLERANCE, halved, suite, text_of
-from benchmarks.gpu.clock import FILL, Call, Clock, CudaClock, HostClock, clock_of
-from benchmarks.gpu.worker import GpuSettings, sets_of, take_turns
+from benchmarks.gpu import networks
+from benchmarks.gpu.cases import FAMILIES, KERNELS, MODES, halved, items, suite, text_of
+from benchmarks.gpu.clock import (
+    FILL,
+    Call,
+    Clock,
+    CudaClock,
+    HostClock,
+    clock_of,
+    copy_bandwidth,
+)
+from benchmarks.gpu.peers import PEERS
+from benchmarks.gpu.worker import SETS_OF_NETWORK, GpuSettings, sets_of, take_turns
 from benchmarks.kernel import Kernel, Product
+from benchmarks.models import names
 from benchmarks.runner import ROOT
+from benchmarks.task import Task
 from benchmarks.worker import difference
 from runtime.devices import find_device
 
-BOTH = [(k, d) for k in suite(tiny=True) for d in TOLERANCE]
+ELEMENTS = ("float32", "float16")
+BOTH = [(k, d) for k in suite(tiny=True) for d in ELEMENTS]
 
 
 # --- what is measured --------------------------------------------------------------------------
@@ -33,12 +46,25 @@ def test_suites() -> None:
     for tiny in (False, True):
         kernels = suite(tiny)
         assert len({k.name for k in kernels}) == len(kernels)
-        assert [f for f in FAMILIES if f in {k.family for k in kernels}] == list(FAMILIES)
+        assert [f for f in KERNELS if f in {k.family for k in kernels}] == list(KERNELS)
         assert all(k.text is not None for k in kernels)
     assert sum(k.family == "resnet50" for k in suite()) == 23
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_items() -> None:
+    found = items(tiny=True)
+    assert list(dict.fromkeys(i.family for i in found)) == list(FAMILIES)
+    assert [i.name for i in found if i.family == "network"] == list(networks.TINY)
+    assert all(i.flops > 0 and i.bytes > 0 for i in found if i.family in ("matmul", "network"))
+    assert [i.name for i in items(True, "bert|mm", ("matmul", "network"))] == [
+        "mm9x17x33",
+        "tiny_bert",
+    ]
+    assert networks.names(tiny=False) == names() and len(names()) == 11
+    assert all(set(m.families) <= set(FAMILIES) for m in MODES.values())
+
+
+@pytest.mark.parametrize("dtype", ELEMENTS)
 @pytest.mark.parametrize("kernel", suite(), ids=lambda k: k.name)
 def test_texts_of_full_size(kernel: Kernel, dtype: str) -> None:
     """What is declared, and the shape of the result; nothing is computed."""
@@ -75,13 +101,20 @@ def test_halves_are_computed_in_float32() -> None:
 
 
 def test_inputs_do_not_fit_in_caches() -> None:
-    small = Product("p", "f", "ij,jk->ik", {"i": 64, "j": 64, "k": 64})  # 32 KiB of inputs
+    def task(kernel: Product) -> Task:
+        # Arrays of these shapes that take no memory.
+        one = np.zeros((), np.float32)
+        arrays = {n: np.broadcast_to(one, s) for n, s in kernel.inputs.items()}
+        return Task(kernel.name, "gpu", Path(), arrays, ("Y",), kernel)
+
+    small = task(Product("p", "f", "ij,jk->ik", {"i": 64, "j": 64, "k": 64}))  # 32 KiB of inputs
     assert sets_of(small, "float32", 0) == 2
     assert sets_of(small, "float32", 64 << 10) == 5
     assert sets_of(small, "float16", 64 << 10) == 9
     assert sets_of(small, "float32", 1 << 40) == 64
-    large = Product("p", "f", "ij,jk->ik", {"i": 16384, "j": 32768, "k": 16384})  # 4 GiB
+    large = task(Product("p", "f", "ij,jk->ik", {"i": 16384, "j": 32768, "k": 16384}))  # 4 GiB
     assert sets_of(large, "float32", 50 << 20) == 2
+    assert sets_of(replace(small, kernel=None), "float32", 1 << 40) == SETS_OF_NETWORK
 
 
 # --- clocks ------------------------------------------------------------------------------------
@@ -184,6 +217,19 @@ def test_events_of_cuda() -> None:
         clock.wait()
 
 
+def test_how_fast_a_device_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is copied is read and written."""
+    device = find_device("cuda-emulator")
+    clock = Device()
+
+    def copy(to: Any, origin: Any, count: int, stream: Any) -> None:
+        assert len(to) >= count == 4096 and len(origin) >= count and to is not origin
+        clock.takes("copy", 2e-6)[0]()
+
+    monkeypatch.setattr(device, "copy", copy)
+    assert copy_bandwidth(device, clock, 4096) == pytest.approx(2 * 4096 / 2e-6)
+
+
 def test_markers_of_opencl() -> None:
     pytest.importorskip("pyopencl", reason="pyopencl is not installed")
     clock = clock_of(find_device("opencl"))
@@ -216,20 +262,41 @@ def test_a_run_without_a_gpu(device: str, name: str, family: str, tmp_path: Path
     assert done.returncode == 0, done.stderr
     rows = json.loads(keep.read_text())["rows"]
     assert [(r["suite"], r["family"]) for r in rows] == [
-        (d, f) for d in TOLERANCE for f in ("matmul", family)
+        (d, f) for d in ELEMENTS for f in ("matmul", family)
     ]
     for row in rows:
         assert list(row["times"]) == ["farkas"] and not row["failures"]
-        assert row["differences"]["farkas"] < TOLERANCE[row["suite"]]
+        assert row["differences"]["farkas"] < MODES[row["suite"]].tolerance
     assert "GB/s" in done.stdout and "suite float16" in done.stdout
+    assert f"without tf32: '{device},tf32' needs tensor cores" in done.stdout
+    assert "copies at" in done.stdout and "bound by memory, beside a copy" in done.stdout
     assert "wrote" in done.stdout or "no plot" in done.stdout
     again = run("--show", str(keep), "--compare", str(keep))
     assert again.returncode == 0 and "time 1.000" in again.stdout
 
 
+def test_a_run_of_networks(tmp_path: Path) -> None:
+    """In all types, by a machine with tensor cores that is emulated."""
+    keep = tmp_path / "now.json"
+    done = run(
+        "--device", "cuda-emulator:sm_90", "--tiny", "--quick", "--only", "tiny_bert",
+        "--json", str(keep),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(keep.read_text())["rows"]
+    assert [(r["suite"], r["family"]) for r in rows] == [(m, "network") for m in MODES]
+    sizes = {}
+    for row in rows:
+        assert list(row["times"]) == ["farkas"] and not row["failures"]
+        assert row["differences"]["farkas"] < (1e-5 if row["suite"] != "float16" else 5e-3)
+        sizes[row["suite"]] = row["bytes"], row["memory"]["farkas"]
+    assert all(s > h for s, h in zip(sizes["float32"], sizes["float16"], strict=True))
+    assert "MiB peak / s to load" in done.stdout
+
+
 def test_who_fails_is_named(tmp_path: Path) -> None:
     """A peer of another kind of device takes no part; a device that is not there is an error."""
-    assert all("opencl" not in p.kinds for n, p in peers.PEERS.items() if n != "farkas")
+    assert all("opencl" not in p.kinds for n, p in PEERS.items() if n != "farkas")
     listed = run("--list", "--family", "transpose")
     assert listed.returncode == 0 and len(listed.stdout.splitlines()) == 2
     for words, message in (
@@ -237,6 +304,7 @@ def test_who_fails_is_named(tmp_path: Path) -> None:
         (["--device", "cuda:77"], ""),
         (["--only", "no such kernel"], "nothing matches"),
         (["--peers", "nobody"], "invalid choice"),
+        (["--device", "cuda-emulator", "--dtype", "tf32"], "did you mean 'cuda-emulator:sm_90,tf"),
     ):
         done = run(*words)
         assert done.returncode in (1, 2) and "error: " in done.stderr and message in done.stderr

@@ -169,7 +169,19 @@ def test_what_a_target_has_not(cli: Cli) -> None:
     library = cli("compile", "mm.fk", "--emit", "library", "--target", "cuda", "-o", "mm.so")
     assert library.exit_code == 2 and "compiled where they run" in " ".join(library.stderr.split())
     unknown = cli("show", "mm.fk", "--target", "cudda")
-    assert unknown.exit_code == 2 and "'cuda', 'opencl'" in unknown.stderr
+    assert unknown.exit_code == 2 and "did you mean 'cuda'?" in unknown.stderr
+    for name, advice in (("cuda:1", "'cuda'"), ("cuda,tf32", "'cuda-emulator:sm_90,tf32'")):
+        device = cli("show", "mm.fk", "--target", name)
+        assert device.exit_code == 2 and f"did you mean {advice}?" in device.stderr
+
+
+def test_texts_for_a_machine(cli: Cli) -> None:
+    """Tensor cores multiply factors that may be rounded, and no others."""
+    text = "def mm(float32 A[256,256], float32 B[256,256]) -> (C) { C[i,j] +=! A[i,k] * B[k,j] }"
+    Path("mm.fk").write_text(text)
+    for name, rounded in (("", False), (":sm_90", False), (":sm_90,tf32", True)):
+        done = cli("compile", "mm.fk", "--target", f"cuda-emulator{name}")
+        assert done.exit_code == 0 and ("tf32" in done.stdout) == rounded
 
 
 def test_why(cli: Cli) -> None:

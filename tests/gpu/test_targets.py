@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import farkas as fk
+from benchmarks.kernel import one_model
 from farkas.target import Target
 from farkas.targets import target_of
 from tests.gpu.programs import CASES
@@ -135,6 +137,37 @@ def test_explain_says_what_is_launched() -> None:
     said = str(kernel.explain(I=100, K=50, J=200))
     assert "1 x 2 x 4 blocks of 1 x 16 x 16 threads" in said and "KiB shared" in said
     assert "roofline" not in said
+
+
+#: Sizes that tensor cores take.
+PRODUCT = "def mm(float32 A[64,64], float32 B[64,64]) -> (C) { C[i,j] +=! A[i,k] * B[k,j] }"
+
+
+def test_rounded_factors(tmp_path: Path) -> None:
+    """Texts, kernels and networks for a device that rounds are not those of another one."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.random((64, 64), np.float32) for _ in range(2))
+    exact = a.astype(np.float64) @ b
+    network = one_model(
+        "mm", [helper.make_node("MatMul", ["A", "B"], ["Y"])], {"A": (64, 64)}, {"Y": (64, 64)},
+        {"B": b},
+    )  # fmt: skip
+    apart = {}
+    for name in ("cuda-emulator:sm_80,tf32", "cuda-emulator:sm_80"):
+        kernel = fk.compile(PRODUCT, target=name, cache=tmp_path)
+        model = fk.compile_onnx(network, target=name, cache=tmp_path)
+        (text,) = model.source.values()
+        rounds = name.endswith("tf32")
+        assert ("wmma_tf32" in str(kernel.schedule)) == ("tf32" in text) == rounds
+        assert f"<CpuDevice {name}>" in repr(kernel.target)
+        for explained in (kernel.explain(), model.explain()):
+            assert f"on {name} (sm_80: " in str(explained)
+            assert ("round float32" in str(explained)) == rounds
+        for found in (kernel(a, b), model.run({"A": a})["Y"]):
+            apart[name] = np.abs(found - exact).max() / np.abs(exact).max()
+            assert 1e-5 < apart[name] < 1e-3 if rounds else apart[name] < 1e-6
+    kernel = fk.compile(PRODUCT, exact=True, target="cuda-emulator:sm_80,tf32", cache=tmp_path)
+    assert "wmma" not in str(kernel.schedule) and kernel.verify().exact
 
 
 def test_a_device_needs_no_c_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

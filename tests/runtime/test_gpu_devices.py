@@ -7,9 +7,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import farkas as fk
@@ -82,7 +84,13 @@ def plant(monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[str, str]) 
         ("tpu", "there is no device 'tpu'; there are cuda, opencl, cuda-emulator"),
         ("", "there is no device ''; there are cuda, opencl, cuda-emulator"),
         ("cuda:", r"there is no device 'cuda:'; did you mean 'cuda'\?"),
-        ("cuda-emulator:1", "there is no device 'cuda-emulator:1'"),
+        ("cuda-emulator:1", "no such machine is known; of sm_80, sm_90"),
+        ("cuda-emulator:sm90", r"is known; did you mean 'cuda-emulator:sm_90'\?"),
+        ("cuda,tf33", "'cuda,tf33' has an unknown option 'tf33'; did you mean 'tf32'"),
+        ("cuda:1,fast", "'cuda:1,fast' has an unknown option 'fast'; there is 'tf32'"),
+        ("cuda,", "has an unknown option ''"),
+        ("opencl,tf32", r"OpenCL does not reach; did you mean 'cuda,tf32'\?"),
+        ("cuda-emulator,tf32", r"was named for; did you mean 'cuda-emulator:sm_90,tf32'\?"),
         ("cuda:first", "there is no device 'cuda:first'; they are called cuda, cuda:1, cuda:2"),
     ],
 )
@@ -103,6 +111,42 @@ def test_a_device_is_found_once(cache: Cache, tmp_path: Path) -> None:
         t.join()
     assert len(set(map(id, found))) == 1 and isinstance(found[0], CpuDevice)
     assert find_device("cuda-emulator", Cache(tmp_path)) is not found[0]
+
+
+def test_devices_that_round_are_others_with_the_same_memory(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("cuda-emulator", "cuda-emulator:sm_90", "cuda-emulator:sm_90,tf32")
+    plain, named, rounded = (find_device(n, cache) for n in names)
+    assert [d.name for d in (plain, named, rounded)] == list(names)
+    assert repr(rounded) == "<CpuDevice cuda-emulator:sm_90,tf32>"
+    assert [d.machine.tensor_cores for d in (plain, named, rounded)] == [False, True, True]
+    assert [d.machine.rounded_float32 for d in (plain, named, rounded)] == [False, False, True]
+    assert find_device(names[2], cache) is rounded and find_device(names[0], cache) is plain
+    assert "round float32" in str(rounded.machine) and "tensor" not in str(plain.machine)
+    ones = np.ones((16, 16), np.float32)
+    kernel = fk.compile("B[i,j] = 2 * A[i,j]", target=names[2], cache=cache)
+    assert kernel(plain.put(ones)).numpy().sum() == 512
+
+
+def test_a_cuda_device_that_rounds(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one whose tensor cores are known; made-up devices, whose kernels nobody runs."""
+    import runtime.cuda_packages
+    import runtime.gpu_cuda
+
+    def launcher(number: int) -> SimpleNamespace:
+        architecture = ("sm_90", "sm_75")[number]
+        return SimpleNamespace(architecture=architecture, device="GPU", package="none")
+
+    monkeypatch.setattr(runtime.cuda_packages, "find_launcher", launcher)
+    monkeypatch.setattr(runtime.gpu_cuda, "find_cuda_compiler", lambda architecture: None)
+    rounded, plain = find_device("cuda,tf32", cache), find_device("cuda:0", cache)
+    assert (rounded.name, plain.name) == ("cuda:0,tf32", "cuda:0")
+    assert "cuda:0,tf32" in repr(rounded) and rounded.dlpack == plain.dlpack
+    assert rounded.machine == replace(plain.machine, rounded_float32=True)
+    assert rounded.pool is plain.pool
+    with pytest.raises(fk.ArgumentError, match=r"known of sm_80 and sm_90; did you mean 'cuda:1'"):
+        find_device("cuda:1,tf32", cache)
 
 
 def test_nothing_is_imported_for_a_cpu() -> None:

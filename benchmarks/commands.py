@@ -1,0 +1,114 @@
+"""What the commands ``benchmarks`` and ``benchmarks.gpu`` have in common: options, beginnings."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.text import Text
+
+from benchmarks import report
+from benchmarks.peers.base import Package
+from benchmarks.results import Results, Row
+from benchmarks.runner import commit
+
+#: Of tables that are written to a file.
+WIDTH = 250
+
+_Peer = TypeVar("_Peer", bound=Package)
+
+
+def add_selection(
+    parser: argparse.ArgumentParser,
+    peers: Sequence[str],
+    families: Sequence[str] | None = None,
+    fewest: str = "+",
+) -> None:
+    """Options for what is measured, and beside whom.
+
+    families : those that there are; None takes any word
+    fewest : of peers, ``+`` for one and ``*`` for none
+    """
+    add = parser.add_argument
+    add("--only", metavar="REGEX", default="", help="names that match anywhere")
+    what = None if families else "families, as the tables call them"
+    add("--family", nargs="+", choices=families, help=what)
+    add("--peers", nargs=fewest, choices=peers, metavar="PEER",
+        help=f"of {', '.join(peers)}; default: all")  # fmt: skip
+
+
+def add_results(parser: argparse.ArgumentParser, stem: str) -> None:
+    """Options for what becomes of the results.
+
+    stem : what the names of pictures are made of
+    """
+    add = parser.add_argument
+    add("--json", type=Path, metavar="FILE", help="keep the results")
+    add("--plot", type=Path, metavar="STEM", help=f"write {stem}.png and .svg")
+    add("--compare", type=Path, metavar="FILE", help="compare with earlier results")
+    add("--show", type=Path, metavar="FILE", help="measure nothing, show earlier results")
+    add("--list", action="store_true", help="measure nothing, list what there is")
+
+
+def make_console() -> Console:
+    """Where tables go; wide enough where it is no terminal."""
+    console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = WIDTH
+    return console
+
+
+def make_folders(args: argparse.Namespace) -> None:
+    """The folders of what will be written."""
+    for path in (args.json, args.plot):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def taking_part(
+    peers: Mapping[str, _Peer], wanted: Callable[[_Peer], bool]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Versions of those that are wanted and there, and why the others are not."""
+    versions, missing = {}, {}
+    for name, peer in peers.items():
+        if wanted(peer):
+            reason = peer.missing()
+            if reason is None:
+                versions[name] = peer.version()
+            else:
+                missing[name] = reason
+    return versions, missing
+
+
+def about(settings: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """What identifies a run: when, where, of which commit."""
+    return {
+        "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        **more,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "commit": commit(),
+        "settings": dict(settings),
+    }
+
+
+def announce(
+    results: Results, where: Iterable[str], console: Console, hidden: Sequence[str] = ()
+) -> None:
+    """Say where it runs and who takes part, but for those that are `hidden`."""
+    shown = ", ".join(f"{n} {v}" for n, v in results.versions.items() if n not in hidden)
+    console.print(Text("; ".join([*where, shown])))
+    report.missing(results, console)
+
+
+def line(row: Row, head: str) -> Text:
+    """One row in a line, while the table is not there yet."""
+    times = ", ".join(f"{n} {1e6 * (row.median(n) or 0):.1f}" for n in row.times)
+    ratio = f"; ratio {row.ratio:.2f}" if row.ratio else ""
+    failed = "".join(f"; {n} FAILED: {m}" for n, m in row.failures.items())
+    return Text(f"{head}, µs: {times}{ratio}{failed}")

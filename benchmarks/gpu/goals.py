@@ -1,0 +1,100 @@
+"""What the project wants of kernels on a GPU, beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.results import BOUND_BY_MEMORY, Results, Row, geomean
+
+#: In place of a peer: the speed of a copy on the device.
+COPY = "copy"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """At least so many times the speed of somebody, as the geometric mean over families.
+
+    mode : the suite of the rows; peer : a contender, or `COPY`
+    """
+
+    what: str
+    mode: str
+    families: tuple[str, ...]
+    peer: str
+    wanted: float
+
+
+GOALS = (
+    Goal("products beside cuBLAS", "float32", ("matmul",), "torch", 0.8),
+    Goal("products beside cuBLAS", "float16", ("matmul",), "torch", 0.7),
+    *(
+        Goal("bound by memory, beside a copy", mode, BOUND_BY_MEMORY, COPY, 0.85)
+        for mode in ("float32", "float16")
+    ),
+    *(
+        Goal("fused einsums beside torch.compile", mode, ("custom",), "compile", 1.2)
+        for mode in ("float32", "float16")
+    ),
+)
+
+
+def rows_of(goal: Goal, results: Results) -> list[Row]:
+    """The rows that a goal is about."""
+    return [r for r in results.rows if r.suite == goal.mode and r.family in goal.families]
+
+
+def speeds(goal: Goal, results: Results) -> dict[str, float]:
+    """By row, how many times as fast Farkas was; without those that were not measured."""
+    found = {}
+    for row in rows_of(goal, results):
+        mine = row.median(row.ours)
+        if goal.peer == COPY:
+            copies = results.copies
+            theirs = copies.seconds(row.flops, row.bytes) if copies else None
+        else:
+            theirs = row.median(goal.peer)
+        if mine and theirs:
+            found[row.name] = theirs / mine
+    return found
+
+
+def table(results: Results, goals: Sequence[Goal] = GOALS) -> Table:
+    """A line for each goal: what was wanted and what was measured.
+
+    A goal is met by what was measured alone; "of" says how many computations there are.
+    """
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("goals", "type"):
+        shown.add_column(heading, no_wrap=True)
+    for heading in ("measured", "of", "wanted", "mean", "least", ""):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    shown.add_column("least of", no_wrap=True)
+    for goal in goals:
+        rows = rows_of(goal, results)
+        if not rows:
+            continue
+        found = speeds(goal, results)
+        mean = geomean(found.values())
+        cells = [goal.what, goal.mode, str(len(found)), str(len(rows)), f"{goal.wanted:.2f}"]
+        if mean is None:
+            shown.add_row(*cells, "", "", "not measured", "")
+            continue
+        met = mean >= goal.wanted
+        least = min(found, key=found.__getitem__)
+        verdict = Text("met" if met else "missed", "green" if met else "red")
+        shown.add_row(*cells, f"{mean:.2f}", f"{found[least]:.2f}", verdict, Text(least))
+    return shown
+
+
+def show(results: Results, console: Console) -> None:
+    """The goals about which there are results."""
+    shown = table(results)
+    if shown.row_count:
+        console.print()
+        console.rule("goals, in times the speed of whom they name", align="left")
+        console.print(shown)
