@@ -200,7 +200,7 @@ def plan_promotion(
             "multiples of their size, so that no element has a register of its own"
         )
     made = [
-        _copy(node, scop, elements, inwards, outer, sizes, aligned, mapped)
+        _copy(node, scop, elements, inwards, outer, sizes, aligned, not mapped)
         for elements, inwards in ((inward, True), (outward, False))
     ]
     if fragment is not None:
@@ -479,7 +479,7 @@ def _lanes_below(node: Promote, scop: Scop) -> int | None:
 
 def _copy(
     node: Promote, scop: Scop, elements: isl.Map | None, inward: bool, outer: list[Member],
-    sizes: tuple[int, ...], aligned: tuple[bool, ...], mapped: bool,
+    sizes: tuple[int, ...], aligned: tuple[bool, ...], in_lanes: bool,
 ) -> Copy | None:  # fmt: skip
     if elements is None:
         return None
@@ -518,7 +518,7 @@ def _copy(
         loops[at] = (f"{loop}_b", f"floor({place}/{size})", sizes[dim] // size)
         loops.append((loop, f"({place} mod {size})", size))
     members = [member(loop, place, mark) for loop, place, _ in loops]
-    if loops and not mapped and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
+    if loops and in_lanes and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
         loop, place, size = loops.pop()
         # Rows of neighbours in memory, which are turned around a block at a time.
         along = f"{node.buffer}_e{contiguous_dimension(scop.program.tensors[node.tensor])}"
@@ -531,7 +531,7 @@ def _copy(
             *turned,
             member(f"{loop}_i", f"{place} mod {lanes}", "vector"),
         ]
-    together = _together(node, scop, inward, sizes, aligned) if mapped else 1
+    together = 1 if in_lanes else _together(node, scop, inward, sizes, aligned)
     if together > 1:
         loop, place, _ = loops[-1]
         members[-1:] = [
