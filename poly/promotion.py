@@ -187,7 +187,7 @@ def plan_promotion(
             None if whole else _origin(footprint, k, sizes[k]) for k, whole in enumerate(aligned)
         )
     made = [
-        _copy(node, scop, elements, inwards, outer, sizes, aligned, mapped, footprint, origins)
+        _copy(node, scop, elements, inwards, outer, sizes, aligned, not mapped, footprint, origins)
         for elements, inwards in ((inward, True), (outward, False))
     ]
     if fragment is not None:
@@ -425,7 +425,7 @@ def _lanes_below(node: Promote, scop: Scop) -> int | None:
 
 def _copy(
     node: Promote, scop: Scop, elements: isl.Map | None, inward: bool, outer: list[Member],
-    sizes: tuple[int, ...], aligned: tuple[bool, ...], mapped: bool, footprint: isl.Map,
+    sizes: tuple[int, ...], aligned: tuple[bool, ...], in_lanes: bool, footprint: isl.Map,
     origins: tuple[Expr | None, ...] = (),
 ) -> Copy | None:  # fmt: skip
     """What copies `elements`, and fills the rest of the footprint of a padded buffer."""
@@ -474,7 +474,7 @@ def _copy(
         loops[at] = (f"{loop}_b", f"floor({place}/{size})", sizes[dim] // size)
         loops.append((loop, f"({place} mod {size})", size))
     members = [member(loop, place, mark) for loop, place, _ in loops]
-    if loops and not mapped and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
+    if loops and in_lanes and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
         loop, place, size = loops.pop()
         # Rows of neighbours in memory, which are turned around a block at a time.
         along = f"{node.buffer}_e{contiguous_dimension(scop.program.tensors[node.tensor])}"
@@ -487,7 +487,7 @@ def _copy(
             *turned,
             member(f"{loop}_i", f"{place} mod {lanes}", "vector"),
         ]
-    together = _together(node, scop, inward, sizes, aligned) if mapped else 1
+    together = 1 if in_lanes else _together(node, scop, inward, sizes, aligned)
     if within is not None and not _whole_groups(copied, together):
         together = 1
     if together > 1:
