@@ -92,9 +92,10 @@ def table(results: Results, goals: Sequence[Goal] = GOALS) -> Table:
 
 
 def show(results: Results, console: Console) -> None:
-    """The goals about which there are results."""
+    """The goals about which there are results; none for small ones, which they are not about."""
     shown = table(results)
-    if shown.row_count:
+    tiny = results.about.get("settings", {}).get("tiny", False)
+    if shown.row_count and not tiny:
         console.print()
         console.rule("goals, in times the speed of whom they name", align="left")
         console.print(shown)

@@ -82,6 +82,7 @@ def test_what_was_not_measured() -> None:
          "not", "measured"]
     ]  # fmt: skip
     assert "goals, in times" not in shown(made(row("tf32", "mm", "matmul", farkas=1.0)))
+    assert "goals, in times" not in shown(made(*RESULTS.rows, settings={"tiny": True}))
 
 
 def test_shares_of_a_copy() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import farkas as fk
+from benchmarks.gpu.clock import COPIES, COPY_SAMPLES, HostClock, copy_bandwidth
 from farkas.device_target import DeviceTarget
 from runtime.cache import Cache
 from runtime.gpu_cuda import CudaDevice
@@ -21,6 +23,8 @@ from tests.runtime.cuda_scenarios import (
     driver,
     forget,
     main,
+    matrices,
+    product,
     scenario,
     setting,
 )
@@ -105,6 +109,29 @@ def networks_of_open_sizes() -> None:
         for arrays in made.arrays:
             found, expected = model.run(arrays)["y"], plain.run(arrays)["y"]
             np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@scenario
+def kernels_that_round_take_the_arrays_of_those_that_do_not() -> None:
+    here = device()
+    rounding = here.variant("cuda:0,tf32", replace(here.machine, rounded_float32=True))
+    run = product(rounding)
+    a, b = matrices()
+    one, other = here.put(a), rounding.put(b)
+    forget()
+    found = run(one, other)
+    assert found.device.name == "cuda:0,tf32" and not calls("write") and not calls("copy")
+    ones = np.ones((37, 3), np.float32)
+    again = product(here)(found, here.put(ones)).numpy()
+    np.testing.assert_allclose(again, a @ b @ ones, rtol=1e-5)
+
+
+@scenario
+def copies_on_the_device_are_timed() -> None:
+    forget()
+    assert copy_bandwidth(device(), HostClock(), 4096) > 0
+    # Each sample is handed over twice.
+    assert calls("copy") == ["copy 4096 stream 0"] * (2 * COPIES * COPY_SAMPLES)
 
 
 if __name__ == "__main__":
