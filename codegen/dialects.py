@@ -27,6 +27,7 @@ from codegen.loopir import (
     Store,
     Together,
     Wait,
+    axis_of,
     block,
     children_of,
     walk_loops,
@@ -508,11 +509,6 @@ class OpenClTarget(KernelTarget):
         lines += _limits(used, "L")
         lines += [f"#define {fn}f {fn}" for fn in _MATH if f"{fn}f" in used]
         return lines
-
-
-def axis_of(node: For) -> int:
-    """0 for x, 1 for y, 2 for z."""
-    return "xyz".index(node.label.rstrip("_")[-1])
 
 
 def is_strided(node: For) -> bool:

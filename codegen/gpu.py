@@ -13,7 +13,6 @@ from codegen.dialects import (
     KernelTarget,
     OpenClTarget,
     alignment_of,
-    axis_of,
     is_strided,
 )
 from codegen.function import (
@@ -31,7 +30,7 @@ from codegen.gpu_passes import (
     unguarded,
 )
 from codegen.host import build_host
-from codegen.loopir import For, LoopNode, reads_in, verify_loops, walk_loops
+from codegen.loopir import For, LoopNode, axis_of, reads_in, verify_loops, walk_loops
 from codegen.lower import lower
 from codegen.passes import drop_unread, unroll
 from codegen.places import simplify_indices

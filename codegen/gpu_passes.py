@@ -25,6 +25,7 @@ from codegen.loopir import (
     MoveSums,
     MultiplyMatrices,
     Store,
+    axis_of,
     block,
     children_of,
     map_children,
@@ -400,8 +401,7 @@ def _places(
     def visit(node: LoopNode, lanes: list[dict[str, int]]) -> None:
         if isinstance(node, For):
             if node.mark == "thread":
-                axis = "xyz".index(node.label.rstrip("_")[-1])
-                own = [(t % x, t // x % y, t // (x * y))[axis] for t in threads]
+                own = [(t % x, t // x % y, t // (x * y))[axis_of(node)] for t in threads]
             elif node.mark == "place":
                 own = [evaluate_int(node.lower, env) for env in lanes]
             else:

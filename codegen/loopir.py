@@ -287,6 +287,11 @@ def children_of(node: LoopNode) -> tuple[LoopNode, ...]:
     return node.rows if isinstance(node, Transposed) else ()
 
 
+def axis_of(node: For) -> int:
+    """The axis of a loop on blocks or threads: 0 for x, 1 for y, 2 for z."""
+    return "xyz".index(node.label.rstrip("_")[-1])
+
+
 def walk_loops(node: LoopNode) -> Iterator[LoopNode]:
     """The node and everything below, in order."""
     yield node

@@ -130,8 +130,7 @@ def maskable(
         if any(depends_on(i, var) for i in (*outer, *(a for a, _ in rest.terms))):
             return False
         # Lane k lies at a multiple of the lanes, plus k.
-        whole = rest.constant % width == 0 and all(c % width == 0 for _, c in rest.terms)
-        if form.coefficient(Index(var)) != 1 or not whole:
+        if form.coefficient(Index(var)) != 1 or not rest.is_multiple_of(width):
             return False
     return True
 

@@ -255,7 +255,7 @@ def _in_fragments(sums: Read, nest: _Nest, own: _Kept) -> Read:
     indices = list(_first(sums, nest).indices)
     for d, extent in zip((own.rows, own.columns), nest.intrinsic.extents, strict=False):
         form = linear_form(indices[d])
-        if form.constant % extent or any(c % extent for _, c in form.terms):
+        if not form.is_multiple_of(extent):
             raise ScheduleError(
                 f"{nest.intrinsic.name}: {sums} does not begin at a multiple of {extent}"
             )

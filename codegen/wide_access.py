@@ -121,8 +121,7 @@ def _in_two_forms(node: LoopNode, program: Program, outer: Mapping[str, Buffer])
     for c in copied:
         shape = program.tensors[c.memory.tensor].shape
         form = linear_form(shape[-1])
-        whole = form.constant % c.count == 0 and all(f % c.count == 0 for _, f in form.terms)
-        if not whole and any(e != Const(1) for e in shape[:-1]):
+        if not form.is_multiple_of(c.count) and any(e != Const(1) for e in shape[:-1]):
             rows[Op("eq", (Op("fmod", (shape[-1], Const(c.count))), Const(0)))] = None
     parts = [*dict.fromkeys(p for c in conditions for p in plain_parts(c)), *rows]
     tensors: dict[str, int] = {}
@@ -150,7 +149,7 @@ def _copied(node: For, program: Program, buffers: Mapping[str, Buffer]) -> _Copi
     if any(lane_stride(r, node.var) != 1 for r in (register, memory)):
         return None
     first = linear_form(memory.indices[-1]).without(Index(node.var))
-    if first.constant % count or any(c % count for _, c in first.terms):
+    if not first.is_multiple_of(count):
         return None
     return _Copied(register, memory, tensor.dtype, count)
 

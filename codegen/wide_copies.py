@@ -8,7 +8,7 @@ from dataclasses import replace
 from codegen.lanes import lane_stride
 from codegen.linear import replace_var
 from codegen.loopir import Buffer, For, Store
-from poly.expr import Const, Expr, Read
+from poly.expr import Const, Read
 from poly.linear import linear_form, normal
 from poly.promotion import TOGETHER
 
@@ -108,10 +108,6 @@ def neighbours(node: For, buffers: Mapping[str, Buffer]) -> tuple[Read, Read] | 
         for r in (store.target, store.value)
     ]
     count = TOGETHER // store.dtype.bytes
-    whole = _multiple(first[0].indices[-1], count) and buffer.shape[-1] % count == 0
+    row = linear_form(first[0].indices[-1])
+    whole = row.is_multiple_of(count) and buffer.shape[-1] % count == 0
     return (first[0], first[1]) if whole else None
-
-
-def _multiple(e: Expr, count: int) -> bool:
-    form = linear_form(e)
-    return form.constant % count == 0 and all(c % count == 0 for _, c in form.terms)

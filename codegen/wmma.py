@@ -269,7 +269,7 @@ def _misaligned(
         form = linear_form(index)
         parts += [mul(Const(c), stride) for c in (form.constant, *(c for _, c in form.terms))]
     whole = [linear_form(normal(add(p, Const(0)))) for p in parts]
-    if any(f.constant % unit or any(c % unit for _, c in f.terms) for f in whole) or whole[0].terms:
+    if not all(f.is_multiple_of(unit) for f in whole) or whole[0].terms:
         return (
             f"rows and columns of matrices in {matrix.first.tensor} have to begin at multiples of "
             f"{alignment} bytes ({unit} elements), which is not known of {matrix.first}; promote "

@@ -66,6 +66,10 @@ class Linear:
         """Rounded up, for a positive divisor."""
         return (self + (divisor - 1)).floordiv(divisor)
 
+    def is_multiple_of(self, number: int) -> bool:
+        """Whether all values are, whatever the atoms are."""
+        return self.constant % number == 0 and all(c % number == 0 for _, c in self.terms)
+
     def coefficient(self, atom: Expr) -> int:
         return dict(self.terms).get(atom, 0)
 
