@@ -245,6 +245,14 @@ def test_sums_that_are_added_to_others(loop: str, b: str, tmp_path: Path) -> Non
     check(program, text_, tmp_path, 1e-6)
 
 
+def test_a_step_by_name() -> None:
+    schedule = fk.Schedule.of(fk.parse(text({"m": 20, "n": 20, "k": 40}))).split("mm", "k", 16)
+    schedule = schedule.reorder("mm", ["k_o", "i", "j", "k_i"])
+    made = schedule.promote("mm", "k_o", "A", "shared", (1, 0), ahead=True, padded=True)
+    assert str(made).endswith("promote mm: k_o as A, shared, 1, 0, ahead, padded")
+    assert made.show == schedule.replay("promote mm: k_o as A, shared, 1, 0, padded, ahead").show
+
+
 # --- what must not spread --------------------------------------------------------------------
 
 
