@@ -213,7 +213,8 @@ def _surroundings(
         inside = at if inside is None else max(inside, at)
     chosen = [m for m in loops if m.mark == intrinsic.name]
     around = [m for m in loops if m.mark != intrinsic.name]
-    below = [m for n in path[inside:] if isinstance(n, Band) for m in n.members] if inside else []
+    within = [] if inside is None else path[inside:]
+    below = [m for n in within if isinstance(n, Band) for m in n.members]
     outer = list(host)
     inner: list[tuple[Member, int, int]] = []
     for m in around:

@@ -15,9 +15,10 @@ from poly.errors import ScheduleError
 from poly.instances import end_value, restrict_to
 from poly.layout import layout_of
 from poly.padding import with_padding
-from poly.promotion import check_ahead, plan_promotion, prefix_of
+from poly.promotion import check_ahead, check_parts, plan_promotion, prefix_of
 from poly.scop import Scop
 from poly.steps import Step, check_unmarked, find_loop, only_loop, same_band, with_member
+from poly.tensorize import fragment_of
 from poly.tree import (
     CONCURRENT,
     Band,
@@ -356,7 +357,12 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
              for m in n.members]  # fmt: skip
     prefix = above[: [m.name for m in above].index(step.loops[0]) + 1]
     names = statements_below(tree, place.band, [s.name for s in scop.statements])
-    plan_promotion(below, with_padding(promoted, scop), prefix_of(below, prefix), names)
+    padded_scop = with_padding(promoted, scop)
+    plan = plan_promotion(below, padded_scop, prefix_of(below, prefix), names)
+    around = [n for n in path_to(tree, step.statements[0]) if isinstance(n, Promote)]
+    if scope == "fragment" and not any(n.tensor == tensor and n.padded for n in around):
+        found = fragment_of(below, padded_scop, prefix, names)
+        check_parts(plan, found.intrinsic, f"{step}")
     if ahead:
         check_ahead(below, scop, place.member, names, f"{step}: ")
     return promoted

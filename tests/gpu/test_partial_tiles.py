@@ -13,7 +13,7 @@ import pytest
 
 import farkas as fk
 from codegen.gpu import GpuSource, generate_gpu
-from poly.gpu_machine import GpuMachine
+from poly.gpu_machine import NAMED, GpuMachine
 from poly.gpu_strategy import gpu_schedule
 from poly.program import Program
 from poly.promotion import SHARED_LIMIT
@@ -159,6 +159,17 @@ def test_attention(tmp_path: Path) -> None:
         "{ S[h,i,j] +=! Q[h,i,k] * K[h,j,k] }"
     )
     check(program, source, tmp_path, 1e-6)
+
+
+def test_parts_that_are_no_matrices(tmp_path: Path) -> None:
+    """Sums over a triangle of places have a kernel of their own, of which a matrix has half."""
+    program = fk.parse(
+        "def f(float16 Q[40,32], float16 K[40,32], float16 V[40,24]) -> (float32 Z[40,24]) {"
+        " S[i,j] +=! Q[i,k] * K[j,k] where j <= i\n Z[i,l] +=! S[i,j] * V[j,l] where j <= i }"
+    )
+    schedule = gpu_schedule(fk.Schedule.of(program), NAMED["sm_80"])
+    assert "tensorize" not in str(schedule)
+    check(program, generate_gpu(schedule, "cuda"), tmp_path, 3e-3)
 
 
 # --- several loops of the reduction ----------------------------------------------------------
