@@ -64,7 +64,7 @@ def outputs() -> dict[str, str]:
     found = {
         "text auto-tree": automatic.show,
         "c auto-cuda": heart(generate_gpu(automatic, "cuda").text),
-        "c edge-in": part(edges, "if (I_ >=", "A_s[", end=2),
+        "c edge-in": part(edges, "if (64*block_y + A_s_in_row", "A_s[", end=2),
         "c edge-out": next(
             line.strip() for line in edges.splitlines() if "_within_row_global(&C[" in line
         ),
