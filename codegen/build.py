@@ -307,8 +307,7 @@ class _Converter:
         body = self.node(ast.for_get_body(), inner, at)
         if body == _NOTHING:
             return _NOTHING
-        if member is not None and member.mark == "together" and isinstance(body, If):
-            # What is copied together is in the tensor as a whole, or not at all.
+        if member is not None and isinstance(body, If) and self._holds_for_all(member, body, var):
             cond = _plain(replace_var(body.cond, var, lower))
             loop = For(var, lower, upper, step, body.then, member.mark, member.name)
             other = None if body.other is None else replace(loop, body=body.other)
@@ -320,6 +319,18 @@ class _Converter:
         if not known and member.mark in ("vector", "unroll", "together", *INTRINSICS):
             limits = member_limits(member, self.scop)
         return For(var, lower, upper, step, body, member.mark, member.name, limits)
+
+    def _holds_for_all(self, member: Member, body: If, var: str) -> bool:
+        """Whether neighbours that are copied together meet a condition all, or none of them.
+
+        Those of a padded copy do, see `poly.promotion`; what else isl asks is about each of them.
+        """
+        if member.mark != "together":
+            return False
+        copied = body.then
+        copy = self.tree.copies.get(copied.statement) if isinstance(copied, Instance) else None
+        padded = isinstance(copy, Copy) and copy.within and body.other is not None
+        return bool(padded) or not depends_on(body.cond, var)
 
     def _upper(self, cond: isl.AstExpr, iterator: str, env: dict[str, Expr]) -> Expr:
         ops = isl.ast_expr_op_type

@@ -380,7 +380,7 @@ class CudaTarget(KernelTarget):
     def if_aligned(self, node: IfAligned) -> cgen.Generable:
         """One question for all threads: where tensors begin."""
         always = isinstance(node.cond, Const) and node.cond.value
-        asked = [] if always else [index_text(node.cond, self.names)]
+        asked = [] if always else [index_text(node.cond, self.names, 3)]
         asked += [f"fk_is_aligned({self.names.tensors[t]}, {n})" for t, n in node.tensors]
         return self._two_forms(" && ".join(asked), node)
 

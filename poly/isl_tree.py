@@ -50,7 +50,8 @@ class IslBand:
 class Around:
     """A loop around a promotion.
 
-    apart : whether each iteration has a buffer of its own; only : the one value that it takes
+    apart : whether each iteration has a buffer of its own
+    only : the one value that it takes, if it does and buffers begin at different places
     """
 
     member: Member
@@ -312,8 +313,11 @@ def _promote(
     number = len(out.promotes)
     prefix = prefix_of(node, outer)
     plan = plan_promotion(node, scop, prefix, statements)
-    around_it = tuple(Around(m, any(m is x for x in prefix), _only(m, scop)) for m in outer)
-    out.promotes.append((node, plan, around_it))
+    moved = any(o is not None for o in plan.origins)
+    loops = (
+        Around(m, any(m is x for x in prefix), _only(m, scop) if moved else None) for m in outer
+    )
+    out.promotes.append((node, plan, tuple(loops)))
     before = set(out.copies)
     inner = _node(node.child, scop, outer, statements, out)
     nested = _since(before, out)

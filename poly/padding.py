@@ -23,10 +23,11 @@ that of S on D, if
     (2) x in D' - D and C(x) in F(p(x))  imply  A(x) not in F_A(p_A(x)), B(x) not in F_B(p_B(x))
 
 since an instance that is not in D either adds to an element that nobody looks at, by (1), or adds
-0 * 0 to one of its own, by (2).  One zero would not do: the other factor may be infinite or no
-number.  The sums are in a fragment, from which what is in F is copied, and nothing else; nor does
-anything read what is in G alone.  An initialisation runs on D' in the same way, with its fragment
-in place of the buffers; it adds nothing, and (1) for all elements of D' - D is all there is.
+0 * 0 to one of its own, by (2), which changes at most the sign of a zero.  One zero would not do:
+the other factor may be infinite or no number.  The sums are in a fragment, from which what is in F
+is copied, and nothing else; nor does anything read what is in G alone.  An initialisation runs on
+D' in the same way, with its fragment in place of the buffers; it adds nothing, and (1) for all
+elements of D' - D is all there is.
 
 What is not known is refused: then S is run on D, of which partial tiles are refused.
 """
@@ -212,7 +213,8 @@ def _surroundings(
         inside = at if inside is None else max(inside, at)
     chosen = [m for m in loops if m.mark == intrinsic.name]
     around = [m for m in loops if m.mark != intrinsic.name]
-    below = [m for n in path[inside:] if isinstance(n, Band) for m in n.members] if inside else []
+    within = [] if inside is None else path[inside:]
+    below = [m for n in within if isinstance(n, Band) for m in n.members]
     outer = list(host)
     inner: list[tuple[Member, int, int]] = []
     for m in around:

@@ -63,7 +63,9 @@ def in_parts(program: Program, processors: int) -> Schedule:
 
 def _in_parts(program: Program, s: Statement, processors: int) -> Program:
     ranges = {r.index: r for r in s.ranges}
-    if not s.is_reduction or not s.reductions:
+    dtype = program.tensors[s.target.tensor].dtype
+    # Parts of a sum may be beyond what the 16 bits of its type hold where the whole is not.
+    if not s.is_reduction or not s.reductions or (dtype.is_float and dtype.bits == 16):
         return program
     free = [_extent(ranges[i]) for i in s.free]
     terms = prod(_extent(ranges[i]) for i in s.reductions)

@@ -29,7 +29,7 @@ from poly.dependences import value_flow
 from poly.errors import ScheduleError
 from poly.expr import Const, Expr, Index, Size, add, mul
 from poly.footprint import box_extent, prefix_map, prefix_relation
-from poly.intrinsics import ACCUMULATOR
+from poly.intrinsics import ACCUMULATOR, Intrinsic
 from poly.program import Tensor
 from poly.scop import Scop, ScopStatement
 from poly.tensorize import Matched, fragment_of
@@ -205,6 +205,39 @@ def _reads(node: Promote, s: ScopStatement) -> tuple[isl.Map, ...]:
     if node.accesses is None:
         return s.reads
     return tuple(m for read, m in s.affine_reads if (s.name, read) in node.accesses)
+
+
+def check_parts(plan: PromotionPlan, intrinsic: Intrinsic, what: str) -> None:
+    """Refuse a fragment of which parts are moved that are no rows and columns from the first on.
+
+    With r and c the places of an element in its matrix t, the moved ones are to be a relation
+    ``{ t -> [r, c] }`` that is the product of its rows and its columns, and has with a place those
+    before.
+
+    Raises
+    ------
+    ScheduleError : beginning with `what`.
+    """
+    for c in (plan.copy_in, plan.copy_out):
+        if c is None:
+            continue
+        x = [f"x{n}" for n in range(c.depth + c.rank)]
+        at = dict(zip((x[c.depth + d] for d in c.matrix), intrinsic.extents, strict=False))
+        tile = ", ".join(f"floor({e}/{at[e]})" if e in at else e for e in x)
+        inside = ", ".join(f"{e} mod {n}" for e, n in at.items())
+        places = isl.Map(f"{{ {c.tuple_text} -> [[{tile}] -> [{inside}]] }}")
+        moved = isl.Map(c.extension).range().apply(places).unwrap()
+        rows, columns = (
+            moved.apply_range(isl.Map(f"{{ [r, c] -> [{one}] }}")) for one in ("r", "c")
+        )
+        earlier = isl.Map("{ [r, c] -> [r - 1, c] : r > 0; [r, c] -> [r, c - 1] : c > 0 }")
+        whole = rows.flat_range_product(columns).union(moved.apply_range(earlier))
+        if not whole.is_subset(moved):
+            raise ScheduleError(
+                f"{what}: sums would be stored beyond the edge, or be taken from there: what "
+                f"{c.name} moves are not known to be rows and columns from the first ones of a "
+                "matrix on"
+            )
 
 
 def _in_matrices(c: Copy, fragment: Matched, sizes: tuple[int, ...]) -> Copy:

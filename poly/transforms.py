@@ -15,10 +15,11 @@ from poly.errors import ScheduleError
 from poly.instances import end_value, restrict_to
 from poly.layout import layout_of
 from poly.padding import with_padding
-from poly.promotion import check_ahead, plan_promotion, prefix_of
+from poly.promotion import check_ahead, check_parts, plan_promotion, prefix_of
 from poly.reference_groups import reference_groups
 from poly.scop import Scop
 from poly.steps import Step, check_unmarked, find_loop, only_loop, same_band, with_member
+from poly.tensorize import fragment_of
 from poly.tree import (
     CONCURRENT,
     Access,
@@ -367,13 +368,18 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
     if ahead:
         check_ahead(wanted, scop, place.member, names, f"{step}: ")
 
+    around = [n for n in path_to(tree, step.statements[0]) if isinstance(n, Promote)]
+    has_padding = any(n.tensor == tensor and n.padded for n in around)
+
     def promoted(below: Promote) -> Node:
         return replace_node(tree, place.band, band(outer, below))
 
     def refused(below: Promote) -> ScheduleError | None:
         try:
             own = with_padding(promoted(below), scop)
-            plan_promotion(below, own, prefix_of(below, prefix), names)
+            plan = plan_promotion(below, own, prefix_of(below, prefix), names)
+            if scope == "fragment" and not has_padding:
+                check_parts(plan, fragment_of(below, own, prefix, names).intrinsic, f"{step}")
         except ScheduleError as error:
             return error
         return None

@@ -13,7 +13,7 @@ import pytest
 
 import farkas as fk
 from codegen.gpu import GpuSource, generate_gpu
-from poly.gpu_machine import GpuMachine
+from poly.gpu_machine import NAMED, GpuMachine
 from poly.gpu_strategy import gpu_schedule
 from poly.program import Program
 from poly.promotion import SHARED_LIMIT
@@ -161,6 +161,17 @@ def test_attention(tmp_path: Path) -> None:
     check(program, source, tmp_path, 1e-6)
 
 
+def test_parts_that_are_no_matrices(tmp_path: Path) -> None:
+    """Sums over a triangle of places have a kernel of their own, of which a matrix has half."""
+    program = fk.parse(
+        "def f(float16 Q[40,32], float16 K[40,32], float16 V[40,24]) -> (float32 Z[40,24]) {"
+        " S[i,j] +=! Q[i,k] * K[j,k] where j <= i\n Z[i,l] +=! S[i,j] * V[j,l] where j <= i }"
+    )
+    schedule = gpu_schedule(fk.Schedule.of(program), NAMED["sm_80"])
+    assert "tensorize" not in str(schedule)
+    check(program, generate_gpu(schedule, "cuda"), tmp_path, 3e-3)
+
+
 # --- several loops of the reduction ----------------------------------------------------------
 
 CONV = "Y[n,k,p,q] +=! X[n,c,p+r,q+s] * W[k,c,r,s]"
@@ -243,6 +254,14 @@ def test_sums_that_are_added_to_others(loop: str, b: str, tmp_path: Path) -> Non
     text_ = generate_gpu(schedule, "cuda")
     assert "fk_f16_sums_part_row(&C" in text_.text
     check(program, text_, tmp_path, 1e-6)
+
+
+def test_a_step_by_name() -> None:
+    schedule = fk.Schedule.of(fk.parse(text({"m": 20, "n": 20, "k": 40}))).split("mm", "k", 16)
+    schedule = schedule.reorder("mm", ["k_o", "i", "j", "k_i"])
+    made = schedule.promote("mm", "k_o", "A", "shared", (1, 0), ahead=True, padded=True)
+    assert str(made).endswith("promote mm: k_o as A, shared, 1, 0, ahead, padded")
+    assert made.show == schedule.replay("promote mm: k_o as A, shared, 1, 0, padded, ahead").show
 
 
 # --- what must not spread --------------------------------------------------------------------
