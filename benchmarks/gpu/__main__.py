@@ -31,6 +31,7 @@ from benchmarks.suites import Item
 from benchmarks.task import UnavailableError
 from benchmarks.worker import Job
 from poly.errors import ArgumentError, FarkasError
+from runtime.device_names import read_name
 from runtime.devices import find_device
 
 #: Bytes that are copied to see how fast that is, on a device that is no GPU.
@@ -118,8 +119,10 @@ def _begin(args: argparse.Namespace, settings: GpuSettings, console: Console) ->
     FarkasError : there is no such device, or something missing that it needs.
     ImportError : what has the clock of the device is missing.
     """
-    device = find_device(args.device)
-    kind = args.device.partition(":")[0]
+    named = read_name(args.device)
+    if named.rounded:
+        raise ArgumentError(f"--device {args.device}: it is --dtype tf32 that says so here")
+    device, kind = find_device(args.device), named.kind
 
     def wanted(peer: GpuPeer) -> bool:
         chosen = peer.ours or args.peers is None or peer.name in args.peers

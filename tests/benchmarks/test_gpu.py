@@ -58,6 +58,7 @@ def test_items() -> None:
     assert all(i.flops > 0 and i.bytes > 0 for i in found if i.family in ("matmul", "network"))
     assert [i.name for i in items(True, "bert|mm", ("matmul", "network"))] == [
         "mm9x17x33",
+        "mm64",
         "tiny_bert",
     ]
     assert networks.names(tiny=False) == names() and len(names()) == 11
@@ -256,7 +257,7 @@ def test_a_run_without_a_gpu(device: str, name: str, family: str, tmp_path: Path
         pytest.importorskip("pyopencl", reason="pyopencl is not installed")
     keep = tmp_path / "now.json"
     done = run(
-        "--device", device, "--tiny", "--quick", "--only", f"mm|{name}",
+        "--device", device, "--tiny", "--quick", "--only", f"mm9|{name}",
         "--json", str(keep), "--plot", str(tmp_path / "now"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -275,22 +276,25 @@ def test_a_run_without_a_gpu(device: str, name: str, family: str, tmp_path: Path
     assert again.returncode == 0 and "time 1.000" in again.stdout
 
 
-def test_a_run_of_networks(tmp_path: Path) -> None:
-    """In all types, by a machine with tensor cores that is emulated."""
+def test_a_run_in_all_types(tmp_path: Path) -> None:
+    """A product and a network, by a machine with tensor cores that is emulated."""
     keep = tmp_path / "now.json"
     done = run(
-        "--device", "cuda-emulator:sm_90", "--tiny", "--quick", "--only", "tiny_bert",
+        "--device", "cuda-emulator:sm_90", "--tiny", "--quick", "--only", "tiny_bert|mm64",
         "--json", str(keep),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     rows = json.loads(keep.read_text())["rows"]
-    assert [(r["suite"], r["family"]) for r in rows] == [(m, "network") for m in MODES]
-    sizes = {}
-    for row in rows:
-        assert list(row["times"]) == ["farkas"] and not row["failures"]
-        assert row["differences"]["farkas"] < (1e-5 if row["suite"] != "float16" else 5e-3)
-        sizes[row["suite"]] = row["bytes"], row["memory"]["farkas"]
-    assert all(s > h for s, h in zip(sizes["float32"], sizes["float16"], strict=True))
+    assert all(list(row["times"]) == ["farkas"] and not row["failures"] for row in rows)
+    found = {(r["name"], r["suite"]): r for r in rows}
+    assert list(found) == [(n, m) for m in MODES for n in ("mm64", "tiny_bert")]
+    apart = {key: row["differences"]["farkas"] for key, row in found.items()}
+    assert apart["mm64", "float32"] < 1e-6 < 1e-5 < apart["mm64", "tf32"] < 2e-3
+    assert max(apart["tiny_bert", m] for m in ("float32", "tf32")) < 1e-6  # nothing to round
+    assert max(apart[n, "float16"] for n in ("mm64", "tiny_bert")) < 2e-3
+    single, half = (found["tiny_bert", m] for m in ("float32", "float16"))
+    assert single["bytes"] == 2 * half["bytes"]
+    assert single["memory"]["farkas"] > half["memory"]["farkas"] > half["bytes"]
     assert "MiB peak / s to load" in done.stdout
 
 
@@ -304,6 +308,7 @@ def test_who_fails_is_named(tmp_path: Path) -> None:
         (["--device", "cuda:77"], ""),
         (["--only", "no such kernel"], "nothing matches"),
         (["--peers", "nobody"], "invalid choice"),
+        (["--device", "cuda-emulator:sm_90,tf32"], "it is --dtype tf32 that says so"),
         (["--device", "cuda-emulator", "--dtype", "tf32"], "did you mean 'cuda-emulator:sm_90,tf"),
     ):
         done = run(*words)

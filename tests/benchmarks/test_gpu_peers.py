@@ -232,7 +232,7 @@ def test_cupy(mode: str, cupy: ModuleType, tmp_path: Path) -> None:
     peer.load()
     assert peer.missing() is None and peer.version() == "14.0"
     suited = [n for n in TASKS if peer.suits(task_of(n, tmp_path))]
-    assert suited == [n for n, k in KERNELS.items() if isinstance(k, Product)] and len(suited) == 2
+    assert suited == [n for n, k in KERNELS.items() if isinstance(k, Product)] and len(suited) == 3
     for name in suited:
         work = work_of(name, mode, "cuda", tmp_path)
         rotation = peer.prepare(work)

@@ -303,6 +303,11 @@ def test_the_command_runs_on_a_target(tmp_path: Path, emulator: Device) -> None:
     assert "compared" in done.output
     refused = CliRunner().invoke(main, [*command, "--threads", "2"])
     assert refused.exit_code == 1 and "threads has no meaning" in refused.output
+    rounded = CliRunner().invoke(main, [*command[:-1], "cuda-emulator:sm_90,tf32"])
+    assert rounded.exit_code == 0, rounded.output
+    refused = CliRunner().invoke(main, [*command[:-1], "cuda-emulator,tf32"])
+    assert refused.exit_code == 1
+    assert "did you mean 'cuda-emulator:sm_90,tf32'?" in " ".join(refused.output.split())
 
 
 # --- what is refused -----------------------------------------------------------------------
