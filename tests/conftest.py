@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from poly.errors import ToolchainError
 from runtime.cache import ENVIRONMENT, Cache
+from runtime.gpu_on_cpu import CpuDevice
 from runtime.quick import quick_calls
 from runtime.toolchain import Toolchain, find_toolchain
 
@@ -43,6 +44,14 @@ def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         del os.environ[ENVIRONMENT]
     else:
         os.environ[ENVIRONMENT] = before
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_warnings() -> Iterator[None]:
+    """Text for GPUs is to compile without a warning."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CpuDevice, "strict", True)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,8 @@ thread has passed.  Two accesses to one element race if one of them writes and t
 * different blocks, or
 * different threads of a block in the same phase, but for sums that a warp stores where it has
   loaded some: it waits for all of its threads behind such a load.
+
+What nobody has stored in a buffer is not to be read from it, either.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ class Access:
 
 @dataclass(frozen=True)
 class Race:
-    """Two accesses that nothing orders, or threads that wait at different barriers."""
+    """Two accesses that nothing orders, threads that wait at different barriers, or a read of what
+    nobody has stored.
+    """
 
     what: str
     first: Access | None = None
@@ -100,16 +104,26 @@ def races_of(
     everywhere: dict[tuple[str, Place], list[Access]] = defaultdict(list)
     for block in product(*(range(n) for n in grid)):
         cells: dict[tuple[str, Place, int], list[Access]] = defaultdict(list)
+        stored: dict[tuple[str, Place], list[Access]] = defaultdict(list)
+        wanted: list[Access] = []
         waits: set[tuple[int, int]] = set()
         for thread in product(*(range(n) for n in launch.block)):
             run = _Thread(block, thread)
             for access, shared in run.node(body, dict(env), {}):
                 cells[access.array, access.element, access.phase].append(access)
-                if not shared:
+                if shared and access.writes:
+                    stored[access.array, access.element].append(access)
+                elif shared:
+                    wanted.append(access)
+                else:
                     everywhere[access.array, access.element].append(access)
             waits.add((run.phase, run.combined))
+            result += run.empty
         if len(waits) > 1:
             result.append(Race(f"block {block}: threads wait {sorted(waits)} times"))
+        for a in wanted:
+            if not any(_comes_first(w, a) for w in stored[a.array, a.element]):
+                result.append(Race(f"{a.array}{list(a.element)} is read, but not stored", a))
         for found in cells.values():
             result += _clash(found, "threads", lambda a: a.thread)
     for found in everywhere.values():
@@ -133,6 +147,11 @@ def _in_warp(load: Access, store: Access) -> bool:
     return same and not load.writes and 0 < load.time < store.time
 
 
+def _comes_first(store: Access, read: Access) -> bool:
+    """Whether an element may have been stored when it is read."""
+    return store.phase < read.phase or (store.phase, store.thread) == (read.phase, read.thread)
+
+
 class _Thread:
     """Runs the loops of one thread; gives its accesses, and whether each is to shared memory."""
 
@@ -142,6 +161,9 @@ class _Thread:
         self.combined = 0
         #: How often its warp has loaded or stored sums.
         self.moves = 0
+        #: What it has stored in buffers of its own, and where it has read what it had not.
+        self.stored: set[tuple[str, Place]] = set()
+        self.empty: list[Race] = []
 
     def node(
         self, node: LoopNode, env: dict[str, int], scopes: dict[str, str]
@@ -163,6 +185,7 @@ class _Thread:
             elif node.other is not None:
                 yield from self.node(node.other, env, scopes)
         elif isinstance(node, Buffer):
+            self.stored = {x for x in self.stored if x[0] != node.name}
             yield from self.node(node.body, env, {**scopes, node.name: node.scope})
         elif isinstance(node, Wait):
             self.phase += 1
@@ -214,11 +237,18 @@ class _Thread:
         scopes: dict[str, str],
     ) -> Iterator[tuple[Access, bool]]:
         scope = scopes.get(read.tensor, "global")
-        if scope in ("register", "local", "fragment"):
+        if scope == "fragment":
             return
         element = tuple(evaluate_int(i, env) for i in read.indices)
         access = Access(
             store.statement, read.tensor, element, writes, self.block, self.thread, self.phase,
             self.moves if isinstance(store, MoveSums) else 0,
         )  # fmt: skip
+        if scope in ("register", "local"):
+            if writes:
+                self.stored.add((read.tensor, element))
+            elif (read.tensor, element) not in self.stored:
+                what = f"{read.tensor}{list(element)} of a thread is read, but not stored"
+                self.empty.append(Race(what, access))
+            return
         yield access, scope == "shared"

@@ -117,7 +117,9 @@ def _device(layer: str, folder: Path) -> Device:
     if layer == "oclgrind":
         return OclgrindDevice(folder)
     if layer in ("forward", "backward"):
-        return CpuDevice(folder / "kernels", backwards=layer == "backward")
+        device = CpuDevice(folder / "kernels", backwards=layer == "backward")
+        device.strict = True
+        return device
     return find_device(layer, Cache())
 
 

@@ -50,6 +50,38 @@ FOUND = {
         "promote s: i_i as X, register",
         {"N": 6},
     ),
+    # Whether four neighbours were copied was asked of the first one.
+    "neighbours of which some are needed": (
+        "def f(float32 X[16,16]) -> (Y) {\n"
+        " s: Y[i,j] = X[j,i] where i in 0:16, j in 0:16, j <= i\n"
+        " t: Y[i,j] = X[i,0] where i in 0:16, j in 0:16, j > i }",
+        "fuse s, t: i, j\ntile s: i, j by 2, 8\nmap_threads s: i_o, j_o\n"
+        "promote s: j_o as X, shared",
+        {},
+    ),
+    # The same with one read of several places.
+    "neighbours of several reads": (
+        "def f(float32 X[60]) -> (Y) { s: Y[i,j] = X[3] + X[j+i] + X[2*j] + X[15-j] + X[0] "
+        "where i in 0:7, j in 0:8 }",
+        "tile s: i, j by 3, 4\nmap_blocks s: i_o, j_o\nmap_threads s: i_i, j_i\n"
+        "promote s: j_i as X, shared",
+        {},
+    ),
+    # What no register held was stored beside what one did.
+    "neighbours of which some are written": (
+        "def f(float32 X[16,16], float32 Y[16,16]) -> (Y) {\n"
+        " s: Y[i,j] = X[i,j] where i in 0:16, j in 0:16, j % 2 == 0\n"
+        " t: Y[i,j] += X[i,j] where i in 0:16, j in 0:16, j > i }",
+        "fuse s, t: i, j\ntile s: i, j by 1, 4\nmap_threads s: i_o, j_o\n"
+        "promote s: j_o as Y, register\nunroll s: j_i",
+        {},
+    ),
+    # A number was compared with itself, of which compilers warn.
+    "one place of several reads": (
+        "def f(int32 X[64]) -> (Y) { s: Y[i] = X[i] + X[3] + X[5*i] where i in 0:4 }",
+        "map_threads s: i\npromote s: i as X, shared",
+        {},
+    ),
 }
 
 
