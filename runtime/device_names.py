@@ -43,7 +43,7 @@ class DeviceName:
         if found.tensor_cores:
             return replace(found, rounded_float32=True)
         why, advice = {
-            CUDA: (f"which are known of {' and '.join(NAMED)}", replace(self, rounded=False)),
+            CUDA: ("which devices have from sm_80 on", replace(self, rounded=False)),
             OPENCL: ("which OpenCL does not reach", DeviceName(CUDA, rounded=True)),
             EMULATOR: ("which no machine was named for", replace(self, which=[*NAMED][-1])),
         }[self.kind]

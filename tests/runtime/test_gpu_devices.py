@@ -130,13 +130,15 @@ def test_devices_that_round_are_others_with_the_same_memory(
 
 
 def test_a_cuda_device_that_rounds(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only one whose tensor cores are known; made-up devices, whose kernels nobody runs."""
+    """Only one that has tensor cores; made-up devices, whose kernels nobody runs."""
     import runtime.cuda_packages
     import runtime.gpu_cuda
 
     def launcher(number: int) -> SimpleNamespace:
         architecture = ("sm_90", "sm_75")[number]
-        return SimpleNamespace(architecture=architecture, device="GPU", package="none")
+        return SimpleNamespace(
+            architecture=architecture, processors=40, device="GPU", package="none"
+        )
 
     monkeypatch.setattr(runtime.cuda_packages, "find_launcher", launcher)
     monkeypatch.setattr(runtime.gpu_cuda, "find_cuda_compiler", lambda architecture: None)
@@ -145,7 +147,9 @@ def test_a_cuda_device_that_rounds(cache: Cache, monkeypatch: pytest.MonkeyPatch
     assert "cuda:0,tf32" in repr(rounded) and rounded.dlpack == plain.dlpack
     assert rounded.machine == replace(plain.machine, rounded_float32=True)
     assert rounded.pool is plain.pool
-    with pytest.raises(fk.ArgumentError, match=r"known of sm_80 and sm_90; did you mean 'cuda:1'"):
+    with pytest.raises(
+        fk.ArgumentError, match=r"devices have from sm_80 on; did you mean 'cuda:1'"
+    ):
         find_device("cuda:1,tf32", cache)
 
 
