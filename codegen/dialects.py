@@ -52,6 +52,9 @@ MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 ALIGNMENTS = (32, 16)
 #: Loops of at most so many iterations, without others inside, are written out by the compiler.
 WRITTEN_OUT = 16
+#: Of longer sums, which the compiler might write out as a whole and run out of registers, so many
+#: terms are.
+AT_ONCE = 8
 #: Threads that run in step, and can read each other's registers.
 WARP = 32
 _LINEAR = "threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)"
@@ -221,6 +224,10 @@ class KernelTarget(CTarget):
             return cgen.Collection([cgen.Pragma("unroll 1"), loop])
         if short and node.lower == Const(0) and not _has_loops(node.body):
             return cgen.Collection([cgen.Pragma("unroll"), loop])
+        count = node.trip
+        sums_up = isinstance(node.body, Store) and node.body.op != "="
+        if count is not None and count > WRITTEN_OUT and sums_up:
+            return cgen.Collection([cgen.Pragma(f"unroll {AT_ONCE}"), loop])
         return loop
 
     def goes_on(self, node: For) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import dropwhile, takewhile
+from math import prod
 
 from poly.analysis import loops_of_read, plain_dimension, stride_of
 from poly.errors import ScheduleError
 from poly.expr import Read
 from poly.instances import member_limits
 from poly.legality import coincident_members
+from poly.promotion import plan_promotion
 from poly.rows import accesses, attempt, dimension_at, nest
 from poly.schedule import Schedule
-from poly.tree import Band, loops_of, path_to
+from poly.tree import Band, Promote, loops_of, path_to, statements_below
 
 #: Dimensions of a grid, and of a block.
 DIMENSIONS = 3
@@ -66,13 +68,43 @@ def on_blocks(
 
 def in_registers(schedule: Schedule, names: tuple[str, ...], loop: str) -> Schedule:
     """What one thread alone writes and reads inside of a loop, in its registers."""
+    for tensor in _own(schedule, names):
+        schedule = attempt(schedule, f"promote {names[0]}: {loop} as {tensor}, register")
+    return schedule
+
+
+def _own(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The tensors that a group adds to, and the temporaries that it writes."""
     temps = {t.name for t in schedule.program.temps}
     statements = [schedule.scop.statement(n) for n in names]
     updated = {s.target.tensor for s in statements if s.role == "update"}
-    for tensor in dict.fromkeys(s.target.tensor for s in statements):
-        if tensor in updated or tensor in temps:
-            schedule = attempt(schedule, f"promote {names[0]}: {loop} as {tensor}, register")
+    written = dict.fromkeys(s.target.tensor for s in statements)
+    return tuple(t for t in written if t in updated or t in temps)
+
+
+def element_in_register(
+    schedule: Schedule, names: tuple[str, ...], loops: Sequence[str]
+) -> Schedule:
+    """What one thread alone writes and reads, in a register: around the first of some loops in
+    which that is one element of the tensor.  Several would need loops that are written out.
+    """
+    for tensor in _own(schedule, names):
+        for loop in loops:
+            made = attempt(schedule, f"promote {names[0]}: {loop} as {tensor}, register")
+            if made is not schedule and _is_element(made, names[0], tensor):
+                schedule = made
+                break
     return schedule
+
+
+def _is_element(schedule: Schedule, name: str, tensor: str) -> bool:
+    """Whether the innermost buffer of a tensor around a statement has one element."""
+    path = path_to(schedule.tree, name)
+    at = max(k for k, n in enumerate(path) if isinstance(n, Promote) and n.tensor == tensor)
+    node, outer = path[at], [m for n in path[:at] if isinstance(n, Band) for m in n.members]
+    assert isinstance(node, Promote)
+    below = statements_below(schedule.tree, node, schedule.statements)
+    return prod(plan_promotion(node, schedule.scop, outer, below).sizes) == 1
 
 
 def shared_tile(schedule: Schedule, name: str, loop: str, what: str) -> Schedule:

@@ -29,6 +29,7 @@ from poly.gpu_machine import ANY, GpuMachine
 from poly.gpu_nest import (
     DIMENSIONS,
     contiguity,
+    element_in_register,
     from_zero,
     in_registers,
     on_blocks,
@@ -242,8 +243,10 @@ def _points(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> 
     along = max(reversed(run), key=lambda x: contiguity(schedule, names, x))
     tiles = _tiles(run, along, extents)
     schedule = _mapped(schedule, names[0], run, tiles, extents)
-    threads = [m.name for m in loops_of(schedule.tree, names[0]) if m.mark == "thread"]
-    return in_registers(schedule, names, threads[-1])
+    shared = nest(schedule, names)
+    marks = {m.name: m.mark for m in loops_of(schedule.tree, names[0])}
+    last = max(k for k, loop in enumerate(shared) if marks[loop] == "thread")
+    return element_in_register(schedule, names, shared[last:])
 
 
 def _tiles(run: Sequence[str], along: str, extents: Mapping[str, int | None]) -> dict[str, int]:

@@ -59,7 +59,10 @@ def _kernels(source: GpuSource) -> str:
     def reference(found: re.Match[str]) -> str:
         c, name, shape = found.groups()
         shared.append(f"sizeof({c}{shape})")
-        return f"{c} (&{name}){shape} = *({c} (*){shape})fk_shared[{len(shared) - 1}];"
+        place = f"fk_shared[{len(shared) - 1}]"
+        if not shape:
+            return f"{c} &{name} = *({c} *){place};"
+        return f"{c} (&{name}){shape} = *({c} (*){shape}){place};"
 
     text = _SHARED.sub(reference, source.text)
     count = len(shared)

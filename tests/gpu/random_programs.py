@@ -64,8 +64,9 @@ DIALECTS = {
     "machine": "cuda",
 }
 ARCHITECTURES = ("sm_80", "sm_90")
-#: Quotients of two 64-bit numbers are calls in machine code, around which ptxas may save one.
-_CALLED = re.compile(r"fk_(div|floordiv|mod|fmod)_[iu]64\(")
+#: Quotients of two 64-bit numbers are calls in machine code, around which ptxas may save one; and
+#: CUDA's functions of angles have an array for large ones.
+_CALLED = re.compile(r"fk_(div|floordiv|mod|fmod)_[iu]64\(|\b(sin|cos|tan|fmod)f?\(")
 
 
 def judge(seed: int, layers: Sequence[str]) -> str:
