@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from poly.gpu_machine import GpuMachine
 
 
-def scheduled_program(program: Program, exact: bool = False) -> Program:
+def scheduled_program(program: Program, exact: bool = False, pairs: bool = True) -> Program:
     """The program that has the automatic schedule.
 
     What nobody reads is left out, products of many tensors are split, strided sums done phase by
     phase, and dimensions that are one joined.  Exact sums are not taken apart.
     """
     program = without_unread(program)
-    return program if exact else join_dimensions(split_sums(program))
+    return program if exact else join_dimensions(split_sums(program, pairs))
 
 
 def automatic_on_gpu(
@@ -37,12 +37,8 @@ def automatic_on_gpu(
     """
     from runtime.gpu_build import automatic_source
 
-    prepared = without_unread(program)
-    if exact:
-        start = Schedule.of(prepared, exact)
-    else:
-        prepared = join_dimensions(split_sums(prepared, pairs=False))
-        start = in_parts(prepared, machine.processors)
+    prepared = scheduled_program(program, exact, pairs=False)
+    start = Schedule.of(prepared, exact) if exact else in_parts(prepared, machine.processors)
     return automatic_source(start, machine, dialect, program)
 
 

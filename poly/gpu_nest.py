@@ -11,10 +11,9 @@ from poly.errors import ScheduleError
 from poly.expr import Read
 from poly.instances import member_limits
 from poly.legality import coincident_members
-from poly.promotion import plan_promotion
-from poly.rows import accesses, attempt, dimension_at, nest
+from poly.rows import accesses, attempt, dimension_at, nest, plan_around
 from poly.schedule import Schedule
-from poly.tree import Band, Promote, loops_of, path_to, statements_below
+from poly.tree import Band, Promote, loops_of, path_to
 
 #: Dimensions of a grid, and of a block.
 DIMENSIONS = 3
@@ -100,11 +99,8 @@ def element_in_register(
 def _is_element(schedule: Schedule, name: str, tensor: str) -> bool:
     """Whether the innermost buffer of a tensor around a statement has one element."""
     path = path_to(schedule.tree, name)
-    at = max(k for k, n in enumerate(path) if isinstance(n, Promote) and n.tensor == tensor)
-    node, outer = path[at], [m for n in path[:at] if isinstance(n, Band) for m in n.members]
-    assert isinstance(node, Promote)
-    below = statements_below(schedule.tree, node, schedule.statements)
-    return prod(plan_promotion(node, schedule.scop, outer, below).sizes) == 1
+    *_, node = (n for n in path if isinstance(n, Promote) and n.tensor == tensor)
+    return prod(plan_around(schedule, name, node).sizes) == 1
 
 
 def shared_tile(schedule: Schedule, name: str, loop: str, what: str) -> Schedule:

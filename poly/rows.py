@@ -20,7 +20,7 @@ from poly.errors import ScheduleError
 from poly.expr import Op, Read, walk
 from poly.legality import coincident_members
 from poly.machine import Machine
-from poly.promotion import plan_promotion
+from poly.promotion import PromotionPlan, plan_promotion
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
 from poly.tree import Band, Promote, loops_of, path_to, statements_below
@@ -313,14 +313,20 @@ def _keep(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
     return schedule
 
 
+def plan_around(schedule: Schedule, name: str, node: Promote) -> PromotionPlan:
+    """What a promotion by a thread, one of those around a statement, copies."""
+    path = path_to(schedule.tree, name)
+    above = path[: next(k for k, n in enumerate(path) if n is node)]
+    outer = [m for n in above if isinstance(n, Band) for m in n.members]
+    below = statements_below(schedule.tree, node, schedule.statements)
+    return plan_promotion(node, schedule.scop, outer, below)
+
+
 def _private_sizes(schedule: Schedule, tensor: str, name: str) -> tuple[int, ...] | None:
     """The extents of a tensor's buffer; None if anything is copied there or back."""
     path = path_to(schedule.tree, name)
     node = next(n for n in path if isinstance(n, Promote) and n.tensor == tensor)
-    above = path[: next(k for k, n in enumerate(path) if n is node)]
-    outer = [m for n in above if isinstance(n, Band) for m in n.members]
-    below = statements_below(schedule.tree, node, schedule.statements)
-    plan = plan_promotion(node, schedule.scop, outer, below)
+    plan = plan_around(schedule, name, node)
     return None if plan.copy_in or plan.copy_out else plan.sizes or (1,)
 
 

@@ -125,6 +125,11 @@ class Promote(Node):
     padded: bool = False
     accesses: Accesses = None
 
+    @property
+    def served(self) -> str:
+        """The reads that go to the buffer, or the tensor if all accesses do."""
+        return ", ".join(sorted({str(read) for _, read in self.accesses or ()})) or self.tensor
+
 
 @dataclass(frozen=True)
 class Barrier(Node):
@@ -310,8 +315,7 @@ def _lines(node: Node, indent: str) -> Iterator[str]:
         yield from _lines(node.child, indent)
     elif isinstance(node, Promote):
         more = (", one iteration ahead" if node.ahead else "") + (", padded" if node.padded else "")
-        what = ", ".join(sorted({str(read) for _, read in node.accesses or ()})) or node.tensor
-        yield f"{indent}promote {what} to {node.scope} {node.buffer}{more}"
+        yield f"{indent}promote {node.served} to {node.scope} {node.buffer}{more}"
         yield from _lines(node.child, indent + "  ")
     elif isinstance(node, Sequence):
         for f in node.children:

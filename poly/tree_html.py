@@ -54,8 +54,7 @@ class _Writer:
         if isinstance(node, Sequence):
             return joined(*(self.filter(f) for f in node.children))
         if isinstance(node, Promote):
-            served = ", ".join(sorted({str(read) for _, read in node.accesses or ()}))
-            what = element("b", f"{served or node.tensor} → {node.buffer}")
+            what = element("b", f"{node.served} → {node.buffer}")
             kept = badge(node.scope, title="where the part that is touched below is kept")
             head = _row(joined("keep ", what, kept))
             return joined(head, _inside(self.node(node.child, names)))

@@ -31,6 +31,7 @@ from codegen.loopir import (
     MultiplyMatrices,
     Store,
     Wait,
+    axis_of,
     map_children,
     walk_loops,
 )
@@ -176,7 +177,7 @@ class _Thread:
             values = range(lower_, upper, node.step)
             if node.mark in ("block", "thread"):
                 place = self.block if node.mark == "block" else self.thread
-                values = range(at := place["xyz".index(node.label.rstrip("_")[-1])], at + 1)
+                values = range(at := place[axis_of(node)], at + 1)
             for value in values:
                 yield from self.node(node.body, {**env, node.var: value}, scopes)
         elif isinstance(node, If):
