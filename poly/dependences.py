@@ -17,7 +17,7 @@ run them at once.  In exact mode they order like all others.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import islpy as isl
 
@@ -92,19 +92,24 @@ def compute_dependences(scop: Scop, exact: bool = False) -> Dependences:
     )
 
 
-def value_flow(scop: Scop, reads: isl.UnionMap | None = None) -> tuple[isl.UnionMap, isl.UnionMap]:
-    """Where each read value comes from, every write counted: (flow, reads with no source).
+def value_flow(scop: Scop, reads: isl.UnionMap) -> tuple[isl.UnionMap, isl.UnionMap]:
+    """Where each value of `reads` comes from, every write counted: (flow, reads with no source).
 
-    reads : some of the scop's reads; default is all.  The flow is between instances, so what one
+    reads : some of the scop's, see `Scop.reads_of`.  The flow is between instances, so what one
     of several reads of an instance gets is only to be had by asking for it alone.
     """
+    maps = reads.get_map_list()
+    tensors = {maps.get_at(n).get_tuple_name(isl.dim_type.out) for n in range(maps.n_map())}
+    written = [s.write for s in scop.statements]
     empty = isl.UnionMap.empty(scop.context.get_space())
-    must = _collect(empty, [s.write for s in scop.statements])
-    info = isl.UnionAccessInfo.from_sink(scop.reads if reads is None else reads)
-    flow = info.set_must_source(must).set_schedule_map(initial_order(scop)).compute_flow()
+    must = _collect(empty, [w for w in written if w.get_tuple_name(isl.dim_type.out) in tensors])
+    order = initial_order(scop).intersect_domain(must.domain().union(reads.domain()))
+    info = isl.UnionAccessInfo.from_sink(reads).set_must_source(must).set_schedule_map(order)
+    flow = info.compute_flow()
     return flow.get_must_dependence(), flow.get_must_no_source()
 
 
+@lru_cache(maxsize=4)  # of the scop at hand, which each promotion asks for
 def initial_order(scop: Scop) -> isl.UnionMap:
     """The initial order as one map from instances to times of equal length."""
     return time_map(scop.initial_tree, {s.name: s for s in scop.statements})

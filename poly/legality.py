@@ -100,15 +100,14 @@ def _find(node: Node, order: isl.UnionMap, both: isl.UnionMap, loop: str) -> _Ba
     if isinstance(node, Promote):
         return _find(node.child, order, both, loop)
     if isinstance(node, Sequence):
-        for position, f_later in enumerate(node.children):
-            for f_earlier in node.children[:position]:
-                swapped = between(order, f_later.statements, f_earlier.statements)
-                if not swapped.is_empty():
-                    return _Bad(swapped, loop, False)
-        for f in node.children:
-            inside = between(order, f.statements, f.statements)
-            inside_both = between(both, f.statements, f.statements)
-            found = _find(f.child, inside, inside_both, loop)
+        ordered, either = by_children(node, order), by_children(node, both)
+        for source, sink in sorted(ordered):
+            if source > sink and not ordered[source, sink].is_empty():
+                return _Bad(ordered[source, sink], loop, False)
+        none = isl.UnionMap.empty(order.get_space())
+        for n, f in enumerate(node.children):
+            inside = ordered.get((n, n), none)
+            found = _find(f.child, inside, either.get((n, n), none), loop)
             if found is not None:
                 return found
         return None
@@ -143,6 +142,23 @@ def coincident_members(tree: Node, statement: str, dependences: Dependences) -> 
             node = f_in.child
         else:
             return result
+
+
+def by_children(node: Sequence, pairs: isl.UnionMap) -> dict[tuple[int, int], isl.UnionMap]:
+    """Pairs from instances of one child of a sequence to instances of one, by the two numbers."""
+    child = {s: n for n, f in enumerate(node.children) for s in f.statements}
+    result: dict[tuple[int, int], isl.UnionMap] = {}
+    maps = pairs.get_map_list()
+    for n in range(maps.n_map()):
+        m = maps.get_at(n)
+        source, sink = (
+            child.get(m.get_tuple_name(e)) for e in (isl.dim_type.in_, isl.dim_type.out)
+        )
+        if source is not None and sink is not None:
+            one = isl.UnionMap.from_map(m)
+            before = result.get((source, sink))
+            result[source, sink] = one if before is None else before.union(one)
+    return result
 
 
 def between(pairs: isl.UnionMap, sources: tuple[str, ...], sinks: tuple[str, ...]) -> isl.UnionMap:

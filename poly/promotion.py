@@ -416,7 +416,7 @@ def _leaving(
     """``{ [p] -> T[e] }``: elements written below, for prefixes of which some are read in another
     prefix or by another statement.
     """
-    flow, _ = value_flow(scop)
+    flow, _ = value_flow(scop, scop.reads_of(tensor))
     own = [
         s for s in map(scop.statement, statements)
         if s.write.get_tuple_name(isl.dim_type.out) == tensor

@@ -115,6 +115,12 @@ class Scop:
         """All reads, may-reads included."""
         return _union_map(self.context, [r for s in self.statements for r in s.all_reads])
 
+    def reads_of(self, tensor: str) -> isl.UnionMap:
+        """All reads of a tensor, may-reads included."""
+        reads = [r for s in self.statements for r in s.all_reads]
+        wanted = [r for r in reads if r.get_tuple_name(isl.dim_type.out) == tensor]
+        return _union_map(self.context, wanted)
+
     @cached_property
     def initial_tree(self) -> Node:
         """The order written: statements in sequence, each in lexicographic order of its loops;

@@ -65,7 +65,7 @@ def test_the_initial_order_is_the_order_of_the_interpreter(program: Program) -> 
 def test_the_flow_of_values_comes_from_the_last_write(program: Program) -> None:
     """A read that may be anywhere takes a value from the last write of each element."""
     scop = build_scop(program)
-    flow, unwritten = value_flow(scop)
+    flow, unwritten = value_flow(scop, scop.reads)
     sizes = {"N": 3}
     last: dict[tuple[str, tuple[int, ...]], Instance] = {}
     expected, lacking = set(), set()
