@@ -215,9 +215,10 @@ class _Converter:
             below = ast.mark_get_node()
             if what == "band":
                 return self.node(below, env, self.tree.bands[int(number)])
-            promote, plan, around = self.tree.promotes[int(number)]
+            found = self.tree.promotes[int(number)]
+            promote, plan = found.node, found.plan
             # isl leaves out loops of one iteration; such a loop tells no iterations apart.
-            prefix = tuple(env.get(f"c{k}", Const(0)) for k in range(len(around)))
+            prefix = tuple(env.get(f"c{k}", Const(0)) for k in range(len(found.around)))
             dtype = self.dtypes[promote.tensor]
             if promote.scope == "fragment":
                 dtype = ACCUMULATOR
@@ -234,8 +235,9 @@ class _Converter:
                 halves=promote.ahead,
                 padded=promote.padded,
                 accesses=promote.accesses,
+                inside=found.inside,
                 origins=tuple(
-                    None if o is None else self._origin(o, around, env, promote.buffer)
+                    None if o is None else self._origin(o, found.around, env, promote.buffer)
                     for o in plan.origins
                 ),
             )

@@ -235,6 +235,8 @@ class Buffer(LoopNode):
     halves : `shape` begins with 2: iterations of the last of these loops take turns
     padded : it has a place for all that instructions of tensor cores access of it
     accesses : see `poly.tree.Promote`
+    inside : the statements and buffers below the promotion: isl may have put others into `body`,
+        to which the tensor is where it always is
     origins : where the elements of each dimension begin, if not at multiples of its size: in terms
         of ``p0, p1, …``, the iteration of the loops that tell buffers apart, and in that of `body`
     """
@@ -251,6 +253,7 @@ class Buffer(LoopNode):
     halves: bool = False
     padded: bool = False
     accesses: Accesses = None
+    inside: frozenset[str] = frozenset()
     origins: tuple[tuple[Expr, Expr] | None, ...] = ()
 
     @property

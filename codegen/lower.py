@@ -85,6 +85,7 @@ class _Lowering:
         if node.statement in self.loops.copies:
             return self._copy(node, buffers, ranges)
         s = self.scop.statement(node.statement)
+        buffers = tuple(b for b in buffers if s.name in b.inside)
         env = dict(zip(s.loops, node.args, strict=True))
         target = substitute(s.target, indices=env)
         assert isinstance(target, Read)
@@ -134,7 +135,8 @@ class _Lowering:
         elements = node.args[copy.depth :]
         prefix, accesses = node.args[: copy.depth], buffers[own].accesses
         inside = _in_buffer(buffers[own], elements, ranges, prefix, copied=True)
-        outside = self._place(Read(copy.tensor, elements), buffers[:own], ranges, accesses)
+        around = tuple(b for b in buffers[:own] if copy.buffer in b.inside)
+        outside = self._place(Read(copy.tensor, elements), around, ranges, accesses)
         dtype = buffers[own].dtype
         if copy.op and copy.inward:
             return Store(inside, "=", Const(identity(copy.op, dtype)), dtype, node.statement)

@@ -35,6 +35,7 @@ from poly.tree import (
     leaf,
     loops_of,
     sequence,
+    walk_tree,
 )
 
 
@@ -67,18 +68,33 @@ class Share:
     modulus: int
 
 
+@dataclass(frozen=True)
+class IslPromote:
+    """A promotion with the loops around it, and the statements below it."""
+
+    node: Promote
+    plan: PromotionPlan
+    around: tuple[Around, ...]
+    statements: tuple[str, ...]
+
+    @property
+    def inside(self) -> frozenset[str]:
+        """The statements and buffers below."""
+        below = (n.buffer for n in walk_tree(self.node.child) if isinstance(n, Promote))
+        return frozenset((*self.statements, *below))
+
+
 @dataclass
 class IslTree:
     """An isl schedule with the tables that its marks refer to.
 
-    promotes : with the loops around each
     shares : parameters that say which part of a shared copy is a thread's own
     around : the loops around each copy, outermost first
     """
 
     schedule: isl.Schedule | None = None
     bands: list[IslBand] = field(default_factory=list)
-    promotes: list[tuple[Promote, PromotionPlan, tuple[Around, ...]]] = field(default_factory=list)
+    promotes: list[IslPromote] = field(default_factory=list)
     copies: dict[str, Copy | Fence] = field(default_factory=dict)
     launch: Launch | None = None
     shares: dict[str, Share] = field(default_factory=dict)
@@ -317,7 +333,7 @@ def _promote(
     loops = (
         Around(m, any(m is x for x in prefix), _only(m, scop) if moved else None) for m in outer
     )
-    out.promotes.append((node, plan, tuple(loops)))
+    out.promotes.append(IslPromote(node, plan, tuple(loops), statements))
     before = set(out.copies)
     inner = _node(node.child, scop, outer, statements, out)
     nested = _since(before, out)

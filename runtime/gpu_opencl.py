@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -17,6 +18,9 @@ from runtime.gpu_device import Device, Launch, Operand, bytes_in
 from runtime.toolchain import first_lines
 
 _BINARY = "program.bin"
+#: Hints that are no use to CPUs: of loops with two conditions that were written out, PoCL 3.0 makes
+#: wrong code, which Intel's compiler does not, and PoCL without optimisation.
+_ROLLED = re.compile(r"^ *#pragma unroll.*\n", re.MULTILINE)
 
 
 class OpenClDevice(Device):
@@ -61,6 +65,8 @@ class OpenClDevice(Device):
     def _program(self, text: str) -> Any:
         """A program that is compiled, through the cache if there is one."""
         cl, device = self._cl, self.device
+        if device.type & cl.device_type.CPU:
+            text = _ROLLED.sub("", text)
         if self._cache is None:
             return self._compile(text)
         names = (device.platform.name, device.platform.version, device.name, device.version)

@@ -67,6 +67,13 @@ FOUND = {
         "promote s: j_i as X, shared",
         {},
     ),
+    # What follows a sum of many threads read what one of them had, without what was there before.
+    "what is read behind a sum of threads": (
+        "def f(float32 X[N,40], float32 U[N], float32 B[N]) -> (U, Y) {\n"
+        " s: U[i] += X[i,k] where k in 0:40\n t: Y[i] = max(U[i] + B[i], 0) }",
+        "fuse s, t: i\nmap_blocks s: i\nsplit s: k by 32\nreduce_threads s: k_i",
+        {"N": 6},
+    ),
     # What no register held was stored beside what one did.
     "neighbours of which some are written": (
         "def f(float32 X[16,16], float32 Y[16,16]) -> (Y) {\n"

@@ -40,3 +40,17 @@ def test_two_sums_of_blocks_that_run_at_once(cache: Cache) -> None:
     there = {n: kernel.target.device.put(a) for n, a in inputs.items()}
     for _ in range(300):  # blocks meet only now and then
         np.testing.assert_allclose(kernel(**there).numpy(), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("size", [3, 16, 37])
+def test_hints_of_loops_are_for_gpus(size: int, cache: Cache) -> None:
+    """What PoCL 3.0 made of such a loop, once it was written out, was wrong."""
+    program = fk.parse("""def f(uint8 A[3*N,2*N], uint8 B[4,N], uint8 U[N,N]) -> (U) {
+        U[i,j] min= sign(fmod(255, max(A[3*j,i+j], B[(i+1) % 4,i])))
+            where i in 0:N, j in 0:N, i <= j }""")
+    kernel = fk.compile(str(program), target="opencl", cache=cache)
+    assert "#pragma unroll" in kernel.source
+    u = np.full((size, size), 9, np.uint8)
+    inputs = random_inputs(program, {"N": size}) | {"U": u}
+    (expected,) = evaluate(program, inputs).values()
+    np.testing.assert_array_equal(kernel(**inputs), expected)
