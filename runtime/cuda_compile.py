@@ -15,6 +15,7 @@ from runtime.cache import Cache, digest
 from runtime.cuda_toolkit import Nvcc, Nvrtc, find_nvcc, find_nvrtc
 
 _ARCHITECTURE = re.compile(r"sm_\d+[af]?\Z")
+_BOUNDS = re.compile(r"(__launch_bounds__\(\d+)\)(\s+(\w+)\()")
 _BINARY, _LOG = "kernels.cubin", "log.txt"
 
 
@@ -68,7 +69,9 @@ def compile_cubin(
 ) -> Cubin:
     """Compile CUDA text for one architecture such as ``sm_90``.
 
-    NVRTC is taken if there is one that knows the architecture, else nvcc.
+    NVRTC is taken if there is one that knows the architecture, else nvcc.  Of kernels that spill
+    ptxas is asked once more, for as many registers as one block alone can have: it would rather
+    spill a few than have fewer blocks at once (NVRTC 13.0, sm_80 and sm_90).
 
     flags : options of the compiler, such as ``--fmad=false``, which both have
 
@@ -82,16 +85,30 @@ def compile_cubin(
         raise ArgumentError(f"{arch!r} is no CUDA architecture; they are called sm_80, sm_90, …")
     compiler = find_cuda_compiler(arch)
     if cache is None:
-        data, log = compiler.compile(text, arch, flags)
+        data, log = _compile(compiler, text, arch, flags)
     else:
         key = digest("cubin", text, arch, compiler.identity, *flags)
         entry = cache.get(key)
         if entry is None:
-            data, log = compiler.compile(text, arch, flags)
+            data, log = _compile(compiler, text, arch, flags)
             cache.put(key, {_BINARY: data, _LOG: log.encode(), "kernels.cu": text.encode()})
         else:
             data, log = entry.read(_BINARY), entry.read(_LOG).decode()
     return Cubin(data, arch, log, compiler.identity, read_resources(log))
+
+
+def _compile(
+    compiler: CudaCompiler, text: str, arch: str, flags: Sequence[str]
+) -> tuple[bytes, str]:
+    data, log = compiler.compile(text, arch, flags)
+    spills = {name for name, r in read_resources(log).items() if r.spill_store_bytes}
+    if spills:
+
+        def alone(bounds: re.Match[str]) -> str:
+            return f"{bounds[1]}, 1){bounds[2]}" if bounds[3] in spills else bounds[0]
+
+        data, log = compiler.compile(_BOUNDS.sub(alone, text), arch, flags)
+    return data, log
 
 
 def find_cuda_compiler(arch: str) -> CudaCompiler:

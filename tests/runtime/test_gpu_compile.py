@@ -8,7 +8,9 @@ import pytest
 
 import farkas as fk
 from codegen.gpu import generate_gpu
-from runtime import cuda_toolkit
+from farkas.prepared import automatic_on_gpu
+from poly.gpu_machine import ANY
+from runtime import cuda_compile, cuda_toolkit
 from runtime.cache import Cache
 from runtime.cuda_compile import Resources, compile_cubin, find_cuda_compiler, read_resources
 from runtime.cuda_toolkit import find_nvcc, find_nvrtc
@@ -54,6 +56,43 @@ def test_machine_code_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     compiler = find_cuda_compiler("sm_90")
     monkeypatch.setattr(type(compiler), "compile", lambda *_: pytest.fail("compiled again"))
     assert compile_cubin(text("rows"), "sm_90", cache) == first
+
+
+def test_kernels_that_spill_may_have_more_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those, and no others: fewer blocks run at once."""
+    said = """ptxas info    : Compiling entry function '{0}' for 'sm_80'
+ptxas info    : Function properties for {0}
+    8 bytes stack frame, {1} bytes spill stores, 8 bytes spill loads
+ptxas info    : Used 64 registers, used 1 barriers
+"""
+    source = "".join(
+        f'extern "C" __global__ void __launch_bounds__(256)\n{name}(float *x)\n{{ }}\n'
+        for name in ("fk_a_0", "fk_a_01")
+    )
+
+    class Compiler:
+        identity = "one that spills"
+
+        def compile(self, text: str, arch: str, flags: object) -> tuple[bytes, str]:
+            spilled = 0 if "__launch_bounds__(256, 1)\nfk_a_0(" in text else 16
+            return text.encode(), said.format("fk_a_0", spilled) + said.format("fk_a_01", 0)
+
+    monkeypatch.setattr(cuda_compile, "find_cuda_compiler", lambda _: Compiler())
+    cubin = compile_cubin(source, "sm_80")
+    assert cubin.kernels["fk_a_0"].spill_store_bytes == 0
+    assert cubin.data.decode().count(", 1)") == 1
+
+
+@needs_compiler
+def test_ptxas_would_rather_spill() -> None:
+    """A kernel of which ptxas 13.0 spilled 48 bytes for sm_80, with 64 registers of 255."""
+    program = fk.parse("""def f(int32 A[8,M,K], int32 B[8,K,K], int32 C[M]) -> (Y, Z) {
+        Y[b,i,j] +=! A[b,i,k] * B[b,k,j]
+        Z[b,i,j] = max(Y[b,i,j] + C[i], 0) }""")
+    _, source = automatic_on_gpu(program, True, ANY, "cuda")
+    for arch in ("sm_80", "sm_90"):
+        for takes in compile_cubin(source.text, arch).kernels.values():
+            assert takes.spill_store_bytes == takes.stack_bytes == 0
 
 
 def test_what_is_no_architecture() -> None:
