@@ -39,7 +39,7 @@ from poly.gpu_nest import (
 from poly.gpu_tensor_cores import tensor_cores_on_gpu
 from poly.linear import linear_form
 from poly.promotion import TOGETHER
-from poly.rows import accesses, attempt, dimension_at, nest
+from poly.rows import accesses, attempt, dimension_at, nest, plan_around
 from poly.schedule import Schedule
 from poly.strategy import group_statements, groups
 from poly.tree import Promote, loops_of, path_to
@@ -178,7 +178,25 @@ def _neighbouring(schedule: Schedule, names: tuple[str, ...], machine: GpuMachin
     for tensor in moving:
         loop = lane if tensor in inside else thread
         schedule = schedule.replay(f"promote {names[0]}: {loop} as {tensor}, register")
+        _check_rows(schedule, names, tensor)
     return schedule
+
+
+def _check_rows(schedule: Schedule, names: tuple[str, ...], tensor: str) -> None:
+    """Refuse registers of several rows of which each thread has others first.
+
+    Raises
+    ------
+    ScheduleError : naming the tensor.
+    """
+    for name in names:
+        read = [a for a in accesses(schedule.scop.statement(name)) if a.tensor == tensor]
+        if all(not linear_form(i).terms for a in read for i in a.indices[:-1]):
+            continue
+        for node in path_to(schedule.tree, name):
+            if isinstance(node, Promote) and node.tensor == tensor:
+                if prod(plan_around(schedule, name, node).sizes[:-1]) > 1:
+                    raise ScheduleError(f"which row of {tensor} is in which register is not fixed")
 
 
 def _neighbours(

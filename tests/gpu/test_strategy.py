@@ -9,6 +9,7 @@ import pytest
 import farkas as fk
 from codegen.gpu import generate_gpu
 from farkas.build import scheduled_program
+from farkas.prepared import automatic_on_gpu
 from poly.gpu_machine import ANY, NAMED
 from poly.gpu_strategy import gpu_schedule
 from runtime.cuda_compile import compile_cubin, find_cuda_compiler
@@ -148,3 +149,11 @@ def test_without_tiles_every_thread_has_points_of_its_own() -> None:
 def test_the_result_depends_on_nothing_else() -> None:
     for shape in SHAPES.values():
         assert str(made(shape)) == str(made(shape))
+
+
+def test_neighbours_are_not_in_rows_that_take_turns() -> None:
+    """Registers have constant places: of these rows, the even ones would be in the first half."""
+    program = fk.parse("""def f(uint8 U[2,2,N]) -> (U) {
+        U[i+1,j,k] = U[i,j,k] + U[i,max(j-1,0),k] * 7 where i in 0:1, j in 0:2, k in 0:N }""")
+    _, source = automatic_on_gpu(program, True, ANY, "cuda")
+    assert "an array, since its places are not constant" not in source.text
