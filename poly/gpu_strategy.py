@@ -193,10 +193,10 @@ def _check_rows(schedule: Schedule, names: tuple[str, ...], tensor: str) -> None
         read = [a for a in accesses(schedule.scop.statement(name)) if a.tensor == tensor]
         if all(not linear_form(i).terms for a in read for i in a.indices[:-1]):
             continue
-        for node in path_to(schedule.tree, name):
-            if isinstance(node, Promote) and node.tensor == tensor:
-                if prod(plan_around(schedule, name, node).sizes[:-1]) > 1:
-                    raise ScheduleError(f"which row of {tensor} is in which register is not fixed")
+        path = path_to(schedule.tree, name)
+        buffers = [n for n in path if isinstance(n, Promote) and n.tensor == tensor]
+        if any(prod(plan_around(schedule, name, n).sizes[:-1]) > 1 for n in buffers):
+            raise ScheduleError(f"which row of {tensor} is in which register is not fixed")
 
 
 def _neighbours(
