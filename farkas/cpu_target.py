@@ -30,6 +30,7 @@ class CpuTarget(Target):
     threads: int | None = None
     language: ClassVar[str] = "C"
     recalls: ClassVar[bool] = True
+    lanes: ClassVar[bool] = True
 
     def automatic(self, program: Program, exact: bool) -> tuple[Schedule, KernelSource]:
         from codegen.emit import generate_automatic

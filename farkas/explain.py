@@ -233,31 +233,34 @@ def _explained(
     titles = ["nodes", "time", "", "M ops", "in and out", "ops/byte",
               *(["bound by", "of roofline"] if limit else ()), "kept inside",
               *(["launches"] if launched else ())]  # fmt: skip
-    more_html, more_lines = _apart(graph)
+    more_html, more_lines = _apart(graph, lanes=launched is None)
     html = element("div", element("p", head), table(titles, rows), more_html)
     text = "\n".join([head, *lines, *more_lines])
     return View(html, text, f"Explained: {graph.name}")
 
 
-def explain_graphs(graphs: Sequence[Graph]) -> View:
-    """What was fused in graphs whose sizes are open, and what was not."""
+def explain_graphs(graphs: Sequence[Graph], lanes: bool) -> View:
+    """What was fused in graphs whose sizes are open, and what was not.
+
+    lanes : see `poly.fusion.merge_calls`
+    """
     parts, texts = [], []
     for graph in graphs:
         calls = [n for n in graph.nodes if isinstance(n, Call)]
         head = f"{graph.name}: {len(calls)} kernel calls for {_nodes(calls)} nodes"
         origins = [c.title for c in calls]
-        html, lines = _apart(graph)
+        html, more = _apart(graph, lanes)
         parts += [element("p", head), table(["nodes"], [[o] for o in origins]), html]
-        texts += [head, *origins, *lines]
+        texts += [head, *origins, *more]
     if not graphs:
         texts = ["nothing is compiled yet: run the model first"]
         parts = [element("p", *texts)]
     return View(element("div", *parts), "\n".join(texts), "Explained")
 
 
-def _apart(graph: Graph) -> tuple[Markup, list[str]]:
-    """What was not fused, as a table and as lines."""
-    found = unfused(graph)
+def _apart(graph: Graph, lanes: bool) -> tuple[Markup, list[str]]:
+    """What was not fused, as a table and as lines; lanes: see `poly.fusion.merge_calls`."""
+    found = unfused(graph, lanes)
     if not found:
         return Markup(""), []
     rows = [[v, size_text(b) if b else "", f"{a} → {z}", why] for v, b, a, z, why in found]
@@ -271,10 +274,10 @@ def _apart(graph: Graph) -> tuple[Markup, list[str]]:
     return html, [f"{title}:", *lines]
 
 
-def unfused(graph: Graph, most: int = 40) -> list[tuple[str, int, str, str, str]]:
+def unfused(graph: Graph, lanes: bool, most: int = 40) -> list[tuple[str, int, str, str, str]]:
     """Values that go through memory between two calls: name, bytes, both calls, and why.
 
-    Where sizes are open, 0 stands for the bytes.
+    lanes : see `poly.fusion.merge_calls`.  Where sizes are open, 0 stands for the bytes.
     """
     made = {o: n for n in graph.nodes for o in n.outputs}
     found = []
@@ -284,7 +287,8 @@ def unfused(graph: Graph, most: int = 40) -> list[tuple[str, int, str, str, str]
             if isinstance(maker, Call) and isinstance(user, Call):
                 size = 0 if graph.sizes else bytes_of(graph.values[value], {})
                 names = (_short(maker.origin), _short(user.origin))
-                found.append((graph.label(value), size, *names, why_apart(graph, maker, user)))
+                why = why_apart(graph, maker, user, lanes)
+                found.append((graph.label(value), size, *names, why))
     return sorted(found, key=lambda row: -row[1])[:most]
 
 

@@ -210,7 +210,7 @@ class StagedModel(Network):
         """
         from farkas.explain import explain_graphs
 
-        return explain_graphs(self.graphs)
+        return explain_graphs(self.graphs, self.origin.target.lanes)
 
     def _variants(self) -> list[_Variant]:
         """Everything that was compiled, from the first stage on."""

@@ -27,6 +27,8 @@ class Target(ABC):
     language: ClassVar[str]
     #: Whether whole networks are kept in the cache, and found by the content of their files.
     recalls: ClassVar[bool] = False
+    #: Whether sums are in registers with lanes, see `poly.fusion.merge_calls`.
+    lanes: ClassVar[bool] = False
     cache: Cache
     threads: int | None
 

@@ -3,7 +3,9 @@
 Two calls are merged when what the first makes is seen by the second alone, and the one program
 that does both needs no pass over memory for it: because the value is computed where it is read,
 or because it is read by statements that share the loops of the one that makes it and can run on
-the registers in which that one keeps it (the epilogue of a contraction).
+the registers in which that one keeps it (the epilogue of a contraction).  Registers of CPUs hold
+lanes of one type, and not every function is there for lanes; those of a thread of a GPU hold
+anything.
 Where that is not certain, the calls stay apart.
 """
 
@@ -27,8 +29,11 @@ ORIGIN_LIMIT = 300
 Pairs = tuple[tuple[str, str], ...]
 
 
-def merge_calls(graph: Graph) -> Graph:
-    """Producers merged into their consumers, from the first call to the last."""
+def merge_calls(graph: Graph, lanes: bool = True) -> Graph:
+    """Producers merged into their consumers, from the first call to the last.
+
+    lanes : sums are in registers with several lanes, as on CPUs
+    """
     nodes: list[Call | View | None] = list(graph.nodes)
     makers = {o: n for n, node in enumerate(graph.nodes) for o in node.outputs}
     users: dict[str, set[int]] = {}
@@ -49,7 +54,7 @@ def merge_calls(graph: Graph) -> Graph:
                     continue
                 if first.outputs[0] in kept or users[first.outputs[0]] != {n}:
                     continue
-                joined = merged_call(first, call)
+                joined = merged_call(first, call, lanes)
                 if isinstance(joined, Call):
                     nodes[m], nodes[n] = None, joined
                     for name in first.inputs:
@@ -75,8 +80,8 @@ class Apart:
     reason: str
 
 
-def why_apart(graph: Graph, maker: Call, user: Call) -> str:
-    """Why a call is not merged into one that reads what it makes."""
+def why_apart(graph: Graph, maker: Call, user: Call, lanes: bool) -> str:
+    """Why a call is not merged into one that reads what it makes; lanes: see `merge_calls`."""
     if len(maker.outputs) != 1:
         return "it makes several values"
     (value,) = maker.outputs
@@ -85,11 +90,11 @@ def why_apart(graph: Graph, maker: Call, user: Call) -> str:
     users = [n for n in graph.nodes if value in n.inputs]
     if len(users) > 1:
         return f"{graph.label(value)} is read by {len(users)} nodes, which would each compute it"
-    found = merged_call(maker, user)
+    found = merged_call(maker, user, lanes)
     return found.reason if isinstance(found, Apart) else "another call was merged first"
 
 
-def merged_call(first: Call, second: Call) -> Call | Apart:
+def merged_call(first: Call, second: Call, lanes: bool) -> Call | Apart:
     """One call for two, the first of which makes what the second alone reads, if that saves a pass
     over memory."""
     made = dict(zip(first.outputs, (t.name for t in first.program.outputs), strict=True))
@@ -99,7 +104,7 @@ def merged_call(first: Call, second: Call) -> Call | Apart:
     mine = list(zip((t.name for t in second.program.inputs), second.inputs, strict=True))
     bindings = tuple((t, made[v]) for t, v in mine if v in made)
     shared = tuple((t, given[v]) for t, v in mine if v in given)
-    program = fused(first.program, second.program, bindings, shared)
+    program = fused(first.program, second.program, bindings, shared, lanes)
     if isinstance(program, Apart):
         return program
     names = renamed(first.program, second.program, dict(bindings), dict(shared))
@@ -125,7 +130,9 @@ def joined_origin(first: str, second: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def fused(first: Program, second: Program, bindings: Pairs, shared: Pairs) -> Program | Apart:
+def fused(
+    first: Program, second: Program, bindings: Pairs, shared: Pairs, lanes: bool
+) -> Program | Apart:
     """The merged program, if merging saves a pass over memory for everything that is bound."""
     if first.has_blocks or second.has_blocks:
         return Apart(
@@ -156,7 +163,9 @@ def fused(first: Program, second: Program, bindings: Pairs, shared: Pairs) -> Pr
         return Apart("the value is read at other places than those at which it is made")
     for s in _contractions(program):
         name = s.target.tensor
-        if name in temps and not (_is_followed(program, name) and _on_lanes(program, name)):
+        if name not in temps:
+            continue
+        if not _is_followed(program, name) or (lanes and not _on_lanes(program, name)):
             return Apart("what follows the contraction cannot run on its registers")
     return program
 

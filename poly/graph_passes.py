@@ -53,8 +53,8 @@ def apply_passes(graph: Graph, passes: Sequence[Pass]) -> Graph:
 def optimise_graph(graph: Graph, evaluate: Evaluate, machine: Machine | None = None) -> Graph:
     """The graph with fewer calls that do more each; `evaluate` computes constants.
 
-    machine : the CPU whose vectors values are kept in blocks for, and narrow products put together
-        in pairs; None leaves these as they are
+    machine : the CPU whose vectors values are kept in blocks for, narrow products put together in
+        pairs, and epilogues run on; None leaves values and products as they are, as for GPUs
     """
     return apply_passes(
         graph,
@@ -62,7 +62,7 @@ def optimise_graph(graph: Graph, evaluate: Evaluate, machine: Machine | None = N
             lambda g: fold_constants(g, evaluate),
             simplify_views,
             share_equal,
-            merge_calls,
+            lambda g: merge_calls(g, lanes=machine is not None),
             simplify_views,
             lambda g: fold_factors(g, evaluate),
             share_equal,

@@ -12,7 +12,7 @@ from onnx import helper
 
 import farkas as fk
 from frontends.onnx import import_model
-from poly.fusion import joined_origin, merge_calls
+from poly.fusion import joined_origin, merge_calls, why_apart
 from poly.graph import Call, Graph, View, verify_graph
 from poly.graph_passes import apply_passes, optimise_graph, share_equal, simplify_views
 from runtime.reference import evaluate
@@ -130,6 +130,14 @@ def test_half_precision_is_rounded_as_before() -> None:
     nodes = [CONV, NORM, node("Relu", ["n"], ["y"])]
     graph = import_model(model_of(nodes, inputs, ["y"], half))
     merged = optimise_graph(graph, evaluate)
+    assert origins(merged) == [
+        "Conv 'c' + BatchNormalization 'n' + Relu 'y'"
+    ]  # one thread holds both
+    on_lanes = optimise_graph(graph, evaluate, PAIRS)  # which are of one type
+    assert len(origins(on_lanes)) == 2
+    maker, user = (n for n in on_lanes.nodes if isinstance(n, Call))
+    why = why_apart(on_lanes, maker, user, lanes=True)
+    assert why == "what follows the contraction cannot run on its registers"
     for a, b in zip(
         run_graph(merged, inputs).values(), run_graph(graph, inputs).values(), strict=True
     ):
