@@ -21,7 +21,7 @@ from poly.errors import ScheduleError
 from poly.expr import Index, Read, indices_of
 from poly.gpu_contraction import GpuContraction, find_contraction
 from poly.gpu_machine import GpuMachine
-from poly.gpu_nest import on_blocks, parallel_nest, shared_tile
+from poly.gpu_nest import element_in_register, on_blocks, parallel_nest, shared_tile
 from poly.intrinsics import ACCUMULATOR, INTRINSICS, WARP, Intrinsic
 from poly.linear import linear_form
 from poly.promotion import SHARED_LIMIT, contiguous_dimension
@@ -184,8 +184,17 @@ map_blocks {s}: {", ".join(mapped)}""")
         inner = [*mapped, *rest][-1]
         schedule = schedule.replay(f"promote {s}: {inner} as {target}, shared{shape.padding}")
     schedule = _warps(schedule, s, (rows, columns), shape, around, intrinsic, operands)
+    together: list[list[str]] = []
     for n in epilogue:
-        schedule = _by_threads(schedule, n, (u, v), (rows, columns))
+        fused = together and attempt(schedule, f"fuse {together[-1][0]}, {n}: {u}_x, {v}_x")
+        if fused and fused is not schedule:
+            schedule = fused
+            together[-1].append(n)
+        else:
+            together.append([n])
+    for group in together:
+        schedule = _by_threads(schedule, group[0], (u, v), (rows, columns))
+        schedule = element_in_register(schedule, tuple(group), (f"{v}_t",))
     return schedule
 
 
@@ -342,7 +351,10 @@ promote {s}: {v}_w as {schedule.scop.statement(s).target.tensor}, fragment""")
 def _by_threads(
     schedule: Schedule, name: str, loops: tuple[str, str], tiles: tuple[WarpTile, WarpTile]
 ) -> Schedule:
-    """What reads the sums of a tile, on the same threads as its warps, a row on each warp."""
+    """What reads the sums of a tile, on the same threads as its warps, a row on each warp.
+
+    name : of one statement of those that share their loops
+    """
     (u, v), (rows, columns) = loops, tiles
     lanes = min(WARP, columns.block)
     return schedule.replay(f"""

@@ -389,12 +389,22 @@ SMALL = GpuMachine("sm_80", 2, tensor_cores=True)
 BIAS = """def f(float16 A[64,64], float16 B[64,128], float16 b[128]) -> (Y) {
     mm: C[i,j] +=! A[i,k] * B[k,j]
     Y[i,j] = max(C[i,j] + b[j], 0) }"""
+CHAIN = """def f(float16 A[64,64], float16 B[64,128], float16 b[128], float16 R[64,128])
+-> (float16 Y[64,128]) {
+    float32 C[64,128]
+    float16 T[64,128]
+    float16 U[64,128]
+    mm: C[i,j] +=! A[i,k] * B[k,j]
+    T[i,j] = C[i,j] + b[j]
+    U[i,j] = sigmoid(T[i,j])
+    Y[i,j] = max(T[i,j], 0) * U[i,j] + R[i,j] }"""
 #: Texts, whether tensor cores take them, and a tolerance.
 AUTOMATIC = {
     "product": (product(n=128), True, 1e-6),
     "transposed": (product("C[i,j] +=! A[k,i] * B[j,k]"), True, 1e-6),
     "batches": (BATCHES, True, 1e-6),
     "bias and activation": (BIAS, True, 3e-3),
+    "values on the way": (CHAIN, True, 3e-3),
     "a size that is no multiple": (product(n=40), True, 1e-6),
     "float32": (product(dtype="float32"), False, 1e-5),
     "a part of the rows": (WIDE, True, 1e-6),
@@ -409,6 +419,14 @@ def test_the_automatic_schedule(name: str, tmp_path: Path) -> None:
     s = gpu_schedule(fk.Schedule.of(program), SMALL)
     assert ("tensorize" in str(s)) == taken
     check(program, generate_gpu(s, "cuda"), tmp_path, tolerance)
+
+
+def test_what_follows_the_sums_is_in_registers() -> None:
+    """Nothing but the tile of sums is in memory on the way."""
+    s = gpu_schedule(fk.Schedule.of(fk.parse(CHAIN)), SMALL)
+    source = generate_gpu(s, "cuda")
+    assert source.workspace == () and "fk_f16 T_r_0_0;" in source.text
+    assert races(s, source, {}) == []
 
 
 def test_a_device_says_whether_it_has_some() -> None:
