@@ -262,6 +262,17 @@ def lane_dimension(read: Read, loop: str, lanes: int) -> int | None:
     return plain_dimension(read, loop)
 
 
+def is_determined(s: ScopStatement, loop: str) -> bool:
+    """Whether the statement's other loops leave a loop one iteration, of several that it has."""
+    at = s.loops.index(loop)
+    values = isl.Map.from_range(s.domain.reset_tuple_id())  # { [] -> [x] }
+    values = values.move_dims(isl.dim_type.in_, 0, isl.dim_type.out, 0, at)
+    rest = len(s.loops) - at - 1
+    values = values.move_dims(isl.dim_type.in_, at, isl.dim_type.out, 1, rest)
+    alone = values.range()
+    return bool(values.is_single_valued()) and not alone.is_singleton()
+
+
 def is_rectangular(s: ScopStatement, loop: str, against: tuple[str, ...] | None = None) -> bool:
     """Whether the values of `loop` do not depend on the statement's other loops.
 

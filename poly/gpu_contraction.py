@@ -14,7 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from poly.analysis import loop_extents, loops_of_read, plain_dimension, stride_of
+from poly.analysis import (
+    is_determined,
+    loop_extents,
+    loops_of_read,
+    plain_dimension,
+    stride_of,
+)
 from poly.errors import ScheduleError
 from poly.expr import Const, Read
 from poly.gpu_machine import GpuMachine
@@ -198,6 +204,8 @@ def find_contraction(
         index = {x: dimension_at(schedule, name, x) for x in run}
         if set(index.values()) != set(s.free):
             continue
+        if any(is_determined(s, i) for i in s.free):
+            continue  # a loop of the reduction would say which register it is
         found = _sides(schedule, s, reads, index)
         if found is not None:
             return found

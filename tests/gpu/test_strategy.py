@@ -151,9 +151,15 @@ def test_the_result_depends_on_nothing_else() -> None:
         assert str(made(shape)) == str(made(shape))
 
 
-def test_neighbours_are_not_in_rows_that_take_turns() -> None:
-    """Registers have constant places: of these rows, the even ones would be in the first half."""
-    program = fk.parse("""def f(uint8 U[2,2,N]) -> (U) {
-        U[i+1,j,k] = U[i,j,k] + U[i,max(j-1,0),k] * 7 where i in 0:1, j in 0:2, k in 0:N }""")
-    _, source = automatic_on_gpu(program, True, ANY, "cuda")
+ROWS_TAKE_TURNS = """def f(uint8 U[2,2,N]) -> (U) {
+    U[i+1,j,k] = U[i,j,k] + U[i,max(j-1,0),k] * 7 where i in 0:1, j in 0:2, k in 0:N }"""
+A_SUM_HAS_ONE_TERM = """def f(float32 A[64,N], float32 B[N,64]) -> (float32 Y[64,64]) {
+    Y[i,j] +=! A[i,k] * B[k,j] where i in 0:64, j in 0:64, k in 0:N, i == k }"""
+
+
+@pytest.mark.parametrize("text", [ROWS_TAKE_TURNS, A_SUM_HAS_ONE_TERM])
+@pytest.mark.parametrize("exact", [True, False])
+def test_registers_have_constant_places(text: str, exact: bool) -> None:
+    """Other ones are in local memory, which is as far away as global memory."""
+    _, source = automatic_on_gpu(fk.parse(text), exact, ANY, "cuda")
     assert "an array, since its places are not constant" not in source.text
