@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -26,24 +26,27 @@ T = TypeVar("T")
 
 
 def generate_automatic(
-    schedule_with: Callable[[bool], Schedule], emit: Callable[[Schedule], T]
+    schedules: Sequence[Callable[[], Schedule]], emit: Callable[[Schedule], T]
 ) -> tuple[Schedule, T]:
-    """An automatic schedule, and what `emit` generates from it.
+    """The first of some schedules from which `emit` generates something, and what that is.
 
     Where isl cannot generate what tiles leave of open sizes, loops without tiles do.
 
-    schedule_with : the schedule with tiles, or without
+    schedules : the fastest first, made when it is their turn
 
     Raises
     ------
-    ScheduleError : if isl could not generate these either.
+    ScheduleError : by the last one.
     """
-    schedule = schedule_with(True)
-    try:
-        return schedule, emit(schedule)
-    except ScheduleError:
-        schedule = schedule_with(False)
-        return schedule, emit(schedule)
+    *others, last = schedules
+    for made in others:
+        try:
+            schedule = made()
+            return schedule, emit(schedule)
+        except ScheduleError:
+            continue
+    schedule = last()
+    return schedule, emit(schedule)
 
 
 def generate(

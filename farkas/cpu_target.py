@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from farkas.target import Target
@@ -37,7 +38,7 @@ class CpuTarget(Target):
         from farkas.prepared import automatic_schedule
 
         return generate_automatic(
-            lambda tiles: automatic_schedule(program, exact, tiles),
+            [partial(automatic_schedule, program, exact, tiles) for tiles in (True, False)],
             lambda schedule: self.generate(schedule, program),
         )
 

@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from codegen.emit import generate_automatic
 from codegen.gpu import GpuSource, generate_gpu
-from poly.errors import ScheduleError
 from poly.gpu_machine import GpuMachine
 from poly.gpu_strategy import gpu_schedule
 from poly.graph import Call
@@ -55,13 +56,10 @@ def automatic_source(
     ------
     ScheduleError : there is no text for it, as of element types that the dialect has not.
     """
-    for tiles in (True, False):
-        try:
-            schedule = gpu_schedule(start, machine, tiles=tiles)
-            return schedule, generate_gpu(schedule, dialect, written)
-        except ScheduleError:
-            continue
-    return start, generate_gpu(start, dialect, written)
+    tiled = [partial(gpu_schedule, start, machine, tiles) for tiles in (True, False)]
+    return generate_automatic(
+        [*tiled, lambda: start], lambda schedule: generate_gpu(schedule, dialect, written)
+    )
 
 
 def build_kernels(

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from codegen.emit import generate_automatic
@@ -233,7 +234,7 @@ def _generated(
         finally:
             clock.lap("generate")
 
-    return generate_automatic(scheduled, emitted)
+    return generate_automatic([partial(scheduled, tiles) for tiles in (True, False)], emitted)
 
 
 def _described(

@@ -72,7 +72,8 @@ def program_case(seed: int, tally: Tally, text: str | None = None) -> Case | Non
             tally.counts["programs taken apart"] += 1
         start = Schedule.of(prepared, exact)
         scheduled, variant = generate_automatic(
-            partial(auto_schedule, start, machine), partial(_automatic, make, seed, program)
+            [partial(auto_schedule, start, machine, tiles) for tiles in (True, False)],
+            partial(_automatic, make, seed, program),
         )
         if variant is not None:
             variants.append(variant)
