@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from codegen.build import build_loops
 from codegen.cexpr import Names
+from codegen.exchange import exchanged_in_team
 from codegen.loopir import (
     Buffer,
     For,
@@ -98,7 +99,11 @@ def emit_function(schedule: Schedule, symbol: str) -> CFunction:
         if t.name in touched
     )
     params = [f"int64_t {names.sizes[s]}" for s in sizes]
-    params += [f"{c} *restrict {names.tensors[name]}" for name, c in tensors]
+    exchanged = exchanged_in_team(body)
+    params += [
+        f"{c} *{'' if name in exchanged else 'restrict '}{names.tensors[name]}"
+        for name, c in tensors
+    ]
     prototype = f"void {symbol}({', '.join(params) or 'void'})"
     return CFunction(
         schedule,

@@ -15,6 +15,7 @@ from codegen.dialects import (
     alignment_of,
     is_strided,
 )
+from codegen.exchange import exchanged_in_block, stored_in
 from codegen.function import (
     argument_order,
     header_comment,
@@ -202,17 +203,18 @@ def _kernel(
     printer.ahead = frozenset(name for name, c in loops.copies.items() if c.ahead)
     lines = list(printer.body(body).generate())
     touched = {r.tensor for r in reads_in(body)}
-    written = {s.target.tensor for s in program.statements}
     # The grid knows of others, too.
     words = set(re.findall(r"\w+", "\n".join([*lines, *printer.shared_arrays])))
     sizes = tuple(s for s in (*program.sizes, *launch.host_names) if names.sizes[s] in words)
     order = argument_order(program, program.temps)
     tensors = tuple(t for t in order if t.name in touched)
     parameters = [f"const int64_t {names.sizes[s]}" for s in sizes]
+    stored, exchanged = stored_in(body), exchanged_in_block(body)
     for t in tensors:
-        const = "" if t.name in written else "const "
-        c = target.types[t.dtype.name]
-        parameters.append(f"{target.pointer}{const}{c} *{target.restrict} {names.tensors[t.name]}")
+        const = "" if t.name in stored else "const "
+        pointer = f"{target.pointer}{const}{target.types[t.dtype.name]} *"
+        alone = "" if t.name in exchanged else f"{target.restrict} "
+        parameters.append(f"{pointer}{alone}{names.tensors[t.name]}")
     total = sum(printer.shared_arrays.values())
     if total > SHARED_LIMIT:
         raise ScheduleError(
