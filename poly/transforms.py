@@ -13,12 +13,20 @@ import islpy as isl
 
 from poly.errors import ScheduleError
 from poly.instances import end_value, restrict_to
-from poly.layout import layout_of
+from poly.layout import Layout, layout_of
 from poly.padding import with_padding
 from poly.promotion import check_ahead, check_parts, plan_promotion, prefix_of
 from poly.reference_groups import reference_groups
 from poly.scop import Scop
-from poly.steps import Step, check_unmarked, find_loop, only_loop, same_band, with_member
+from poly.steps import (
+    Place,
+    Step,
+    check_unmarked,
+    find_loop,
+    only_loop,
+    same_band,
+    with_member,
+)
 from poly.tensorize import fragment_of
 from poly.tree import (
     CONCURRENT,
@@ -308,61 +316,20 @@ _BUFFER_ENDS = {"register": "r", "local": "p", "shared": "s", "fragment": "f", "
 
 
 def promote(tree: Node, scop: Scop, step: Step) -> Node:
-    if len(step.loops) != 1 or len(step.words) < 2:
-        raise ScheduleError(f"{step}: write `promote S: loop as tensor, register`")
-    tensor, scope, *dims = step.words
-    ways = set[str]()
-    while dims and dims[-1] in ("ahead", "padded"):
-        ways.add(dims.pop())
-    ahead, padded = "ahead" in ways, "padded" in ways
-    if tensor not in scop.program.tensors:
-        raise ScheduleError(f"{step}: there is no tensor {tensor}")
-    if scope not in ("register", "local", "shared", "fragment"):
-        raise ScheduleError(
-            f"{step}: the scope is `register`, `local`, `shared` or `fragment`, not {scope}"
-        )
-    try:
-        layout = layout_of(dims, tensor, scop.program.tensors[tensor].rank)
-    except ValueError as error:
-        raise ScheduleError(f"{step}: {error}") from None
-    if padded and scope != "shared":
-        raise ScheduleError(f"{step}: only a shared buffer is padded, for instructions of warps")
-    if scope == "fragment" and dims:
-        raise ScheduleError(f"{step}: how a fragment lies in registers is not for us to say")
+    """A buffer for part of a tensor around a loop's inside; one for each group of accesses that lie
+    far apart, if a single one would be shared, or is refused.
+    """
+    tensor, scope, layout, ways = _buffer_of(step, scop)
     place = find_loop(tree, step.statements[0], step.loops[0])
     outer = place.band.members[: place.position + 1]
     inner = band(place.band.members[place.position + 1 :], place.band.child)
-    for node in walk_tree(inner):
-        apart = ("parallel", "block") if scope == "shared" else CONCURRENT
-        if isinstance(node, Band) and any(m.mark in apart for m in node.members):
-            owner = {"shared": "block", "fragment": "warp"}.get(scope, "thread")
-            raise ScheduleError(
-                f"{step}: a buffer belongs to one {owner}, but loops inside run on several"
-            )
-        inside = node.scope if isinstance(node, Promote) and node.tensor == tensor else "partial"
-        if inside != "partial" and (scope != "register" or inside == "shared"):
-            raise ScheduleError(f"{step}: {tensor} is already promoted further in")
-    for node in path_to(tree, step.statements[0]):
-        if node is place.band:
-            break
-        if not isinstance(node, Promote) or node.tensor != tensor:
-            continue
-        if node.scope == "partial":
-            raise ScheduleError(
-                f"{step}: {node.buffer} around {place.member.name} holds what each thread sums up "
-                f"of {tensor}, in a register already"
-            )
-        if scope != "shared":
-            continue
-        if node.scope != "shared":
-            raise ScheduleError(
-                f"{step}: {node.buffer} around {place.member.name} belongs to one thread; share "
-                f"{tensor} first, and promote inside"
-            )
+    _check_inside(step, inner, tensor, scope)
+    _check_around(step, tree, place, tensor, scope)
     above = [m for n in path_to(tree, step.statements[0]) if isinstance(n, Band)
              for m in n.members]  # fmt: skip
     prefix = above[: [m.name for m in above].index(step.loops[0]) + 1]
     names = statements_below(tree, place.band, [s.name for s in scop.statements])
+    ahead, padded = "ahead" in ways, "padded" in ways
     wanted = Promote(tensor, fresh_buffer(tree, scop, tensor, scope), scope, layout, inner, ahead,
                      padded)  # fmt: skip
     if ahead:
@@ -385,16 +352,72 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
         return None
 
     problem = refused(wanted)
-    if padded or (problem is None and scope != "shared"):
-        parts: tuple[Promote, ...] = ()
-    else:
+    if not padded and (problem is not None or scope == "shared"):
         groups = reference_groups(tensor, scop, prefix_of(wanted, prefix), names)
         parts = _in_groups(wanted, groups) if len(groups) > 1 else ()
-    if parts and not any(map(refused, parts)):
-        return promoted(parts[0])
+        if parts and not any(map(refused, parts)):
+            return promoted(parts[0])
     if problem is not None:
         raise problem
     return promoted(wanted)
+
+
+def _buffer_of(step: Step, scop: Scop) -> tuple[str, str, Layout, frozenset[str]]:
+    """What a step promotes, where to, and how: tensor, scope, layout, ``ahead`` and ``padded``."""
+    if len(step.loops) != 1 or len(step.words) < 2:
+        raise ScheduleError(f"{step}: write `promote S: loop as tensor, register`")
+    tensor, scope, *dims = step.words
+    ways = set[str]()
+    while dims and dims[-1] in ("ahead", "padded"):
+        ways.add(dims.pop())
+    if tensor not in scop.program.tensors:
+        raise ScheduleError(f"{step}: there is no tensor {tensor}")
+    if scope not in ("register", "local", "shared", "fragment"):
+        raise ScheduleError(
+            f"{step}: the scope is `register`, `local`, `shared` or `fragment`, not {scope}"
+        )
+    try:
+        layout = layout_of(dims, tensor, scop.program.tensors[tensor].rank)
+    except ValueError as error:
+        raise ScheduleError(f"{step}: {error}") from None
+    if "padded" in ways and scope != "shared":
+        raise ScheduleError(f"{step}: only a shared buffer is padded, for instructions of warps")
+    if scope == "fragment" and dims:
+        raise ScheduleError(f"{step}: how a fragment lies in registers is not for us to say")
+    return tensor, scope, layout, frozenset(ways)
+
+
+def _check_inside(step: Step, inner: Node, tensor: str, scope: str) -> None:
+    """Refuse loops inside that others run, and promotions inside of what would be around them."""
+    for node in walk_tree(inner):
+        apart = ("parallel", "block") if scope == "shared" else CONCURRENT
+        if isinstance(node, Band) and any(m.mark in apart for m in node.members):
+            owner = {"shared": "block", "fragment": "warp"}.get(scope, "thread")
+            raise ScheduleError(
+                f"{step}: a buffer belongs to one {owner}, but loops inside run on several"
+            )
+        inside = node.scope if isinstance(node, Promote) and node.tensor == tensor else "partial"
+        if inside != "partial" and (scope != "register" or inside == "shared"):
+            raise ScheduleError(f"{step}: {tensor} is already promoted further in")
+
+
+def _check_around(step: Step, tree: Node, place: Place, tensor: str, scope: str) -> None:
+    """Refuse promotions around a loop that have a part of the tensor for themselves."""
+    for node in path_to(tree, step.statements[0]):
+        if node is place.band:
+            break
+        if not isinstance(node, Promote) or node.tensor != tensor:
+            continue
+        if node.scope == "partial":
+            raise ScheduleError(
+                f"{step}: {node.buffer} around {place.member.name} holds what each thread sums up "
+                f"of {tensor}, in a register already"
+            )
+        if scope == "shared" and node.scope != "shared":
+            raise ScheduleError(
+                f"{step}: {node.buffer} around {place.member.name} belongs to one thread; share "
+                f"{tensor} first, and promote inside"
+            )
 
 
 def _in_groups(node: Promote, groups: tuple[frozenset[Access], ...]) -> tuple[Promote, ...]:
