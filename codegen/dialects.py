@@ -287,7 +287,8 @@ class KernelTarget(CTarget):
         """``fk_sums C_f[2][4];`` around what is done with them."""
         shape = "".join(f"[{n}]" for n in node.shape)
         line = cgen.Line(f"{SUMS} {self.names.tensors[node.name]}{shape};")
-        return as_block(cgen.Collection([line, self._within(node)]))
+        with self.inside(node):
+            return as_block(cgen.Collection([line, self.statement(node.body)]))
 
     def _shared_array(self, node: Buffer) -> cgen.Generable:
         shape = "".join(f"[{n}]" for n in node.shape)
@@ -296,20 +297,8 @@ class KernelTarget(CTarget):
         bound = alignment_of(count)
         aligned = f"{self.aligned % bound} " if bound > 1 else ""
         self.shared_arrays[f"{self.shared} {aligned}{c} {name}{shape};"] = count
-        return self._within(node)
-
-    def _within(self, node: Buffer) -> cgen.Generable:
-        """What is in the scope of an array."""
-        outer = (self.buffers.get(node.name), self.registers.pop(node.name, None))
-        self.buffers[node.name] = node
-        self.dtypes[node.name] = node.dtype
-        body = self.statement(node.body)
-        for table, before in zip((self.buffers, self.registers), outer, strict=True):
-            if before is None:
-                table.pop(node.name, None)
-            else:
-                table[node.name] = before
-        return body
+        with self.inside(node):
+            return self.statement(node.body)
 
     # --- what stands above a kernel ----------------------------------------------------------
 

@@ -135,6 +135,18 @@ def maskable(
     return True
 
 
+def is_masked(node: LoopNode, buffer: str) -> bool:
+    """Whether a store changes some lanes of a buffer's registers."""
+    if isinstance(node, If):
+        return node.masked
+    return (
+        isinstance(node, VectorStore)
+        and node.last is not None
+        and not node.alone
+        and node.store.target.tensor == buffer
+    )
+
+
 def is_untrapped(s: Store) -> bool:
     """Whether what a store computes may be computed for elements that are not there."""
     parts = _walk_value(s.value)

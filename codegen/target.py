@@ -6,7 +6,8 @@ A target is a small class; a dialect overrides the hooks that differ.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any
@@ -40,6 +41,7 @@ from codegen.loopir import (
     statements_in,
     walk_loops,
 )
+from codegen.masks import is_masked
 from codegen.passes import is_scalarisable, vector_lanes
 from codegen.spelling import C_TYPES, SCHEDULE, lane_suffix, suffix, vector_type
 from poly.dtypes import INT64, DType, identity
@@ -202,33 +204,42 @@ class CTarget:
 
     # --- buffers ---------------------------------------------------------------------------
 
-    def _buffer(self, node: Buffer) -> cgen.Generable:
-        outer = (self.buffers.get(node.name), self.registers.get(node.name))
-        self.buffers[node.name] = node
+    @contextmanager
+    def inside(self, node: Buffer, registers: _Registers | None = None) -> Iterator[None]:
+        """What a buffer's name stands for inside of it; behind it, what it stood for before."""
+        before = self.buffers, self.registers
         self.dtypes[node.name] = node.dtype
+        self.buffers = {**self.buffers, node.name: node}
+        self.registers = {n: r for n, r in self.registers.items() if n != node.name}
+        if registers is not None:
+            self.registers[node.name] = registers
+        yield
+        self.buffers, self.registers = before
+
+    def _buffer(self, node: Buffer) -> cgen.Generable:
         lines: list[cgen.Generable] = []
         lanes = vector_lanes(node) if node.scope == "register" else None
         if node.scope == "lanes":
-            self.registers[node.name] = _Registers(node, node.shape[1])
             name = f"{suffix(node.dtype)}x{node.shape[1]}"
             start = f"fk_splat_{name}({literal(identity(node.op, node.dtype), node.dtype)})"
-            lines += [cgen.Line(f"fk_{name} {v} = {start};") for v in self._parts(node)]
-            body = self.statement(node.body)
+            with self.inside(node, _Registers(node, node.shape[1])):
+                lines += [cgen.Line(f"fk_{name} {v} = {start};") for v in self._parts(node)]
+                body = self.statement(node.body)
         elif lanes is not None and is_scalarisable(node):
-            registers = self.registers[node.name] = _Registers(node, lanes)
-            body = self._with_registers(node, registers)
+            registers = _Registers(node, lanes)
+            with self.inside(node, registers):
+                body = self._with_registers(node, registers)
             kind = vector_type(node.dtype, lanes) if lanes > 1 else self.types[node.dtype.name]
             # A partial tile does not touch all of them.
             names = [n for n in self._register_names(node, lanes) if n in registers.used]
             read = set(_READ.findall("\n".join(body.generate())))
             # Masks keep lanes that were never written.
-            start = " = {0}" if any(_is_masked(n, node.name) for n in walk_loops(node)) else ""
+            start = " = {0}" if any(is_masked(n, node.name) for n in walk_loops(node)) else ""
             for name in names:
                 # What is computed for nobody: an element of a temporary that no statement reads.
                 unused = "" if name in read else " __attribute__((unused))"
                 lines.append(cgen.Line(f"{kind} {name}{unused}{start};"))
         else:
-            self.registers.pop(node.name, None)
             shape = "".join(f"[{n}]" for n in node.shape)
             name = self.names.tensors[node.name]
             c = self.types[node.dtype.name]
@@ -236,13 +247,9 @@ class CTarget:
                 why = "an array, since its places are not constant"
                 lines.append(cgen.Line(f"/* {name}: {why} */"))
             lines.append(cgen.Line(f"{c} {name}{shape} __attribute__((aligned(64)));"))
-            body = self.statement(node.body)
+            with self.inside(node):
+                body = self.statement(node.body)
         lines.append(body)
-        for table, before in zip((self.buffers, self.registers), outer, strict=True):
-            if before is None:
-                table.pop(node.name, None)
-            else:
-                table[node.name] = before
         return as_block(cgen.Collection(lines))
 
     def _with_registers(self, node: Buffer, registers: _Registers) -> cgen.Generable:
@@ -582,18 +589,6 @@ _COMBINE = {"+=": "({a} + {b})", "*=": "({a} * {b})", "max=": "fk_max_{name}({a}
 _ACROSS = {"+=": "fk_sum", "*=": "fk_product", "max=": "fk_greatest", "min=": "fk_least"}
 #: The operator that an update applies.
 UPDATES = {"+=": "add", "*=": "mul", "max=": "max", "min=": "min"}
-
-
-def _is_masked(node: LoopNode, buffer: str) -> bool:
-    """Whether a store changes some lanes of a buffer's registers."""
-    if isinstance(node, If):
-        return node.masked
-    return (
-        isinstance(node, VectorStore)
-        and node.last is not None
-        and not node.alone
-        and node.store.target.tensor == buffer
-    )
 
 
 def _lane_zero(index: Expr, var: str) -> Expr:
