@@ -32,7 +32,7 @@ from codegen.loopir import (
     reads_in,
     walk_loops,
 )
-from codegen.lower import var_range
+from codegen.lower import ranges_inside
 from codegen.passes import without
 from codegen.places import at_place
 from poly.expr import (
@@ -166,10 +166,8 @@ def unguarded(root: LoopNode) -> LoopNode:
     def visit(
         node: LoopNode, ranges: Ranges, bound: frozenset[str], buffers: dict[str, Buffer]
     ) -> LoopNode:
+        ranges = ranges_inside(node, ranges)
         if isinstance(node, For):
-            limits = var_range(node, ranges)
-            if limits is not None:
-                ranges = {**ranges, node.var: limits}
             bound |= {node.var}
         if isinstance(node, Buffer):
             buffers = {**buffers, node.name: node}
@@ -218,10 +216,7 @@ def _without(
     buffers: dict[str, Buffer],
 ) -> LoopNode:
     """The tree without conditions that matter to nobody."""
-    if isinstance(node, For):
-        limits = var_range(node, ranges)
-        if limits is not None:
-            ranges = {**ranges, node.var: limits}
+    ranges = ranges_inside(node, ranges)
     if isinstance(node, Buffer):
         buffers = {**buffers, node.name: node}
     node = map_children(node, lambda c: _without(c, name, free, ranges, buffers))
@@ -266,11 +261,7 @@ def constant_trips(root: LoopNode) -> LoopNode:
     def visit(node: LoopNode, ranges: Ranges, shared: frozenset[str]) -> LoopNode:
         if isinstance(node, Buffer) and node.scope == "shared":
             shared |= {node.name}
-        inner = ranges
-        if isinstance(node, For):
-            limits = var_range(node, ranges)
-            if limits is not None:
-                inner = {**ranges, node.var: limits}
+        inner = ranges_inside(node, ranges)
         node = map_children(node, lambda c: visit(c, inner, shared))
         if isinstance(node, For) and node.mark == "seq" and _copies(node.body, shared):
             return _constant(node, ranges)

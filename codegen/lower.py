@@ -48,6 +48,14 @@ def var_range(node: For, ranges: Ranges) -> tuple[int, int] | None:
     return None if low is None or high is None or high <= low else (low, high - 1)
 
 
+def ranges_inside(node: LoopNode, ranges: Ranges) -> Ranges:
+    """What is known of variables inside of a node: if it is a loop, of its own, too."""
+    if not isinstance(node, For):
+        return ranges
+    bound = var_range(node, ranges)
+    return ranges if bound is None else {**ranges, node.var: bound}
+
+
 def padded(buffer: Buffer) -> tuple[int, ...]:
     """The shape of a buffer with rows that do not all begin in one set of the cache."""
     if buffer.scope != "local" or len(buffer.shape) < 2:
@@ -64,18 +72,13 @@ class _Lowering:
         self.program: Program = loops.schedule.program
         self.scop = loops.schedule.scop
 
-    def node(
-        self, node: LoopNode, buffers: tuple[Buffer, ...], ranges: dict[str, tuple[int, int]]
-    ) -> LoopNode:
+    def node(self, node: LoopNode, buffers: tuple[Buffer, ...], ranges: Ranges) -> LoopNode:
         if isinstance(node, Instance):
             return self._store(node, buffers, ranges)
         if isinstance(node, Buffer):
             buffers = (*buffers, node)
-        elif isinstance(node, For):
-            bound = var_range(node, ranges)
-            if bound is not None:
-                ranges = {**ranges, node.var: bound}
-        done = map_children(node, lambda c: self.node(c, buffers, ranges))
+        inner = ranges_inside(node, ranges)
+        done = map_children(node, lambda c: self.node(c, buffers, inner))
         if isinstance(done, Buffer) and all(r.tensor != done.name for r in reads_in(done)):
             # isl has put a copy of the promotion's mark where nothing is promoted.
             return done.body

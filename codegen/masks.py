@@ -26,7 +26,7 @@ from codegen.loopir import (
     reads_in,
     walk_loops,
 )
-from codegen.lower import var_range
+from codegen.lower import ranges_inside, var_range
 from codegen.places import at_place
 from poly.dtypes import DType
 from poly.expr import Cast, Const, Expr, Index, Op, Read, reads_of
@@ -53,7 +53,7 @@ def mask_widths(root: LoopNode) -> dict[str, int]:
     def visit(node: LoopNode, ranges: Ranges) -> LoopNode:
         if isinstance(node, For):
             bound = var_range(node, ranges)
-            ranges = {**ranges, node.var: bound} if bound is not None else ranges
+            ranges = ranges_inside(node, ranges)
             if node.mark == "vector":
                 names = _moving(node, registers)
                 if bound is None or bound[0] < 0:

@@ -30,7 +30,7 @@ from codegen.loopir import (
     verify_loops,
     walk_loops,
 )
-from codegen.lower import var_range
+from codegen.lower import ranges_inside, var_range
 from codegen.masks import settle_masks
 from codegen.places import at_place, simplify_indices
 from codegen.rounds import fence_rounds
@@ -164,14 +164,12 @@ def _in_widths(tile: LoopNode, taken: Collection[str], both: bool) -> LoopNode:
     return straight(tile) if narrow is None else If(narrow[0], straight(narrow[1]), straight(tile))
 
 
-def _unroll(node: LoopNode, ranges: dict[str, tuple[int, int]], rows: Rows) -> LoopNode:
+def _unroll(node: LoopNode, ranges: Ranges, rows: Rows) -> LoopNode:
     if isinstance(node, Buffer) and node.scope == "register":
         rows = {**rows, **rows_of(node)}
     if not isinstance(node, For):
         return map_children(node, lambda c: _unroll(c, ranges, rows))
-    bound = var_range(node, ranges)
-    if bound is not None:
-        ranges = {**ranges, node.var: bound}
+    bound, ranges = var_range(node, ranges), ranges_inside(node, ranges)
     if node.mark != "unroll" or node.step != 1:
         return map_children(node, lambda c: _unroll(c, ranges, rows))
     size = sum(isinstance(n, (Store, VectorStore)) for n in walk_loops(node.body))
