@@ -203,9 +203,7 @@ def _unroll(node: LoopNode, ranges: Ranges, rows: Rows) -> LoopNode:
     return block([*children, *(n for part in parts for n in _halves(node, part, ranges))])
 
 
-def _halves(
-    node: For, rows: list[tuple[int, LoopNode]], ranges: dict[str, tuple[int, int]]
-) -> list[LoopNode]:
+def _halves(node: For, rows: list[tuple[int, LoopNode]], ranges: Ranges) -> list[LoopNode]:
     """Rows that may be computed whether they are there or not: those up to `HALF` if there is
     any, those behind if one of them is there.
     """
