@@ -161,7 +161,7 @@ def _check_buffers(body: LoopNode, scop: Scop, copies: dict[str, Copy]) -> None:
             continue
         names = {n.statement for n in walk_loops(node.body) if isinstance(n, Instance)}
         own = {n: c for n, c in copies.items() if c.buffer == node.name}
-        inside = [scop.statement(n) for n in names if n in scop.by_name]
+        inside = [scop.statement(n) for n in names & node.inside if n in scop.by_name]
         writes = any(s.target.tensor == node.tensor for s in inside)
         reads = any(
             r.tensor == node.tensor and (node.accesses is None or (s.name, r) in node.accesses)

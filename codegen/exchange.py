@@ -12,9 +12,10 @@ from __future__ import annotations
 from codegen.loopir import (
     Combine,
     For,
+    If,
+    IfAligned,
     LoopNode,
     MoveSums,
-    MultiplyMatrices,
     Single,
     Store,
     Wait,
@@ -22,59 +23,48 @@ from codegen.loopir import (
     reads_in,
     walk_loops,
 )
-from poly.expr import Read, walk
 
 
-def exchanged_in_team(body: LoopNode) -> frozenset[str]:
-    """Of a CPU's threads, which wait behind each parallel loop and what one of them does alone:
-    what is stored in one of these and accessed in another, or in another run of the same.
+def exchanged(body: LoopNode) -> frozenset[str]:
+    """What is stored, and accessed in several of the stretches between which threads wait, or again
+    in another iteration of a loop that has such in it.
+
+    Threads of a CPU wait behind each parallel loop and behind what one of them does alone.
+    A thread of a GPU runs one iteration of its loops, and blocks do not wait for each other.
     """
-    parts: dict[str, set[tuple[int, bool]]] = {}
+    stretches: dict[str, set[int]] = {}
+    again: set[str] = set()
 
-    def visit(node: LoopNode, again: bool) -> None:
+    def visit(node: LoopNode, now: int) -> int:
+        """The number of the stretch behind a node, which begins in stretch `now`."""
         if isinstance(node, Single) or (isinstance(node, For) and node.mark == "parallel"):
             for read in reads_in(node):
-                parts.setdefault(read.tensor, set()).add((id(node), again))
-            return
+                stretches.setdefault(read.tensor, set()).add(now)
+            return now + 1
+        if isinstance(node, (Wait, Combine)):
+            return now + 1
+        if not children_of(node):
+            for read in reads_in(node):
+                stretches.setdefault(read.tensor, set()).add(now)
+        if isinstance(node, (If, IfAligned)):
+            return max(visit(c, now) for c in children_of(node))
+        behind = now
         for child in children_of(node):
-            visit(child, again or isinstance(node, For))
+            behind = visit(child, behind)
+        if behind > now and isinstance(node, For) and node.mark not in ("block", "thread", "place"):
+            again.update(r.tensor for r in reads_in(node))
+        return behind
 
-    visit(body, False)
-    shared = {t for t, found in parts.items() if len(found) > 1 or any(r for _, r in found)}
-    return frozenset(shared & stored_in(body).keys())
-
-
-def exchanged_in_block(body: LoopNode) -> frozenset[str]:
-    """Of a block of a GPU: what is stored and read, or stored by several statements, if threads
-    wait for each other at all.
-    """
-    if not any(isinstance(n, (Wait, Combine)) for n in walk_loops(body)):
-        return frozenset()
-    stored, read = stored_in(body), _read(body)
-    return frozenset(t for t, statements in stored.items() if t in read or len(statements) > 1)
+    visit(body, 0)
+    return stored_in(body) & (again | {t for t, found in stretches.items() if len(found) > 1})
 
 
-def stored_in(body: LoopNode) -> dict[str, set[str]]:
-    """The statements that store to each tensor or buffer."""
-    found: dict[str, set[str]] = {}
+def stored_in(body: LoopNode) -> frozenset[str]:
+    """The tensors and buffers to which something is stored."""
+    found: set[str] = set()
     for n in walk_loops(body):
         if isinstance(n, Store):
-            found.setdefault(n.target.tensor, set()).add(n.statement)
+            found.add(n.target.tensor)
         elif isinstance(n, MoveSums) and n.action == "store" and n.memory is not None:
-            found.setdefault(n.memory.first.tensor, set()).add(n.statement)
-    return found
-
-
-def _read(body: LoopNode) -> set[str]:
-    """The tensors and buffers that are read, those that are added to among them."""
-    found: list[Read] = []
-    for n in walk_loops(body):
-        if isinstance(n, Store):
-            inside = (e for part in (n.value, *n.target.indices) for e in walk(part))
-            found += [e for e in inside if isinstance(e, Read)]
-            found += [n.target] if n.op != "=" else []
-        elif isinstance(n, MoveSums) and n.action == "load" and n.memory is not None:
-            found.append(n.memory.first)
-        elif isinstance(n, MultiplyMatrices):
-            found += n.reads
-    return {r.tensor for r in found}
+            found.add(n.memory.first.tensor)
+    return frozenset(found)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from codegen.build import build_loops
 from codegen.cexpr import Names
-from codegen.exchange import exchanged_in_team
+from codegen.exchange import exchanged
 from codegen.loopir import (
     Buffer,
     For,
@@ -99,10 +99,9 @@ def emit_function(schedule: Schedule, symbol: str) -> CFunction:
         if t.name in touched
     )
     params = [f"int64_t {names.sizes[s]}" for s in sizes]
-    exchanged = exchanged_in_team(body)
+    shared = exchanged(body)
     params += [
-        f"{c} *{'' if name in exchanged else 'restrict '}{names.tensors[name]}"
-        for name, c in tensors
+        f"{c} *{'' if name in shared else 'restrict '}{names.tensors[name]}" for name, c in tensors
     ]
     prototype = f"void {symbol}({', '.join(params) or 'void'})"
     return CFunction(

@@ -15,7 +15,7 @@ from codegen.dialects import (
     alignment_of,
     is_strided,
 )
-from codegen.exchange import exchanged_in_block, stored_in
+from codegen.exchange import exchanged, stored_in
 from codegen.function import (
     argument_order,
     header_comment,
@@ -209,11 +209,11 @@ def _kernel(
     order = argument_order(program, program.temps)
     tensors = tuple(t for t in order if t.name in touched)
     parameters = [f"const int64_t {names.sizes[s]}" for s in sizes]
-    stored, exchanged = stored_in(body), exchanged_in_block(body)
+    stored, shared = stored_in(body), exchanged(body)
     for t in tensors:
         const = "" if t.name in stored else "const "
         pointer = f"{target.pointer}{const}{target.types[t.dtype.name]} *"
-        alone = "" if t.name in exchanged else f"{target.restrict} "
+        alone = "" if t.name in shared else f"{target.restrict} "
         parameters.append(f"{pointer}{alone}{names.tensors[t.name]}")
     total = sum(printer.shared_arrays.values())
     if total > SHARED_LIMIT:

@@ -174,7 +174,7 @@ def explain_model(model: Model, run: bool) -> View:
         timings = {t.kernel: t.seconds for t in model.profile(inputs, 3)}
         symbols = _symbols(model)
         took = [timings.get(symbols.get(c.name, "")) for c in calls]
-    return _explained(graph, took, roofline(1))
+    return _explained(graph, took, roofline(1), lanes=True)
 
 
 def explain_on_device(model: GpuModel, run: bool) -> View:
@@ -190,17 +190,19 @@ def explain_on_device(model: GpuModel, run: bool) -> View:
     calls = [n for n in model.graph.nodes if isinstance(n, Call)]
     launched = ["; ".join(counted(found.get(c.name, ()))) for c in calls]
     on = f"on {model.device.name} ({model.device.machine})"
-    return _explained(model.graph, [took.get(c.name) for c in calls], None, launched, on)
+    times = [took.get(c.name) for c in calls]
+    return _explained(model.graph, times, None, lanes=False, launched=launched, on=on)
 
 
 def _explained(
     graph: Graph,
     took: Sequence[float | None],
     limit: Roofline | None,
+    lanes: bool,
     launched: Sequence[str] | None = None,
     on: str = "",
 ) -> View:
-    """A table with a line for each call, and what was not fused.
+    """A table with a line for each call, and what was not fused; lanes: see `unfused`.
 
     took : seconds of each call, where they are known
     launched : what a GPU runs for it; on : which GPU
@@ -233,7 +235,7 @@ def _explained(
     titles = ["nodes", "time", "", "M ops", "in and out", "ops/byte",
               *(["bound by", "of roofline"] if limit else ()), "kept inside",
               *(["launches"] if launched else ())]  # fmt: skip
-    more_html, more_lines = _apart(graph, lanes=launched is None)
+    more_html, more_lines = _apart(graph, lanes)
     html = element("div", element("p", head), table(titles, rows), more_html)
     text = "\n".join([head, *lines, *more_lines])
     return View(html, text, f"Explained: {graph.name}")

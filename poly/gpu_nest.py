@@ -11,6 +11,7 @@ from poly.errors import ScheduleError
 from poly.expr import Read
 from poly.instances import member_limits
 from poly.legality import coincident_members
+from poly.linear import linear_form
 from poly.rows import accesses, attempt, dimension_at, nest, plan_around
 from poly.schedule import Schedule
 from poly.tree import Band, Promote, loops_of, path_to
@@ -101,6 +102,24 @@ def _is_element(schedule: Schedule, name: str, tensor: str) -> bool:
     path = path_to(schedule.tree, name)
     *_, node = (n for n in path if isinstance(n, Promote) and n.tensor == tensor)
     return prod(plan_around(schedule, name, node).sizes) == 1
+
+
+def check_rows(schedule: Schedule, name: str, tensor: str) -> None:
+    """Refuse registers of which an index says which row they have: of ``X[i]`` and ``X[i+2]``, each
+    other i has the first one in the other half.  In a buffer of n rows, ``X[n i + 1]`` has its
+    place.
+
+    Raises
+    ------
+    ScheduleError : naming the tensor.
+    """
+    read = [a for a in accesses(schedule.scop.statement(name)) if a.tensor == tensor]
+    for node in path_to(schedule.tree, name):
+        if not isinstance(node, Promote) or node.tensor != tensor:
+            continue
+        for d, size in enumerate(plan_around(schedule, name, node).sizes[:-1]):
+            if any(c % size for a in read for _, c in linear_form(a.indices[d]).terms):
+                raise ScheduleError(f"which row of {tensor} is in which register is not fixed")
 
 
 def shared_tile(schedule: Schedule, name: str, loop: str, what: str) -> Schedule:

@@ -28,6 +28,7 @@ from poly.gpu_contraction import contraction_on_gpu
 from poly.gpu_machine import ANY, GpuMachine
 from poly.gpu_nest import (
     DIMENSIONS,
+    check_rows,
     contiguity,
     element_in_register,
     from_zero,
@@ -39,7 +40,7 @@ from poly.gpu_nest import (
 from poly.gpu_tensor_cores import tensor_cores_on_gpu
 from poly.linear import linear_form
 from poly.promotion import TOGETHER
-from poly.rows import accesses, attempt, dimension_at, nest, plan_around
+from poly.rows import accesses, attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.strategy import group_statements, groups
 from poly.tree import Promote, loops_of, path_to
@@ -178,25 +179,9 @@ def _neighbouring(schedule: Schedule, names: tuple[str, ...], machine: GpuMachin
     for tensor in moving:
         loop = lane if tensor in inside else thread
         schedule = schedule.replay(f"promote {names[0]}: {loop} as {tensor}, register")
-        _check_rows(schedule, names, tensor)
+        for name in names:
+            check_rows(schedule, name, tensor)
     return schedule
-
-
-def _check_rows(schedule: Schedule, names: tuple[str, ...], tensor: str) -> None:
-    """Refuse registers of several rows of which each thread has others first.
-
-    Raises
-    ------
-    ScheduleError : naming the tensor.
-    """
-    for name in names:
-        read = [a for a in accesses(schedule.scop.statement(name)) if a.tensor == tensor]
-        if all(not linear_form(i).terms for a in read for i in a.indices[:-1]):
-            continue
-        path = path_to(schedule.tree, name)
-        buffers = [n for n in path if isinstance(n, Promote) and n.tensor == tensor]
-        if any(prod(plan_around(schedule, name, n).sizes[:-1]) > 1 for n in buffers):
-            raise ScheduleError(f"which row of {tensor} is in which register is not fixed")
 
 
 def _neighbours(
@@ -461,6 +446,7 @@ def _row_registers(schedule: Schedule, name: str, loop: str, moving: Sequence[st
     for tensor in moving:
         if tensor not in kept:
             schedule = schedule.replay(f"promote {name}: {loop}_i as {tensor}, register")
+            check_rows(schedule, name, tensor)
     return schedule
 
 

@@ -184,14 +184,14 @@ map_blocks {s}: {", ".join(mapped)}""")
         inner = [*mapped, *rest][-1]
         schedule = schedule.replay(f"promote {s}: {inner} as {target}, shared{shape.padding}")
     schedule = _warps(schedule, s, (rows, columns), shape, around, intrinsic, operands)
-    together: list[list[str]] = []
-    for n in epilogue:
-        fused = together and attempt(schedule, f"fuse {together[-1][0]}, {n}: {u}_x, {v}_x")
-        if fused and fused is not schedule:
-            schedule = fused
-            together[-1].append(n)
-        else:
+    together = [[n] for n in epilogue[:1]]
+    for n in epilogue[1:]:
+        fused = attempt(schedule, f"fuse {together[-1][0]}, {n}: {u}_x, {v}_x")
+        if fused is schedule:
             together.append([n])
+        else:
+            together[-1].append(n)
+        schedule = fused
     for group in together:
         schedule = _by_threads(schedule, group[0], (u, v), (rows, columns))
         schedule = element_in_register(schedule, tuple(group), (f"{v}_t",))

@@ -11,7 +11,7 @@ import farkas as fk
 from codegen.emit import generate
 from codegen.gpu import generate_gpu
 from farkas.prepared import automatic_on_gpu
-from poly.gpu_machine import ANY
+from poly.gpu_machine import ANY, NAMED
 from runtime.cache import Cache
 from runtime.reference import evaluate
 from runtime.verify import random_inputs
@@ -66,6 +66,29 @@ def test_threads_of_a_block(dialect: str) -> None:
     assert len(source.kernels) > 1 and alone(source.text) == {"X", "Y", "Z", "T"}
     # What another kernel has stored is only read.
     assert re.search(r"const float \*(__)?restrict(__)? T\b", source.text)
+
+
+@pytest.mark.parametrize("dialect", ["cuda", "opencl"])
+def test_one_statement_in_several_iterations(dialect: str) -> None:
+    """Threads wait after each t: what one has written, another one overwrites."""
+    program = fk.parse(
+        "def f(float32 X[64,8]) -> (float32 Y[260]) {\n"
+        " s: Y[t+4*i] = X[i,t] where t in 0:8, i in 0:64 }"
+    )
+    script = "reorder s: t, i\nsplit s: t by 8\nmap_blocks s: t_o\nmap_threads s: i"
+    source = generate_gpu(fk.Schedule.of(program).replay(script), dialect)
+    assert "barrier(" in source.text or "__syncthreads()" in source.text
+    assert alone(source.text) == {"X"}
+
+
+def test_either_branch_stores() -> None:
+    """A softmax that asks whether its rows begin at multiples of 16 bytes."""
+    program = fk.parse("""def f(float32 X[512,1024]) -> (float32 Y[512,1024]) {
+        M[i] max=! X[i,k]
+        S[i] +=! exp(X[i,k] - M[i])
+        Y[i,j] = exp(X[i,j] - M[i]) / S[i] }""")
+    _, source = automatic_on_gpu(program, False, NAMED["sm_90"], "cuda")
+    assert "fk_is_aligned(" in source.text and {"X", "Y"} <= alone(source.text)
 
 
 def test_what_neighbours_have_added_is_read(cache: Cache) -> None:

@@ -98,7 +98,8 @@ def _is_known(layer: str, source: GpuSource, known: set[tuple[str, ...]]) -> boo
     names = {k.symbol: f"kernel_{n}" for n, k in enumerate(source.kernels)}
     code = re.sub(r"/\*.*?\*/|//[^\n]*", "", source.text, flags=re.DOTALL)
     code = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), code)
-    key = (layer, code, str(source.host), *(source.flags if layer == "machine" else ()))
+    flags = source.flags if layer == "machine" else ()
+    key = (layer, code, str(source.host), str([(k.grid, k.block) for k in source.kernels]), *flags)
     if key in known:
         return True
     known.add(key)
@@ -179,17 +180,17 @@ def _difference(program: Program, call, sizes, seed: int, exact: bool) -> str:  
 
 def judgements(seeds: range, layers: Sequence[str]) -> Iterator[tuple[int, str]]:
     """What `judge` says of each seed, or how the process ended that ran it."""
-    child: _Child | None = None
-    for n, seed in enumerate(seeds):
-        if child is None or n % SHARED == 0:
-            _end(child)
-            child = _Child(layers)
-        said = child.ask(seed)
-        yield seed, said
-        if said not in ("equal", "refused"):  # whatever it left behind is no other program's
-            _end(child)
-            child = None
-    _end(child)
+    child = _Child(layers)
+    try:
+        for n, seed in enumerate(seeds, 1):
+            said = child.ask(seed)
+            # What a wrong program leaves behind is no other one's.
+            if n % SHARED == 0 or said not in ("equal", "refused"):
+                child.end()
+                child = _Child(layers)
+            yield seed, said
+    finally:
+        child.end()
 
 
 class _Child:
@@ -198,25 +199,24 @@ class _Child:
     def __init__(self, layers: Sequence[str]) -> None:
         context = multiprocessing.get_context("fork")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_answer, args=(theirs, layers))
+        self.process = context.Process(target=_answer, args=(theirs, layers), daemon=True)
         self.process.start()
         theirs.close()
 
     def ask(self, seed: int) -> str:
-        self.pipe.send(seed)
-        if not self.pipe.poll(LIMIT):
-            return f"seed {seed}: no answer in {LIMIT} s"
         try:
+            self.pipe.send(seed)
+            if not self.pipe.poll(LIMIT):
+                return f"seed {seed}: no answer in {LIMIT} s"
             return str(self.pipe.recv())
-        except EOFError:
+        except (EOFError, ConnectionError):
             self.process.join()
             return f"seed {seed}: the process ended with {self.process.exitcode}"
 
-
-def _end(child: _Child | None) -> None:
-    if child is not None:
-        child.process.kill()
-        child.process.join()
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
 
 
 def _answer(pipe, layers: Sequence[str]) -> None:  # type: ignore[no-untyped-def]
@@ -224,7 +224,7 @@ def _answer(pipe, layers: Sequence[str]) -> None:  # type: ignore[no-untyped-def
         seed = pipe.recv()
         try:
             said = judge(seed, layers)
-        except BaseException:
+        except Exception:
             said = f"seed {seed}: {traceback.format_exc()[-2000:]}"
         pipe.send(said)
 

@@ -157,9 +157,33 @@ A_SUM_HAS_ONE_TERM = """def f(float32 A[64,N], float32 B[N,64]) -> (float32 Y[64
     Y[i,j] +=! A[i,k] * B[k,j] where i in 0:64, j in 0:64, k in 0:N, i == k }"""
 
 
-@pytest.mark.parametrize("text", [ROWS_TAKE_TURNS, A_SUM_HAS_ONE_TERM])
+THE_OTHER_ROW = """def f(float32 X[2,8192]) -> (float32 Y[2]) {
+    Y[i] +=! X[i,k] * X[1-i,k] where i in 0:2, k in 0:8192 }"""
+
+
+@pytest.mark.parametrize("text", [ROWS_TAKE_TURNS, A_SUM_HAS_ONE_TERM, THE_OTHER_ROW])
 @pytest.mark.parametrize("exact", [True, False])
 def test_registers_have_constant_places(text: str, exact: bool) -> None:
     """Other ones are in local memory, which is as far away as global memory."""
     _, source = automatic_on_gpu(fk.parse(text), exact, ANY, "cuda")
+    assert "an array, since its places are not constant" not in source.text
+
+
+#: Several rows of one tensor, each with a place of its own.
+ROWS = {
+    "gates": "def f(float32 X[64,2,65536]) -> (Y) { Y[b,j] = X[b,0,j] * X[b,1,j] }",
+    "colours": """def f(float32 X[8,3,512,512]) -> (Y) {
+        Y[b,i,j] = 0.3*X[b,0,i,j] + 0.6*X[b,1,i,j] + 0.1*X[b,2,i,j] }""",
+    "pairs": """def f(float32 X[4096,1024]) -> (Y) {
+        Y[p,j] = X[2*p,j] + X[2*p+1,j] where p in 0:2048 }""",
+    "stacked": """def f(float32 X[4096,1024]) -> (float32 Y[4096,2,1024]) {
+        Y[b,0,j] = X[b,j]
+        Y[b,1,j] = X[b,j] * 2 }""",
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_neighbours_of_several_rows(name: str) -> None:
+    _, source = automatic_on_gpu(fk.parse(ROWS[name]), False, NAMED["sm_90"], "cuda")
+    assert "fk_load_f32x4(" in source.text and "fk_store_f32x4(" in source.text
     assert "an array, since its places are not constant" not in source.text
