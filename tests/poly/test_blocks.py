@@ -183,7 +183,7 @@ def test_passes_leave_steps_alone() -> None:
     fixed = specialise(parse_program(LSTM), {"T": 3, "N": 4, "M": 5})
     assert join_dimensions(fixed) is fixed and split_sums(fixed) is fixed
     relu = parse_program("def relu(float32 X[3,5]) -> (Y) { Y[i,j] = max(X[i,j], 0) }")
-    assert isinstance(fused(fixed, relu, (("X", "Y"),), ()), Apart)
+    assert isinstance(fused(fixed, relu, (("X", "Y"),), (), lanes=True), Apart)
     text = "def f(float32 X[4]) -> (Y) { for t in 0:4 { A[t] = X[t] * 2; Y[t] = A[t] } }"
     program = parse_program(text)
     assert fold_statements(program, frozenset(["X"])).program is program

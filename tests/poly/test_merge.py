@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from codegen.function import emit_function
+from farkas.prepared import automatic_on_gpu
 from frontends.language import parse_program
 from poly.errors import ProgramError
 from poly.fusion import Apart, fused
+from poly.gpu_machine import ANY
 from poly.merge import align, covers, inline, merge, renamed, simplified
 from poly.program import Program
 from poly.schedule import Schedule
@@ -282,8 +284,9 @@ def test_covers(target: str, ranges: str, whole: bool) -> None:
 # --- what pays -----------------------------------------------------------------------------
 
 
-def both(first: str, second: str, **bindings: str) -> Program | None:
-    found = fused(parse_program(first), parse_program(second), tuple(bindings.items()), ())
+def both(first: str, second: str, lanes: bool = True, **bindings: str) -> Program | None:
+    pairs = tuple(bindings.items())
+    found = fused(parse_program(first), parse_program(second), pairs, (), lanes)
     return None if isinstance(found, Apart) else found
 
 
@@ -332,6 +335,17 @@ SHAPE = "i in 0:1, j in 0:16, k in 0:6, l in 0:6"
 )  # fmt: skip
 def test_what_is_not_merged(first: str, second: str) -> None:
     assert both(first, second, X="Y") is None
+
+
+@pytest.mark.parametrize("value", ["X[i,j,k,l] * float32(j)", "float64(X[i,j,k,l])"])
+def test_what_only_lanes_cannot(value: str) -> None:
+    """A thread of a GPU has registers of all types, and computes what it likes of them."""
+    second = f"def f(float32 X[1,16,6,6]) -> (Y) {{ Y[i,j,k,l] = {value} where {SHAPE} }}"
+    assert both(CONV, second, X="Y") is None
+    program = both(CONV, second, lanes=False, X="Y")
+    assert program is not None
+    _, source = automatic_on_gpu(program, True, ANY, "cuda")
+    assert len(source.kernels) == 1 and source.workspace == ()
 
 
 def test_an_elementwise_value_goes_into_a_window() -> None:
