@@ -37,21 +37,18 @@ def exchanged(body: LoopNode) -> frozenset[str]:
 
     def visit(node: LoopNode, now: int) -> int:
         """The number of the stretch behind a node, which begins in stretch `now`."""
-        if isinstance(node, Single) or (isinstance(node, For) and node.mark == "parallel"):
+        loop = node.mark if isinstance(node, For) else ""
+        ends = isinstance(node, (Single, Wait, Combine)) or loop == "parallel"
+        if ends or not children_of(node):
             for read in reads_in(node):
                 stretches.setdefault(read.tensor, set()).add(now)
-            return now + 1
-        if isinstance(node, (Wait, Combine)):
-            return now + 1
-        if not children_of(node):
-            for read in reads_in(node):
-                stretches.setdefault(read.tensor, set()).add(now)
+            return now + int(ends)
         if isinstance(node, (If, IfAligned)):
             return max(visit(c, now) for c in children_of(node))
         behind = now
         for child in children_of(node):
             behind = visit(child, behind)
-        if behind > now and isinstance(node, For) and node.mark not in ("block", "thread", "place"):
+        if behind > now and loop not in ("", "block", "thread", "place"):
             again.update(r.tensor for r in reads_in(node))
         return behind
 

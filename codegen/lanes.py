@@ -37,7 +37,7 @@ from codegen.loopir import (
     reads_in,
     walk_loops,
 )
-from codegen.lower import ranges_inside, var_range
+from codegen.lower import ranges_inside
 from codegen.masks import VECTOR_LIMIT, mask_widths, maskable, masked
 from codegen.operators import INEXACT
 from codegen.places import at_place
@@ -86,8 +86,8 @@ def vectorise(root: LoopNode, program: Program) -> LoopNode:
 
     def visit(node: LoopNode, ranges: Ranges) -> LoopNode:
         if isinstance(node, For):
-            bound = var_range(node, ranges)
             ranges = ranges_inside(node, ranges)
+            bound = ranges.get(node.var)
         node = map_children(node, lambda c: visit(c, ranges))
         if not isinstance(node, For) or node.mark != "vector" or node.step != 1:
             return node

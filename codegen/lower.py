@@ -49,7 +49,9 @@ def var_range(node: For, ranges: Ranges) -> tuple[int, int] | None:
 
 
 def ranges_inside(node: LoopNode, ranges: Ranges) -> Ranges:
-    """What is known of variables inside of a node: if it is a loop, of its own, too."""
+    """What is known of variables inside of a node: if it is a loop, of its own, too, which no loop
+    around it has.
+    """
     if not isinstance(node, For):
         return ranges
     bound = var_range(node, ranges)

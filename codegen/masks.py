@@ -26,7 +26,7 @@ from codegen.loopir import (
     reads_in,
     walk_loops,
 )
-from codegen.lower import ranges_inside, var_range
+from codegen.lower import ranges_inside
 from codegen.places import at_place
 from poly.dtypes import DType
 from poly.expr import Cast, Const, Expr, Index, Op, Read, reads_of
@@ -52,8 +52,8 @@ def mask_widths(root: LoopNode) -> dict[str, int]:
 
     def visit(node: LoopNode, ranges: Ranges) -> LoopNode:
         if isinstance(node, For):
-            bound = var_range(node, ranges)
             ranges = ranges_inside(node, ranges)
+            bound = ranges.get(node.var)
             if node.mark == "vector":
                 names = _moving(node, registers)
                 if bound is None or bound[0] < 0:

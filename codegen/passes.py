@@ -30,7 +30,7 @@ from codegen.loopir import (
     verify_loops,
     walk_loops,
 )
-from codegen.lower import ranges_inside, var_range
+from codegen.lower import ranges_inside
 from codegen.masks import settle_masks
 from codegen.places import at_place, simplify_indices
 from codegen.rounds import fence_rounds
@@ -169,7 +169,8 @@ def _unroll(node: LoopNode, ranges: Ranges, rows: Rows) -> LoopNode:
         rows = {**rows, **rows_of(node)}
     if not isinstance(node, For):
         return map_children(node, lambda c: _unroll(c, ranges, rows))
-    bound, ranges = var_range(node, ranges), ranges_inside(node, ranges)
+    ranges = ranges_inside(node, ranges)
+    bound = ranges.get(node.var)
     if node.mark != "unroll" or node.step != 1:
         return map_children(node, lambda c: _unroll(c, ranges, rows))
     size = sum(isinstance(n, (Store, VectorStore)) for n in walk_loops(node.body))

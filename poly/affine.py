@@ -153,6 +153,12 @@ def is_affine(access: Read) -> bool:
     return all(isl_expr(i) is not None for i in access.indices)
 
 
+def maps_of(union: isl.UnionMap) -> list[isl.Map]:
+    """The relations between instances of one statement and one other, or one tensor."""
+    maps = union.get_map_list()
+    return [maps.get_at(n) for n in range(maps.n_map())]
+
+
 def least_point(points: isl.Set) -> list[int]:
     """The lexicographically least point of a set that is not empty.
 

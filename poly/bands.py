@@ -17,7 +17,7 @@ import islpy as isl
 
 from poly.dependences import Dependences
 from poly.errors import ScheduleError
-from poly.legality import between, budget, carried
+from poly.legality import budget, by_children, carried
 from poly.scop import Scop
 from poly.tree import Band, Node, Promote, Sequence
 
@@ -54,10 +54,9 @@ def _below(node: Node, scop: Scop, order: isl.UnionMap, both: isl.UnionMap) -> l
         return _below(node.child, scop, order, both)
     found: list[BandProperties] = []
     if isinstance(node, Sequence):
-        for f_in in node.children:
-            inside = between(order, f_in.statements, f_in.statements)
-            inside_both = between(both, f_in.statements, f_in.statements)
-            found += _below(f_in.child, scop, inside, inside_both)
+        ordered, either = by_children(node, order), by_children(node, both)
+        for n, f_in in enumerate(node.children):
+            found += _below(f_in.child, scop, ordered[n, n], either[n, n])
     return found
 
 

@@ -27,7 +27,7 @@ import islpy as isl
 
 from poly.dependences import Dependences
 from poly.kernels import Launch, lanes_of, reduced_names, thread_function
-from poly.legality import between
+from poly.legality import between, by_children
 from poly.promotion import PromotionPlan, check_ahead, plan_promotion, prefix_of
 from poly.scop import Scop, ScopStatement
 from poly.tree import (
@@ -110,16 +110,11 @@ class _Placer:
         if isinstance(node, Promote):
             return self._promote(node, pairs, outer, statements, buffers)
         if isinstance(node, Sequence):
+            inside = by_children(node, pairs)
             parts = [
-                (
-                    f.statements,
-                    self._node(
-                        f.child, between(pairs, f.statements, f.statements), outer, f.statements,
-                        buffers,
-                    ),
-                )
-                for f in node.children
-            ]  # fmt: skip
+                (f.statements, self._node(f.child, inside[n, n], outer, f.statements, buffers))
+                for n, f in enumerate(node.children)
+            ]
             return self._in_order(parts, pairs)
         items = tuple(self._item(name, buffers) for name in statements)
         return _Part(node, items, items, False)

@@ -98,11 +98,7 @@ def value_flow(scop: Scop, reads: isl.UnionMap) -> tuple[isl.UnionMap, isl.Union
     reads : some of the scop's, see `Scop.reads_of`.  The flow is between instances, so what one
     of several reads of an instance gets is only to be had by asking for it alone.
     """
-    maps = reads.get_map_list()
-    tensors = {maps.get_at(n).get_tuple_name(isl.dim_type.out) for n in range(maps.n_map())}
-    written = [s.write for s in scop.statements]
-    empty = isl.UnionMap.empty(scop.context.get_space())
-    must = _collect(empty, [w for w in written if w.get_tuple_name(isl.dim_type.out) in tensors])
+    must = scop.writes.intersect_range(reads.range().universe())  # to these tensors alone
     order = initial_order(scop).intersect_domain(must.domain().union(reads.domain()))
     info = isl.UnionAccessInfo.from_sink(reads).set_must_source(must).set_schedule_map(order)
     flow = info.compute_flow()

@@ -12,9 +12,9 @@ from poly.expr import Read
 from poly.instances import member_limits
 from poly.legality import coincident_members
 from poly.linear import linear_form
-from poly.rows import accesses, attempt, dimension_at, nest, plan_around
+from poly.rows import accesses, attempt, buffers_around, dimension_at, nest, plan_around
 from poly.schedule import Schedule
-from poly.tree import Band, Promote, loops_of, path_to
+from poly.tree import Band, loops_of, path_to
 
 #: Dimensions of a grid, and of a block.
 DIMENSIONS = 3
@@ -99,8 +99,7 @@ def element_in_register(
 
 def _is_element(schedule: Schedule, name: str, tensor: str) -> bool:
     """Whether the innermost buffer of a tensor around a statement has one element."""
-    path = path_to(schedule.tree, name)
-    *_, node = (n for n in path if isinstance(n, Promote) and n.tensor == tensor)
+    node = buffers_around(schedule, name, tensor)[-1]
     return prod(plan_around(schedule, name, node).sizes) == 1
 
 
@@ -114,9 +113,7 @@ def check_rows(schedule: Schedule, name: str, tensor: str) -> None:
     ScheduleError : naming the tensor.
     """
     read = [a for a in accesses(schedule.scop.statement(name)) if a.tensor == tensor]
-    for node in path_to(schedule.tree, name):
-        if not isinstance(node, Promote) or node.tensor != tensor:
-            continue
+    for node in buffers_around(schedule, name, tensor):
         for d, size in enumerate(plan_around(schedule, name, node).sizes[:-1]):
             if any(c % size for a in read for _, c in linear_form(a.indices[d]).terms):
                 raise ScheduleError(f"which row of {tensor} is in which register is not fixed")

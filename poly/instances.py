@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import islpy as isl
 
-from poly.affine import least_point
+from poly.affine import least_point, maps_of
 from poly.dependences import KINDS, Dependences, time_map
 from poly.scop import Scop, ScopStatement
 from poly.tree import Member, Node, order_of
@@ -133,9 +133,7 @@ def span(s: ScopStatement, sizes: Mapping[str, int], box: Mapping[str, range], l
 def _listed(relation: isl.UnionMap) -> list[tuple[str, Point, str, Point]]:
     """Every pair of a bounded relation: name and values on both sides."""
     found: list[tuple[str, Point, str, Point]] = []
-    maps = relation.get_map_list()
-    for k in range(maps.n_map()):
-        m = maps.get_at(k)
+    for m in maps_of(relation):
         one = m.get_tuple_name(isl.dim_type.in_) or ""
         other = m.get_tuple_name(isl.dim_type.out) or ""
         cut, count = m.dim(isl.dim_type.in_), m.dim(isl.dim_type.in_) + m.dim(isl.dim_type.out)

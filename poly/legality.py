@@ -21,13 +21,14 @@ schedule is refused.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import islpy as isl
 
-from poly.affine import least_point
+from poly.affine import least_point, maps_of
 from poly.dependences import Dependences
 from poly.errors import IllegalScheduleError, ScheduleError
 from poly.instances import instance_text, sizes_set
@@ -104,10 +105,8 @@ def _find(node: Node, order: isl.UnionMap, both: isl.UnionMap, loop: str) -> _Ba
         for source, sink in sorted(ordered):
             if source > sink and not ordered[source, sink].is_empty():
                 return _Bad(ordered[source, sink], loop, False)
-        none = isl.UnionMap.empty(order.get_space())
         for n, f in enumerate(node.children):
-            inside = ordered.get((n, n), none)
-            found = _find(f.child, inside, either.get((n, n), none), loop)
+            found = _find(f.child, ordered[n, n], either[n, n], loop)
             if found is not None:
                 return found
         return None
@@ -144,29 +143,23 @@ def coincident_members(tree: Node, statement: str, dependences: Dependences) -> 
             return result
 
 
-def by_children(node: Sequence, pairs: isl.UnionMap) -> dict[tuple[int, int], isl.UnionMap]:
+def by_children(node: Sequence, pairs: isl.UnionMap) -> defaultdict[tuple[int, int], isl.UnionMap]:
     """Pairs from instances of one child of a sequence to instances of one, by the two numbers."""
     child = {s: n for n, f in enumerate(node.children) for s in f.statements}
-    result: dict[tuple[int, int], isl.UnionMap] = {}
-    maps = pairs.get_map_list()
-    for n in range(maps.n_map()):
-        m = maps.get_at(n)
-        source, sink = (
-            child.get(m.get_tuple_name(e)) for e in (isl.dim_type.in_, isl.dim_type.out)
-        )
+    none = isl.UnionMap.empty(pairs.get_space())
+    result = defaultdict[tuple[int, int], isl.UnionMap](lambda: none)
+    for m in maps_of(pairs):
+        source = child.get(m.get_tuple_name(isl.dim_type.in_))
+        sink = child.get(m.get_tuple_name(isl.dim_type.out))
         if source is not None and sink is not None:
-            one = isl.UnionMap.from_map(m)
-            before = result.get((source, sink))
-            result[source, sink] = one if before is None else before.union(one)
+            result[source, sink] = result[source, sink].union(isl.UnionMap.from_map(m))
     return result
 
 
 def between(pairs: isl.UnionMap, sources: tuple[str, ...], sinks: tuple[str, ...]) -> isl.UnionMap:
     """Pairs from instances of `sources` to instances of `sinks`."""
     result = isl.UnionMap.empty(pairs.get_space())
-    maps = pairs.get_map_list()
-    for n in range(maps.n_map()):
-        m = maps.get_at(n)
+    for m in maps_of(pairs):
         if (
             m.get_tuple_name(isl.dim_type.in_) in sources
             and m.get_tuple_name(isl.dim_type.out) in sinks
@@ -189,9 +182,7 @@ def _witness(bad: _Bad, scop: Scop, dependences: Dependences) -> Violation:
         sizes = dict(zip(names, point, strict=True))
         pairs = pairs.intersect_params(sizes_set(sizes))
     best: tuple[str, tuple[int, ...], str, tuple[int, ...]] | None = None
-    maps = pairs.get_map_list()
-    for n in range(maps.n_map()):
-        m = maps.get_at(n)
+    for m in maps_of(pairs):
         if m.is_empty():  # at these sizes
             continue
         values = least_point(m.wrap())

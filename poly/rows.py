@@ -313,6 +313,12 @@ def _keep(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
     return schedule
 
 
+def buffers_around(schedule: Schedule, name: str, tensor: str) -> list[Promote]:
+    """The promotions of a tensor around a statement, outermost first."""
+    path = path_to(schedule.tree, name)
+    return [n for n in path if isinstance(n, Promote) and n.tensor == tensor]
+
+
 def plan_around(schedule: Schedule, name: str, node: Promote) -> PromotionPlan:
     """What a promotion by a thread, one of those around a statement, copies."""
     path = path_to(schedule.tree, name)
@@ -324,9 +330,7 @@ def plan_around(schedule: Schedule, name: str, node: Promote) -> PromotionPlan:
 
 def _private_sizes(schedule: Schedule, tensor: str, name: str) -> tuple[int, ...] | None:
     """The extents of a tensor's buffer; None if anything is copied there or back."""
-    path = path_to(schedule.tree, name)
-    node = next(n for n in path if isinstance(n, Promote) and n.tensor == tensor)
-    plan = plan_around(schedule, name, node)
+    plan = plan_around(schedule, name, buffers_around(schedule, name, tensor)[0])
     return None if plan.copy_in or plan.copy_out else plan.sizes or (1,)
 
 

@@ -325,9 +325,8 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
     inner = band(place.band.members[place.position + 1 :], place.band.child)
     _check_inside(step, inner, tensor, scope)
     _check_around(step, tree, place, tensor, scope)
-    above = [m for n in path_to(tree, step.statements[0]) if isinstance(n, Band)
-             for m in n.members]  # fmt: skip
-    prefix = above[: [m.name for m in above].index(step.loops[0]) + 1]
+    above = loops_of(tree, step.statements[0])
+    prefix = list(above[: [m.name for m in above].index(step.loops[0]) + 1])
     names = statements_below(tree, place.band, [s.name for s in scop.statements])
     ahead, padded = "ahead" in ways, "padded" in ways
     wanted = Promote(tensor, fresh_buffer(tree, scop, tensor, scope), scope, layout, inner, ahead,

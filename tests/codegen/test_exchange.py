@@ -52,33 +52,36 @@ def test_a_loop_that_runs_again() -> None:
     assert alone(source.text) & {"X", "A", "Y"} == {"X", "Y"}
 
 
-@pytest.mark.parametrize("dialect", ["cuda", "opencl"])
-def test_threads_of_a_block(dialect: str) -> None:
-    program = fk.parse(
-        "def f(float32 X[64]) -> (Y, T, Z) {\n"
-        " s: T[i] = X[i]\n t: Y[i] = T[63-i]\n u: Z[i] = X[i] }"
-    )
-    threads = "map_threads s: i\nmap_threads t: i\nmap_threads u: i"
-    source = generate_gpu(fk.Schedule.of(program).replay(threads), dialect)
-    assert len(source.kernels) == 1 and alone(source.text) == {"X", "Y", "Z"}
-    apart = fk.Schedule.of(program).replay("map_blocks s: i\nmap_blocks t: i\nmap_blocks u: i")
-    source = generate_gpu(apart, dialect)
-    assert len(source.kernels) > 1 and alone(source.text) == {"X", "Y", "Z", "T"}
-    # What another kernel has stored is only read.
-    assert re.search(r"const float \*(__)?restrict(__)? T\b", source.text)
+HANDED_ON = """def f(float32 X[64]) -> (Y, T, Z) {
+    s: T[i] = X[i]
+    t: Y[i] = T[63-i]
+    u: Z[i] = X[i] }"""
+#: Threads wait after each t: what one has written, another one overwrites.
+OVERWRITTEN = """def f(float32 X[64,8]) -> (float32 Y[260]) {
+    s: Y[t+4*i] = X[i,t] where t in 0:8, i in 0:64 }"""
+#: Texts, scripts for a GPU, whether its threads wait, and which of the parameters are restrict.
+ON_GPU = {
+    "one block": (HANDED_ON, "map_threads s: i\nmap_threads t: i\nmap_threads u: i", True, "XYZ"),
+    "kernels": (HANDED_ON, "map_blocks s: i\nmap_blocks t: i\nmap_blocks u: i", False, "XYZT"),
+    "one statement, several iterations": (
+        OVERWRITTEN,
+        "reorder s: t, i\nsplit s: t by 8\nmap_blocks s: t_o\nmap_threads s: i",
+        True,
+        "X",
+    ),
+}
 
 
 @pytest.mark.parametrize("dialect", ["cuda", "opencl"])
-def test_one_statement_in_several_iterations(dialect: str) -> None:
-    """Threads wait after each t: what one has written, another one overwrites."""
-    program = fk.parse(
-        "def f(float32 X[64,8]) -> (float32 Y[260]) {\n"
-        " s: Y[t+4*i] = X[i,t] where t in 0:8, i in 0:64 }"
-    )
-    script = "reorder s: t, i\nsplit s: t by 8\nmap_blocks s: t_o\nmap_threads s: i"
-    source = generate_gpu(fk.Schedule.of(program).replay(script), dialect)
-    assert "barrier(" in source.text or "__syncthreads()" in source.text
-    assert alone(source.text) == {"X"}
+@pytest.mark.parametrize("name", ON_GPU)
+def test_threads_of_a_block(name: str, dialect: str) -> None:
+    text, script, waits, expected = ON_GPU[name]
+    source = generate_gpu(fk.Schedule.of(fk.parse(text)).replay(script), dialect)
+    assert ("barrier(" in source.text or "__syncthreads()" in source.text) == waits
+    assert (len(source.kernels) == 1) == waits
+    assert alone(source.text) == set(expected)
+    if not waits:  # what another kernel has stored is only read
+        assert re.search(r"const float \*(__)?restrict(__)? T\b", source.text)
 
 
 def test_either_branch_stores() -> None:
