@@ -13,7 +13,8 @@ import cgen
 
 from codegen.blocks import as_block
 from codegen.cexpr import Names, ValueText, index_text
-from codegen.gpu_passes import below
+from codegen.exchange import touched_last
+from codegen.gpu_passes import below, is_strided
 from codegen.halves import CUDA_HALVES, OPENCL_HALVES
 from codegen.loopir import (
     Buffer,
@@ -45,8 +46,6 @@ from poly.program import Program
 
 #: How a float16 is called: bits, which helpers load and store.
 HALF = "fk_f16"
-#: Blocks that a grid may have in x, y and z.
-MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 #: Where shared arrays begin, the first that divides their length, so that none leaves a gap: rows
 #: of matrices of tensor cores, and what a thread may read at once.
 ALIGNMENTS = (32, 16)
@@ -254,7 +253,7 @@ class KernelTarget(CTarget):
         """Every so many blocks of an axis that a grid may be too short for."""
         axis, var = axis_of(node), self.names.loops[node.var]
         lines = [body]
-        if self.shared_arrays:
+        if self.shared_arrays and touched_last(node.body, self.program.tensors):
             lines.append(cgen.Line(f"{self.barrier} /* before what is shared is written again */"))
         start, step = self.block_index[axis], self.grid_size[axis]
         head = (f"int64_t {var} = {start}", self.goes_on(node), f"{var} += {step}")
@@ -505,22 +504,6 @@ class OpenClTarget(KernelTarget):
         lines += _limits(used, "L")
         lines += [f"#define {fn}f {fn}" for fn in _MATH if f"{fn}f" in used]
         return lines
-
-
-def is_strided(node: For) -> bool:
-    """Whether a loop on blocks may have more iterations than a grid has blocks along its axis."""
-    if node.mark != "block" or axis_of(node) == 0:
-        return False
-    most = _most(node.upper)
-    return most is None or most > MOST_BLOCKS[1]
-
-
-def _most(e: Expr) -> int | None:
-    """The greatest value of a number of blocks, if it is known."""
-    if isinstance(e, Op) and e.fn == "select":  # none where there is nothing to do
-        found = [_most(arg) for arg in e.args[1:]]
-        return None if None in found else max(n for n in found if n is not None)
-    return int(e.value) if isinstance(e, Const) else None
 
 
 def alignment_of(count: int) -> int:

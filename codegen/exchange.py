@@ -1,4 +1,4 @@
-"""Which tensors threads may exchange values through.
+"""Which tensors threads may exchange values through, and where they wait for each other last.
 
 C's ``restrict`` says of a parameter that whatever is written through it is accessed through nothing
 else while the function runs.  But each thread has parameters of its own.  Where one thread reads
@@ -9,7 +9,11 @@ made zeros of sums that other threads had added to.)  gcc does not.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from codegen.gpu_passes import is_strided
 from codegen.loopir import (
+    Buffer,
     Combine,
     For,
     If,
@@ -54,6 +58,34 @@ def exchanged(body: LoopNode) -> frozenset[str]:
 
     visit(body, 0)
     return stored_in(body) & (again | {t for t, found in stretches.items() if len(found) > 1})
+
+
+def touched_last(body: LoopNode, apart: Collection[str]) -> bool:
+    """Whether a thread may touch, behind the last barrier of a part of a kernel, anything but what
+    lies in global memory or in registers, which `apart` and the buffers inside name.
+
+    A loop may run never, and so ends nothing that is before it.
+    """
+    own = {n.name for n in walk_loops(body) if isinstance(n, Buffer) and n.scope == "register"}
+    plain = {*apart, *own}
+
+    def visit(node: LoopNode, before: bool) -> bool:
+        """The same behind a node, where something is touched `before` it or not."""
+        if isinstance(node, Wait):
+            return False
+        if isinstance(node, (If, IfAligned)):
+            return before or any(visit(c, before) for c in children_of(node))
+        if isinstance(node, For) and is_strided(node):
+            return before  # it ends with a barrier of its own, if it needs one
+        if not children_of(node):
+            stores = isinstance(node, Store) and all(r.tensor in plain for r in reads_in(node))
+            return before or not stores
+        behind = before
+        for child in children_of(node):
+            behind = visit(child, behind)
+        return behind or (before and isinstance(node, For))
+
+    return visit(body, False)
 
 
 def stored_in(body: LoopNode) -> frozenset[str]:

@@ -13,7 +13,6 @@ from codegen.dialects import (
     KernelTarget,
     OpenClTarget,
     alignment_of,
-    is_strided,
 )
 from codegen.exchange import exchanged, stored_in
 from codegen.function import (
@@ -26,6 +25,7 @@ from codegen.function import (
 from codegen.gpu_passes import (
     begun_everywhere,
     constant_trips,
+    is_strided,
     plain_conditions,
     spread_banks,
     unguarded,

@@ -7,6 +7,7 @@ than most of what is computed.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from math import prod
@@ -35,6 +36,7 @@ from codegen.loopir import (
 from codegen.lower import ranges_inside
 from codegen.passes import without
 from codegen.places import at_place
+from poly.dtypes import DType
 from poly.expr import (
     Const,
     Expr,
@@ -45,6 +47,8 @@ from poly.expr import (
     evaluate_int,
     indices_of,
     mul,
+    operand_dtype,
+    reads_of,
     sizes_of,
     sub,
     walk,
@@ -52,6 +56,9 @@ from poly.expr import (
 from poly.intrinsics import INTRINSICS, SUMS_ALIGNMENT
 from poly.linear import Linear, linear_form, render
 from poly.promotion import TOGETHER
+
+#: Blocks that a grid may have in x, y and z.
+MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 
 
 def below(value: Expr, bound: Expr) -> list[Expr]:
@@ -233,19 +240,42 @@ def _without(
 
 def _computable(store: Store, name: str, ranges: Ranges, buffers: dict[str, Buffer]) -> bool:
     """Whether a store may run anywhere: it reads what there is, and nothing that it does traps."""
-    for e in walk(store.value):
-        if isinstance(e, Op) and e.fn in ("div", "floordiv", "mod", "fmod"):
-            return store.dtype.is_float
-        if not isinstance(e, Read) or e.tensor == name:
-            continue
-        buffer = buffers.get(e.tensor)
+    for read in reads_of(store.value):
+        buffer = buffers.get(read.tensor)
         if buffer is None:
             return False
-        for index, size in zip(e.indices, buffer.shape, strict=True):
+        if read.tensor == name:
+            continue
+        for index, size in zip(read.indices, buffer.shape, strict=True):
             low, high = extreme(index, ranges, min), extreme(index, ranges, max)
             if low is None or high is None or low < 0 or high >= size:
                 return False
-    return True
+    dtypes = {n: b.dtype for n, b in buffers.items()}
+    return not any(_may_trap(e, dtypes) for e in walk(store.value))
+
+
+def _may_trap(e: Expr, dtypes: Mapping[str, DType]) -> bool:
+    """Whether an expression divides integers by what may be 0."""
+    if not isinstance(e, Op) or e.fn not in ("div", "floordiv", "mod", "fmod"):
+        return False
+    by_zero = not isinstance(e.args[1], Const) or e.args[1].value == 0
+    return by_zero and not operand_dtype(e, dtypes, None).is_float
+
+
+def is_strided(node: For) -> bool:
+    """Whether a loop on blocks may have more iterations than a grid has blocks along its axis."""
+    if node.mark != "block" or axis_of(node) == 0:
+        return False
+    most = _most(node.upper)
+    return most is None or most > MOST_BLOCKS[1]
+
+
+def _most(e: Expr) -> int | None:
+    """The greatest value of a number of blocks, if it is known."""
+    if isinstance(e, Op) and e.fn == "select":  # none where there is nothing to do
+        found = [_most(arg) for arg in e.args[1:]]
+        return None if None in found else max(n for n in found if n is not None)
+    return int(e.value) if isinstance(e, Const) else None
 
 
 # --- shared memory ---------------------------------------------------------------------------

@@ -9,7 +9,7 @@ are read and written one by one, without registers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -271,17 +271,22 @@ def _origins(
 ) -> dict[str, tuple[str, tuple[Expr, ...]]] | None:
     """The tensor of each buffer that is copied, and where in it the buffer begins, None if unknown.
 
-    A copy is of element e of the buffer and element begin + e of the tensor.
+    A copy is of element e of the buffer and element begin + e of the tensor.  It tells where the
+    buffer begins only below its own conditions: where only some elements are copied, ``k`` may be
+    the place of ``(i - j)/2``, and what else uses the buffer is not all below ``i == j + 2*k``.
     """
     found: dict[str, tuple[str, tuple[Expr, ...]]] = {}
-    for n in walk_loops(node):
-        if not isinstance(n, Store) or not isinstance(n.value, Read):
-            continue
-        pair = (n.target, n.value)
+    asked: dict[str, list[frozenset[Expr]]] = {}
+    used: dict[str, list[frozenset[Expr]]] = {}
+    for n, above in _below_conditions(node, frozenset()):
+        pair = (n.target, n.value) if isinstance(n.value, Read) else ()
         register = next((r for r in pair if r.tensor in own), None)
         memory = next(
             (r for r in pair if register and r.tensor == own[register.tensor].tensor), None
         )
+        for r in reads_in(n):
+            if r.tensor in own and (memory is None or r != register):
+                used.setdefault(r.tensor, []).append(above)
         if register is None or memory is None:
             continue
         begin = tuple(
@@ -291,7 +296,31 @@ def _origins(
             return None
         if found.setdefault(register.tensor, (memory.tensor, begin)) != (memory.tensor, begin):
             return None
+        asked.setdefault(register.tensor, []).append(above)
+    if any(not _tells(asked[name], used.get(name, ())) for name in found):
+        return None
     return found
+
+
+def _below_conditions(
+    node: LoopNode, above: frozenset[Expr]
+) -> Iterator[tuple[Store, frozenset[Expr]]]:
+    """All stores, and the parts of the conditions that each is below: of a loop, that it has any
+    iteration.
+    """
+    if isinstance(node, Store):
+        yield node, above
+    if isinstance(node, If):
+        above |= {*plain_parts(node.cond)}
+    if isinstance(node, For) and _count(node) is None:
+        above |= {Op("lt", (node.lower, node.upper))}
+    for child in _children(node):
+        yield from _below_conditions(child, above)
+
+
+def _tells(copies: Sequence[frozenset[Expr]], uses: Sequence[frozenset[Expr]]) -> bool:
+    """Whether some copy is below no condition that a use is not below, too."""
+    return any(all(copy <= use for use in uses) for copy in copies)
 
 
 def _without_registers(

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from codegen.dialects import MOST_BLOCKS
 from codegen.gpu import GpuKernel, GpuSource
+from codegen.gpu_passes import MOST_BLOCKS
 from codegen.loopir import Block, For, If, Instance, LoopNode
 from poly.errors import ArgumentError, ToolchainError
 from poly.expr import evaluate_int

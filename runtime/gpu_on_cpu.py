@@ -37,6 +37,7 @@ _FLAGS = (
     "-Wno-unused-parameter",
     "-Wno-unknown-pragmas",
     "-Wno-maybe-uninitialized",
+    "-Wno-tautological-compare",  # a program may compare an element with itself
 )
 _TIMEOUT = 120.0
 _SHARED = re.compile(r"__shared__ (?:__align__\(\d+\) )?(.+?) ?(\w+)((?:\[[^][]*\])*);")

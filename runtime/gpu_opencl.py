@@ -21,6 +21,18 @@ _BINARY = "program.bin"
 #: Hints that are no use to CPUs: of loops with two conditions that were written out, PoCL 3.0 makes
 #: wrong code, which Intel's compiler does not, and PoCL without optimisation.
 _ROLLED = re.compile(r"^ *#pragma unroll.*\n", re.MULTILINE)
+#: A NaN that a compiler does not see through: PoCL 3 has rounding and other functions of its own,
+#: made for numbers alone, and where it computes ``ceil(NAN)`` itself, the result is anything.
+_NAN = re.compile(r"\bNAN\b")
+_UNSEEN = """static inline float fk_nan(void)
+{ volatile uint bits = 0x7fc00000; return as_float(bits); }
+"""
+
+
+def _for_cpus(text: str) -> str:
+    """A text without what OpenCL for CPUs takes wrong."""
+    text = _ROLLED.sub("", text)
+    return _UNSEEN + _NAN.sub("fk_nan()", text) if _NAN.search(text) else text
 
 
 class OpenClDevice(Device):
@@ -66,7 +78,7 @@ class OpenClDevice(Device):
         """A program that is compiled, through the cache if there is one."""
         cl, device = self._cl, self.device
         if device.type & cl.device_type.CPU:
-            text = _ROLLED.sub("", text)
+            text = _for_cpus(text)
         if self._cache is None:
             return self._compile(text)
         names = (device.platform.name, device.platform.version, device.name, device.version)

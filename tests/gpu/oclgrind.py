@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from codegen.gpu import GpuKernel, GpuSource
+from poly.promotion import SHARED_LIMIT
 from runtime.arguments import Array
 from runtime.gpu_device import Device
 from runtime.toolchain import run_command
@@ -96,6 +97,7 @@ class OclgrindDevice(Device):
         call = (self._text, self._arrays, self._given, self._launches)
         (folder / "call").write_bytes(pickle.dumps(call))
         simulator = ("oclgrind", "--data-races", "--uninitialized", "--log", str(folder / "log"))
+        simulator += ("--local-mem-size", str(SHARED_LIMIT))
         script = str(Path(__file__).with_name("oclgrind_child.py"))
         child = (sys.executable, script, str(folder / "call"), str(folder / "results"))
         done = run_command((*simulator, *child), None, 120.0)

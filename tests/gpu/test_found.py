@@ -83,6 +83,21 @@ FOUND = {
         "promote s: j_o as Y, register\nunroll s: j_i",
         {},
     ),
+    # Where a register was stored, below a condition, was taken for its place elsewhere.
+    "neighbours of which some are looked at": (
+        "def f(float32 A[N,N]) -> (Y) {\n s: T[i,j,k] = A[j,k] + i where i in 0:N\n"
+        " t: Y[j,k] = T[2*j,j,k] where j in 0:N//2 }",
+        "split s: k by 4 as k_o, k_i\nsplit s: k_o by 8 as k_b, k_t\n"
+        "reorder s: j, i, k_b, k_t, k_i\nmap_blocks s: j\nmap_threads s: k_t\nunroll s: k_i\n"
+        "promote s: k_t as T, register\nmap_blocks t: j\nsplit t: k by 32\nmap_threads t: k_i",
+        {"N": 6},
+    ),
+    # The same of a program that does so itself.
+    "an element compared with itself": (
+        "def f(int32 A[4], int32 B[N]) -> (Y) { s: Y[i] = select(int32(A[2]) >= A[2], B[i], 1) }",
+        "map_blocks s: i",
+        {"N": 6},
+    ),
     # A number was compared with itself, of which compilers warn.
     "one place of several reads": (
         "def f(int32 X[64]) -> (Y) { s: Y[i] = X[i] + X[3] + X[5*i] where i in 0:4 }",

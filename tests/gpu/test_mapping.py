@@ -36,6 +36,17 @@ def test_no_two_threads_meet(case: Case) -> None:
     assert races(s, source, case.sizes) == []
 
 
+#: Barriers between the iterations of loops over blocks: none behind what ends with one.
+BETWEEN_BLOCKS = {"tiles ahead": 0, "one operand ahead": 0, "transpose": 1, "three dimensions": 1}
+
+
+@pytest.mark.parametrize("name", BETWEEN_BLOCKS)
+def test_blocks_that_one_block_runs(name: str) -> None:
+    case = CASES[name]
+    text = generate_gpu(schedule(case.text, case.script), "cuda").text
+    assert text.count("__syncthreads(); /* before") == BETWEEN_BLOCKS[name]
+
+
 @pytest.mark.parametrize("name", [n for n, c in CASES.items() if c.barriers])
 def test_every_barrier_is_needed(name: str) -> None:
     """Without any one of them there is a race, which the check finds."""

@@ -54,3 +54,23 @@ def test_hints_of_loops_are_for_gpus(size: int, cache: Cache) -> None:
     inputs = random_inputs(program, {"N": size}) | {"U": u}
     (expected,) = evaluate(program, inputs).values()
     np.testing.assert_array_equal(kernel(**inputs), expected)
+
+
+@pytest.mark.parametrize("function", ["ceil", "floor", "trunc", "round", "exp", "tanh"])
+def test_functions_of_what_is_no_number(function: str, cache: Cache) -> None:
+    """PoCL computes some of its own functions of a constant NaN to anything."""
+    kernel = fk.compile(f"Y[i] = {function}(nan - X[i])", target="opencl", cache=cache)
+    assert np.isnan(kernel(np.ones(5, np.float32))).all()
+
+
+def test_barriers_of_loops_inside_of_each_other(cache: Cache) -> None:
+    """Where one barrier followed the last one of a loop, PoCL let threads run ahead."""
+    program = fk.parse("""def f(float64 A[N,7,3*N], float64 B[N,N,7,N,N], int64 P[N],
+                                float64 C[1,7,22,3*N+1], float32 D[]) -> (Y) {
+        Y[i,j,k,l] = min(-max(A[l,k,2*l+i], B[max(l-1, 0),i,k,j,l]),
+                         max(0.1, max(D[], C[P[j],k,3*k+1,3*i+1]))) where i in 0:N, k in 0:7 }""")
+    kernel = fk.compile(str(program), target="opencl", exact=True, cache=cache)
+    assert "__local" in kernel.source
+    inputs = random_inputs(program, {"N": 9})
+    (expected,) = evaluate(program, inputs).values()
+    np.testing.assert_array_equal(kernel(**inputs), expected)
