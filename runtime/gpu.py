@@ -51,7 +51,8 @@ class _Plan:
 class GpuProgram:
     """A compiled program that is called with arrays, on a device.
 
-    Attributes: `source`, `program`, `device`, and `module`, whatever the device made of the source.
+    Attributes: `source`, `program`, `device`, and `module`, whatever the device made of the source;
+    it may be given, made of several sources at once.
     Calls from several threads at once are safe.
 
     Raises
@@ -59,10 +60,10 @@ class GpuProgram:
     ToolchainError : the device's compiler is missing, or failed.
     """
 
-    def __init__(self, source: GpuSource, device: Device) -> None:
+    def __init__(self, source: GpuSource, device: Device, module: Any = None) -> None:
         self.source, self.device = source, device
         self.program: Program = source.program
-        self.module = device.build(source)
+        self.module = device.build(source) if module is None else module
         self._updated = frozenset(source.program.updated)
         self._plans: dict[tuple[Any, ...], _Plan] = {}
 

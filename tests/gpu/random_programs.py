@@ -19,11 +19,13 @@ import multiprocessing
 import re
 import sys
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 import numpy as np
@@ -48,9 +50,9 @@ from tests.differential.sweep import profile_of
 from tests.gpu.oclgrind import OclgrindDevice
 from tests.gpu.sanitized import ChildDevice
 
-#: Sizes of each program, and of those that run in a process of their own; seconds for a program,
-#: and programs for a process.
-RUNS, FEWER_RUNS, LIMIT, SHARED = 3, 1, 240, 50
+#: Sizes of each program, and of those that run in a process of their own; seconds for a program;
+#: programs that are compiled at once, and how often so for a process.
+RUNS, FEWER_RUNS, LIMIT, AT_ONCE, SHARED = 3, 1, 240, 10, 5
 #: Functions of a device may be so much farther off than those of the reference.
 FARTHER = 8
 #: Layers that run something, and what of a device they need.
@@ -69,30 +71,61 @@ ARCHITECTURES = ("sm_80", "sm_90")
 _CALLED = re.compile(r"fk_(div|floordiv|mod|fmod)_[iu]64\(|\b(sin|cos|tan|fmod)f?\(")
 
 
-def judge(seed: int, layers: Sequence[str]) -> str:
-    """A word for how a program went, or what is wrong with it, in more words."""
-    text = random_text(seed, profile_of(seed))
-    try:
-        program = parse_program(text, {})
-    except LanguageError:
-        return "refused"
-    known: set[tuple[str, ...]] = set()
+@dataclass(frozen=True)
+class _Case:
+    """What a layer is to look at: a program with a schedule, as `source`."""
+
+    seed: int
+    program: Program
+    layer: str
+    exact: bool
+    schedule: str
+    source: GpuSource
+
+
+def judge(seeds: Sequence[int], layers: Sequence[str]) -> list[str]:
+    """Of each program a word for how it went, or what is wrong with it, in more words.
+
+    What several programs have in one language is compiled at once, where a device runs it here.
+    """
+    texts = {seed: random_text(seed, profile_of(seed)) for seed in seeds}
+    said: dict[int, str] = {}
+    at_once: dict[tuple[str, bool], list[_Case]] = defaultdict(list)
+    for seed, text in texts.items():
+        try:
+            program = parse_program(text, {})
+        except LanguageError:
+            said[seed] = "refused"
+            continue
+        for case in _cases(seed, program, layers):
+            at_once[case.layer, case.exact].append(case)
     with TemporaryDirectory() as folder:
-        for exact in (True, False):
-            made = {}
-            for dialect in dict.fromkeys(DIALECTS[layer] for layer in layers):
-                made[dialect] = automatic_on_gpu(program, exact, ANY, dialect)
-            for layer in layers:
-                schedule, source = made[DIALECTS[layer]]
-                kernels = _kernels(layer, source)
-                if kernels in known:  # from exact mode, which allows less
-                    continue
-                known.add(kernels)
-                what = _fault(layer, program, source, seed, exact, Path(folder))
+        for (layer, _), cases in at_once.items():
+            device = _device(layer, Path(folder))
+            module = None
+            if device is not None and not isinstance(device, (ChildDevice, OclgrindDevice)):
+                module = device.build(*(c.source for c in cases))
+            for c in cases:
+                what = _fault(c, device, module) if c.seed not in said else ""
                 if what:
-                    mode = "exact" if exact else "default"
-                    return f"seed {seed}, {layer}, {mode} mode, {what}\n{text}\n{schedule}"
-    return "equal"
+                    mode = "exact" if c.exact else "default"
+                    head = f"seed {c.seed}, {layer}, {mode} mode, {what}"
+                    said[c.seed] = f"{head}\n{texts[c.seed]}\n{c.schedule}"
+    return [said.get(seed, "equal") for seed in seeds]
+
+
+def _cases(seed: int, program: Program, layers: Sequence[str]) -> Iterator[_Case]:
+    known: set[tuple[str, ...]] = set()
+    for exact in (True, False):
+        made = {}
+        for dialect in dict.fromkeys(DIALECTS[layer] for layer in layers):
+            made[dialect] = automatic_on_gpu(program, exact, ANY, dialect)
+        for layer in layers:
+            schedule, source = made[DIALECTS[layer]]
+            kernels = _kernels(layer, source)
+            if kernels not in known:  # from exact mode, which allows less
+                known.add(kernels)
+                yield _Case(seed, program, layer, exact, str(schedule), source)
 
 
 def _kernels(layer: str, source: GpuSource) -> tuple[str, ...]:
@@ -104,29 +137,30 @@ def _kernels(layer: str, source: GpuSource) -> tuple[str, ...]:
     return (layer, code, str(source.host), str([(k.grid, k.block) for k in source.kernels]), *flags)
 
 
-def _fault(
-    layer: str, program: Program, source: GpuSource, seed: int, exact: bool, folder: Path
-) -> str:
+def _fault(c: _Case, device: Device | None, module: Any) -> str:
     """What a layer finds wrong with a program, if anything."""
-    if layer == "machine":
-        return _spills(source)
-    device = _device(layer, folder)
-    call = GpuProgram(source, device)
-    child = isinstance(device, (ChildDevice, OclgrindDevice))
+    if device is None:
+        return _spills(c.source)
+    call = GpuProgram(c.source, device, module)
+    child = device if isinstance(device, (ChildDevice, OclgrindDevice)) else None
     sizes_of_runs: list[dict[str, int]] = [{}]
-    if program.sizes:
-        count = FEWER_RUNS if child else RUNS
-        sizes_of_runs = choose_sizes(program, np.random.default_rng(seed), count)
+    if c.program.sizes:
+        count = RUNS if child is None else FEWER_RUNS
+        sizes_of_runs = choose_sizes(c.program, np.random.default_rng(c.seed), count)
     for n, sizes in enumerate(sizes_of_runs):
-        what = _difference(program, call, sizes, 4 * seed + n, exact)
-        if isinstance(device, (ChildDevice, OclgrindDevice)) and device.reports:
-            what = "; ".join(device.reports[:3])
+        what = _difference(c.program, call, sizes, 4 * c.seed + n, c.exact)
+        if child is not None and child.reports:
+            what = "; ".join(child.reports[:3])
+            child.reports.clear()
         if what:
             return f"sizes {sizes}: {what}"
     return ""
 
 
-def _device(layer: str, folder: Path) -> Device:
+def _device(layer: str, folder: Path) -> Device | None:
+    """What runs a layer, None if nothing does."""
+    if layer == "machine":
+        return None
     if layer in ("address", "thread"):
         return ChildDevice(folder, layer)
     if layer == "oclgrind":
@@ -180,13 +214,19 @@ def judgements(seeds: range, layers: Sequence[str]) -> Iterator[tuple[int, str]]
     """What `judge` says of each seed, or how the process ended that ran it."""
     child = _Child(layers)
     try:
-        for n, seed in enumerate(seeds, 1):
-            said = child.ask(seed)
-            # What a wrong program leaves behind is no other one's.
-            if n % SHARED == 0 or said not in ("equal", "refused"):
-                child.end()
-                child = _Child(layers)
-            yield seed, said
+        for n, first in enumerate(seeds[::AT_ONCE], 1):
+            some = seeds[first - seeds.start :][:AT_ONCE]
+            said = child.ask(some)
+            if any(word not in ("equal", "refused") for word in said):
+                # What a wrong program leaves behind is no other one's.
+                said = []
+                for seed in some:
+                    child = child.renewed()
+                    said += child.ask([seed])
+                child = child.renewed()
+            elif n % SHARED == 0:
+                child = child.renewed()
+            yield from zip(some, said, strict=True)
     finally:
         child.end()
 
@@ -195,21 +235,28 @@ class _Child:
     """A process that judges programs, one after the other: drivers take long to begin."""
 
     def __init__(self, layers: Sequence[str]) -> None:
+        self.layers = layers
         context = multiprocessing.get_context("fork")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_answer, args=(theirs, layers), daemon=True)
         self.process.start()
         theirs.close()
 
-    def ask(self, seed: int) -> str:
+    def ask(self, seeds: Sequence[int]) -> list[str]:
+        limit = LIMIT * len(seeds)
         try:
-            self.pipe.send(seed)
-            if not self.pipe.poll(LIMIT):
-                return f"seed {seed}: no answer in {LIMIT} s"
-            return str(self.pipe.recv())
+            self.pipe.send(seeds)
+            if not self.pipe.poll(limit):
+                return [f"seed {seed}: no answer in {limit} s" for seed in seeds]
+            said: list[str] = self.pipe.recv()
+            return said
         except (EOFError, ConnectionError):
             self.process.join()
-            return f"seed {seed}: the process ended with {self.process.exitcode}"
+            return [f"seed {s}: the process ended with {self.process.exitcode}" for s in seeds]
+
+    def renewed(self) -> _Child:
+        self.end()
+        return _Child(self.layers)
 
     def end(self) -> None:
         self.process.kill()
@@ -219,11 +266,11 @@ class _Child:
 
 def _answer(pipe, layers: Sequence[str]) -> None:  # type: ignore[no-untyped-def]
     while True:
-        seed = pipe.recv()
+        seeds = pipe.recv()
         try:
-            said = judge(seed, layers)
+            said = judge(seeds, layers)
         except Exception:
-            said = f"seed {seed}: {traceback.format_exc()[-2000:]}"
+            said = [f"seed {seed}: {traceback.format_exc()[-2000:]}" for seed in seeds]
         pipe.send(said)
 
 
