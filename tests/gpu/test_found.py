@@ -74,6 +74,13 @@ FOUND = {
         "fuse s, t: i\nmap_blocks s: i\nsplit s: k by 32\nreduce_threads s: k_i",
         {"N": 6},
     ),
+    # Of 16-bit types, copies took floats and whole numbers without a sign only.
+    "neighbours of 16 bits": (
+        "def f(int16 X[N,64]) -> (Y) { t: Y[j,i] = X[i,j] }",
+        "tile t: j, i by 16, 16\nmap_blocks t: j_o, i_o\nmap_threads t: j_i, i_i\n"
+        "promote t: i_o as X, shared",
+        {"N": 19},
+    ),
     # What no register held was stored beside what one did.
     "neighbours of which some are written": (
         "def f(float32 X[16,16], float32 Y[16,16]) -> (Y) {\n"
