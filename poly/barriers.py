@@ -166,7 +166,7 @@ class _Placer:
             return replace(part, node=band([first], part.node))
         carried = pairs.lex_lt_at_multi_union_pw_aff(f)
         body = part.node
-        if self._conflict(part.tail, part.head, carried):
+        if self._conflict(part.tail, part.head, carried) or _reused(part):
             body = sequence([Filter(statements, body), self._barrier(part.ahead)])
             part = replace(part, tail=())
         # It may run never.
@@ -260,6 +260,19 @@ class _Placer:
                 elif a.writes & (b.reads | b.writes) or a.reads & b.writes:
                     return True
         return False
+
+
+def _reused(part: _Part) -> bool:
+    """Whether two iterations of a loop around a part meet in a shared buffer that begins anew in
+    each: elements of the tensor that have nothing to do with each other have the same place there.
+    """
+    anew = {
+        n.buffer for n in walk_tree(part.node)
+        if isinstance(n, Promote) and n.scope == "shared" and not n.ahead
+    }  # fmt: skip
+    written = frozenset().union(*(b.writes for b in part.head)) & anew
+    read = frozenset().union(*(b.reads for b in part.head)) & anew
+    return any(a.writes & (written | read) or a.reads & written for a in part.tail)
 
 
 def _place(around: tuple[Promote, ...], tensor: str, accesses: Accesses) -> str:

@@ -74,6 +74,27 @@ FOUND = {
         "fuse s, t: i\nmap_blocks s: i\nsplit s: k by 32\nreduce_threads s: k_i",
         {"N": 6},
     ),
+    # What a buffer has for one row was overwritten by the next one's, which no dependence orders.
+    "rows of a buffer that nothing is copied to": (
+        "def f(float32 A[N,16]) -> (Y) {\n s: T[i,j] = A[i,j]\n"
+        " t: Y[i,j] = T[i,15-j] where i in 0:N, j in 0:16 }",
+        "fuse s, t: i\nmap_threads s: j\nmap_threads t: j\npromote s: i as T, shared",
+        {"N": 5},
+    ),
+    "registers of a buffer that nothing is copied to": (
+        "def f(float32 A[N,16]) -> (Y) {\n s: T[i,j] = A[i,j]\n"
+        " t: Y[i,j] = T[i,15-j] where i in 0:N, j in 0:16 }",
+        "fuse s, t: i\nmap_threads s: j\nmap_threads t: j\npromote s: i as T, shared\n"
+        "promote t: j as T, register",
+        {"N": 5},
+    ),
+    "a maximum of each row in a buffer": (
+        "def f(float32 X[N,16]) -> (Y) {\n m[i] max=! X[i,j]\n"
+        " Y[i,j] = X[i,j] - m[i] where j in 0:16 }",
+        "fuse S0_init, S0: i\nfuse S0_init, S1: i\nreduce_threads S0: j\nmap_threads S1: j\n"
+        "promote S0_init: i as m, shared",
+        {"N": 3},
+    ),
     # Of 16-bit types, copies took floats and whole numbers without a sign only.
     "neighbours of 16 bits": (
         "def f(int16 X[N,64]) -> (Y) { t: Y[j,i] = X[i,j] }",
