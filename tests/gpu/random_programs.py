@@ -11,10 +11,15 @@ process of their own, so that one that crashes is named.  The layers:
 ``thread``     the same under ThreadSanitizer
 ``oclgrind``   the OpenCL text in oclgrind
 ``machine``    the CUDA text to machine code, of which nothing is spilled
+
+A sweep over all takes hours.  With ``--known FILE``, what was equal is written down, and kernels
+that are as they were are not judged again.  The file says nothing of what runs them: remove it when
+that has changed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import re
 import sys
@@ -82,12 +87,20 @@ class _Case:
     schedule: str
     source: GpuSource
 
+    @property
+    def key(self) -> str:
+        """What stands for the case in a file of known ones."""
+        what = (self.seed, self.exact, _kernels(self.layer, self.source), self.source.flags)
+        return hashlib.sha256(repr(what).encode()).hexdigest()
 
-def judge(seeds: Sequence[int], layers: Sequence[str]) -> list[str]:
+
+def judge(seeds: Sequence[int], layers: Sequence[str], known: Path | None = None) -> list[str]:
     """Of each program a word for how it went, or what is wrong with it, in more words.
 
     What several programs have in one language is compiled at once, where a device runs it here.
+    Cases in the file `known` are left out; those that are equal are added.
     """
+    before = set(known.read_text().split()) if known and known.exists() else set()
     texts = {seed: random_text(seed, profile_of(seed)) for seed in seeds}
     said: dict[int, str] = {}
     at_once: dict[tuple[str, bool], list[_Case]] = defaultdict(list)
@@ -98,7 +111,8 @@ def judge(seeds: Sequence[int], layers: Sequence[str]) -> list[str]:
             said[seed] = "refused"
             continue
         for case in _cases(seed, program, layers):
-            at_once[case.layer, case.exact].append(case)
+            if case.key not in before:
+                at_once[case.layer, case.exact].append(case)
     with TemporaryDirectory() as folder:
         for (layer, _), cases in at_once.items():
             device = _device(layer, Path(folder))
@@ -111,6 +125,10 @@ def judge(seeds: Sequence[int], layers: Sequence[str]) -> list[str]:
                     mode = "exact" if c.exact else "default"
                     head = f"seed {c.seed}, {layer}, {mode} mode, {what}"
                     said[c.seed] = f"{head}\n{texts[c.seed]}\n{c.schedule}"
+    if known:
+        judged = (c.key for cases in at_once.values() for c in cases if c.seed not in said)
+        with known.open("a") as file:
+            file.write("".join(f"{key}\n" for key in judged))
     return [said.get(seed, "equal") for seed in seeds]
 
 
@@ -210,9 +228,11 @@ def _difference(program: Program, call, sizes, seed: int, exact: bool) -> str:  
     return ""
 
 
-def judgements(seeds: range, layers: Sequence[str]) -> Iterator[tuple[int, str]]:
+def judgements(
+    seeds: range, layers: Sequence[str], known: Path | None = None
+) -> Iterator[tuple[int, str]]:
     """What `judge` says of each seed, or how the process ended that ran it."""
-    child = _Child(layers)
+    child = _Child(layers, known)
     try:
         for n, first in enumerate(seeds[::AT_ONCE], 1):
             some = seeds[first - seeds.start :][:AT_ONCE]
@@ -234,11 +254,11 @@ def judgements(seeds: range, layers: Sequence[str]) -> Iterator[tuple[int, str]]
 class _Child:
     """A process that judges programs, one after the other: drivers take long to begin."""
 
-    def __init__(self, layers: Sequence[str]) -> None:
-        self.layers = layers
+    def __init__(self, layers: Sequence[str], known: Path | None) -> None:
+        self.layers, self.known = layers, known
         context = multiprocessing.get_context("fork")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_answer, args=(theirs, layers), daemon=True)
+        self.process = context.Process(target=_answer, args=(theirs, layers, known), daemon=True)
         self.process.start()
         theirs.close()
 
@@ -256,7 +276,7 @@ class _Child:
 
     def renewed(self) -> _Child:
         self.end()
-        return _Child(self.layers)
+        return _Child(self.layers, self.known)
 
     def end(self) -> None:
         self.process.kill()
@@ -264,11 +284,11 @@ class _Child:
         self.pipe.close()
 
 
-def _answer(pipe, layers: Sequence[str]) -> None:  # type: ignore[no-untyped-def]
+def _answer(pipe, layers: Sequence[str], known: Path | None) -> None:  # type: ignore[no-untyped-def]
     while True:
         seeds = pipe.recv()
         try:
-            said = judge(seeds, layers)
+            said = judge(seeds, layers, known)
         except Exception:
             said = [f"seed {seed}: {traceback.format_exc()[-2000:]}" for seed in seeds]
         pipe.send(said)
@@ -278,10 +298,11 @@ def _answer(pipe, layers: Sequence[str]) -> None:  # type: ignore[no-untyped-def
 @click.argument("start", type=int)
 @click.argument("end", type=int)
 @click.option("--layer", "layers", type=click.Choice(list(DIALECTS)), multiple=True)
-def main(start: int, end: int, layers: tuple[str, ...]) -> None:
+@click.option("--known", type=click.Path(dir_okay=False, path_type=Path))
+def main(start: int, end: int, layers: tuple[str, ...], known: Path | None) -> None:
     """Programs START to END, all layers if none is named."""
     counts: Counter[str] = Counter()
-    for _, said in judgements(range(start, end), layers or tuple(DIALECTS)):
+    for _, said in judgements(range(start, end), layers or tuple(DIALECTS), known):
         word = said if said in ("equal", "refused") else "wrong"
         counts[word] += 1
         if word == "wrong":
