@@ -22,6 +22,7 @@ from poly.expr import (
     dtype_where,
     operand_dtype,
 )
+from poly.marks import MOST_THREADS
 from poly.operators import OPS
 
 _INT_MAX = 2**31 - 1
@@ -32,6 +33,7 @@ class Names:
     """C identifiers of tensors, sizes and loop variables, and how an element is addressed.
 
     `value` prints what stands in an index and is computed like any value, in its own type.
+    `threads` are the loops whose variable is the number of a thread, an int.
     """
 
     tensors: Mapping[str, str]
@@ -39,38 +41,60 @@ class Names:
     loops: Mapping[str, str]
     place: Callable[[Read], str]
     value: Callable[[Expr], str]
+    threads: frozenset[str] = frozenset()
 
 
 def index_text(e: Expr, names: Names, outer: int = 0) -> str:
-    """An integer expression of loop variables and sizes; `outer` is the precedence around it."""
+    """An integer expression of loop variables and sizes; `outer` is the precedence around it.
+
+    It is computed in 64 bits wherever 32 might not do.
+    """
+    return _index(e, names, outer)[0]
+
+
+def _index(e: Expr, names: Names, outer: int = 0) -> tuple[str, int | None]:
+    """The text of an index, and what it is at most, without its sign, where C computes it in 32
+    bits; None where it has 64.
+    """
     if isinstance(e, Const):
         value = int(e.value)
-        text = str(value) if abs(value) <= _INT_MAX else f"INT64_C({value})"
-        return f"({text})" if value < 0 and outer > 0 else text
+        narrow = abs(value) <= _INT_MAX
+        text = str(value) if narrow else f"INT64_C({value})"
+        return f"({text})" if value < 0 and outer > 0 else text, abs(value) if narrow else None
     if isinstance(e, Index):
-        return names.loops[e.name]
+        return names.loops[e.name], MOST_THREADS - 1 if e.name in names.threads else None
     if isinstance(e, Size):
-        return names.sizes[e.name]
+        return names.sizes[e.name], None
     if isinstance(e, (Read, Cast)):
-        return f"({names.value(e)})"
+        return f"({names.value(e)})", None
     assert isinstance(e, Op)
     if e.fn in ("floordiv", "mod", "min", "max"):
         fn = {"floordiv": "fk_floordiv", "mod": "fk_mod", "min": "fk_lo", "max": "fk_hi"}[e.fn]
-        return f"{fn}({', '.join(index_text(a, names) for a in e.args)})"
+        return f"{fn}({', '.join(index_text(a, names) for a in e.args)})", None
     if e.fn == "select":
-        c, a, b = (index_text(x, names, 2) for x in e.args)
-        return f"({c} ? {a} : {b})"
+        c = index_text(e.args[0], names, 2)
+        (a, most_a), (b, most_b) = (_index(x, names, 2) for x in e.args[1:])
+        narrow = most_a is not None and most_b is not None
+        return f"({c} ? {a} : {b})", max(most_a or 0, most_b or 0) if narrow else None
     symbols = {"div": "/", "fmod": "%", "and": "&&", "or": "||", "not": "!"}
     symbol = symbols.get(e.fn, OPS[e.fn].symbol)
     p = OPS[e.fn].precedence or 10
     if len(e.args) == 1:
-        return f"{symbol}{index_text(e.args[0], names, 20)}"
+        inner, most = _index(e.args[0], names, 20)
+        return f"{symbol}{inner}", most
     tight = symbol in ("*", "/", "%")
-    left, right = index_text(e.args[0], names, p), index_text(e.args[1], names, p + 1)
+    (left, most_left), (right, most_right) = (_index(a, names, p + n) for n, a in enumerate(e.args))
+    most = None
+    if most_left is not None and most_right is not None:
+        most = most_left * most_right if symbol == "*" else most_left + most_right
+        if symbol in ("+", "-", "*") and most > _INT_MAX:
+            left, most = f"(int64_t){_index(e.args[0], names, 20)[0]}", None
     text = f"{left}{symbol}{right}" if tight else f"{left} {symbol} {right}"
     # && inside || and arithmetic inside comparisons get parentheses that C does not need but
     # compilers warn about.
-    return f"({text})" if p < outer or (symbol == "&&" and outer > 0) else text
+    if p < outer or (symbol == "&&" and outer > 0):
+        text = f"({text})"
+    return text, most
 
 
 class ValueText:

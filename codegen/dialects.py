@@ -203,14 +203,10 @@ class KernelTarget(CTarget):
         assert isinstance(node.body, Store)
         ahead = self.asynchronous and node.body.statement in self.ahead
         kind = "copy_async" if ahead else "copy"
-        places = [f"&{self.place(to)}", f"&{self.place(origin)}"]
-        dtype = node.body.dtype
-        size, c = ("16", "unsigned short") if dtype.bytes == 2 else ("4x4", "int")
-        pointers = (f"({self.shared_pointer}{c} *)", f"({self.pointer}const {c} *)")
-        if size == "16" and dtype.kind != "i":  # numbers of 16 bits, or the bits of one
-            pointers = ("", "")
-        given = ", ".join(p + place for p, place in zip(pointers, places, strict=True))
-        return cgen.Line(f"fk_{kind}_{size}({given});")
+        size, c = ("16", "unsigned short") if node.body.dtype.bytes == 2 else ("4x4", "int")
+        there = f"({self.shared_pointer}{c} *)&{self.place(to)}"
+        here = f"({self.pointer}const {c} *)&{self.place(origin)}"
+        return cgen.Line(f"fk_{kind}_{size}({there}, {here});")
 
     def _for(self, node: For) -> cgen.Generable:
         """Short loops are left to the compiler to write out."""

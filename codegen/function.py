@@ -228,4 +228,7 @@ def name_everything(program: Program, body: LoopNode, more: Iterable[str] = ()) 
         for var in own:
             if var not in loops:
                 loops[var] = pick(var)
-    return Names(tensors, sizes, loops, lambda read: read.tensor, str)
+    threads = frozenset(
+        n.var for n in walk_loops(body) if isinstance(n, For) and n.mark in ("thread", "place")
+    )
+    return Names(tensors, sizes, loops, lambda read: read.tensor, str, threads)

@@ -1,7 +1,8 @@
 """Which parts of a schedule tree run on a GPU as one kernel, and where each instance runs.
 
 The host runs what is outside of all loops on blocks: sequences, and loops that contain some.  Each
-largest part without that is a *launch*; one without loops on blocks has one block.  Inside, with
+largest part without that is a *launch*; one without loops on blocks has one block.  A sequence of
+which a block would have too many threads is one of launches, too.  Inside, with
 b the loops on blocks around a statement and t those on threads,
 
     block  { S[x] -> b(x) }      thread  { S[x] -> t(x) }
@@ -96,7 +97,7 @@ def launches(tree: Node, scop: Scop) -> tuple[Node, tuple[Launch, ...]]:
     found: list[Launch] = []
 
     def visit(node: Node, host: tuple[Member, ...], statements: tuple[str, ...]) -> Node:
-        if isinstance(node, Sequence) and _has_blocks(node):
+        if isinstance(node, Sequence) and (_has_blocks(node) or _is_too_large(node, scop)):
             return sequence(
                 [Filter(f.statements, visit(f.child, host, f.statements)) for f in node.children]
             )
@@ -126,6 +127,23 @@ def _has_blocks(node: Node) -> bool:
     )
 
 
+def _block(places: list[tuple[Member, int]], scop: Scop) -> tuple[int, int, int]:
+    """How many threads a block has in x, y and z, for loops on threads with the axis of each."""
+    block = [1, 1, 1]
+    for m, axis in places:
+        count = thread_extent(m, scop, "threads")
+        if m.mark == "reduce":  # the others have nothing to add
+            count = 1 << (count - 1).bit_length()
+        block[axis] = max(block[axis], count)
+    x, y, z = block
+    return x, y, z
+
+
+def _is_too_large(node: Node, scop: Scop) -> bool:
+    """Whether a block that runs all of a node would have too many threads."""
+    return prod(_block(_thread_axes(node), scop)) > MOST_THREADS
+
+
 def _launch(
     number: int, host: tuple[Member, ...], statements: tuple[str, ...], tree: Node, scop: Scop
 ) -> Launch:
@@ -147,14 +165,10 @@ def _launch(
         for m in blocks
     )
     thread_names = tuple(fresh(f"thread_{axis}") for axis in AXES)
-    block = [1, 1, 1]
-    for m, axis in _thread_axes(tree):
-        places.append((m, thread_names[axis]))
-        count = thread_extent(m, scop, "threads")
-        if m.mark == "reduce":  # the others have nothing to add
-            count = 1 << (count - 1).bit_length()
-        block[axis] = max(block[axis], count)
-    if block[0] * block[1] * block[2] > MOST_THREADS:
+    on_threads = _thread_axes(tree)
+    places += [(m, thread_names[axis]) for m, axis in on_threads]
+    block = _block(on_threads, scop)
+    if prod(block) > MOST_THREADS:
         shape = " x ".join(map(str, reversed(block)))
         raise ScheduleError(
             f"a block would have {shape} threads, over {MOST_THREADS}; use smaller tiles"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import farkas as fk
@@ -168,3 +169,44 @@ def test_what_each_thread_sums_up_has_no_other_register_inside() -> None:
     parts = fk.Schedule.of(program).replay(steps)
     with pytest.raises(fk.ScheduleError, match="Y_part around j_t holds what each thread sums up"):
         parts.replay("promote t: j_t as Y, register")
+
+
+@pytest.mark.parametrize("dialect", ["cuda", "opencl"])
+def test_the_number_of_a_thread_times_a_constant(dialect: str, tmp_path: Path) -> None:
+    """It was computed in 32 bits, in which 43 times this is less than 0."""
+    text = (
+        "def f(float32 X[64], float32 Z[M], float32 Y[64]) -> (Y) {"
+        " s: Y[i] += X[i]*Z[0] where i in 0:64, 100000000*i < M }"
+    )
+    source = generate_gpu(fk.Schedule.of(fk.parse(text)).replay("map_threads s: i"), dialect)
+    if dialect == "cuda":
+        run = GpuProgram(source, CpuDevice(tmp_path))
+        ones = np.ones(64, np.float32)
+        found = run(X=ones, Z=ones[:5], Y=np.zeros(64, np.float32))
+        assert np.flatnonzero(found).tolist() == [0]
+    assert "(int64_t)100000000*thread_x < M" in source.text
+
+
+def test_nests_with_too_many_threads_together_are_launches_of_their_own(tmp_path: Path) -> None:
+    """They were refused, and the schedule that is taken for such programs has one thread."""
+    text = (
+        "def f(float32 X[16,32], float32 A[16,4,8]) -> (Y, Z) {\n s: Y[i,j] = X[i,j] + 1\n"
+        " t: Z[i,j,k] = A[k,i,j] * Y[k,j] where i in 0:4, j in 0:8 }"
+    )
+    script = "map_threads s: i, j\nmap_threads t: i, j, k"
+    source = generate_gpu(fk.Schedule.of(fk.parse(text)).replay(script), "cuda")
+    assert [k.block for k in source.kernels] == [(32, 16, 1), (16, 8, 4)]
+    run = GpuProgram(source, CpuDevice(tmp_path))
+    assert verify(fk.parse(text), run).close(1e-5)
+
+
+def test_a_block_of_a_grid_with_too_many_threads_is_refused() -> None:
+    """Its nests run behind each other in each of the blocks."""
+    text = (
+        "def f(float32 X[4,32,32], float32 A[4,2,2,32]) -> (Y, Z) {\n s: Y[b,i,j] = X[b,i,j] + 1\n"
+        " t: Z[b,i,j,k] = A[b,i,j,k] * Y[b,i,k] }"
+    )
+    script = "fuse s, t: b\nmap_blocks s: b\nmap_threads s: i, j\nmap_threads t: i, j, k"
+    schedule = fk.Schedule.of(fk.parse(text)).replay(script)
+    with pytest.raises(fk.ScheduleError, match="a block would have 2 x 32 x 32 threads, over 1024"):
+        generate_gpu(schedule, "cuda")
