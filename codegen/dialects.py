@@ -110,8 +110,6 @@ class KernelTarget(CTarget):
     own_helpers: Mapping[str, str] = {}
     #: What stands before a helper, an array that a block shares, and a pointer to a tensor.
     helper, shared, pointer, restrict = "static inline", "", "", "restrict"
-    #: What stands before a type to which a pointer into shared memory points.
-    shared_pointer = ""
     #: How the text, or options of the compiler, say that sums of products are rounded twice.
     no_contraction = ""
     exact_flags: tuple[str, ...] = ()
@@ -203,10 +201,8 @@ class KernelTarget(CTarget):
         assert isinstance(node.body, Store)
         ahead = self.asynchronous and node.body.statement in self.ahead
         kind = "copy_async" if ahead else "copy"
-        size, c = ("16", "unsigned short") if node.body.dtype.bytes == 2 else ("4x4", "int")
-        there = f"({self.shared_pointer}{c} *)&{self.place(to)}"
-        here = f"({self.pointer}const {c} *)&{self.place(origin)}"
-        return cgen.Line(f"fk_{kind}_{size}({there}, {here});")
+        size = "16" if node.body.dtype.bytes == 2 else "4x4"
+        return cgen.Line(f"fk_{kind}_{size}(&{self.place(to)}, &{self.place(origin)});")
 
     def _for(self, node: For) -> cgen.Generable:
         """Short loops are left to the compiler to write out."""
@@ -359,11 +355,10 @@ class CudaTarget(KernelTarget):
 
     def statement(self, node: LoopNode) -> cgen.Generable:
         if isinstance(node, Store) and node.statement in self.ahead:
-            kind = {4: "int", 8: "long long"}.get(node.dtype.bytes)
-            if kind is not None and isinstance(node.value, Read):
+            size = node.dtype.bytes
+            if size in (4, 8) and isinstance(node.value, Read):
                 to, origin = self.place(node.target), self.place(node.value)
-                name = f"fk_copy_async_{node.dtype.bytes}"
-                return cgen.Line(f"{name}(({kind} *)&{to}, (const {kind} *)&{origin});")
+                return cgen.Line(f"fk_copy_async_{size}(&{to}, &{origin});")
         if isinstance(node, (MoveSums, MultiplyMatrices)):
             return tensor_cores(self, node)
         if isinstance(node, Wait) and self.ahead:
@@ -438,7 +433,6 @@ class OpenClTarget(KernelTarget):
     grid_size = tuple(f"get_num_groups({k})" for k in range(3))
     thread_index = tuple(f"(int)get_local_id({k})" for k in range(3))
     helper, shared, pointer = "static inline", "__local", "__global "
-    shared_pointer = "__local "
     aligned = "__attribute__((aligned(%d)))"
     no_contraction = "#pragma OPENCL FP_CONTRACT OFF"
 

@@ -279,7 +279,7 @@ def _origins(
     asked: dict[str, list[frozenset[Expr]]] = {}
     used: dict[str, list[frozenset[Expr]]] = {}
     for n, above in _below_conditions(node, frozenset()):
-        pair = (n.target, n.value) if isinstance(n.value, Read) else ()
+        pair = (n.target, n.value) if isinstance(n.value, Read) and n.op == "=" else ()
         register = next((r for r in pair if r.tensor in own), None)
         memory = next(
             (r for r in pair if register and r.tensor == own[register.tensor].tensor), None
@@ -312,10 +312,16 @@ def _below_conditions(
         yield node, above
     if isinstance(node, If):
         above |= {*plain_parts(node.cond)}
-    if isinstance(node, For) and _count(node) is None:
+    if isinstance(node, For) and not _runs(node):
         above |= {Op("lt", (node.lower, node.upper))}
     for child in _children(node):
         yield from _below_conditions(child, above)
+
+
+def _runs(node: For) -> bool:
+    """Whether a loop surely has an iteration."""
+    low, high = node.lower, node.upper
+    return isinstance(low, Const) and isinstance(high, Const) and low.value < high.value
 
 
 def _tells(copies: Sequence[frozenset[Expr]], uses: Sequence[frozenset[Expr]]) -> bool:
@@ -346,6 +352,7 @@ def _without_registers(
         for n in walk_loops(node)
         if isinstance(n, Store)
         and isinstance(n.value, Read)
+        and n.op == "="
         and any(r.tensor in places and other.tensor == places[r.tensor][0]
                 for r, other in ((n.target, n.value), (n.value, n.target)))
     }  # fmt: skip

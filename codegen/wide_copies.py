@@ -16,19 +16,19 @@ from poly.promotion import TOGETHER
 CUDA_COPIES = {
     "fk_copy_4x4": (
         "/* four 32-bit numbers to shared memory; that they are aligned is not known */\n"
-        "static inline void fk_copy_4x4(int *to, const int *from)\n"
+        "static inline void fk_copy_4x4(void *to, const void *from)\n"
         "{\n  if (((unsigned long long)from & 15) == 0) *(int4 *)to = *(const int4 *)from;\n"
-        "  else for (int n = 0; n < 4; n++) to[n] = from[n];\n}"
+        "  else for (int n = 0; n < 4; n++) ((int *)to)[n] = ((const int *)from)[n];\n}"
     ),
     "fk_copy_16": (
         "/* eight 16-bit numbers to shared memory; that they are aligned is not known */\n"
-        "static inline void fk_copy_16(unsigned short *to, const unsigned short *from)\n"
+        "static inline void fk_copy_16(void *to, const void *from)\n"
         "{\n  if (((unsigned long long)from & 15) == 0) *(int4 *)to = *(const int4 *)from;\n"
-        "  else for (int n = 0; n < 8; n++) to[n] = from[n];\n}"
+        "  else for (int n = 0; n < 8; n++) ((short *)to)[n] = ((const short *)from)[n];\n}"
     ),
     "fk_copy_async_16": (
         "/* the same while threads go on */\n"
-        "static inline void fk_copy_async_16(unsigned short *to, const unsigned short *from)\n"
+        "static inline void fk_copy_async_16(void *to, const void *from)\n"
         "{\n#if __CUDA_ARCH__ >= 800\n"
         "  if (((unsigned long long)from & 15) == 0) {\n"
         "    const unsigned shared = (unsigned)__cvta_generic_to_shared(to);\n"
@@ -40,25 +40,25 @@ CUDA_COPIES = {
     **{
         f"fk_copy_async_{size}": (
             f"/* copies {size} bytes to shared memory, without a register, while threads go on */\n"
-            f"static inline void fk_copy_async_{size}({c} *to, const {c} *from)\n"
+            f"static inline void fk_copy_async_{size}(void *to, const void *from)\n"
             "{\n#if __CUDA_ARCH__ >= 800\n"
             "  const unsigned shared = (unsigned)__cvta_generic_to_shared(to);\n"
             f'  asm volatile("cp.async.ca.shared.global [%0], [%1], {size};"\n'
             '    :: "r"(shared), "l"(from) : "memory");\n'
-            "#else\n  *to = *from;\n#endif\n}"
+            f"#else\n  *({c} *)to = *(const {c} *)from;\n#endif\n}}"
         )
         for size, c in ((4, "int"), (8, "long long"))
     },
     "fk_copy_async_4x4": (
         "/* and four of 4 */\n"
-        "static inline void fk_copy_async_4x4(int *to, const int *from)\n"
+        "static inline void fk_copy_async_4x4(void *to, const void *from)\n"
         "{\n#if __CUDA_ARCH__ >= 800\n"
         "  if (((unsigned long long)from & 15) == 0) {\n"
         "    const unsigned shared = (unsigned)__cvta_generic_to_shared(to);\n"
         '    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"\n'
         '      :: "r"(shared), "l"(from) : "memory");\n'
         "    return;\n  }\n"
-        "  for (int n = 0; n < 4; n++) fk_copy_async_4(to + n, from + n);\n"
+        "  for (int n = 0; n < 4; n++) fk_copy_async_4((int *)to + n, (const int *)from + n);\n"
         "#else\n  fk_copy_4x4(to, from);\n#endif\n}"
     ),
     "fk_wait_for_copies": (
@@ -72,13 +72,13 @@ CUDA_COPIES = {
 OPENCL_COPIES = {
     "fk_copy_4x4": (
         "/* four 32-bit numbers to shared memory */\n"
-        "static inline void fk_copy_4x4(__local int *to, __global const int *from)\n"
-        "{ vstore4(vload4(0, from), 0, to); }"
+        "static inline void fk_copy_4x4(__local void *to, __global const void *from)\n"
+        "{ vstore4(vload4(0, (__global const int *)from), 0, (__local int *)to); }"
     ),
     "fk_copy_16": (
         "/* eight 16-bit numbers to shared memory */\n"
-        "static inline void fk_copy_16(__local ushort *to, __global const ushort *from)\n"
-        "{ vstore8(vload8(0, from), 0, to); }"
+        "static inline void fk_copy_16(__local void *to, __global const void *from)\n"
+        "{ vstore8(vload8(0, (__global const short *)from), 0, (__local short *)to); }"
     ),
 }
 

@@ -8,7 +8,8 @@ instances on one block, that a node orders,
 need a barrier in between: at a sequence before the later child, at a loop that carries them at the
 end of an iteration, unless one stands there anyhow.  So do the copies that fill and empty shared
 buffers, which all threads of a block share among them: with everything that touches the same
-buffer or tensor, if one of the two writes it.
+buffer or tensor, if one of the two writes it.  So does what touches a shared buffer that begins
+anew in the next iteration.
 
 A node is described by what runs in it before its first barrier (`head`) and behind its last one
 (`tail`); a barrier is put where a tail meets a head that it conflicts with, as late as possible,
@@ -166,7 +167,7 @@ class _Placer:
             return replace(part, node=band([first], part.node))
         carried = pairs.lex_lt_at_multi_union_pw_aff(f)
         body = part.node
-        if self._conflict(part.tail, part.head, carried) or _reused(part):
+        if self._conflict(part.tail, part.head, carried, _begun_in(body)):
             body = sequence([Filter(statements, body), self._barrier(part.ahead)])
             part = replace(part, tail=())
         # It may run never.
@@ -248,31 +249,35 @@ class _Placer:
         return _Part(node, tuple(head), tuple(tail), part.separates)
 
     def _conflict(
-        self, earlier: Iterable[_Item], later: Iterable[_Item], pairs: isl.UnionMap
+        self,
+        earlier: Iterable[_Item],
+        later: Iterable[_Item],
+        pairs: isl.UnionMap,
+        anew: frozenset[str] = frozenset(),
     ) -> bool:
-        """Whether something of `later` on one thread has to wait for `earlier` on another."""
+        """Whether something of `later` on one thread has to wait for `earlier` on another.
+
+        anew : buffers that begin anew in between, in which elements of the tensor that have nothing
+            to do with each other have the same place
+        """
         late = list(later)
         for a in earlier:
             for b in late:
-                if a.statement and b.statement:
-                    if not between(pairs, (a.statement,), (b.statement,)).is_empty():
+                met = a.writes & (b.reads | b.writes) | a.reads & b.writes
+                if not a.statement or not b.statement:
+                    if met:
                         return True
-                elif a.writes & (b.reads | b.writes) or a.reads & b.writes:
+                elif met & anew or not between(pairs, (a.statement,), (b.statement,)).is_empty():
                     return True
         return False
 
 
-def _reused(part: _Part) -> bool:
-    """Whether two iterations of a loop around a part meet in a shared buffer that begins anew in
-    each: elements of the tensor that have nothing to do with each other have the same place there.
-    """
-    anew = {
-        n.buffer for n in walk_tree(part.node)
+def _begun_in(node: Node) -> frozenset[str]:
+    """The shared buffers that begin in a node, and are not filled for what comes behind it."""
+    return frozenset(
+        n.buffer for n in walk_tree(node)
         if isinstance(n, Promote) and n.scope == "shared" and not n.ahead
-    }  # fmt: skip
-    written = frozenset().union(*(b.writes for b in part.head)) & anew
-    read = frozenset().union(*(b.reads for b in part.head)) & anew
-    return any(a.writes & (written | read) or a.reads & written for a in part.tail)
+    )  # fmt: skip
 
 
 def _place(around: tuple[Promote, ...], tensor: str, accesses: Accesses) -> str:

@@ -40,22 +40,21 @@ static inline unsigned short fk_f16_store(float f)
 { const _Float16 h = (_Float16)f; unsigned short x; memcpy(&x, &h, 2); return x; }
 static inline unsigned short fk_f16_store_f64(double d)
 { const _Float16 h = (_Float16)d; unsigned short x; memcpy(&x, &h, 2); return x; }
-static inline void fk_copy_async_4(int *to, const int *from) { memcpy(to, from, 4); }
-static inline void fk_copy_async_8(long long *to, const long long *from) { memcpy(to, from, 8); }
+static inline void fk_copy_async_4(void *to, const void *from) { memcpy(to, from, 4); }
+static inline void fk_copy_async_8(void *to, const void *from) { memcpy(to, from, 8); }
 struct alignas(16) fk_16_bytes { int at[4]; };
-static inline void fk_copy_16(unsigned short *to, const unsigned short *from)
+static inline void fk_copy_16(void *to, const void *from)
 {
   if (((uintptr_t)from & 15) == 0) *(fk_16_bytes *)to = *(const fk_16_bytes *)from;
-  else for (int n = 0; n < 8; n++) to[n] = from[n];
+  else for (int n = 0; n < 8; n++) ((short *)to)[n] = ((const short *)from)[n];
 }
-static inline void fk_copy_async_16(unsigned short *to, const unsigned short *from)
-{ fk_copy_16(to, from); }
-static inline void fk_copy_4x4(int *to, const int *from)
+static inline void fk_copy_async_16(void *to, const void *from) { fk_copy_16(to, from); }
+static inline void fk_copy_4x4(void *to, const void *from)
 {
   if (((uintptr_t)from & 15) == 0) *(fk_16_bytes *)to = *(const fk_16_bytes *)from;
-  else for (int n = 0; n < 4; n++) to[n] = from[n];
+  else for (int n = 0; n < 4; n++) ((int *)to)[n] = ((const int *)from)[n];
 }
-static inline void fk_copy_async_4x4(int *to, const int *from) { fk_copy_4x4(to, from); }
+static inline void fk_copy_async_4x4(void *to, const void *from) { fk_copy_4x4(to, from); }
 static inline void fk_wait_for_copies() {}
 static inline float fk_bf16_load(unsigned short x)
 { const unsigned u = (unsigned)x << 16; float f; memcpy(&f, &u, 4); return f; }
