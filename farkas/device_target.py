@@ -67,6 +67,5 @@ class DeviceTarget(Target):
 
     def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
         if self.device.holds(value):
-            found = self.device.operand(name, value, self.device.stream(None))
-            return found.dtype, found.shape
+            return self.device.describe(name, value)
         return super().describe(name, value)

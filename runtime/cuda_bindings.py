@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -48,6 +49,10 @@ class BindingsLauncher:
         )
         self.architecture = f"sm_{major}{minor}"
         self._context = self._call("cuDevicePrimaryCtxRetain", device)
+        # Nothing is freed while launches are recorded: that waits for the device, which then is an
+        # error.  What the garbage collector frees meanwhile is freed behind it.
+        self._lock = threading.RLock()
+        self._recording, self._late = False, list[int]()
 
     def load(self, data: bytes) -> Any:
         with self._current():
@@ -66,9 +71,13 @@ class BindingsLauncher:
             return int(address)
 
     def free(self, address: int) -> None:
-        with self._current():
-            self._call("cuCtxSynchronize")
-            self._call("cuMemFree", address)
+        with self._lock:
+            if self._recording:  # on this very thread
+                self._late.append(address)
+                return
+            with self._current():
+                self._call("cuCtxSynchronize")
+                self._call("cuMemFree", address)
 
     def write(self, address: int, data: Array, stream: CudaStream) -> None:
         with self._current():
@@ -84,6 +93,12 @@ class BindingsLauncher:
     def copy(self, to: int, origin: int, count: int, stream: CudaStream) -> None:
         with self._current():
             self._call("cuMemcpyDtoDAsync", to, origin, count, stream.handle)
+
+    def number_of(self, address: int) -> int | None:
+        kind = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        with self._current():
+            code, number = self._driver.cuPointerGetAttribute(kind, address)
+        return int(number) if code == self._driver.CUresult.CUDA_SUCCESS else None
 
     def wait(self, stream: CudaStream) -> None:
         with self._current():
@@ -110,27 +125,42 @@ class BindingsLauncher:
             )  # fmt: skip
 
     def record(self, work: Callable[[CudaStream], None]) -> Callable[[CudaStream], None]:
-        modes = self._driver.CUstreamCaptureMode
-        # The default stream cannot be recorded; what other threads do meanwhile takes no part.
-        mode = modes.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        with self._current():
-            stream = self._call("cuStreamCreate", 0)
+        with self._lock:
+            self._recording = True
             try:
-                self._call("cuStreamBeginCapture", stream, mode)
-                try:
-                    work(CudaStream(int(stream)))
-                finally:
-                    code, graph = self._driver.cuStreamEndCapture(stream)
-                self._check(code, "the launches cannot be recorded")
-                try:
-                    made = self._call("cuGraphInstantiate", graph, 0)
-                finally:
-                    self._call("cuGraphDestroy", graph)
+                with self._current():
+                    made = self._graph(work)
             finally:
-                self._call("cuStreamDestroy", stream)
+                self._recording = False
+                while self._late:
+                    self.free(self._late.pop())
         return _Recorded(self, made)
 
     # --- inside -----------------------------------------------------------------------------
+
+    def _graph(self, work: Callable[[CudaStream], None]) -> Any:
+        """A graph of what is launched on a stream that it is given.
+
+        What other threads do meanwhile takes no part.  That holds for the default stream, too,
+        since the stream does not wait for that one, as others do.
+        """
+        driver = self._driver
+        flag = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        stream = self._call("cuStreamCreate", flag)
+        try:
+            self._call("cuStreamBeginCapture", stream, mode)
+            try:
+                work(CudaStream(int(stream)))
+            finally:
+                code, graph = driver.cuStreamEndCapture(stream)
+            self._check(code, "the launches cannot be recorded")
+            try:
+                return self._call("cuGraphInstantiate", graph, 0)
+            finally:
+                self._call("cuGraphDestroy", graph)
+        finally:
+            self._call("cuStreamDestroy", stream)
 
     @contextmanager
     def _current(self) -> Iterator[None]:

@@ -15,10 +15,14 @@ from runtime.arguments import Array
 
 @dataclass(frozen=True)
 class CudaStream:
-    """A stream: CUDA's handle, 0 for the default one, and whoever made it."""
+    """A stream: CUDA's handle, 0 for the default one, and whoever made it.
+
+    brief : whether its maker may destroy it before what was made on it is used
+    """
 
     handle: int = 0
     owner: Any = field(default=None, compare=False, repr=False)
+    brief: bool = field(default=False, compare=False, repr=False)
 
     def __int__(self) -> int:
         return self.handle
@@ -58,6 +62,9 @@ class Launcher(Protocol):
 
     def copy(self, to: int, origin: int, count: int, stream: CudaStream) -> None:
         """Copy on the device."""
+
+    def number_of(self, address: int) -> int | None:
+        """The number of the device whose memory it is; None if that is not known."""
 
     def wait(self, stream: CudaStream) -> None:
         """Wait for everything on a stream."""

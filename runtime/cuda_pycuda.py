@@ -87,6 +87,9 @@ class PycudaLauncher:
         with self._ordered("the copy on the device failed", stream) as own:
             self._driver.memcpy_dtod_async(to, origin, count, own)
 
+    def number_of(self, address: int) -> None:
+        return None  # pycuda does not ask
+
     def wait(self, stream: CudaStream) -> None:
         with self._ordered("a kernel failed", stream) as own:
             self._wait(own)

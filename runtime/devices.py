@@ -31,7 +31,7 @@ def find_device(name: str, cache: Cache | None = None) -> Device:
     ``cuda-emulator:sm_90``  the text for such a device; with ``,tf32``, too
     =======================  =========================================================
 
-    Devices that differ in what may be rounded share their memory.
+    Devices that differ in what may be rounded, or in their cache, share their memory.
 
     cache : where compiled kernels are kept; by default that of `runtime.cache`
 
@@ -51,8 +51,10 @@ def _find(name: DeviceName, cache: Cache) -> Device:
     key = (name, str(cache.directory))
     if key not in _FOUND:
         plain = replace(name, which="" if name.kind == EMULATOR else name.which, rounded=False)
+        same = next((device for (other, _), device in _FOUND.items() if other == name), None)
         if name == plain:
-            _FOUND[key] = _KINDS[name.kind](name.which, cache)
+            made = same.with_cache(cache) if same else _KINDS[name.kind](name.which, cache)
+            _FOUND[key] = made
         else:
             _FOUND[key] = _variant(_find(plain, cache), name)
     return _FOUND[key]

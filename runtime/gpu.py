@@ -285,8 +285,8 @@ class _Call:
                 if not isinstance(value, DeviceArray):  # which knows its stream
                     waits = waits or self.device.stream_of(value) != self.stream
                 found.append(value)
-        if waits:
-            self.device.wait(self.stream)
+        taken = [v.owner for v in self.inputs.values() if isinstance(v, Operand)]
+        self.device.leave(self.stream, (*taken, *found), waits)
         return found
 
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from codegen.gpu import GpuKernel, GpuSource, joined_text
 from poly.errors import ArgumentError, ToolchainError
 from poly.gpu_machine import cuda_machine
-from runtime.arguments import Array
+from runtime.arguments import Array, Shape
 from runtime.cache import Cache
 from runtime.cuda_compile import Cubin, compile_cubin, find_cuda_compiler
 from runtime.cuda_launch import CudaStream, Launcher
-from runtime.gpu_device import Device, Launch, Operand, bytes_in
+from runtime.gpu_device import Device, DeviceArray, Launch, Operand, bytes_in
 from runtime.gpu_exchange import CUDA, CUDA_MANAGED, HOST, borrow
 
 #: CUDA's second name for the default stream.
 _LEGACY = 1
+#: How often it is tried to record launches: what others do may disturb it.
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,8 @@ class CudaDevice(Device):
             module = launcher.load(cubin.data)
         except ToolchainError as error:
             raise ToolchainError(
-                f"the driver does not take what {cubin.compiler} made: {error}; it may "
-                "be older, and need an older nvidia-cuda-nvrtc"
+                f"the driver does not take what {cubin.compiler} made: {error}; if it is older, it "
+                "needs an older nvidia-cuda-nvrtc"
             ) from None
         functions = {
             k.symbol: launcher.function(module, k.symbol, len(k.sizes), len(k.tensors))
@@ -123,15 +128,18 @@ class CudaDevice(Device):
         if value is None:
             return CudaStream()
         handle: Any = value
-        if hasattr(value, "__cuda_stream__"):
-            _, handle = value.__cuda_stream__()
-        else:
-            for name in ("cuda_stream", "ptr", "handle"):  # of torch, CuPy, pycuda and numba
-                if hasattr(value, name):
-                    handle = getattr(value, name)
-                    break
-        handle = getattr(handle, "value", handle)
         try:
+            if hasattr(value, "__cuda_stream__"):  # a method; an attribute at first
+                pair = value.__cuda_stream__
+                _, handle = pair() if callable(pair) else pair
+            else:
+                for name in ("cuda_stream", "ptr", "handle"):  # of torch, CuPy, pycuda and numba
+                    if hasattr(value, name):
+                        handle = getattr(value, name)
+                        break
+            if isinstance(handle, ctypes.c_void_p):
+                handle = handle.value or 0
+            handle = getattr(handle, "value", handle)
             if isinstance(handle, (bool, str, float)) or int(handle) < 0:
                 raise TypeError
             return _stream(int(handle), value)
@@ -145,21 +153,32 @@ class CudaDevice(Device):
 
     def foreign_stream(self, value: Any) -> CudaStream | None:
         torch = sys.modules.get("torch")
-        if torch is not None and isinstance(value, torch.Tensor):
-            # It does not say by either interface.
-            return _stream(torch.cuda.current_stream(value.device).cuda_stream)
         try:
+            if torch is not None and isinstance(value, torch.Tensor):
+                # It does not say by either interface.  Torch never destroys a stream.
+                return _stream(torch.cuda.current_stream(value.device).cuda_stream)
             handle = value.__cuda_array_interface__.get("stream")
+            return None if handle is None else _stream(int(handle), brief=True)
         except Exception:  # it has none, or will say why it refuses when it is taken
             return None
-        return None if handle is None else _stream(int(handle))
+
+    def may_end(self, stream: CudaStream) -> bool:
+        return stream.brief
+
+    def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], Shape]:
+        lent = None if isinstance(value, DeviceArray) else borrow(name, value, -1)
+        return super().describe(name, value) if lent is None else (lent.dtype, lent.shape)
 
     def foreign(self, name: str, value: Any, stream: CudaStream) -> Operand | None:
         lent = borrow(name, value, stream.handle)
         if lent is None or lent.device == (HOST, 0):
             return None
-        if lent.device is not None and lent.device not in (self.dlpack, (CUDA_MANAGED, 0)):
-            kind, number = lent.device
+        place = lent.device
+        if place is None and lent.address and 0 not in lent.shape:
+            known = self.launcher.number_of(lent.address)
+            place = None if known is None else (CUDA, known)
+        if place not in (None, self.dlpack, (CUDA_MANAGED, 0)):
+            kind, number = place
             where = f"cuda:{number}" if kind == CUDA else f"a device of kind {kind} in DLPack"
             raise ArgumentError(f"{name} lies on {where}, but the program runs on {self.name}")
         if lent.stream is not None and _stream(lent.stream) != stream:
@@ -179,12 +198,13 @@ class _Replay:
 
     def __call__(self, stream: CudaStream) -> None:
         self._runs += 1
-        if self._runs == 2:
+        if self._graph is None and 1 < self._runs < 2 + _ATTEMPTS:
             # A driver that does not record them can still run them.
             with contextlib.suppress(ToolchainError):
                 self._graph = self._launcher.record(self._plain)
         (self._graph or self._plain)(stream)
 
 
-def _stream(handle: int, owner: Any = None) -> CudaStream:
-    return CudaStream(0 if handle == _LEGACY else handle, owner)
+def _stream(handle: int, owner: Any = None, brief: bool = False) -> CudaStream:
+    """The stream of a handle; the default one, which has two names, always stays."""
+    return CudaStream() if handle in (0, _LEGACY) else CudaStream(handle, owner, brief)

@@ -17,6 +17,7 @@ from codegen.gpu import GpuKernel, GpuSource
 from poly.errors import ArgumentError
 from poly.gpu_machine import ANY, GpuMachine
 from runtime.arguments import Array, Shape
+from runtime.cache import Cache
 from runtime.gpu_exchange import HOST, cuda_interface, dlpack_capsule
 from runtime.gpu_memory import Buffer, Pool, Residents
 
@@ -70,10 +71,18 @@ class Device(ABC):
     dlpack: tuple[int, int] | None = None
     #: Bytes of memory that a part of it begins at a multiple of, see `part`: a line of a cache.
     alignment: int = 128
+    #: Keeps compiled kernels.
+    _cache: Cache | None = None
 
     def __init__(self) -> None:
         self.pool = Pool(self.allocate, self.free)
         self._residents = Residents(self._kept)
+
+    def with_cache(self, cache: Cache) -> Device:
+        """The same device with another place for compiled kernels."""
+        other = copy.copy(self)
+        other._cache = cache
+        return other
 
     def variant(self, name: str, machine: GpuMachine) -> Device:
         """The same device under another name, for which schedules are made otherwise.
@@ -215,6 +224,19 @@ class Device(ABC):
         """The stream that an array of another library is made on; None if it does not say."""
         return None
 
+    def may_end(self, stream: Any) -> bool:
+        """Whether a stream may be destroyed before what is made on it is used."""
+        return False
+
+    def leave(self, stream: Any, arrays: Iterable[Any], waits: bool) -> None:
+        """The end of a call on a stream with some arrays, which waits for it if it has to."""
+        ends = self.may_end(stream)
+        if waits or ends:
+            self.wait(stream)
+        for array in arrays if ends else ():
+            if isinstance(array, DeviceArray):
+                array.forget(stream)
+
     def foreign(self, name: str, value: Any, stream: Any) -> Operand | None:
         """An array of another library on this device, with what makes it done before the stream.
 
@@ -230,13 +252,26 @@ class Device(ABC):
         """Whether an array lies on a device, this or another one."""
         if isinstance(value, (np.ndarray, np.generic)):
             return False
-        if isinstance(value, DeviceArray) or hasattr(value, "__cuda_array_interface__"):
+        if isinstance(value, DeviceArray):
             return True
-        kind = getattr(value, "__dlpack_device__", None)
         try:
-            return kind is not None and kind()[0] != HOST
-        except Exception:  # says why when it is taken
+            kind = getattr(value, "__dlpack_device__", None)
+            if kind is not None and kind()[0] != HOST:
+                return True
+            return hasattr(value, "__cuda_array_interface__")
+        except Exception:  # a tensor that requires a gradient, say: that is told when it is taken
             return True
+
+    def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], Shape]:
+        """Element type and shape of an array on a device, which is not waited for.
+
+        Raises
+        ------
+        ArgumentError : it cannot be taken.
+        """
+        if isinstance(value, DeviceArray):
+            return value.dtype, value.shape
+        raise self._elsewhere(name, value)
 
     def check_threads(self, threads: Any) -> None:
         """Refuse a number of threads, which a CPU has.
@@ -286,11 +321,14 @@ class Device(ABC):
             return value.on(stream, writes)
         found = self.foreign(name, value, stream)
         if found is None:
-            raise ArgumentError(
-                f"{name} is a {type(value).__name__} that does not lie on {self.name}, where the "
-                "program runs"
-            )
+            raise self._elsewhere(name, value)
         return found
+
+    def _elsewhere(self, name: str, value: Any) -> ArgumentError:
+        return ArgumentError(
+            f"{name} is a {type(value).__name__} that does not lie on {self.name}, where the "
+            "program runs"
+        )
 
 
 class DeviceArray:
@@ -357,6 +395,12 @@ class DeviceArray:
         if stream != self._buffer.stream:
             self._buffer.lent = True
         return Operand(self._buffer.handle, self.shape, self.dtype, owner=self)
+
+    def forget(self, stream: Any) -> None:
+        """Everything on a stream has ended, which is not asked for again."""
+        self._readers.discard(stream)
+        if self.stream == stream:
+            self.stream, self._done = self.device.default_stream, True
 
     # --- for other libraries --------------------------------------------------------------------
 

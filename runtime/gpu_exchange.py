@@ -46,12 +46,13 @@ class _Managed(ctypes.Structure):
 _DELETER = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _DELETER)]
 
-_new_capsule = ctypes.pythonapi.PyCapsule_New
+# Not those of ctypes.pythonapi, whose types of arguments are every library's.
+_PYTHON = ctypes.PyDLL(None)
+_new_capsule = _PYTHON.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, _DESTRUCTOR]
 # By address, since a capsule that is being destroyed must not be referred to.
-_PYTHON = ctypes.PyDLL(None)
 _is_valid, _pointer_of = _PYTHON.PyCapsule_IsValid, _PYTHON.PyCapsule_GetPointer
 for _function in (_is_valid, _pointer_of):
     _function.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
@@ -140,7 +141,14 @@ def dlpack_capsule(
 
 
 def cuda_interface(address: int, shape: Shape, dtype: np.dtype[Any], stream: int) -> dict[str, Any]:
-    """``__cuda_array_interface__``, version 3, of a C-contiguous array."""
+    """``__cuda_array_interface__``, version 3, of a C-contiguous array.
+
+    Raises
+    ------
+    AttributeError : it has no such elements.
+    """
+    if dtype == BFLOAT16.numpy:
+        raise AttributeError("the CUDA array interface has no bfloat16; DLPack has")
     return {
         "shape": shape,
         "typestr": dtype.str,
@@ -159,7 +167,7 @@ def borrow(name: str, value: Any, stream: int) -> Lent | None:
 
     By DLPack, its library has the stream wait for what makes it.
 
-    stream : the CUDA stream on which it will be used, 0 for the default one
+    stream : the CUDA stream on which it will be used, 0 for the default one; -1 for no waiting
 
     Raises
     ------

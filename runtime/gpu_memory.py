@@ -38,7 +38,11 @@ class Buffer:
         """Give it back now."""
         handle, self.handle = self.handle, None
         if handle is not None:
-            self._pool.give(handle, self.count, self.stream, self.lent)
+            try:
+                self._pool.give(handle, self.count, self.stream, self.lent)
+            except BaseException:
+                self.handle = handle  # which the next attempt may free
+                raise
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # nobody hears of it, and at the end of the process

@@ -186,8 +186,10 @@ class GpuModel:
                     self.device.copy(bound.handles[name], array.handle, array.nbytes, on)
             bound.replay(on)
             found = self._fetched(results, given, bound, plan, on)
-            if self._waits(arrays, given, on):
-                self.device.wait(on)
+            used = (*inputs.values(), *found)
+            self.device.leave(on, used, self._waits(arrays, given, on))
+            if self.device.may_end(on):
+                self._last = [self.device.default_stream]
         return dict(zip(self.output_names, found, strict=True))
 
     def _given(self, inputs: Mapping[str, Any], stream: Any) -> dict[str, Array | Operand]:

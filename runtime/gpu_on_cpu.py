@@ -108,6 +108,7 @@ class CpuDevice(Device):
     dlpack = (HOST, 0)
     #: Whether a warning of the compiler is an error, as in the tests.
     strict = False
+    _cache: Cache
 
     def __init__(self, folder: Path, compiler: str = "g++", backwards: bool = False) -> None:
         super().__init__()

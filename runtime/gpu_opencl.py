@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from codegen.gpu import GpuKernel, GpuSource, joined_text
 from poly.errors import ArgumentError, ToolchainError
 from poly.gpu_machine import GpuMachine
-from runtime.arguments import Array
+from runtime.arguments import Array, Shape
 from runtime.cache import Cache, digest
 from runtime.gpu_device import Device, Launch, Operand, bytes_in
 from runtime.toolchain import first_lines
@@ -121,18 +122,30 @@ class OpenClDevice(Device):
 
     def write(self, handle: Any, array: Array, stream: Any) -> None:
         if array.nbytes:
-            self._cl.enqueue_copy(stream, handle, bytes_in(array), is_blocking=False)
+            with self._said("the copy to the device failed"):
+                self._cl.enqueue_copy(stream, handle, bytes_in(array), is_blocking=False)
 
     def read(self, handle: Any, array: Array, stream: Any) -> None:
         if array.nbytes:
-            self._cl.enqueue_copy(stream, bytes_in(array), handle)
+            with self._said("a kernel, or the copy from the device, failed"):
+                self._cl.enqueue_copy(stream, bytes_in(array), handle)
 
     def copy(self, to: Any, origin: Any, count: int, stream: Any) -> None:
         if count:
-            self._cl.enqueue_copy(stream, to, origin, byte_count=count)
+            with self._said("the copy on the device failed"):
+                self._cl.enqueue_copy(stream, to, origin, byte_count=count)
 
     def wait(self, stream: Any) -> None:
-        stream.finish()
+        with self._said("a kernel failed"):
+            stream.finish()
+
+    @contextmanager
+    def _said(self, what: str) -> Iterator[None]:
+        """With pyopencl's errors as the project's."""
+        try:
+            yield
+        except self._cl.Error as error:  # memory that is short, too, which some drivers find late
+            raise ToolchainError(f"{what}: {error}") from None
 
     def place(self, handle: Any) -> tuple[Hashable, int]:
         info = self._cl.mem_info
@@ -162,23 +175,25 @@ class OpenClDevice(Device):
     ) -> None:
         total = tuple(g * b for g, b in zip(grid, kernel.block, strict=True))
         # A kernel object holds the arguments of its next launch.
-        with self._lock:
+        with self._lock, self._said(f"{kernel.symbol} cannot be started"):
             module[kernel.symbol](stream, total, kernel.block, *map(np.int64, sizes), *handles)
 
     def record(self, launches: Sequence[Launch]) -> Callable[[Any], None]:
         cl = self._cl
         made = []
-        for x in launches:
-            # One object for each launch, which keeps its arguments.
-            known = x.module[x.kernel.symbol]
-            kernel = cl.Kernel(known.get_info(cl.kernel_info.PROGRAM), x.kernel.symbol)
-            kernel.set_args(*map(np.int64, x.sizes), *x.handles)
-            total = tuple(g * b for g, b in zip(x.grid, x.kernel.block, strict=True))
-            made.append((kernel, total, x.kernel.block))
+        with self._said("the launches cannot be recorded"):
+            for x in launches:
+                # One object for each launch, which keeps its arguments.
+                known = x.module[x.kernel.symbol]
+                kernel = cl.Kernel(known.get_info(cl.kernel_info.PROGRAM), x.kernel.symbol)
+                kernel.set_args(*map(np.int64, x.sizes), *x.handles)
+                total = tuple(g * b for g, b in zip(x.grid, x.kernel.block, strict=True))
+                made.append((kernel, total, x.kernel.block))
 
         def replay(stream: Any) -> None:
-            for kernel, total, block in made:
-                cl.enqueue_nd_range_kernel(stream, kernel, total, block)
+            with self._said("a kernel cannot be started"):
+                for kernel, total, block in made:
+                    cl.enqueue_nd_range_kernel(stream, kernel, total, block)
 
         return replay
 
@@ -190,6 +205,11 @@ class OpenClDevice(Device):
     def foreign_stream(self, value: Any) -> Any:
         mine = self._is_array(value) and value.queue is not None
         return value.queue if mine and value.queue.context == self.context else None
+
+    def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], Shape]:
+        if self._is_array(value):
+            return value.dtype, tuple(value.shape)
+        return super().describe(name, value)
 
     def foreign(self, name: str, value: Any, stream: Any) -> Operand | None:
         if not self._is_array(value):

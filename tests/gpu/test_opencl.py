@@ -42,6 +42,19 @@ def test_two_sums_of_blocks_that_run_at_once(cache: Cache) -> None:
         np.testing.assert_allclose(kernel(**there).numpy(), expected, rtol=1e-4)
 
 
+def test_what_the_driver_refuses(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyopencl
+
+    kernel = fk.compile("B[i] = 2 * A[i]", dtypes="float32", target="opencl", cache=cache)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise pyopencl.MemoryError("clEnqueue", -4)  # which some drivers find out late
+
+    monkeypatch.setattr(pyopencl, "enqueue_copy", refuse)
+    with pytest.raises(fk.ToolchainError, match=r"the copy to the device failed: .*clEnqueue"):
+        kernel(np.ones(5, np.float32))
+
+
 @pytest.mark.parametrize("size", [3, 16, 37])
 def test_hints_of_loops_are_for_gpus(size: int, cache: Cache) -> None:
     """What PoCL 3.0 made of such a loop, once it was written out, was wrong."""

@@ -14,7 +14,8 @@
 #include <string.h>
 
 enum { OK, INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE = 100, INVALID_DEVICE = 101,
-       INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NOT_FOUND = 500, LAUNCH_FAILED = 719 };
+       INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NOT_FOUND = 500, LAUNCH_FAILED = 719,
+       UNSUPPORTED = 900, INVALIDATED = 901, IMPLICIT = 906 };
 
 typedef int (*launch_t)(const int64_t *, void *const *, const int64_t *, int);
 struct function { launch_t launch; int64_t shape[5]; char name[256]; };
@@ -30,15 +31,18 @@ struct work {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread int depth;  /* of the stack of contexts */
+static __thread int devices[64];  /* their devices */
 static char calls[1 << 20];
 static size_t written;
-static struct { char *start; size_t bytes; } memory[4096];
+static struct { char *start; size_t bytes; int device; } memory[4096];
 static size_t taken;
 static struct work *queue;
 static size_t waiting, room;
 struct graph { struct work *works; size_t count; };
 static struct graph *recording;  /* what is launched on `recorded` goes there */
 static uint64_t recorded;
+static int waits_for_default;  /* whether the stream that was made last does */
+static int disturbed;  /* whether the recording is no use any more */
 static size_t graphs;  /* that nobody has destroyed */
 
 static void note(const char *format, ...) {
@@ -97,6 +101,9 @@ static struct work *later(int kind, uint64_t stream) {
 #define BEGIN(needs_context)                        \
   if ((needs_context) && !depth) return INVALID_CONTEXT; \
   pthread_mutex_lock(&lock)
+/* The default one may not be, while a stream is recorded that waits for it. */
+#define MAY_USE(stream) \
+  if (recording && waits_for_default && (stream) == 0) END((disturbed = 1, IMPLICIT))
 #define END(code)               \
   do {                          \
     int code_ = (code);         \
@@ -132,7 +139,10 @@ int cuDevicePrimaryCtxRetain(void **context, int device) {
   return *context = (void *)(intptr_t)(device + 1), OK;
 }
 int cuDevicePrimaryCtxRelease_v2(int device) { return (void)device, OK; }
-int cuCtxPushCurrent_v2(void *context) { return (void)context, depth++, OK; }
+int cuCtxPushCurrent_v2(void *context) {
+  devices[depth++ % 64] = (int)(intptr_t)context - 1;
+  return OK;
+}
 int cuCtxPopCurrent_v2(void **context) {
   *context = 0;
   return depth ? (depth--, OK) : INVALID_CONTEXT;
@@ -142,13 +152,17 @@ int stand_in_depth(void) { return depth; }
 int cuCtxSynchronize(void) {
   BEGIN(1);
   note("wait all\n");
+  if (recording) END((disturbed = 1, UNSUPPORTED));
   END(finish(0, 1));
 }
-int cuStreamCreate(uint64_t *stream, unsigned flags) { return (void)flags, *stream = 0x77, OK; }
+int cuStreamCreate(uint64_t *stream, unsigned flags) {
+  return waits_for_default = !flags, *stream = 0x77, OK;
+}
 int cuStreamDestroy_v2(uint64_t stream) { return (void)stream, OK; }
 int cuStreamSynchronize(uint64_t stream) {
   BEGIN(1);
   note("wait %llu\n", (unsigned long long)stream);
+  MAY_USE(stream);
   END(finish(stream, stream == 0));
 }
 
@@ -161,6 +175,7 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
   if (n == 4096) END(OUT_OF_MEMORY);
   memory[n].start = aligned_alloc(512, (bytes + 511) / 512 * 512);
   memory[n].bytes = bytes;
+  memory[n].device = devices[(depth - 1) % 64];
   memset(memory[n].start, 0xA5, bytes);
   taken += bytes;
   *address = (uint64_t)memory[n].start;
@@ -177,6 +192,14 @@ int cuMemFree_v2(uint64_t address) {
       memory[n].start = 0;
       END(OK);
     }
+  END(INVALID_VALUE);
+}
+int cuPointerGetAttribute(int *number, int which, uint64_t address) {
+  BEGIN(1);
+  for (size_t n = 0; which == 9 && n < 4096; n++)
+    if (memory[n].start && (char *)address >= memory[n].start &&
+        (char *)address < memory[n].start + memory[n].bytes)
+      END((*number = memory[n].device, OK));
   END(INVALID_VALUE);
 }
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, uint64_t stream) {
@@ -241,6 +264,7 @@ int cuLaunchKernel(struct function *f, unsigned gx, unsigned gy, unsigned gz, un
   if (shared || count > 64) END(INVALID_VALUE);
   if (bx != f->shape[2] || by != f->shape[3] || bz != f->shape[4]) END(INVALID_VALUE);
   if (!gx || gy > 65535 || !gy || gz > 65535 || !gz) END(INVALID_VALUE);
+  MAY_USE(stream);
   if (parameters) {
     for (int64_t n = 0; n < count; n++) values[n] = *(int64_t *)parameters[n];
   } else {  /* 1: a buffer follows, 2: its size, 0: the end */
@@ -272,7 +296,7 @@ int cuStreamBeginCapture_v2(uint64_t stream, int mode) {
   BEGIN(1);
   if (setting("STAND_IN_RECORDS", 1) == 0 || stream == 0 || recording || mode != 1)
     END(INVALID_VALUE);
-  recording = calloc(1, sizeof *recording), recorded = stream, graphs++;
+  recording = calloc(1, sizeof *recording), recorded = stream, graphs++, disturbed = 0;
   note("record\n");
   END(OK);
 }
@@ -280,6 +304,7 @@ int cuStreamEndCapture(uint64_t stream, struct graph **graph) {
   BEGIN(1);
   if (!recording || stream != recorded) END(INVALID_VALUE);
   *graph = recording, recording = 0;
+  if (disturbed) END((free((*graph)->works), free(*graph), graphs--, *graph = 0, INVALIDATED));
   END(OK);
 }
 /* A graph that is ready is a copy, so that the first may be destroyed. */

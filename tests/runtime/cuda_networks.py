@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +21,7 @@ from tests.gpu.networks import NETWORKS, Network
 from tests.runtime.cuda_scenarios import (
     FOLDER,
     PACKAGE,
+    Interface,
     calls,
     device,
     driver,
@@ -68,6 +72,77 @@ def what_a_driver_does_not_record_still_runs() -> None:
 
 
 @scenario
+def others_go_on_while_launches_are_recorded() -> None:
+    if PACKAGE == "pycuda":
+        return
+    here = device()
+    run = product(here)
+    a, b = matrices()
+    x, y = here.put(a), here.put(b)
+    run(x, y)
+    given_back = [here.put(a)]
+    given_back[0].handle  # noqa: B018
+    found: list[Any] = []
+
+    def meanwhile() -> None:
+        other = threading.Thread(target=lambda: found.append(run(x, y).numpy()))
+        other.start()
+        other.join()
+        given_back.clear()  # as the garbage collector may on this thread
+        assert not calls("free") and not calls("wait all")
+
+    model, made, expected = network(here)
+    model.run(made.arrays[0])
+    forget()
+    with while_recording(here, meanwhile):
+        again = model.run(made.arrays[0])["y"]
+    np.testing.assert_allclose(found[0], a @ b, rtol=1e-5)
+    np.testing.assert_allclose(again, expected, rtol=1e-4)
+    assert calls("record") and calls("start") and len(calls("free")) == 1
+
+
+@scenario
+def a_recording_that_was_disturbed_is_made_again() -> None:
+    if PACKAGE == "pycuda":
+        return
+    here = device()
+    model, made, expected = network(here)
+
+    def disturb() -> None:
+        with suppress(fk.ToolchainError), here.launcher._current():  # type: ignore[attr-defined]
+            here.launcher._call("cuCtxSynchronize")  # type: ignore[attr-defined]
+
+    model.run(made.arrays[0])
+    for turn in range(3):
+        forget()
+        with while_recording(here, disturb if turn == 0 else lambda: None):
+            found = model.run(made.arrays[0])["y"]
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+        assert calls("record") == ([] if turn == 2 else ["record"])
+        assert bool(calls("start")) == (turn > 0)
+
+
+@contextmanager
+def while_recording(here: CudaDevice, also: Callable[[], None]) -> Iterator[None]:
+    """With something that is done whenever launches are recorded."""
+    launcher: Any = here.launcher
+    record = launcher.record
+
+    def work_and(work: Callable[[Any], None]) -> Any:
+        def both(stream: Any) -> None:
+            work(stream)
+            also()
+
+        return record(both)
+
+    launcher.record = work_and
+    try:
+        yield
+    finally:
+        del launcher.record
+
+
+@scenario
 def networks_on_streams() -> None:
     here = device()
     model, made, expected = network(here)
@@ -85,6 +160,40 @@ def networks_on_streams() -> None:
     wide = here.put(np.zeros_like(expected))
     assert model.run({"x": x}, out={"y": wide})["y"] is wide
     np.testing.assert_allclose(wide.numpy(), expected, rtol=1e-4)
+
+
+@scenario
+def networks_on_streams_that_end() -> None:
+    here = device()
+    model, made, expected = network(here)
+    x = here.put(made.arrays[0]["x"])
+    found = model.run({"x": Interface(x, stream=0x99)})["y"]
+    forget()
+    again = model.run({"x": x})["y"]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4)
+    np.testing.assert_allclose(again.numpy(), expected, rtol=1e-4)
+    assert not any("153" in c for c in calls())
+
+
+@scenario
+def kernels_without_types_wait_for_nothing() -> None:
+    here = device()
+    target = DeviceTarget(here, Cache(FOLDER / "cache"))
+    run = fk.compile("C[i,j] +=! A[i,k] * B[k,j]", target=target)
+    a, b = matrices(4, 16, 16, 16)
+    x, y = here.put(a), here.put(b)
+    once = run(x, y, stream=0x1234)
+    forget()
+    twice = run(once, y, stream=0x1234)
+    if PACKAGE != "pycuda":  # which waits around streams of others
+        assert not calls("wait")
+    assert not calls("free")
+    np.testing.assert_allclose(twice.numpy(), a @ b @ b, rtol=1e-4)
+    foreign = Interface(x, stream=0x99)
+    forget()
+    np.testing.assert_allclose(run(foreign, y).numpy(), a @ b, rtol=1e-4)
+    if PACKAGE != "pycuda":
+        assert calls("wait 153") == ["wait 153"]  # at the end, since that stream may, too
 
 
 @scenario

@@ -26,6 +26,7 @@ import pytest
 import farkas as fk
 import runtime.gpu_cuda
 from codegen.gpu import GpuSource, generate_gpu, joined_text
+from poly.dtypes import BFLOAT16
 from poly.gpu_machine import GpuMachine
 from runtime.cache import digest
 from runtime.cuda_compile import Cubin
@@ -293,7 +294,12 @@ def streams_that_are_given() -> None:
         else:
             assert launched.endswith(f"stream {0x1234}")
     np.testing.assert_allclose(run(a, b, stream=0x1234), a @ b, rtol=1e-5)
-    for bad in ("0", True, -1, object()):
+    for plain in (ctypes.c_void_p(0), 1):  # numba's default stream, and CUDA's other name for it
+        forget()
+        run(x, y, stream=plain)
+        assert calls("launch")[0].endswith("stream 0")
+    assert here.stream(SimpleNamespace(__cuda_stream__=(0, 0x1234))).handle == 0x1234
+    for bad in ("0", True, -1, object(), SimpleNamespace(__cuda_stream__=7)):
         with pytest.raises(fk.ArgumentError, match="expected CUDA's handle of a stream"):
             run(x, y, stream=bad)
 
@@ -379,6 +385,44 @@ def arrays_of_the_array_interface() -> None:
 
 
 @scenario
+def arrays_on_streams_that_may_end() -> None:
+    """Who made a stream may destroy it, and the array does not keep it."""
+    here = device()
+    run = product(here)
+    a, b = matrices(5, 16, 16, 16)
+    x, y = here.put(a), here.put(b)
+    made = run(Interface(x, stream=0x99), y)
+    if PACKAGE != "pycuda":
+        assert calls("launch")[-1].endswith("stream 153")
+    forget()
+    again = run(made, y)
+    np.testing.assert_allclose(again.numpy(), a @ b @ b, rtol=1e-4)
+    run(x, x, out=y)  # which that stream has read
+    assert not any("153" in c for c in calls())
+    np.testing.assert_allclose(y.numpy(), a @ a, rtol=1e-5)
+
+
+@scenario
+def arrays_of_another_card() -> None:
+    """The array interface does not say where its memory is."""
+    if PACKAGE == "pycuda":  # which does not ask the driver
+        return
+    here, other = device(), device(1)
+    a, b = matrices()
+    with pytest.raises(fk.ArgumentError, match="A lies on cuda:1, but the program runs on cuda:0"):
+        product(here)(Interface(other.put(a)), here.put(b))
+
+
+@scenario
+def arrays_of_bfloat16() -> None:
+    """The array interface has no name for them."""
+    found = device().put(np.zeros(4, BFLOAT16.numpy))
+    assert not hasattr(found, "__cuda_array_interface__")
+    back = borrow("X", found, 0)
+    assert back is not None and back.dtype == found.dtype
+
+
+@scenario
 def arrays_of_dlpack() -> None:
     here = device()
     run = product(here)
@@ -407,6 +451,19 @@ def arrays_of_dlpack() -> None:
 
     with pytest.raises(fk.ArgumentError, match=r"A is a Raises that cannot be taken .*not at hand"):
         run(Raises(), y)
+
+    class Gradient(Producer):
+        """As a tensor of torch that requires one."""
+
+        @property
+        def __cuda_array_interface__(self) -> Any:
+            raise RuntimeError("it requires a gradient")
+
+        def __dlpack__(self, stream: Any = None) -> Any:
+            raise BufferError("it requires a gradient")
+
+    with pytest.raises(fk.ArgumentError, match=r"A is a Gradient that cannot be .* a gradient"):
+        run(Gradient(x.array), y)
     back = borrow("C", c, 0)
     assert back is not None and back.device == (2, 0) and back.shape == c.shape
     assert back.address == c.handle and back.contiguous

@@ -113,6 +113,16 @@ def test_a_device_is_found_once(cache: Cache, tmp_path: Path) -> None:
     assert find_device("cuda-emulator", Cache(tmp_path)) is not found[0]
 
 
+def test_two_caches_of_a_device_share_its_memory(cache: Cache, tmp_path: Path) -> None:
+    elsewhere, ones = Cache(tmp_path), np.ones((4, 4), np.float32)
+    for name in ("cuda-emulator", "cuda-emulator:sm_90"):
+        text = "def two_caches(float32 A[N,M]) -> (B) { B[i,j] = 2 * A[i,j] }"
+        one, other = (fk.compile(text, target=name, cache=c) for c in (cache, elsewhere))
+        assert one.target.device.pool is other.target.device.pool
+        assert other(one(one.target.device.put(ones))).numpy().sum() == 64
+    assert list(tmp_path.rglob("*.so"))
+
+
 def test_devices_that_round_are_others_with_the_same_memory(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:

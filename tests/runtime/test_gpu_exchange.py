@@ -75,6 +75,13 @@ def test_elements_that_are_no_numbers() -> None:
         borrow("A", np.zeros(3, np.complex64), 0)
 
 
+def test_what_others_call_python_by_stays() -> None:
+    """Types of arguments of ctypes.pythonapi are those of the whole process."""
+    assert gpu_exchange._new_capsule is not ctypes.pythonapi.PyCapsule_New
+    with pytest.raises(AttributeError, match="has no bfloat16; DLPack has"):
+        cuda_interface(64, (2,), DTYPES["bfloat16"].numpy, 0)
+
+
 def test_the_array_interface() -> None:
     value = SimpleNamespace(
         __cuda_array_interface__=cuda_interface(64, (2, 3), np.dtype(np.int16), 0)
