@@ -3,7 +3,8 @@
 # make sweep   the slow tests
 # make bench   set up with what is compared, and measure side by side (BENCH=… for options)
 # make gpu     on a machine with a CUDA device: set up, check kernels on it, and measure them beside
-#              other libraries (GPU=… for options; WHEELS=folder installs from there alone)
+#              other libraries (GPU=… for options; WHEELS=folder installs from there alone); goes on
+#              to the end, and fails if something did
 # make clean   remove the environment and everything built
 #
 # Needed beforehand: Python 3.11 or later, make, and gcc or clang.
@@ -39,9 +40,12 @@ bench: $(VENV)/.installed-bench
 # For example: make gpu GPU="--quick --family matmul"
 GPU ?= --json build/gpu.json --plot build/gpu
 gpu: $(VENV)/.installed-gpu
-	$(BIN)/python -m pytest -m "not slow" tests/gpu tests/runtime/test_gpu_*.py
-	$(BIN)/python -m benchmarks.gpu --device cuda --tiny --quick --peers
-	$(BIN)/python -m benchmarks.gpu --device cuda $(GPU)
+	@failed=; set -x; \
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" tests/gpu \
+	    tests/runtime/test_gpu_*.py tests/benchmarks/test_gpu*.py || failed=1; \
+	$(BIN)/python -m benchmarks.gpu --device cuda --tiny --quick --peers || failed=1; \
+	$(BIN)/python -m benchmarks.gpu --device cuda $(GPU) || failed=1; \
+	test -z "$$failed"
 
 # The stamps are made last, so an interrupted setup is done again.
 $(VENV)/.made:
@@ -73,8 +77,9 @@ FROM := $(if $(WHEELS),--no-index --find-links "$(WHEELS)")
 $(VENV)/.installed-gpu: $(VENV)/.made setup.cfg pyproject.toml
 	@echo "installing into $(VENV), with what the tests and CUDA need, and what is measured beside"
 	@$(PIP) install $(FROM) --editable '.[test,cuda-bindings]'
-	@$(PIP) install $(FROM) torch matplotlib || echo "left out: torch, matplotlib, or both"
 	@touch "$(VENV)/.installed" "$(VENV)/.installed-test" "$@"
+	@for package in torch matplotlib cupy-cuda13x; do \
+	    $(PIP) install $(FROM) $$package || { echo "left out: $$package"; rm -f "$@"; }; done
 
 clean:
 	rm -rf "$(VENV)" build dist *.egg-info

@@ -77,9 +77,13 @@ def taking_part(
     versions, missing = {}, {}
     for name, peer in peers.items():
         if wanted(peer):
-            reason = peer.missing()
+            try:
+                reason = peer.missing()
+                version = peer.version() if reason is None else ""
+            except Exception as error:  # it is there and broken: a library is missing, say
+                reason = f"{type(error).__name__}: {error}"
             if reason is None:
-                versions[name] = peer.version()
+                versions[name] = version
             else:
                 missing[name] = reason
     return versions, missing

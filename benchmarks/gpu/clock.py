@@ -20,7 +20,7 @@ from runtime.gpu_device import Device
 
 Call = Callable[[], object]
 
-#: Bytes that are filled at a time, and fills that are timed to know how long one takes.
+#: Bytes that are filled at a time, at least, and fills that are timed to know how long one takes.
 FILL, FILLS = 64 << 20, 8
 #: The device is kept busy for so many times what the host needs, and by so many fills at most.
 AHEAD, MOST_FILLS = 2.0, 4096
@@ -43,7 +43,7 @@ class Clock(ABC):
 
     @abstractmethod
     def fill(self) -> None:
-        """Start filling `FILL` bytes."""
+        """Start filling memory, more than there is in the caches."""
 
     @abstractmethod
     def mark(self) -> Any:
@@ -57,8 +57,16 @@ class Clock(ABC):
     def wait(self) -> None:
         """Wait for everything that was started."""
 
-    def seconds(self, calls: Sequence[Call]) -> float:
-        """Seconds a call, of calls one after the other."""
+    @property
+    def fill_bytes(self) -> int:
+        """Bytes that are filled at a time."""
+        return max(FILL, 2 * self.cache_bytes)
+
+    def seconds(self, calls: Sequence[Call], emptied: bool = False) -> float:
+        """Seconds a call, of calls one after the other.
+
+        emptied : the caches are filled with something else before each
+        """
         start = time.perf_counter()
         for call in calls:
             call()
@@ -66,10 +74,16 @@ class Clock(ABC):
         self.wait()
         for _ in range(self._fills(AHEAD * host)):
             self.fill()
-        first = self.mark()
-        for call in calls:
-            call()
-        return self.between(first, self.mark()) / len(calls)
+        groups = [[call] for call in calls] if emptied else [calls]
+        events = []
+        for group in groups:
+            if emptied:
+                self.fill()
+            first = self.mark()
+            for call in group:
+                call()
+            events.append((first, self.mark()))
+        return sum(self.between(*pair) for pair in events) / len(calls)
 
     def _fills(self, seconds: float) -> int:
         """How many fills keep the device busy for so long."""
@@ -112,10 +126,10 @@ class CudaClock(Clock):
         kind = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
         self.cache_bytes = int(self._call("cuDeviceGetAttribute", kind, device))
         self._call("cuCtxSetCurrent", self._call("cuDevicePrimaryCtxRetain", device))
-        self._memory = self._call("cuMemAlloc", FILL)
+        self._memory = self._call("cuMemAlloc", self.fill_bytes)
 
     def fill(self) -> None:
-        self._call("cuMemsetD8Async", self._memory, 0, FILL, 0)
+        self._call("cuMemsetD8Async", self._memory, 0, self.fill_bytes, 0)
 
     def mark(self) -> Any:
         event = self._call("cuEventCreate", 0)
@@ -151,10 +165,10 @@ class OpenClClock(Clock):
         properties = cl.command_queue_properties.PROFILING_ENABLE
         self.stream = cl.CommandQueue(device.context, properties=properties)
         self.cache_bytes = int(device.device.global_mem_cache_size)
-        self._memory = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, FILL)
+        self._memory = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, self.fill_bytes)
 
     def fill(self) -> None:
-        self._cl.enqueue_fill_buffer(self.stream, self._memory, bytes(4), 0, FILL)
+        self._cl.enqueue_fill_buffer(self.stream, self._memory, bytes(4), 0, self.fill_bytes)
 
     def mark(self) -> Any:
         return self._cl.enqueue_marker(self.stream)

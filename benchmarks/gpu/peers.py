@@ -104,11 +104,12 @@ class Farkas(GpuPeer):
             own = {n: device.put(a, stream) for n, a in arrays}
             calls.append(partial(model.run, own, stream=stream))
         ends = sum(a.nbytes for a in work.given(work.task.inputs).values())
-        kept = int(model.report.constant_bytes + model.report.arena_bytes + work.sets * ends)
 
         def peak(second: Call) -> int:
-            second()
-            return kept
+            results: Any = second()
+            made = sum(y.nbytes for y in results.values())
+            constants, block = model.report.constant_bytes, model.plan().bytes
+            return int(constants + block + work.sets * ends + made)
 
         return Rotation(tuple(calls), lambda y: [a.numpy() for a in y.values()], peak)
 

@@ -3,7 +3,9 @@
     python -m benchmarks.gpu.worker JOB.json
 
 The job's suite is the mode.  Each contender has several sets of inputs, which together are
-larger than the device's caches, and takes them in turn, so that none finds its inputs there.
+larger than the device's caches, and takes them in turn, so that none finds its inputs there.  There
+is one set of weights; where these are most of what a call reads, the caches are filled with
+something else before each.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ from benchmarks.gpu import networks
 from benchmarks.gpu.cases import MODES, named
 from benchmarks.gpu.clock import Call, Clock, clock_of
 from benchmarks.gpu.peers import PEERS, Rotation, Work
-from benchmarks.kernel import Array
+from benchmarks.kernel import ELEMENT, Array
 from benchmarks.task import Task, kernel_task
 from benchmarks.worker import Job, Report, difference
 from runtime.devices import find_device
 
 #: Sets of inputs together have so many times the bytes of the caches; how many there are at most,
 #: and bytes that they may have.
-OVER, MOST_SETS, MOST_BYTES = 2.0, 64, 4 << 30
+OVER, MOST_SETS, MOST_BYTES = 2.0, 256, 4 << 30
 #: Of networks, whose weights and values are most of what there is to read, and no inputs.
 SETS_OF_NETWORK = 2
 
@@ -65,6 +67,15 @@ def sets_of(task: Task, element: str, cache_bytes: int) -> int:
     return max(2, min(wanted, MOST_SETS, MOST_BYTES // one))
 
 
+def is_emptied(task: Task, element: str, cache_bytes: int) -> bool:
+    """Whether what is timed are weights that the caches might hold from one call to the next."""
+    if task.kernel is None or task.arrays is None:
+        return False
+    size = np.dtype(element).itemsize
+    weights = sum(task.arrays[n].size for n in task.kernel.weights) * size
+    return 2 * weights > task.kernel.bytes * size // ELEMENT and weights < OVER * cache_bytes
+
+
 def expected_of(work: Work, threads: int) -> list[Array]:
     """What results are compared with, computed in float32 on the CPU.
 
@@ -87,8 +98,10 @@ def first_calls(rotation: Rotation) -> tuple[list[Sequence[Array]], int | None]:
     first, second = rotation.calls[:2]
     results = [rotation.fetch(first())]
 
-    def again() -> None:
-        results.append(rotation.fetch(second()))
+    def again() -> object:
+        found = second()
+        results.append(rotation.fetch(found))
+        return found
 
     if rotation.peak is not None:
         return results, rotation.peak(again)
@@ -97,11 +110,16 @@ def first_calls(rotation: Rotation) -> tuple[list[Sequence[Array]], int | None]:
 
 
 def take_turns(
-    clock: Clock, rotations: Mapping[str, Sequence[Call]], settings: GpuSettings, first: int = 0
+    clock: Clock,
+    rotations: Mapping[str, Sequence[Call]],
+    settings: GpuSettings,
+    first: int = 0,
+    emptied: bool = False,
 ) -> dict[str, float]:
     """The median of seconds a call of each contender.
 
-    `first` rotates the order, so that over several processes each is sometimes the first.
+    `first` rotates the order, so that over several processes each is sometimes the first;
+    `emptied` as of `Clock.seconds`.
     """
     names = list(rotations)
     names = names[first % len(names) :] + names[: first % len(names)] if names else []
@@ -110,7 +128,7 @@ def take_turns(
         for name in names if turn % 2 == 0 else reversed(names):
             end = time.monotonic() + settings.limit
             for _ in range(settings.samples):
-                found[name].append(clock.seconds(rotations[name]))
+                found[name].append(clock.seconds(rotations[name], emptied))
                 if time.monotonic() > end:
                     break
     return {name: statistics.median(samples) for name, samples in found.items()}
@@ -145,6 +163,8 @@ def run(job: Job, folder: Path) -> None:
             results, memory = first_calls(rotation)
             seconds = time.perf_counter() - start
         except Exception as error:
+            # Nobody can go on where the device was lost; the next process is without this one.
+            clock.wait()
             text = " ".join(str(error).split())
             report(failed=name, message=f"{type(error).__name__}: {text}"[:600])
             continue
@@ -157,7 +177,8 @@ def run(job: Job, folder: Path) -> None:
             report(peak=name, memory=memory)
         rotations[name] = rotation.calls
     report(at="timing")
-    report(times=take_turns(clock, rotations, settings, job.number))
+    emptied = is_emptied(task, how.element, clock.cache_bytes)
+    report(times=take_turns(clock, rotations, settings, job.number, emptied))
 
 
 def main() -> None:

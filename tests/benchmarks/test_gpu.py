@@ -18,7 +18,6 @@ import farkas as fk
 from benchmarks.gpu import networks
 from benchmarks.gpu.cases import FAMILIES, KERNELS, MODES, halved, items, suite, text_of
 from benchmarks.gpu.clock import (
-    FILL,
     Call,
     Clock,
     CudaClock,
@@ -27,8 +26,16 @@ from benchmarks.gpu.clock import (
     copy_bandwidth,
 )
 from benchmarks.gpu.peers import PEERS
-from benchmarks.gpu.worker import SETS_OF_NETWORK, GpuSettings, sets_of, take_turns
+from benchmarks.gpu.worker import (
+    MOST_SETS,
+    SETS_OF_NETWORK,
+    GpuSettings,
+    is_emptied,
+    sets_of,
+    take_turns,
+)
 from benchmarks.kernel import Kernel, Product
+from benchmarks.kernels import linear
 from benchmarks.models import names
 from benchmarks.runner import ROOT
 from benchmarks.task import Task
@@ -92,6 +99,21 @@ def test_small_ones_agree(kernel: Kernel, dtype: str) -> None:
     assert apart < (1e-5 if dtype == "float32" else 1e-3)
 
 
+def test_weights_that_would_stay_in_caches() -> None:
+    def emptied(i: int, k: int, element: str, cache: int = 50 << 20) -> bool:
+        kernel = linear("p", "f", i, k, k)
+        one = np.zeros((), np.float32)
+        arrays = {
+            n: np.broadcast_to(one, s) for n, s in {**kernel.inputs, **kernel.weights}.items()
+        }
+        task = Task("p", "gpu", Path(), {"A": one}, ("Y",), kernel, arrays)
+        return is_emptied(task, element, cache)
+
+    assert emptied(16, 4096, "float32") and emptied(16, 4096, "float16")
+    assert not emptied(16, 8192, "float32")  # which no cache holds
+    assert not emptied(4096, 1024, "float32")  # of which the inputs are most
+
+
 def test_halves_are_computed_in_float32() -> None:
     text = halved("def f(float32 A[N], float32 B[N]) -> (Y) { Y[] +=! A[i] * B[i] }", ["A", "B"])
     assert text == (
@@ -112,7 +134,7 @@ def test_inputs_do_not_fit_in_caches() -> None:
     assert sets_of(small, "float32", 0) == 2
     assert sets_of(small, "float32", 64 << 10) == 5
     assert sets_of(small, "float16", 64 << 10) == 9
-    assert sets_of(small, "float32", 1 << 40) == 64
+    assert sets_of(small, "float32", 1 << 40) == MOST_SETS
     large = task(Product("p", "f", "ij,jk->ik", {"i": 16384, "j": 32768, "k": 16384}))  # 4 GiB
     assert sets_of(large, "float32", 50 << 20) == 2
     assert sets_of(replace(small, kernel=None), "float32", 1 << 40) == SETS_OF_NETWORK
@@ -158,6 +180,16 @@ def test_the_device_is_busy_while_the_host_hands_over() -> None:
     assert "fill" in device.log[-6:-4]
 
 
+def test_the_caches_are_emptied() -> None:
+    device = Device()
+    assert device.seconds(device.takes("a", 2e-6), emptied=True) == pytest.approx(2e-6)
+    assert device.log[-8:] == ["fill", "mark", "a", "mark"] * 2
+    times = take_turns(
+        device, {"a": device.takes("a", 1.0)}, GpuSettings(rounds=1, samples=1), 0, True
+    )
+    assert times == {"a": pytest.approx(1.0)} and device.log[-4:] == ["fill", "mark", "a", "mark"]
+
+
 def test_turns() -> None:
     device = Device()
     rotations = {"a": device.takes("a", 1.0), "b": device.takes("b", 3.0)}
@@ -188,7 +220,7 @@ class Driver:
         return 0, 50 << 20
 
     def cuMemsetD8Async(self, *given: int) -> tuple[int]:  # noqa: N802
-        assert given == (7, 0, FILL, 0)
+        assert given == (7, 0, 100 << 20, 0)  # twice the cache
         self.now += 0.5
         return (0,)
 
