@@ -28,6 +28,7 @@ from codegen.loopir import (
     walk_loops,
 )
 from poly.barriers import with_barriers
+from poly.dims import dim, dims
 from poly.errors import ScheduleError
 from poly.expr import (
     Const,
@@ -60,6 +61,7 @@ from poly.scop import Scop
 from poly.tree import Member
 
 _MAX_DEPTH = 64
+_ITERATORS = dims("c", _MAX_DEPTH)
 _NOTHING = Block(())
 #: Bound on isl's operations for generating the loops of one kernel.
 AST_BUDGET = 400_000_000
@@ -131,8 +133,8 @@ def converted(tree: IslTree, scop: Scop, context: isl.Set) -> LoopNode:
     ctx = scop.context.get_ctx()
     build = isl.AstBuild.from_context(context)
     names = isl.IdList.alloc(ctx, _MAX_DEPTH)
-    for depth in range(_MAX_DEPTH):
-        names = names.add(isl.Id(f"c{depth}", context=ctx))
+    for name in _ITERATORS:
+        names = names.add(isl.Id(name, context=ctx))
     build = build.set_iterators(names)
     ast = build.node_from_schedule(tree.schedule)
     return _Converter(tree, scop).node(ast, {}, None)
@@ -218,7 +220,7 @@ class _Converter:
             found = self.tree.promotes[int(number)]
             promote, plan = found.node, found.plan
             # isl leaves out loops of one iteration; such a loop tells no iterations apart.
-            prefix = tuple(env.get(f"c{k}", Const(0)) for k in range(len(found.around)))
+            prefix = tuple(env.get(_ITERATORS[k], Const(0)) for k in range(len(found.around)))
             dtype = self.dtypes[promote.tensor]
             if promote.scope == "fragment":
                 dtype = ACCUMULATOR
@@ -261,16 +263,16 @@ class _Converter:
     def _origin(
         self, origin: Expr, around: tuple[Around, ...], env: dict[str, Expr], buffer: str
     ) -> tuple[Expr, Expr]:
-        """Where elements of a buffer begin: in terms of ``p0, p1, …``, and for those inside."""
+        """Where elements of a buffer begin: in terms of ``p0', p1', …``, and for those inside."""
         place: dict[str, Expr] = {}
         for k, loop in enumerate(around):
             launch = self.tree.launch
             given = launch.parameter_of(loop.member) if launch is not None else None
-            value = env.get(f"c{k}") or (Index(given) if given is not None else None)
+            value = env.get(_ITERATORS[k]) or (Index(given) if given is not None else None)
             if value is None and loop.only is not None:
                 value = Const(loop.only)
             if loop.apart:
-                name = f"p{len(place)}"
+                name = dim("p", len(place))
                 if value is None and name in indices_of(origin):
                     raise ScheduleError(
                         f"{buffer} cannot be generated: isl has left out {loop.member.name}, in "
@@ -282,7 +284,7 @@ class _Converter:
     def _within(self, c: Copy, args: list[Expr]) -> Expr:
         """The condition that an instance of a copy has something to copy."""
         within = isl.Set(c.within)
-        names = [f"x{k}" for k in range(within.dim(isl.dim_type.set))]
+        names = dims("x", within.dim(isl.dim_type.set))
         first = within.dim(isl.dim_type.param)
         within = within.move_dims(isl.dim_type.param, first, isl.dim_type.set, 0, len(names))
         for k, name in enumerate(names):
@@ -408,7 +410,7 @@ def _as_matrix(c: Copy, args: list[Expr], at: IslBand, env: dict[str, Expr]) -> 
     first = len(at.members) - len(c.matrix)
     args, around = list(args), list[Member]()
     for n, d in enumerate(c.matrix, first):
-        if f"c{at.depth + n}" not in env:
+        if _ITERATORS[at.depth + n] not in env:
             around.append(at.members[n])
             args[c.depth + d] = add(args[c.depth + d], Index(at.members[n].name))
     body: LoopNode = Instance(c.name, tuple(args))
@@ -472,7 +474,7 @@ def _operation(kind: isl.ast_expr_op_type, args: list[Expr]) -> Expr:
 def _member(at: IslBand | None, iterator: str) -> Member | None:
     if at is None:
         return None
-    position = int(iterator[1:]) - at.depth
+    position = _ITERATORS.index(iterator) - at.depth
     return at.members[position] if 0 <= position < len(at.members) else None
 
 

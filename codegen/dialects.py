@@ -34,7 +34,8 @@ from codegen.loopir import (
     walk_loops,
 )
 from codegen.prelude import BFLOAT16_NAME, HELPERS
-from codegen.spelling import C_TYPES, suffix
+from codegen.reserved import CUDA_RESERVED, OPENCL_RESERVED
+from codegen.spelling import C_TYPES, MATH, suffix
 from codegen.target import CTarget
 from codegen.wide_copies import CUDA_COPIES, OPENCL_COPIES, neighbours
 from codegen.wide_text import CUDA_WIDE, OPENCL_WIDE, access_text
@@ -59,11 +60,6 @@ WARP = 32
 _LINEAR = "threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)"
 _NAMES = re.compile(r"\b[A-Za-z_]\w*\b")
 _SIZED = ("int8", "int16", "int32", "int64")
-#: Functions of C's math library on floats, which OpenCL overloads by type.
-_MATH = (
-    "sqrt exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf pow atan2 fabs "
-    "floor ceil trunc rint fmod copysign"
-).split()
 
 
 class KernelText(ValueText):
@@ -98,6 +94,8 @@ class KernelTarget(CTarget):
     types: Mapping[str, str] = {**C_TYPES, "float16": HALF}
     value_text = KernelText
 
+    #: Identifiers that the language has beside C's.
+    reserved: frozenset[str] = frozenset()
     #: What a dialect is called, and the end of its files.
     name, suffix = "", ""
     barrier = ""
@@ -332,6 +330,7 @@ class CudaTarget(KernelTarget):
 
     own_helpers = _OF_CUDA
 
+    reserved = CUDA_RESERVED
     name, suffix = "cuda", ".cu"
     barrier = "__syncthreads();"
     block_index = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
@@ -427,6 +426,7 @@ class OpenClTarget(KernelTarget):
 
     own_helpers = _OF_OPENCL
 
+    reserved = OPENCL_RESERVED
     name, suffix = "opencl", ".cl"
     barrier = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"
     block_index = tuple(f"get_group_id({k})" for k in range(3))
@@ -494,7 +494,7 @@ class OpenClTarget(KernelTarget):
         lines += [f"typedef u{plain[n]} u{n}_t;" for n in _SIZED if f"u{n}_t" in used]
         lines += _halves(used)
         lines += _limits(used, "L")
-        lines += [f"#define {fn}f {fn}" for fn in _MATH if f"{fn}f" in used]
+        lines += [f"#define {fn}f {fn}" for fn in MATH if f"{fn}f" in used]
         return lines
 
 

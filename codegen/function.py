@@ -24,21 +24,12 @@ from codegen.loopir import (
 )
 from codegen.lower import lower
 from codegen.passes import optimise
+from codegen.reserved import C_RESERVED
 from codegen.spelling import C_TYPES
 from codegen.target import CTarget
 from poly.expr import Expr, Size, walk
 from poly.program import Program, Tensor
 from poly.schedule import Schedule
-
-#: Identifiers that generated code must not use for its own names.
-C_RESERVED = frozenset(
-    "lane_values auto break case char const continue default do double else enum extern float "
-    "for goto if inline int long register restrict return short signed sizeof static struct "
-    "switch typedef union unsigned void volatile while asm typeof main threads sizes tensors "
-    "linux unix arrays "
-    "NAN INFINITY NULL I y0 y1 yn j0 j1 jn gamma signgam isnan isinf isfinite fabs fabsf rint "
-    "rintf copysign copysignf fmod fmodf memcpy memset stdin stdout stderr errno assert".split()
-) | frozenset(C_TYPES.values())
 
 
 @dataclass(frozen=True)
@@ -202,9 +193,17 @@ def _expressions(node: LoopNode) -> Iterable[Expr]:
     return ()
 
 
-def name_everything(program: Program, body: LoopNode, more: Iterable[str] = ()) -> Names:
-    """C identifiers for tensors, buffers, sizes and loops, all different and none reserved."""
-    taken: set[str] = set(C_RESERVED)
+def name_everything(
+    program: Program,
+    body: LoopNode,
+    more: Iterable[str] = (),
+    reserved: Iterable[str] = (),
+) -> Names:
+    """C identifiers for tensors, buffers, sizes and loops, all different and none reserved.
+
+    more : other sizes; reserved : what else the language has
+    """
+    taken = {*C_RESERVED, *reserved}
 
     def pick(name: str) -> str:
         unique = name

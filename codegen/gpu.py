@@ -197,7 +197,7 @@ def _kernel(
         products_together,
     ):
         body = verify_loops(fn(body))
-    names = name_everything(program, body, launch.host_names)
+    names = name_everything(program, body, launch.host_names, target.reserved)
     printer = target(program, names)
     printer.threads = launch.threads
     printer.ahead = frozenset(name for name, c in loops.copies.items() if c.ahead)

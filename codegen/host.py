@@ -8,6 +8,7 @@ import islpy as isl
 
 from codegen.build import AST_BUDGET, converted
 from codegen.loopir import LoopNode
+from poly.dims import dims
 from poly.footprint import prefix_map
 from poly.isl_tree import IslTree
 from poly.kernels import Launch
@@ -90,4 +91,4 @@ def _launches_below(node: Node) -> list[int]:
 
 
 def _tuple(launch: Launch) -> str:
-    return f"{launch_name(launch)}[{', '.join(f'p{k}' for k in range(len(launch.host)))}]"
+    return f"{launch_name(launch)}[{', '.join(dims('p', len(launch.host)))}]"

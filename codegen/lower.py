@@ -8,6 +8,7 @@ from codegen.build import LoopProgram
 from codegen.linear import Ranges, extreme, modulo, settle
 from codegen.loopir import Buffer, For, Instance, LoopNode, Store, map_children, reads_in
 from codegen.tensor_cores import to_instructions
+from poly.dims import dim
 from poly.dtypes import INT64, identity
 from poly.expr import (
     Cast,
@@ -169,7 +170,7 @@ def _in_buffer(
     half = (settle(modulo(prefix[-1], 2, ranges), ranges),) if buffer.halves else ()
     sizes = buffer.layout.sizes(buffer.shape[len(half) :])
     origins = buffer.origins or (None,) * len(sizes)
-    at = {f"p{n}": e for n, e in enumerate(prefix)}
+    at = {dim("p", n): e for n, e in enumerate(prefix)}
     places: list[Expr] = []
     for i, size, origin in zip(indices, sizes, origins, strict=True):
         if origin is not None:

@@ -14,6 +14,7 @@ from codegen.linear import Ranges, extreme
 from codegen.loopir import (
     Block,
     Buffer,
+    Combine,
     For,
     If,
     IfAligned,
@@ -90,7 +91,7 @@ def drop_unread(root: LoopNode) -> LoopNode:
         for n in walk_loops(node):
             if isinstance(n, MultiplyMatrices) and node.name in {r.tensor for r in n.reads}:
                 return node
-            if isinstance(n, MoveSums) and any(r.tensor == node.name for r in reads_in(n)):
+            if isinstance(n, (MoveSums, Combine)) and node.name in {r.tensor for r in reads_in(n)}:
                 return node
             if isinstance(n, Store):
                 read = [n.value] if id(n) in inside else [n.value, n.target]

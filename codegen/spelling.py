@@ -45,3 +45,10 @@ def vector_type(dtype: DType, lanes: int) -> str:
 def mask_type(bits: int, lanes: int) -> str:
     """Name of the vector type of truth values, 0 or -1 in each lane."""
     return f"fk_i{bits}x{lanes}"
+
+
+#: Functions of C's math library on floats, whose names end in f; OpenCL overloads them by type.
+MATH = (
+    "sqrt exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf pow atan2 fabs "
+    "floor ceil trunc rint fmod copysign"
+).split()

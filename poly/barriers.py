@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 import islpy as isl
 
 from poly.dependences import Dependences
+from poly.dims import dim
 from poly.kernels import Launch, lanes_of, reduced_names, thread_function
 from poly.legality import between, by_children
 from poly.promotion import PromotionPlan, check_ahead, plan_promotion, prefix_of
@@ -96,7 +97,7 @@ class _Placer:
 
     def _barrier(self, early: bool = False) -> Filter:
         self.count += 1
-        return Filter((), Barrier(f"barrier{self.count}", early))
+        return Filter((), Barrier(dim("barrier", self.count), early))
 
     def _node(
         self,
@@ -192,7 +193,8 @@ class _Placer:
         if node.scope == "partial":  # one thread writes, when all have their parts
             part = self._node(node.child, pairs, outer, statements, buffers)
             items = tuple(self._item(name, buffers) for name in statements)
-            return _Part(replace(node, child=part.node), items, items, False)
+            whole = replace(node, child=part.node)
+            return replace(part, node=whole, head=(*items, *part.head), tail=(*part.tail, *items))
         around = buffers.get(node.tensor, ())
         inner = {**buffers, node.tensor: (*around, node)}
         below = pairs
@@ -246,7 +248,7 @@ class _Placer:
         head, tail = [*fill, *part.head], [*part.tail, *drain]
         if not part.separates:
             head, tail = [*head, *drain], [*fill, *tail]
-        return _Part(node, tuple(head), tuple(tail), part.separates)
+        return _Part(node, tuple(head), tuple(tail), part.separates, part.ahead)
 
     def _conflict(
         self,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import islpy as isl
 
+from poly.dims import dims
 from poly.footprint import prefix_map
 from poly.scop import Scop
 from poly.tree import Member, Promote
@@ -37,7 +38,7 @@ class Fence:
 
     @property
     def tuple_text(self) -> str:
-        return f"{self.name}[{', '.join(f'x{k}' for k in range(self.depth))}]"
+        return f"{self.name}[{', '.join(dims('x', self.depth))}]"
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def everywhere(
         every = every.union(prefix_map(scop.statement(other), prefix).range())
     every = every.intersect_params(scop.context).coalesce()
     if early:
-        *outer, last = [f"p{k}" for k in range(len(prefix))]
+        *outer, last = dims("p", len(prefix))
         listed = ", ".join([*outer, last])
         back = isl.Map(f"{{ [{listed}] -> [{', '.join([*outer, f'{last} - 1'])}] }}")
         every = every.union(every.apply(back)).coalesce()
@@ -99,7 +100,7 @@ def everywhere(
 
 def _in_each(name: str, depth: int, every: isl.Set) -> str:
     """``{ [p] -> name[p] }`` for a set of iterations p."""
-    p = ", ".join(f"p{k}" for k in range(depth))
+    p = ", ".join(dims("p", depth))
     sizes = ", ".join(every.get_var_names(isl.dim_type.param))
     here = isl.Map(f"[{sizes}] -> {{ [{p}] -> {name}[{p}] }}")
     return str(here.intersect_domain(every))

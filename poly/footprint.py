@@ -15,6 +15,7 @@ from math import prod
 
 import islpy as isl
 
+from poly.dims import dims
 from poly.expr import evaluate_int
 from poly.instances import sizes_set
 from poly.scop import Scop, ScopStatement
@@ -98,7 +99,7 @@ def prefix_map(s: ScopStatement, outer: Sequence[Member]) -> isl.Map:
     """``{ S[x] -> [p] }`` on the domain of S."""
     domain = isl.UnionSet.from_set(s.domain)
     if not outer or s.domain.is_empty():
-        target = isl.Set(f"{{ [{', '.join(f'p{k}' for k in range(len(outer)))}] }}")
+        target = isl.Set(f"{{ [{', '.join(dims('p', len(outer)))}] }}")
         return isl.Map.from_domain_and_range(s.domain, target)
     times = joint([m.schedule.intersect_domain_union_set(domain) for m in outer])
     return isl.UnionMap.from_multi_union_pw_aff(times).get_map_list().get_at(0)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import islpy as isl
 
 from poly.affine import parameters
+from poly.dims import dim, dims
 from poly.errors import ScheduleError
 from poly.fences import Fence, combination, everywhere, fences
 from poly.instances import member_limits
@@ -140,7 +141,7 @@ def kernel_to_isl(launch: Launch, tree: Node, scop: Scop) -> IslTree:
         for k, name in enumerate(c.prefix):
             found = around[name]
             if found is not None:
-                place = isl.PwAff(f"{{ {c.tuple_text} -> [(x{k})] }}")
+                place = isl.PwAff(f"{{ {c.tuple_text} -> [({dim('x', k)})] }}")
                 own = own.intersect(place.eq_set(_parameter(found, own)))
         # What threads reduce together, each begins for itself, and all have in the end.
         if isinstance(c, Copy) and not c.shared and not (c.op and c.inward):
@@ -154,8 +155,8 @@ def kernel_to_isl(launch: Launch, tree: Node, scop: Scop) -> IslTree:
 
 def _parameter(name: str, domain: isl.Set) -> isl.PwAff:
     """A parameter as a function on a set."""
-    dims = ", ".join(f"d{k}" for k in range(domain.dim(isl.dim_type.set)))
-    return isl.PwAff(f"[{name}] -> {{ {domain.get_tuple_name()}[{dims}] -> [({name})] }}")
+    d = ", ".join(dims("d", domain.dim(isl.dim_type.set)))
+    return isl.PwAff(f"[{name}] -> {{ {domain.get_tuple_name()}[{d}] -> [({name})] }}")
 
 
 def _by_the_first(around: Set[str | None], own: isl.Set, launch: Launch) -> isl.Set:
@@ -302,22 +303,24 @@ def _with_copies(
     for m in members:
         f = m.schedule
         for c in copies:
+            sizes = [*scop.program.sizes]
             if m.name in c.prefix:
-                value = f"x{c.prefix.index(m.name)}"
+                value = dim("x", c.prefix.index(m.name))
                 if isinstance(c, Copy) and c.ahead and m.name == c.prefix[-1]:
                     value += " - 1"
             else:  # a loop on threads, which share the copy
                 assert launch is not None
                 value = launch.parameter_of(m) or ""
-            sizes = ", ".join([*scop.program.sizes, *([] if value.startswith("x") else [value])])
-            f = f.union_add(isl.UnionPwAff(f"[{sizes}] -> {{ {c.tuple_text} -> [({value})] }}"))
+                sizes.append(value)
+            text = f"[{', '.join(sizes)}] -> {{ {c.tuple_text} -> [({value})] }}"
+            f = f.union_add(isl.UnionPwAff(text))
         functions.append(f)
     return joint(functions)
 
 
 def _filter(scop: Scop, f: Filter, copies: list[Copy | Fence]) -> str:
     names = [
-        f"{s.name}[{', '.join(f'd{n}' for n in range(len(s.loops)))}]"
+        f"{s.name}[{', '.join(dims('d', len(s.loops)))}]"
         for s in (scop.statement(name) for name in f.statements)
     ]
     return "{ " + "; ".join([*names, *(c.tuple_text for c in copies)]) + " }"
@@ -443,8 +446,8 @@ def _full_tiles(
         return None
     # As isl wants it: the outer dimensions are the domain of a wrapped map.
     params = ", ".join(full.get_var_names(isl.dim_type.param))
-    o = ", ".join(f"o{k}" for k in range(len(outer)))
-    h = ", ".join(f"h{k}" for k in range(len(here)))
+    o = ", ".join(dims("o", len(outer)))
+    h = ", ".join(dims("h", len(here)))
     flat = ", ".join(x for x in (o, h) if x)
     wrap = isl.Map(f"[{params}] -> {{ [{flat}] -> isolate[[{o}] -> [{h}]] }}")
     return isl.UnionSet.from_set(full.apply(wrap))

@@ -16,6 +16,7 @@ barriers; see `poly.barriers`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -37,6 +38,7 @@ from poly.tree import (
     Node,
     Promote,
     Sequence,
+    all_loops,
     band,
     child_nodes,
     loops_of,
@@ -45,6 +47,8 @@ from poly.tree import (
     walk_tree,
 )
 
+#: Threads that a block may have in z.
+MOST_DEEP = 64
 #: What the dimensions of grids and blocks are called, the innermost first.
 AXES = ("x", "y", "z")
 
@@ -106,6 +110,12 @@ def launches(tree: Node, scop: Scop) -> tuple[Node, tuple[Launch, ...]]:
                 (n for n, m in enumerate(node.members) if m.mark == "block"), len(node.members)
             )
             above, rest = node.members[:first], band(node.members[first:], node.child)
+            for m in above:
+                if m.mark in ON_THREADS:
+                    raise ScheduleError(
+                        f"{m.name} is on threads, and around loops on blocks; threads are inside "
+                        "of blocks"
+                    )
             return band(above, visit_below(rest, (*host, *above), statements))
         return kernel(node, host, statements)
 
@@ -141,13 +151,23 @@ def _block(places: list[tuple[Member, int]], scop: Scop) -> tuple[int, int, int]
 
 def _is_too_large(node: Node, scop: Scop) -> bool:
     """Whether a block that runs all of a node would have too many threads."""
-    return prod(_block(_thread_axes(node), scop)) > MOST_THREADS
+    block = _block(_thread_axes(node), scop)
+    return prod(block) > MOST_THREADS or block[2] > MOST_DEEP
+
+
+def _above_loops(node: Node) -> Iterator[Node]:
+    """The nodes of a tree that are in none of its loops."""
+    yield node
+    if not isinstance(node, Band):
+        for child in child_nodes(node):
+            yield from _above_loops(child)
 
 
 def _launch(
     number: int, host: tuple[Member, ...], statements: tuple[str, ...], tree: Node, scop: Scop
 ) -> Launch:
-    taken = {name for s in scop.statements for name in s.loops} | set(scop.program.sizes)
+    taken = {name for s in scop.statements for name in s.loops}
+    taken |= {*scop.program.sizes, *all_loops(tree), *(m.name for m in host)}
 
     def fresh(name: str) -> str:
         while name in taken:
@@ -158,6 +178,18 @@ def _launch(
     places = [(m, fresh(f"host_{m.name}")) for m in host]
     members = tree.members if isinstance(tree, Band) else ()
     blocks = [m for m in reversed(members) if m.mark == "block"]
+    for m in members[: len(blocks)]:
+        if m.mark != "block":
+            raise ScheduleError(
+                f"{m.name} is between the loops on blocks, which run in no order; move it out of "
+                "all of them, or into them"
+            )
+    for node in _above_loops(tree) if host else ():
+        if isinstance(node, Promote) and node.ahead:
+            raise ScheduleError(
+                f"{node.buffer} is filled for the next iteration of {host[-1].name}, which the "
+                "host runs: a kernel keeps nothing for the next one"
+            )
     block_names = tuple(fresh(f"block_{axis}") for _, axis in zip(blocks, AXES, strict=False))
     places += zip(blocks, block_names, strict=True)
     grid = tuple(
@@ -168,20 +200,26 @@ def _launch(
     on_threads = _thread_axes(tree)
     places += [(m, thread_names[axis]) for m, axis in on_threads]
     block = _block(on_threads, scop)
+    warps = [name for name in statements if instruction_of(tree, name) is not None]
+    if warps:
+        if block[0] > WARP:
+            raise ScheduleError(
+                f"{warps[0]} is run by warps of {WARP} threads along x, but other loops have "
+                f"{block[0]} threads there"
+            )
+        block = (WARP, *block[1:])
     if prod(block) > MOST_THREADS:
         shape = " x ".join(map(str, reversed(block)))
         raise ScheduleError(
             f"a block would have {shape} threads, over {MOST_THREADS}; use smaller tiles"
         )
-    warps = [name for name in statements if instruction_of(tree, name) is not None]
-    if warps and block[0] > WARP:
+    if block[2] > MOST_DEEP:
         raise ScheduleError(
-            f"{warps[0]} is run by warps of {WARP} threads along x, but other loops have "
-            f"{block[0]} threads there"
+            f"a block would have {block[2]} threads in z, over {MOST_DEEP}; put a shorter loop "
+            "outermost of those on threads"
         )
-    x, y, z = (WARP if warps else block[0]), *block[1:]
     launch = Launch(
-        number, host, statements, tree, tuple(places), grid, (x, y, z), block_names, thread_names
+        number, host, statements, tree, tuple(places), grid, block, block_names, thread_names
     )
     _check_reductions(launch)
     _check_fragments(launch, scop)

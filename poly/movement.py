@@ -8,6 +8,7 @@ from dataclasses import replace
 import islpy as isl
 
 from poly.affine import least_point
+from poly.dims import dims
 from poly.footprint import prefix_map
 from poly.scop import Scop, ScopStatement, with_domain
 from poly.tree import Member
@@ -19,7 +20,7 @@ def movement(relation: isl.Map, at: int) -> tuple[int, ...] | None:
 
     relation : ``{ [t] -> T[e] }``; at : the number of the loop
     """
-    here = [f"t{k}" for k in range(relation.dim(isl.dim_type.in_))]
+    here = dims("t", relation.dim(isl.dim_type.in_))
     there = [f"{t} + 1" if k == at else t for k, t in enumerate(here)]
     step = isl.Map(f"{{ [{', '.join(here)}] -> [{', '.join(there)}] }}")
     # { [t] -> [T[e] -> T[e']] }

@@ -26,6 +26,7 @@ import islpy as isl
 
 from poly.affine import isl_expr
 from poly.dependences import value_flow
+from poly.dims import dims
 from poly.errors import ScheduleError
 from poly.expr import Const, Expr, Index, Size, add, mul
 from poly.footprint import box_extent, prefix_map, prefix_relation
@@ -92,14 +93,14 @@ class Copy:
 
     @property
     def tuple_text(self) -> str:
-        return f"{self.name}[{', '.join(f'x{k}' for k in range(self.depth + self.rank))}]"
+        return f"{self.name}[{', '.join(dims('x', self.depth + self.rank))}]"
 
 
 @dataclass(frozen=True)
 class PromotionPlan:
     """Box sizes of the buffer, by tensor dimension, and its copies.
 
-    origins : where the box begins in the iteration ``p0, p1, …``, up to multiples of its size, if
+    origins : where the box begins in the iteration ``p0', p1', …``, up to multiples of its size, if
         elements count from there; else None
     """
 
@@ -221,7 +222,7 @@ def check_parts(plan: PromotionPlan, intrinsic: Intrinsic, what: str) -> None:
     for c in (plan.copy_in, plan.copy_out):
         if c is None:
             continue
-        x = [f"x{n}" for n in range(c.depth + c.rank)]
+        x = dims("x", c.depth + c.rank)
         at = dict(zip((x[c.depth + d] for d in c.matrix), intrinsic.extents, strict=False))
         tile = ", ".join(f"floor({e}/{at[e]})" if e in at else e for e in x)
         inside = ", ".join(f"{e} mod {n}" for e, n in at.items())
@@ -356,15 +357,15 @@ def _is_aligned(footprint: isl.Map, dim: int, size: int) -> bool:
 
 
 def _origin(footprint: isl.Map, dim: int, size: int) -> Expr | None:
-    """The least element along a dimension, as a sum of multiples of ``p0, p1, …`` and sizes without
-    those of `size`; None if it is no such sum.
+    """The least element along a dimension, as a sum of multiples of ``p0', p1', …`` and of sizes,
+    without those of `size`; None if it is no such sum.
     """
     least = footprint.dim_min(dim).gist(footprint.domain()).coalesce()
     if least.n_piece() != 1:
         return None
     ((_, value),) = least.get_pieces()
     sizes = [Size(n) for n in value.get_domain_space().get_var_names(isl.dim_type.param)]
-    place = [Index(f"p{n}") for n in range(value.dim(isl.dim_type.in_))]
+    place = [Index(p) for p in dims("p", value.dim(isl.dim_type.in_))]
     parts: list[tuple[Expr, isl.Val]] = [(Const(1), value.get_constant_val())]
     parts += [
         (e, value.get_coefficient_val(kind, n))
@@ -469,8 +470,7 @@ def _copy(
     copied, elements = elements, footprint if node.padded and inward else elements
     rank = len(sizes)
     name = f"{node.buffer}_{'in' if inward else 'out'}"
-    p = [f"p{k}" for k in range(depth)]
-    e = [f"e{k}" for k in range(rank)]
+    p, e = dims("p", depth), dims("e", rank)
     params = ", ".join(elements.get_var_names(isl.dim_type.param))
     pair = isl.Map(
         f"[{params}] -> {{ [[{', '.join(p)}] -> {node.tensor}[{', '.join(e)}]]"
@@ -496,9 +496,11 @@ def _copy(
     if node.scope == "shared":
         order = sorted(range(rank), key=lambda k: sizes[k] > 1)
     # Loops over aligned boxes run from 0, which makes places in the buffer plain.
-    places = [f"(e{k} mod {sizes[k]})" if aligned[k] else f"e{k}" for k in range(rank)]
+    places = [f"({e[k]} mod {sizes[k]})" if aligned[k] else e[k] for k in range(rank)]
     for k, origin in enumerate(origins):
-        places[k] = places[k] if origin is None else f"((e{k} - {isl_expr(origin)}) mod {sizes[k]})"
+        places[k] = (
+            places[k] if origin is None else f"(({e[k]} - {isl_expr(origin)}) mod {sizes[k]})"
+        )
     loops = [(f"{node.buffer}_e{k}", places[k], sizes[k]) for k in order]
     if node.layout.block is not None:
         dim, size = node.layout.block
@@ -538,7 +540,7 @@ def _copy(
 
 def _whole_groups(elements: isl.Map, count: int) -> bool:
     """Whether each `count` neighbours from a multiple of that on are all elements, or none."""
-    e = [f"e{k}" for k in range(elements.dim(isl.dim_type.out))]
+    e = dims("e", elements.dim(isl.dim_type.out))
     *outer, last = e
     tensor = elements.get_tuple_name(isl.dim_type.out)
     group = ", ".join([*outer, f"floor({last}/{count})"])

@@ -27,6 +27,7 @@ from poly.affine import (
     init_name,
     is_affine,
 )
+from poly.dims import dims
 from poly.dtypes import identity
 from poly.errors import ProgramError
 from poly.expr import Const, Expr, Read
@@ -220,9 +221,9 @@ def _whole_tensor(program: Program, domain: isl.Set, read: Read) -> isl.Map:
     """``{ S[x] -> T[y] : y inside T }``, for a read whose place depends on data."""
     tensor = program.tensors[read.tensor]
     sizes = ", ".join(program.sizes)
-    dims = [f"y{n}" for n in range(tensor.rank)]
-    box = " and ".join(f"0 <= {d} < {e}" for d, e in zip(dims, tensor.shape, strict=True))
-    text = f"[{sizes}] -> {{ {read.tensor}[{', '.join(dims)}] : {box or 'true'} }}"
+    y = dims("y", tensor.rank)
+    box = " and ".join(f"0 <= {d} < {e}" for d, e in zip(y, tensor.shape, strict=True))
+    text = f"[{sizes}] -> {{ {read.tensor}[{', '.join(y)}] : {box or 'true'} }}"
     return isl.Map.from_domain_and_range(domain, isl.Set(text))
 
 

@@ -13,6 +13,7 @@ import islpy as isl
 
 from poly.errors import ScheduleError
 from poly.instances import end_value, restrict_to
+from poly.intrinsics import INTRINSICS
 from poly.layout import Layout, layout_of
 from poly.padding import with_padding
 from poly.promotion import check_ahead, check_parts, plan_promotion, prefix_of
@@ -37,6 +38,7 @@ from poly.tree import (
     Node,
     Promote,
     Sequence,
+    all_loops,
     band,
     loops_of,
     path_to,
@@ -327,6 +329,12 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
     _check_around(step, tree, place, tensor, scope)
     above = loops_of(tree, step.statements[0])
     prefix = list(above[: [m.name for m in above].index(step.loops[0]) + 1])
+    for m in prefix:
+        if m.mark in INTRINSICS:
+            raise ScheduleError(
+                f"{step}: {m.name} is a loop of {m.mark}, an instruction that has no buffers "
+                "inside; promote around it"
+            )
     names = statements_below(tree, place.band, [s.name for s in scop.statements])
     ahead, padded = "ahead" in ways, "padded" in ways
     wanted = Promote(tensor, fresh_buffer(tree, scop, tensor, scope), scope, layout, inner, ahead,
@@ -432,7 +440,7 @@ def _in_groups(node: Promote, groups: tuple[frozenset[Access], ...]) -> tuple[Pr
 def fresh_buffer(tree: Node, scop: Scop, tensor: str, scope: str) -> str:
     """A name for a buffer of a tensor that nothing has yet."""
     used = {n.buffer for n in walk_tree(tree) if isinstance(n, Promote)}
-    used |= set(scop.program.tensors) | set(scop.by_name)
+    used |= {*scop.program.tensors, *scop.program.sizes, *scop.by_name, *all_loops(tree)}
     buffer, count = f"{tensor}_{_BUFFER_ENDS[scope]}", 2
     while buffer in used or any(u.startswith(f"{buffer}_") for u in used):  # see `_in_groups`
         buffer, count = f"{buffer.rstrip('0123456789')}{count}", count + 1

@@ -260,6 +260,12 @@ def loops_of(root: Node, statement: str) -> tuple[Member, ...]:
     return tuple(m for n in path_to(root, statement) if isinstance(n, Band) for m in n.members)
 
 
+def all_loops(root: Node) -> frozenset[str]:
+    """The names of all loops of a tree."""
+    bands = (n for n in walk_tree(root) if isinstance(n, Band))
+    return frozenset(m.name for n in bands for m in n.members)
+
+
 def order_of(root: Node, statement: str) -> tuple[Member | int, ...]:
     """What puts instances of `statement` in order among all: loops, and its places in sequences."""
     found: list[Member | int] = []

@@ -1,0 +1,71 @@
+"""Names of programs mean nothing else to isl or to a compiler, whatever they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import farkas as fk
+from runtime.cache import Cache
+
+SOFTMAX = """def softmax(float32 A[N,M]) -> (Y) {
+    top[i] max=! A[i,j]
+    E[i,j] = exp(A[i,j] - top[i])
+    sum[i] +=! E[i,j]
+    Y[i,j] = E[i,j] / sum[i]
+}"""
+GATHERED = """def gathered(float32 A[N,M], int64 P[N]) -> (Y) {
+    a: T[i,j] = 2 * A[i,j]
+    b: Y[i,j] = T[P[i],j] where i in 0:N, j in 0:M
+}"""
+#: What dimensions are called in relations and in isl's loops.
+DIMENSIONS = [f"{letter}{n}" for letter in "cdehoptxyi" for n in range(2)]
+
+
+def data() -> np.ndarray:
+    return np.random.default_rng(0).random((37, 45), np.float32)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda-emulator"])
+@pytest.mark.parametrize("size", DIMENSIONS)
+def test_sizes(size: str, target: str, cache: Cache) -> None:
+    """A size with the name of a dimension was that dimension."""
+    a = data()
+    e = np.exp(a - a.max(1, keepdims=True))
+    softmax = fk.compile(SOFTMAX.replace("N,M", f"{size},M"), target=target, cache=cache)
+    np.testing.assert_allclose(softmax(a), e / e.sum(1, keepdims=True), rtol=1e-5)
+    product = fk.compile(
+        f"def product(float32 A[{size},K], float32 B[K,J]) -> (C) {{ C[i,j] +=! A[i,k] * B[k,j] }}",
+        target=target, cache=cache,
+    )  # fmt: skip
+    np.testing.assert_allclose(product(a, a.T.copy()), a @ a.T, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", ["N", "y0", "y1"])
+def test_sizes_beside_places_that_data_decides(size: str) -> None:
+    text = GATHERED.replace("[N", f"[{size}").replace("0:N", f"0:{size}")
+    with pytest.raises(fk.IllegalScheduleError, match="fuse a, b: i"):
+        fk.Schedule.of(fk.parse(text)).replay("fuse a, b: i")
+
+
+@pytest.mark.parametrize("name", ["barrier1", "A_s_in", "S_part_all", "launch0"])
+def test_statements(name: str, cache: Cache) -> None:
+    """Barriers and copies were called so, too."""
+    text = f"def f(float32 A[N,M]) -> (Y) {{ {name}: S[i] +=! A[i,j]\n Y[i,j] = A[i,j] / S[i] }}"
+    a = data()
+    found = fk.compile(text, target="cuda-emulator", cache=cache)(a)
+    np.testing.assert_allclose(found, a / a.sum(1, keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["cuda-emulator", "opencl"])
+@pytest.mark.parametrize(
+    "name", "new this template threadIdx kernel local half get_group_id uint expf NULL".split()
+)
+def test_words_of_languages(name: str, target: str, cache: Cache) -> None:
+    if target == "opencl":
+        pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+    a = data()[0]
+    made = fk.compile(
+        f"def f(float32 {name}[N]) -> (Z) {{ Z[i] = exp({name}[i]) }}", target=target, cache=cache
+    )
+    np.testing.assert_allclose(made(a), np.exp(a), rtol=1e-5)
