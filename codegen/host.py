@@ -8,7 +8,7 @@ import islpy as isl
 
 from codegen.build import AST_BUDGET, converted
 from codegen.loopir import LoopNode
-from poly.dims import dims
+from poly.dims import dim, dims
 from poly.footprint import prefix_map
 from poly.isl_tree import IslTree
 from poly.kernels import Launch
@@ -73,7 +73,7 @@ def _node(node: Node, launches: Sequence[Launch], depth: int) -> str:
     below = _launches_below(node)
     functions = []
     for k in range(depth, depth + len(node.members)):
-        functions.append("; ".join(f"{_tuple(launches[n])} -> [(p{k})]" for n in below))
+        functions.append("; ".join(f"{_tuple(launches[n])} -> [({dim('p', k)})]" for n in below))
     inner = _node(node.child, launches, depth + len(node.members))
     partial = ", ".join(f"{{ {f} }}" for f in functions)
     atomic = "; ".join(f"atomic[{k}]" for k in range(len(node.members)))

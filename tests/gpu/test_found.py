@@ -133,6 +133,45 @@ FOUND = {
         "map_threads s: i\npromote s: i as X, shared",
         {},
     ),
+    # What was copied below a sum of several threads did not wait for who still used the buffer.
+    "a buffer below a sum of threads": (
+        "def f(float32 X[N,32]) -> (Y, T) {\n a: T[i,k] = X[i,k]\n s: Y[i] +=! T[i,k] }",
+        "fuse a, s: i\nmap_threads a: k\nreduce_threads s: k\npromote s: k as T, shared",
+        {"N": 5},
+    ),
+    "a buffer below a sum of threads in a loop": (
+        "def f(float32 X[N,32], float32 W[8,32]) -> (Y) { s: Y[i,j] +=! X[i,k] * W[j,k] }",
+        "fuse s_init, s: i, j\nmap_threads s: j\nreduce_threads s: k\npromote s: k as X, shared",
+        {"N": 5},
+    ),
+    # Nobody waited for the first tile.
+    "tiles that are filled ahead in a register's loop": (
+        "def f(float32 A[I,K], float32 B[K,J]) -> (C) { mm: C[i,j] +=! A[i,k] * B[k,j] }",
+        "fuse mm_init, mm: i, j\ntile mm: i, j by 8, 32\nsink mm: k\nsplit mm: k by 16\n"
+        "reorder mm: i_o, j_o, i_i, j_i, k_o, k_i\nmap_blocks mm: i_o, j_o\n"
+        "map_threads mm: i_i, j_i\npromote mm: k_o as A, shared, ahead\n"
+        "promote mm: k_o as B, shared, ahead\npromote mm: k_o as C, register",
+        {"I": 9, "J": 33, "K": 40},
+    ),
+    # A buffer that nobody reads was left out, and the sum over threads in it was not.
+    "a sum of threads that nobody reads": (
+        "def f(float32 X[N,M], float32 U[N]) -> (Y) {\n a: T[i] +=! X[i,j] * 2\n b: Y[i] = U[i] }",
+        "fuse a_init, a: i\nsplit a: j by 32\nmap_blocks a: i\nreduce_threads a: j_i\n"
+        "promote a: i as T, shared",
+        {"N": 10, "M": 40},
+    ),
+    # Names that the loops, and the places of threads, were given, too.
+    "loops called as places of threads": (
+        "def f(float32 X[N,64]) -> (Y) { s: Y[i,j] = X[i,63-j] where i in 0:N, j in 0:64 }",
+        "split s: j by 32 as thread_x, block_x\nmap_blocks s: i\nmap_threads s: block_x",
+        {"N": 3},
+    ),
+    "a size called as a share of a copy": (
+        "def f[X_s_in_column](float32 X[16,16], float32 Z[X_s_in_column]) -> (Y) {"
+        " s: Y[i,j] = X[i,15-j] * Z[0] where i in 0:16, j in 0:16 }",
+        "split s: i by 4\nmap_blocks s: i_o\nmap_threads s: i_i, j\npromote s: i_o as X, shared",
+        {"X_s_in_column": 3},
+    ),
 }
 
 
@@ -210,3 +249,56 @@ def test_a_block_of_a_grid_with_too_many_threads_is_refused() -> None:
     schedule = fk.Schedule.of(fk.parse(text)).replay(script)
     with pytest.raises(fk.ScheduleError, match="a block would have 2 x 32 x 32 threads, over 1024"):
         generate_gpu(schedule, "cuda")
+
+
+PAIR = (
+    "def f(float32 X[N,32], float32 U[N,32]) -> (Y, Z) {"
+    " a: Y[t,i] = U[t,i] + 1\n b: Z[t,i] = X[t,i] * 2 }"
+)
+#: Mappings that were taken, and whose results were wrong: what launches cannot keep in order.
+MISTAKEN = {
+    "filled ahead of what the host runs": (
+        PAIR, "map_threads b: i\npromote b: t as X, shared, ahead\nmap_blocks a: i\nfuse a, b: t",
+        "X_s is filled for the next iteration of t, which the host runs",
+    ),
+    "a loop between blocks": (
+        "def f(float32 A[T,M,N]) -> (A) { s: A[t+1,i,j] = A[t,i,j-1] + A[t,i,j]"
+        " where t in 0:T-1, j in 1:N, i in 0:M }",
+        "map_blocks s: i, j\nreorder s: i, t",
+        "t is between the loops on blocks, which run in no order",
+    ),
+    "threads around blocks": (
+        PAIR.replace("N", "8"), "fuse a, b: t\nmap_blocks a: i\nmap_threads a: t",
+        "t is on threads, and around loops on blocks",
+    ),
+    "threads in z": (
+        "def f(float32 X[128,2,4]) -> (Y) { s: Y[i,j,k] = X[i,j,k] }", "map_threads s: i, j, k",
+        "a block would have 128 threads in z, over 64",
+    ),
+    "warps": (
+        "def f(float16 A[256,64], float16 B[64,256]) -> (float32 C[256,256]) {"
+        " mm: C[i,j] +=! float32(A[i,k]) * float32(B[k,j]) }",
+        "fuse mm_init, mm: i, j\ntile mm: i, j by 128, 128 as ib, jb, ir, jr\n"
+        "tile mm: ir, jr by 16, 16 as iy, jy, ix, jx\ndistribute mm: ix\n"
+        "split mm: k by 16 as ko, kx\nreorder mm: ko, ix, jx, kx\nmap_blocks mm: ib, jb\n"
+        "map_threads mm: iy, jy\n"
+        "tensorize mm_init: ix, jx as wmma_f16\ntensorize mm: ix, jx, kx as wmma_f16\n"
+        "promote mm: jy as C, fragment",
+        "a block would have 8 x 8 x 32 threads, over 1024",
+    ),
+    "a buffer in an instruction": (
+        "def f(float16 A[64,64], float16 B[64,64]) -> (float32 C[64,64]) {"
+        " mm: C[i,j] +=! float32(A[i,k]) * float32(B[k,j]) }",
+        "fuse mm_init, mm: i, j\ntile mm: i, j by 16, 16 as iy, jy, ix, jx\ndistribute mm: ix\n"
+        "split mm: k by 16 as ko, kx\nreorder mm: ko, ix, jx, kx\nmap_blocks mm: iy, jy\n"
+        "tensorize mm_init: ix, jx as wmma_f16\npromote mm_init: ix as C, fragment",
+        "ix is a loop of wmma_f16, an instruction that has no buffers inside",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKEN)
+def test_mappings_that_are_refused_now(name: str) -> None:
+    text, script, message = MISTAKEN[name]
+    with pytest.raises(fk.ScheduleError, match=message):
+        generate_gpu(fk.Schedule.of(fk.parse(text)).replay(script), "cuda")
