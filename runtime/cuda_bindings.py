@@ -49,10 +49,10 @@ class BindingsLauncher:
         )
         self.architecture = f"sm_{major}{minor}"
         self._context = self._call("cuDevicePrimaryCtxRetain", device)
-        # Nothing is freed while launches are recorded: that waits for the device, which then is an
-        # error.  What the garbage collector frees meanwhile is freed behind it.
+        # Nobody waits for the whole device while launches are recorded, which is an error.  What
+        # the garbage collector gives back meanwhile is given back behind it.
         self._lock = threading.RLock()
-        self._recording, self._late = False, list[int]()
+        self._recording, self._late = False, list[Callable[[], None]]()
 
     def load(self, data: bytes) -> Any:
         with self._current():
@@ -71,13 +71,10 @@ class BindingsLauncher:
             return int(address)
 
     def free(self, address: int) -> None:
-        with self._lock:
-            if self._recording:  # on this very thread
-                self._late.append(address)
-                return
-            with self._current():
-                self._call("cuCtxSynchronize")
-                self._call("cuMemFree", address)
+        self._idle(lambda: self._call("cuMemFree", address))
+
+    def unload(self, module: Any) -> None:
+        self._idle(lambda: self._call("cuModuleUnload", module))
 
     def write(self, address: int, data: Array, stream: CudaStream) -> None:
         with self._current():
@@ -133,10 +130,20 @@ class BindingsLauncher:
             finally:
                 self._recording = False
                 while self._late:
-                    self.free(self._late.pop())
+                    self._idle(self._late.pop())
         return _Recorded(self, made)
 
     # --- inside -----------------------------------------------------------------------------
+
+    def _idle(self, what: Callable[[], None]) -> None:
+        """Do something when everything on the device has ended."""
+        with self._lock:
+            if self._recording:  # on this very thread
+                self._late.append(what)
+                return
+            with self._current():
+                self._call("cuCtxSynchronize")
+                what()
 
     def _graph(self, work: Callable[[CudaStream], None]) -> Any:
         """A graph of what is launched on a stream that it is given.

@@ -48,6 +48,9 @@ class Launcher(Protocol):
     def function(self, module: Any, symbol: str, sizes: int, tensors: int) -> Any:
         """A kernel that takes so many int64 and then so many pointers."""
 
+    def unload(self, module: Any) -> None:
+        """Give a module back, when everything that is at work on the device has ended."""
+
     def allocate(self, count: int) -> int:
         """Memory of so many bytes.  Raises `MemoryError` where there is no room for it."""
 

@@ -59,6 +59,9 @@ class PycudaLauncher:
             function.prepare("q" * sizes + "P" * tensors)
             return function
 
+    def unload(self, module: Any) -> None:
+        pass  # pycuda's own module does so
+
     def allocate(self, count: int) -> int:
         with self._current("memory cannot be had"):
             try:

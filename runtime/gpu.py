@@ -168,8 +168,10 @@ class _Call:
         self.outputs = {n: v for n, v in out.items() if v is not None}
         values = [*given.values(), *self.outputs.values()]
         self._here = {id(v) for v in values if device.holds(v)}
-        here = (v for v in values if id(v) in self._here)
+        here = [v for v in values if id(v) in self._here]
         self.stream = device.stream_of_call(stream, here)
+        #: Whether arrays of others are at work on another stream, as far as they say.
+        self._apart = device.is_apart(here, self.stream)
         self._taken: list[Buffer] = []
         self.inputs: dict[str, Array | Operand] = {
             t.name: self._input(t, given[t.name], copy) for t in self.program.inputs
@@ -269,9 +271,9 @@ class _Call:
     def _finish(
         self, handles: Mapping[str, Any], results: Mapping[str, Array | Operand | None]
     ) -> list[Result]:
-        """Copy results back; wait if the host takes part, or another stream goes on with them."""
+        """Copy results back; wait if the host takes part, or others go on with their arrays."""
         found: list[Result] = []
-        waits = not all(isinstance(v, Operand) for v in self.inputs.values())
+        hosted = not all(isinstance(v, Operand) for v in self.inputs.values())
         for t in self.program.outputs:
             result, value = results[t.name], self.outputs.get(t.name)
             if not isinstance(result, Operand):
@@ -282,11 +284,9 @@ class _Call:
                 assert isinstance(result.owner, DeviceArray)
                 found.append(result.owner)
             else:
-                if not isinstance(value, DeviceArray):  # which knows its stream
-                    waits = waits or self.device.stream_of(value) != self.stream
                 found.append(value)
         taken = [v.owner for v in self.inputs.values() if isinstance(v, Operand)]
-        self.device.leave(self.stream, (*taken, *found), waits)
+        self.device.leave(self.stream, (*taken, *found), hosted or self._apart)
         return found
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -27,9 +28,12 @@ _LEGACY = 1
 _ATTEMPTS = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CudaModule:
-    """Kernels on a device: their machine code, and the functions by symbol."""
+    """Kernels on a device: their machine code, and the functions by symbol.
+
+    The device gives them back when nobody has it any more.
+    """
 
     cubin: Cubin
     functions: dict[str, Any]
@@ -74,7 +78,9 @@ class CudaDevice(Device):
             for source in sources
             for k in source.kernels
         }
-        return CudaModule(cubin, functions)
+        made = CudaModule(cubin, functions)
+        finalize(made, _unload, launcher, module).atexit = False
+        return made
 
     # --- memory ---------------------------------------------------------------------------------
 
@@ -186,6 +192,11 @@ class CudaDevice(Device):
         return Operand(
             lent.address, lent.shape, lent.dtype, lent.contiguous, lent.writeable, owner=lent
         )
+
+
+def _unload(launcher: Launcher, module: Any) -> None:
+    with contextlib.suppress(ToolchainError):  # nobody hears of it
+        launcher.unload(module)
 
 
 class _Replay:

@@ -304,6 +304,13 @@ class Device(ABC):
             return value.stream if value.device.pool is self.pool else None
         return self.foreign_stream(value)
 
+    def is_apart(self, arrays: Iterable[Any], stream: Any) -> bool:
+        """Whether somebody else may go on with one of some arrays, or have its memory for something
+        else, before what is done on a stream has ended.
+        """
+        others = (a for a in arrays if not isinstance(a, DeviceArray))
+        return any(self.stream_of(a) != stream for a in others)
+
     def operand(self, name: str, value: Any, stream: Any, writes: bool = False) -> Operand:
         """An array on this device, with what makes it done before what follows on the stream.
 

@@ -171,7 +171,8 @@ class GpuModel:
         check_names("input", inputs, self.input_names)
         check_names("output", given, self.output_names)
         values = (*inputs.values(), *given.values())
-        on = self.device.stream_of_call(stream, filter(self.device.holds, values))
+        here = list(filter(self.device.holds, values))
+        on = self.device.stream_of_call(stream, here)
         arrays = self._given(inputs, on)
         with self._lock:
             plan = self.plan(self._sizes(arrays))
@@ -186,8 +187,9 @@ class GpuModel:
                     self.device.copy(bound.handles[name], array.handle, array.nbytes, on)
             bound.replay(on)
             found = self._fetched(results, given, bound, plan, on)
-            used = (*inputs.values(), *found)
-            self.device.leave(on, used, self._waits(arrays, given, on))
+            hosted = not all(isinstance(a, Operand) for a in arrays.values())
+            waits = hosted or self.device.is_apart(here, on)
+            self.device.leave(on, (*here, *found), waits)
             if self.device.may_end(on):
                 self._last = [self.device.default_stream]
         return dict(zip(self.output_names, found, strict=True))
@@ -277,15 +279,6 @@ class GpuModel:
                 device.read(handle, result, stream)
                 found.append(result)
         return found
-
-    def _waits(
-        self, arrays: Mapping[str, Array | Operand], given: Mapping[str, Any], stream: Any
-    ) -> bool:
-        """Whether the host takes part, or another stream goes on with what was written."""
-        if not all(isinstance(a, Operand) for a in arrays.values()):
-            return True
-        others = [v for v in given.values() if not isinstance(v, DeviceArray)]
-        return any(self.device.holds(v) and self.device.stream_of(v) != stream for v in others)
 
     # --- plans ----------------------------------------------------------------------------------
 

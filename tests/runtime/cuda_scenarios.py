@@ -529,6 +529,34 @@ def memory_is_used_again_and_given_back() -> None:
 
 
 @scenario
+def kernels_are_given_back() -> None:
+    here = device()
+    run = product(here)
+    run(*matrices())
+    forget()
+    del run
+    gc.collect()
+    assert calls("unload") == ([] if PACKAGE == "pycuda" else ["unload"])
+
+
+@scenario
+def temporaries_of_others_are_read_before_they_are_used_again() -> None:
+    """Who gives an array up on one stream does not wait for another one."""
+    if PACKAGE == "pycuda":  # which waits around streams of others
+        return
+    here = device()
+    run = product(here)
+    a, b = matrices()
+    x, y = Interface(here.put(a), stream=0x10), here.put(b)
+    run(x, y, stream=0x10)
+    forget()
+    run(x, y, stream=0x10)
+    assert not calls("wait")
+    run(x, y, stream=0x20)
+    assert calls("wait")[-1] == "wait 32"
+
+
+@scenario
 def there_is_no_room() -> None:
     here = device()
     run = product(here)
