@@ -18,6 +18,7 @@ from runtime.cache import Cache
 from runtime.gpu_cuda import CudaDevice
 from runtime.gpu_device import DeviceArray
 from tests.gpu.networks import NETWORKS, Network
+from tests.runtime import cuda_arrays  # noqa: F401  whose scenarios are started here, too
 from tests.runtime.cuda_scenarios import (
     FOLDER,
     PACKAGE,

@@ -20,8 +20,8 @@ from runtime.cuda_packages import ENVIRONMENT
 from runtime.toolchain import Toolchain
 
 HERE = Path(__file__).parent
-#: Those of two files, which are not imported here: they change what they test.
-FILES = (HERE / "cuda_scenarios.py", HERE / "cuda_networks.py")
+#: Those of these files, which are not imported here: they change what they test.
+FILES = [HERE / f"cuda_{name}.py" for name in ("scenarios", "arrays", "networks")]
 SCENARIOS = [n for f in FILES for n in re.findall(r"@scenario\ndef (\w+)", f.read_text())]
 PACKAGES = {"cuda-bindings": "cuda.bindings", "pycuda": "pycuda"}
 
