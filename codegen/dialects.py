@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import cgen
@@ -31,6 +32,7 @@ from codegen.loopir import (
     axis_of,
     block,
     children_of,
+    statements_in,
     walk_loops,
 )
 from codegen.prelude import BFLOAT16_NAME, HELPERS
@@ -123,7 +125,8 @@ class KernelTarget(CTarget):
         #: Functions by which neighbouring threads combine what they have, by name.
         self.combining: dict[str, str] = {}
         self.threads = 1
-        #: Copies for the next iteration of a loop, which need not end before the next barrier.
+        #: Copies, and those for the next iteration, which need not end before the next barrier.
+        self.copies: frozenset[str] = frozenset()
         self.ahead: frozenset[str] = frozenset()
         #: Tensors in which matrices of tensor cores are loaded and stored.
         self.with_matrices: set[str] = set()
@@ -170,6 +173,14 @@ class KernelTarget(CTarget):
             return self._at_place(node)
         if isinstance(node, For) and (pair := neighbours(node, self.buffers)) is not None:
             return self._copy_at_once(node, *pair)
+        if (
+            isinstance(node, For)
+            and node.mark == "vector"
+            and self.copies.issuperset(statements_in(node))
+        ):
+            return self._for(
+                replace(node, mark="seq")
+            )  # which a CPU would make, outside of threads
         if isinstance(node, For) and node.mark in ("vector", "parallel"):
             step = {"vector": "vectorize", "parallel": "parallelize"}[node.mark]
             raise ScheduleError(

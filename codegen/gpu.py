@@ -200,6 +200,7 @@ def _kernel(
     names = name_everything(program, body, launch.host_names, target.reserved)
     printer = target(program, names)
     printer.threads = launch.threads
+    printer.copies = frozenset(loops.copies)
     printer.ahead = frozenset(name for name, c in loops.copies.items() if c.ahead)
     lines = list(printer.body(body).generate())
     touched = {r.tensor for r in reads_in(body)}

@@ -172,6 +172,12 @@ FOUND = {
         "split s: i by 4\nmap_blocks s: i_o\nmap_threads s: i_i, j\npromote s: i_o as X, shared",
         {"X_s_in_column": 3},
     ),
+    # What copies outside of all loops on threads does was refused as something of a CPU.
+    "a buffer of no thread in particular": (
+        "def f(float32 X[N,64]) -> (Y) { s: Y[i,j] = X[i,j] + X[i,63-j] where i in 0:N, j in 0:64 }",
+        "promote s: i as X, local",
+        {"N": 7},
+    ),
 }
 
 
