@@ -178,9 +178,7 @@ class KernelTarget(CTarget):
             and node.mark == "vector"
             and self.copies.issuperset(statements_in(node))
         ):
-            return self._for(
-                replace(node, mark="seq")
-            )  # which a CPU would make, outside of threads
+            return self._for(replace(node, mark="seq"))  # as on a CPU
         if isinstance(node, For) and node.mark in ("vector", "parallel"):
             step = {"vector": "vectorize", "parallel": "parallelize"}[node.mark]
             raise ScheduleError(

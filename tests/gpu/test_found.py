@@ -174,7 +174,8 @@ FOUND = {
     ),
     # What copies outside of all loops on threads does was refused as something of a CPU.
     "a buffer of no thread in particular": (
-        "def f(float32 X[N,64]) -> (Y) { s: Y[i,j] = X[i,j] + X[i,63-j] where i in 0:N, j in 0:64 }",
+        "def f(float32 X[N,64]) -> (Y) {"
+        " s: Y[i,j] = X[i,j] + X[i,63-j] where i in 0:N, j in 0:64 }",
         "promote s: i as X, local",
         {"N": 7},
     ),
