@@ -173,12 +173,8 @@ class KernelTarget(CTarget):
             return self._at_place(node)
         if isinstance(node, For) and (pair := neighbours(node, self.buffers)) is not None:
             return self._copy_at_once(node, *pair)
-        if (
-            isinstance(node, For)
-            and node.mark == "vector"
-            and self.copies.issuperset(statements_in(node))
-        ):
-            return self._for(replace(node, mark="seq"))  # as on a CPU
+        if isinstance(node, For) and node.mark == "vector" and self._only_copies(node):
+            return self._for(replace(node, mark="seq"))
         if isinstance(node, For) and node.mark in ("vector", "parallel"):
             step = {"vector": "vectorize", "parallel": "parallelize"}[node.mark]
             raise ScheduleError(
@@ -189,6 +185,10 @@ class KernelTarget(CTarget):
         if isinstance(node, Buffer) and node.scope == "fragment":
             return self._fragments(node)
         return super().statement(node)
+
+    def _only_copies(self, node: LoopNode) -> bool:
+        """Whether nothing is run below but copies, which outside of threads are those of a CPU."""
+        return self.copies.issuperset(statements_in(node))
 
     def if_aligned(self, node: IfAligned) -> cgen.Generable:
         """Vectors may begin at any element here."""
