@@ -41,7 +41,7 @@ bench: $(VENV)/.installed-bench
 GPU ?= --json build/gpu.json --plot build/gpu
 gpu: $(VENV)/.installed-gpu
 	@failed=; set -x; \
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" tests/gpu \
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not slow" tests/gpu \
 	    tests/runtime/test_gpu_*.py tests/benchmarks/test_gpu*.py || failed=1; \
 	$(BIN)/python -m benchmarks.gpu --device cuda --tiny --quick --peers || failed=1; \
 	$(BIN)/python -m benchmarks.gpu --device cuda $(GPU) || failed=1; \
@@ -77,9 +77,10 @@ FROM := $(if $(WHEELS),--no-index --find-links "$(WHEELS)")
 $(VENV)/.installed-gpu: $(VENV)/.made setup.cfg pyproject.toml
 	@echo "installing into $(VENV), with what the tests and CUDA need, and what is measured beside"
 	@$(PIP) install $(FROM) --editable '.[test,cuda-bindings]'
-	@touch "$(VENV)/.installed" "$(VENV)/.installed-test" "$@"
-	@for package in torch matplotlib cupy-cuda13x; do \
-	    $(PIP) install $(FROM) $$package || { echo "left out: $$package"; rm -f "$@"; }; done
+	@touch "$(VENV)/.installed" "$(VENV)/.installed-test"
+	@left=; for package in torch matplotlib cupy-cuda13x; do \
+	    $(PIP) install $(FROM) $$package || left="$$left $$package"; done; \
+	if [ -z "$$left" ]; then touch "$@"; else echo "left out:$$left"; fi
 
 clean:
 	rm -rf "$(VENV)" build dist *.egg-info

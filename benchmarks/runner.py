@@ -111,7 +111,7 @@ def one_process(job: Job, row: Row, folder: Path, tell: Callable[[str], None]) -
             for name in job.peers:
                 row.failures.setdefault(name, f"the process died at {at}: {death}")
             return
-        row.failures[at] = f"the process died: {death}"
+        row.failures.setdefault(at, f"the process died: {death}")
         job = replace(job, peers=tuple(p for p in job.peers if p not in row.failures))
 
 

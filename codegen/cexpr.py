@@ -86,8 +86,11 @@ def _index(e: Expr, names: Names, outer: int = 0) -> tuple[str, int | None]:
     (left, most_left), (right, most_right) = (_index(a, names, p + n) for n, a in enumerate(e.args))
     most = None
     if most_left is not None and most_right is not None:
-        most = most_left * most_right if symbol == "*" else most_left + most_right
-        if symbol in ("+", "-", "*") and most > _INT_MAX:
+        together = most_left + most_right
+        # Quotients, remainders and comparisons, which are 0 or 1, are no more than what is left.
+        known = {"*": most_left * most_right, "+": together, "-": together}
+        most = known.get(symbol, max(1, most_left))
+        if most > _INT_MAX:
             left, most = f"(int64_t){_index(e.args[0], names, 20)[0]}", None
     text = f"{left}{symbol}{right}" if tight else f"{left} {symbol} {right}"
     # && inside || and arithmetic inside comparisons get parentheses that C does not need but

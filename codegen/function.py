@@ -24,7 +24,7 @@ from codegen.loopir import (
 )
 from codegen.lower import lower
 from codegen.passes import optimise
-from codegen.reserved import C_RESERVED
+from codegen.reserved import is_reserved
 from codegen.spelling import C_TYPES
 from codegen.target import CTarget
 from poly.expr import Expr, Size, walk
@@ -197,17 +197,17 @@ def name_everything(
     program: Program,
     body: LoopNode,
     more: Iterable[str] = (),
-    reserved: Iterable[str] = (),
+    reserved: frozenset[str] = frozenset(),
 ) -> Names:
     """C identifiers for tensors, buffers, sizes and loops, all different and none reserved.
 
     more : other sizes; reserved : what else the language has
     """
-    taken = {*C_RESERVED, *reserved}
+    taken = set[str]()
 
     def pick(name: str) -> str:
         unique = name
-        while unique in taken or unique.startswith(("fk_", "_")):
+        while unique in taken or is_reserved(unique, reserved) or unique.startswith(("fk_", "_")):
             unique = f"{unique.lstrip('_')}_" if unique.startswith("_") else f"{unique}_"
             if unique.startswith("fk_"):
                 unique = f"x{unique}"

@@ -238,7 +238,7 @@ class Buffer(LoopNode):
     inside : the statements and buffers below the promotion: isl may have put others into `body`,
         to which the tensor is where it always is
     origins : where the elements of each dimension begin, if not at multiples of its size: in terms
-        of ``p0, p1, …``, the iteration of the loops that tell buffers apart, and in that of `body`
+        of ``p0', p1', …``, the iteration of loops that tell buffers apart, and in that of `body`
     """
 
     name: str

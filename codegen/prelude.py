@@ -12,7 +12,8 @@ from codegen.operators import OWN
 from codegen.spelling import C_TYPES, SCHEDULE, suffix
 from poly.dtypes import DTYPES, INT32, DType
 
-_HEADER = """\
+#: What all generated C includes.
+HEADERS = """\
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
@@ -21,7 +22,7 @@ _HEADER = """\
 
 
 #: What most kernels of a network include; the intrinsics take longer to read than a small kernel.
-COMMON = f"{_HEADER}{INTRINSICS}\n"
+COMMON = f"{HEADERS}{INTRINSICS}\n"
 
 
 def _helpers() -> dict[str, str]:
@@ -157,7 +158,7 @@ BFLOAT16_TYPE = f"typedef uint16_t {BFLOAT16_NAME};"
 
 def prelude_for(body: str) -> str:
     """The includes, types and helpers that `body` uses, in a fixed order."""
-    parts = [_HEADER]
+    parts = [HEADERS]
     if _BUFFER.search(body):
         parts.append(_QUIET)
     if SCHEDULE in body:

@@ -25,6 +25,7 @@ from poly.affine import (
     parameters,
 )
 from poly.conditions import conditions_of, witness
+from poly.dims import dims
 from poly.errors import ProgramError
 from poly.expr import (
     Const,
@@ -298,11 +299,9 @@ class _Checker:
         return _Write(s, domain, relation)
 
     def _whole(self, t: Tensor) -> isl.Set:
-        dims = [f"d{n}_" for n in range(t.rank)]
-        while set(dims) & set(self.program.sizes):
-            dims = [f"{d}_" for d in dims]
-        box = " and ".join(f"0 <= {d} < {isl_expr(e)}" for d, e in zip(dims, t.shape, strict=True))
-        text = f"{parameters(self.program)} {{ {t.name}[{', '.join(dims)}] : {box or 'true'} }}"
+        d = dims("d", t.rank)
+        box = " and ".join(f"0 <= {k} < {isl_expr(e)}" for k, e in zip(d, t.shape, strict=True))
+        text = f"{parameters(self.program)} {{ {t.name}[{', '.join(d)}] : {box or 'true'} }}"
         return isl.Set(text).intersect_params(self.context)
 
     def _check_read(

@@ -25,7 +25,7 @@ import islpy as isl
 from poly.errors import ScheduleError
 from poly.instances import end_value, function_of
 from poly.intrinsics import INTRINSICS, WARP
-from poly.marks import MOST_THREADS, thread_extent
+from poly.marks import MOST_DEEP, MOST_THREADS, thread_extent
 from poly.padding import check_padding, with_padding
 from poly.scop import Scop
 from poly.tensorize import instruction_of, matched
@@ -47,8 +47,6 @@ from poly.tree import (
     walk_tree,
 )
 
-#: Threads that a block may have in z.
-MOST_DEEP = 64
 #: What the dimensions of grids and blocks are called, the innermost first.
 AXES = ("x", "y", "z")
 
@@ -96,12 +94,13 @@ def launches(tree: Node, scop: Scop) -> tuple[Node, tuple[Launch, ...]]:
 
     Raises
     ------
-    ScheduleError : a block would have too many threads.
+    ScheduleError : a block would have too many threads; loops on threads are around those on
+        blocks, others between these; or a buffer is filled ahead of a loop that the host runs.
     """
     found: list[Launch] = []
 
     def visit(node: Node, host: tuple[Member, ...], statements: tuple[str, ...]) -> Node:
-        if isinstance(node, Sequence) and (_has_blocks(node) or _is_too_large(node, scop)):
+        if isinstance(node, Sequence) and (_has_blocks(node) or not _fits(node, statements, scop)):
             return sequence(
                 [Filter(f.statements, visit(f.child, host, f.statements)) for f in node.children]
             )
@@ -137,22 +136,51 @@ def _has_blocks(node: Node) -> bool:
     )
 
 
-def _block(places: list[tuple[Member, int]], scop: Scop) -> tuple[int, int, int]:
-    """How many threads a block has in x, y and z, for loops on threads with the axis of each."""
+def _block(
+    places: list[tuple[Member, int]], tree: Node, statements: tuple[str, ...], scop: Scop
+) -> tuple[int, int, int]:
+    """How many threads a block has in x, y and z that runs statements of a tree.
+
+    places : its loops on threads with the axis of each
+
+    Raises
+    ------
+    ScheduleError : that are too many, or more in x than a warp that runs a statement.
+    """
     block = [1, 1, 1]
     for m, axis in places:
         count = thread_extent(m, scop, "threads")
         if m.mark == "reduce":  # the others have nothing to add
             count = 1 << (count - 1).bit_length()
         block[axis] = max(block[axis], count)
+    warps = [name for name in statements if instruction_of(tree, name) is not None]
+    if warps:
+        if block[0] > WARP:
+            raise ScheduleError(
+                f"{warps[0]} is run by warps of {WARP} threads along x, but other loops have "
+                f"{block[0]} threads there"
+            )
+        block[0] = WARP
     x, y, z = block
+    if x * y * z > MOST_THREADS:
+        raise ScheduleError(
+            f"a block would have {z} x {y} x {x} threads, over {MOST_THREADS}; use smaller tiles"
+        )
+    if z > MOST_DEEP:
+        raise ScheduleError(
+            f"a block would have {z} threads in z, over {MOST_DEEP}; put a shorter loop outermost "
+            "of those on threads"
+        )
     return x, y, z
 
 
-def _is_too_large(node: Node, scop: Scop) -> bool:
-    """Whether a block that runs all of a node would have too many threads."""
-    block = _block(_thread_axes(node), scop)
-    return prod(block) > MOST_THREADS or block[2] > MOST_DEEP
+def _fits(node: Node, statements: tuple[str, ...], scop: Scop) -> bool:
+    """Whether one block can run all of a node."""
+    try:
+        _block(_thread_axes(node), node, statements, scop)
+    except ScheduleError:
+        return False
+    return True
 
 
 def _above_loops(node: Node) -> Iterator[Node]:
@@ -199,25 +227,7 @@ def _launch(
     thread_names = tuple(fresh(f"thread_{axis}") for axis in AXES)
     on_threads = _thread_axes(tree)
     places += [(m, thread_names[axis]) for m, axis in on_threads]
-    block = _block(on_threads, scop)
-    warps = [name for name in statements if instruction_of(tree, name) is not None]
-    if warps:
-        if block[0] > WARP:
-            raise ScheduleError(
-                f"{warps[0]} is run by warps of {WARP} threads along x, but other loops have "
-                f"{block[0]} threads there"
-            )
-        block = (WARP, *block[1:])
-    if prod(block) > MOST_THREADS:
-        shape = " x ".join(map(str, reversed(block)))
-        raise ScheduleError(
-            f"a block would have {shape} threads, over {MOST_THREADS}; use smaller tiles"
-        )
-    if block[2] > MOST_DEEP:
-        raise ScheduleError(
-            f"a block would have {block[2]} threads in z, over {MOST_DEEP}; put a shorter loop "
-            "outermost of those on threads"
-        )
+    block = _block(on_threads, tree, statements, scop)
     launch = Launch(
         number, host, statements, tree, tuple(places), grid, block, block_names, thread_names
     )

@@ -37,6 +37,8 @@ from poly.tree import (
 MOST_DIMENSIONS = 3
 #: Threads of a block that every GPU has.
 MOST_THREADS = 1024
+#: And in z.
+MOST_DEEP = 64
 
 
 def only_on_gpu(tree: Node) -> str:

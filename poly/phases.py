@@ -314,9 +314,8 @@ class _Phases:
             if not any(places) or moving & loops or old.tensor == part.target.tensor:
                 continue
             tensor = self.program.tensors[old.tensor]
-            indices = tuple(f"i{d}" for d in range(tensor.rank))
-            if {*self.program.tensors, *self.program.sizes} & set(indices):
-                continue
+            taken = {*self.program.tensors, *self.program.sizes}
+            indices = tuple(fresh_name(f"i{d}", taken) for d in range(tensor.rank))
             sources, ranges, extents = [], [], []
             for i, tap, e in zip(indices, places, tensor.shape, strict=True):
                 m, f = steps[tap] if tap else (1, 0)

@@ -53,9 +53,15 @@ def _fresh(tree: Node, statement: str, nest: Band, *names: str) -> None:
     """Refuse new loop names, for loops of `nest`, that a statement below it would have twice."""
     used = {m.name for m in loops_of(tree, statement)}
     used |= {m.name for n in walk_tree(nest) if isinstance(n, Band) for m in n.members}
+    buffers = [n.buffer for n in walk_tree(tree) if isinstance(n, Promote)]
     for name in names:
         if name in used:
             raise ScheduleError(f"there is already a loop {name}; choose other names with `as`")
+        for buffer in buffers:
+            if name.startswith(f"{buffer}_"):
+                raise ScheduleError(
+                    f"loops that copy {buffer} may be called {name}; choose other names with `as`"
+                )
     if len(set(names)) != len(names):
         raise ScheduleError(f"the new loops need different names, not {', '.join(names)}")
 

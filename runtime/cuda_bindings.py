@@ -92,10 +92,19 @@ class BindingsLauncher:
             self._call("cuMemcpyDtoDAsync", to, origin, count, stream.handle)
 
     def number_of(self, address: int) -> int | None:
-        kind = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-        with self._current():
-            code, number = self._driver.cuPointerGetAttribute(kind, address)
-        return int(number) if code == self._driver.CUresult.CUDA_SUCCESS else None
+        kinds = self._driver.CUpointer_attribute
+        try:
+            with self._current():
+                managed, number = (
+                    self._call("cuPointerGetAttribute", kind, address)
+                    for kind in (
+                        kinds.CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                        kinds.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                    )
+                )
+        except ToolchainError:  # no memory of CUDA's
+            return None
+        return None if managed else int(number)
 
     def wait(self, stream: CudaStream) -> None:
         with self._current():
@@ -129,21 +138,33 @@ class BindingsLauncher:
                     made = self._graph(work)
             finally:
                 self._recording = False
-                while self._late:
-                    self._idle(self._late.pop())
+                self._catch_up()
         return _Recorded(self, made)
 
     # --- inside -----------------------------------------------------------------------------
 
     def _idle(self, what: Callable[[], None]) -> None:
-        """Do something when everything on the device has ended."""
-        with self._lock:
-            if self._recording:  # on this very thread
-                self._late.append(what)
-                return
-            with self._current():
-                self._call("cuCtxSynchronize")
-                what()
+        """Do something when everything on the device has ended; later, if that cannot be now.
+
+        It never waits for the lock: it may be called by the garbage collector, at any time.
+        """
+        self._late.append(what)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._catch_up()
+            finally:
+                self._lock.release()
+
+    def _catch_up(self) -> None:
+        """Do what is to be done when the device is idle, unless something is recorded."""
+        if self._recording or not self._late:
+            return
+        # While others record, the driver does not wait; they will be asked for again.
+        with contextlib.suppress(ToolchainError), self._current():
+            self._call("cuCtxSynchronize")
+            while self._late:
+                with contextlib.suppress(ToolchainError):
+                    self._late.pop()()
 
     def _graph(self, work: Callable[[CudaStream], None]) -> Any:
         """A graph of what is launched on a stream that it is given.
@@ -157,15 +178,17 @@ class BindingsLauncher:
         stream = self._call("cuStreamCreate", flag)
         try:
             self._call("cuStreamBeginCapture", stream, mode)
+            graph = None
             try:
-                work(CudaStream(int(stream)))
-            finally:
-                code, graph = driver.cuStreamEndCapture(stream)
-            self._check(code, "the launches cannot be recorded")
-            try:
+                try:
+                    work(CudaStream(int(stream)))
+                finally:
+                    code, graph = driver.cuStreamEndCapture(stream)
+                self._check(code, "the launches cannot be recorded")
                 return self._call("cuGraphInstantiate", graph, 0)
             finally:
-                self._call("cuGraphDestroy", graph)
+                if graph:
+                    self._call("cuGraphDestroy", graph)
         finally:
             self._call("cuStreamDestroy", stream)
 

@@ -55,7 +55,10 @@ class Launcher(Protocol):
         """Memory of so many bytes.  Raises `MemoryError` where there is no room for it."""
 
     def free(self, address: int) -> None:
-        """Give memory back, when everything that is at work on the device has ended."""
+        """Give memory back, when everything that is at work on the device has ended.
+
+        It may be given back later, behind what is recorded.
+        """
 
     def write(self, address: int, data: Array, stream: CudaStream) -> None:
         """Copy an array of bytes to the device."""
@@ -67,7 +70,7 @@ class Launcher(Protocol):
         """Copy on the device."""
 
     def number_of(self, address: int) -> int | None:
-        """The number of the device whose memory it is; None if that is not known."""
+        """The number of the device whose memory it is; None if all have it, or nobody knows."""
 
     def wait(self, stream: CudaStream) -> None:
         """Wait for everything on a stream."""

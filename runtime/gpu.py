@@ -105,8 +105,9 @@ class GpuProgram:
         """
         self.device.check_threads(threads)
         given, asked = match_arguments(self.program, arrays, named)
-        call = _Call(self, given, match_outputs(self.program, out), copy, stream)
-        return call.run(asked)
+        call = _Call(self, given, match_outputs(self.program, out), stream)
+        found = call.run(asked, copy)
+        return found[0] if len(found) == 1 else tuple(found)
 
     @property
     def threads(self) -> None:
@@ -160,30 +161,40 @@ class _Call:
         owner: GpuProgram,
         given: Mapping[str, Any],
         out: Mapping[str, Any],
-        copy: bool,
         stream: Any,
     ) -> None:
         self.owner, self.program, self.device = owner, owner.program, owner.device
-        device = self.device
+        device, self._given = self.device, given
         self.outputs = {n: v for n, v in out.items() if v is not None}
         values = [*given.values(), *self.outputs.values()]
         self._here = {id(v) for v in values if device.holds(v)}
-        here = [v for v in values if id(v) in self._here]
-        self.stream = device.stream_of_call(stream, here)
-        #: Whether arrays of others are at work on another stream, as far as they say.
-        self._apart = device.is_apart(here, self.stream)
+        self._arrays = [v for v in values if id(v) in self._here]
+        self.stream = device.stream_of_call(stream, self._arrays)
         self._taken: list[Buffer] = []
-        self.inputs: dict[str, Array | Operand] = {
-            t.name: self._input(t, given[t.name], copy) for t in self.program.inputs
-        }
+        self.inputs: dict[str, Array | Operand] = {}
 
     def _input(self, tensor: Tensor, value: Any, copy: bool) -> Array | Operand:
         if id(value) not in self._here:
             return check_input(tensor, value, copy)
         return checked_operand(self.device, tensor, value, tensor.name, self.stream)
 
-    def run(self, asked: Mapping[str, Any]) -> Result | tuple[Result, ...]:
-        """Check what is left, copy, launch and copy back."""
+    def run(self, asked: Mapping[str, Any], copy: bool) -> list[Result]:
+        """Check, copy, launch and copy back."""
+        found: list[Result] = []
+        waits = False
+        try:
+            self.inputs = {
+                t.name: self._input(t, self._given[t.name], copy) for t in self.program.inputs
+            }
+            found = self._launched(asked)
+            hosted = not all(isinstance(v, Operand) for v in self.inputs.values())
+            # Others may go on with their arrays on their streams.
+            waits = hosted or self.device.is_apart(self._arrays, self.stream)
+        finally:
+            self.device.leave(self.stream, (*self._arrays, *found), waits)
+        return found
+
+    def _launched(self, asked: Mapping[str, Any]) -> list[Result]:
         plan = self.owner.plan({n: v.shape for n, v in self.inputs.items()}, asked)
         results = self._results(plan.binding)
         if self.outputs:
@@ -196,11 +207,10 @@ class _Call:
                 for name in kernel.with_matrices:
                     self._check_matrices(name, handles[name])
                 self.device.launch(self.owner.module, kernel, grid, sizes, tensors, self.stream)
-            found = self._finish(handles, results)
+            return self._finish(handles, results)
         finally:
             for buffer in self._taken:
                 buffer.release()
-        return found[0] if len(found) == 1 else tuple(found)
 
     def _check_matrices(self, name: str, handle: Any) -> None:
         _, start = self.device.place(handle)
@@ -271,9 +281,8 @@ class _Call:
     def _finish(
         self, handles: Mapping[str, Any], results: Mapping[str, Array | Operand | None]
     ) -> list[Result]:
-        """Copy results back; wait if the host takes part, or others go on with their arrays."""
+        """The results, those of the host copied back."""
         found: list[Result] = []
-        hosted = not all(isinstance(v, Operand) for v in self.inputs.values())
         for t in self.program.outputs:
             result, value = results[t.name], self.outputs.get(t.name)
             if not isinstance(result, Operand):
@@ -285,8 +294,6 @@ class _Call:
                 found.append(result.owner)
             else:
                 found.append(value)
-        taken = [v.owner for v in self.inputs.values() if isinstance(v, Operand)]
-        self.device.leave(self.stream, (*taken, *found), hosted or self._apart)
         return found
 
 

@@ -172,7 +172,7 @@ class CudaDevice(Device):
         return stream.brief
 
     def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], Shape]:
-        lent = None if isinstance(value, DeviceArray) else borrow(name, value, -1)
+        lent = None if isinstance(value, DeviceArray) else borrow(name, value, 0)
         return super().describe(name, value) if lent is None else (lent.dtype, lent.shape)
 
     def foreign(self, name: str, value: Any, stream: CudaStream) -> Operand | None:

@@ -167,7 +167,7 @@ def borrow(name: str, value: Any, stream: int) -> Lent | None:
 
     By DLPack, its library has the stream wait for what makes it.
 
-    stream : the CUDA stream on which it will be used, 0 for the default one; -1 for no waiting
+    stream : the CUDA stream on which it will be used, 0 for the default one
 
     Raises
     ------

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from poly.errors import ArgumentError
+from poly.errors import ArgumentError, ToolchainError
 from runtime.arguments import Array
 
 #: Bytes that a pool keeps at most.
@@ -38,11 +38,7 @@ class Buffer:
         """Give it back now."""
         handle, self.handle = self.handle, None
         if handle is not None:
-            try:
-                self._pool.give(handle, self.count, self.stream, self.lent)
-            except BaseException:
-                self.handle = handle  # which the next attempt may free
-                raise
+            self._pool.give(handle, self.count, self.stream, self.lent)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # nobody hears of it, and at the end of the process
@@ -114,15 +110,22 @@ class Pool:
     def give(self, handle: Any, count: int, stream: Hashable, lent: bool) -> None:
         """Keep a buffer for the next use; those that wait longest go when there are too many."""
         if lent or count > self._limit:
-            self._free(handle)
+            self._free_all([handle])
             return
         with self._lock:
             self._kept.setdefault((stream, count), []).append(handle)
             self._kept.move_to_end((stream, count))
             self.kept_bytes += count
             gone = self._oldest()
-        for old in gone:
-            self._free(old)
+        self._free_all(gone)
+
+    def _free_all(self, handles: list[Any]) -> None:
+        """Free memory; where a device refuses, it is lost: what went wrong is told to whoever uses
+        the device, and not to those who give something back.
+        """
+        for handle in handles:
+            with contextlib.suppress(ToolchainError):
+                self._free(handle)
 
     def _oldest(self) -> list[Any]:
         gone = []
@@ -141,5 +144,4 @@ class Pool:
             handles = [h for kept in self._kept.values() for h in kept]
             self._kept.clear()
             self.kept_bytes = 0
-        for handle in handles:
-            self._free(handle)
+        self._free_all(handles)

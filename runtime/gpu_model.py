@@ -173,26 +173,35 @@ class GpuModel:
         values = (*inputs.values(), *given.values())
         here = list(filter(self.device.holds, values))
         on = self.device.stream_of_call(stream, here)
-        arrays = self._given(inputs, on)
+        found, waits = list[Any](), False
         with self._lock:
-            plan = self.plan(self._sizes(arrays))
-            self._check_shapes(arrays, plan)
-            results = self._results(given, arrays, plan, on)
-            self._follow(on)
-            bound = self._bind(plan, on)
-            for name, array in arrays.items():
-                if not isinstance(array, Operand):
-                    self.device.write(bound.handles[name], array, on)
-                elif array.nbytes:
-                    self.device.copy(bound.handles[name], array.handle, array.nbytes, on)
-            bound.replay(on)
-            found = self._fetched(results, given, bound, plan, on)
-            hosted = not all(isinstance(a, Operand) for a in arrays.values())
-            waits = hosted or self.device.is_apart(here, on)
-            self.device.leave(on, (*here, *found), waits)
-            if self.device.may_end(on):
-                self._last = [self.device.default_stream]
+            try:
+                arrays = self._given(inputs, on)
+                found = self._launched(arrays, given, on)
+                hosted = not all(isinstance(a, Operand) for a in arrays.values())
+                waits = hosted or self.device.is_apart(here, on)
+            finally:
+                self.device.leave(on, (*here, *found), waits)
+                if self.device.may_end(on):
+                    self._last = [self.device.default_stream]
         return dict(zip(self.output_names, found, strict=True))
+
+    def _launched(
+        self, arrays: Mapping[str, Array | Operand], given: Mapping[str, Any], on: Any
+    ) -> list[Any]:
+        """The outputs of a run on a stream, which may not be done yet."""
+        plan = self.plan(self._sizes(arrays))
+        self._check_shapes(arrays, plan)
+        results = self._results(given, arrays, plan, on)
+        self._follow(on)
+        bound = self._bind(plan, on)
+        for name, array in arrays.items():
+            if not isinstance(array, Operand):
+                self.device.write(bound.handles[name], array, on)
+            elif array.nbytes:
+                self.device.copy(bound.handles[name], array.handle, array.nbytes, on)
+        bound.replay(on)
+        return self._fetched(results, given, bound, plan, on)
 
     def _given(self, inputs: Mapping[str, Any], stream: Any) -> dict[str, Array | Operand]:
         """The inputs by the names of their values, of the right types and ranks."""

@@ -4,7 +4,7 @@
 
 The job's suite is the mode.  Each contender has several sets of inputs, which together are
 larger than the device's caches, and takes them in turn, so that none finds its inputs there.  There
-is one set of weights; where these are most of what a call reads, the caches are filled with
+is one set of weights; where these are most of what a call touches, the caches are filled with
 something else before each.
 """
 
@@ -163,10 +163,10 @@ def run(job: Job, folder: Path) -> None:
             results, memory = first_calls(rotation)
             seconds = time.perf_counter() - start
         except Exception as error:
-            # Nobody can go on where the device was lost; the next process is without this one.
-            clock.wait()
             text = " ".join(str(error).split())
             report(failed=name, message=f"{type(error).__name__}: {text}"[:600])
+            # Nobody can go on where the device was lost; the next process is without this one.
+            clock.wait()
             continue
         apart = max(difference(r, expected) for r in results)
         report(prepared=name, seconds=seconds, difference=apart)

@@ -246,6 +246,25 @@ def test_nests_with_too_many_threads_together_are_launches_of_their_own(tmp_path
     assert verify(fk.parse(text), run).close(1e-5)
 
 
+@pytest.mark.parametrize(
+    ("other", "mapped", "block"), [(2, "j", (64, 1, 1)), (2, "i, j", (64, 2, 1))]
+)
+def test_warps_have_launches_of_their_own(other: int, mapped: str, block: tuple[int, ...]) -> None:
+    text = (
+        "def f(float16 A[64,64], float16 B[64,64], float32 X[64]) -> (float32 C[64,64], Y) {"
+        " mm: C[i,j] +=! float32(A[i,k]) * float32(B[k,j])\n"
+        f" s: Y[i,j] = X[j] where i in 0:{other}, j in 0:64 }}"
+    )
+    script = (
+        "fuse mm_init, mm: i, j\ntile mm: i, j by 16, 16 as iy, jy, ix, jx\ndistribute mm: ix\n"
+        "split mm: k by 16 as ko, kx\nreorder mm: ko, ix, jx, kx\nmap_threads mm: iy, jy\n"
+        "tensorize mm_init: ix, jx as wmma_f16\ntensorize mm: ix, jx, kx as wmma_f16\n"
+        f"promote mm: jy as C, fragment\nmap_threads s: {mapped}"
+    )
+    source = generate_gpu(fk.Schedule.of(fk.parse(text)).replay(script), "cuda")
+    assert [k.block for k in source.kernels] == [(32, 4, 4), block]
+
+
 def test_a_block_of_a_grid_with_too_many_threads_is_refused() -> None:
     """Its nests run behind each other in each of the blocks."""
     text = (
@@ -264,6 +283,10 @@ PAIR = (
 )
 #: Mappings that were taken, and whose results were wrong: what launches cannot keep in order.
 MISTAKEN = {
+    "a loop called as a share of a copy": (
+        PAIR, "map_threads b: i\npromote b: t as X, shared\nsplit b: t by 4 as X_s_in_column, r",
+        "loops that copy X_s may be called X_s_in_column; choose other names",
+    ),
     "filled ahead of what the host runs": (
         PAIR, "map_threads b: i\npromote b: t as X, shared, ahead\nmap_blocks a: i\nfuse a, b: t",
         "X_s is filled for the next iteration of t, which the host runs",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.gpu import random_programs
 from tests.gpu.layers import missing_layers
+from tests.gpu.random_programs import judge
 
 
 def sweep(start: int, end: int, *layers: str) -> None:
@@ -29,6 +32,17 @@ def sweep(start: int, end: int, *layers: str) -> None:
 @pytest.mark.parametrize("layer", ["opencl", "machine"])
 def test_random_programs(layer: str) -> None:
     sweep(0, 8, layer)
+
+
+def test_what_was_equal_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = tmp_path / "known"
+    assert judge(range(2), ["forward"], known) == ["equal", "equal"]
+    keys = known.read_text().split()
+    assert len(set(keys)) == len(keys) >= 2
+    monkeypatch.setattr(random_programs, "_fault", lambda *_: "wrong")
+    assert judge(range(2), ["forward"], known) == ["equal", "equal"]  # without a look
+    assert all("wrong" in said for said in judge(range(2, 4), ["forward"], known))
+    assert known.read_text().split() == keys  # what is wrong is looked at again
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from tests.runtime.cuda_scenarios import (
     matrices,
     product,
     scenario,
+    setting,
 )
 
 
@@ -77,6 +78,22 @@ def arrays_on_streams_that_may_end() -> None:
 
 
 @scenario
+def streams_that_may_end_are_left_by_calls_that_fail() -> None:
+    here = device()
+    run = product(here)
+    a, b = matrices(5, 16, 16, 16)
+    x, y = here.put(a), here.put(b)
+    forget()
+    for out, message in ((here.put(a[:3]), "shape"), (x, "out C overlaps A in memory")):
+        with pytest.raises(fk.ArgumentError, match=message):
+            run(Interface(x, stream=0x99), x, out=out)
+    forget()
+    np.testing.assert_array_equal(x.numpy(), a)
+    run(y, y, out=x)
+    assert not any("153" in c for c in calls())
+
+
+@scenario
 def arrays_of_another_card() -> None:
     """The array interface does not say where its memory is."""
     if PACKAGE == "pycuda":  # which does not ask the driver
@@ -85,6 +102,9 @@ def arrays_of_another_card() -> None:
     a, b = matrices()
     with pytest.raises(fk.ArgumentError, match="A lies on cuda:1, but the program runs on cuda:0"):
         product(here)(Interface(other.put(a)), here.put(b))
+    with setting(managed=1):  # which all cards have
+        found = product(here)(Interface(other.put(a)), here.put(b))
+    np.testing.assert_allclose(found.numpy(), a @ b, rtol=1e-5)
 
 
 @scenario

@@ -196,10 +196,11 @@ int cuMemFree_v2(uint64_t address) {
 }
 int cuPointerGetAttribute(int *number, int which, uint64_t address) {
   BEGIN(1);
-  for (size_t n = 0; which == 9 && n < 4096; n++)
+  const char *managed = getenv("STAND_IN_MANAGED");
+  for (size_t n = 0; (which == 8 || which == 9) && n < 4096; n++)
     if (memory[n].start && (char *)address >= memory[n].start &&
         (char *)address < memory[n].start + memory[n].bytes)
-      END((*number = memory[n].device, OK));
+      END((*number = which == 8 ? managed != 0 : memory[n].device, OK));
   END(INVALID_VALUE);
 }
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, uint64_t stream) {

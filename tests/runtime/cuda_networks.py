@@ -103,6 +103,30 @@ def others_go_on_while_launches_are_recorded() -> None:
 
 
 @scenario
+def what_cannot_be_freed_now_is_freed_later() -> None:
+    """Others may record, too, and the driver waits for nothing meanwhile."""
+    if PACKAGE == "pycuda":
+        return
+    here = device()
+    here.pool._limit = 1024
+    kept = [here.put(np.zeros(128, np.float32)) for _ in range(4)]
+    lent = here.put(np.zeros(4096, np.float32))
+    lent.handle  # noqa: B018
+    before = driver().stand_in_memory()
+
+    def give_back() -> None:
+        nonlocal lent
+        del lent
+        kept.clear()
+        assert driver().stand_in_memory() == before
+
+    here.launcher.record(lambda stream: give_back())
+    assert driver().stand_in_memory() == before - 2 * 512 - 4 * 4096
+    taken = [here.pool.take(512, here.default_stream) for _ in range(3)]
+    assert len({buffer.handle for buffer in taken}) == 3  # and none of them twice
+
+
+@scenario
 def a_recording_that_was_disturbed_is_made_again() -> None:
     if PACKAGE == "pycuda":
         return

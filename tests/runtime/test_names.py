@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import farkas as fk
+import runtime.gpu_on_cpu
+from codegen.gpu import generate_gpu
+from codegen.prelude import HEADERS
+from codegen.reserved import CUDA_RESERVED, is_reserved
 from runtime.cache import Cache
+from runtime.cuda_compile import compile_cubin
+from runtime.toolchain import Toolchain
 
 SOFTMAX = """def softmax(float32 A[N,M]) -> (Y) {
     top[i] max=! A[i,j]
@@ -26,8 +36,10 @@ def data() -> np.ndarray:
     return np.random.default_rng(0).random((37, 45), np.float32)
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda-emulator"])
-@pytest.mark.parametrize("size", DIMENSIONS)
+@pytest.mark.parametrize(
+    ("target", "size"),
+    [*(("cpu", d) for d in DIMENSIONS), *(("cuda-emulator", f"{letter}1") for letter in "cdepx")],
+)
 def test_sizes(size: str, target: str, cache: Cache) -> None:
     """A size with the name of a dimension was that dimension."""
     a = data()
@@ -55,6 +67,42 @@ def test_statements(name: str, cache: Cache) -> None:
     a = data()
     found = fk.compile(text, target="cuda-emulator", cache=cache)(a)
     np.testing.assert_allclose(found, a / a.sum(1, keepdims=True), rtol=1e-5)
+
+
+def defined(compiler: list[str], text: str) -> set[str]:
+    """The macros that a program's headers define, without those that no program may name so."""
+    done = subprocess.run([*compiler, "-dM", "-E", "-"], input=text, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return {n for n in re.findall(r"^#define (\w+)", done.stdout, re.MULTILINE) if n[0] != "_"}
+
+
+def test_macros(toolchain: Toolchain) -> None:
+    """A size called HUGE_VAL was a call, and its kernel crashed."""
+    found = defined([*toolchain.command, "-std=gnu11", "-x", "c"], HEADERS)
+    assert {"FLT_MAX", "INT64_C", "HUGE_VAL"} <= found
+    assert not {name for name in found if not is_reserved(name)}
+    header = Path(runtime.gpu_on_cpu.__file__).with_name("cuda_on_cpu.h").read_text()
+    found = defined(["g++", "-std=c++17", "-x", "c++"], header)
+    assert not {name for name in found if not is_reserved(name, CUDA_RESERVED)}
+
+
+@pytest.mark.parametrize("name", ["HUGE_VAL", "M_PI", "INT32_MIN", "isless"])
+def test_names_of_macros(name: str, cache: Cache) -> None:
+    text = f"def f(float32 A[{name}], float32 B[{name}]) -> (Z) {{ Z[i] = exp(A[i]) * B[i] }}"
+    a = data()[0]
+    np.testing.assert_allclose(fk.compile(text, cache=cache)(a, a), np.exp(a) * a, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["INT32_MIN", "INT64_MIN", "threadIdx", "new", "int4"])
+def test_names_in_cuda(name: str) -> None:
+    text = f"def g(float32 {name}[N]) -> (Z) {{ Z[i] = max({name}[i], 0) }}"
+    source = generate_gpu(fk.Schedule.of(fk.parse(text)).replay("map_blocks S0: i"), "cuda")
+    try:
+        compile_cubin(source.text, "sm_90", flags=source.flags)
+    except fk.ToolchainError as error:
+        if "nvidia-cuda-nvrtc" not in str(error):
+            raise
+        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("target", ["cuda-emulator", "opencl"])
