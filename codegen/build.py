@@ -129,7 +129,15 @@ def _size_expression(value: isl.PwAff, scop: Scop) -> Expr:
 
 
 def converted(tree: IslTree, scop: Scop, context: isl.Set) -> LoopNode:
-    """The loops that isl generates for a tree."""
+    """The loops that isl generates for a tree.
+
+    Raises
+    ------
+    ScheduleError : there are more loops inside of each other than isl gives names.
+    """
+    deepest = max((at.depth + len(at.members) for at in tree.bands), default=0)
+    if deepest > _MAX_DEPTH:
+        raise ScheduleError(f"{deepest} loops inside of each other, over {_MAX_DEPTH}")
     ctx = scop.context.get_ctx()
     build = isl.AstBuild.from_context(context)
     names = isl.IdList.alloc(ctx, _MAX_DEPTH)

@@ -124,6 +124,7 @@ class Kernel:
 
     def __call__(
         self,
+        /,
         *arrays: Any,
         out: Any = None,
         threads: int | None = None,

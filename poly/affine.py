@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import islpy as isl
 
 from poly.expr import Cast, Const, Expr, Index, Op, Read, Size
-from poly.program import Program, Statement
+from poly.program import INIT, Program, Statement
 
 _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
 
@@ -99,7 +99,7 @@ def context_set(program: Program) -> isl.Set:
 
 def init_name(statement: Statement) -> str:
     """Name of the instances that initialise a ``+=!`` statement."""
-    return f"{statement.name}_init"
+    return f"{statement.name}{INIT}"
 
 
 def domain_set(program: Program, statement: Statement) -> isl.Set:

@@ -33,7 +33,16 @@ from poly.expr import (
     substitute_value,
 )
 from poly.linear import linear_form
-from poly.program import RESERVED, Program, Range, Statement, Tensor, fresh_name
+from poly.program import (
+    RESERVED,
+    Program,
+    Range,
+    Statement,
+    Tensor,
+    fresh_name,
+    fresh_statement,
+    statement_names,
+)
 from poly.schedule import Schedule
 
 #: Neighbours in memory that stay in one part.
@@ -165,4 +174,4 @@ class _Parts:
         )
 
     def _name(self) -> str:
-        return fresh_name(f"{self.s.name}_parts", {x.name for x in self.program.statements})
+        return fresh_statement(f"{self.s.name}_parts", statement_names(self.program))

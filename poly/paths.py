@@ -40,7 +40,7 @@ from poly.expr import (
     sub,
 )
 from poly.linear import normal
-from poly.program import RESERVED, Program, Range, Statement, Tensor
+from poly.program import INIT, RESERVED, Program, Range, Statement, Tensor, statement_names
 
 _T = TypeVar("_T")
 
@@ -69,7 +69,7 @@ def split_products(program: Program) -> Program:
     temps = list(program.temps)
     taken = {*program.tensors, *program.sizes, *RESERVED}
     taken |= {i for s in program.statements for i in s.indices}
-    labels = {s.name for s in program.statements}
+    labels = statement_names(program)
     for s in program.statements:
         made = _Split(program, s, taken, labels).made()
         statements += made[0]
@@ -247,19 +247,21 @@ class _Split:
         return extent if isinstance(extent, (Const, Size)) else maximum(Const(0), extent)
 
     def label(self) -> str:
-        return _fresh(f"{self.s.name}_1", self.labels)
+        return _fresh(f"{self.s.name}_1", self.labels, INIT)
 
     def fresh(self, name: str) -> str:
         return _fresh(name if len(name) <= NAME_LIMIT else "product", self.taken)
 
 
-def _fresh(name: str, taken: set[str]) -> str:
-    """`name`, or with the first number that makes it new; it is taken from now on."""
+def _fresh(name: str, taken: set[str], end: str = "") -> str:
+    """`name`, or with the first number that makes it new, with and without an end; it is taken from
+    now on.
+    """
     stem, number = name.rstrip("0123456789"), 1
-    while name in taken:
+    while {name, f"{name}{end}"} & taken:
         number += 1
         name = f"{stem}{number}"
-    taken.add(name)
+    taken |= {name, f"{name}{end}"}
     return name
 
 

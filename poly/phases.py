@@ -50,6 +50,8 @@ from poly.program import (
     Statement,
     Tensor,
     fresh_name,
+    fresh_statement,
+    statement_names,
 )
 from poly.prove import proves
 
@@ -154,7 +156,7 @@ class _Phases:
         self.ranges = {r.index: r for r in s.ranges}
         self.taken = {*program.tensors, *program.sizes, *RESERVED}
         self.taken |= {i for x in program.statements for i in x.indices}
-        self.labels = {x.name for x in program.statements}
+        self.labels = statement_names(program)
         self.temps: list[Tensor] = []
 
     def split(self) -> Program:
@@ -347,7 +349,7 @@ class _Phases:
         return fresh_name(name, self.taken)
 
     def named(self, name: str) -> str:
-        return fresh_name(name, self.labels)
+        return fresh_statement(name, self.labels)
 
 
 def _count(end: Expr, stride: int, offset: int) -> Expr:

@@ -67,6 +67,23 @@ def fresh_name(name: str, taken: set[str]) -> str:
     return name
 
 
+#: What the name of a statement's initialisation ends in.
+INIT = "_init"
+
+
+def statement_names(program: Program) -> set[str]:
+    """The names of a program's statements, and of what initialises them."""
+    return {name for s in program.statements for name in (s.name, f"{s.name}{INIT}")}
+
+
+def fresh_statement(name: str, taken: set[str]) -> str:
+    """As `fresh_name`, for a statement that may have an initialisation."""
+    while {name, f"{name}{INIT}"} & taken:
+        name += "_"
+    taken |= {name, f"{name}{INIT}"}
+    return name
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A named array: element type and shape, the shape in sizes and literals only."""

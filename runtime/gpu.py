@@ -72,6 +72,7 @@ class GpuProgram:
 
     def __call__(
         self,
+        /,
         *arrays: Any,
         out: Any = None,
         threads: int | None = None,

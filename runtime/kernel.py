@@ -152,6 +152,7 @@ class LoadedKernel:
 
     def __call__(
         self,
+        /,
         *arrays: Any,
         out: Any = None,
         threads: int | None = None,

@@ -11,6 +11,7 @@ import pytest
 
 import farkas as fk
 import runtime.gpu_on_cpu
+from codegen.emit import generate
 from codegen.gpu import generate_gpu
 from codegen.prelude import HEADERS
 from codegen.reserved import CUDA_RESERVED, is_reserved
@@ -117,3 +118,37 @@ def test_words_of_languages(name: str, target: str, cache: Cache) -> None:
         f"def f(float32 {name}[N]) -> (Z) {{ Z[i] = exp({name}[i]) }}", target=target, cache=cache
     )
     np.testing.assert_allclose(made(a), np.exp(a), rtol=1e-5)
+
+
+def test_arguments_called_self(cache: Cache) -> None:
+    a = data()
+    for dtypes in ("float32", None):
+        double = fk.compile("Z[i,j] = 2 * self[i,j]", dtypes=dtypes, cache=cache)
+        np.testing.assert_array_equal(double(self=a), 2 * a)
+
+
+#: Statements that are split, beside which others have the names that the parts would have.
+SPLIT = {
+    "phases": (
+        "S: Y[n,x] +=! X[n,(x+1-r)//2] * W[r] where x in 0:2*M-1, r in 0:3, 0 <= x+1-r, "
+        "(x+1-r)//2 < M, (x+1-r)%2 == 0",
+        ("S_0", "S_0_init", "S_1_init"),
+    ),
+    "products": ("S: Y[i,r] +=! X[i,j] * X[j,k] * X[k,r]", ("S_1", "S_1_init")),
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in SPLIT for n in SPLIT[k][1]])
+def test_statements_beside_those_that_are_split(kind: str, name: str, cache: Cache) -> None:
+    statements = f"{SPLIT[kind][0]}\n {name}: Z[i] = W[i]"
+    text = f"def f(float32 X[N,M], float32 W[3]) -> (Y, Z) {{ {statements} }}"
+    program = fk.parse(text)
+    assert fk.verify(program, fk.compile(text, cache=cache), sizes={"N": 9, "M": 9}).close(1e-4)
+
+
+@pytest.mark.slow
+def test_more_loops_than_there_are_names_for() -> None:
+    indices = ",".join(f"i{n}" for n in range(66))
+    text = f"def f(float32 A[{','.join('N' * 66)}]) -> (C) {{ C[{indices}] = A[{indices}] }}"
+    with pytest.raises(fk.ScheduleError, match="66 loops inside of each other, over 64"):
+        generate(fk.Schedule.of(fk.parse(text)))
