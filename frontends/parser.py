@@ -402,7 +402,13 @@ def _check_depth(source: Source) -> None:
                 Span(node.span.start, node.span.start + 1),
                 "split it with a temporary",
             )
-        pending += [(child, depth + 1) for child in children(node)]
+        below = children(node)
+        # What has many parts becomes operations of two, one inside of the other.
+        many = isinstance(node, Chain) or (
+            isinstance(node, Call) and node.fn.name in ("min", "max")
+        )
+        step = max(1, len(below) - 1) if many else 1
+        pending += [(child, depth + step) for child in below]
 
 
 def _check_lines(source: Source) -> None:

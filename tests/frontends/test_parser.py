@@ -146,6 +146,8 @@ def test_spans_are_places_in_the_text() -> None:
         ("Y[i] = " + "-" * 5000 + "i", f"nested deeper than {MAX_DEPTH} levels", "-"),
         ("Y[i] = " + "+".join("i" * 5000), f"nested deeper than {MAX_DEPTH} levels", "i"),
         ("Y[i] = " + "abs(" * 5000 + "i" + ")" * 5000, "nested deeper than", "a"),
+        ("Y[i] = min(" + ", ".join("i" * 300) + ")", "nested deeper than", "i"),
+        ("Y[i] = select(" + " < ".join("i" * 300) + ", 1, 2)", "nested deeper than", "i"),
     ],
 )  # fmt: skip
 def test_errors_say_what_and_where(text: str, message: str, at: str | None) -> None:
