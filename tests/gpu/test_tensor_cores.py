@@ -349,11 +349,20 @@ def test_who_has_no_tensor_cores() -> None:
 
 
 def test_a_warp_takes_a_dimension_of_a_block() -> None:
-    text = product().replace("mm: C", "Y[i,j] = 2 * A[i,j]; mm: C").replace("-> (", "-> (Y, ")
-    wide = script().replace("map_blocks", "split S0: j by 64\nmap_threads S0: j_i\nmap_blocks", 1)
-    s = schedule(text, wide.replace("map_blocks mm: ib, jb\n", ""))
+    text = (
+        "def f(float16 A[8,64,64], float16 B[8,64,64], float32 X[8,64]) -> (Y, float32 C[8,64,64]) {"
+        " s: Y[b,j] = 2 * X[b,j]\n mm: C[b,i,j] +=! float32(A[b,i,k]) * float32(B[b,k,j]) }"
+    )
+    steps = (
+        "fuse mm_init, mm: b\nfuse s, mm: b\nfuse mm_init, mm: i, j\n"
+        "tile mm: i, j by 16, 16 as iy, jy, ix, jx\ndistribute mm: ix\n"
+        "split mm: k by 16 as ko, kx\n"
+        "reorder mm: ko, ix, jx, kx\nmap_blocks s: b\nmap_threads mm: iy\nmap_threads s: j\n"
+        "tensorize mm_init: ix, jx as wmma_f16\ntensorize mm: ix, jx, kx as wmma_f16\n"
+        "promote mm: jy as C, fragment"
+    )
     with pytest.raises(ScheduleError, match="other loops have 64 threads there"):
-        generate_gpu(s, "cuda")
+        generate_gpu(schedule(text, steps), "cuda")
 
 
 def test_all_threads_of_a_warp_come_together() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import farkas as fk
+from runtime import devices
 from runtime.cache import Cache
 from runtime.cuda_packages import ENVIRONMENT, find_launcher
 from runtime.devices import find_device
@@ -24,6 +25,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 PACKAGES = ("pycuda", "cuda", "pyopencl")
+
+
+@pytest.fixture(autouse=True)
+def no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no device be found yet, of which others have one already."""
+    monkeypatch.setattr(devices, "_FOUND", {})
 
 
 @pytest.fixture(autouse=True)
