@@ -350,7 +350,8 @@ def test_who_has_no_tensor_cores() -> None:
 
 def test_a_warp_takes_a_dimension_of_a_block() -> None:
     text = (
-        "def f(float16 A[8,64,64], float16 B[8,64,64], float32 X[8,64]) -> (Y, float32 C[8,64,64]) {"
+        "def f(float16 A[8,64,64], float16 B[8,64,64], float32 X[8,64])"
+        " -> (Y, float32 C[8,64,64]) {"
         " s: Y[b,j] = 2 * X[b,j]\n mm: C[b,i,j] +=! float32(A[b,i,k]) * float32(B[b,k,j]) }"
     )
     steps = (
