@@ -49,7 +49,8 @@ _MACROS = re.compile(
     r"(FLT|L?DBL|FP|U?INT(8|16|32|64|MAX|PTR)?|SIZE|PTRDIFF|WCHAR|WINT|SIG|U?CHAR|SCHAR|U?SHRT"
     r"|U?L?LONG|HUGE|MATH|DECIMAL|EXIT|RAND|SEEK|TMP|FOPEN|FILENAME|POSIX|FD|MS|MB|PROT|MAP|MADV"
     r"|MREMAP|MFD|MCL|MLOCK|PKEY|REG|RENAME|BYTE|LITTLE|BIG|PDP|CLK|FK)_[A-Z0-9_]+"
-    r"|M_(E|LOG(2|10)E|LN(2|10)|([12]_)?PI(_[24])?|2_SQRTPI|SQRT(2|1_2))([fl][0-9]*x?)?|SNANF[0-9]+X?|hto[bl]e[0-9]+|[bl]e[0-9]+toh"
+    r"|M_(E|LOG(2|10)E|LN(2|10)|([12]_)?PI(_[24])?|2_SQRTPI|SQRT(2|1_2))([fl][0-9]*x?)?"
+    r"|SNANF[0-9]+X?|hto[bl]e[0-9]+|[bl]e[0-9]+toh"
 )
 #: Vectors, and functions of OpenCL that are named by types.
 _TYPED = re.compile(

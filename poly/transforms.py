@@ -51,8 +51,7 @@ from poly.tree import (
 
 def _fresh(tree: Node, statement: str, nest: Band, *names: str) -> None:
     """Refuse new loop names, for loops of `nest`, that a statement below it would have twice."""
-    used = {m.name for m in loops_of(tree, statement)}
-    used |= {m.name for n in walk_tree(nest) if isinstance(n, Band) for m in n.members}
+    used = {m.name for m in loops_of(tree, statement)} | all_loops(nest)
     buffers = [n.buffer for n in walk_tree(tree) if isinstance(n, Promote)]
     for name in names:
         if name in used:

@@ -78,7 +78,10 @@ _CALLED = re.compile(r"fk_(div|floordiv|mod|fmod)_[iu]64\(|\b(sin|cos|tan|fmod)f
 
 @dataclass(frozen=True)
 class _Case:
-    """What a layer is to look at: a program with a schedule, as `source`."""
+    """What a layer is to look at: a program with a schedule, as `source`.
+
+    kernels : what the layer sees of it
+    """
 
     seed: int
     program: Program
@@ -86,11 +89,12 @@ class _Case:
     exact: bool
     schedule: str
     source: GpuSource
+    kernels: tuple[str, ...]
 
     @property
     def key(self) -> str:
         """What stands for the case in a file of known ones."""
-        what = (self.seed, self.exact, _kernels(self.layer, self.source), self.source.flags)
+        what = (self.seed, self.exact, self.kernels, self.source.flags)
         return hashlib.sha256(repr(what).encode()).hexdigest()
 
 
@@ -143,7 +147,7 @@ def _cases(seed: int, program: Program, layers: Sequence[str]) -> Iterator[_Case
             kernels = _kernels(layer, source)
             if kernels not in known:  # from exact mode, which allows less
                 known.add(kernels)
-                yield _Case(seed, program, layer, exact, str(schedule), source)
+                yield _Case(seed, program, layer, exact, str(schedule), source, kernels)
 
 
 def _kernels(layer: str, source: GpuSource) -> tuple[str, ...]:
