@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from codegen.build import build_loops
 from codegen.cexpr import Names
 from codegen.exchange import exchanged
+from codegen.index_width import check_index_width
 from codegen.loopir import (
     Buffer,
     For,
-    If,
-    IfAligned,
     LoopNode,
-    Store,
     Tile,
-    VectorStore,
     has_mark,
+    own_bounds,
+    own_values,
     reads_in,
     walk_loops,
 )
@@ -27,7 +26,7 @@ from codegen.passes import optimise
 from codegen.reserved import is_reserved
 from codegen.spelling import C_TYPES
 from codegen.target import CTarget
-from poly.expr import Expr, Size, walk
+from poly.expr import Size, walk
 from poly.program import Program, Tensor
 from poly.schedule import Schedule
 
@@ -73,10 +72,11 @@ def emit_function(schedule: Schedule, symbol: str) -> CFunction:
 
     Raises
     ------
-    ScheduleError : if isl could not generate the loops within its budget.
+    ScheduleError : if isl could not generate the loops within its budget, or these would compute
+        with numbers beyond 64 bits.
     """
     program = schedule.program
-    body = optimise(lower(build_loops(schedule)), program)
+    body = check_index_width(optimise(lower(build_loops(schedule)), program))
     names = name_everything(program, body)
     lines = list(CTarget(program, names, schedule.exact).body(body).generate())
     touched = {r.tensor for r in reads_in(body)}
@@ -170,27 +170,13 @@ def _used_sizes(body: LoopNode, program: Program, tensors: set[str]) -> set[str]
     """The sizes, and numbers of the host's loops, that a body computes with."""
     used: set[str] = set()
     for node in walk_loops(body):
-        for e in _expressions(node):
+        for e in (*own_bounds(node), *own_values(node)):
             used |= {x.name for x in walk(e) if isinstance(x, Size)}
     for name in tensors & set(program.tensors):
         # The first extent takes no part in a row-major address.
         for extent in program.tensors[name].shape[1:]:
             used |= {x.name for x in walk(extent) if isinstance(x, Size)}
     return used
-
-
-def _expressions(node: LoopNode) -> Iterable[Expr]:
-    if isinstance(node, For):
-        return (node.lower, node.upper)
-    if isinstance(node, (If, IfAligned)):
-        return (node.cond,)
-    if isinstance(node, Tile):
-        return tuple(e for _, e in node.names)
-    if isinstance(node, VectorStore):
-        return (node.first,) if node.last is None else (node.first, node.last)
-    if isinstance(node, Store):
-        return (node.target, node.value)
-    return ()
 
 
 def name_everything(

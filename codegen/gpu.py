@@ -31,6 +31,7 @@ from codegen.gpu_passes import (
     unguarded,
 )
 from codegen.host import build_host
+from codegen.index_width import NUMBERS_OF_HOST, check_index_width
 from codegen.loopir import For, LoopNode, axis_of, reads_in, verify_loops, walk_loops
 from codegen.lower import lower
 from codegen.passes import drop_unread, unroll
@@ -143,7 +144,7 @@ def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = Non
         if t.name in touched
     )
     kernels = tuple(k for _, k, _ in made)
-    body = build_host(schedule.scop, host, found)
+    body = check_index_width(build_host(schedule.scop, host, found), loops=NUMBERS_OF_HOST)
     sizes = tuple(made_of.items())
     code = f"{header}\n{code}"
     return GpuSource(
@@ -197,6 +198,7 @@ def _kernel(
         products_together,
     ):
         body = verify_loops(fn(body))
+    check_index_width(body, dict.fromkeys(launch.host_names, NUMBERS_OF_HOST))
     names = name_everything(program, body, launch.host_names, target.reserved)
     printer = target(program, names)
     printer.threads = launch.threads

@@ -302,6 +302,36 @@ def walk_loops(node: LoopNode) -> Iterator[LoopNode]:
         yield from walk_loops(child)
 
 
+def own_bounds(node: LoopNode) -> tuple[Expr, ...]:
+    """The index arithmetic that a node itself has, but for that in places of `own_values`."""
+    if isinstance(node, For):
+        return (node.lower, node.upper)
+    if isinstance(node, (If, IfAligned)):
+        return (node.cond,)
+    if isinstance(node, Tile):
+        return tuple(e for _, e in node.names)
+    if isinstance(node, Instance):
+        return node.args
+    if isinstance(node, MoveSums):
+        return node.counts or ()
+    if isinstance(node, VectorStore):
+        return (node.first,) if node.last is None else (node.first, node.last)
+    if isinstance(node, Transposed) and node.count is not None:
+        return (node.count,)
+    return ()
+
+
+def own_values(node: LoopNode) -> tuple[Expr, ...]:
+    """The values and elements that a node itself computes with."""
+    if isinstance(node, Store):
+        return (node.target, node.value)
+    if isinstance(node, Combine):
+        return (node.target,)
+    if isinstance(node, MoveSums):
+        return (node.sums,) if node.memory is None else (node.sums, node.memory.first)
+    return node.reads if isinstance(node, MultiplyMatrices) else ()
+
+
 def own_variables(node: LoopNode) -> set[str]:
     """The variables that are bound below."""
     return {n.var for n in walk_loops(node) if isinstance(n, (For, VectorStore))}
@@ -407,35 +437,19 @@ def verify_loops(node: LoopNode, bound: frozenset[str] = frozenset()) -> LoopNod
                 if name not in bound:
                     raise LoopError(f"loop variable {name} is used outside its loop, in {e}")
 
+    check(*own_bounds(node), *own_values(node))
     if isinstance(node, For):
-        check(node.lower, node.upper)
         if node.var in bound:
             raise LoopError(f"loop variable {node.var} is bound twice")
         if node.step < 1:
             raise LoopError(f"loop {node.var} has step {node.step}")
         bound = bound | {node.var}
-    elif isinstance(node, (If, IfAligned)):
-        check(node.cond)
     elif isinstance(node, Tile):
-        check(*(e for _, e in node.names))
         own = [name for name, _ in node.names]
         if bound & set(own) or len(set(own)) < len(own):
             raise LoopError(f"one of {', '.join(own)} is bound twice")
         bound = bound | set(own)
-    elif isinstance(node, Instance):
-        check(*node.args)
-    elif isinstance(node, Store):
-        check(node.target, node.value)
-    elif isinstance(node, Combine):
-        check(node.target)
-    elif isinstance(node, (MoveSums, MultiplyMatrices)):
-        check(*reads_in(node))
-        check(*(getattr(node, "counts", None) or ()))
     elif isinstance(node, VectorStore):
-        check(node.first, *(() if node.last is None else (node.last,)))
-    elif isinstance(node, Transposed):
-        check(*(() if node.count is None else (node.count,)))
-    if isinstance(node, VectorStore):
         bound = bound | {node.var}
     for child in children_of(node):
         verify_loops(child, bound)
@@ -513,17 +527,8 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
 def reads_in(node: LoopNode) -> Iterator[Read]:
     """Every element that stores below read or write, and the first ones of matrices."""
     for n in walk_loops(node):
-        if isinstance(n, Store):
-            for e in (n.target, n.value):
-                yield from (x for x in walk(e) if isinstance(x, Read))
-        elif isinstance(n, Combine):
-            yield n.target
-        elif isinstance(n, MoveSums):
-            yield n.sums
-            if n.memory is not None:
-                yield n.memory.first
-        elif isinstance(n, MultiplyMatrices):
-            yield from n.reads
+        for e in own_values(n):
+            yield from (x for x in walk(e) if isinstance(x, Read))
 
 
 def statements_in(node: LoopNode) -> tuple[str, ...]:

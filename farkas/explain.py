@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farkas.display import median_seconds, seconds, size_text
-from farkas.sizes import all_sizes
 from farkas.views.page import View
 from poly.errors import ArgumentError
 from poly.fusion import why_apart
@@ -20,6 +19,7 @@ from poly.graph import Call, Graph
 from poly.machine import host_machine
 from poly.markup import Markup, element, table
 from poly.sharing import Handover, handovers
+from poly.sizes import all_sizes
 from poly.work import bytes_of, bytes_of_program, operations_of_program
 from runtime.arguments import undetermined
 from runtime.gpu import GpuProgram, Grid, launches_of

@@ -19,6 +19,7 @@ from poly.dtypes import DType
 from poly.errors import ArgumentError
 from poly.program import Program
 from poly.schedule import Schedule
+from poly.sizes import by_name
 from runtime.arguments import check_threads
 from runtime.kernel import LoadedKernel
 from runtime.toolchain import Toolchain
@@ -82,7 +83,7 @@ def compile(
     if threads is not None:
         check_threads(threads)
     found = target_of(cc, cache, threads, target)
-    recipe = _Recipe(source, dict(sizes or {}), bool(exact), schedule, found, name)
+    recipe = _Recipe(source, dict(by_name("sizes", sizes)), bool(exact), schedule, found, name)
     if dtypes is None and source.kind != "definition":
         return Kernel(recipe, None)
     return Kernel(recipe, match_dtypes(source, dtypes))

@@ -1,53 +1,14 @@
-"""Sizes that a user gives by name, for a call or for a picture."""
+"""Sizes with which a program can be called."""
 
 from __future__ import annotations
 
-import operator
 import random
 from collections.abc import Mapping
 
 from poly.errors import ArgumentError
-from poly.expr import evaluate_int, sizes_of
 from poly.program import Program
+from poly.sizes import all_sizes
 from runtime.arguments import bind, shape_of
-
-
-def known_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Values for some sizes of a program.
-
-    Raises
-    ------
-    ArgumentError : an unknown size, or a value that is no number from 0 on.
-    """
-    values: dict[str, int] = {}
-    for name, value in sizes.items():
-        if name not in program.sizes:
-            known = ", ".join(program.sizes) or "none"
-            raise ArgumentError(f"{program.name} has no size {name!r}; it has {known}")
-        try:
-            values[name] = operator.index(value)
-        except TypeError:
-            raise ArgumentError(f"size {name} must be an integer, not {value!r}") from None
-        if isinstance(value, bool) or not 0 <= values[name] < 2**62:
-            raise ArgumentError(f"size {name} = {value} is not in the range 0 to 2**62 - 1")
-    return values
-
-
-def all_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
-    """A value for every size of a program, in its order; products of others need none.
-
-    Raises
-    ------
-    ArgumentError : as `known_sizes`, and where one is missing.
-    """
-    values = known_sizes(program, sizes)
-    for name, e in program.products.items():
-        if name not in values and set(sizes_of(e)) <= set(values):
-            values[name] = evaluate_int(e, values)
-    missing = [name for name in program.sizes if name not in values]
-    if missing:
-        raise ArgumentError(f"no value is given for {', '.join(missing)}")
-    return {name: values[name] for name in program.sizes}
 
 
 def checked_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -8,13 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from farkas.sizes import known_sizes
 from frontends.einsum import einsum_program, is_einsum, operand_names
 from frontends.language import parse_program, undeclared_inputs
 from poly.dtypes import DType, dtype_of
 from poly.errors import ArgumentError, ProgramError
-from poly.expr import evaluate_int, sizes_of
 from poly.program import Program, check_program_name, specialise
+from poly.sizes import known_sizes
 
 #: One element type: ``"float32"``, ``numpy.float32``, ``numpy.dtype(…)`` or a `DType`.
 DTypeLike = str | DType | np.dtype[Any] | type
@@ -168,12 +167,10 @@ def fix_sizes(program: Program, sizes: Mapping[str, int] | None) -> Program:
     """
     if not sizes:
         return program
-    values = known_sizes(program, sizes)
-    for c in program.constraints:
-        if set(sizes_of(c)) <= set(values) and not evaluate_int(c, values):
-            at = ", ".join(f"{n}={values[n]}" for n in sizes_of(c))
-            raise ArgumentError(f"precondition {c} does not hold: {at}")
-    return specialise(program, values)
+    try:
+        return specialise(program, known_sizes(program, sizes))
+    except ProgramError as error:
+        raise ArgumentError(str(error)) from None
 
 
 def _check_name(name: str) -> None:

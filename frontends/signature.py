@@ -11,14 +11,16 @@ from frontends.syntax import (
     Access,
     Declaration,
     Name,
+    Node,
     Source,
     accesses,
     names,
 )
 from poly.dtypes import DTYPES, DType
-from poly.errors import LanguageError, Span
+from poly.errors import LanguageError, ProgramError, Span
 from poly.expr import Expr, Size
 from poly.operators import FUNCTIONS
+from poly.program import check_integer
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def _definition(source: Source) -> Signature:
                 f"list it as an output too, -> ({tensor}), to update it",
             )
     constraint_scope = replace(scope, what="a constraint")
-    constraints = tuple(resolve(c, constraint_scope) for c in source.constraints)
+    constraints = tuple(_integer(c, constraint_scope, True) for c in source.constraints)
     return Signature(sizes, inputs, tuple(outputs), tuple(temps), constraints)
 
 
@@ -188,7 +190,7 @@ def _declare(
 ) -> Entry:
     name = check_new_name(d.tensor, "a tensor", scope.text)
     dtype = resolve_dtype(d.dtype, scope.text)
-    shape = tuple(resolve(e, scope) for e in d.shape)
+    shape = tuple(_integer(e, scope) for e in d.shape)
     entry = Entry(name, len(shape), d.span, dtype, shape)
     before = entries.get(name)
     if before is not None:
@@ -201,6 +203,15 @@ def _declare(
         return before
     entries[name] = entry
     return entry
+
+
+def _integer(node: Node, scope: Scope, condition: bool = False) -> Expr:
+    """An extent, or a condition on sizes."""
+    expr = resolve(node, scope)
+    try:
+        return check_integer(expr, condition)
+    except ProgramError as error:
+        raise scope.fail(str(error), node.span) from None
 
 
 def _written(source: Source) -> dict[str, Access]:

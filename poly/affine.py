@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import islpy as isl
 
+from poly.dtypes import INT64
 from poly.expr import Cast, Const, Expr, Index, Op, Read, Size
 from poly.program import INIT, Program, Statement
 
@@ -21,12 +22,12 @@ def isl_expr(expr: Expr) -> str | None:
     if isinstance(expr, (Index, Size)):
         return expr.name
     if isinstance(expr, Const):
-        if type(expr.value) is not int:
+        # Index arithmetic is in int64; numbers of other types wrap around elsewhere.
+        if type(expr.value) is not int or (expr.dtype or INT64) != INT64:
             return None
         return str(expr.value) if expr.value >= 0 else f"({expr.value})"
     if isinstance(expr, Cast):
-        # Index arithmetic is in int64; a cast to it changes nothing.
-        return isl_expr(expr.arg) if expr.dtype.name == "int64" else None
+        return isl_expr(expr.arg) if expr.dtype == INT64 else None
     if not isinstance(expr, Op):
         return None
     args = [isl_expr(a) for a in expr.args]

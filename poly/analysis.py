@@ -79,8 +79,9 @@ def on_threads(schedule: Schedule, statement: str) -> bool:
 
 def has_lane_epilogue(schedule: Schedule, together: tuple[str, ...], s: str) -> bool:
     """Whether what is fused with an update, beside its initialisation, runs in lanes."""
-    epilogue = (n for n in together if n != s and not n.startswith(f"{s}_init"))
-    return all(lane_value(schedule.scop.statement(n).value) for n in epilogue)
+    own = schedule.scop.statement(s).source
+    epilogue = [x for n in together if (x := schedule.scop.statement(n)).source != own]
+    return all(lane_value(x.value) for x in epilogue)
 
 
 def tile_operands(scop: Scop, s: ScopStatement) -> list[Read]:

@@ -26,6 +26,7 @@ from poly.affine import (
 )
 from poly.conditions import conditions_of, witness
 from poly.dims import dims
+from poly.dtypes import INT64
 from poly.errors import ProgramError
 from poly.expr import (
     Const,
@@ -39,7 +40,8 @@ from poly.expr import (
     sizes_of,
     walk,
 )
-from poly.program import Program, Statement, Tensor, verify_program
+from poly.intervals import Beyond64BitsError, Interval, interval
+from poly.program import Program, Range, Statement, Tensor, verify_program
 from poly.prove import limited
 
 #: isl operations for all proofs of one program, and more for each of its statements.  Real programs
@@ -115,13 +117,16 @@ def _check_affine(program: Program, s: Statement) -> None:
     bounds = [b for r in s.ranges for b in (r.lo, r.hi)]
     places = [p for access in (s.target, *s.reads) for p in access.indices]
     extents = [e for t in program.tensors.values() for e in t.shape]
-    for e in (*bounds, *places, *s.guards, *extents):
+    hint = "multiply and divide indices and sizes by literals only"
+    every = (*bounds, *places, *s.guards, *extents)
+    if any(isinstance(p, Const) and p.dtype not in (None, INT64) for e in every for p in walk(e)):
+        hint = "index arithmetic is in int64: write its numbers without a type"
+    for e in every:
         for part in walk(e):
             if isinstance(part, Const) and abs(part.value) > LARGEST:
                 raise BoundsError(
                     f"{where}: {part} is too large for an index or a size (64 bits)", s.name
                 )
-    hint = "multiply and divide indices and sizes by literals only"
     for r in s.ranges:
         if isl_expr(r.lo) is None or isl_expr(r.hi) is None:
             raise BoundsError(f"{where}: the range {r} is not affine", s.name, hint=hint)
@@ -142,6 +147,18 @@ def _check_affine(program: Program, s: Statement) -> None:
                     access,
                     hint=hint,
                 )
+    try:
+        spans = {r.index: _span(r) for r in s.ranges}
+        for e in (*extents, *s.guards, *(p for p in places if not reads_of(p))):
+            interval(e, spans)
+    except Beyond64BitsError as error:
+        raise BoundsError(f"{where}: {error}", s.name, hint="give sizes as numbers") from None
+
+
+def _span(r: Range) -> Interval:
+    """The least and the greatest value of an index."""
+    low, high = interval(r.lo, {})[0], interval(r.hi, {})[1]
+    return low, max(low, high - 1)
 
 
 @dataclass(frozen=True)

@@ -359,12 +359,13 @@ def evaluate_int(expr: Expr, env: Mapping[str, int]) -> int:
         return int(expr.value)
     if isinstance(expr, (Index, Size)):
         return env[expr.name]
-    if isinstance(expr, Op) and expr.fn in _INTEGER_MEANING:
-        return int(_INTEGER_MEANING[expr.fn](*(evaluate_int(a, env) for a in expr.args)))
+    if isinstance(expr, Op) and expr.fn in INTEGER_MEANING:
+        return int(INTEGER_MEANING[expr.fn](*(evaluate_int(a, env) for a in expr.args)))
     raise ProgramError(f"{expr} has no integer value")
 
 
-_INTEGER_MEANING: dict[str, Callable[..., int]] = {
+#: The operators of integer expressions, see `evaluate_int`.
+INTEGER_MEANING: dict[str, Callable[..., int]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from poly.dtypes import DTYPES, DType, dtype_of
 from poly.errors import ProgramError, Span
 from poly.expr import (
+    INTEGER_MEANING,
     Const,
     Expr,
     Index,
@@ -32,6 +33,7 @@ from poly.expr import (
     Read,
     Size,
     dtype_of_expr,
+    evaluate_int,
     indices_of,
     reads_of,
     rewrite,
@@ -326,13 +328,17 @@ def specialise(program: Program, sizes: Mapping[str, int]) -> Program:
 
     Raises
     ------
-    ProgramError : for an unknown size or a negative value.
+    ProgramError : for an unknown size, a negative value, or a precondition that does not hold.
     """
     for name, value in sizes.items():
         if name not in program.sizes:
             raise ProgramError(f"{program.name} has no size {name!r}; it has {program.sizes}")
         if value < 0:
             raise ProgramError(f"size {name} = {value} is negative")
+    for c in program.constraints:
+        if set(sizes_of(c)) <= set(sizes) and not evaluate_int(c, sizes):
+            at = ", ".join(f"{n}={sizes[n]}" for n in sizes_of(c))
+            raise ProgramError(f"precondition {c} does not hold: {at}")
     env = {name: Const(int(v)) for name, v in sizes.items()}
 
     def fix(e: Expr) -> Expr:
@@ -389,7 +395,7 @@ def verify_program(program: Program) -> Program:
         if name in names:
             raise ProgramError(f"{name} is both a size and a tensor")
     for c in program.constraints:
-        _check_over_sizes(c, program, "a constraint")
+        _check_over_sizes(c, program, "a constraint", condition=True)
     if not program.outputs:
         raise ProgramError(f"{program.name} has no output")
     seen: set[str] = set()
@@ -477,12 +483,38 @@ def _check_read(read: Read, names: Mapping[str, Tensor], where: str) -> None:
         )
 
 
-def _check_over_sizes(expr: Expr, program: Program, where: str) -> None:
+def _check_over_sizes(expr: Expr, program: Program, where: str, condition: bool = False) -> None:
     for e in walk(expr):
         if isinstance(e, Size) and e.name not in program.sizes:
             raise ProgramError(f"{where} uses {e.name}, which is no size of {program.name}")
+    try:
+        check_integer(expr, condition)
+    except ProgramError as error:
+        raise ProgramError(f"{where}: {error}") from None
+
+
+def check_integer(expr: Expr, condition: bool = False) -> Expr:
+    """Check that an expression is a whole number, or a `condition` on such, as soon as its sizes
+    are known; returns it.
+
+    Raises
+    ------
+    ProgramError : it is not.
+    """
+    for e in walk(expr):
         if not isinstance(e, (Size, Const, Op)):
-            raise ProgramError(f"{where} must be made of sizes and numbers, not {e}")
+            raise ProgramError(f"{e} is not made of sizes and numbers")
+        if isinstance(e, Const) and (e.dtype is not None or isinstance(e.value, float)):
+            raise ProgramError(f"{e} is no plain whole number")
+        if not isinstance(e, Op):
+            continue
+        if e.fn not in INTEGER_MEANING:
+            raise ProgramError(f"{e}: {e.fn!r} is no arithmetic of whole numbers")
+        if e.fn in ("div", "fmod", "floordiv", "mod") and e.args[1] == Const(0):
+            raise ProgramError(f"{e} divides by 0")
+    if (dtype_of_expr(expr, {}).kind == "b") != condition:
+        raise ProgramError(f"{expr} is {'no condition' if condition else 'a condition, no number'}")
+    return expr
 
 
 def check_program_name(name: str) -> None:

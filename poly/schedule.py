@@ -33,6 +33,7 @@ from poly.program import Program
 from poly.scheduler import isl_schedule
 from poly.scop import Scop, build_scop
 from poly.script import Line, parse_script
+from poly.sizes import all_sizes
 from poly.steps import EXAMPLES, Step, check_step, no_primitive
 from poly.transforms import fuse_early
 from poly.tree import Node, loops_of, show_tree
@@ -94,8 +95,14 @@ class Schedule:
         """What one iteration of each loop around a statement touches, see `poly.footprint`.
 
         sizes : a value for every size of the program.
+
+        Raises
+        ------
+        ScheduleError : there is no such statement, or it could not be decided.
+        ArgumentError : sizes that are none of the program, or not all.
         """
         self._known(statement)
+        sizes = all_sizes(self.program, sizes)
         with budget(self.scop, "footprints"):
             return footprints(self.tree, self.scop, statement, sizes)
 
@@ -251,7 +258,7 @@ class Schedule:
         padded: a shared buffer has zeros beyond what is read of the tensor, as far as instructions
         of `tensorize` reach: ``promote C: k_o as A, shared, padded``.
         """
-        words = layout.words if isinstance(layout, Layout) else tuple(map(str, layout))
+        words = layout.words if isinstance(layout, Layout) else tuple(map(str, _numbers(layout)))
         ways = [w for w, given in (("ahead", ahead), ("padded", padded)) if given]
         words = (tensor, scope, *words, *ways)
         return self.apply(Step("promote", (statement,), (loop,), words=words))
@@ -315,6 +322,8 @@ class Schedule:
         ScheduleError : the step makes no sense here, or its legality could not be decided.
         IllegalScheduleError : it would break a dependence.
         """
+        if not isinstance(step, Step):
+            raise ScheduleError(f"expected a Step, not a {type(step).__name__}")
         if step.primitive not in EXAMPLES:
             raise ScheduleError(no_primitive(step.primitive))
         step = check_step(step)

@@ -8,7 +8,6 @@ not C-contiguous or not aligned, and ``copy=False`` refuses that too.  Every ref
 from __future__ import annotations
 
 import ctypes
-import operator
 import os
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,9 @@ import numpy as np
 from poly.dtypes import DType
 from poly.errors import ArgumentError
 from poly.expr import Const, Expr, Op, Size, evaluate_int, sizes_of
+from poly.intervals import LARGEST_SIZE
 from poly.program import Program, Tensor
+from poly.sizes import by_name, check_size, whole_number
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
@@ -32,6 +33,8 @@ _address_of, _as_buffer = ctypes.addressof, ctypes.c_char.from_buffer  # found o
 #: No array may take this many bytes or more; sizes and offsets then fit into an int64.
 BYTES_LIMIT = 2**62
 MAX_THREADS = 4096
+#: Arguments of calls that are no sizes.
+WORDS_OF_CALLS = frozenset({"out", "threads", "copy", "stream"})
 #: Bytes that constants, temporaries and arenas begin at a multiple of.
 ALIGNMENT = 64
 #: numpy's flags of arrays that are read as they are (C-contiguous, aligned), and written.
@@ -66,10 +69,13 @@ def bind(program: Program, shapes: Mapping[str, Shape], given: Mapping[str, Any]
     _bind_solved(program, shapes, env, origin)
     missing = [s for s in program.sizes if s not in env]
     if missing:
-        raise ArgumentError(
-            f"no input's shape determines {', '.join(missing)}: pass "
-            + ", ".join(f"{name}=…" for name in missing)
-        )
+        # What calls have words for has to be given before.
+        words = [name for name in missing if name in WORDS_OF_CALLS]
+        how = f"compile with sizes={{{words[0]!r}: …}}" if words else "pass "
+        how += "" if words else ", ".join(f"{name}=…" for name in missing)
+        raise ArgumentError(f"no input's shape determines {', '.join(missing)}: {how}")
+    for name in program.sizes:
+        check_size(name, env[name])  # those that shapes determine, too
     for tensor in program.inputs:
         _check_shape(tensor, shapes[tensor.name], env)
     for constraint in program.constraints:
@@ -105,7 +111,8 @@ def shape_of(tensor: Tensor, sizes: Mapping[str, int]) -> Shape:
 
     Raises
     ------
-    ArgumentError : a negative extent, or 2**62 bytes and more.
+    ArgumentError : a negative extent, 2**62 bytes and more, or more elements than a size can be
+        if the shape has sizes.
     """
     shape = tuple(evaluate_int(extent, sizes) for extent in tensor.shape)
     for axis, (extent, value) in enumerate(zip(tensor.shape, shape, strict=True)):
@@ -113,10 +120,11 @@ def shape_of(tensor: Tensor, sizes: Mapping[str, int]) -> Shape:
             raise ArgumentError(
                 f"{tensor.name}.shape[{axis}] would be {extent} = {value}: {_at(extent, sizes)}"
             )
-    total = tensor.dtype.bytes
-    for value in shape:
-        total *= max(value, 1)  # numpy, too, refuses absurd extents beside a zero
-    if total >= BYTES_LIMIT:
+    # numpy, too, refuses absurd extents beside a zero.
+    elements = prod(max(value, 1) for value in shape)
+    # Dimensions that are joined have an extent of so many.
+    is_open = any(sizes_of(extent) for extent in tensor.shape)
+    if elements * tensor.dtype.bytes >= BYTES_LIMIT or (is_open and elements > LARGEST_SIZE):
         raise ArgumentError(f"{tensor.name} would have shape {shape}: too large to be addressed")
     return shape
 
@@ -182,12 +190,10 @@ def allocate(tensor: Tensor, shape: Shape) -> Array:
 def _given_sizes(program: Program, given: Mapping[str, Any]) -> tuple[dict[str, int], _Origin]:
     env: dict[str, int] = {}
     origin: _Origin = {}
-    for name, value in given.items():
+    for name, value in by_name("sizes", given).items():
         if name not in program.sizes:
             raise ArgumentError(unknown_argument(program, name))
-        env[name] = _integer(f"size {name}", value)
-        if not 0 <= env[name] < BYTES_LIMIT:
-            raise ArgumentError(f"size {name} = {value} is not in the range 0 to 2**62 - 1")
+        env[name] = check_size(name, value)
         origin[name] = f"{name} = {value} was given"
     return env, origin
 
@@ -308,7 +314,7 @@ def check_input(tensor: Tensor, value: Any, copy: bool = True) -> Array:
 
     Raises
     ------
-    ArgumentError : no array, a masked array, another dtype, byte order or rank.
+    ArgumentError : no array, a masked array, another dtype, byte order or rank; no memory to copy.
     """
     array = _check_array(tensor, value)
     if array.flags.c_contiguous and array.flags.aligned:
@@ -316,7 +322,13 @@ def check_input(tensor: Tensor, value: Any, copy: bool = True) -> Array:
     if not copy:
         what = "aligned" if array.flags.c_contiguous else "C-contiguous"
         raise ArgumentError(f"{tensor.name} is not {what} and would be copied; copy=False forbids")
-    return np.array(array, order="C", copy=True)
+    try:
+        return np.array(array, order="C", copy=True)
+    except MemoryError:
+        raise ArgumentError(
+            f"there is not enough memory to copy {tensor.name} of shape {array.shape}, "
+            "which is not C-contiguous"
+        ) from None
 
 
 def check_output(tensor: Tensor, value: Any, shape: Shape) -> Array:
@@ -502,16 +514,7 @@ def default_threads() -> int:
 
 def check_threads(threads: Any) -> int:
     """A number of threads.  Raises `ArgumentError` unless it is an integer from 1 to 4096."""
-    value = _integer("threads", threads)
+    value = whole_number("threads", threads)
     if not 1 <= value <= MAX_THREADS:
         raise ArgumentError(f"threads={value} is not in the range 1 to {MAX_THREADS}")
     return value
-
-
-def _integer(what: str, value: Any) -> int:
-    if isinstance(value, (bool, np.bool_)):
-        raise ArgumentError(f"{what} must be an integer, not {value}")
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise ArgumentError(f"{what} must be an integer, not {value!r}") from None

@@ -16,7 +16,7 @@ from poly.errors import ProgramError
 from poly.expr import Expr
 from poly.program import Program, Statement
 from runtime.reference import box_of, make_scope
-from runtime.scalar import Array, Lowered, Points, Scope, convert, lower, store, update
+from runtime.scalar import Array, Lowered, Points, Scope, convert, lower, lower_guard, store, update
 
 INIT_SUFFIX = "_init"
 
@@ -64,7 +64,7 @@ def _points(
     mask = np.ones(box.shape, bool)
     with np.errstate(all="ignore"):
         for guard in guards:
-            mask &= lower(guard, scope)(Points(grids))
+            mask &= lower_guard(guard, scope)(Points(grids))
     full = [np.broadcast_to(grid, box.shape)[mask].tolist() for grid in grids.values()]
     return list(zip(*full, strict=True)) if full else [()] * int(mask.sum())
 

@@ -16,6 +16,7 @@ from poly.errors import ArgumentError
 from poly.expr import evaluate_int
 from poly.graph import Call
 from poly.program import Tensor
+from poly.sizes import check_size
 from poly.work import WORTH_SHARING, work_of_program
 from runtime.arguments import (
     ALIGNMENT,
@@ -194,7 +195,9 @@ class OpenModel:
             {n: fixed.shape(n) for n in (*self.graph.inputs, *self.graph.outputs)},
             memory,
             {self._places[n]: offset for n, offset in memory.offsets.items()},
-            np.array([evaluate_int(e, env) for e in built.sizes] or [0], np.int64),
+            np.array(
+                [check_size(f"{e}", evaluate_int(e, env)) for e in built.sizes] or [0], np.int64
+            ),
             work < WORTH_SHARING,
         )
         while len(self._plans) > KEPT:

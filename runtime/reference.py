@@ -22,6 +22,7 @@ from poly.dtypes import INT64, DType, identity
 from poly.errors import ProgramError
 from poly.expr import Const, Expr, Read, evaluate_int, reads_of
 from poly.program import Program, Range, Statement, Tensor
+from poly.sizes import by_name
 from runtime.arguments import bind, check_input
 from runtime.scalar import (
     Array,
@@ -32,6 +33,7 @@ from runtime.scalar import (
     Scope,
     convert,
     lower,
+    lower_guard,
     places_of,
     store,
     update,
@@ -92,11 +94,12 @@ def make_scope(
     program: Program, arrays: Mapping[str, Array], sizes: Mapping[str, int] | None = None
 ) -> Scope:
     """Checked arrays and sizes: inputs as they are, updated ones copied, the others zero."""
+    arrays = by_name("arrays", arrays)
     missing = [t.name for t in program.inputs if t.name not in arrays]
     if missing:
         raise ProgramError(f"{program.name} needs {', '.join(missing)}, not given")
     inputs = {t.name: check_input(t, arrays[t.name]) for t in program.inputs}
-    binding = bind(program, {n: a.shape for n, a in inputs.items()}, sizes or {})
+    binding = bind(program, {n: a.shape for n, a in inputs.items()}, by_name("sizes", sizes))
     held: dict[str, Array] = dict(inputs)
     for tensor in _written(program):
         if tensor.name in inputs:
@@ -165,7 +168,7 @@ class _Runner:
         self.flat = self.array.reshape(-1)
         self.written = written.reshape(-1)
         self.value: Lowered = lower(statement.value, scope, self.dtype)
-        self.guards = tuple(lower(g, scope) for g in statement.guards)
+        self.guards = tuple(lower_guard(g, scope) for g in statement.guards)
         self.place: Function = places_of(statement.target.indices, self.array.shape, scope)
         self.own_reads = tuple(r for r in statement.reads if r.tensor == statement.target.tensor)
 
@@ -185,7 +188,7 @@ class _Runner:
             self._run_box(box, reductions)
 
     def _initialise(self, box: _Box) -> None:
-        guards = tuple(lower(g, self.scope) for g in self.statement.free_guards)
+        guards = tuple(lower_guard(g, self.scope) for g in self.statement.free_guards)
         points = Points(box.grids())
         mask = _mask(guards, points, box.shape)
         self._check_target(points, mask, box.shape)

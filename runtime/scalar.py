@@ -37,6 +37,7 @@ from poly.expr import (
     dtype_where,
     operand_dtype,
     reads_of,
+    rewrite,
 )
 from poly.operators import OPS
 
@@ -106,6 +107,22 @@ def lower(expr: Expr, scope: Scope, want: DType | None = None) -> Lowered:
         return _lower_cast(expr, scope)
     assert isinstance(expr, Op)
     return _lower_op(expr, scope, want)
+
+
+def lower_guard(guard: Expr, scope: Scope) -> Lowered:
+    """`lower` a guard, which is index arithmetic: numbers are int64 there.
+
+    Raises
+    ------
+    ProgramError : as `lower`.
+    """
+
+    def widened(e: Expr) -> Expr:
+        if isinstance(e, Const) and e.dtype is None and type(e.value) is int:
+            return Const(e.value, INT64)
+        return e
+
+    return lower(rewrite(guard, widened), scope)
 
 
 def convert(values: Array, source: DType, target: DType) -> Array:

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from poly.dtypes import DType
+from poly.errors import ArgumentError
 from poly.program import Program
+from poly.sizes import all_sizes, by_name
 from runtime.arguments import shape_of, undetermined
 from runtime.reference import run
 from runtime.scalar import Array
@@ -81,14 +83,19 @@ def verify(
 
     Raises
     ------
-    ArgumentError : sizes that do not fit, or whatever `fn` raises for its arguments.
+    ArgumentError : sizes that do not fit, other results than outputs, or whatever `fn` raises
+        for its arguments.
     """
-    sizes = dict(sizes or {})
+    sizes = all_sizes(program, by_name("sizes", sizes))
     inputs = random_inputs(program, sizes, rng_seed)
     named = {n: sizes[n] for n in undetermined(program) if n in sizes}
     expected = run(program, inputs, sizes)
     result = fn(*(inputs[t.name].copy() for t in program.inputs), **named)
-    got = result if isinstance(result, tuple) else (result,)
+    got = tuple(map(np.asarray, result if isinstance(result, tuple) else (result,)))
+    if len(got) != len(program.outputs):
+        raise ArgumentError(
+            f"{program.name} has {len(program.outputs)} outputs, but {len(got)} arrays came back"
+        )
     differences = tuple(
         compare(t.name, array, expected.values[t.name], expected.written[t.name])
         for t, array in zip(program.outputs, got, strict=True)

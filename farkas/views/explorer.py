@@ -7,7 +7,6 @@ from typing import Any
 
 from farkas.build import build
 from farkas.display import median_seconds, seconds
-from farkas.sizes import all_sizes
 from farkas.target import Target
 from farkas.targets import target_of
 from farkas.views.footprint_table import footprint_view
@@ -17,6 +16,7 @@ from farkas.views.trial import Trial, step_text
 from poly.errors import ArgumentError, FarkasError, IllegalScheduleError, ScheduleError
 from poly.markup import Markup, element, joined
 from poly.schedule import Schedule
+from poly.sizes import all_sizes
 from poly.steps import EXAMPLES
 from poly.work import operations_of_program
 from runtime.arguments import undetermined

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from math import log2
 
 from farkas.display import size_text
-from farkas.sizes import all_sizes
 from farkas.views.iteration_space import chosen_statement
 from farkas.views.page import View
 from poly.footprint import LoopFootprint
 from poly.machine import Machine, host_machine
 from poly.markup import element, joined, table
 from poly.schedule import Schedule
+from poly.sizes import all_sizes
 
 _LEVELS = (("L1", "#3da35d"), ("L2", "#3d7fd9"), ("L3", "#b59a1f"), ("memory", "#d95050"))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from farkas.sizes import all_sizes
 from farkas.views.grids import MOST, Grid, draw, grid, legend
 from farkas.views.page import View
 from poly.errors import ArgumentError
 from poly.instances import Pair, dependent_pairs, instance_text
 from poly.markup import element
 from poly.schedule import Schedule
+from poly.sizes import all_sizes
 
 #: The value of a size for which none is given.
 USUAL_SIZE = 8

@@ -71,7 +71,9 @@ def test_sizes_are_fixed() -> None:
         (DEFINITION, None, {"Q": 1}, "no size 'Q'; it has N, K, M"),
         (DEFINITION, None, {"N": -1}, "not in the range"),
         (DEFINITION, None, {"N": 1.5}, "must be an integer"),
-        (DEFINITION, None, {"N": True}, "not in the range"),
+        (DEFINITION, None, {"N": True}, "must be an integer, not True"),
+        (DEFINITION, None, [3], r"sizes are given by name, as in \{'N': …\}, not as list"),
+        (DEFINITION, None, "N", "sizes are given by name"),
         (DEFINITION, None, {"N": 2**62}, "not in the range"),
         (b"ij", None, None, "the text is a bytes"),
         ("", None, None, "."),
@@ -88,3 +90,18 @@ def test_a_precondition_of_fixed_sizes_is_checked() -> None:
     text = "def f(float32 A[N], float32 B[M]) -> (C) { C[i] = A[i] + B[i] where i in 0:N }"
     with pytest.raises(fk.ArgumentError, match=r"precondition .* does not hold"):
         fk.parse(text, sizes={"N": 9, "M": 4})
+
+
+def test_what_is_given_by_name() -> None:
+    program = fk.parse("def f(float32 A[N,M]) -> (C) { C[i,j] = A[i,j] * 2 }")
+    array = np.ones((2, 2), np.float32)
+    with pytest.raises(fk.ArgumentError, match=r"arrays are given by name, .* not as list"):
+        fk.evaluate(program, [array])  # type: ignore[arg-type]
+    with pytest.raises(fk.ArgumentError, match=r"sizes are given by name, .* not as int"):
+        fk.evaluate(program, {"A": array}, sizes=3)  # type: ignore[arg-type]
+    with pytest.raises(fk.ArgumentError, match="no value is given for M"):
+        fk.verify(program, lambda a: a, sizes={"N": 2})
+    with pytest.raises(fk.ArgumentError, match="f has 1 outputs, but 2 arrays came back"):
+        fk.verify(program, lambda a: (a, a), sizes={"N": 2, "M": 2})
+    with pytest.raises(fk.ArgumentError, match=r"sizes are given by name, .* not as list"):
+        fk.compile("C[i] = A[i]", sizes=[3])  # type: ignore[arg-type]

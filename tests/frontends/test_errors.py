@@ -36,6 +36,21 @@ X = "def f(float32 X[N,M]) -> (Y) { "
         ("Y[i] = X[i,k]", "k appears only on the right of a plain '='", "k"),
         ("Y[i] = X[i] / N", "if N is meant as a size", "N"),
         (X + "Y[i] = X[i,j] }", "sum over it with +=!", "j"),
+        # sizes
+        ("def f(float32 X[N<3]) -> (Y) { Y[i] = X[i] }", "N < 3 is a condition, no number", "N<3"),
+        ("def f(float32 X[2.5]) -> (Y) { Y[i] = X[i] }", "2.5 is no plain whole number", "2.5"),
+        ("def f(float32 X[int8(4)]) -> (Y) { Y[i] = X[i] }", "no plain whole number", "int8(4)"),
+        (
+            "def f(float32 X[exp(N)]) -> (Y) { Y[i] = X[i] }",
+            "'exp' is no arithmetic of whole numbers",
+            "exp(N)",
+        ),
+        ("def f(float32 X[N]) -> (Y) where N+1 { Y[i] = X[i] }", "N + 1 is no condition", "N+1"),
+        (
+            "def f(float32 X[N]) -> (Y) where N % 0 == 0 { Y[i] = X[i] }",
+            "N % 0 divides by 0",
+            "N % 0 == 0",
+        ),
         # blocks
         (X + "for i in 0:N { Y[j] = X[i,j] } }", "i does not stand on the left", "Y[j]"),
         (X + "for i in 0:K { Y[i] = X[i,0] } }", "K is no size", "i in 0:K"),

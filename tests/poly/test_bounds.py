@@ -14,6 +14,7 @@ from frontends.parser import parse
 from poly import bounds
 from poly.bounds import BoundsError, check_bounds
 from poly.conditions import conditions_of
+from poly.errors import ProgramError
 from poly.expr import Const, Expr, Op, Size, evaluate_int, reads_of
 from poly.program import Program, Statement, specialise, verify_program
 from poly.prove import proves
@@ -295,3 +296,59 @@ def test_conditions_of_unions_and_remainders() -> None:
     for n, m in product(range(8), range(8)):
         expected = n % 2 == 1 and (m >= n + 2 or m == 0)
         assert bool(evaluate_int(found, {"N": n, "M": m})) is expected
+
+
+LONG = 2**60
+WORD = "beyond 64 bits"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        # isl says 63 at the most; a kernel would read elsewhere.
+        (f"def f(float32 X[64]) -> (Y) {{ Y[i] = X[(i*{LONG - 1})//{LONG}] where i in 0:64 }}",
+         r"i \* 1152921504606846975 can reach 2\*\*66, beyond 64 bits"),
+        (f"def f(float32 X[64]) -> (Y) {{ Y[i] = X[(i*{LONG - 1})%64] where i in 0:64 }}", WORD),
+        (f"def f(float32 X[64], float32 Y[64]) -> (Y) {{ Y[(i*{LONG})//{LONG}] = X[i] }}", WORD),
+        (f"def f[N,K](float32 X[N], float32 Y[N]) -> (Y) {{ Y[i] = X[i] where i < {2**26}*K }}",
+         r"67108864 \* K can reach 2\*\*64, beyond 64 bits, with sizes of up to 2\*\*38"),
+        (f"def f[N,K](float32 X[N], float32 Y[N]) -> (Y) "
+         f"{{ Y[i] = X[i] where i in 0:min(N, {2**26}*K) }}", WORD),
+        (f"def f(float32 X[(N+1)*{LONG}//{LONG}]) -> (Y) {{ Y[i] = X[i] }}", WORD),
+    ],
+)  # fmt: skip
+def test_arithmetic_that_leaves_64_bits(text: str, message: str) -> None:
+    with pytest.raises(BoundsError, match=message):
+        check(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"def f(float32 X[64]) -> (Y) {{ Y[i] = X[(i*{LONG // 8})//{LONG // 8}] where i in 0:64 }}",
+        f"def f[N,K](float32 X[N], float32 Y[N]) -> (Y) {{ Y[i] = X[i] where i < {2**24}*K }}",
+        "def f(float32 X[N,3,2160,3840]) -> (Y) "
+        "{ Y[i] = X[i//24883200, i//8294400%3, i//3840%2160, i%3840] where i in 0:24883200*N }",
+        # Values may, as they do in numpy.
+        f"def f(float32 X[N]) -> (int64 Y[N]) {{ Y[i] = i*{LONG} }}",
+    ],
+)
+def test_arithmetic_that_does_not(text: str) -> None:
+    check(text)
+
+
+@pytest.mark.parametrize(
+    "guard", ["int8(100)+int8(100) > 0", "uint8(1)-uint8(2) > uint8(0)", "i % int32(3) == 0"]
+)
+def test_numbers_of_other_types_are_no_index_arithmetic(guard: str) -> None:
+    text = f"def f(float32 X[9], float32 Y[9]) -> (Y) {{ Y[i] = X[i] where {guard} }}"
+    with pytest.raises(BoundsError, match="is not affine") as caught:
+        check(text)
+    assert caught.value.hint == "index arithmetic is in int64: write its numbers without a type"
+
+
+def test_fixed_sizes_must_meet_the_preconditions() -> None:
+    program = check("def f(float32 X[N]) -> (Y) { Y[i] = X[i+3] }")
+    assert specialise(program, {"N": 3}).constraints == ()
+    with pytest.raises(ProgramError, match="precondition N >= 3 does not hold: N=2"):
+        specialise(program, {"N": 2})

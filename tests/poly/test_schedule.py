@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from poly.errors import FarkasError, IllegalScheduleError, ScheduleError
+from poly.errors import ArgumentError, FarkasError, IllegalScheduleError, ScheduleError
 from poly.primitives import PRIMITIVES
 from poly.program import Program
 from poly.schedule import Schedule
@@ -269,3 +269,18 @@ def test_any_arguments_give_an_error_of_our_own(seed: int) -> None:
             except FarkasError:
                 continue
             assert schedule(str(s.program), str(s)).show == s.show
+
+
+def test_arguments_that_are_no_schedule_arguments() -> None:
+    s = schedule(MATMUL)
+    with pytest.raises(ScheduleError, match=r"5 is no list of numbers, as in \[8, 8\]"):
+        s.promote("mm", "j", "A", "local", layout=5)  # type: ignore[arg-type]
+    with pytest.raises(ScheduleError, match="expected a Step, not a NoneType"):
+        s.apply(None)  # type: ignore[arg-type]
+    for sizes, message in (
+        ({}, "no value is given for"),
+        ([3], "sizes are given by name"),
+        ({"Q": 1}, "has no size 'Q'"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            s.footprints("mm", sizes)  # type: ignore[arg-type]

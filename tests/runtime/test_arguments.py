@@ -108,9 +108,26 @@ def test_sizes_in_no_shape_are_given_by_name() -> None:
     for value in (True, 2.0, "3", None):
         with refused("size N must be an integer, not"):
             bind(f, {}, {"N": value})
-    for number in (-1, 2**62):
-        with refused(f"size N = {number} is not in the range 0 to 2**62 - 1"):
+    for number in (-1, 2**38 + 1):
+        with refused(f"size N = {number} is not in the range 0 to 2**38"):
             bind(f, {}, {"N": number})
+    with refused("sizes are given by name, as in {'N': …}, not as list"):
+        bind(f, {}, [4])  # type: ignore[arg-type]
+
+
+def test_sizes_that_shapes_show_have_the_same_range() -> None:
+    f = shapes_program(tensor("X", 0, N), sizes="N")
+    assert bind(f, {"X": (0, 2**38)}, {}).sizes == {"N": 2**38}
+    with refused(f"size N = {2**38 + 1} is not in the range 0 to 2**38"):
+        bind(f, {"X": (0, 2**38 + 1)}, {})
+
+
+@pytest.mark.parametrize("name", ["threads", "out", "copy", "stream"])
+def test_sizes_that_calls_have_another_word_for(name: str) -> None:
+    s0 = statement("S", read("Y", i), "=", 1.0, span(i=Size(name)))
+    f = program([s0], [], [tensor("Y", Size(name))], sizes=[name])
+    with refused(f"no input's shape determines {name}: compile with sizes={{'{name}': …}}"):
+        bind(f, {}, {})
 
 
 def test_an_extent_that_cannot_be_inverted_needs_the_size() -> None:
@@ -136,7 +153,12 @@ def test_absurd_tensors_are_refused_before_anything_is_allocated() -> None:
     with refused("Y.shape[0] would be N - 1 = -1: N=0"):
         shape_of(tensor("Y", op("sub", N, 1)), {"N": 0})
     with refused("Y would have shape (0, 4611686018427387903)"):
-        shape_of(tensor("Y", 0, N), {"N": 2**62 - 1})
+        shape_of(tensor("Y", 0, 2**62 - 1), {})
+    # As many as a size can be: dimensions may be joined.
+    assert shape_of(tensor("Y", N, N), {"N": 2**19}) == (2**19, 2**19)
+    with refused("Y would have shape (524288, 524289): too large to be addressed"):
+        shape_of(tensor("Y", N, op("add", N, 1)), {"N": 2**19})
+    assert shape_of(tensor("Y", 2**40), {}) == (2**40,)
 
 
 def test_not_enough_memory() -> None:
@@ -201,6 +223,12 @@ def test_arrays_that_are_not_contiguous_are_copied_unless_forbidden() -> None:
 def misaligned(shape: tuple[int, ...]) -> Any:
     count = int(np.prod(shape))
     return np.zeros(4 * count + 1, np.uint8)[1:].view(np.float32).reshape(shape)
+
+
+def test_a_copy_that_has_no_room() -> None:
+    wide = np.broadcast_to(np.float32(1), (2**24, 2**20))
+    with refused("there is not enough memory to copy X of shape (16777216, 1048576), which is not"):
+        check_input(tensor("X", N, N), wide)
 
 
 def test_misaligned_arrays_are_copied_unless_forbidden() -> None:

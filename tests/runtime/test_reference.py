@@ -19,8 +19,9 @@ from poly.dtypes import (
     DType,
 )
 from poly.errors import ArgumentError, ProgramError
-from poly.expr import Cast
+from poly.expr import Cast, Const
 from runtime import reference
+from runtime.interpret import instances
 from runtime.reference import evaluate, run
 from tests.runtime.programs import (
     C,
@@ -234,6 +235,14 @@ def test_updates_of_one_element_keep_the_written_order() -> None:
         for b in range(30):
             expected[a % 3] += x[a, b]
     assert np.array_equal(evaluate(f, {"X": x})["Y"], expected)
+
+
+def test_numbers_of_guards_have_64_bits() -> None:
+    two = op("add", Const(2**31 - 1), Const(1))
+    s0 = statement("S", read("Y", i), "=", 1.0, span(i=N), guards=(op("gt", two, Const(0)),))
+    f = program([s0], [], [tensor("Y", N)], sizes="N")
+    assert evaluate(f, {}, {"N": 3})["Y"].tolist() == [1, 1, 1]
+    assert len(instances(f, {"N": 3})) == 3
 
 
 def test_guards_restrict_the_initialisation_only_when_free() -> None:

@@ -1,0 +1,101 @@
+"""How large index arithmetic can get: generated code computes it in 64 bits.
+
+isl proves in integers of any length.  What it proves holds of a kernel as long as nothing that
+the kernel computes on the way to a place, a bound or a condition leaves 64 bits; this is shown
+by interval arithmetic, for sizes up to `LARGEST_SIZE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from poly.errors import FarkasError
+from poly.expr import Cast, Const, Expr, Index, Op, Size, indices_of, reads_of, sizes_of
+
+#: Sizes are at most this, and so are the elements of a tensor with sizes in its shape.
+LARGEST_SIZE = 1 << 38
+#: `LARGEST_SIZE` in words.
+MOST = f"2**{LARGEST_SIZE.bit_length() - 1}"
+
+#: The least and the greatest value that something has.
+Interval = tuple[int, int]
+INT64: Interval = (-(1 << 63), (1 << 63) - 1)
+_TRUTH = (0, 1)
+
+
+class Beyond64BitsError(FarkasError):
+    """Index arithmetic that could leave 64 bits.
+
+    Attributes
+    ----------
+    expr : what could be that large
+    """
+
+    def __init__(self, expr: Expr, value: int) -> None:
+        self.expr = expr
+        at = f", with sizes of up to {MOST}" if sizes_of(expr) or indices_of(expr) else ""
+        least = (abs(value) - 1).bit_length()
+        super().__init__(f"{expr} can reach {'-' * (value < 0)}2**{least}, beyond 64 bits{at}")
+
+
+def interval(expr: Expr, known: Mapping[str, Interval]) -> Interval:
+    """Bounds of an index expression, which hold of all that is computed on the way to it, too.
+
+    known : the bounds of indices, and of sizes that are not from 0 to `LARGEST_SIZE`; what is
+        computed from data is any number, and wraps around
+
+    Raises
+    ------
+    Beyond64BitsError : if a part of it could leave 64 bits.
+    """
+    if isinstance(expr, Const):
+        found = (int(expr.value), int(expr.value))
+    elif isinstance(expr, Index):
+        found = known[expr.name]
+    elif isinstance(expr, Size):
+        found = known.get(expr.name, (0, LARGEST_SIZE))
+    elif isinstance(expr, Op):
+        found = _operation(expr, [interval(a, known) for a in expr.args])
+    elif isinstance(expr, Cast) and not reads_of(expr):
+        found = interval(expr.arg, known)
+    else:
+        return INT64
+    for value in found:
+        if not INT64[0] <= value <= INT64[1]:
+            raise Beyond64BitsError(expr, value)
+    return found
+
+
+def _operation(expr: Op, args: list[Interval]) -> Interval:
+    fn, (low, high) = expr.fn, args[0]
+    if fn == "neg":
+        return -high, -low
+    if len(args) == 1:
+        return _TRUTH
+    first, last = args[1]
+    if fn == "add":
+        return low + first, high + last
+    if fn == "sub":
+        return low - last, high - first
+    if fn == "mul":
+        corners = [a * b for a in args[0] for b in args[1]]
+        return min(corners), max(corners)
+    if fn == "min":
+        return min(low, first), min(high, last)
+    if fn == "max":
+        return max(low, first), max(high, last)
+    if fn in ("floordiv", "div") and first > 0:
+        corners = [a // b for a in args[0] for b in args[1]]
+        # `div` rounds towards 0, which is up where it is negative.
+        return min(corners), max(corners) + (fn == "div")
+    if fn == "mod" and first > 0:
+        return 0, last - 1
+    if fn == "fmod" and first > 0:
+        return (0 if low >= 0 else 1 - last), last - 1
+    if fn == "select":
+        return min(first, args[2][0]), max(last, args[2][1])
+    if fn in ("floordiv", "div", "mod", "fmod"):
+        # By what may be 0 or less: no larger than what is divided, or by.
+        most = max(abs(v) for pair in args for v in pair)
+        return -most, most
+    return _TRUTH
