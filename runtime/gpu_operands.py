@@ -40,9 +40,12 @@ def output_operand(
 
     Raises
     ------
-    ArgumentError : as `checked_operand`; another shape, or read-only.
+    ArgumentError : as `checked_operand`; another shape, or read-only, as arrays of JAX are.
     """
     what = f"out {tensor.name}"
+    # Their protocols do not say so.
+    if type(value).__module__.partition(".")[0] in ("jax", "jaxlib"):
+        raise ArgumentError(f"{what} is an array of JAX, which nothing may change; omit out=")
     operand = checked_operand(device, tensor, value, what, stream, writes=True)
     if operand.shape != shape:
         raise ArgumentError(f"{what} has shape {operand.shape}, expected {shape}")

@@ -139,6 +139,13 @@ class Interface:
         self.__cuda_array_interface__ = {**array.__cuda_array_interface__, **changed}
 
 
+class Immutable(Interface):
+    """An array of JAX, which does not say by its interface that it is read-only."""
+
+
+Immutable.__module__ = "jaxlib._jax"
+
+
 class Producer:
     """An array of another library, by DLPack."""
 
@@ -247,6 +254,7 @@ def outputs_that_are_given() -> None:
         (here.put(host.astype(np.float64)), "C has dtype float64, expected float32"),
         (Interface(there, data=(there.handle, True)), "out C is read-only"),
         (Interface(there, strides=(4, 84)), "out C is not C-contiguous"),
+        (Immutable(there), "out C is an array of JAX, which nothing may change; omit out="),
     ):
         with pytest.raises(fk.ArgumentError, match=message):
             run(x, y, out=out)

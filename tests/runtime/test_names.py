@@ -18,13 +18,8 @@ from codegen.reserved import CUDA_RESERVED, is_reserved
 from runtime.cache import Cache
 from runtime.cuda_compile import compile_cubin
 from runtime.toolchain import Toolchain
+from tests.poly.texts import SOFTMAX
 
-SOFTMAX = """def softmax(float32 A[N,M]) -> (Y) {
-    top[i] max=! A[i,j]
-    E[i,j] = exp(A[i,j] - top[i])
-    sum[i] +=! E[i,j]
-    Y[i,j] = E[i,j] / sum[i]
-}"""
 GATHERED = """def gathered(float32 A[N,M], int64 P[N]) -> (Y) {
     a: T[i,j] = 2 * A[i,j]
     b: Y[i,j] = T[P[i],j] where i in 0:N, j in 0:M
