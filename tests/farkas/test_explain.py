@@ -82,6 +82,8 @@ def test_a_kernel_explains_itself() -> None:
     with pytest.raises(fk.ArgumentError, match="size N must be an integer, not '3'"):
         kernel.explain(N="3", M=4)
     with pytest.raises(fk.ArgumentError, match="not enough memory"):
+        kernel.explain(N=10**5, M=10**6)
+    with pytest.raises(fk.ArgumentError, match="too large to be addressed"):
         kernel.explain(N=10**7, M=10**7)
     assert "nothing to fuse" in fk.compile("C[i] = A[i] * 2", dtypes="float32").explain().text
 
