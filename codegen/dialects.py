@@ -363,9 +363,11 @@ class CudaTarget(KernelTarget):
 
     def statement(self, node: LoopNode) -> cgen.Generable:
         if isinstance(node, Store) and node.statement in self.ahead:
-            size = node.dtype.bytes
-            if size in (4, 8) and isinstance(node.value, Read):
-                to, origin = self.place(node.target), self.place(node.value)
+            size, value = node.dtype.bytes, node.value
+            # The instruction reads global memory alone.
+            in_memory = isinstance(value, Read) and value.tensor not in self.buffers
+            if size in (4, 8) and isinstance(value, Read) and in_memory:
+                to, origin = self.place(node.target), self.place(value)
                 return cgen.Line(f"fk_copy_async_{size}(&{to}, &{origin});")
         if isinstance(node, (MoveSums, MultiplyMatrices)):
             return tensor_cores(self, node)

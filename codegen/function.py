@@ -76,7 +76,7 @@ def emit_function(schedule: Schedule, symbol: str) -> CFunction:
         with numbers beyond 64 bits.
     """
     program = schedule.program
-    body = check_index_width(optimise(lower(build_loops(schedule)), program))
+    body = check_index_width(optimise(lower(build_loops(schedule)), program), program)
     names = name_everything(program, body)
     lines = list(CTarget(program, names, schedule.exact).body(body).generate())
     touched = {r.tensor for r in reads_in(body)}

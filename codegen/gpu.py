@@ -144,7 +144,7 @@ def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = Non
         if t.name in touched
     )
     kernels = tuple(k for _, k, _ in made)
-    body = check_index_width(build_host(schedule.scop, host, found), loops=NUMBERS_OF_HOST)
+    body = check_index_width(build_host(schedule.scop, host, found), program, loops=NUMBERS_OF_HOST)
     sizes = tuple(made_of.items())
     code = f"{header}\n{code}"
     return GpuSource(
@@ -198,7 +198,7 @@ def _kernel(
         products_together,
     ):
         body = verify_loops(fn(body))
-    check_index_width(body, dict.fromkeys(launch.host_names, NUMBERS_OF_HOST))
+    check_index_width(body, program, launch.host_names)
     names = name_everything(program, body, launch.host_names, target.reserved)
     printer = target(program, names)
     printer.threads = launch.threads

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 
 from codegen.loopir import (
     For,
@@ -15,18 +15,19 @@ from codegen.loopir import (
 )
 from poly.errors import ScheduleError
 from poly.expr import reads_of
-from poly.intervals import INT64, Beyond64BitsError, Interval, interval
+from poly.intervals import INT64, Beyond64BitsError, Interval, interval, size_intervals
+from poly.program import Program
 
 #: Bounds of the numbers of the host's loops, which kernels take beside sizes.
 NUMBERS_OF_HOST = (-(1 << 50), 1 << 50)
 
 
 def check_index_width(
-    root: LoopNode, numbers: Mapping[str, Interval] | None = None, loops: Interval = INT64
+    root: LoopNode, program: Program, numbers: Collection[str] = (), loops: Interval = INT64
 ) -> LoopNode:
     """Check that bounds, conditions and places are computed in 64 bits; returns the loops.
 
-    numbers : bounds of what kernels take beside sizes of the program
+    numbers : of loops of the host, which a kernel takes beside the program's sizes
     loops : what the numbers of loops have to be within
 
     Raises
@@ -34,11 +35,11 @@ def check_index_width(
     ScheduleError : naming what could be larger, as the generated code has it.
     """
     try:
-        _check(root, dict(numbers or {}), loops)
+        _check(root, size_intervals(program) | dict.fromkeys(numbers, NUMBERS_OF_HOST), loops)
     except Beyond64BitsError as error:
         raise ScheduleError(
             f"the loops of this schedule compute with numbers that are too large: {error}; "
-            "use smaller factors, or give sizes as numbers"
+            "use smaller factors, or bound the sizes, as in where N <= 1000000"
         ) from None
     return root
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 class DeviceTarget(Target):
     """A GPU, or what stands for one."""
 
+    one_thread = None
     device: Device
     cache: Cache
     threads: None = None
@@ -69,3 +71,8 @@ class DeviceTarget(Target):
         if self.device.holds(value):
             return self.device.describe(name, value)
         return super().describe(name, value)
+
+    def on_host(self, values: Mapping[str, Any], stream: Any = None) -> dict[str, Any]:
+        device = self.device
+        on = device.stream(stream)
+        return {n: device.fetch(n, v, on) if device.holds(v) else v for n, v in values.items()}

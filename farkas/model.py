@@ -7,13 +7,15 @@ other a `StagedModel`, which is compiled for the shapes that come.  Both are cal
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from farkas.network import Model, Origin
 from farkas.recall import content_of, recall
 from farkas.target import Target
 from farkas.targets import CacheLike, CompilerLike, target_of
+from poly.errors import ArgumentError
+from poly.sizes import by_name, whole_number
 from runtime.arguments import check_threads
 from runtime.report import Progress
 
@@ -66,7 +68,21 @@ def compile_onnx(
     if threads is not None:
         check_threads(threads)
     where = target_of(cc, cache, threads, target)
-    return _compiled(Origin(_compiled, source, where, dict(shapes or {}), progress))
+    return _compiled(Origin(_compiled, source, where, _plain(shapes), progress))
+
+
+def _plain(shapes: Any) -> dict[str, tuple[int, ...] | int]:
+    """What `shapes` says, in Python's integers.  Raises `ArgumentError`."""
+    found: dict[str, tuple[int, ...] | int] = {}
+    for name, given in by_name("shapes", shapes).items():
+        what = f"shapes[{name!r}]"
+        if not isinstance(name, str):
+            raise ArgumentError(f"{what}: inputs and dimensions have names")
+        if isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
+            found[name] = tuple(whole_number(f"an extent of {what}", e) for e in given)
+        else:
+            found[name] = whole_number(what, given)
+    return found
 
 
 def _compiled(origin: Origin) -> Model | DeviceModel | StagedModel:

@@ -16,6 +16,7 @@ import numpy as np
 import runtime.model
 from farkas.target import Target
 from poly.errors import ArgumentError
+from poly.sizes import by_name
 from runtime.report import Progress
 
 if TYPE_CHECKING:
@@ -162,6 +163,8 @@ class Network(ABC):
         """
 
         from farkas.compare import Tolerance, compare
+
+        inputs = self.origin.target.on_host(by_name("inputs", inputs))
 
         def values(names: tuple[str, ...]) -> Mapping[str, Array]:
             outputs = (*self.origin.outputs, *names)

@@ -22,8 +22,9 @@ from poly.errors import ArgumentError, ScheduleError
 from poly.expr import Const, Expr, Size, evaluate_int
 from poly.graph import Graph
 from poly.program import Tensor
+from poly.sizes import by_name
 from runtime.arguments import check_input, check_names, check_output, is_plain
-from runtime.profile import Timing
+from runtime.profile import Timing, check_repeat
 from runtime.report import Report
 
 if TYPE_CHECKING:
@@ -241,7 +242,9 @@ class StagedModel(Network):
         UnsupportedModelError : nodes that cannot be compiled for these shapes.
         """
         self.origin.target.check_threads(threads)
-        values = self._checked(inputs)
+        out = by_name("out", out)
+        check_names("output", out, [p.name for p in self.outputs])
+        values = self._checked(by_name("inputs", inputs))
         given = dict(values)
         start: _Start | None = self._start
         with self._lock:
@@ -267,7 +270,8 @@ class StagedModel(Network):
 
         Opaque operators are run, and not measured.
         """
-        values = self._checked(inputs)
+        check_repeat(repeat)
+        values = self._checked(by_name("inputs", inputs))
         start: _Start | None = self._start
         found: list[Timing] = []
         with self._lock:
@@ -277,7 +281,7 @@ class StagedModel(Network):
                 if variant.model is not None:
                     given = {n: values[n] for n in variant.model.input_names}
                     found += variant.model.profile(given, repeat)
-                self._run_stage(variant, values, 1)
+                self._run_stage(variant, values, self.origin.target.one_thread)
                 start = variant.next
         return tuple(found)
 
@@ -437,13 +441,17 @@ def _call(
             values[name] = np.ascontiguousarray(array).reshape(array.shape) if tensor else array
 
 
+def check_is_array(name: str, made: Any) -> None:
+    """Refuse an array for a result that is none.  Raises `ArgumentError`."""
+    if Given.of(made).dtype.kind == "o":
+        raise ArgumentError(f"{name} is a {Given.of(made).dtype} and needs no array")
+
+
 def _handed_out(results: dict[str, Array], out: Mapping[str, Array]) -> dict[str, Array]:
     """The results, in the arrays that were given for them."""
-    check_names("output", out, results)
     for name, array in out.items():
         made = results[name]
-        if Given.of(made).dtype.kind == "o":
-            raise ArgumentError(f"{name} is a {Given.of(made).dtype} and needs no array")
+        check_is_array(name, made)
         tensor = Tensor(name, Given.of(made).dtype, tuple(Const(e) for e in made.shape))
         check_output(tensor, array, made.shape)[...] = made
     return results | dict(out)

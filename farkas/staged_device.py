@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 
 from farkas.device_target import DeviceTarget
-from farkas.staged import StagedModel
+from farkas.staged import StagedModel, check_is_array
 from poly.expr import Const
 from poly.program import Tensor
+from poly.sizes import by_name
+from runtime.arguments import check_names
 from runtime.gpu_device import Device
 from runtime.gpu_model import GpuModel
 from runtime.gpu_operands import output_operand
+from runtime.profile import Timing
 
 
 class StagedDeviceModel(StagedModel):
@@ -49,14 +52,16 @@ class StagedDeviceModel(StagedModel):
         """
         device = self.device
         self.origin.target.check_threads(threads)
+        inputs = by_name("inputs", inputs)
         here = {n for n, v in inputs.items() if device.holds(v)}
-        given = {n: v for n, v in (out or {}).items() if v is not None}
+        given = {n: v for n, v in by_name("out", out).items() if v is not None}
+        check_names("output", given, [p.name for p in self.outputs])
         there = {n for n, v in given.items() if device.holds(v)}
         ready = self._ready(inputs, here)
         if ready is not None:
             return ready.run(inputs, out=given, stream=stream)
         on = device.stream(stream)
-        fetched = {n: device.fetch(n, v, on) if n in here else v for n, v in inputs.items()}
+        fetched = self.origin.target.on_host(inputs, on)
         hosted = {n: v for n, v in given.items() if n not in there}
         results: dict[str, Any] = super().run(fetched, out=hosted)
         stay = bool(inputs) and len(here) == len(inputs)
@@ -67,6 +72,9 @@ class StagedDeviceModel(StagedModel):
             elif stay and name not in given and isinstance(array, np.ndarray):
                 results[name] = device.put(array, on) if not array.dtype.hasobject else array
         return results
+
+    def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
+        return super().profile(self.origin.target.on_host(by_name("inputs", inputs)), repeat)
 
     def _ready(self, inputs: Mapping[str, Any], here: set[str]) -> GpuModel | None:
         """What is compiled for arrays of these shapes, if it is the whole model."""
@@ -87,6 +95,7 @@ class StagedDeviceModel(StagedModel):
 
     def _write(self, name: str, value: Any, array: np.ndarray, stream: Any) -> None:
         """Copy a result to an array on the device."""
+        check_is_array(name, array)
         dtype = next(p.dtype for p in self.outputs if p.name == name)
         tensor = Tensor(name, dtype, tuple(map(Const, array.shape)))
         operand = output_operand(self.device, tensor, value, array.shape, stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -29,6 +30,8 @@ class Target(ABC):
     recalls: ClassVar[bool] = False
     #: Whether sums are in registers with lanes, see `poly.fusion.merge_calls`.
     lanes: ClassVar[bool] = False
+    #: `threads` of a call that is to have one; None where calls have no such number.
+    one_thread: ClassVar[int | None] = 1
     cache: Cache
     threads: int | None
 
@@ -65,3 +68,7 @@ class Target(ABC):
         if isinstance(value, (np.ndarray, np.generic)):
             return value.dtype, value.shape
         return None
+
+    def on_host(self, values: Mapping[str, Any], stream: Any = None) -> dict[str, Any]:
+        """Arrays, of which those that lie elsewhere are copied, behind what a stream does."""
+        return dict(values)

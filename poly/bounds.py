@@ -10,8 +10,9 @@ as well: it reads the nearest element, so that no array of indices can make a ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import islpy as isl
 
@@ -33,6 +34,7 @@ from poly.expr import (
     Expr,
     Op,
     Read,
+    Size,
     evaluate_int,
     indices_of,
     reads_of,
@@ -40,7 +42,14 @@ from poly.expr import (
     sizes_of,
     walk,
 )
-from poly.intervals import Beyond64BitsError, Interval, interval
+from poly.intervals import (
+    LARGEST_SIZE,
+    MOST_BYTES,
+    Beyond64BitsError,
+    Interval,
+    interval,
+    size_intervals,
+)
 from poly.program import Program, Range, Statement, Tensor, verify_program
 from poly.prove import limited
 
@@ -48,6 +57,8 @@ from poly.prove import limited
 #: take a twentieth of it, in milliseconds; the hardest spend it in under ten seconds.
 BUDGET, BUDGET_OF_STATEMENT = 2_500_000, 500_000
 
+#: A bound of sizes below this is none that a program could be meant to have.
+LEAST_CEILING = 1 << 20
 #: Larger literals in indices and sizes are refused: sums of a few still fit 64 bits.
 LARGEST = 1 << 60
 
@@ -87,6 +98,7 @@ def check_bounds(program: Program) -> Program:
     """
     for s in program.statements:
         _check_affine(program, s)
+    program = _with_ceilings(program)
     budget = BUDGET + BUDGET_OF_STATEMENT * len(program.statements)
     try:
         with limited(budget):
@@ -147,17 +159,57 @@ def _check_affine(program: Program, s: Statement) -> None:
                     access,
                     hint=hint,
                 )
-    try:
-        spans = {r.index: _span(r) for r in s.ranges}
-        for e in (*extents, *s.guards, *(p for p in places if not reads_of(p))):
-            interval(e, spans)
-    except Beyond64BitsError as error:
-        raise BoundsError(f"{where}: {error}", s.name, hint="give sizes as numbers") from None
 
 
-def _span(r: Range) -> Interval:
+def _with_ceilings(program: Program) -> Program:
+    """The program with preconditions under which its index arithmetic fits 64 bits: bounds of
+    sizes that are multiplied by much.
+
+    Raises
+    ------
+    BoundsError : there are none, or none worth having.
+    """
+    known = size_intervals(program)
+    ceilings: dict[str, int] = {}
+    shapes = [e for t in program.tensors.values() for e in t.shape]
+    for s in program.statements:
+        ranges = {r.index: r for r in s.ranges}
+        places = [p for access in (s.target, *s.reads) for p in access.indices]
+        for e in (*shapes, *s.guards, *(p for p in places if not reads_of(p))):
+            own = [ranges[i] for i in indices_of(e)]
+            try:
+                for name, most in _ceilings(e, own, known).items():
+                    ceilings[name] = min(most, ceilings.get(name, most))
+            except Beyond64BitsError as error:
+                raise BoundsError(f"statement {s.name}: {error}", s.name) from None
+    more = tuple(Op("le", (Size(n), Const(most))) for n, most in ceilings.items())
+    return replace(program, constraints=(*program.constraints, *more)) if more else program
+
+
+def _ceilings(e: Expr, ranges: Sequence[Range], known: Mapping[str, Interval]) -> Mapping[str, int]:
+    """Bounds of sizes under which an expression fits 64 bits, besides those that are known.
+
+    ranges : of its indices; raises `Beyond64BitsError` if there are none, or none worth having
+    """
+    most = LARGEST_SIZE
+    while True:
+        at = {n: (low, min(high, most)) for n, (low, high) in known.items()}
+        try:
+            interval(e, at | {r.index: _span(r, at) for r in ranges})
+            break
+        except Beyond64BitsError:
+            if most == LEAST_CEILING:
+                raise
+            most //= 2
+    if most == LARGEST_SIZE:
+        return {}
+    involved = {n for x in (e, *(b for r in ranges for b in (r.lo, r.hi))) for n in sizes_of(x)}
+    return {n: most for n in known if n in involved and known[n][1] > most}
+
+
+def _span(r: Range, known: Mapping[str, Interval]) -> Interval:
     """The least and the greatest value of an index."""
-    low, high = interval(r.lo, {})[0], interval(r.hi, {})[1]
+    low, high = interval(r.lo, known)[0], interval(r.hi, known)[1]
     return low, max(low, high - 1)
 
 
@@ -202,6 +254,9 @@ class _Checker:
         return isl.Set(f"{parameters(self.program)} {{ : {condition} }}")
 
     def _check_extents(self, t: Tensor) -> None:
+        extents = [e.value for e in t.shape if isinstance(e, Const)]
+        if prod(max(1, int(e)) for e in extents) * t.dtype.bytes >= MOST_BYTES:
+            raise BoundsError(f"{t} is too large to be addressed", hint="declare a smaller one")
         for extent in t.shape:
             text = isl_expr(extent)
             if text is None or isinstance(extent, Const):

@@ -2,7 +2,7 @@
 
 isl proves in integers of any length.  What it proves holds of a kernel as long as nothing that
 the kernel computes on the way to a place, a bound or a condition leaves 64 bits; this is shown
-by interval arithmetic, for sizes up to `LARGEST_SIZE`.
+by interval arithmetic, for sizes up to `LARGEST_SIZE` or to what the program's preconditions say.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from poly.errors import FarkasError
-from poly.expr import Cast, Const, Expr, Index, Op, Size, indices_of, reads_of, sizes_of
+from poly.expr import Cast, Const, Expr, Index, Op, Size, reads_of
+from poly.program import Program
 
 #: Sizes are at most this, and so are the elements of a tensor with sizes in its shape.
 LARGEST_SIZE = 1 << 38
+#: No tensor may have this many bytes or more; offsets then fit into an int64.
+MOST_BYTES = 1 << 62
 #: `LARGEST_SIZE` in words.
 MOST = f"2**{LARGEST_SIZE.bit_length() - 1}"
 
@@ -33,16 +36,37 @@ class Beyond64BitsError(FarkasError):
 
     def __init__(self, expr: Expr, value: int) -> None:
         self.expr = expr
-        at = f", with sizes of up to {MOST}" if sizes_of(expr) or indices_of(expr) else ""
         least = (abs(value) - 1).bit_length()
-        super().__init__(f"{expr} can reach {'-' * (value < 0)}2**{least}, beyond 64 bits{at}")
+        super().__init__(f"{expr} can reach {'-' * (value < 0)}2**{least}, beyond 64 bits")
+
+
+def size_intervals(program: Program) -> dict[str, Interval]:
+    """What is known of each size: it is no more than the program's preconditions say."""
+    found = dict.fromkeys(program.sizes, (0, LARGEST_SIZE))
+    pending = list(program.constraints)
+    while pending:
+        c = pending.pop()
+        if not isinstance(c, Op):
+            continue
+        if c.fn == "and":
+            pending += c.args
+        fn, (left, right) = c.fn, (*c.args, c)[:2]
+        if fn in _TURNED and isinstance(left, Const):
+            fn, left, right = _TURNED[fn], right, left
+        if fn in ("le", "lt", "eq") and isinstance(left, Size) and isinstance(right, Const):
+            low, high = found[left.name]
+            found[left.name] = low, max(low, min(high, int(right.value) - (fn == "lt")))
+    return found
+
+
+_TURNED = {"ge": "le", "gt": "lt", "eq": "eq"}
 
 
 def interval(expr: Expr, known: Mapping[str, Interval]) -> Interval:
     """Bounds of an index expression, which hold of all that is computed on the way to it, too.
 
-    known : the bounds of indices, and of sizes that are not from 0 to `LARGEST_SIZE`; what is
-        computed from data is any number, and wraps around
+    known : the bounds of indices and of sizes; what is computed from data is any number, and wraps
+        around
 
     Raises
     ------
@@ -50,10 +74,8 @@ def interval(expr: Expr, known: Mapping[str, Interval]) -> Interval:
     """
     if isinstance(expr, Const):
         found = (int(expr.value), int(expr.value))
-    elif isinstance(expr, Index):
+    elif isinstance(expr, (Index, Size)):
         found = known[expr.name]
-    elif isinstance(expr, Size):
-        found = known.get(expr.name, (0, LARGEST_SIZE))
     elif isinstance(expr, Op):
         found = _operation(expr, [interval(a, known) for a in expr.args])
     elif isinstance(expr, Cast) and not reads_of(expr):

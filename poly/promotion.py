@@ -351,8 +351,9 @@ def _is_aligned(footprint: isl.Map, dim: int, size: int) -> bool:
     """Whether the footprint's box begins at a multiple of its size for every prefix."""
     if footprint.is_empty():
         return True
-    rest = footprint.dim_min(dim).mod_val(isl.Val(size))
-    low, high = rest.min_val(), rest.max_val()
+    # As a set: the least value of a function with divisions by itself is asked of it in vain.
+    rest = isl.Map.from_pw_aff(footprint.dim_min(dim).mod_val(isl.Val(size))).range()
+    low, high = rest.dim_min_val(0), rest.dim_max_val(0)
     return bool(low.is_zero() and high.is_zero())
 
 

@@ -37,7 +37,7 @@ def by_name(what: str, given: Any) -> Mapping[str, Any]:
         return {}
     if not isinstance(given, Mapping):
         raise ArgumentError(
-            f"{what} are given by name, as in {{'N': …}}, not as {type(given).__name__}"
+            f"{what} are given by name, as in {{'name': …}}, not as {type(given).__name__}"
         )
     return given
 

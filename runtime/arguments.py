@@ -19,7 +19,7 @@ import numpy as np
 from poly.dtypes import DType
 from poly.errors import ArgumentError
 from poly.expr import Const, Expr, Op, Size, evaluate_int, sizes_of
-from poly.intervals import LARGEST_SIZE
+from poly.intervals import LARGEST_SIZE, MOST_BYTES
 from poly.program import Program, Tensor
 from poly.sizes import by_name, check_size, whole_number
 
@@ -30,8 +30,6 @@ Span = tuple[Hashable, int, int]
 
 _address_of, _as_buffer = ctypes.addressof, ctypes.c_char.from_buffer  # found once
 
-#: No array may take this many bytes or more; sizes and offsets then fit into an int64.
-BYTES_LIMIT = 2**62
 MAX_THREADS = 4096
 #: Arguments of calls that are no sizes.
 WORDS_OF_CALLS = frozenset({"out", "threads", "copy", "stream"})
@@ -124,7 +122,7 @@ def shape_of(tensor: Tensor, sizes: Mapping[str, int]) -> Shape:
     elements = prod(max(value, 1) for value in shape)
     # Dimensions that are joined have an extent of so many.
     is_open = any(sizes_of(extent) for extent in tensor.shape)
-    if elements * tensor.dtype.bytes >= BYTES_LIMIT or (is_open and elements > LARGEST_SIZE):
+    if elements * tensor.dtype.bytes >= MOST_BYTES or (is_open and elements > LARGEST_SIZE):
         raise ArgumentError(f"{tensor.name} would have shape {shape}: too large to be addressed")
     return shape
 

@@ -15,6 +15,7 @@ from codegen.gpu import GpuKernel
 from poly.errors import ArgumentError
 from poly.graph import Call, Graph
 from poly.program import Tensor
+from poly.sizes import by_name
 from runtime.arguments import (
     Array,
     Shape,
@@ -33,7 +34,7 @@ from runtime.gpu_operands import checked_operand, output_operand, span_on
 from runtime.memory import Sharing
 from runtime.memory_planning import plan_memory, up_to, value_bytes
 from runtime.open_sizes import graph_at, size_places
-from runtime.profile import Timing
+from runtime.profile import Timing, check_repeat
 from runtime.report import Port, Report
 
 #: Combinations of sizes of which the plan is kept.
@@ -167,7 +168,8 @@ class GpuModel:
         ToolchainError : a kernel failed.
         """
         self.device.check_threads(threads)
-        given = {n: v for n, v in (out or {}).items() if v is not None}
+        inputs = by_name("inputs", inputs)
+        given = {n: v for n, v in by_name("out", out).items() if v is not None}
         check_names("input", inputs, self.input_names)
         check_names("output", given, self.output_names)
         values = (*inputs.values(), *given.values())
@@ -397,6 +399,7 @@ class GpuModel:
 
     def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
         """Median seconds of each call, one after the other, with what the host does for it."""
+        check_repeat(repeat)
         self.run(inputs)
         device = self.device
         with self._lock:

@@ -13,6 +13,7 @@ from poly.dtypes import UINT8
 from poly.errors import ArgumentError
 from poly.graph import Call, Graph
 from poly.program import Tensor
+from poly.sizes import by_name
 from poly.work import WORTH_SHARING, work_of_program
 from runtime.arguments import (
     ALIGNMENT,
@@ -32,7 +33,7 @@ from runtime.arguments import (
 from runtime.cache import Cache, Entry
 from runtime.library import load_network
 from runtime.memory import MemoryPlan, fill_copied
-from runtime.profile import Timing, time_calls
+from runtime.profile import Timing, check_repeat, time_calls
 from runtime.quick import Quick, never, plan_bytes, quick_calls
 from runtime.report import Port, Report
 from runtime.toolchain import Toolchain
@@ -130,12 +131,14 @@ class Model:
         ArgumentError : an input is missing, unknown, or of another dtype or shape; an array of
             `out` is not what the output needs, or shares memory with an input.
         """
+        out = by_name("out", out)
         results = self._at_once(inputs, threads, out)
         if results is not None:
             return results
+        inputs = by_name("inputs", inputs)
         count = self._usual_threads if threads is None else check_threads(threads)
         given = self._given(inputs)
-        outputs = self._outputs(out or {})
+        outputs = self._outputs(out)
         places = [address(array) for array in (*given, *outputs)]
         # Shapes are fixed, so what was apart at these places is apart again.
         if out and places != self._apart:
@@ -154,7 +157,8 @@ class Model:
 
     def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
         """Median seconds of each call, one after the other, with one thread."""
-        given, outputs = self._given(inputs), self._outputs({})
+        check_repeat(repeat)
+        given, outputs = self._given(by_name("inputs", inputs)), self._outputs({})
         with self._lock:
             for position, array in enumerate((*given, *outputs)):
                 self._pointers[position] = address(array)

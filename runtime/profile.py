@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from poly.errors import ArgumentError
+from poly.sizes import whole_number
 from runtime.cache import Entry
 
 
@@ -19,6 +21,12 @@ class Timing:
     origin: str
     kernel: str
     seconds: float
+
+
+def check_repeat(repeat: Any) -> None:
+    """Refuse a number of repetitions that is none.  Raises `ArgumentError`."""
+    if whole_number("repeat", repeat) < 1:
+        raise ArgumentError(f"repeat={repeat} is less than one run")
 
 
 def trace_events(timings: Sequence[Timing]) -> str:

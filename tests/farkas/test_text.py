@@ -72,7 +72,7 @@ def test_sizes_are_fixed() -> None:
         (DEFINITION, None, {"N": -1}, "not in the range"),
         (DEFINITION, None, {"N": 1.5}, "must be an integer"),
         (DEFINITION, None, {"N": True}, "must be an integer, not True"),
-        (DEFINITION, None, [3], r"sizes are given by name, as in \{'N': …\}, not as list"),
+        (DEFINITION, None, [3], r"sizes are given by name, as in \{'name': …\}, not as list"),
         (DEFINITION, None, "N", "sizes are given by name"),
         (DEFINITION, None, {"N": 2**62}, "not in the range"),
         (b"ij", None, None, "the text is a bytes"),

@@ -111,7 +111,7 @@ def test_sizes_in_no_shape_are_given_by_name() -> None:
     for number in (-1, 2**38 + 1):
         with refused(f"size N = {number} is not in the range 0 to 2**38"):
             bind(f, {}, {"N": number})
-    with refused("sizes are given by name, as in {'N': …}, not as list"):
+    with refused("sizes are given by name, as in {'name': …}, not as list"):
         bind(f, {}, [4])  # type: ignore[arg-type]
 
 
