@@ -33,18 +33,19 @@ sweep: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow
 
 # For example: make bench BENCH="--quick --suite K --only rn_ --json now.json"
-BENCH ?= --json build/bench.json --plot build/bench
+BENCH ?=
 bench: $(VENV)/.installed-bench
-	$(BIN)/python -m benchmarks $(BENCH)
+	$(BIN)/python -m benchmarks --json build/bench.json --plot build/bench $(BENCH)
 
 # For example: make gpu GPU="--quick --family matmul"
-GPU ?= --json build/gpu.json --plot build/gpu
+GPU ?=
 gpu: $(VENV)/.installed-gpu
 	@failed=; set -x; \
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not slow" tests/gpu \
 	    tests/runtime/test_gpu_*.py tests/benchmarks/test_gpu*.py || failed=1; \
 	$(BIN)/python -m benchmarks.gpu --device cuda --tiny --quick --peers || failed=1; \
-	$(BIN)/python -m benchmarks.gpu --device cuda $(GPU) || failed=1; \
+	$(BIN)/python -m benchmarks.gpu --device cuda \
+	    --json build/gpu.json --plot build/gpu $(GPU) || failed=1; \
 	test -z "$$failed"
 
 # The stamps are made last, so an interrupted setup is done again.

@@ -44,8 +44,13 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     args = parser().parse_args()
     console = commands.make_console()
-    if args.show:
-        report.finish(Results.load(args.show), args.compare, args.plot, console)
+    try:
+        shown, earlier = commands.load_results(args)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if shown is not None:
+        report.finish(shown, earlier, args.plot, console)
         return 0
     cores = len(os.sched_getaffinity(0))
     threads = args.threads or [cores]
@@ -78,7 +83,7 @@ def main() -> int:
             memory=not args.no_memory,
         )
         _measure(items, threads, plan, results, args.json, console)
-    report.finish(results, args.compare, args.plot, console)
+    report.finish(results, earlier, args.plot, console)
     wrong = [r for r in results.rows if any(n in OURS for n in r.failures)]
     return 1 if wrong else 0
 

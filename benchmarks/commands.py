@@ -55,6 +55,22 @@ def add_results(parser: argparse.ArgumentParser, stem: str) -> None:
     add("--list", action="store_true", help="measure nothing, list what there is")
 
 
+def load_results(args: argparse.Namespace) -> tuple[Results | None, Results | None]:
+    """The results to show, and those to compare with, as far as asked: before anything is measured.
+
+    Raises
+    ------
+    ValueError : a file that cannot be read, or has no results.
+    """
+    found: list[Results | None] = []
+    for path in (args.show, args.compare):
+        try:
+            found.append(None if path is None else Results.load(path))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} has no results: {error}") from None
+    return found[0], found[1]
+
+
 def make_console() -> Console:
     """Where tables go; wide enough where it is no terminal."""
     console = Console(highlight=False, soft_wrap=True)

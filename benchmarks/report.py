@@ -186,7 +186,7 @@ def compare(old: Results, new: Results, console: Console) -> None:
 
 def finish(
     results: Results,
-    earlier: Path | None,
+    earlier: Results | None,
     stem: Path | None,
     console: Console,
     more: Callable[[Results, Console], None] | None = None,
@@ -198,8 +198,6 @@ def finish(
     show(results, console)
     if more is not None:
         more(results, console)
-    if earlier:
-        compare(Results.load(earlier), results, console)
     if stem:
         try:
             from benchmarks.plot import plot
@@ -208,6 +206,8 @@ def finish(
                 console.print(f"wrote {path}")
         except ImportError as error:
             console.print(Text(f"no plot: {error}; pip install '.[bench]'"))
+    if earlier:
+        compare(earlier, results, console)
 
 
 # --- cells -------------------------------------------------------------------------------------

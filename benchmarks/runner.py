@@ -107,6 +107,11 @@ def one_process(job: Job, row: Row, folder: Path, tell: Callable[[str], None]) -
         if death is None:
             return
         at = next((line["at"] for line in reversed(lines) if "at" in line), "start")
+        if at == "timing":
+            # There may have been too little time left for it: the next one has more.
+            taken = {x["prepared"]: x["seconds"] for x in lines if "prepared" in x}
+            at = max(taken, key=lambda name: taken[name], default=at)
+            death = f"{death}, of which {taken[at]:.0f} s until its first call" if taken else death
         if at not in job.peers:
             for name in job.peers:
                 row.failures.setdefault(name, f"the process died at {at}: {death}")

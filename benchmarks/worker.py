@@ -91,13 +91,19 @@ def make_task(job: Job, folder: Path) -> Task:
     return kernel_task(kernel, job.suite, folder)
 
 
-def difference(results: Sequence[Array], expected: Sequence[Array]) -> float:
-    """The greatest difference relative to the greatest magnitude; infinite for other shapes."""
+def difference(
+    results: Sequence[Array], expected: Sequence[Array], element: str | None = None
+) -> float:
+    """The greatest difference relative to the greatest magnitude; infinite for other shapes, and
+    for floats of another type than `element`, if that is given.
+    """
     worst = 0.0
     if len(results) != len(expected):
         return float("inf")
     for result, reference in zip(results, expected, strict=True):
         if result.shape != reference.shape:
+            return float("inf")
+        if element is not None and result.dtype.kind == "f" and result.dtype != element:
             return float("inf")
         apart = float(np.abs(np.subtract(result, reference, dtype=np.float64)).max(initial=0.0))
         scale = float(np.abs(reference.astype(np.float64)).max(initial=0.0)) or 1.0

@@ -364,6 +364,8 @@ def _token_error(text: str, error: UnexpectedToken) -> LanguageError:
             return LanguageError(message, text, place, f"did you mean {meant[0]!r}?")
     if token == "[" and expected == {"NAME"}:
         hint = "a declaration begins with its element type: float32 A[N,K]"
+    if expected == {"LSQB"}:
+        hint = "a shape stands behind the name: float32 A[N,K], of a scalar float32 a[]"
     if token.type == "UPDATE" or (token.type == "COMPARE" and "UPDATE" in expected):
         if expected & {"RSQB", "RPAR"} and "UPDATE" not in expected:
             hint = "is a bracket not closed?"

@@ -381,6 +381,10 @@ class DeviceArray:
         """Bytes of its elements."""
         return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
 
+    def __array__(self, *_: Any, **__: Any) -> Array:
+        """Refuse what numpy would do unasked, a copy to the host."""
+        raise TypeError(f"{self!r} is not converted unasked; its copy for numpy is .numpy()")
+
     def numpy(self) -> Array:
         """A copy as a numpy array, when everything that writes it has ended."""
         array = np.empty(self.shape, self.dtype)

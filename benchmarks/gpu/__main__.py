@@ -56,8 +56,13 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     args = parser().parse_args()
     console = commands.make_console()
-    if args.show:
-        report.finish(Results.load(args.show), args.compare, args.plot, console, goals.show)
+    try:
+        shown, earlier = commands.load_results(args)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if shown is not None:
+        report.finish(shown, earlier, args.plot, console, goals.show)
         return 0
     chosen = items(args.tiny, args.only, args.family or FAMILIES)
     if args.list:
@@ -74,7 +79,7 @@ def main() -> int:
     try:
         results = _begin(args, settings, console)
         modes = _modes(args, console)
-    except (FarkasError, ImportError) as error:
+    except (FarkasError, ImportError, OSError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="farkas-bench-") as folder:
@@ -87,7 +92,7 @@ def main() -> int:
                 console.print(commands.line(row, f"{mode} {row.name}"))
                 if args.json:
                     results.save(args.json)
-    report.finish(results, args.compare, args.plot, console, goals.show)
+    report.finish(results, earlier, args.plot, console, goals.show)
     return 1 if any("farkas" in r.failures for r in results.rows) else 0
 
 

@@ -58,7 +58,8 @@ class Mode:
 
 
 MODES = {
-    "float32": Mode("float32", 1e-3, 1e-3),
+    # Factors that somebody rounds to 10 bits make results of kernels differ by 2.6e-4 and more.
+    "float32": Mode("float32", 2e-4, 1e-3),
     "tf32": Mode("float32", 5e-3, 2e-2, ("matmul", "resnet50", "custom", "network"), rounds=True),
     "float16": Mode("float16", 1e-2, 2e-2),
 }

@@ -36,6 +36,7 @@ X = "def f(float32 X[N,M]) -> (Y) { "
         ("Y[i] = X[i,k]", "k appears only on the right of a plain '='", "k"),
         ("Y[i] = X[i] / N", "if N is meant as a size", "N"),
         (X + "Y[i] = X[i,j] }", "sum over it with +=!", "j"),
+        ("def f(float32 a) -> (Y) { Y[] = a[] }", "of a scalar float32 a[]", ")"),
         # sizes
         ("def f(float32 X[N<3]) -> (Y) { Y[i] = X[i] }", "N < 3 is a condition, no number", "N<3"),
         ("def f(float32 X[2.5]) -> (Y) { Y[i] = X[i] }", "2.5 is no plain whole number", "2.5"),
