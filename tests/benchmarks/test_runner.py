@@ -72,6 +72,10 @@ def test_differences() -> None:
     for wrong in ([], [a, a], [a[:1]], [a * np.nan], [a * np.inf]):
         assert difference(wrong, [a]) == float("inf")
     assert difference([np.zeros(0)], [np.zeros(0)]) == 0
+    assert difference([a], [a], "float32") == 0
+    assert difference([a], [a], "float16") == float("inf")
+    assert difference([a.astype(np.float16)], [a], "float16") == 0
+    assert difference([np.arange(3)], [np.arange(3)], "float16") == 0
 
 
 def row(**values: Any) -> Row:
@@ -183,6 +187,40 @@ def test_a_process_that_dies_early_ends_the_row(
     assert not found.times and "died at task" in found.failures["farkas"]
 
 
+def test_who_leaves_no_time_for_the_others_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {"farkas": 3.0, "ort": 1.0, "torch": 1700.0, "xla": 2.0}
+    started = []
+
+    def start(job: Job, folder: Path) -> tuple[list[dict[str, Any]], str | None]:
+        started.append(job.peers)
+        lines: list[dict[str, Any]] = []
+        for name in job.peers:
+            lines += [{"at": name}, {"prepared": name, "seconds": seconds[name], "difference": 0.0}]
+        lines.append({"at": "timing"})
+        if "torch" in job.peers:
+            return lines, "it took longer than 1800 s"
+        return [*lines, {"times": dict.fromkeys(job.peers, 1.0)}], None
+
+    monkeypatch.setattr(runner, "start", start)
+    found = measure_item(ITEM, 1, plan(tmp_path, 1))
+    assert started == [("farkas", "ort", "torch", "xla"), ("farkas", "ort", "xla")]
+    assert found.failures == {
+        "torch": "the process died: it took longer than 1800 s, of which 1700 s until its first "
+        "call"
+    }
+    assert found.times == {"farkas": [1.0], "ort": [1.0], "xla": [1.0]}
+
+
+def test_a_process_that_dies_with_nobody_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "start", lambda job, folder: ([{"at": "timing"}], "SIGKILL"))
+    found = measure_item(ITEM, 1, plan(tmp_path, 1))
+    assert not found.times and "died at timing" in found.failures["farkas"]
+
+
 def test_processors() -> None:
     allowed = os.sched_getaffinity(0)
     assert len(set(processors(len(allowed)))) == len(allowed)
@@ -217,3 +255,17 @@ def test_mistakes_on_the_command_line() -> None:
         line = [sys.executable, "-m", "benchmarks", *arguments]
         done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 2 and "error" in done.stderr
+
+
+@pytest.mark.parametrize("module", ["benchmarks", "benchmarks.gpu"])
+def test_results_that_are_none_are_told_before_anything_is_measured(
+    module: str, tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text('{"format": 0}')
+    for option in ("--compare", "--show"):
+        for path in (wrong, tmp_path / "missing.json"):
+            line = [sys.executable, "-m", module, option, str(path)]
+            done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+            assert done.returncode == 2 and f"error: {path} has no results" in done.stderr
+            assert "Traceback" not in done.stderr

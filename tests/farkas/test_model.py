@@ -56,6 +56,18 @@ def test_errors(small_model: onnx.ModelProto, tmp_path: Path, arrays: Arrays) ->
     data = small_model.SerializeToString()
     with pytest.raises(fk.ArgumentError, match="shapes names 'z'"):
         fk.compile_onnx(small_model, shapes={"z": 1})
+    for shapes, message in (
+        ([3, 7], "shapes are given by name"),
+        ("batch=2", "shapes are given by name"),
+        ({3: 4}, r"shapes\[3\]: inputs and dimensions have names"),
+        ({"batch": True}, r"shapes\['batch'\] must be an integer, not True"),
+        ({"batch": "2"}, r"shapes\['batch'\] must be an integer, not '2'"),
+        ({"batch": 2.0}, r"shapes\['batch'\] must be an integer, not 2.0"),
+        ({"x": (None, 4)}, r"an extent of shapes\['x'\] must be an integer, not None"),
+        ({"x": "24"}, r"shapes\['x'\] must be an integer, not '24'"),
+    ):
+        with pytest.raises(fk.ArgumentError, match=message):
+            fk.compile_onnx(small_model, shapes=shapes)  # type: ignore[arg-type]
     with pytest.raises(fk.ModelError):
         fk.compile_onnx(data[: len(data) // 2])
     with pytest.raises(fk.ModelError):
@@ -68,6 +80,15 @@ def test_errors(small_model: onnx.ModelProto, tmp_path: Path, arrays: Arrays) ->
     for bad in ({}, {"x": arrays["x"]}, {**arrays, "z": 1}, {**arrays, "x": arrays["w"]}):
         with pytest.raises(fk.ArgumentError):
             model.run(bad)
+    for wrong in (list(arrays.values()), next(iter(arrays.values())), 3):
+        with pytest.raises(fk.ArgumentError, match="inputs are given by name"):
+            model.run(wrong)  # type: ignore[arg-type]
+        with pytest.raises(fk.ArgumentError, match="inputs are given by name"):
+            model.profile(wrong)  # type: ignore[arg-type]
+        with pytest.raises(fk.ArgumentError, match="out are given by name"):
+            model.run(arrays, out=wrong)  # type: ignore[arg-type]
+    again = fk.compile_onnx(small_model, shapes={"batch": np.int64(2)})
+    assert again.inputs == model.inputs
 
 
 def test_results_go_where_they_are_wanted(small_model: onnx.ModelProto, arrays: Arrays) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
+from onnx import helper
 
 import farkas as fk
 from benchmarks.models import bare_model
@@ -286,12 +287,72 @@ def test_profile_has_a_time_for_each_call(device: Device) -> None:
     assert "Conv" in timings[0].origin
 
 
+def counting(sizes: str) -> onnx.ModelProto:
+    """A model of several stages."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("NonZero", ["r"], ["i"]),
+        helper.make_node("Cast", ["i"], ["c"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("ReduceSum", ["c"], ["y"], keepdims=0),
+    ]
+    info = helper.make_tensor_value_info
+    ends = [info("x", onnx.TensorProto.FLOAT, [sizes])], [info("y", onnx.TensorProto.FLOAT, [])]
+    return helper.make_model(helper.make_graph(nodes, "g", *ends), ir_version=10)
+
+
+def test_stages_on_a_device(device: Device) -> None:
+    model = fk.compile_onnx(counting("n"), target=device.name)
+    x = floats(91, 7)
+    there = model.device.put(x)
+    for given in (x, there):
+        timings = model.profile({"x": given}, 2)
+        assert timings and all(t.seconds > 0 for t in timings)
+        assert model.compare("onnxruntime", {"x": given}).agrees
+    with pytest.raises(fk.ArgumentError, match="there is no output 'z'; there are y"):
+        model.run({"x": x}, out={"z": there})
+    for wrong in ([x], x, 3):
+        with pytest.raises(fk.ArgumentError, match="inputs are given by name"):
+            model.run(wrong)
+        with pytest.raises(fk.ArgumentError, match="inputs are given by name"):
+            model.profile(wrong)
+        with pytest.raises(fk.ArgumentError, match="out are given by name"):
+            model.run({"x": x}, out=wrong)
+    with pytest.raises(fk.ArgumentError, match="repeat=0 is less than one run"):
+        model.profile({"x": x}, repeat=0)
+
+
+def test_what_is_no_array_needs_none(emulator: Device) -> None:
+    probabilities = helper.make_node("ZipMap", ["r"], ["p"], domain="ai.onnx.ml",
+                                     classlabels_int64s=[0, 1])  # fmt: skip
+    kind = helper.make_map_type_proto(
+        onnx.TensorProto.INT64, helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["r"]), probabilities],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 2])],
+        [helper.make_value_info("p", helper.make_sequence_type_proto(kind))],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    model = fk.compile_onnx(
+        helper.make_model(graph, opset_imports=opsets, ir_version=8), target=emulator.name
+    )
+    x = floats(92, 2, 2)
+    for out in (x, emulator.put(x)):
+        with pytest.raises(fk.ArgumentError, match=r"p is a .* and needs no array"):
+            model.run({"x": x}, out={"p": out})
+
+
 def test_compare_names_what_diverges(emulator: Device) -> None:
     model = fk.compile_onnx(image(), target=emulator.name)
     arrays = {"x": floats(90, 1, 3, 8, 8)}
     assert model.compare("onnxruntime", arrays).agrees
-    wrong = {n: a + 1 for n, a in ort_run(image(), arrays).items()}
+    right = ort_run(image(), arrays)
+    wrong = {n: a + 1 for n, a in right.items()}
     assert not model.compare(wrong, arrays).agrees
+    there = {n: emulator.put(a) for n, a in arrays.items()}
+    for reference in ("onnxruntime", right, lambda given: ort_run(image(), given)):
+        assert model.compare(reference, there).agrees
 
 
 def test_the_command_runs_on_a_target(tmp_path: Path, emulator: Device) -> None:

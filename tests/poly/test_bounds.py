@@ -310,11 +310,13 @@ WORD = "beyond 64 bits"
          r"i \* 1152921504606846975 can reach 2\*\*66, beyond 64 bits"),
         (f"def f(float32 X[64]) -> (Y) {{ Y[i] = X[(i*{LONG - 1})%64] where i in 0:64 }}", WORD),
         (f"def f(float32 X[64], float32 Y[64]) -> (Y) {{ Y[(i*{LONG})//{LONG}] = X[i] }}", WORD),
-        (f"def f[N,K](float32 X[N], float32 Y[N]) -> (Y) {{ Y[i] = X[i] where i < {2**26}*K }}",
-         r"67108864 \* K can reach 2\*\*64, beyond 64 bits, with sizes of up to 2\*\*38"),
+        (f"def f[N,K](float32 X[N], float32 Y[N]) -> (Y) {{ Y[i] = X[i] where i < {2**44}*K }}",
+         r"17592186044416 \* K can reach 2\*\*64, beyond 64 bits"),
         (f"def f[N,K](float32 X[N], float32 Y[N]) -> (Y) "
-         f"{{ Y[i] = X[i] where i in 0:min(N, {2**26}*K) }}", WORD),
+         f"{{ Y[i] = X[i] where i in 0:min(N, {2**44}*K) }}", WORD),
         (f"def f(float32 X[(N+1)*{LONG}//{LONG}]) -> (Y) {{ Y[i] = X[i] }}", WORD),
+        ("def f(float32 X[4294967296, 4294967296]) -> (Y) { Y[i] = X[i,0] }",
+         r"float32 X\[4294967296,4294967296\] is too large to be addressed"),
     ],
 )  # fmt: skip
 def test_arithmetic_that_leaves_64_bits(text: str, message: str) -> None:
@@ -323,18 +325,37 @@ def test_arithmetic_that_leaves_64_bits(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "expected"),
     [
-        f"def f(float32 X[64]) -> (Y) {{ Y[i] = X[(i*{LONG // 8})//{LONG // 8}] where i in 0:64 }}",
-        f"def f[N,K](float32 X[N], float32 Y[N]) -> (Y) {{ Y[i] = X[i] where i < {2**24}*K }}",
-        "def f(float32 X[N,3,2160,3840]) -> (Y) "
-        "{ Y[i] = X[i//24883200, i//8294400%3, i//3840%2160, i%3840] where i in 0:24883200*N }",
+        (f"def f(float32 X[64]) -> (Y) {{ Y[i] = X[(i*{2**57})//{2**57}] where i in 0:64 }}", []),
+        (f"def f[N,K](float32 X[N], float32 Y[N]) -> (Y) {{ Y[i] = X[i] where i < {2**24}*K }}",
+         []),
+        ("def f(float32 X[N,3,2160,3840]) -> (Y) "
+         "{ Y[i] = X[i//24883200, i//8294400%3, i//3840%2160, i%3840] where i in 0:24883200*N }",
+         []),
         # Values may, as they do in numpy.
-        f"def f(float32 X[N]) -> (int64 Y[N]) {{ Y[i] = i*{LONG} }}",
+        (f"def f(float32 X[N]) -> (int64 Y[N]) {{ Y[i] = i*{LONG} }}", []),
+        # Sizes that are multiplied by more are bounded.
+        ("def f(uint8 X[N], uint8 Z[256]) -> (Y) "
+         "{ Y[i] = Z[(i*2654435761) % 4294967296 // 16777216] where i in 0:N }",
+         ["N <= 2147483648"]),
+        ("def f(uint8 X[N], uint8 Z[256]) -> (Y) where N <= 1000000 "
+         "{ Y[i] = Z[(i*2654435761) % 4294967296 // 16777216] where i in 0:N }",
+         ["N <= 1000000"]),
+        ("def f(uint8 X[N], uint8 Z[256]) -> (Y) where 3000000000 > N "
+         "{ Y[i] = Z[(i*2654435761) % 4294967296 // 16777216] where i in 0:N }",
+         ["3000000000 > N"]),
+        ("def f(float32 X[N,M], float32 Y[N,M]) -> (Y) { Y[i,j] = X[i,j] "
+         f"where i in 0:N, j in 0:M, {2**30}*i < N + {2**40}*j }}",
+         ["N <= 8388608", "M <= 8388608"]),
+        (f"def f(float32 X[{2**26}*N+1]) -> (Y) {{ Y[i] = X[{2**26}*i] where i in 0:N }}",
+         ["N <= 68719476736"]),
     ],
-)
-def test_arithmetic_that_does_not(text: str) -> None:
-    check(text)
+)  # fmt: skip
+def test_arithmetic_that_does_not(text: str, expected: list[str]) -> None:
+    program = check(text)
+    assert [str(c) for c in program.constraints] == expected
+    assert check_bounds(program) == program
 
 
 @pytest.mark.parametrize(

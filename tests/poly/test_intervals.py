@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from frontends.language import parse_program
 from poly.dtypes import INT64
 from poly.expr import Cast, Const, Expr, Index, Op, Read, Size, evaluate_int
 from poly.intervals import INT64 as WORD
-from poly.intervals import LARGEST_SIZE, Beyond64BitsError, interval
+from poly.intervals import LARGEST_SIZE, Beyond64BitsError, interval, size_intervals
 
 KNOWN = {"i": (-3, 4), "j": (0, 5), "N": (0, 3)}
 BINARY = ("add", "sub", "mul", "min", "max", "floordiv", "mod", "div", "fmod", "lt", "eq")
@@ -50,11 +51,19 @@ def test_what_could_leave_64_bits_on_the_way_is_refused(e: Expr, factor: int) ->
 
 
 def test_sizes_are_from_0_to_the_largest() -> None:
-    assert interval(Size("M"), {}) == (0, LARGEST_SIZE)
-    assert interval(Op("mul", (Const(2**24), Size("M"))), {}) == (0, 2**62)
-    message = r"^33554432 \* M can reach 2\*\*63, beyond 64 bits, with sizes of up to 2\*\*38$"
+    text = (
+        "def f(float32 A[M,N,K,L]) -> (Y) where N < 9 and 100 >= K, M >= 3 { Y[] +=! A[i,j,k,l] }"
+    )
+    most = (0, LARGEST_SIZE)
+    assert size_intervals(parse_program(text)) == {"M": most, "N": (0, 8), "K": (0, 100), "L": most}
+
+
+def test_messages() -> None:
+    known = {"M": (0, 2**38)}
+    assert interval(Op("mul", (Const(2**24), Size("M"))), known) == (0, 2**62)
+    message = r"^33554432 \* M can reach 2\*\*63, beyond 64 bits$"
     with pytest.raises(Beyond64BitsError, match=message):
-        interval(Op("mul", (Const(2**25), Size("M"))), {})
+        interval(Op("mul", (Const(2**25), Size("M"))), known)
     with pytest.raises(Beyond64BitsError, match=r"can reach -2\*\*65, beyond 64 bits$"):
         interval(Op("mul", (Const(-(2**62)), Const(8))), {})
 
