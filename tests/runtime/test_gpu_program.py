@@ -87,9 +87,7 @@ def test_several_outputs(device: Device) -> None:
     assert first is there and second is z0
     np.testing.assert_array_equal(there.numpy(), 2 * x)
     for convert in (np.asarray, np.array):
-        with pytest.raises(
-            TypeError, match=r"not converted unasked; its copy for numpy is \.numpy"
-        ):
+        with pytest.raises(TypeError, match=r"not converted unasked; .* is \.numpy"):
             convert(there)
     np.testing.assert_array_equal(z0, 2 * x + 1)
     first, second = run(device.put(x), out={"Z": z0})
