@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: Seconds after which a process is ended.
 TIMEOUT = 1800.0
+_TOOK_LONGER = f"it took longer than {TIMEOUT:.0f} s"
 
 
 @dataclass(frozen=True)
@@ -107,11 +108,11 @@ def one_process(job: Job, row: Row, folder: Path, tell: Callable[[str], None]) -
         if death is None:
             return
         at = next((line["at"] for line in reversed(lines) if "at" in line), "start")
-        if at == "timing":
-            # There may have been too little time left for it: the next one has more.
-            taken = {x["prepared"]: x["seconds"] for x in lines if "prepared" in x}
-            at = max(taken, key=lambda name: taken[name], default=at)
-            death = f"{death}, of which {taken[at]:.0f} s until its first call" if taken else death
+        taken = {x["prepared"]: x["seconds"] for x in lines if "prepared" in x}
+        if at == "timing" and death == _TOOK_LONGER and taken:
+            # Too little time was left: the others have more without whoever needed most before.
+            at = max(taken, key=lambda name: taken[name])
+            death = f"{death}, of which {taken[at]:.0f} s until its first call"
         if at not in job.peers:
             for name in job.peers:
                 row.failures.setdefault(name, f"the process died at {at}: {death}")
@@ -143,7 +144,7 @@ def start(job: Job, folder: Path) -> tuple[list[dict[str, Any]], str | None]:
             death = None if process.returncode == 0 else _death(process.returncode, errors)
         except subprocess.TimeoutExpired:
             _end(process)
-            death = f"it took longer than {TIMEOUT:.0f} s"
+            death = _TOOK_LONGER
         except BaseException:
             _end(process)
             raise

@@ -242,7 +242,7 @@ class StagedModel(Network):
         UnsupportedModelError : nodes that cannot be compiled for these shapes.
         """
         self.origin.target.check_threads(threads)
-        out = by_name("out", out)
+        out = by_name("outputs", out)
         check_names("output", out, [p.name for p in self.outputs])
         values = self._checked(by_name("inputs", inputs))
         given = dict(values)

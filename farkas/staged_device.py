@@ -54,7 +54,7 @@ class StagedDeviceModel(StagedModel):
         self.origin.target.check_threads(threads)
         inputs = by_name("inputs", inputs)
         here = {n for n, v in inputs.items() if device.holds(v)}
-        given = {n: v for n, v in by_name("out", out).items() if v is not None}
+        given = {n: v for n, v in by_name("outputs", out).items() if v is not None}
         check_names("output", given, [p.name for p in self.outputs])
         there = {n for n, v in given.items() if device.holds(v)}
         ready = self._ready(inputs, here)

@@ -46,11 +46,11 @@ def size_intervals(program: Program) -> dict[str, Interval]:
     pending = list(program.constraints)
     while pending:
         c = pending.pop()
-        if not isinstance(c, Op):
-            continue
-        if c.fn == "and":
+        if isinstance(c, Op) and c.fn == "and":
             pending += c.args
-        fn, (left, right) = c.fn, (*c.args, c)[:2]
+        if not isinstance(c, Op) or len(c.args) != 2:
+            continue
+        fn, left, right = c.fn, *c.args
         if fn in _TURNED and isinstance(left, Const):
             fn, left, right = _TURNED[fn], right, left
         if fn in ("le", "lt", "eq") and isinstance(left, Size) and isinstance(right, Const):

@@ -6,6 +6,8 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from poly.errors import ArgumentError
 from poly.expr import evaluate_int, sizes_of
 from poly.intervals import LARGEST_SIZE, MOST
@@ -14,13 +16,12 @@ from poly.program import Program
 
 def whole_number(what: str, value: Any) -> int:
     """An integer.  Raises `ArgumentError`, with `what` it is, for anything else, a bool too."""
+    if isinstance(value, (bool, np.bool_)):
+        raise ArgumentError(f"{what} must be an integer, not {value}")
     try:
-        number = operator.index(value)
+        return operator.index(value)
     except TypeError:
         raise ArgumentError(f"{what} must be an integer, not {value!r}") from None
-    if type(value).__name__ in ("bool", "bool_"):  # numpy's has an index in some versions
-        raise ArgumentError(f"{what} must be an integer, not {value}")
-    return number
 
 
 def check_size(name: str, value: Any) -> int:

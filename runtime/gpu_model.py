@@ -169,7 +169,7 @@ class GpuModel:
         """
         self.device.check_threads(threads)
         inputs = by_name("inputs", inputs)
-        given = {n: v for n, v in by_name("out", out).items() if v is not None}
+        given = {n: v for n, v in by_name("outputs", out).items() if v is not None}
         check_names("input", inputs, self.input_names)
         check_names("output", given, self.output_names)
         values = (*inputs.values(), *given.values())

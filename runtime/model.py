@@ -131,7 +131,7 @@ class Model:
         ArgumentError : an input is missing, unknown, or of another dtype or shape; an array of
             `out` is not what the output needs, or shares memory with an input.
         """
-        out = by_name("out", out)
+        out = by_name("outputs", out)
         results = self._at_once(inputs, threads, out)
         if results is not None:
             return results

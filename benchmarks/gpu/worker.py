@@ -182,9 +182,13 @@ def run(job: Job, folder: Path) -> None:
     times = take_turns(clock, calls, settings, job.number, emptied)
     for name, rotation in rotations.items():
         # What is timed may be another thing than the first calls, a recording of them.
-        apart = difference(rotation.fetch(rotation.calls[0]()), expected, how.element)
-        if not apart <= tolerance:
-            report(failed=name, message=f"wrong result when timed: relative difference {apart:.2g}")
+        try:
+            apart = difference(rotation.fetch(rotation.calls[0]()), expected, how.element)
+            wrong = "" if apart <= tolerance else f"relative difference {apart:.2g}"
+        except Exception as error:
+            wrong = f"{type(error).__name__}: {error}"[:600]
+        if wrong:
+            report(failed=name, message=f"wrong result when timed: {wrong}")
             del times[name]
     report(times=times)
 

@@ -197,6 +197,48 @@ def test_a_process(torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert set(lines[-1]["times"]) == {"farkas", "torch"}
 
 
+def test_results_are_right_when_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of the first calls, and of the type that everybody computes in."""
+
+    class Peer(PEERS["farkas"].__class__):  # type: ignore[misc]
+        def __init__(self, name: str, fetch: Any) -> None:
+            self.name, self._later = name, fetch
+
+        def prepare(self, work: Work) -> Rotation:
+            found, fetched = super().prepare(work), list[int]()
+
+            def fetch(returned: Any) -> Any:
+                fetched.append(1)
+                return self._later(found.fetch(returned), len(fetched) > 2)
+
+            return replace(found, fetch=fetch)
+
+    def breaks(arrays: Any, later: bool) -> Any:
+        if later:
+            raise RuntimeError("lost")
+        return arrays
+
+    for name, fetch in {
+        "steady": lambda arrays, later: arrays,
+        "stale": lambda arrays, later: [a + later for a in arrays],
+        "lost": breaks,
+        "wide": lambda arrays, later: [a.astype(np.float32) for a in arrays],
+    }.items():
+        monkeypatch.setitem(PEERS, name, Peer(name, fetch))
+    job = Job(
+        "float16", "linear3x10x17", 1, (0,), ("steady", "stale", "lost", "wide"),
+        str(tmp_path / "report"), device="cuda-emulator",
+        settings=GpuSettings(rounds=1, samples=1, tiny=True).as_dict(),
+    )  # fmt: skip
+    worker.run(job, tmp_path)
+    lines = [json.loads(line) for line in Path(job.report).read_text().splitlines()]
+    failed = {x["failed"]: x["message"] for x in lines if "failed" in x}
+    assert failed.pop("wide") == "wrong result: relative difference inf"
+    assert failed.pop("stale").startswith("wrong result when timed: relative difference ")
+    assert failed == {"lost": "wrong result when timed: RuntimeError: lost"}
+    assert set(lines[-1]["times"]) == {"steady"}
+
+
 def test_who_says_what_is_right(
     torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

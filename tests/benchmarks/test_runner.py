@@ -213,12 +213,15 @@ def test_who_leaves_no_time_for_the_others_is_left_out(
     assert found.times == {"farkas": [1.0], "ort": [1.0], "xla": [1.0]}
 
 
-def test_a_process_that_dies_with_nobody_prepared(
+def test_a_process_that_dies_when_nobody_is_to_blame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "start", lambda job, folder: ([{"at": "timing"}], "SIGKILL"))
-    found = measure_item(ITEM, 1, plan(tmp_path, 1))
-    assert not found.times and "died at timing" in found.failures["farkas"]
+    lines = [{"prepared": "farkas", "seconds": 9.0, "difference": 0.0}, {"at": "timing"}]
+    for said, death in ((lines, "SIGKILL"), (lines[1:], "it took longer than 1800 s")):
+        monkeypatch.setattr(runner, "start", lambda job, folder, end=(said, death): end)
+        found = measure_item(ITEM, 1, plan(tmp_path, 1))
+        assert not found.times
+        assert found.failures["farkas"] == f"the process died at timing: {death}"
 
 
 def test_processors() -> None:

@@ -85,7 +85,7 @@ def test_errors(small_model: onnx.ModelProto, tmp_path: Path, arrays: Arrays) ->
             model.run(wrong)  # type: ignore[arg-type]
         with pytest.raises(fk.ArgumentError, match="inputs are given by name"):
             model.profile(wrong)  # type: ignore[arg-type]
-        with pytest.raises(fk.ArgumentError, match="out are given by name"):
+        with pytest.raises(fk.ArgumentError, match="outputs are given by name"):
             model.run(arrays, out=wrong)  # type: ignore[arg-type]
     again = fk.compile_onnx(small_model, shapes={"batch": np.int64(2)})
     assert again.inputs == model.inputs

@@ -315,7 +315,7 @@ def test_stages_on_a_device(device: Device) -> None:
             model.run(wrong)
         with pytest.raises(fk.ArgumentError, match="inputs are given by name"):
             model.profile(wrong)
-        with pytest.raises(fk.ArgumentError, match="out are given by name"):
+        with pytest.raises(fk.ArgumentError, match="outputs are given by name"):
             model.run({"x": x}, out=wrong)
     with pytest.raises(fk.ArgumentError, match="repeat=0 is less than one run"):
         model.profile({"x": x}, repeat=0)
