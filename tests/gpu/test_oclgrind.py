@@ -12,7 +12,7 @@ from codegen.gpu import generate_gpu
 from runtime.gpu import GpuProgram
 from runtime.reference import evaluate
 from runtime.verify import random_inputs
-from tests.gpu.oclgrind import OclgrindDevice, why_not
+from tests.gpu.oclgrind import OclgrindDevice, is_of_a_value, why_not
 from tests.gpu.programs import CASES, Case
 
 
@@ -27,3 +27,17 @@ def test_nothing_is_reported(case: Case, tmp_path: Path) -> None:
     got = GpuProgram(source, device)(**inputs)
     assert device.reports == []
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_branches_of_values_and_of_statements_are_told_apart() -> None:
+    text = (
+        "inline float fk_f16_load(fk_f16 x)\n{ if (x < 4) return 1;\n  return 2; }\n"
+        "__kernel void f(__global float *Y, float x)\n{\n  if (x < 2)\n  {\n"
+        "    Y[0] = fk_max_f32(x, 0.0f);\n  }\n  for (int i = 0; i < x; i++)\n  }\n}"
+    )
+    branch = "Controlflow depends on uninitialized value\n\tAt line {} (column 5) of input.cl:\n"
+    of_values = [n for n in range(1, 13) if is_of_a_value(branch.format(n), text)]
+    assert of_values == [1, 2, 3, 4, 5, 7, 8, 9, 11, 12]  # line 6 and 10 say what is run
+    for other in ("Uninitialized value written to global memory address 0x0", "Race condition"):
+        assert not is_of_a_value(f"{other}\n\tAt line 2 (column 5) of input.cl:\n", text)
+    assert not is_of_a_value("Controlflow depends on uninitialized value", text)
