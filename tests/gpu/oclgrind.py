@@ -22,7 +22,7 @@ from poly.promotion import SHARED_LIMIT
 from runtime.arguments import Array
 from runtime.gpu_device import Device
 from runtime.toolchain import run_command
-from tests.gpu.sanitized import ExactMemory
+from tests.gpu.sanitized import LONGEST, ExactMemory
 
 
 class OclgrindDevice(Device):
@@ -101,7 +101,7 @@ class OclgrindDevice(Device):
         simulator += ("--local-mem-size", str(SHARED_LIMIT), "--max-errors", "1000000")
         script = str(Path(__file__).with_name("oclgrind_child.py"))
         child = (sys.executable, script, str(folder / "call"), str(folder / "results"))
-        done = run_command((*simulator, *child), None, 120.0)
+        done = run_command((*simulator, *child), None, LONGEST)
         said = (folder / "log").read_text().split("\n\n") if (folder / "log").exists() else []
         parts = (part.strip() for part in said)
         self.reports += [p.splitlines()[0] for p in parts if p and not is_of_a_value(p, self._text)]

@@ -24,6 +24,8 @@ SANITIZERS = {
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
     "thread": ("-fsanitize=thread",),
 }
+#: Seconds that a launch may take: threads of each of thousands of blocks are the host's, in turn.
+LONGEST = 900.0
 _FLAGS = ("-std=c++17", "-O1", "-g", "-fno-strict-aliasing", "-w")
 #: The code of a process of which a sanitizer has something to say, and of threads that wait at
 #: different barriers.
@@ -130,7 +132,7 @@ class ChildDevice(CpuDevice):
         numbers += [len(handles), *(b.nbytes for b in handles), self.skew]
         head = np.asarray(numbers, np.int64).tobytes()
         request.write_bytes(b"".join([head, *(b.tobytes() for b in handles)]))
-        done = run_command((str(program), str(request), str(results)), None, 120.0)
+        done = run_command((str(program), str(request), str(results)), None, LONGEST)
         if done.code == _DIVERGED:
             self.reports.append("threads of a block wait at different barriers")
         elif done.code != 0:
