@@ -57,7 +57,7 @@ from tests.gpu.sanitized import ChildDevice
 
 #: Sizes of each program, and of those that run in a process of their own; seconds for a program;
 #: programs that are compiled at once, and how often so for a process.
-RUNS, FEWER_RUNS, LIMIT, AT_ONCE, SHARED = 3, 1, 240, 10, 5
+RUNS, FEWER_RUNS, LIMIT, AT_ONCE, SHARED = 3, 1, 1000, 10, 5
 #: Functions of a device may be so much farther off than those of the reference.
 FARTHER = 8
 #: Layers that run something, and what of a device they need.
