@@ -44,11 +44,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     args = parser().parse_args()
     console = commands.make_console()
-    try:
-        shown, earlier = commands.load_results(args)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    shown, earlier = commands.load_results(args)
     if shown is not None:
         report.finish(shown, earlier, args.plot, console)
         return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -60,14 +61,15 @@ def load_results(args: argparse.Namespace) -> tuple[Results | None, Results | No
 
     Raises
     ------
-    ValueError : a file that cannot be read, or has no results.
+    SystemExit : with 2, and what is wrong is said: a file cannot be read, or has no results.
     """
     found: list[Results | None] = []
     for path in (args.show, args.compare):
         try:
             found.append(None if path is None else Results.load(path))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} has no results: {error}") from None
+            print(f"error: {path} has no results: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
     return found[0], found[1]
 
 
