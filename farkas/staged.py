@@ -23,7 +23,15 @@ from poly.expr import Const, Expr, Size, evaluate_int
 from poly.graph import Graph
 from poly.program import Tensor
 from poly.sizes import by_name
-from runtime.arguments import check_input, check_names, check_output, is_plain
+from runtime.arguments import (
+    Span,
+    check_input,
+    check_names,
+    check_output,
+    check_spans,
+    is_plain,
+    span_of,
+)
 from runtime.profile import Timing, check_repeat
 from runtime.report import Report
 
@@ -237,7 +245,8 @@ class StagedModel(Network):
 
         Raises
         ------
-        ArgumentError : an input is missing, unknown, or does not fit what the model says.
+        ArgumentError : an input is missing, unknown, or does not fit what the model says; an array
+            of `out` is not what the output needs, or shares memory with another one.
         ModelError : the model cannot be run on arrays of these shapes.
         UnsupportedModelError : nodes that cannot be compiled for these shapes.
         """
@@ -246,6 +255,8 @@ class StagedModel(Network):
         check_names("output", out, [p.name for p in self.outputs])
         values = self._checked(by_name("inputs", inputs))
         given = dict(values)
+        if out:
+            check_spans((), spans_of(values), spans_of(out))
         start: _Start | None = self._start
         with self._lock:
             while start is not None:
@@ -441,19 +452,28 @@ def _call(
             values[name] = np.ascontiguousarray(array).reshape(array.shape) if tensor else array
 
 
-def check_is_array(name: str, made: Any) -> None:
-    """Refuse an array for a result that is none.  Raises `ArgumentError`."""
-    if Given.of(made).dtype.kind == "o":
-        raise ArgumentError(f"{name} is a {Given.of(made).dtype} and needs no array")
+def spans_of(arrays: Mapping[str, Any]) -> dict[str, Span]:
+    """What arrays take of the host's memory, but for those that are copied or refused anyway."""
+    plain = {n: a for n, a in arrays.items() if isinstance(a, np.ndarray)}
+    return {n: span_of(a) for n, a in plain.items() if a.flags.c_contiguous}
+
+
+def output_tensor(name: str, made: Any) -> Tensor:
+    """What an array for a result has to be.  Raises `ArgumentError` if the result is no array."""
+    dtype = Given.of(made).dtype
+    if dtype.kind == "o":
+        raise ArgumentError(f"{name} is a {dtype} and needs no array")
+    return Tensor(name, dtype, tuple(map(Const, made.shape)))
 
 
 def _handed_out(results: dict[str, Array], out: Mapping[str, Array]) -> dict[str, Array]:
-    """The results, in the arrays that were given for them."""
-    for name, array in out.items():
-        made = results[name]
-        check_is_array(name, made)
-        tensor = Tensor(name, Given.of(made).dtype, tuple(Const(e) for e in made.shape))
-        check_output(tensor, array, made.shape)[...] = made
+    """The results, in the arrays that were given for them; all of these fit, or none is written."""
+    places = {
+        n: check_output(output_tensor(n, results[n]), array, results[n].shape)
+        for n, array in out.items()
+    }
+    for name, place in places.items():
+        place[...] = results[name]
     return results | dict(out)
 
 

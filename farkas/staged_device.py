@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 
 from farkas.device_target import DeviceTarget
-from farkas.staged import StagedModel, check_is_array
-from poly.expr import Const
-from poly.program import Tensor
+from farkas.staged import StagedModel, output_tensor, spans_of
 from poly.sizes import by_name
-from runtime.arguments import check_names
-from runtime.gpu_device import Device
+from runtime.arguments import Array, Span, check_names, check_output, check_spans
+from runtime.gpu_device import Device, Operand
 from runtime.gpu_model import GpuModel
-from runtime.gpu_operands import output_operand
+from runtime.gpu_operands import output_operand, span_on
 from runtime.profile import Timing
 
 
@@ -56,22 +54,18 @@ class StagedDeviceModel(StagedModel):
         here = {n for n, v in inputs.items() if device.holds(v)}
         given = {n: v for n, v in by_name("outputs", out).items() if v is not None}
         check_names("output", given, [p.name for p in self.outputs])
-        there = {n for n, v in given.items() if device.holds(v)}
         ready = self._ready(inputs, here)
         if ready is not None:
             return ready.run(inputs, out=given, stream=stream)
         on = device.stream(stream)
-        fetched = self.origin.target.on_host(inputs, on)
-        hosted = {n: v for n, v in given.items() if n not in there}
-        results: dict[str, Any] = super().run(fetched, out=hosted)
+        if given:
+            check_spans((), self._spans(inputs, on), self._spans(given, on))
+        results: dict[str, Any] = super().run(self.origin.target.on_host(inputs, on))
         stay = bool(inputs) and len(here) == len(inputs)
         for name, array in results.items():
-            if name in there:
-                self._write(name, given[name], array, on)
-                results[name] = given[name]
-            elif stay and name not in given and isinstance(array, np.ndarray):
+            if stay and name not in given and isinstance(array, np.ndarray):
                 results[name] = device.put(array, on) if not array.dtype.hasobject else array
-        return results
+        return results | self._handed_out(results, given, on) if given else results
 
     def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
         return super().profile(self.origin.target.on_host(by_name("inputs", inputs)), repeat)
@@ -93,11 +87,27 @@ class StagedDeviceModel(StagedModel):
             return None
         return variant.model if isinstance(variant.model, GpuModel) else None
 
-    def _write(self, name: str, value: Any, array: np.ndarray, stream: Any) -> None:
-        """Copy a result to an array on the device."""
-        check_is_array(name, array)
-        dtype = next(p.dtype for p in self.outputs if p.name == name)
-        tensor = Tensor(name, dtype, tuple(map(Const, array.shape)))
-        operand = output_operand(self.device, tensor, value, array.shape, stream)
-        self.device.write(operand.handle, np.ascontiguousarray(array), stream)
+    def _spans(self, arrays: Mapping[str, Any], stream: Any) -> dict[str, Span]:
+        """What arrays take of the host's memory, or of the device's."""
+        device = self.device
+        there = {n: device.operand(n, a, stream) for n, a in arrays.items() if device.holds(a)}
+        return spans_of(arrays) | {n: span_on(device, a) for n, a in there.items()}
+
+    def _handed_out(
+        self, results: Mapping[str, Array], out: Mapping[str, Any], stream: Any
+    ) -> dict[str, Any]:
+        """The arrays that were given, with the results; all of them fit, or none is written."""
+        places: dict[str, Array | Operand] = {}
+        for name, value in out.items():
+            tensor, shape = output_tensor(name, results[name]), results[name].shape
+            if self.device.holds(value):
+                places[name] = output_operand(self.device, tensor, value, shape, stream)
+            else:
+                places[name] = check_output(tensor, value, shape)
+        for name, place in places.items():
+            if isinstance(place, Operand):
+                self.device.write(place.handle, np.ascontiguousarray(results[name]), stream)
+            else:
+                place[...] = results[name]
         self.device.wait(stream)
+        return dict(out)

@@ -113,6 +113,31 @@ def test_arguments_are_checked() -> None:
     np.testing.assert_array_equal(place, good["a"] + good["b"])
 
 
+def test_arrays_for_outputs_lie_apart_and_all_fit() -> None:
+    model = build(
+        [helper.make_node("Neg", ["x"], ["y"]), helper.make_node("Exp", ["x"], ["z"])],
+        {"x": (F, ["n"])},
+        {"y": F, "z": F},
+    )
+    compiled = fk.compile_onnx(model, threads=1)
+    assert isinstance(compiled, fk.StagedModel)
+    x, block = floats(4), np.zeros(6, np.float32)
+    kept = x.copy()
+    with pytest.raises(fk.ArgumentError, match="out y overlaps x in memory"):
+        compiled.run({"x": x}, out={"y": x})
+    np.testing.assert_array_equal(x, kept)
+    with pytest.raises(fk.ArgumentError, match="out z overlaps out y in memory"):
+        compiled.run({"x": x}, out={"y": block[:4], "z": block[2:]})
+    y = np.zeros(4, np.float32)
+    with pytest.raises(fk.ArgumentError, match="out z has shape"):
+        compiled.run({"x": x}, out={"y": y, "z": block})
+    assert not y.any() and not block.any()
+    found = compiled.run({"x": x}, out={"y": y, "z": block[:4]})
+    assert found["y"] is y
+    np.testing.assert_allclose(y, -x)
+    np.testing.assert_allclose(block[:4], np.exp(x), rtol=1e-5)
+
+
 def test_unknown_operators_are_found_before_any_array_comes() -> None:
     body = helper.make_graph(
         [helper.make_node("NoSuchThing", ["x"], ["r"], name="inner")],

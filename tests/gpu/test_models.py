@@ -321,6 +321,52 @@ def test_stages_on_a_device(device: Device) -> None:
         model.profile({"x": x}, repeat=0)
 
 
+@pytest.mark.parametrize("name", ["open batch", "places"])
+def test_arrays_for_outputs_lie_apart(device: Device, name: str) -> None:
+    network = NETWORKS[name]()
+    model = fk.compile_onnx(network.model, target=device.name)
+    (x,) = network.arrays[0].values()
+    expected = {n: np.asarray(a) for n, a in model.run({"x": x}).items()}
+    first = next(iter(expected))
+    block = np.zeros(1 << 16, np.uint8)
+    source, place = (block[: a.nbytes].view(a.dtype).reshape(a.shape) for a in (x, expected[first]))
+    source[...] = x
+    with pytest.raises(fk.ArgumentError, match=f"out {first} overlaps x in memory"):
+        model.run({"x": source}, out={first: place})
+    np.testing.assert_array_equal(source, x)
+
+
+def test_arrays_for_outputs_lie_apart_on_the_device(device: Device) -> None:
+    network = NETWORKS["places"]()
+    (arrays,) = network.arrays
+    model = fk.compile_onnx(network.model, target=device.name)
+    there, out = device.put(arrays["x"]), device.put(np.zeros(4, np.int64))
+    first, second, *_ = model.run(arrays)
+    with pytest.raises(fk.ArgumentError, match=f"out {first} overlaps x in memory"):
+        model.run({"x": there}, out={first: there})
+    np.testing.assert_array_equal(there.numpy(), arrays["x"])
+    with pytest.raises(fk.ArgumentError, match=f"out {second} overlaps out {first} in memory"):
+        model.run({"x": there}, out={first: out, second: out})
+
+
+def test_all_arrays_for_outputs_fit_or_none_is_written(device: Device) -> None:
+    network = NETWORKS["places"]()
+    (arrays,) = network.arrays
+    model = fk.compile_onnx(network.model, target=device.name)
+    assert isinstance(model, fk.StagedModel)
+    expected = model.run(arrays)
+    *others, last = expected
+    assert others
+    for put in (np.array, device.put):
+        out = {n: put(np.zeros_like(a)) for n, a in expected.items()}
+        with pytest.raises(fk.ArgumentError, match=f"out {last} has shape"):
+            model.run(arrays, out=out | {last: put(np.zeros_like(expected[last])[:-1])})
+        kept = [a if isinstance(a, np.ndarray) else a.numpy() for a in out.values()]
+        assert not any(map(np.any, kept))
+        model.run(arrays, out=out)
+        agree({n: a if isinstance(a, np.ndarray) else a.numpy() for n, a in out.items()}, expected)
+
+
 def test_what_is_no_array_needs_none(emulator: Device) -> None:
     probabilities = helper.make_node("ZipMap", ["r"], ["p"], domain="ai.onnx.ml",
                                      classlabels_int64s=[0, 1])  # fmt: skip
@@ -338,7 +384,7 @@ def test_what_is_no_array_needs_none(emulator: Device) -> None:
         helper.make_model(graph, opset_imports=opsets, ir_version=8), target=emulator.name
     )
     x = floats(92, 2, 2)
-    for out in (x, emulator.put(x)):
+    for out in (x.copy(), emulator.put(x)):
         with pytest.raises(fk.ArgumentError, match=r"p is a .* and needs no array"):
             model.run({"x": x}, out={"p": out})
 
