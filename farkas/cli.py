@@ -101,8 +101,10 @@ def cache_clear() -> None:
 @main.command("toolchain", epilog="\b\nExample:\n  farkas toolchain --cc clang\n")
 @click.option("--cc", metavar="PATH", help="The C compiler; default is $CC, gcc, clang or cc.")
 def toolchain_command(cc: str | None) -> None:
-    """Describe the C compiler and the processor that kernels are built for."""
+    """Describe what kernels are built with and for: C compiler, processor, CUDA and OpenCL."""
     from poly.machine import host_machine
+    from runtime.device_names import CUDA, OPENCL
+    from runtime.devices import describe_device
     from runtime.toolchain import find_toolchain
 
     found = find_toolchain(cc)
@@ -112,6 +114,7 @@ def toolchain_command(cc: str | None) -> None:
         "threads": "OpenMP" if found.openmp else "none: the compiler has no OpenMP",
         "processor": found.cpu,
         "machine": host_machine(),
+        **{name: describe_device(name) for name in (CUDA, OPENCL)},
     }
     for label, value in rows.items():
         click.echo(f"{label:<10} {printable(str(value))}")

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from poly.errors import FarkasError
 from runtime.cache import Cache
 from runtime.device_names import CUDA, EMULATOR, OPENCL, TF32, DeviceName, emulated, read_name
 from runtime.gpu_device import Device
@@ -45,6 +46,14 @@ def find_device(name: str, cache: Cache | None = None) -> Device:
     store = Cache() if cache is None else cache
     with _LOCK:
         return _find(wanted, store)
+
+
+def describe_device(name: str) -> str:
+    """What `find_device` finds for a name, or what is missing for it."""
+    try:
+        return repr(find_device(name))
+    except FarkasError as error:
+        return str(error)
 
 
 def _find(name: DeviceName, cache: Cache) -> Device:

@@ -233,6 +233,21 @@ def test_toolchain(cli: Cli) -> None:
     assert str(fk.find_toolchain()) in result.stdout and "-march=native" in result.stdout
 
 
+def test_toolchain_says_what_devices_there_are(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows() -> dict[str, str]:
+        found = (line.split(maxsplit=1) for line in cli("toolchain").stdout.splitlines())
+        return {label: text for label, text in found}
+
+    pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+    assert rows()["opencl"].startswith("<OpenClDevice ")
+    monkeypatch.setenv("FARKAS_CUDA", "cuda-bindings")
+    for package in ("pyopencl", "cuda", "cuda.bindings"):
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr("runtime.devices._FOUND", {})
+    assert rows()["opencl"] == "OpenCL needs pyopencl: pip install 'farkas[opencl]'"
+    assert "pip install 'farkas[cuda-bindings]'" in rows()["cuda"]
+
+
 # --- how it fails --------------------------------------------------------------------------
 
 
