@@ -1,0 +1,1 @@
+"""Goldens: the schedules and generated texts of known computations, kept to see every change."""
