@@ -22,7 +22,7 @@ from poly.expr import (
     dtype_where,
     operand_dtype,
 )
-from poly.marks import MOST_THREADS
+from poly.kernels import MOST_THREADS
 from poly.operators import OPS
 
 _INT_MAX = 2**31 - 1

@@ -23,8 +23,19 @@ from codegen.loopir import (
     children_of,
     map_children,
 )
-from codegen.masks import is_untrapped
-from poly.expr import Const, Expr, Index, Op, Read, indices_of, reads_of, rewrite, simplify, sub
+from poly.expr import (
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    indices_of,
+    reads_of,
+    rewrite,
+    simplify,
+    sub,
+)
 
 #: Vectors of so many bytes have masked instructions on every processor that has them.
 MASKED_BYTES = 64
@@ -142,3 +153,20 @@ def is_free(node: VectorStore, registers: Collection[str]) -> bool:
     store = node.store
     kind = store.op != "=" or isinstance(store.value, Const)
     return kind and store.target.tensor in registers and is_untrapped(store)
+
+
+#: Types that have masked instructions, and whose arithmetic cannot trap on lanes left out.
+_MASKABLE = ("float32", "float64")
+
+
+def is_untrapped(s: Store) -> bool:
+    """Whether what a store computes may be computed for elements that are not there."""
+    parts = _walk_value(s.value)
+    return s.dtype.name in _MASKABLE and not any(isinstance(e, (Cast, Index)) for e in parts)
+
+
+def _walk_value(e: Expr) -> list[Expr]:
+    """A value's parts, without those of the places that it reads."""
+    if isinstance(e, Op):
+        return [e, *(x for a in e.args for x in _walk_value(a))]
+    return [e]

@@ -15,7 +15,8 @@ import cgen
 from codegen.blocks import as_block
 from codegen.cexpr import Names, ValueText, index_text
 from codegen.exchange import touched_last
-from codegen.gpu_passes import below, is_strided
+from codegen.gpu_passes import below
+from codegen.grids import is_strided
 from codegen.halves import CUDA_HALVES, OPENCL_HALVES
 from codegen.loopir import (
     Buffer,

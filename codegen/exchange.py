@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from codegen.gpu_passes import is_strided
+from codegen.grids import is_strided
 from codegen.loopir import (
     Buffer,
     Combine,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from codegen.build import build_kernel
+from codegen.build import LoopProgram, build_kernel
 from codegen.decide import decide
 from codegen.dialects import (
     CudaTarget,
@@ -25,18 +25,19 @@ from codegen.function import (
 from codegen.gpu_passes import (
     begun_everywhere,
     constant_trips,
-    is_strided,
     plain_conditions,
     spread_banks,
     unguarded,
 )
+from codegen.grids import is_strided
 from codegen.host import build_host
 from codegen.index_width import NUMBERS_OF_HOST, check_index_width
 from codegen.loopir import For, LoopNode, axis_of, reads_in, verify_loops, walk_loops
 from codegen.lower import lower
-from codegen.passes import drop_unread, unroll
 from codegen.places import simplify_indices
-from codegen.tensor_cores import products_together
+from codegen.tensor_cores import products_together, to_instructions
+from codegen.unread import drop_unread
+from codegen.unroll import unroll
 from codegen.wide_access import wide_accesses
 from codegen.wmma import memory_of_warps
 from poly.errors import ScheduleError
@@ -176,13 +177,23 @@ def _unit(
     return f"{target.prelude(code, exact)}\n\n{code}\n"
 
 
+def lower_kernel(loops: LoopProgram) -> LoopNode:
+    """The stores of a kernel's loops, and instructions for what is marked as some.
+
+    Raises
+    ------
+    ScheduleError : as `codegen.tensor_cores.to_instructions`.
+    """
+    return to_instructions(lower(loops))
+
+
 def _kernel(
     schedule: Schedule, launch: Launch, symbol: str, target: type[KernelTarget]
 ) -> tuple[str, GpuKernel, dict[str, str]]:
     """The text of a kernel, and functions that it calls beside those of the prelude."""
     program = schedule.program
     loops = build_kernel(schedule, launch)
-    body = lower(loops)
+    body = lower_kernel(loops)
     own = memory_of_warps(body, program, launch.threads)
     for fn in (
         simplify_indices,

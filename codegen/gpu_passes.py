@@ -34,8 +34,8 @@ from codegen.loopir import (
     walk_loops,
 )
 from codegen.lower import ranges_inside
-from codegen.passes import without
 from codegen.places import at_place
+from codegen.unread import without
 from poly.dtypes import DType
 from poly.expr import (
     Const,
@@ -56,9 +56,6 @@ from poly.expr import (
 from poly.intrinsics import INTRINSICS, SUMS_ALIGNMENT
 from poly.linear import Linear, linear_form, render
 from poly.promotion import TOGETHER
-
-#: Blocks that a grid may have in x, y and z.
-MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 
 
 def below(value: Expr, bound: Expr) -> list[Expr]:
@@ -260,22 +257,6 @@ def _may_trap(e: Expr, dtypes: Mapping[str, DType]) -> bool:
         return False
     by_zero = not isinstance(e.args[1], Const) or e.args[1].value == 0
     return by_zero and not operand_dtype(e, dtypes, None).is_float
-
-
-def is_strided(node: For) -> bool:
-    """Whether a loop on blocks may have more iterations than a grid has blocks along its axis."""
-    if node.mark != "block" or axis_of(node) == 0:
-        return False
-    most = _most(node.upper)
-    return most is None or most > MOST_BLOCKS[1]
-
-
-def _most(e: Expr) -> int | None:
-    """The greatest value of a number of blocks, if it is known."""
-    if isinstance(e, Op) and e.fn == "select":  # none where there is nothing to do
-        found = [_most(arg) for arg in e.args[1:]]
-        return None if None in found else max(n for n in found if n is not None)
-    return int(e.value) if isinstance(e, Const) else None
 
 
 # --- shared memory ---------------------------------------------------------------------------

@@ -39,7 +39,6 @@ from codegen.loopir import (
 )
 from codegen.lower import ranges_inside
 from codegen.masks import VECTOR_LIMIT, mask_widths, maskable, masked
-from codegen.operators import INEXACT
 from codegen.places import at_place
 from poly.dtypes import BOOL, DType, identity
 from poly.expr import (
@@ -60,7 +59,7 @@ from poly.expr import (
 )
 from poly.layout import Layout
 from poly.linear import linear_form, normal
-from poly.operators import OPS
+from poly.operators import INEXACT, OPS
 from poly.program import Program
 
 #: Lanes of a chunk where there are fewer iterations than the most lanes.

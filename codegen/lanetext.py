@@ -14,7 +14,6 @@ from codegen.cexpr import ValueText, index_text, literal
 from codegen.lanes import is_index_value, lane_stride
 from codegen.linear import depends_on, replace_var
 from codegen.loopir import LANE_0
-from codegen.operators import INEXACT
 from codegen.spelling import lane_suffix, mask_type, suffix, vector_type
 from poly.dtypes import BOOL, DTYPES, FLOAT64, DType
 from poly.expr import (
@@ -30,7 +29,7 @@ from poly.expr import (
     simplify,
 )
 from poly.linear import linear_form, normal, render
-from poly.operators import OPS
+from poly.operators import INEXACT, OPS
 
 #: How many neighbouring lanes may share an element, see `lanelib`.
 SPREADS = (2, 4, 8)

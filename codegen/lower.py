@@ -7,7 +7,6 @@ from dataclasses import replace
 from codegen.build import LoopProgram
 from codegen.linear import Ranges, extreme, modulo, settle
 from codegen.loopir import Buffer, For, Instance, LoopNode, Store, map_children, reads_in
-from codegen.tensor_cores import to_instructions
 from poly.dims import dim
 from poly.dtypes import INT64, identity
 from poly.expr import (
@@ -36,7 +35,7 @@ def lower(loops: LoopProgram) -> LoopNode:
     Reads of a promoted tensor go to the innermost buffer; a read at a place that depends on data
     is clamped into the tensor.
     """
-    return to_instructions(_Lowering(loops).node(loops.body, (), {}))
+    return _Lowering(loops).node(loops.body, (), {})
 
 
 def var_range(node: For, ranges: Ranges) -> tuple[int, int] | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from codegen.clamped import _MASKABLE, is_untrapped
 from codegen.linear import Ranges, depends_on, moves, replace_var
 from codegen.loopir import (
     LANE_0,
@@ -29,7 +30,7 @@ from codegen.loopir import (
 from codegen.lower import ranges_inside
 from codegen.places import at_place
 from poly.dtypes import DType
-from poly.expr import Cast, Const, Expr, Index, Op, Read, reads_of
+from poly.expr import Const, Expr, Index, Op, Read, reads_of
 from poly.linear import linear_form, normal
 
 #: The longest vector, in bytes, that is written as one, and the fewest lanes that are masked.
@@ -73,10 +74,6 @@ def mask_widths(root: LoopNode) -> dict[str, int]:
         if name in in_part - other
         and FEWEST_LANES <= width <= VECTOR_LIMIT // (registers[name].bits // 8)
     }
-
-
-#: Types that have masked instructions, and whose arithmetic cannot trap on lanes left out.
-_MASKABLE = ("float32", "float64")
 
 
 def _moving(node: For, names: Collection[str]) -> set[str]:
@@ -145,19 +142,6 @@ def is_masked(node: LoopNode, buffer: str) -> bool:
         and not node.alone
         and node.store.target.tensor == buffer
     )
-
-
-def is_untrapped(s: Store) -> bool:
-    """Whether what a store computes may be computed for elements that are not there."""
-    parts = _walk_value(s.value)
-    return s.dtype.name in _MASKABLE and not any(isinstance(e, (Cast, Index)) for e in parts)
-
-
-def _walk_value(e: Expr) -> list[Expr]:
-    """A value's parts, without those of the places that it reads."""
-    if isinstance(e, Op):
-        return [e, *(x for a in e.args for x in _walk_value(a))]
-    return [e]
 
 
 def settle_masks(root: LoopNode) -> LoopNode:

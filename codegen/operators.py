@@ -7,12 +7,6 @@ from poly.dtypes import DType
 from poly.errors import ProgramError
 from poly.operators import OPS
 
-#: Functions that no two libraries round alike.  In exact mode they are the C library's; otherwise
-#: those of `codegen.lanemath`, in vector lanes and outside of them, where it has them.
-INEXACT = frozenset(
-    "exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid "
-    "pow atan2".split()
-)
 #: Those that `codegen.lanemath` has for float32.
 OWN = frozenset("exp log tanh sigmoid erf".split())
 #: Helpers of `codegen.prelude` that wrap around, for compilers that take it that nothing does.

@@ -42,7 +42,7 @@ from codegen.loopir import (
     walk_loops,
 )
 from codegen.masks import is_masked
-from codegen.passes import is_scalarisable, vector_lanes
+from codegen.scalarise import is_scalarisable, vector_lanes
 from codegen.spelling import C_TYPES, SCHEDULE, lane_suffix, suffix, vector_type
 from poly.dtypes import INT64, DType, identity
 from poly.expr import Const, Expr, Index, Op, Read, add, mul, simplify, sub, walk

@@ -32,8 +32,8 @@ from codegen.loopir import (
     reads_in,
     walk_loops,
 )
-from codegen.passes import without
 from codegen.places import at_place
+from codegen.unread import without
 from poly.dtypes import DType
 from poly.expr import Const, Expr, Index, Op, Read, add, indices_of, rewrite, sub
 from poly.linear import linear_form, normal

@@ -142,7 +142,9 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        value: Any = _version()
+        from farkas.version import version
+
+        value: Any = version()
     elif name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
     else:
@@ -153,12 +155,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("farkas")
-    except PackageNotFoundError:  # a checkout that was never installed
-        return "0+unknown"

@@ -24,9 +24,9 @@ Examples:
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from farkas import __version__
+        from farkas.version import version
 
-        click.echo(f"farkas {__version__}")
+        click.echo(f"farkas {version()}")
         ctx.exit()
 
 

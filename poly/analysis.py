@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import prod
 
 import islpy as isl
 
-from poly.expr import Cast, Const, Expr, Index, Op, Read, Size, indices_of, walk
+from poly.accesses import lane_value, tile_value
+from poly.errors import ScheduleError
+from poly.expr import Op, Read, walk
 from poly.legality import coincident_members
-from poly.linear import linear_form
 from poly.machine import Machine
 from poly.schedule import Schedule
 from poly.scop import Scop, ScopStatement
 from poly.tree import joint, loops_of
-
-#: Operators of which a register tile may be made: one or a few instructions each.
-TILE_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max", "abs", "dot2"))
-
 
 #: How much better balanced threads have to be for another loop to be shared, or one more.
 BETTER_BALANCED = 0.1
@@ -159,110 +156,6 @@ def _outer_values(schedule: Schedule, statement: str, depth: int) -> isl.Set | N
     return sets.get_at(0) if sets.n_set() else None
 
 
-def lane_value(e: Expr) -> bool:
-    """Whether generated code computes an expression in vector lanes as a whole.
-
-    It has all operators there; loops' numbers as values and places that depend on data it
-    computes lane by lane.
-    """
-    if isinstance(e, Read):
-        return not any(isinstance(x, Read) for i in e.indices for x in walk(i))
-    if isinstance(e, Op):
-        return all(lane_value(a) for a in e.args)
-    return isinstance(e, (Const, Size)) or (isinstance(e, Cast) and lane_value(e.arg))
-
-
-def tile_value(e: Expr) -> bool:
-    """Whether an expression may be computed for each element of a register tile."""
-    if isinstance(e, Op):
-        return e.fn in TILE_OPS and all(tile_value(a) for a in e.args)
-    return tile_value(e.arg) if isinstance(e, Cast) else lane_value(e)
-
-
-def stride_of(read: Read, loop: str) -> int | None:
-    """How many elements of its last dimension `read` moves with `loop`.
-
-    0: not at all; n: only the last dimension moves, n times the loop; None: otherwise.
-    """
-    *outer, last = read.indices or (Const(0),)
-    if any(loop in indices_of(i) for i in outer):
-        return None
-    form = linear_form(last)
-    rest = form.without(Index(loop))
-    if any(loop in indices_of(a) for a, _ in rest.terms):
-        return None
-    return form.coefficient(Index(loop))
-
-
-def plain_dimension(read: Read, loop: str) -> int | None:
-    """The one dimension of `read` whose index is just `loop`, if no other moves with it."""
-    moving = [k for k, i in enumerate(read.indices) if loop in indices_of(i)]
-    if len(moving) == 1 and read.indices[moving[0]] == Index(loop):
-        return moving[0]
-    return None
-
-
-def loops_of_read(read: Read) -> frozenset[str]:
-    """The loops with which the place of `read` moves."""
-    return frozenset(i for e in read.indices for i in indices_of(e))
-
-
-def elements_read(reads: Iterable[Read], extents: Mapping[str, int | None]) -> int:
-    """How many elements reads touch while loops run over so many values; a loop that is not
-    listed or not known stands still.  As boxes, so that windows may be counted a bit too large.
-    """
-    return sum(prod(_span(i, extents) + 1 for i in r.indices) for r in reads)
-
-
-def _span(index: Expr, extents: Mapping[str, int | None]) -> int:
-    """The greatest less the least value of an index."""
-    if isinstance(index, Index):
-        return (extents.get(index.name) or 1) - 1
-    if isinstance(index, Op) and index.fn in ("mod", "floordiv"):
-        divisor = index.args[1]
-        span = _span(index.args[0], extents)
-        if not isinstance(divisor, Const) or not divisor.value:
-            return span
-        by = int(divisor.value)
-        return min(span, by - 1) if index.fn == "mod" else span // by
-    form = linear_form(index)
-    return sum(abs(c) * _span(a, extents) for a, c in form.terms if a != index)
-
-
-def moving_dimensions(read: Read, loop: str) -> tuple[int, ...]:
-    """The dimensions of `read` whose index moves with `loop`."""
-    return tuple(k for k, i in enumerate(read.indices) if loop in indices_of(i))
-
-
-def block_of(read: Read, loop: str) -> int | None:
-    """The block size of a tensor that is kept in blocks along `loop`, as in
-    ``A[c // 16, p, q, c mod 16]`` along c.
-    """
-    dims = moving_dimensions(read, loop)
-    if len(dims) != 2 or dims[1] != len(read.indices) - 1:
-        return None
-    outer, inner = (read.indices[d] for d in dims)
-    if not isinstance(inner, Op) or inner.fn != "mod" or inner.args[0] != Index(loop):
-        return None
-    size = inner.args[1]
-    same = isinstance(size, Const) and outer == Op("floordiv", (Index(loop), size))
-    return int(size.value) if same and isinstance(size, Const) else None
-
-
-def vector_stride(read: Read, loop: str, lanes: int) -> int | None:
-    """`stride_of` for a vector of `lanes` iterations that begins at a multiple of `lanes`."""
-    block = block_of(read, loop)
-    return 1 if block is not None and block % lanes == 0 else stride_of(read, loop)
-
-
-def lane_dimension(read: Read, loop: str, lanes: int) -> int | None:
-    """The dimension of `read` in which the lanes of a vector along `loop` lie, if it is one."""
-    block = block_of(read, loop)
-    if block is not None and block % lanes == 0:
-        return len(read.indices) - 1
-    return plain_dimension(read, loop)
-
-
 def is_determined(s: ScopStatement, loop: str) -> bool:
     """Whether the statement's other loops leave a loop one iteration, of several that it has."""
     at = s.loops.index(loop)
@@ -304,3 +197,50 @@ def is_rectangular(s: ScopStatement, loop: str, against: tuple[str, ...] | None 
     rest = rest.reset_tuple_id() if rest.has_tuple_name() else rest
     domain = domain.reset_tuple_id() if domain.has_tuple_name() else domain
     return bool(spread.intersect(rest).is_subset(domain))
+
+
+def nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The loops that all statements of a group share."""
+    shared = loops_of(schedule.tree, names[0])
+    for name in names[1:]:
+        other = loops_of(schedule.tree, name)
+        shared = tuple(a for a, b in zip(shared, other, strict=False) if a is b)
+    return tuple(m.name for m in shared)
+
+
+def attempt(schedule: Schedule, step: str) -> Schedule:
+    """The schedule after one step, or unchanged if the step is refused."""
+    try:
+        return schedule.replay(step)
+    except ScheduleError:
+        return schedule
+
+
+def dimension_at(schedule: Schedule, name: str, loop: str) -> str:
+    """The index of a statement that a loop around it runs; "" if it is no plain index."""
+    member = next((m for m in loops_of(schedule.tree, name) if m.name == loop), None)
+    if member is None:
+        return ""
+    s = schedule.scop.statement(name)
+    domain = isl.UnionSet.from_set(s.domain)
+    own = isl.UnionMap.from_union_pw_aff(member.schedule.intersect_domain_union_set(domain))
+    params = ", ".join(s.domain.get_var_names(isl.dim_type.param))
+    for index in s.loops:
+        text = f"[{params}] -> {{ {s.name}[{', '.join(s.loops)}] -> [{index}] }}"
+        if own.is_equal(isl.UnionMap(text).intersect_domain(domain)):
+            return index
+    return ""
+
+
+def accesses(s: ScopStatement) -> tuple[Read, ...]:
+    """Every element that a statement touches, its target first."""
+    return (s.target, *(s.source.reads if s.role != "init" else ()))
+
+
+def work_of(s: ScopStatement) -> int | None:
+    """About how many elements a statement moves and how much it computes; None if sizes do."""
+    extents = static_extents(s)
+    if any(x is None for x in extents.values()):
+        return None
+    operators = sum(isinstance(e, Op) for e in walk(s.value))
+    return prod(x or 1 for x in extents.values()) * (len(accesses(s)) + operators)

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from poly.analysis import loops_of_read
+from poly.accesses import loops_of_read
 from poly.dtypes import FLOAT32
 from poly.expr import Const, Expr, Index, Read, add, indices_of, mul, reads_of, rewrite
 from poly.graph import Call, Graph, View

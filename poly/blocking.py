@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from poly.analysis import balance, elements_read, loops_of_read, vector_stride
+from poly.accesses import elements_read, loops_of_read, vector_stride
+from poly.analysis import balance
 from poly.contraction import Contraction
 from poly.expr import Read
 from poly.machine import Machine

@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from poly.analysis import (
+from poly.accesses import (
     elements_read,
-    is_rectangular,
     lane_dimension,
     loops_of_read,
     plain_dimension,
-    static_extents,
-    tile_operands,
     vector_stride,
 )
+from poly.analysis import is_rectangular, static_extents, tile_operands
 from poly.expr import Read
 from poly.machine import Machine
 from poly.promotion import BUFFER_LIMIT

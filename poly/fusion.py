@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from poly.analysis import lane_value
+from poly.accesses import lane_value
 from poly.errors import ProgramError
 from poly.expr import Read, indices_of, reads_of
 from poly.graph import Call, Graph, View

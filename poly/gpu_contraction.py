@@ -14,13 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from poly.analysis import (
-    is_determined,
-    loop_extents,
-    loops_of_read,
-    plain_dimension,
-    stride_of,
-)
+from poly.accesses import loops_of_read, plain_dimension, stride_of
+from poly.analysis import accesses, attempt, dimension_at, is_determined, loop_extents, nest
 from poly.errors import ScheduleError
 from poly.expr import Const, Read
 from poly.gpu_machine import GpuMachine
@@ -35,7 +30,6 @@ from poly.gpu_nest import (
 )
 from poly.instances import member_limits
 from poly.promotion import TOGETHER
-from poly.rows import accesses, attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
 from poly.tree import Promote, loops_of, path_to

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from itertools import dropwhile, takewhile
 from math import prod
 
-from poly.analysis import loops_of_read, plain_dimension, stride_of
+from poly.accesses import loops_of_read, plain_dimension, stride_of
+from poly.analysis import accesses, attempt, dimension_at, nest
 from poly.errors import ScheduleError
 from poly.expr import Read
 from poly.instances import member_limits
 from poly.legality import coincident_members
 from poly.linear import linear_form
-from poly.rows import accesses, attempt, buffers_around, dimension_at, nest, plan_around
+from poly.rows import buffers_around, plan_around
 from poly.schedule import Schedule
 from poly.tree import Band, loops_of, path_to
 

@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import gcd, prod
 
-from poly.analysis import loop_extents, stride_of
+from poly.accesses import stride_of
+from poly.analysis import accesses, attempt, dimension_at, loop_extents, nest
 from poly.errors import ScheduleError
 from poly.expr import Const, Index, Read
 from poly.gpu_contraction import contraction_on_gpu
@@ -38,11 +39,11 @@ from poly.gpu_nest import (
     parallel_nest,
 )
 from poly.gpu_tensor_cores import tensor_cores_on_gpu
+from poly.grouping import group_statements, groups
 from poly.linear import linear_form
 from poly.promotion import TOGETHER
-from poly.rows import accesses, attempt, dimension_at, nest
 from poly.schedule import Schedule
-from poly.strategy import group_statements, groups
+from poly.strategy import find_core
 from poly.tree import Promote, loops_of, path_to
 
 #: Threads of a block.
@@ -64,7 +65,7 @@ def gpu_schedule(schedule: Schedule, machine: GpuMachine = ANY, tiles: bool = Tr
 
     tiles : whether there are tiles and rows; without, every thread has points of its own
     """
-    schedule = group_statements(schedule, machine.host)
+    schedule = group_statements(schedule, machine.host, find_core)
     for names in groups(schedule):
         moved = from_zero(schedule, names)
         for form in _FORMS if tiles else (_points,):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from poly.analysis import loop_extents
+from poly.analysis import attempt, dimension_at, loop_extents, nest
 from poly.errors import ScheduleError
 from poly.expr import Index, Read, indices_of
 from poly.gpu_contraction import GpuContraction, find_contraction
@@ -25,7 +25,6 @@ from poly.gpu_nest import element_in_register, on_blocks, parallel_nest, shared_
 from poly.intrinsics import ACCUMULATOR, INTRINSICS, WARP, Intrinsic
 from poly.linear import linear_form
 from poly.promotion import SHARED_LIMIT, contiguous_dimension
-from poly.rows import attempt, dimension_at, nest
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
 

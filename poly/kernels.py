@@ -23,9 +23,8 @@ from math import prod
 import islpy as isl
 
 from poly.errors import ScheduleError
-from poly.instances import end_value, function_of
+from poly.instances import end_value, function_of, member_limits
 from poly.intrinsics import INTRINSICS, WARP
-from poly.marks import MOST_DEEP, MOST_THREADS, thread_extent
 from poly.padding import check_padding, with_padding
 from poly.scop import Scop
 from poly.tensorize import instruction_of, matched
@@ -371,3 +370,39 @@ def reduced_names(launch: Launch, statement: str) -> frozenset[str]:
     """The parameters for threads that reduce a statement together."""
     reduced = [m for m in loops_of(launch.tree, statement) if m.mark == "reduce"]
     return frozenset(n for n in map(launch.parameter_of, reduced) if n is not None)
+
+
+#: Dimensions of a grid, and of a block of threads.
+MOST_DIMENSIONS = 3
+
+
+#: Threads of a block that every GPU has.
+MOST_THREADS = 1024
+
+
+#: And in z.
+MOST_DEEP = 64
+
+
+def thread_extent(member: Member, scop: Scop, what: str) -> int:
+    """How many threads a loop takes: one more than its greatest number.
+
+    Raises
+    ------
+    ScheduleError : if that is not constant, more than a block has, or a number is below 0.
+    """
+    limits = member_limits(member, scop)
+    if limits is None:
+        raise ScheduleError(
+            f"{what}: how many iterations {member.name} has is not fixed; split it by a number, "
+            f"as in `split S: {member.name} by 32`, and map the inner loop"
+        )
+    least, greatest = limits
+    if least < 0:
+        raise ScheduleError(f"{what}: {member.name} begins at {least}; shift it to begin at 0")
+    if greatest >= MOST_THREADS:
+        raise ScheduleError(
+            f"{what}: {member.name} has {greatest + 1} iterations, but a block at most "
+            f"{MOST_THREADS} threads; split it first"
+        )
+    return greatest + 1

@@ -11,8 +11,9 @@ from itertools import takewhile
 import islpy as isl
 
 from poly.errors import ScheduleError
-from poly.instances import function_of, member_limits
+from poly.instances import function_of
 from poly.intrinsics import INTRINSICS
+from poly.kernels import MOST_DIMENSIONS, thread_extent
 from poly.layout import layout_of
 from poly.promotion import plan_promotion
 from poly.scop import Scop, ScopStatement
@@ -32,13 +33,6 @@ from poly.tree import (
     statements_below,
     walk_tree,
 )
-
-#: Dimensions of a grid, and of a block of threads.
-MOST_DIMENSIONS = 3
-#: Threads of a block that every GPU has.
-MOST_THREADS = 1024
-#: And in z.
-MOST_DEEP = 64
 
 
 def only_on_gpu(tree: Node) -> str:
@@ -258,30 +252,6 @@ def _moves_target(member: Member, s: ScopStatement) -> bool:
     free = [k for k, name in enumerate(s.loops) if name in s.free]
     values = [value for _, value in function_of(member, s).gist(s.domain).get_pieces()]
     return any(value.involves_dims(isl.dim_type.in_, k, 1) for value in values for k in free)
-
-
-def thread_extent(member: Member, scop: Scop, what: str) -> int:
-    """How many threads a loop takes: one more than its greatest number.
-
-    Raises
-    ------
-    ScheduleError : if that is not constant, more than a block has, or a number is below 0.
-    """
-    limits = member_limits(member, scop)
-    if limits is None:
-        raise ScheduleError(
-            f"{what}: how many iterations {member.name} has is not fixed; split it by a number, "
-            f"as in `split S: {member.name} by 32`, and map the inner loop"
-        )
-    least, greatest = limits
-    if least < 0:
-        raise ScheduleError(f"{what}: {member.name} begins at {least}; shift it to begin at 0")
-    if greatest >= MOST_THREADS:
-        raise ScheduleError(
-            f"{what}: {member.name} has {greatest + 1} iterations, but a block at most "
-            f"{MOST_THREADS} threads; split it first"
-        )
-    return greatest + 1
 
 
 def _below_zero(member: Member, scop: Scop) -> bool:

@@ -84,3 +84,11 @@ OPS: dict[str, OpInfo] = {
 }  # "round" rounds halves to even; "rsqrt" is 1/sqrt(x); "sigmoid" is 1/(1+exp(-x))
 
 FUNCTIONS: tuple[str, ...] = tuple(name for name, info in OPS.items() if not info.symbol)
+
+
+#: Functions that no two libraries round alike.  In exact mode they are the C library's; otherwise
+#: those of `codegen.lanemath`, in vector lanes and outside of them, where it has them.
+INEXACT = frozenset(
+    "exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid "
+    "pow atan2".split()
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import prod
 
-from poly.analysis import loops_of_read, moving_dimensions, plain_dimension, vector_stride
+from poly.accesses import loops_of_read, moving_dimensions, plain_dimension, vector_stride
 from poly.contraction import UNROLLED_TAPS, Contraction
 from poly.errors import ScheduleError
 from poly.expr import Const, Read

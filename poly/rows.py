@@ -14,15 +14,24 @@ from math import prod
 
 import islpy as isl
 
-from poly.analysis import is_rectangular, loop_extents, on_threads, static_extents, stride_of
+from poly.accesses import stride_of
+from poly.analysis import (
+    accesses,
+    attempt,
+    dimension_at,
+    is_rectangular,
+    loop_extents,
+    nest,
+    on_threads,
+    static_extents,
+    work_of,
+)
 from poly.contraction import UNROLLED_TAPS
 from poly.errors import ScheduleError
-from poly.expr import Op, Read, walk
 from poly.legality import coincident_members
 from poly.machine import Machine
 from poly.promotion import PromotionPlan, plan_promotion
 from poly.schedule import Schedule
-from poly.scop import ScopStatement
 from poly.tree import Band, Promote, loops_of, path_to, statements_below
 from poly.work import WORTH_SHARING, WORTH_SHARING_STEP
 
@@ -46,44 +55,6 @@ def row_steps(schedule: Schedule, names: tuple[str, ...], machine: Machine) -> S
         schedule = _lanes(schedule, name)
     schedule = share(schedule, names, nest(schedule, names), machine)
     return _keep(schedule, names)
-
-
-def nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The loops that all statements of a group share."""
-    shared = loops_of(schedule.tree, names[0])
-    for name in names[1:]:
-        other = loops_of(schedule.tree, name)
-        shared = tuple(a for a, b in zip(shared, other, strict=False) if a is b)
-    return tuple(m.name for m in shared)
-
-
-def attempt(schedule: Schedule, step: str) -> Schedule:
-    """The schedule after one step, or unchanged if the step is refused."""
-    try:
-        return schedule.replay(step)
-    except ScheduleError:
-        return schedule
-
-
-def dimension_at(schedule: Schedule, name: str, loop: str) -> str:
-    """The index of a statement that a loop around it runs; "" if it is no plain index."""
-    member = next((m for m in loops_of(schedule.tree, name) if m.name == loop), None)
-    if member is None:
-        return ""
-    s = schedule.scop.statement(name)
-    domain = isl.UnionSet.from_set(s.domain)
-    own = isl.UnionMap.from_union_pw_aff(member.schedule.intersect_domain_union_set(domain))
-    params = ", ".join(s.domain.get_var_names(isl.dim_type.param))
-    for index in s.loops:
-        text = f"[{params}] -> {{ {s.name}[{', '.join(s.loops)}] -> [{index}] }}"
-        if own.is_equal(isl.UnionMap(text).intersect_domain(domain)):
-            return index
-    return ""
-
-
-def accesses(s: ScopStatement) -> tuple[Read, ...]:
-    """Every element that a statement touches, its target first."""
-    return (s.target, *(s.source.reads if s.role != "init" else ()))
 
 
 # --- windows ---------------------------------------------------------------------------------
@@ -370,12 +341,3 @@ def share(
         if chosen == 3:
             break
     return schedule
-
-
-def work_of(s: ScopStatement) -> int | None:
-    """About how many elements a statement moves and how much it computes; None if sizes do."""
-    extents = static_extents(s)
-    if any(x is None for x in extents.values()):
-        return None
-    operators = sum(isinstance(e, Op) for e in walk(s.value))
-    return prod(x or 1 for x in extents.values()) * (len(accesses(s)) + operators)

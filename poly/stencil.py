@@ -16,19 +16,21 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 
+from poly.accesses import (
+    loops_of_read,
+    moving_dimensions,
+    plain_dimension,
+    stride_of,
+    vector_stride,
+)
 from poly.analysis import (
     fused_around,
     has_lane_epilogue,
     is_rectangular,
     loop_extents,
-    loops_of_read,
-    moving_dimensions,
-    plain_dimension,
     shared_loop,
     static_extents,
-    stride_of,
     tile_operands,
-    vector_stride,
 )
 from poly.contraction import (
     IN_FLIGHT,

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import takewhile
 
+from poly.accesses import block_of, lane_dimension
 from poly.analysis import (
     BETTER_BALANCED,
     balance,
-    block_of,
     fused_around,
     has_lane_epilogue,
-    lane_dimension,
     loop_extents,
     on_threads,
     shared_loop,
+    work_of,
 )
 from poly.blocking import Blocks, find_blocks
 from poly.contraction import Contraction
@@ -22,7 +22,6 @@ from poly.errors import ScheduleError
 from poly.legality import coincident_members
 from poly.machine import Machine
 from poly.panels import is_packed, pack_panels, pack_rows, reduction_order, written_out
-from poly.rows import work_of
 from poly.schedule import Schedule
 from poly.scop import ScopStatement
 from poly.work import WORTH_SHARING_STEP

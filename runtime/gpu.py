@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from codegen.gpu import GpuKernel, GpuSource
-from codegen.gpu_passes import MOST_BLOCKS
+from codegen.grids import MOST_BLOCKS
 from codegen.loopir import Block, For, If, Instance, LoopNode
 from poly.errors import ArgumentError, ToolchainError
 from poly.expr import evaluate_int

@@ -1,5 +1,6 @@
 """ONNX models to graphs of comprehensions; the only place that imports onnx."""
 
+import frontends.onnx.operators  # noqa: F401 - fills the registry
 from frontends.onnx.diagnosis import Diagnosis, Examination, examine
 from frontends.onnx.importer import import_model, import_stage
 from frontends.onnx.node import supported_operators

@@ -11,7 +11,6 @@ from typing import ParamSpec, TypeVar
 import onnx
 from onnx import ModelProto, TensorProto
 
-import frontends.onnx.operators  # noqa: F401 - fills the registry
 from frontends.onnx.attributes import schema_of
 from frontends.onnx.functions import has_function
 from frontends.onnx.loading import (

@@ -17,9 +17,8 @@ from unittest.mock import patch
 import numpy as np
 
 import farkas as fk
-from codegen.gpu import generate_gpu
+from codegen.gpu import generate_gpu, lower_kernel
 from codegen.loopir import LoopNode
-from codegen.lower import lower
 from poly.program import Program
 from poly.schedule import Schedule
 from runtime.arguments import Array
@@ -69,8 +68,8 @@ def findings(text: str, script: str, sizes: dict[str, int], edit: Edit, folder: 
 def edited(edit: Edit) -> AbstractContextManager[object]:
     """Everyone finds the loops of kernels edited."""
     stack = ExitStack()
-    for place in ("codegen.gpu.lower", "tests.gpu.races.lower"):
-        stack.enter_context(patch(place, lambda body: edit(lower(body))))
+    for place in ("codegen.gpu.lower_kernel", "tests.gpu.races.lower_kernel"):
+        stack.enter_context(patch(place, lambda body: edit(lower_kernel(body))))
     return stack
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import count, product
 
 from codegen.build import build_kernel
-from codegen.gpu import GpuSource
+from codegen.gpu import GpuSource, lower_kernel
 from codegen.loopir import (
     Block,
     Buffer,
@@ -35,7 +35,6 @@ from codegen.loopir import (
     map_children,
     walk_loops,
 )
-from codegen.lower import lower
 from poly.expr import Const, Read, evaluate_int, reads_of
 from poly.intrinsics import INTRINSICS
 from poly.kernels import Launch, launches
@@ -76,7 +75,7 @@ class Race:
 def races(schedule: Schedule, source: GpuSource, sizes: Mapping[str, int]) -> list[Race]:
     """The races of all launches at some sizes."""
     _, found = launches(schedule.tree, schedule.scop)
-    bodies = [lower(build_kernel(schedule, launch)) for launch in found]
+    bodies = [lower_kernel(build_kernel(schedule, launch)) for launch in found]
     result: list[Race] = []
     for kernel, grid, env in launches_of(source, sizes):
         number = source.kernels.index(kernel)

@@ -13,12 +13,13 @@ from poly.constants import fold_statements
 from poly.errors import IllegalScheduleError, ProgramError
 from poly.expr import Const
 from poly.fusion import Apart, fused
+from poly.grouping import groups
 from poly.join_dimensions import join_dimensions
 from poly.machine import host_machine
 from poly.phases import split_sums
 from poly.program import Program, specialise, verify_program
 from poly.schedule import Schedule
-from poly.strategy import auto_schedule, groups
+from poly.strategy import auto_schedule
 from poly.tree import loops_of
 from poly.unread import without_unread
 from runtime.interpret import instances, run_instances

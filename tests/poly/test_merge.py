@@ -11,10 +11,11 @@ from frontends.language import parse_program
 from poly.errors import ProgramError
 from poly.fusion import Apart, fused
 from poly.gpu_machine import ANY
+from poly.grouping import groups
 from poly.merge import align, covers, inline, merge, renamed, simplified
 from poly.program import Program
 from poly.schedule import Schedule
-from poly.strategy import auto_schedule, groups
+from poly.strategy import auto_schedule
 from runtime.reference import evaluate
 
 Arrays = dict[str, np.ndarray]

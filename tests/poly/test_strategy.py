@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codegen.function import emit_function
+from poly.analysis import attempt
+from poly.grouping import groups
 from poly.machine import Machine, host_machine
 from poly.program import Program, specialise
-from poly.rows import attempt
 from poly.schedule import Schedule
-from poly.strategy import auto_schedule, groups
+from poly.strategy import auto_schedule
 from poly.tree import loops_of
 from runtime.interpret import instances
 from tests.poly.oracle import broken_pairs, tree_order
