@@ -42,7 +42,8 @@ GPU ?=
 gpu: $(VENV)/.installed-gpu
 	@failed=; set -x; \
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not slow" tests/gpu \
-	    tests/runtime/test_gpu_*.py tests/benchmarks/test_gpu*.py || failed=1; \
+	    tests/runtime/gpu tests/runtime/cuda tests/runtime/test_find_device.py \
+	    tests/benchmarks/test_gpu*.py || failed=1; \
 	$(BIN)/python -m benchmarks.gpu --device cuda --tiny --quick --peers || failed=1; \
 	$(BIN)/python -m benchmarks.gpu --device cuda \
 	    --json build/gpu.json --plot build/gpu $(GPU) || failed=1; \

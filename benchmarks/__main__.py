@@ -17,9 +17,9 @@ from benchmarks.peers import PEERS, Peer
 from benchmarks.results import OURS, OURS_IN, Results
 from benchmarks.runner import Plan, measure_item, processors
 from benchmarks.suites import SUITES, Item, items_of
-from poly.machine import host_machine
-from runtime.roofline import measure as measure_roofline
-from runtime.toolchain import cpu_identity, find_toolchain
+from poly.machine.cpu import host_machine
+from runtime.cpu.roofline import measure as measure_roofline
+from runtime.cpu.toolchain import cpu_identity, find_toolchain
 
 _EPILOG = "suites: " + "; ".join(f"{name}: {what}" for name, what in SUITES.items())
 

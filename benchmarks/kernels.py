@@ -27,7 +27,7 @@ from functools import cache
 
 from benchmarks.convolution import conv2d
 from benchmarks.kernel import Kernel, Product
-from benchmarks.parts import (
+from benchmarks.other_kernels import (
     addrelu,
     attention,
     global_average,

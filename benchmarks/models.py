@@ -19,7 +19,7 @@ from benchmarks.kernel import ELEMENT, Array, aligned
 from benchmarks.networks import bert, mobilenetv2
 from benchmarks.task import Task
 from benchmarks.translate.network import value_shapes
-from frontends.onnx.light import load_light, randomised
+from frontends.onnx.model.light_models import load_light, randomised
 
 #: Multiply-adds as two, taps on padding included, of convolutions and products alone.
 GIGAFLOPS = {

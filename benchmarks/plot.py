@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import CopyRate, Results, Row
-from runtime.roofline import Roofline
+from runtime.cpu.roofline import Roofline
 
 #: One for each family, in order.
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#222222")

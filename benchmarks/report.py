@@ -11,7 +11,7 @@ from rich.text import Text
 
 from benchmarks.peers import PEERS
 from benchmarks.results import BOUND_BY_MEMORY, OURS, CopyRate, Results, Row, geomean
-from runtime.roofline import Roofline
+from runtime.cpu.roofline import Roofline
 
 Limit = Roofline | CopyRate | None
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runtime.roofline import Roofline
+from runtime.cpu.roofline import Roofline
 
 FORMAT = 1
 

@@ -29,7 +29,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farkas.house import ForeignPackageError, check_packages, started_as_command
+from farkas.check_install import ForeignPackageError, check_packages, started_as_command
 
 try:
     check_packages(Path(__file__).parent.parent)
@@ -53,21 +53,21 @@ from poly.errors import (
 )
 
 if TYPE_CHECKING:
-    from farkas.device_model import DeviceModel
-    from farkas.kernel import Kernel, compile
-    from farkas.model import compile_onnx
-    from farkas.network import Model
-    from farkas.staged import StagedModel
-    from farkas.text import parse
+    from farkas.kernels.kernel import Kernel, compile
+    from farkas.kernels.source_text import parse
+    from farkas.networks.base import Model
+    from farkas.networks.compile_onnx import compile_onnx
+    from farkas.networks.gpu_model import DeviceModel
+    from farkas.networks.staged import StagedModel
     from farkas.views import View, explore, footprints, show, space, steps
-    from poly.dtypes import DTYPES, DType
-    from poly.program import Program
-    from poly.schedule import Schedule
-    from poly.strategy import auto_schedule
-    from runtime.cache import Cache
-    from runtime.reference import evaluate
-    from runtime.toolchain import Toolchain, find_toolchain
-    from runtime.verify import Report, verify
+    from poly.ir.dtypes import DTYPES, DType
+    from poly.ir.program import Program
+    from poly.schedule.schedule import Schedule
+    from poly.strategy.cpu.auto_schedule import auto_schedule
+    from runtime.common.cache import Cache
+    from runtime.cpu.toolchain import Toolchain, find_toolchain
+    from runtime.reference.evaluate import evaluate
+    from runtime.reference.verify import Report, verify
 
     __version__: str
 
@@ -113,24 +113,24 @@ __all__ = [
 
 #: Where the names live that are loaded when they are first used.
 _HOMES = {
-    "DTYPES": "poly.dtypes",
-    "DType": "poly.dtypes",
-    "Program": "poly.program",
-    "Schedule": "poly.schedule",
-    "auto_schedule": "poly.strategy",
-    "Cache": "runtime.cache",
-    "evaluate": "runtime.reference",
-    "Toolchain": "runtime.toolchain",
-    "find_toolchain": "runtime.toolchain",
-    "Report": "runtime.verify",
-    "verify": "runtime.verify",
-    "Kernel": "farkas.kernel",
-    "compile": "farkas.kernel",
-    "DeviceModel": "farkas.device_model",
-    "Model": "farkas.network",
-    "StagedModel": "farkas.staged",
-    "compile_onnx": "farkas.model",
-    "parse": "farkas.text",
+    "DTYPES": "poly.ir.dtypes",
+    "DType": "poly.ir.dtypes",
+    "Program": "poly.ir.program",
+    "Schedule": "poly.schedule.schedule",
+    "auto_schedule": "poly.strategy.cpu.auto_schedule",
+    "Cache": "runtime.common.cache",
+    "evaluate": "runtime.reference.evaluate",
+    "Toolchain": "runtime.cpu.toolchain",
+    "find_toolchain": "runtime.cpu.toolchain",
+    "Report": "runtime.reference.verify",
+    "verify": "runtime.reference.verify",
+    "Kernel": "farkas.kernels.kernel",
+    "compile": "farkas.kernels.kernel",
+    "DeviceModel": "farkas.networks.gpu_model",
+    "Model": "farkas.networks.base",
+    "StagedModel": "farkas.networks.staged",
+    "compile_onnx": "farkas.networks.compile_onnx",
+    "parse": "farkas.kernels.source_text",
     "View": "farkas.views",
     "explore": "farkas.views",
     "footprints": "farkas.views",

@@ -1,6 +1,6 @@
 """``python -m farkas`` is the command ``farkas``."""
 
-from farkas.cli import main
+from farkas.cli.main import main
 
 if __name__ == "__main__":
     main()

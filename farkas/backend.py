@@ -14,9 +14,9 @@ import numpy as np
 from onnx import ModelProto
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from farkas.model import compile_onnx
-from farkas.network import Network
-from farkas.targets import target_of
+from farkas.networks.base import Network
+from farkas.networks.compile_onnx import compile_onnx
+from farkas.targets.find_target import target_of
 from poly.errors import ArgumentError, ToolchainError
 
 Array = np.ndarray

@@ -63,7 +63,7 @@ class LanguageError(FarkasError):
 
 
 class ProgramError(FarkasError):
-    """A program whose values violate the rules of `poly.program`."""
+    """A program whose values violate the rules of `poly.ir.program`."""
 
 
 class ScheduleError(FarkasError):
@@ -80,8 +80,9 @@ class IllegalScheduleError(ScheduleError):
     source, sink : str     the two statement instances, e.g. ``S[0, 0, 0]``; source must come first
     element : str          the array element through which they depend, e.g. ``C[0, 0]``
     sizes : dict           the smallest sizes at which the order breaks, e.g. ``{"N": 2}``
-    violation              the `poly.legality.Violation` with all of this as numbers
-    schedule, tree         the `poly.schedule.Schedule` that the step was for, and the tree that it
+    violation              the `poly.deps.legality.Violation` with all of this as numbers
+    schedule, tree         the `poly.schedule.schedule.Schedule` that the step was for, and the tree
+                           that it
                            would have made; None where no schedule was asked
     """
 

@@ -1,1 +1,4 @@
-"""From kernel text to results: toolchains, the cache, argument checks, calls, reference results."""
+"""Compilers, devices, libraries: what turns text into something that runs, and runs it.
+
+Only the search for devices lies here itself.  No schedule or text is made here.
+"""

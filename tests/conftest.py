@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from poly.errors import ToolchainError
-from runtime.cache import ENVIRONMENT, Cache
-from runtime.gpu_on_cpu import CpuDevice
-from runtime.quick import quick_calls
-from runtime.toolchain import Toolchain, find_toolchain
+from runtime.common.cache import ENVIRONMENT, Cache
+from runtime.cpu.fast_call import quick_calls
+from runtime.cpu.toolchain import Toolchain, find_toolchain
+from runtime.gpu.emulator import CpuDevice
 
 settings.register_profile(
     "farkas",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -19,15 +20,80 @@ ALLOWED: dict[str, frozenset[str]] = {
     "farkas": frozenset({"poly", "frontends", "codegen", "runtime"}),
 }
 
+#: The rooms from the ground up: each may import itself and what stands before it.  A room is a
+#: folder without those of its folders that are rooms of their own, or a single module.
+ROOMS = (
+    "poly.errors",
+    "poly.machine",
+    "poly.ir",
+    "poly.sets",
+    "poly.tree",
+    "poly.deps",
+    "poly.buffers",
+    "poly.show",
+    "poly.lower",
+    "poly.schedule",
+    "poly.rewrites",
+    "poly.strategy.common",
+    "poly.strategy.cpu",
+    "poly.strategy.gpu",
+    "poly.graph_passes",
+    "frontends.language",
+    "frontends.onnx.core",
+    "frontends.onnx.model",
+    "frontends.onnx.ml",
+    "frontends.onnx.bodies",
+    "frontends.onnx.ops",
+    "frontends.onnx.importer",
+    "frontends.onnx",
+    "codegen.loops",
+    "codegen.vector",
+    "codegen.pipeline",
+    "codegen.c",
+    "codegen.gpu",
+    "codegen.provenance",
+    "runtime.common",
+    "runtime.reference",
+    "runtime.cpu",
+    "runtime.gpu",
+    "runtime.cuda",
+    "runtime.network",
+    "runtime.find_device",
+    "farkas.check_install",
+    "farkas.version",
+    "farkas.errors",
+    "farkas.console",
+    "farkas.targets",
+    "farkas.views",
+    "farkas.kernels",
+    "farkas.networks",
+    "farkas.backend",
+    "farkas.cli",
+    "farkas",
+    "farkas.__main__",
+)
+
 #: Which modules, by prefix, may import these libraries.
 ONLY_IN: dict[str, tuple[str, ...]] = {
-    "islpy": ("poly", "codegen"),
+    "islpy": (
+        "poly.sets",
+        "poly.tree",
+        "poly.deps",
+        "poly.buffers",
+        "poly.lower",
+        "poly.schedule",
+        "poly.strategy",
+        "codegen.loops",
+        "codegen.gpu",
+    ),
     "onnx": ("frontends.onnx", "farkas.backend"),
-    "cgen": ("codegen",),
-    "opt_einsum": ("poly.paths",),
-    "pycuda": ("runtime",),
-    "cuda": ("runtime",),
-    "pyopencl": ("runtime",),
+    "lark": ("frontends.language",),
+    "cgen": ("codegen.c", "codegen.gpu"),
+    "opt_einsum": ("poly.rewrites.contraction_path",),
+    "pycuda": ("runtime.cuda",),
+    "cuda": ("runtime.cuda",),
+    "pyopencl": ("runtime.gpu",),
+    "click": ("farkas.cli",),
 }
 
 MAX_LINES = 600
@@ -69,6 +135,22 @@ def within(name: str, prefixes: Iterable[str]) -> bool:
     return any(name == p or name.startswith(p + ".") for p in prefixes)
 
 
+def room_of(name: str) -> int | None:
+    """The floor of a module's room; None if it has none."""
+    prefixes = [r for r in ROOMS if within(name, (r,))]
+    return ROOMS.index(max(prefixes, key=len)) if prefixes else None
+
+
+def upward(name: str, target: str) -> str:
+    """What is wrong with an import between two of the project's modules, if anything."""
+    here, there = room_of(name), room_of(target)
+    if here is None:
+        return f"{name} is in none of the rooms"
+    if there is None or there <= here:
+        return ""
+    return f"{ROOMS[here]} must not import {ROOMS[there]}, which is above it"
+
+
 def violations(root: Path) -> list[str]:
     """What breaks a rule, one line each."""
     found: list[str] = []
@@ -85,6 +167,9 @@ def violations(root: Path) -> list[str]:
                 found.append(f"{place}: only {', '.join(ONLY_IN[top])} may import {top}")
             if target in modules and target != name and not name.startswith(target + "."):
                 edges[name].add(target)
+                wrong = upward(name, target)
+                if wrong:
+                    found.append(f"{place}: {wrong}")
     found += [f"import cycle: {' -> '.join(cycle)}" for cycle in cycles(edges)]
     return list(dict.fromkeys(found))
 
@@ -120,7 +205,7 @@ def plant(root: Path, files: Mapping[str, str]) -> Path:
         (root / package / "__init__.py").touch()
     for name, text in files.items():
         path = root / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return root
 
@@ -128,44 +213,90 @@ def plant(root: Path, files: Mapping[str, str]) -> Path:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("poly/a.py", "import runtime\n", "poly must not import runtime"),
-        ("poly/a.py", "def f():\n    from codegen import emit\n", "poly must not import codegen"),
-        ("codegen/a.py", "from runtime.cache import Cache\n", "codegen must not import runtime"),
-        ("runtime/a.py", "import frontends.onnx as o\n", "runtime must not import frontends"),
-        ("frontends/a.py", "import codegen\n", "frontends must not import codegen"),
-        ("runtime/a.py", "import farkas\n", "runtime must not import farkas"),
-        ("runtime/a.py", "import islpy as isl\n", "only poly, codegen may import islpy"),
-        ("frontends/a.py", "import onnx\n", "may import onnx"),
-        ("farkas/a.py", "from onnx import helper\n", "may import onnx"),
-        ("poly/a.py", "import cgen\n", "only codegen may import cgen"),
+        ("poly/ir/a.py", "import runtime\n", "poly must not import runtime"),
+        ("poly/ir/a.py", "def f():\n    from codegen import c\n", "poly must not import codegen"),
+        ("codegen/c/a.py", "from runtime.cpu import x\n", "codegen must not import runtime"),
+        ("runtime/cpu/a.py", "import frontends.onnx\n", "runtime must not import frontends"),
+        ("frontends/onnx/a.py", "import codegen\n", "frontends must not import codegen"),
+        ("runtime/cpu/a.py", "import farkas\n", "runtime must not import farkas"),
+        ("runtime/cpu/a.py", "import islpy as isl\n", "may import islpy"),
+        ("poly/ir/a.py", "import islpy as isl\n", "may import islpy"),
+        ("frontends/language/a.py", "import onnx\n", "may import onnx"),
+        ("farkas/cli/a.py", "from onnx import helper\n", "may import onnx"),
+        ("poly/ir/a.py", "import cgen\n", "only codegen.c, codegen.gpu may import cgen"),
+        ("poly/ir/a.py", "from poly.deps import b\n", "poly.ir must not import poly.deps"),
+        ("poly/ir/a.py", "def f():\n    import poly.deps.b\n", "poly.ir must not import poly.deps"),
+        ("poly/attic/a.py", "from poly.deps import b\n", "poly.attic.a is in none of the rooms"),
     ],
 )
 def test_a_planted_violation_is_found(tmp_path: Path, name: str, text: str, message: str) -> None:
-    found = violations(plant(tmp_path, {name: text}))
+    found = violations(plant(tmp_path, {name: text, "poly/deps/b.py": ""}))
     assert any(message in line and line.startswith(f"{name}:") for line in found), found
 
 
 def test_a_planted_cycle_is_found(tmp_path: Path) -> None:
     files = {
-        "poly/a.py": "from poly import b\n",
-        "poly/b.py": "from .c import x\n",
-        "poly/c.py": "import poly.a\n",
+        "poly/ir/a.py": "from poly.ir import b\n",
+        "poly/ir/b.py": "from .c import x\n",
+        "poly/ir/c.py": "import poly.ir.a\n",
     }
     assert violations(plant(tmp_path, files)) == [
-        "import cycle: poly.a -> poly.b -> poly.c -> poly.a"
+        "import cycle: poly.ir.a -> poly.ir.b -> poly.ir.c -> poly.ir.a"
     ]
 
 
 def test_allowed_imports_are_not_reported(tmp_path: Path) -> None:
     files = {
-        "poly/a.py": "import islpy\nimport numpy\n",
-        "codegen/b.py": "import islpy, cgen\nfrom poly.a import x\n",
-        "runtime/c.py": "from codegen.b import y\nfrom poly import a\n",
-        "frontends/onnx/__init__.py": "import onnx\nfrom ..text import z\n",
-        "frontends/text.py": "from poly import a\n",
-        "farkas/d.py": "import runtime.c, frontends.text, codegen.b, poly.a\n",
+        "poly/sets/a.py": "import islpy\nimport numpy\n",
+        "poly/deps/b.py": "from poly.sets.a import x\n",
+        "codegen/c/b.py": "import cgen\nfrom poly.sets.a import x\n",
+        "runtime/cpu/c.py": "from codegen.c.b import y\nfrom poly.sets import a\n",
+        "frontends/onnx/__init__.py": "import onnx\nfrom ..language.text import z\n",
+        "frontends/language/text.py": "from poly.sets import a\n",
+        "farkas/cli/d.py": "import runtime.cpu.c, frontends.onnx, codegen.c.b, poly.sets.a\n",
     }
     assert violations(plant(tmp_path, files)) == []
+
+
+def folders() -> list[Path]:
+    """Every folder of the project's packages that has code."""
+    return sorted({p.parent for p in modules_under(ROOT).values()})
+
+
+def test_each_folder_says_what_lives_there_and_what_does_not() -> None:
+    for folder in folders():
+        text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+        sentences = re.findall(r"[.:](?=\s|$)", text)
+        assert len(sentences) >= 2, f"{folder.relative_to(ROOT)}: {text!r}"
+
+
+def test_the_docs_list_the_rooms() -> None:
+    """docs/architecture.md has the docstring of each folder, in the order of the rooms."""
+    first, last = (
+        "<!-- rooms: made from the docstrings of the folders; a test compares -->",
+        "\n## ",
+    )
+    docs = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    shown = docs.partition(first)[2].partition(last)[0]
+    assert shown.strip() == rooms_text(), f"should be:\n\n{rooms_text()}"
+
+
+def rooms_text() -> str:
+    """The list of rooms in docs/architecture.md."""
+    order = {name: n for n, name in enumerate(ROOMS)}
+
+    def place(folder: Path) -> tuple[int, int]:
+        name = ".".join(folder.relative_to(ROOT).parts)
+        inside = [n for r, n in order.items() if within(r, (name,))]
+        return (min(inside), len(folder.parts))
+
+    lines = []
+    for folder in sorted(folders(), key=place):
+        text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+        words = " ".join(text.partition(">>>")[0].partition("====")[0].split())
+        depth = len(folder.relative_to(ROOT).parts) - 1
+        lines.append(f"{'  ' * depth}* `{folder.relative_to(ROOT)}/`: {words}")
+    return "\n".join(lines)
 
 
 def long_files(root: Path) -> list[str]:
@@ -185,5 +316,5 @@ def test_no_file_is_too_long() -> None:
 
 
 def test_a_planted_long_file_is_found(tmp_path: Path) -> None:
-    root = plant(tmp_path, {"poly/long.py": "x = 1\n" * (MAX_LINES + 1)})
-    assert long_files(root) == [f"poly/long.py: {MAX_LINES + 1} lines"]
+    root = plant(tmp_path, {"poly/ir/long.py": "x = 1\n" * (MAX_LINES + 1)})
+    assert long_files(root) == [f"poly/ir/long.py: {MAX_LINES + 1} lines"]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import farkas as fk
-import runtime.library
-from runtime.arguments import bind, shape_of
+import runtime.cpu.shared_library
+from runtime.common.arguments import bind, shape_of
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class Counter:
 def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
     """How often the C compiler is started for a kernel."""
     counter = Counter()
-    real = runtime.library.compile_shared
+    real = runtime.cpu.shared_library.compile_shared
 
     def counted(*words: object, **more: object) -> str:
         counter.compiled += 1
         return real(*words, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(runtime.library, "compile_shared", counted)
+    monkeypatch.setattr(runtime.cpu.shared_library, "compile_shared", counted)
     yield counter
 
 
@@ -88,7 +88,7 @@ def sizes_for(program: fk.Program, case: Case, rng: random.Random) -> dict[str, 
 
 def kernels_in(folder: Path) -> int:
     """How many kernels a cache holds; the library of the threads may be there too."""
-    return len([*folder.rglob(runtime.kernel.LIBRARY)])
+    return len([*folder.rglob(runtime.cpu.loaded_kernel.LIBRARY)])
 
 
 def check(name: str, count: int, folder: Path, compilations: Counter) -> None:

@@ -26,9 +26,9 @@ kernel = fk.compile("C[i,j] +=! A[i,k] * B[k,j]")
 a, b = np.ones((3, 4), np.float32), np.ones((4, 5), np.float32)
 assert (kernel(a, b) == 4).all()
 assert kernel.verify().close(1e-5)
-from runtime.quick import never
+from runtime.cpu.fast_call import never
 assert all(loaded.quick is not never for loaded in kernel._loaded)
-from frontends.onnx.light import light_models
+from frontends.onnx.model.light_models import light_models
 import codegen, frontends, poly, runtime
 for package in (fk, codegen, frontends, poly, runtime):
     print(package.__file__)

@@ -31,8 +31,8 @@ from benchmarks.suites import Item
 from benchmarks.task import UnavailableError
 from benchmarks.worker import Job
 from poly.errors import ArgumentError, FarkasError
-from runtime.device_names import read_name
-from runtime.devices import find_device
+from runtime.find_device import find_device
+from runtime.gpu.device_names import read_name
 
 #: Bytes that are copied to see how fast that is, on a device that is no GPU.
 TINY_COPY = 1 << 20

@@ -24,7 +24,7 @@ from benchmarks.convolution import conv2d
 from benchmarks.gpu import networks
 from benchmarks.kernel import Array, Arrays, Composite, Kernel, Product, Shape, Text
 from benchmarks.kernels import RESNET
-from benchmarks.parts import (
+from benchmarks.other_kernels import (
     addrelu,
     attention,
     layernorm,

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from runtime.device_names import CUDA, OPENCL, read_name
-from runtime.gpu_device import Device
+from runtime.gpu.device import Device
+from runtime.gpu.device_names import CUDA, OPENCL, read_name
 
 Call = Callable[[], object]
 
@@ -156,7 +156,7 @@ class CudaClock(Clock):
 class OpenClClock(Clock):
     """Markers on a queue of a device's context.
 
-    device : a `runtime.gpu_opencl.OpenClDevice`
+    device : a `runtime.gpu.opencl.OpenClDevice`
     """
 
     def __init__(self, device: Any) -> None:

@@ -10,7 +10,7 @@ import onnx
 from onnx import ModelProto
 
 from benchmarks import models
-from benchmarks.gpu.halves import halved_model
+from benchmarks.gpu.float16_graphs import halved_model
 from benchmarks.kernel import Array
 from benchmarks.networks import bert, mobilenetv2
 from benchmarks.peers import PEERS

@@ -29,7 +29,7 @@ class Work:
 
     task : in float32; mode : of `MODES`
     sets : of inputs, each in memory of its own
-    device : as `runtime.devices` calls it; clock : of that; folder : for files
+    device : as `runtime.find_device` calls it; clock : of that; folder : for files
     """
 
     task: Task
@@ -116,7 +116,7 @@ class Farkas(GpuPeer):
 
 def _kernel(work: Work, target: str) -> Rotation:
     import farkas as fk
-    from farkas.device_target import DeviceTarget
+    from farkas.targets.gpu import DeviceTarget
 
     definition, arrays = work.task.kernel, work.task.arrays
     assert definition is not None and arrays is not None

@@ -31,7 +31,7 @@ from benchmarks.gpu.peers import PEERS, Rotation, Work
 from benchmarks.kernel import ELEMENT, Array
 from benchmarks.task import Task, kernel_task
 from benchmarks.worker import Job, Report, difference
-from runtime.devices import find_device
+from runtime.find_device import find_device
 
 #: Sets of inputs together have so many times the bytes of the caches; how many there are at most,
 #: and bytes that they may have.

@@ -19,7 +19,7 @@ class Farkas(Peer):
     """As a user would: comprehensions for their sizes where they are natural, else ONNX."""
 
     name = "farkas"
-    modules = ("farkas.kernel", "farkas.import_onnx")
+    modules = ("farkas.kernels.kernel", "farkas.networks.import_and_compile")
     package = "farkas"
     ours = True
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from farkas.views.page import View
 from poly.errors import ArgumentError, IllegalScheduleError
-from poly.schedule import Schedule
+from poly.schedule.schedule import Schedule
 
 __all__ = ["View", "explore", "footprints", "show", "space", "steps"]
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pygments import lex
 from pygments.lexers import get_lexer_by_name
 
-from codegen.emit import generate
-from codegen.gpu import generate_gpu
-from codegen.trace import Traced, trace
-from poly.marks import only_on_gpu
-from poly.markup import LINE, Markup, element, faint, joined
-from poly.schedule import Schedule
+from codegen.c.kernel_unit import generate
+from codegen.gpu.emit import generate_gpu
+from codegen.provenance import Traced, trace
+from poly.schedule.loop_kinds import only_on_gpu
+from poly.schedule.schedule import Schedule
+from poly.show.markup import LINE, Markup, element, faint, joined
 
 #: By the beginning of a token's name; readable on light and on dark paper.
 _INKS = (

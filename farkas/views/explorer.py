@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from farkas.build import build
-from farkas.display import median_seconds, seconds
-from farkas.target import Target
-from farkas.targets import target_of
+from farkas.console.display import median_seconds, seconds
+from farkas.targets.base import Target
+from farkas.targets.compile_program import build
+from farkas.targets.find_target import target_of
 from farkas.views.footprint_table import footprint_view
 from farkas.views.refusals import refusal
 from farkas.views.schedules import schedule_page
 from farkas.views.trial import Trial, step_text
 from poly.errors import ArgumentError, FarkasError, IllegalScheduleError, ScheduleError
-from poly.markup import Markup, element, joined
-from poly.schedule import Schedule
-from poly.sizes import all_sizes
-from poly.steps import EXAMPLES
-from poly.work import operations_of_program
-from runtime.arguments import undetermined
-from runtime.verify import random_inputs
+from poly.ir.cost import operations_of_program
+from poly.ir.size_values import all_sizes
+from poly.schedule.schedule import Schedule
+from poly.show.markup import Markup, element, joined
+from poly.tree.steps import EXAMPLES
+from runtime.common.arguments import undetermined
+from runtime.reference.verify import random_inputs
 
 #: The largest number that a slider reaches.
 MOST = 128

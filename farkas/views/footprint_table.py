@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import log2
 
-from farkas.display import size_text
+from farkas.console.display import size_text
 from farkas.views.iteration_space import chosen_statement
 from farkas.views.page import View
-from poly.footprint import LoopFootprint
-from poly.machine import Machine, host_machine
-from poly.markup import element, joined, table
-from poly.schedule import Schedule
-from poly.sizes import all_sizes
+from poly.deps.footprint import LoopFootprint
+from poly.ir.size_values import all_sizes
+from poly.machine.cpu import Machine, host_machine
+from poly.schedule.schedule import Schedule
+from poly.show.markup import element, joined, table
 
 _LEVELS = (("L1", "#3da35d"), ("L2", "#3d7fd9"), ("L3", "#b59a1f"), ("memory", "#d95050"))
 

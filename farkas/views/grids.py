@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from poly.dependences import KINDS
+from poly.deps.dependences import KINDS
+from poly.deps.instances import Instance, Pair, Point, Timed, least_values, span, timed_instances
+from poly.deps.scop import ScopStatement
 from poly.errors import ArgumentError
-from poly.instances import Instance, Pair, Point, Timed, least_values, span, timed_instances
-from poly.markup import Markup, colour, element
-from poly.scop import ScopStatement
-from poly.tree import CONCURRENT, Member, Node, order_of
+from poly.show.markup import Markup, colour, element
+from poly.tree.nodes import CONCURRENT, Member, Node, order_of
 
 #: Points that are drawn along one dimension; those behind are left out.
 MOST = 24

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from farkas.views.grids import MOST, Grid, draw, grid, legend
 from farkas.views.page import View
+from poly.deps.instances import Pair, dependent_pairs, instance_text
 from poly.errors import ArgumentError
-from poly.instances import Pair, dependent_pairs, instance_text
-from poly.markup import element
-from poly.schedule import Schedule
-from poly.sizes import all_sizes
+from poly.ir.size_values import all_sizes
+from poly.schedule.schedule import Schedule
+from poly.show.markup import element
 
 #: The value of a size for which none is given.
 USUAL_SIZE = 8

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from farkas.display import size_text
+from farkas.console.display import size_text
 from farkas.views.page import View
-from poly.graph import Call, Graph
-from poly.markup import Markup, colour, element
-from poly.work import operations_of_program
+from poly.ir.cost import operations_of_program
+from poly.ir.graph import Call, Graph
+from poly.show.markup import Markup, colour, element
 
 ROW, _TOP, _ARCS = 24, 30, 150
 _INK, _PAPER = "#2b2b2b", "#fdfdfb"

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from farkas.files import write_file
-from poly.markup import Markup, element, joined
+from farkas.console.files import write_file
+from poly.show.markup import Markup, element, joined
 
 _PAGE_STYLE = """
 :root { color-scheme: light dark; }

@@ -6,14 +6,14 @@ from typing import cast
 
 from farkas.views.grids import Grid, draw, grid, legend, picture_width, together
 from farkas.views.page import View, beside
+from poly.deps.instances import Pair, dependent_pairs, instance_text, timed_instances
+from poly.deps.legality import Violation
+from poly.deps.scop import Scop
 from poly.errors import ArgumentError, IllegalScheduleError
-from poly.expr import evaluate_int, sizes_of
-from poly.instances import Pair, dependent_pairs, instance_text, timed_instances
-from poly.legality import Violation
-from poly.markup import Markup, element
-from poly.schedule import Schedule
-from poly.scop import Scop
-from poly.tree import Node
+from poly.ir.expr import evaluate_int, sizes_of
+from poly.schedule.schedule import Schedule
+from poly.show.markup import Markup, element
+from poly.tree.nodes import Node
 
 #: A picture at the sizes of the counterexample shows little, so sizes grow to this if the pair
 #: still runs in the wrong order then.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from farkas.views.code import body_lines, code_html, language_of, text_of
 from farkas.views.page import View, beside, section
-from poly.markup import Markup, element, joined
-from poly.program import Program
-from poly.schedule import Schedule
-from poly.tree_html import statement_colours
+from poly.ir.program import Program
+from poly.schedule.schedule import Schedule
+from poly.show.markup import Markup, element, joined
+from poly.show.tree_html import statement_colours
 
 
 def schedule_page(schedule: Schedule, statement: str | None = None) -> View:

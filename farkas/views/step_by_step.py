@@ -7,8 +7,8 @@ from difflib import unified_diff
 from farkas.views.code import body_lines, language_of, text_of
 from farkas.views.page import View, beside, section
 from farkas.views.schedules import tree_markup
-from poly.markup import Markup, badge, element, faint, joined
-from poly.schedule import Schedule
+from poly.schedule.schedule import Schedule
+from poly.show.markup import Markup, badge, element, faint, joined
 
 _ADDED, _GONE = "rgba(61,163,93,.22)", "rgba(208,31,31,.18)"
 

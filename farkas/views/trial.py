@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from poly.errors import IllegalScheduleError, ScheduleError
-from poly.schedule import Schedule
-from poly.script import Line, parse_script
-from poly.steps import Step
+from poly.schedule.schedule import Schedule
+from poly.schedule.script import Line, parse_script
+from poly.tree.steps import Step
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,17 @@
-"""ONNX models to graphs of comprehensions; the only place that imports onnx."""
+"""ONNX models to graphs of comprehensions; `import_model` and `import_stage` are the entries.
 
-import frontends.onnx.operators  # noqa: F401 - fills the registry
-from frontends.onnx.diagnosis import Diagnosis, Examination, examine
-from frontends.onnx.importer import import_model, import_stage
-from frontends.onnx.node import supported_operators
-from frontends.onnx.peer import peer_values
-from frontends.onnx.source import Maker, Source, given_inputs, open_model, unknown_operators
-from frontends.onnx.stages import Given, OpaqueCall, Pending, Stage
-from frontends.onnx.typing_info import DynamicShapeError, OpenPort
+Files, operators, bodies and the importer have folders of their own.  What becomes of a graph is
+decided in `poly.graph_passes`.
+"""
+
+import frontends.onnx.ops.registry  # noqa: F401 - fills the registry
+from frontends.onnx.core.node import supported_operators
+from frontends.onnx.core.stages import Given, OpaqueCall, Pending, Stage
+from frontends.onnx.core.value_types import DynamicShapeError, OpenPort
+from frontends.onnx.importer.diagnosis import Diagnosis, Examination, examine
+from frontends.onnx.importer.importer import import_model, import_stage
+from frontends.onnx.model.onnxruntime_peer import peer_values
+from frontends.onnx.model.source import Maker, Source, given_inputs, open_model, unknown_operators
 
 __all__ = [
     "Diagnosis",

@@ -40,7 +40,7 @@ from benchmarks.models import names
 from benchmarks.runner import ROOT
 from benchmarks.task import Task
 from benchmarks.worker import difference
-from runtime.devices import find_device
+from runtime.find_device import find_device
 
 ELEMENTS = ("float32", "float16")
 BOTH = [(k, d) for k in suite(tiny=True) for d in ELEMENTS]

@@ -13,7 +13,7 @@ from benchmarks.heldout import FAMILIES as HELDOUT_FAMILIES
 from benchmarks.heldout import heldout
 from benchmarks.kernel import Array, Kernel, Product
 from benchmarks.kernels import FAMILIES, suite_k
-from benchmarks.parts import (
+from benchmarks.other_kernels import (
     addrelu,
     attention,
     global_average,

@@ -20,7 +20,7 @@ from benchmarks.results import OURS, Results, Row
 from benchmarks.runner import ROOT, Plan, measure_item, processors
 from benchmarks.suites import SUITES, Item, items_of
 from benchmarks.worker import Job, difference
-from runtime.roofline import Roofline
+from runtime.cpu.roofline import Roofline
 
 ROOF = Roofline(2, 100e9, 80e9, 40e9, 20e9, 1 << 20, 1 << 25)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.differential.parts import (
+from tests.differential.program_parts import (
     FLOATS,
     INDICES,
     INTEGERS,

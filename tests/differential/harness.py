@@ -23,22 +23,22 @@ from typing import Any, cast
 
 import numpy as np
 
-from codegen.emit import generate
-from codegen.prelude import prelude_for
-from codegen.source import KernelSource
+from codegen.c.kernel_source import KernelSource
+from codegen.c.kernel_unit import generate
+from codegen.c.prelude import prelude_for
 from poly.errors import ArgumentError, ToolchainError
-from poly.expr import evaluate_int
-from poly.program import Program
-from poly.schedule import Schedule
-from runtime.arguments import bind, shape_of, undetermined
-from runtime.cache import Cache, Entry
-from runtime.compilation import compile_shared
-from runtime.interpret import instances
-from runtime.kernel import LoadedKernel
-from runtime.quick import quick_calls
-from runtime.reference import Evaluation, run
-from runtime.team import with_team
-from runtime.toolchain import Toolchain
+from poly.ir.expr import evaluate_int
+from poly.ir.program import Program
+from poly.schedule.schedule import Schedule
+from runtime.common.arguments import bind, shape_of, undetermined
+from runtime.common.cache import Cache, Entry
+from runtime.cpu.compile_c import compile_shared
+from runtime.cpu.fast_call import quick_calls
+from runtime.cpu.loaded_kernel import LoadedKernel
+from runtime.cpu.openmp_pool import with_team
+from runtime.cpu.toolchain import Toolchain
+from runtime.reference.evaluate import Evaluation, run
+from runtime.reference.interpret import instances
 from tests.differential.magnitude import has_functions, is_smooth, tolerances
 
 #: Extents that are tried: none, one, and around the widths of vectors and tiles.

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from poly.dtypes import FLOAT64
-from poly.expr import Cast, Const, Expr, Index, Op, Read, Size, evaluate_int, walk
-from poly.program import Program, Statement
-from poly.unread import without_unread
-from runtime.reference import run
+from poly.ir.dtypes import FLOAT64
+from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, Size, evaluate_int, walk
+from poly.ir.program import Program, Statement
+from poly.rewrites.eliminate_dead import without_unread
+from runtime.reference.evaluate import run
 
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 #: Functions that no two libraries round alike, with slopes that are bounded …

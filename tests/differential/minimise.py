@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from farkas.build import schedule_for
-from frontends.language import parse_program
+from farkas.targets.compile_program import schedule_for
+from frontends.language.parse_program import parse_program
 from poly.errors import FarkasError
-from poly.expr import Cast, Const, Expr, Op, Read, reads_of
-from poly.program import Program, Statement
-from runtime.toolchain import Toolchain
+from poly.ir.expr import Cast, Const, Expr, Op, Read, reads_of
+from poly.ir.program import Program, Statement
+from runtime.cpu.toolchain import Toolchain
 from tests.differential.harness import (
     Case,
     Failure,

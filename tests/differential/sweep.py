@@ -10,16 +10,16 @@ from functools import partial
 
 import numpy as np
 
-from codegen.emit import generate_automatic
-from farkas.build import scheduled_program
-from frontends.language import parse_program
+from codegen.c.kernel_unit import generate_automatic
+from farkas.targets.compile_program import scheduled_program
+from frontends.language.parse_program import parse_program
 from poly.errors import IllegalScheduleError, LanguageError, ScheduleError
-from poly.machine import host_machine
-from poly.program import Program
-from poly.schedule import Schedule
-from poly.steps import Step
-from poly.strategy import auto_schedule
-from runtime.toolchain import Toolchain
+from poly.ir.program import Program
+from poly.machine.cpu import host_machine
+from poly.schedule.schedule import Schedule
+from poly.strategy.cpu.auto_schedule import auto_schedule
+from poly.tree.steps import Step
+from runtime.cpu.toolchain import Toolchain
 from tests.differential.generate import random_text
 from tests.differential.harness import (
     Case,
@@ -33,7 +33,7 @@ from tests.differential.harness import (
 )
 from tests.differential.magnitude import has_functions
 from tests.differential.minimise import minimise
-from tests.differential.parts import Choices, Profile, Seeded
+from tests.differential.program_parts import Choices, Profile, Seeded
 
 BATCH = 50
 #: Compilations that take longer are reported, in seconds.

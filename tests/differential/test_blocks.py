@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from frontends.language import parse_program
-from runtime.toolchain import Toolchain
+from frontends.language.parse_program import parse_program
+from runtime.cpu.toolchain import Toolchain
 from tests.differential.harness import Tally, run_batch
-from tests.differential.parts import Seeded
+from tests.differential.program_parts import Seeded
 from tests.differential.sweep import describe_failures, program_case
 
 

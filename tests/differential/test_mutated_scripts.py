@@ -12,17 +12,17 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from farkas.build import schedule_for
-from frontends.language import parse_program
+from farkas.targets.compile_program import schedule_for
+from frontends.language.parse_program import parse_program
 from poly.errors import IllegalScheduleError, LanguageError, ScheduleError
-from poly.schedule import Schedule
-from poly.steps import EXAMPLES
-from runtime.interpret import run_instances
-from runtime.reference import evaluate
-from runtime.verify import compare
+from poly.schedule.schedule import Schedule
+from poly.tree.steps import EXAMPLES
+from runtime.reference.evaluate import evaluate
+from runtime.reference.interpret import run_instances
+from runtime.reference.verify import compare
 from tests.differential.generate import random_text
 from tests.differential.harness import few_instances, make_inputs
-from tests.differential.parts import Seeded
+from tests.differential.program_parts import Seeded
 from tests.differential.sweep import profile_of, random_schedule
 from tests.poly.oracle import tree_order
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.toolchain import Toolchain
+from runtime.cpu.toolchain import Toolchain
 from tests.differential.generate import texts
 from tests.differential.harness import Tally, run_batch
-from tests.differential.parts import Profile
+from tests.differential.program_parts import Profile
 from tests.differential.sweep import describe_failures, program_case, sweep
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from codegen.emit import generate
-from frontends.language import parse_program
+from codegen.c.kernel_unit import generate
+from frontends.language.parse_program import parse_program
 from poly.errors import ScheduleError
-from poly.schedule import Schedule
-from runtime.cache import Cache
-from runtime.kernel import load_kernel
-from runtime.toolchain import Toolchain
+from poly.schedule.schedule import Schedule
+from runtime.common.cache import Cache
+from runtime.cpu.loaded_kernel import load_kernel
+from runtime.cpu.toolchain import Toolchain
 from tests.differential.harness import (
     Case,
     Tally,

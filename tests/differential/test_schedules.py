@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.toolchain import Toolchain
+from runtime.cpu.toolchain import Toolchain
 from tests.differential.sweep import describe_failures, schedule_case, sweep
 
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from farkas.text import fix_sizes
-from frontends.language import parse_program
+from farkas.kernels.source_text import fix_sizes
+from frontends.language.parse_program import parse_program
 from poly.errors import LanguageError, ScheduleError
-from poly.program import Program
-from poly.schedule import Schedule
-from runtime.interpret import run_instances
-from runtime.reference import evaluate
-from runtime.verify import compare
+from poly.ir.program import Program
+from poly.schedule.schedule import Schedule
+from runtime.reference.evaluate import evaluate
+from runtime.reference.interpret import run_instances
+from runtime.reference.verify import compare
 from tests.differential.generate import random_text
 from tests.differential.harness import few_instances, make_inputs
-from tests.differential.parts import Seeded
+from tests.differential.program_parts import Seeded
 from tests.differential.sweep import profile_of, random_schedule
 from tests.poly.oracle import tree_order
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.differential.parts import Extent, Loop, Statement, number, sum_of, weak_literal
+from tests.differential.program_parts import Extent, Loop, Statement, number, sum_of, weak_literal
 
 if TYPE_CHECKING:
     from tests.differential.generate import ProgramMaker

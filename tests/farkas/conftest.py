@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
-from farkas.cli import main
+from farkas.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

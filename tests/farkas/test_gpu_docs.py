@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import farkas as fk
-from codegen.gpu import generate_gpu
-from poly.gpu_machine import NAMED
-from poly.gpu_strategy import gpu_schedule
-from poly.promotion import SHARED_LIMIT
-from poly.schedule import Schedule
+from codegen.gpu.emit import generate_gpu
+from poly.buffers.promotion import SHARED_LIMIT
+from poly.machine.gpu import NAMED
+from poly.schedule.schedule import Schedule
+from poly.strategy.gpu.auto_schedule import gpu_schedule
 
 DOCS = Path(__file__).parents[2] / "docs" / "gpu.md"
 TEXT = DOCS.read_text(encoding="utf-8")

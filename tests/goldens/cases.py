@@ -17,26 +17,26 @@ from onnx import ModelProto
 
 from benchmarks.kernel import Kernel
 from benchmarks.kernels import suite_k
-from codegen.emit import generate, generate_automatic
-from codegen.gpu import generate_gpu
-from farkas.prepared import automatic_on_gpu, scheduled_program
-from farkas.text import parse, read_text
-from frontends.language import parse_program
+from codegen.c.kernel_unit import generate, generate_automatic
+from codegen.gpu.emit import generate_gpu
+from farkas.kernels.source_text import parse, read_text
+from farkas.targets.prepare import automatic_on_gpu, scheduled_program
+from frontends.language.parse_program import parse_program
 from frontends.onnx import import_model
-from frontends.onnx.light import light_models, load_light
+from frontends.onnx.model.light_models import light_models, load_light
 from poly.errors import LanguageError
-from poly.gpu_machine import ANY, NAMED
-from poly.graph import Graph
-from poly.graph_passes import optimise_graph
-from poly.machine import Machine
-from poly.program import Program
-from poly.schedule import Schedule
-from poly.strategy import auto_schedule
-from runtime.cache import Cache
-from runtime.graph_build import Clock, build_graph
-from runtime.library import LIBRARY
-from runtime.reference import evaluate
-from runtime.toolchain import Toolchain
+from poly.graph_passes.pipeline import optimise_graph
+from poly.ir.graph import Graph
+from poly.ir.program import Program
+from poly.machine.cpu import Machine
+from poly.machine.gpu import ANY, NAMED
+from poly.schedule.schedule import Schedule
+from poly.strategy.cpu.auto_schedule import auto_schedule
+from runtime.common.cache import Cache
+from runtime.cpu.shared_library import LIBRARY
+from runtime.cpu.toolchain import Toolchain
+from runtime.network.build_cpu import Clock, build_graph
+from runtime.reference.evaluate import evaluate
 from tests.differential.generate import random_text
 from tests.differential.sweep import profile_of
 from tests.goldens.record import Record
@@ -103,7 +103,7 @@ def _network(source: Path | ModelProto) -> Record:
 
 
 class _Texts:
-    """Stands for `runtime.compilation.Compilation`: keeps the texts and compiles none."""
+    """Stands for `runtime.cpu.compile_c.Compilation`: keeps the texts and compiles none."""
 
     def __init__(self, toolchain: Toolchain, flags: object, out: Path, common: str) -> None:
         self.sources: dict[str, str] = {}
@@ -128,7 +128,7 @@ def _built(graph: Graph) -> Record:
     toolchain = Toolchain("cc", "gcc", (), "", (), "")
     with (
         TemporaryDirectory() as folder,
-        patch("runtime.graph_build.Compilation", _Texts),
+        patch("runtime.network.build_cpu.Compilation", _Texts),
     ):
         built = build_graph(graph, MACHINE, toolchain, Cache(folder), _quiet, Clock())
         names = [n for n in built.entry.files if n not in (LIBRARY, "meta.json")]

@@ -17,14 +17,14 @@ from unittest.mock import patch
 import numpy as np
 
 import farkas as fk
-from codegen.gpu import generate_gpu, lower_kernel
-from codegen.loopir import LoopNode
-from poly.program import Program
-from poly.schedule import Schedule
-from runtime.arguments import Array
-from runtime.gpu import GpuProgram
-from runtime.reference import run
-from runtime.verify import random_inputs
+from codegen.gpu.emit import generate_gpu, lower_kernel
+from codegen.loops.nodes import LoopNode
+from poly.ir.program import Program
+from poly.schedule.schedule import Schedule
+from runtime.common.arguments import Array
+from runtime.gpu.gpu_program import GpuProgram
+from runtime.reference.evaluate import run
+from runtime.reference.verify import random_inputs
 from tests.gpu import oclgrind, sanitized
 from tests.gpu.races import races
 
@@ -68,7 +68,7 @@ def findings(text: str, script: str, sizes: dict[str, int], edit: Edit, folder: 
 def edited(edit: Edit) -> AbstractContextManager[object]:
     """Everyone finds the loops of kernels edited."""
     stack = ExitStack()
-    for place in ("codegen.gpu.lower_kernel", "tests.gpu.races.lower_kernel"):
+    for place in ("codegen.gpu.emit.lower_kernel", "tests.gpu.races.lower_kernel"):
         stack.enter_context(patch(place, lambda body: edit(lower_kernel(body))))
     return stack
 

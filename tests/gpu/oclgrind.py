@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from codegen.gpu import GpuKernel, GpuSource
-from poly.promotion import SHARED_LIMIT
-from runtime.arguments import Array
-from runtime.gpu_device import Device
-from runtime.toolchain import run_command
+from codegen.gpu.emit import GpuKernel, GpuSource
+from poly.buffers.promotion import SHARED_LIMIT
+from runtime.common.arguments import Array
+from runtime.cpu.toolchain import run_command
+from runtime.gpu.device import Device
 from tests.gpu.sanitized import LONGEST, ExactMemory
 
 

@@ -1,4 +1,5 @@
-"""Races of a launch, found by running its loops thread by thread, without `poly.barriers`.
+"""Races of a launch, found by running its loops thread by thread, without
+`poly.lower.place_barriers`.
 
 Every access of every thread is written down with its *phase*, the number of barriers that the
 thread has passed.  Two accesses to one element race if one of them writes and they are made by
@@ -17,9 +18,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count, product
 
-from codegen.build import build_kernel
-from codegen.gpu import GpuSource, lower_kernel
-from codegen.loopir import (
+from codegen.gpu.emit import GpuSource, lower_kernel
+from codegen.loops.from_schedule import build_kernel
+from codegen.loops.nodes import (
     Block,
     Buffer,
     Combine,
@@ -35,11 +36,11 @@ from codegen.loopir import (
     map_children,
     walk_loops,
 )
-from poly.expr import Const, Read, evaluate_int, reads_of
-from poly.intrinsics import INTRINSICS
-from poly.kernels import Launch, launches
-from poly.schedule import Schedule
-from runtime.gpu import launches_of
+from poly.ir.expr import Const, Read, evaluate_int, reads_of
+from poly.ir.intrinsics import INTRINSICS
+from poly.lower.launches import Launch, launches
+from poly.schedule.schedule import Schedule
+from runtime.gpu.gpu_program import launches_of
 
 Place = tuple[int, ...]
 

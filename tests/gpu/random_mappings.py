@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from frontends.language import parse_program
+from frontends.language.parse_program import parse_program
 from poly.errors import LanguageError, ScheduleError
-from poly.expr import evaluate_int, reads_of
-from poly.program import Program
-from poly.schedule import Schedule
-from poly.steps import Step
-from poly.tree import loops_of
+from poly.ir.expr import evaluate_int, reads_of
+from poly.ir.program import Program
+from poly.schedule.schedule import Schedule
+from poly.tree.nodes import loops_of
+from poly.tree.steps import Step
 from tests.differential.generate import random_text
 from tests.differential.harness import fits
-from tests.differential.parts import Choices, Profile
+from tests.differential.program_parts import Choices, Profile
 from tests.differential.sweep import random_step
 
 #: What a GPU has no use for.

@@ -35,19 +35,19 @@ from typing import Any
 import click
 import numpy as np
 
-from codegen.gpu import GpuSource
-from farkas.prepared import automatic_on_gpu
-from frontends.language import parse_program
+from codegen.gpu.emit import GpuSource
+from farkas.targets.prepare import automatic_on_gpu
+from frontends.language.parse_program import parse_program
 from poly.errors import LanguageError
-from poly.gpu_machine import ANY
-from poly.program import Program
-from runtime.arguments import undetermined
-from runtime.cuda_compile import compile_cubin
-from runtime.gpu import GpuProgram
-from runtime.gpu_device import Device
-from runtime.gpu_on_cpu import CpuDevice
-from runtime.gpu_opencl import OpenClDevice
-from runtime.reference import run
+from poly.ir.program import Program
+from poly.machine.gpu import ANY
+from runtime.common.arguments import undetermined
+from runtime.cuda.compile import compile_cubin
+from runtime.gpu.device import Device
+from runtime.gpu.emulator import CpuDevice
+from runtime.gpu.gpu_program import GpuProgram
+from runtime.gpu.opencl import OpenClDevice
+from runtime.reference.evaluate import run
 from tests.differential.generate import random_text
 from tests.differential.harness import SPECIAL, choose_sizes, difference, make_inputs
 from tests.differential.magnitude import has_functions, is_smooth, tolerances

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from codegen.gpu import GpuKernel, GpuSource
-from runtime.gpu_memory import Buffer, Pool
-from runtime.gpu_on_cpu import CpuDevice, on_cpu
-from runtime.toolchain import run_command
+from codegen.gpu.emit import GpuKernel, GpuSource
+from runtime.cpu.toolchain import run_command
+from runtime.gpu.emulator import CpuDevice, on_cpu
+from runtime.gpu.memory_pool import Buffer, Pool
 
 #: What g++ calls each sanitizer, and what else it is told.
 SANITIZERS = {

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import farkas as fk
-from codegen.gpu import GpuKernel, GpuSource, generate_gpu
+from codegen.gpu.emit import GpuKernel, GpuSource, generate_gpu
 from poly.errors import ToolchainError
-from poly.expr import Const
-from runtime.gpu import GpuProgram
-from runtime.gpu_on_cpu import CpuDevice
+from poly.ir.expr import Const
+from runtime.gpu.emulator import CpuDevice
+from runtime.gpu.gpu_program import GpuProgram
 from tests.gpu.sanitized import ChildDevice, why_not
 
 HEAD = "#include <stdint.h>\n"

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import farkas as fk
-from codegen.gpu import generate_gpu
-from runtime.gpu import GpuProgram
-from runtime.gpu_on_cpu import CpuDevice
-from runtime.verify import verify
+from codegen.gpu.emit import generate_gpu
+from runtime.gpu.emulator import CpuDevice
+from runtime.gpu.gpu_program import GpuProgram
+from runtime.reference.verify import verify
 from tests.gpu.races import races
 
 FOUND = {

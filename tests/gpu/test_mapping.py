@@ -10,14 +10,14 @@ from dataclasses import replace
 import pytest
 
 import farkas as fk
-from codegen.build import build_kernel
-from codegen.gpu import generate_gpu
-from codegen.loopir import If, LoopNode, Wait, map_children, walk_loops
-from codegen.lower import lower
+from codegen.gpu.emit import generate_gpu
+from codegen.loops.from_schedule import build_kernel
+from codegen.loops.lower_instances import lower
+from codegen.loops.nodes import If, LoopNode, Wait, map_children, walk_loops
 from poly.errors import ScheduleError
-from poly.expr import Const, Index, Op
-from poly.kernels import launches
-from runtime.gpu import launches_of
+from poly.ir.expr import Const, Index, Op
+from poly.lower.launches import launches
+from runtime.gpu.gpu_program import launches_of
 from tests.gpu.programs import CASES, HEAT, MATMUL, SHARED, SOFTMAX, Case
 from tests.gpu.races import races, races_of, without_wait
 

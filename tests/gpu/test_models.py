@@ -13,13 +13,13 @@ from onnx import helper
 
 import farkas as fk
 from benchmarks.models import bare_model
-from farkas.cli import main
-from farkas.demo import relative_error
-from frontends.onnx.light import load_light, randomised
-from runtime.cache import Cache
-from runtime.devices import find_device
-from runtime.gpu_device import Device, DeviceArray
-from runtime.gpu_model import GpuModel
+from farkas.cli.demo import relative_error
+from farkas.cli.main import main
+from frontends.onnx.model.light_models import load_light, randomised
+from runtime.common.cache import Cache
+from runtime.find_device import find_device
+from runtime.gpu.device import Device, DeviceArray
+from runtime.network.gpu_model import GpuModel
 from tests.frontends.onnx.onnx_support import ort_run
 from tests.gpu.networks import NETWORKS, Arrays, Network, attention, floats, image, joined
 from tests.models.networks import NAMES, TOLERANCE

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import farkas as fk
-from codegen.gpu import generate_gpu
-from runtime.cuda_compile import compile_cubin, find_cuda_compiler
+from codegen.gpu.emit import generate_gpu
+from runtime.cuda.compile import compile_cubin, find_cuda_compiler
 from tests.gpu.programs import CASES, Case
 
 #: Registers of a multiprocessor, of which a block may take half, and of a thread: with more, a

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import farkas as fk
-from codegen.gpu import generate_gpu
-from runtime.gpu import GpuProgram
-from runtime.reference import evaluate
-from runtime.verify import random_inputs
+from codegen.gpu.emit import generate_gpu
+from runtime.gpu.gpu_program import GpuProgram
+from runtime.reference.evaluate import evaluate
+from runtime.reference.verify import random_inputs
 from tests.gpu.oclgrind import OclgrindDevice, is_of_a_value, why_not
 from tests.gpu.programs import CASES, Case
 

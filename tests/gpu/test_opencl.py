@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import farkas as fk
-from codegen.gpu import generate_gpu
-from runtime.cache import Cache
-from runtime.devices import find_device
-from runtime.gpu import GpuProgram
-from runtime.reference import evaluate
-from runtime.verify import random_inputs
+from codegen.gpu.emit import generate_gpu
+from runtime.common.cache import Cache
+from runtime.find_device import find_device
+from runtime.gpu.gpu_program import GpuProgram
+from runtime.reference.evaluate import evaluate
+from runtime.reference.verify import random_inputs
 from tests.gpu.programs import CASES, Case
 
 pytest.importorskip("pyopencl", reason="pyopencl is not installed")
@@ -28,7 +28,7 @@ def test_equals_the_reference(case: Case, cache: Cache) -> None:
 
 
 def test_two_sums_of_blocks_that_run_at_once(cache: Cache) -> None:
-    """A function with a barrier that is called twice has to be inlined, see `codegen.dialects`."""
+    """A function with a barrier that is called twice is inlined, see `codegen.gpu.printers`."""
     program = fk.parse("""def spread(float32 X[N,768]) -> (V) {
         M[i] +=! X[i,k]
         V[i] +=! (X[i,k] - M[i]/768) * (X[i,k] - M[i]/768) }""")

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 import farkas as fk
-from codegen.gpu import GpuSource, generate_gpu
-from poly.gpu_machine import NAMED, GpuMachine
-from poly.gpu_strategy import gpu_schedule
-from poly.program import Program
-from poly.promotion import SHARED_LIMIT
-from runtime.gpu import GpuProgram
-from runtime.gpu_on_cpu import CpuDevice
-from runtime.reference import run
-from runtime.verify import random_inputs
+from codegen.gpu.emit import GpuSource, generate_gpu
+from poly.buffers.promotion import SHARED_LIMIT
+from poly.ir.program import Program
+from poly.machine.gpu import NAMED, GpuMachine
+from poly.strategy.gpu.auto_schedule import gpu_schedule
+from runtime.gpu.emulator import CpuDevice
+from runtime.gpu.gpu_program import GpuProgram
+from runtime.reference.evaluate import run
+from runtime.reference.verify import random_inputs
 from tests.gpu.races import races
 from tests.gpu.sanitized import ChildDevice, why_not
 from tests.gpu.test_tensor_cores import instructions
@@ -372,7 +372,7 @@ COMPILED = {
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("name", COMPILED)
 def test_it_becomes_instructions_of_tensor_cores(name: str, arch: str, tmp_path: Path) -> None:
-    cuda_compile = pytest.importorskip("runtime.cuda_compile")
+    cuda_compile = pytest.importorskip("runtime.cuda.compile")
     try:
         cuda_compile.find_cuda_compiler(arch)
     except fk.ToolchainError as error:

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from codegen.build import build_kernel
-from codegen.gpu import GpuSource, generate_gpu
-from codegen.loopir import Wait, walk_loops
-from codegen.lower import lower
+from codegen.gpu.emit import GpuSource, generate_gpu
+from codegen.loops.from_schedule import build_kernel
+from codegen.loops.lower_instances import lower
+from codegen.loops.nodes import Wait, walk_loops
 from poly.errors import ScheduleError
-from poly.kernels import launches
-from poly.schedule import Schedule
-from runtime.arguments import undetermined
-from runtime.gpu import GpuProgram, launches_of
-from runtime.reference import run
+from poly.lower.launches import launches
+from poly.schedule.schedule import Schedule
+from runtime.common.arguments import undetermined
+from runtime.gpu.gpu_program import GpuProgram, launches_of
+from runtime.reference.evaluate import run
 from tests.differential.harness import SPECIAL, difference, make_inputs
 from tests.differential.magnitude import has_functions, is_smooth, tolerances
-from tests.differential.parts import Seeded
+from tests.differential.program_parts import Seeded
 from tests.gpu.races import races, races_of, without_wait
 from tests.gpu.random_mappings import random_mapping, random_program, small_sizes
 from tests.gpu.sanitized import ChildDevice, why_not

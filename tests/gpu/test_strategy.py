@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import pytest
 
 import farkas as fk
-from codegen.gpu import generate_gpu
-from farkas.build import scheduled_program
-from farkas.prepared import automatic_on_gpu
-from poly.gpu_machine import ANY, NAMED
-from poly.gpu_strategy import gpu_schedule
-from runtime.cuda_compile import compile_cubin, find_cuda_compiler
+from codegen.gpu.emit import generate_gpu
+from farkas.targets.compile_program import scheduled_program
+from farkas.targets.prepare import automatic_on_gpu
+from poly.machine.gpu import ANY, NAMED
+from poly.strategy.gpu.auto_schedule import gpu_schedule
+from runtime.cuda.compile import compile_cubin, find_cuda_compiler
 from tests.gpu.races import races
 
 

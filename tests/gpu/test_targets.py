@@ -11,8 +11,8 @@ from onnx import helper
 
 import farkas as fk
 from benchmarks.kernel import one_model
-from farkas.target import Target
-from farkas.targets import target_of
+from farkas.targets.base import Target
+from farkas.targets.find_target import target_of
 from tests.gpu.programs import CASES
 
 TARGETS = ("cpu", "opencl", "cuda-emulator")

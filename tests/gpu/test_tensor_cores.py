@@ -14,23 +14,23 @@ import numpy as np
 import pytest
 
 import farkas as fk
-from codegen.build import build_kernel, build_loops
-from codegen.gpu import GpuSource, generate_gpu
-from codegen.loopir import For, If, LoopNode, MultiplyMatrices, Wait, map_children, walk_loops
-from codegen.lower import _Lowering, lower
-from codegen.tensor_cores import to_instructions
+from codegen.gpu.emit import GpuSource, generate_gpu
+from codegen.gpu.match_fragments import to_instructions
+from codegen.loops.from_schedule import build_kernel, build_loops
+from codegen.loops.lower_instances import _Lowering, lower
+from codegen.loops.nodes import For, If, LoopNode, MultiplyMatrices, Wait, map_children, walk_loops
 from poly.errors import IllegalScheduleError, ScheduleError
-from poly.expr import Const, Index, Op
-from poly.gpu_machine import ANY, NAMED, GpuMachine
-from poly.gpu_strategy import gpu_schedule
-from poly.intrinsics import INTRINSICS
-from poly.kernels import launches
-from poly.program import Program
-from runtime.gpu import GpuProgram
-from runtime.gpu_cuda import CudaDevice
-from runtime.gpu_on_cpu import CpuDevice
-from runtime.reference import evaluate
-from runtime.verify import random_inputs
+from poly.ir.expr import Const, Index, Op
+from poly.ir.intrinsics import INTRINSICS
+from poly.ir.program import Program
+from poly.lower.launches import launches
+from poly.machine.gpu import ANY, NAMED, GpuMachine
+from poly.strategy.gpu.auto_schedule import gpu_schedule
+from runtime.cuda.device import CudaDevice
+from runtime.gpu.emulator import CpuDevice
+from runtime.gpu.gpu_program import GpuProgram
+from runtime.reference.evaluate import evaluate
+from runtime.reference.verify import random_inputs
 from tests.gpu.races import races, races_of, without_wait
 from tests.gpu.sanitized import ChildDevice, why_not
 
@@ -214,7 +214,7 @@ def instructions(cubin: bytes, folder: Path) -> Counter[str]:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_it_becomes_instructions_of_tensor_cores(case: Case, arch: str, tmp_path: Path) -> None:
-    cuda_compile = pytest.importorskip("runtime.cuda_compile")
+    cuda_compile = pytest.importorskip("runtime.cuda.compile")
     try:
         cuda_compile.find_cuda_compiler(arch)
     except fk.ToolchainError as error:

@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 
 import farkas as fk
-from codegen.gpu import GpuSource, generate_gpu
-from farkas.build import scheduled_program
-from poly.gpu_machine import ANY
-from poly.gpu_strategy import gpu_schedule
-from poly.program import Program
-from runtime.arguments import Array, aligned
-from runtime.cache import Cache
-from runtime.cuda_compile import compile_cubin, find_cuda_compiler
-from runtime.devices import find_device
-from runtime.gpu import GpuProgram
-from runtime.gpu_device import Device
-from runtime.gpu_on_cpu import CpuDevice
-from runtime.reference import run
-from runtime.verify import random_inputs
+from codegen.gpu.emit import GpuSource, generate_gpu
+from farkas.targets.compile_program import scheduled_program
+from poly.ir.program import Program
+from poly.machine.gpu import ANY
+from poly.strategy.gpu.auto_schedule import gpu_schedule
+from runtime.common.arguments import Array, aligned
+from runtime.common.cache import Cache
+from runtime.cuda.compile import compile_cubin, find_cuda_compiler
+from runtime.find_device import find_device
+from runtime.gpu.device import Device
+from runtime.gpu.emulator import CpuDevice
+from runtime.gpu.gpu_program import GpuProgram
+from runtime.reference.evaluate import run
+from runtime.reference.verify import random_inputs
 from tests.gpu.races import races
 from tests.gpu.sanitized import ChildDevice, why_not
 from tests.gpu.test_tensor_cores import instructions

@@ -14,17 +14,17 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from frontends.language import parse_program
+from frontends.language.parse_program import parse_program
 from poly.errors import IllegalScheduleError
-from poly.primitives import PRIMITIVES
-from poly.program import Program
-from poly.schedule import Schedule
-from poly.script import parse_script
-from poly.steps import Step
-from poly.tree import Node
-from runtime.arguments import shape_of
-from runtime.interpret import Instance, instances, run_instances
-from runtime.scalar import Array
+from poly.ir.program import Program
+from poly.schedule.primitives import PRIMITIVES
+from poly.schedule.schedule import Schedule
+from poly.schedule.script import parse_script
+from poly.tree.nodes import Node
+from poly.tree.steps import Step
+from runtime.common.arguments import shape_of
+from runtime.reference.interpret import Instance, instances, run_instances
+from runtime.reference.scalar_semantics import Array
 from tests.illegal.casefile import CASES, Case
 from tests.poly.oracle import broken_pairs, tree_order
 

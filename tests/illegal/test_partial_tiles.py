@@ -1,7 +1,7 @@
 """Partial tiles of tensor cores that are refused: each for its reason, beside a twin that is not.
 
 An instruction runs on a whole tile where a statement has a part of it.  What it does beyond has to
-be nothing: see `poly.padding`.
+be nothing: see `poly.buffers.pad_tiles`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import farkas as fk
-from codegen.gpu import generate_gpu
+from codegen.gpu.emit import generate_gpu
 from poly.errors import ScheduleError
-from runtime.gpu import GpuProgram
-from runtime.gpu_on_cpu import CpuDevice
-from runtime.reference import run
-from runtime.verify import random_inputs
+from runtime.gpu.emulator import CpuDevice
+from runtime.gpu.gpu_program import GpuProgram
+from runtime.reference.evaluate import run
+from runtime.reference.verify import random_inputs
 
 STEPS = """
 tile mm: i, j, k by 16, 16, 16 as ib, jb, ko, ix, jx, kx

@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 
 import farkas as fk
-from farkas.demo import relative_error
-from frontends.onnx.light import load_light, randomised
+from farkas.cli.demo import relative_error
+from frontends.onnx.model.light_models import load_light, randomised
 from tests.frontends.onnx.onnx_support import ort_run
 
 Arrays = Mapping[str, np.ndarray]

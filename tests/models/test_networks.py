@@ -8,12 +8,12 @@ import onnx
 import pytest
 
 import farkas as fk
-from farkas.demo import relative_error
+from farkas.cli.demo import relative_error
 from frontends.onnx import import_model
-from frontends.onnx.light import load_light
-from frontends.onnx.loading import live_nodes, used_names
-from poly.graph import Call, View
-from poly.program import verify_program
+from frontends.onnx.model.light_models import load_light
+from frontends.onnx.model.loading import live_nodes, used_names
+from poly.ir.graph import Call, View
+from poly.ir.program import verify_program
 from tests.models.networks import HEADING, NAMES, TOLERANCE, measure, random_weights_error
 
 #: Nodes that pass a value on without a trace in the compiled graph.

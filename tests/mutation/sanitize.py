@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 import farkas as fk
-import runtime.compile_graph
-from runtime.compile_graph import compile_graph
-from runtime.graph_build import scratch_bytes
-from runtime.model import Model
-from runtime.open_model import OpenModel, storage_order
-from runtime.toolchain import find_toolchain
+import runtime.network.compile_cpu
+from runtime.cpu.toolchain import find_toolchain
+from runtime.network.build_cpu import scratch_bytes
+from runtime.network.compile_cpu import compile_graph
+from runtime.network.cpu_model import Model
+from runtime.network.cpu_open_model import OpenModel, storage_order
 from tests.mutation.workers import Answer, Arrays, error_text
 from tests.robustness.sanitized import Array, Batch, Run
 
@@ -36,7 +36,7 @@ def run_sanitized(data: bytes, inputs: Arrays) -> Answer:
         compiled.run = run
         return compiled
 
-    runtime.compile_graph.compile_graph = recording
+    runtime.network.compile_cpu.compile_graph = recording
     try:
         with np.errstate(all="ignore"):
             fk.compile_onnx(data, threads=1).run(dict(inputs))
@@ -54,7 +54,7 @@ def run_sanitized(data: bytes, inputs: Arrays) -> Answer:
     except BaseException as error:
         return Answer("error", error_text(error))
     finally:
-        runtime.compile_graph.compile_graph = compile_graph
+        runtime.network.compile_cpu.compile_graph = compile_graph
 
 
 def _closed_call(model: Model, given: Arrays, results: Arrays) -> Run:

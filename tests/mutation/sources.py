@@ -19,8 +19,8 @@ import onnxruntime
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from benchmarks.public import MODELS, fetched
-from frontends.onnx.light import light_models, load_light, randomised
-from frontends.onnx.loading import used_names
+from frontends.onnx.model.light_models import light_models, load_light, randomised
+from frontends.onnx.model.loading import used_names
 from tests.conformance.official import Case, cases, opened
 from tests.mutation.workers import Arrays, session_options
 

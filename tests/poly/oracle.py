@@ -14,13 +14,13 @@ from itertools import product
 
 import islpy as isl
 
-from poly.expr import Read, evaluate_int, reads_of
-from poly.intrinsics import INTRINSICS
-from poly.program import Program
-from poly.scop import Scop
-from poly.tree import CONCURRENT, Band, Node, Promote, Sequence
-from runtime.arguments import shape_of
-from runtime.interpret import INIT_SUFFIX, Instance, instances
+from poly.deps.scop import Scop
+from poly.ir.expr import Read, evaluate_int, reads_of
+from poly.ir.intrinsics import INTRINSICS
+from poly.ir.program import Program
+from poly.tree.nodes import CONCURRENT, Band, Node, Promote, Sequence
+from runtime.common.arguments import shape_of
+from runtime.reference.interpret import INIT_SUFFIX, Instance, instances
 
 Pair = tuple[Instance, Instance]
 Element = tuple[str, tuple[int, ...]]
@@ -74,7 +74,7 @@ def _elements(
 
 
 def brute_dependences(program: Program, sizes: Mapping[str, int]) -> dict[str, set[Pair]]:
-    """Flow, anti, output and reduction pairs as `poly.dependences` defines them."""
+    """Flow, anti, output and reduction pairs as `poly.deps.dependences` defines them."""
     kinds: dict[str, set[Pair]] = {k: set() for k in ("flow", "anti", "output", "reduction")}
     by_element: dict[Element, list[Touch]] = defaultdict(list)
     for t in touches(program, sizes):

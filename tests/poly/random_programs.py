@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from poly.dtypes import FLOAT32, INT64
-from poly.expr import Const, Expr, Index, Op, Read, Size
-from poly.primitives import PRIMITIVES
-from poly.program import Program, Range, Statement, Tensor, verify_program
-from poly.scop import Scop
-from poly.steps import Step
-from poly.tree import Node, loops_of
+from poly.deps.scop import Scop
+from poly.ir.dtypes import FLOAT32, INT64
+from poly.ir.expr import Const, Expr, Index, Op, Read, Size
+from poly.ir.program import Program, Range, Statement, Tensor, verify_program
+from poly.schedule.primitives import PRIMITIVES
+from poly.tree.nodes import Node, loops_of
+from poly.tree.steps import Step
 
 N = Size("N")
 RANKS = {"A": 1, "B": 2, "s": 0}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from frontends.language import parse_program, undeclared_inputs
-from poly.dtypes import FLOAT32
-from poly.program import Program
-from poly.schedule import Schedule
+from frontends.language.parse_program import parse_program, undeclared_inputs
+from poly.ir.dtypes import FLOAT32
+from poly.ir.program import Program
+from poly.schedule.schedule import Schedule
 
 MATMUL = "def f(float32 A[N,K], float32 B[K,M]) -> (C) { mm: C[i,j] +=! A[i,k] * B[k,j] }"
 SOFTMAX = """def softmax(float32 X[N,M]) -> (Y) {

@@ -199,7 +199,7 @@ def cast_case(source: str, target: str) -> Case:
         values += [-1, -100]
     if source == "bool":
         values = [0, 1]
-    from poly.dtypes import DTYPES
+    from poly.ir.dtypes import DTYPES
 
     x = np.array(values * 7).astype(DTYPES[source].numpy)
     text = f"def cast({source} X[N]) -> (Y) {{ Y[i] = {target}(X[i]) }}"

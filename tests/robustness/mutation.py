@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 
-from frontends.onnx.light import load_light
-from tests.frontends.onnx.test_onnx_fuzz import MUTATIONS, seeds
+from frontends.onnx.model.light_models import load_light
+from tests.frontends.onnx.importer.test_fuzz import MUTATIONS, seeds
 from tests.robustness.kernels import CASES, MORE
 from tests.robustness.nets import conv_net, dense_net, tiny_net
 

@@ -16,18 +16,18 @@ from pathlib import Path
 
 import numpy as np
 
-from codegen.emit import generate
-from codegen.function import argument_order
-from codegen.source import KernelSource
-from farkas.build import scheduled_program
-from poly.machine import Machine
-from poly.program import Program, Tensor
-from poly.schedule import Schedule
-from poly.strategy import auto_schedule
-from runtime.arguments import shape_of
-from runtime.reference import run
-from runtime.toolchain import Toolchain
-from runtime.verify import compare, random_inputs
+from codegen.c.function import argument_order
+from codegen.c.kernel_source import KernelSource
+from codegen.c.kernel_unit import generate
+from farkas.targets.compile_program import scheduled_program
+from poly.ir.program import Program, Tensor
+from poly.machine.cpu import Machine
+from poly.schedule.schedule import Schedule
+from poly.strategy.cpu.auto_schedule import auto_schedule
+from runtime.common.arguments import shape_of
+from runtime.cpu.toolchain import Toolchain
+from runtime.reference.evaluate import run
+from runtime.reference.verify import compare, random_inputs
 
 FLAGS = ("-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-w")
 #: Without optimisation no access disappears, and gcc takes a tenth of the time.

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 import farkas as fk
-from runtime.cache import Cache
+from runtime.common.cache import Cache
 from tests.frontends.onnx.onnx_support import close, ort_run
 from tests.robustness.nets import tiny_net
 
@@ -26,7 +26,7 @@ import sys
 import numpy as np
 import farkas as fk
 from frontends.onnx import import_model
-import runtime.model
+import runtime.network.cpu_model
 print("ready", flush=True)
 model = fk.compile_onnx(sys.argv[1], threads=1)
 rows = model.run({"x": np.ones((2, 3), np.float32)})["y"]

@@ -16,11 +16,11 @@ import onnx
 import pytest
 
 import farkas as fk
-import runtime.graph_build
-import runtime.library
-from runtime.cache import Cache
-from runtime.compilation import Compilation, compile_shared
-from runtime.toolchain import Toolchain
+import runtime.cpu.shared_library
+import runtime.network.build_cpu
+from runtime.common.cache import Cache
+from runtime.cpu.compile_c import Compilation, compile_shared
+from runtime.cpu.toolchain import Toolchain
 from tests.robustness.nets import tiny_net
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,9 +119,9 @@ def test_a_compiler_that_hangs(
     # Its child would hold the pipe open if only the shell were ended.
     cc = script(tmp_path / "cc", toolchain.path, "sleep 1000")
     impatient = functools.partial(compile_shared, timeout=0.5)
-    monkeypatch.setattr(runtime.library, "compile_shared", impatient)
+    monkeypatch.setattr(runtime.cpu.shared_library, "compile_shared", impatient)
     hurried = functools.partial(Compilation, timeout=0.5)
-    monkeypatch.setattr(runtime.graph_build, "Compilation", hurried)
+    monkeypatch.setattr(runtime.network.build_cpu, "Compilation", hurried)
     start = time.monotonic()
     for error in everything(cc, tmp_path / "cache"):
         assert isinstance(error, fk.ToolchainError) and "took longer than 0.5 s" in str(error)
@@ -148,7 +148,7 @@ import resource, signal, sys, tempfile
 import farkas as fk
 from tests.robustness.nets import tiny_net
 from frontends.onnx import import_model
-import runtime.model, farkas.kernel
+import runtime.network.cpu_model, farkas.kernels.kernel
 fk.find_toolchain()
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 limit = int(sys.argv[1])
@@ -209,7 +209,7 @@ import numpy as np
 import farkas as fk
 from tests.robustness.nets import tiny_net
 from frontends.onnx import import_model
-import runtime.model, farkas.kernel, poly.scheduler_worker
+import runtime.network.cpu_model, farkas.kernels.kernel, poly.schedule.isl_scheduler_worker
 known, other = sys.argv[1:]
 if os.geteuid() == 0:
     os.setegid(65534)

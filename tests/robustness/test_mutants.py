@@ -12,8 +12,8 @@ import onnx
 import pytest
 
 import farkas as fk
-from farkas.sizes import small_sizes
-from runtime.arguments import shape_of, undetermined
+from farkas.kernels.example_sizes import small_sizes
+from runtime.common.arguments import shape_of, undetermined
 from tests.robustness.mutation import broken_models, broken_texts, random_array
 from tests.robustness.watchdog import at_most
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import farkas as fk
-from codegen.emit import generate
-from farkas.text import fix_sizes
-from poly.dtypes import DTYPES
+from codegen.c.kernel_unit import generate
+from farkas.kernels.source_text import fix_sizes
 from poly.errors import FarkasError
-from poly.graph import Call
-from poly.machine import Machine
-from poly.schedule import Schedule
-from runtime.toolchain import Toolchain
+from poly.ir.dtypes import DTYPES
+from poly.ir.graph import Call
+from poly.machine.cpu import Machine
+from poly.schedule.schedule import Schedule
+from runtime.cpu.toolchain import Toolchain
 from tests.robustness.kernels import CASES, MORE, PAIRS, Case, cast_case, integer_case
 from tests.robustness.nets import conv_net, dense_net
 from tests.robustness.sanitized import OPTIMISED, Array, Batch, Run, Sweep, available
@@ -169,7 +169,7 @@ def test_more_networks(sanitizers: Toolchain, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", range(6))
 def test_random_programs(sanitizers: Toolchain, tmp_path: Path, number: int) -> None:
     """Fifty random programs at a time."""
-    from farkas.sizes import small_sizes
+    from farkas.kernels.example_sizes import small_sizes
     from tests.differential.generate import random_text
 
     sweep = Sweep()

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import farkas as fk
-from codegen.emit import generate
-from farkas.text import fix_sizes
-from poly.schedule import Schedule
-from poly.strategy import auto_schedule
-from runtime.toolchain import Toolchain
+from codegen.c.kernel_unit import generate
+from farkas.kernels.source_text import fix_sizes
+from poly.schedule.schedule import Schedule
+from poly.strategy.cpu.auto_schedule import auto_schedule
+from runtime.cpu.toolchain import Toolchain
 from tests.robustness.kernels import CASES, MATMUL, MORE, integer_case
 from tests.robustness.test_sanitizers import MACHINES
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from codegen.source import KernelSource
-from poly.dtypes import FLOAT32, DType
-from poly.expr import Const, Expr, Index, Op, Read, Size
-from poly.program import Program, Range, Statement, Tensor, verify_program
+from codegen.c.kernel_source import KernelSource
+from poly.ir.dtypes import FLOAT32, DType
+from poly.ir.expr import Const, Expr, Index, Op, Read, Size
+from poly.ir.program import Program, Range, Statement, Tensor, verify_program
 
 N, M, K, C, H, W, R, S, T = (Size(x) for x in "NMKCHWRST")
 i, j, k, c, p, q, r, s, t = (Index(x) for x in "ijkcpqrst")

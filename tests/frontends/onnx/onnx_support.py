@@ -10,10 +10,10 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 from frontends.onnx import import_model
-from poly.graph import Call, Graph
-from poly.graph_passes import optimise_graph
-from poly.machine import Machine
-from runtime.reference import evaluate
+from poly.graph_passes.pipeline import optimise_graph
+from poly.ir.graph import Call, Graph
+from poly.machine.cpu import Machine
+from runtime.reference.evaluate import evaluate
 
 onnxruntime.set_default_logger_severity(4)
 

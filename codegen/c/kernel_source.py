@@ -1,0 +1,38 @@
+"""`KernelSource`: the C text of one program, and all that is needed to build and call it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poly.ir.program import Program, Tensor
+
+#: The C name of the entry point of a whole graph, ``(threads, sizes, arrays)``.
+NETWORK_ENTRY = "fk_network"
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """One program as a complete C translation unit.
+
+    The entry point is ``void SYMBOL(int32_t threads, const int64_t *sizes, void *const *tensors)``.
+
+    * ``sizes`` holds one value for each of ``program.sizes``, in that order;
+    * ``tensors`` points to the program's inputs that are not updated, then to its outputs (an
+      updated tensor already holds a copy of its input), then to `workspace`, each row-major;
+    * inputs and outputs are aligned to their element, workspace to 64 bytes and uninitialised;
+    * a tensor without elements still has a pointer, which must not be read.
+
+    Attributes
+    ----------
+    program : Program                what callers see; it says how arguments are checked
+    symbol : str                     the C name of the entry point
+    text : str                       the translation unit
+    flags : tuple of str             compiler flags beyond the toolchain's own
+    workspace : tuple of Tensor      temporaries that the caller allocates, in order
+    """
+
+    program: Program
+    symbol: str
+    text: str
+    flags: tuple[str, ...] = ()
+    workspace: tuple[Tensor, ...] = ()

@@ -1,0 +1,105 @@
+"""A schedule as a complete C translation unit: the function, its helpers, its entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from codegen.c.expr_text import Names, index_text
+from codegen.c.function import (
+    CFunction,
+    argument_order,
+    emit_function,
+    header_comment,
+    identifier,
+    team,
+)
+from codegen.c.kernel_source import KernelSource
+from codegen.c.prelude import prelude_for
+from poly.errors import ScheduleError
+from poly.ir.expr import substitute
+from poly.ir.program import Program
+from poly.schedule.schedule import Schedule
+
+T = TypeVar("T")
+
+
+def generate_automatic(
+    schedules: Sequence[Callable[[], Schedule]], emit: Callable[[Schedule], T]
+) -> tuple[Schedule, T]:
+    """The first of some schedules from which `emit` generates something, and what that is.
+
+    Where isl cannot generate what tiles leave of open sizes, loops without tiles do.
+
+    schedules : the fastest first, made when it is their turn
+
+    Raises
+    ------
+    ScheduleError : by the last one.
+    """
+    *others, last = schedules
+    for made in others:
+        try:
+            schedule = made()
+            return schedule, emit(schedule)
+        except ScheduleError:
+            continue
+    schedule = last()
+    return schedule, emit(schedule)
+
+
+def generate(
+    schedule: Schedule, symbol: str | None = None, written: Program | None = None
+) -> KernelSource:
+    """Generate C for a schedule.
+
+    The text carries the program and the schedule's script as comments.
+
+    symbol : the name of the entry point; by default it is made from the program's name and the
+        schedule's digest
+    written : the program that callers see, if that is another one than the schedule's.  It has
+        the same inputs and outputs, maybe in other shapes of as many elements, and all sizes but
+        those that are products of others.
+
+    Raises
+    ------
+    ScheduleError : if isl could not generate the loops within its budget.
+    """
+    program = schedule.program
+    symbol = symbol or f"fk_{identifier(program.name)}_{schedule.digest}"
+    written = written or program
+    function = emit_function(schedule, f"{symbol}_body")
+    code = f"{function.static_text}\n\n{_entry(function, symbol, written)}"
+    text = f"{header_comment(schedule)}\n{prelude_for(code)}\n{code}"
+    made = {n: e for n, e in program.products.items() if n not in written.sizes}
+    workspace = tuple(
+        replace(t, shape=tuple(substitute(e, sizes=made) for e in t.shape))
+        for t in function.workspace
+    )
+    return KernelSource(written, symbol, text, flags_for(schedule), workspace)
+
+
+def flags_for(schedule: Schedule) -> tuple[str, ...]:
+    """Compiler flags that a schedule needs: exact mode forbids fused multiply-adds."""
+    return ("-ffp-contract=off",) if schedule.exact else ()
+
+
+def _entry(function: CFunction, symbol: str, written: Program) -> str:
+    """The entry point: unpacks sizes and tensors, and calls the function on a team of threads."""
+    program = function.schedule.program
+    position = {t.name: n for n, t in enumerate(argument_order(program, function.workspace))}
+    given = {s: f"sizes[{n}]" for n, s in enumerate(written.sizes)}
+    names = Names({}, given, {}, str, str)
+    made = program.products
+    passed = [given.get(s) or index_text(made[s], names) for s in function.sizes]
+    passed += [f"({c} *)tensors[{position[name]}]" for name, c in function.tensors]
+    lines = []
+    if not function.sizes:
+        lines.append("  (void)sizes;")
+    if not function.tensors:
+        lines.append("  (void)tensors;")
+    call = f"{function.symbol}({', '.join(passed)});"
+    lines += team(call) if function.parallel else ["  (void)threads;", f"  {call}"]
+    head = f"void {symbol}(int32_t threads, const int64_t *sizes, void *const *tensors)"
+    return "\n".join([f"{head};", head, "{", *lines, "}", ""])

@@ -1,0 +1,105 @@
+"""One entry point for a whole graph: every kernel called in order by one team of threads.
+
+Each distinct program is one function in a translation unit of its own, so that they compile in
+parallel; a layer costs a barrier and not a fork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from codegen.c.function import CFunction, argument_order, header_comment, team
+from codegen.c.kernel_source import NETWORK_ENTRY
+from codegen.c.prelude import BFLOAT16_NAME, BFLOAT16_TYPE, prelude_for
+from poly.ir.graph import Call
+
+_CALLS = "fk_calls"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value lies: in the `index`-th array that the caller passes, from `offset` bytes."""
+
+    index: int
+    offset: int = 0
+
+    @property
+    def text(self) -> str:
+        base = f"(char *)arrays[{self.index}]"
+        return f"({base} + {self.offset})" if self.offset else f"({base})"
+
+
+def network_unit(
+    calls: Sequence[Call],
+    functions: Mapping[str, CFunction],
+    places: Mapping[str, Place],
+    workspaces: Mapping[str, Mapping[str, Place]],
+    sizes: Mapping[str, Sequence[str]],
+) -> str:
+    """The C text that makes the calls of a graph, in order.
+
+    functions : by digest of the program; places : of every value; workspaces : for each call
+    (by name), the places of the function's temporaries; sizes : what it is passed for its sizes.
+    """
+    prototypes = [f"{f.prototype};" for f in functions.values()]
+    lines = ["#include <stdint.h>", ""]
+    if any(BFLOAT16_NAME in text for text in prototypes):
+        lines.append(BFLOAT16_TYPE)
+    lines += prototypes
+    shared = any(functions[call.program.digest].parallel for call in calls)
+    given = "const int64_t *sizes, void *const *arrays"
+    lines += ["", f"static void {_CALLS}({given})", "{"]
+    for call in calls:
+        function = functions[call.program.digest]
+        own = sizes[call.name]
+        lines += [f"  {line}" for line in _call(call, function, places, workspaces, own, shared)]
+    lines += ["  (void)sizes;", "  (void)arrays;", "}", ""]
+    head = f"void {NETWORK_ENTRY}(int32_t threads, {given})"
+    lines += [f"{head};", head, "{"]
+    call_all = f"{_CALLS}(sizes, arrays);"
+    lines += team(call_all) if shared else ["  (void)threads;", f"  {call_all}"]
+    return "\n".join([*lines, "}", ""])
+
+
+def kernel_unit(f: CFunction, nodes: Sequence[str]) -> tuple[str, str]:
+    """The name and text of the file of one function, which is called for these nodes."""
+    code = f"{f.prototype};\n{f.text}\n"
+    return f"{f.symbol}.c", f"{header_comment(f.schedule, nodes)}\n{prelude_for(code)}\n{code}"
+
+
+def argument_places(
+    call: Call,
+    function: CFunction,
+    places: Mapping[str, Place],
+    workspaces: Mapping[str, Mapping[str, Place]],
+) -> list[Place]:
+    """Where the tensors lie that a function is passed for a call, in order."""
+    program = call.program
+    values = {
+        **dict(zip((t.name for t in program.inputs), call.inputs, strict=True)),
+        **dict(zip((t.name for t in program.outputs), call.outputs, strict=True)),
+    }
+    own = workspaces.get(call.name, {})
+    known = {t.name for t in argument_order(program, function.workspace)}
+    assert all(name in known for name, _ in function.tensors)
+    return [places[values[n]] if n in values else own[n] for n, _ in function.tensors]
+
+
+def _call(
+    call: Call,
+    function: CFunction,
+    places: Mapping[str, Place],
+    workspaces: Mapping[str, Mapping[str, Place]],
+    sizes: Sequence[str],
+    shared: bool,
+) -> list[str]:
+    """One call, by all threads or, of those that are there, by one."""
+    found = argument_places(call, function, places, workspaces)
+    passed = list(sizes)
+    passed += [f"({c} *){p.text}" for (_, c), p in zip(function.tensors, found, strict=True)]
+    origin = call.origin.replace("*/", "* /").replace("/*", "/ *").replace("\n", " ")
+    lines = [f"/* {origin or call.name} */"]
+    if shared and not function.parallel:
+        lines.append("#pragma omp single")
+    return [*lines, f"{function.symbol}({', '.join(passed)});"]

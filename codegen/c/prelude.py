@@ -1,0 +1,175 @@
+"""What stands above generated code: includes, types, and the helpers that a kernel uses.
+
+Each is a static inline function, so that a kernel's text is complete and readable by itself.
+"""
+
+from __future__ import annotations
+
+import re
+
+from codegen.c.operator_text import OWN
+from codegen.c.type_names import C_TYPES, SCHEDULE, suffix
+from codegen.c.vector_helpers import INTRINSICS, lane_prelude
+from poly.ir.dtypes import DTYPES, INT32, DType
+
+#: What all generated C includes.
+HEADERS = """\
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+"""
+
+
+#: What most kernels of a network include; the intrinsics take longer to read than a small kernel.
+COMMON = f"{HEADERS}{INTRINSICS}\n"
+
+
+def _helpers() -> dict[str, str]:
+    found: dict[str, str] = {
+        "fk_floordiv": (
+            "/* floor(a / b) for b > 0 */\n"
+            "static inline int64_t fk_floordiv(int64_t a, int64_t b)\n"
+            "{ int64_t q = a / b; return q - (a % b < 0); }"
+        ),
+        "fk_mod": (
+            "/* a mod b in [0, b) for b > 0 */\n"
+            "static inline int64_t fk_mod(int64_t a, int64_t b)\n"
+            "{ int64_t r = a % b; return r < 0 ? r + b : r; }"
+        ),
+        "fk_lo": "static inline int64_t fk_lo(int64_t a, int64_t b) { return a < b ? a : b; }",
+        "fk_hi": "static inline int64_t fk_hi(int64_t a, int64_t b) { return a > b ? a : b; }",
+        "fk_here": (
+            "/* x, which is computed where this stands */\n"
+            'static inline int64_t fk_here(int64_t x) { __asm__("" : "+r"(x)); return x; }'
+        ),
+        "fk_bf16_load": (
+            "static inline float fk_bf16_load(fk_bf16 x)\n"
+            "{ uint32_t u = (uint32_t)x << 16; float f; memcpy(&f, &u, 4); return f; }"
+        ),
+        "fk_bf16_store": (
+            "/* round to nearest even; NaN stays NaN */\n"
+            "static inline fk_bf16 fk_bf16_store(float f)\n"
+            "{ uint32_t u; memcpy(&u, &f, 4);\n"
+            "  if (f != f) return (fk_bf16)((u >> 16) | 64);\n"
+            "  return (fk_bf16)((u + 0x7fff + ((u >> 16) & 1)) >> 16); }"
+        ),
+    }
+    for dtype in DTYPES.values():
+        if dtype.bits == 16 and dtype.is_float:
+            continue
+        found.update(_for_type(dtype))
+    return found
+
+
+def _for_type(d: DType) -> dict[str, str]:
+    c, s = C_TYPES[d.name], suffix(d)
+    out: dict[str, str] = {}
+
+    def define(name: str, args: str, body: str) -> None:
+        params = ", ".join(f"{c} {a}" for a in args)
+        out[f"fk_{name}_{s}"] = f"static inline {c} fk_{name}_{s}({params})\n{{ {body} }}"
+
+    if d.is_float:
+        f = "f" if d.bits == 32 else ""
+        define("max", "ab", "return (a > b || a != a) ? a : b;")
+        define("min", "ab", "return (a < b || a != a) ? a : b;")
+        define("sign", "x", f"return x != x ? x : ({c})((x > 0) - (x < 0));")
+        define("rsqrt", "x", f"return 1 / sqrt{f}(x);")
+        define("sigmoid", "x", f"return 1 / (1 + exp{f}(-x));")
+        define(
+            "mod", "ab",
+            f"{c} r = fmod{f}(a, b); "
+            f"return r == 0 ? copysign{f}(({c})0, b) : ((r < 0) != (b < 0)) ? r + b : r;",
+        )  # fmt: skip
+        define("floordiv", "ab", f"return floor{f}(a / b);")
+        if d.bits == 32:
+            for name in sorted(OWN):  # the same values as in vector lanes
+                v = "fk_splat_f32x4(x)"
+                define(f"near_{name}", "x", f"fk_f32x4 v = fk_near_{name}_f32x4({v}); return v[0];")
+        return out
+    define("max", "ab", "return a > b ? a : b;")
+    define("min", "ab", "return a < b ? a : b;")
+    if d.kind == "b":
+        return out
+    # Unsigned, where numbers wrap around in every compiler; those of 16 bits become an int.
+    u = C_TYPES[f"uint{max(d.bits, 32)}"]
+    for name, symbol in (("add", "+"), ("sub", "-"), ("mul", "*")):
+        define(name, "ab", f"return ({c})(({u})a {symbol} ({u})b);")
+    if d.kind == "i":
+        minus = f"({c})(0 - ({u})%s)"
+        define("neg", "x", f"return {minus % 'x'};")
+        define("abs", "x", f"return x < 0 ? {minus % 'x'} : x;")
+        define("sign", "x", f"return ({c})((x > 0) - (x < 0));")
+        guard = f"if (b == 0) return 0; if (b == -1) return {minus % 'a'};"
+        zero = "if (b == 0 || b == -1) return 0;"
+        define("div", "ab", f"{guard} return ({c})(a / b);")
+        define("fmod", "ab", f"{zero} return ({c})(a % b);")
+        define(
+            "floordiv",
+            "ab",
+            f"{guard} return ({c})(a / b - ((a % b != 0) && ((a < 0) != (b < 0))));",
+        )
+        define(
+            "mod",
+            "ab",
+            f"{zero} {c} r = ({c})(a % b); "
+            f"return ({c})((r != 0 && ((r < 0) != (b < 0))) ? r + b : r);",
+        )
+        if d == INT32:
+            low = "(uint32_t)((int16_t)a * (int16_t)b)"
+            body = f"return (int32_t)({low} + (uint32_t)((a >> 16) * (b >> 16)));"
+            define("dot2", "ab", body)
+        define("shl", "ab", f"return (b < 0 || b >= {d.bits}) ? 0 : ({c})(({u})a << b);")
+        define(
+            "shr", "ab", f"return (b < 0 || b >= {d.bits}) ? ({c})(a < 0 ? -1 : 0) : ({c})(a >> b);"
+        )
+    else:
+        define("sign", "x", f"return ({c})(x > 0);")
+        define("bitnot", "x", f"return ({c})~x;")
+        for name in ("div", "floordiv"):
+            define(name, "ab", f"return b == 0 ? 0 : ({c})(a / b);")
+        for name in ("fmod", "mod"):
+            define(name, "ab", f"return b == 0 ? 0 : ({c})(a % b);")
+        define("shl", "ab", f"return b >= {d.bits} ? 0 : ({c})(({u})a << b);")
+        define("shr", "ab", f"return b >= {d.bits} ? 0 : ({c})(a >> b);")
+    return out
+
+
+HELPERS: dict[str, str] = _helpers()
+
+#: Buffers are filled and used under conditions of which gcc sees not that they are the same.
+_QUIET = """\
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif"""
+_HELPER = re.compile(r"\bfk_\w+\b")
+_SCHEDULE = f"""\
+#ifndef {SCHEDULE} /* how threads share a loop */
+#define {SCHEDULE} static
+#endif"""
+_BUFFER = re.compile(r"^ +\w+ \w+(\[\d+\])*( __attribute__\(\(aligned\(64\)\)\))?;$", re.MULTILINE)
+
+
+#: C has no such type; values of it are bits until they are loaded.
+BFLOAT16_NAME = "fk_bf16"
+BFLOAT16_TYPE = f"typedef uint16_t {BFLOAT16_NAME};"
+
+
+def prelude_for(body: str) -> str:
+    """The includes, types and helpers that `body` uses, in a fixed order."""
+    parts = [HEADERS]
+    if _BUFFER.search(body):
+        parts.append(_QUIET)
+    if SCHEDULE in body:
+        parts.append(_SCHEDULE)
+    if BFLOAT16_NAME in body:
+        parts.append(BFLOAT16_TYPE)
+    lanes = lane_prelude(body)
+    called = set(_HELPER.findall("\n".join([body, *lanes])))
+    used = [text for name, text in HELPERS.items() if name in called]
+    # A scalar form of a function on vectors stands behind these, all others before.
+    parts += [text for text in used if "fk_splat" not in text]
+    parts += lane_prelude("\n".join([body, *used]))
+    parts += [text for text in used if "fk_splat" in text]
+    return "\n".join(parts) + "\n"

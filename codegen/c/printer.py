@@ -1,0 +1,595 @@
+"""Targets: how the loop IR is spelt in a language.  `CTarget` is C with OpenMP.
+
+A target is a small class; a dialect overrides the hooks that differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import gcd
+from typing import Any
+
+import cgen
+
+from codegen.c.cgen_blocks import as_block, in_order
+from codegen.c.expr_text import Names, ValueText, index_text, literal
+from codegen.c.type_names import C_TYPES, SCHEDULE, lane_suffix, suffix, vector_type
+from codegen.c.vector_text import LaneText
+from codegen.loops.index_ranges import depends_on, flatten
+from codegen.loops.nodes import (
+    Block,
+    Buffer,
+    Fence,
+    For,
+    If,
+    LoopError,
+    LoopNode,
+    Single,
+    Store,
+    Tile,
+    Transposed,
+    VectorStore,
+    block,
+    children_of,
+    collapsible,
+    is_simple,
+    map_children,
+    own_variables,
+    statements_in,
+    walk_loops,
+)
+from codegen.vector.mask_lanes import is_masked
+from codegen.vector.scalarise import is_scalarisable, vector_lanes
+from codegen.vector.vectorise import lane_stride
+from poly.ir.dtypes import INT64, DType, identity
+from poly.ir.expr import Const, Expr, Index, Op, Read, add, mul, simplify, sub, walk
+from poly.ir.linear_form import linear_form, render
+from poly.ir.program import Program
+
+
+@dataclass(frozen=True)
+class _Registers:
+    """A buffer that has become variables, one for each constant place."""
+
+    buffer: Buffer
+    lanes: int
+    used: set[str] = field(default_factory=set)
+    #: Where variables lie after they have been put into memory.
+    kept: dict[str, str] = field(default_factory=dict)
+
+
+class CTarget:
+    """Prints loop IR as C statements."""
+
+    #: How stored elements are spelt, by the name of their type, and what prints values.
+    types: Mapping[str, str] = C_TYPES
+    value_text: type[ValueText] = ValueText
+
+    def __init__(self, program: Program, identifiers: Names, exact: bool = False) -> None:
+        self.program = program
+        self.ids = identifiers
+        # Innermost buffers and registers of the code being printed, by name.
+        self.buffers: dict[str, Any] = {}
+        self.registers: dict[str, Any] = {}
+        self._loops = dict(identifiers.loops)
+        names = replace(identifiers, loops=self._loops, place=self.place, value=self._data)
+        self.names = names
+        self.dtypes: dict[str, DType] = dict(program.dtypes)
+        self._announced: tuple[str, ...] = ()
+        self._count = 0
+        #: In a tile: names for what places have in common, and the variables that are its own.
+        self._bases: dict[Expr, Index] | None = None
+        self._inner: set[str] = set()
+        self._multiples: dict[str, int] = {}
+        #: The condition under which lanes of what is being printed take part; None: always.
+        self._when: Expr | None = None
+        self.values = self.value_text(names, self.dtypes, exact)
+
+    # --- hooks of the dialect --------------------------------------------------------------
+
+    def parallel_for(self, loop: cgen.Generable, depth: int) -> cgen.Generable:
+        """`depth` loops whose iterations are shared among the threads that all run this code."""
+        collapse = f" collapse({depth})" if depth > 1 else ""
+        return cgen.Collection([cgen.Pragma(f"omp for{collapse} schedule({SCHEDULE})"), loop])
+
+    def goes_on(self, node: For) -> str:
+        """The condition under which a loop has another iteration."""
+        return f"{self.names.loops[node.var]} < {index_text(node.upper, self.names, 5)}"
+
+    def lanes_for(self, loop: cgen.Generable) -> cgen.Generable:
+        """A loop whose iterations may run in lanes, left to the C compiler."""
+        return cgen.Collection([cgen.Pragma("omp simd"), loop])
+
+    def single(self, body: cgen.Generable) -> cgen.Generable:
+        return cgen.Collection([cgen.Pragma("omp single"), as_block(body)])
+
+    # --- statements ------------------------------------------------------------------------
+
+    def statement(self, node: LoopNode) -> cgen.Generable:
+        """The C of one node."""
+        if isinstance(node, Block):
+            return cgen.Collection([self._commented(c) for c in node.children])
+        if isinstance(node, For):
+            return self._for(node)
+        if isinstance(node, If):
+            if node.masked and self._maskable(node.then):
+                return self._under_mask(node)
+            then = as_block(self._commented(node.then))
+            other = None if node.other is None else as_block(self._commented(node.other))
+            return cgen.If(index_text(node.cond, self.names), then, other)
+        if isinstance(node, Tile):
+            return self._tile(node)
+        if isinstance(node, Single):
+            return self.single(self.statement(node.body))
+        if isinstance(node, Store):
+            return cgen.Line(self.values.store(node.target, node.op, node.value))
+        if isinstance(node, VectorStore):
+            return self._vector_store(node)
+        if isinstance(node, Transposed):
+            return self._transposed(node)
+        if isinstance(node, Buffer):
+            return self._buffer(node)
+        if isinstance(node, Fence):
+            return cgen.Line('__asm__ volatile ("" : : : "memory"); /* read again, do not keep */')
+        raise LoopError(f"{type(node).__name__} has no C form; it should have been lowered")
+
+    def body(self, node: LoopNode) -> cgen.Generable:
+        """A function body in braces, which says what runs where; `codegen.provenance` reads it."""
+        return cgen.Block([self._commented(node)])
+
+    def _commented(self, node: LoopNode) -> cgen.Generable:
+        """A node below a comment that names the statements it runs, unless it stands already.
+
+        A comment holds to the end of the braces around it, or to the next one between them.
+        """
+        names = statements_in(node)
+        if isinstance(node, Block) or not names:
+            return self.statement(node)
+        known = names == self._announced
+        self._announced = names
+        text = self.statement(node)
+        self._announced = names
+        return text if known else cgen.Collection([cgen.Line(f"/* {', '.join(names)} */"), text])
+
+    def _tile(self, node: Tile) -> cgen.Generable:
+        """A tile behind the names that it uses.
+
+        Places in it are counted from ones that C compilers have to take as they are: they would
+        keep, and move on, a pointer for each row of each such tile, most of them in memory.
+        """
+        before, self._bases = self._bases, {}
+        self._inner = own_variables(node.body)
+        inner = self.statement(node.body)
+        bases, self._bases = self._bases, before
+        lines = [
+            f"const int64_t {index.name} = fk_here({index_text(value, self.names)});"
+            for value, index in bases.items()
+        ]
+        # Of registers that nobody else reads all lanes are computed, without their ends.
+        used = set(_WORD.findall("\n".join([*lines, *inner.generate()])))
+        named = [(self.names.loops[name], value) for name, value in node.names]
+        lines[:0] = [
+            f"const int64_t {name} = {index_text(value, self.names)};"
+            for name, value in named
+            if name in used
+        ]
+        return cgen.Block([*map(cgen.Line, lines), inner])
+
+    def _for(self, node: For) -> cgen.Generable:
+        var = self.names.loops[node.var]
+        lower = index_text(node.lower, self.names)
+        step = f"{var}++" if node.step == 1 else f"{var} += {node.step}"
+        depth = collapsible(node)
+        inner = self._sequential(node.body) if node.mark == "parallel" else node.body
+        before = self.multiple(node.var)
+        first = int(node.lower.value) if isinstance(node.lower, Const) else 1
+        self._multiples[node.var] = gcd(first, node.step)
+        body = as_block(self.statement(inner))
+        self._multiples[node.var] = before
+        loop = cgen.For(f"int64_t {var} = {lower}", self.goes_on(node), step, body)
+        if node.note:
+            loop = cgen.Collection([cgen.Line(f"/* {var}: {node.note} */"), loop])
+        if node.mark == "parallel":
+            return self.parallel_for(loop, depth)
+        return self.lanes_for(loop) if node.mark == "vector" and is_simple(node.body) else loop
+
+    def _sequential(self, node: LoopNode) -> LoopNode:
+        """Parallel loops inside a parallel one: collapsed into it, or run by its thread."""
+        if isinstance(node, For) and node.mark == "parallel":
+            node = replace(node, mark="seq")
+        return map_children(node, self._sequential)
+
+    # --- buffers ---------------------------------------------------------------------------
+
+    @contextmanager
+    def inside(self, node: Buffer, registers: _Registers | None = None) -> Iterator[None]:
+        """What a buffer's name stands for inside of it; behind it, what it stood for before."""
+        before = self.buffers, self.registers
+        self.dtypes[node.name] = node.dtype
+        self.buffers = {**self.buffers, node.name: node}
+        self.registers = {n: r for n, r in self.registers.items() if n != node.name}
+        if registers is not None:
+            self.registers[node.name] = registers
+        yield
+        self.buffers, self.registers = before
+
+    def _buffer(self, node: Buffer) -> cgen.Generable:
+        lines: list[cgen.Generable] = []
+        lanes = vector_lanes(node) if node.scope == "register" else None
+        if node.scope == "lanes":
+            name = f"{suffix(node.dtype)}x{node.shape[1]}"
+            start = f"fk_splat_{name}({literal(identity(node.op, node.dtype), node.dtype)})"
+            with self.inside(node, _Registers(node, node.shape[1])):
+                lines += [cgen.Line(f"fk_{name} {v} = {start};") for v in self._parts(node)]
+                body = self.statement(node.body)
+        elif lanes is not None and is_scalarisable(node):
+            registers = _Registers(node, lanes)
+            with self.inside(node, registers):
+                body = self._with_registers(node, registers)
+            kind = vector_type(node.dtype, lanes) if lanes > 1 else self.types[node.dtype.name]
+            # A partial tile does not touch all of them.
+            names = [n for n in self._register_names(node, lanes) if n in registers.used]
+            read = set(_READ.findall("\n".join(body.generate())))
+            # Masks keep lanes that were never written.
+            start = " = {0}" if any(is_masked(n, node.name) for n in walk_loops(node)) else ""
+            for name in names:
+                # What is computed for nobody: an element of a temporary that no statement reads.
+                unused = "" if name in read else " __attribute__((unused))"
+                lines.append(cgen.Line(f"{kind} {name}{unused}{start};"))
+        else:
+            shape = "".join(f"[{n}]" for n in node.shape)
+            name = self.names.tensors[node.name]
+            c = self.types[node.dtype.name]
+            if node.scope == "register":
+                why = "an array, since its places are not constant"
+                lines.append(cgen.Line(f"/* {name}: {why} */"))
+            lines.append(cgen.Line(f"{c} {name}{shape} __attribute__((aligned(64)));"))
+            with self.inside(node):
+                body = self.statement(node.body)
+        lines.append(body)
+        return as_block(cgen.Collection(lines))
+
+    def _with_registers(self, node: Buffer, registers: _Registers) -> cgen.Generable:
+        """The body of a register buffer.
+
+        Matrices that are turned around after a loop need many registers beside the accumulators,
+        and gcc then takes them from the accumulators inside the loop.  So these go to memory in
+        between, behind a barrier, since gcc otherwise forwards what was stored.
+        """
+        children = node.body.children if isinstance(node.body, Block) else ()
+        loops = [
+            k for k, c in enumerate(children) if any(isinstance(n, For) for n in walk_loops(c))
+        ]
+        after = block(list(children[loops[-1] + 1 :])) if loops else Block(())
+        if not any(isinstance(n, Transposed) for n in walk_loops(after)):
+            return self.statement(node.body)
+        before = self.statement(block(list(children[: loops[-1] + 1])))
+        names = [n for n in self._register_names(node, registers.lanes) if n in registers.used]
+        kept = self.fresh()
+        kind = vector_type(node.dtype, registers.lanes)
+        lines = [f"{kind} {kept}[{len(names)}];"]
+        lines += [f"{kept}[{k}] = {name};" for k, name in enumerate(names)]
+        lines.append(f'__asm__ volatile ("" : "+m"({kept}));')
+        registers.kept.update({name: f"{kept}[{k}]" for k, name in enumerate(names)})
+        return cgen.Collection([before, *map(cgen.Line, lines), self.statement(after)])
+
+    def _parts(self, node: Buffer) -> list[str]:
+        """The vectors that hold what the lanes of a reduction have combined so far."""
+        return [self._register(node.name, (k,)) for k in range(node.shape[0])]
+
+    def _is_accumulator(self, name: str) -> bool:
+        return name in self.registers and self.registers[name].buffer.scope == "lanes"
+
+    def _combined(self, node: Buffer) -> str:
+        """All lanes of an accumulator in one number, always in the same order."""
+        name = f"{suffix(node.dtype)}x{node.shape[1]}"
+        values = self._parts(node)
+        while len(values) > 1:
+            pairs = zip(values[::2], values[1::2], strict=False)
+            merged = [_COMBINE[node.op].format(name=name, a=a, b=b) for a, b in pairs]
+            values = merged + values[len(merged) * 2 :]
+        return f"{_ACROSS[node.op]}_{name}({values[0]})"
+
+    def _register_names(self, node: Buffer, lanes: int) -> list[str]:
+        places: list[tuple[int, ...]] = [()]
+        *outer, last = node.shape or (1,)
+        for extent in (*outer, -(-last // lanes)):
+            places = [(*p, k) for p in places for k in range(extent)]
+        return [self._register(node.name, p) for p in places]
+
+    def _register(self, buffer: str, place: tuple[int, ...]) -> str:
+        return "_".join([self.names.tensors[buffer], *map(str, place)])
+
+    # --- places ----------------------------------------------------------------------------
+
+    def place(self, read: Read) -> str:
+        """The C lvalue of an element of a tensor, of a buffer, or of a register."""
+        name = self.names.tensors[read.tensor]
+        if self._is_accumulator(read.tensor):
+            return self._combined(self.registers[read.tensor].buffer)
+        if read.tensor in self.registers:
+            return self._register_of(read, None)
+        if read.tensor in self.buffers:
+            return name + "".join(f"[{index_text(i, self.names)}]" for i in read.indices)
+        return f"{name}[{index_text(self.offset(read), self.names)}]"
+
+    def _data(self, e: Expr) -> str:
+        """A value that decides a place, as an int64."""
+        return self.values.text(e, INT64)
+
+    def offset(self, read: Read) -> Expr:
+        """Row-major position of an element in its tensor, Horner-style."""
+        shape = self.program.tensors[read.tensor].shape
+        result: Expr = Const(0)
+        steps: Expr = Const(0)
+        for index, extent in zip(read.indices, shape, strict=True):
+            if self._bases is not None:
+                # What all rows and taps of a tile have in common, and how far this one is from it.
+                step = Const(linear_form(index).constant)
+                index, steps = simplify(sub(index, step)), add(mul(steps, extent), step)
+            result = add(mul(result, extent), index)
+        result = flatten(result)
+        if self._bases is None:
+            return result
+        if not any(isinstance(e, Index) and e.name in self._inner for e in walk(result)):
+            if result not in self._bases:
+                self._bases[result] = Index(name := self.fresh())
+                self._loops[name] = name
+            result = self._bases[result]
+        return add(result, flatten(steps))
+
+    def _register_of(self, read: Read, var: str | None) -> str:
+        registers = self.registers[read.tensor]
+        lanes = registers.lanes
+        place: list[int] = []
+        lane = ""
+        for index in read.indices or (Const(0),):
+            form = linear_form(index)
+            if var is not None:
+                form = form.without(Index(var))
+            elif form.terms:
+                # Inside a loop over the lanes of a vector: a place that depends on this value.
+                ((moving, _),) = form.terms
+                lane = f"[{index_text(moving, self.names)}]"
+            place.append(form.constant)
+        if registers.buffer.scope == "lanes":
+            place.pop()
+        else:
+            place[-1] //= lanes
+        name = self._register(read.tensor, tuple(place))
+        registers.used.add(name)
+        return str(registers.kept.get(name, name)) + lane
+
+    # --- vectors ---------------------------------------------------------------------------
+
+    def _vector_store(self, node: VectorStore) -> cgen.Generable:
+        store, var, lanes = node.store, node.var, node.lanes
+        if node.last is not None or self._when is not None:
+            return self._masked_store(node)
+        text = LaneText(self, var, lanes)
+        if lane_stride(store.target, var) != 1:
+            return self._scatter(node, text)
+        target = self._vector_place(store.target, var, lanes)
+        if store.op == "=":
+            line = f"{target} = {text.stored(store.value, store.dtype)};"
+        elif self._is_accumulator(store.target.tensor):
+            line = self._accumulate(node, text, target)
+        else:
+            line = self._updated(store, text, target)
+        return in_order([*text.before, line])
+
+    def _maskable(self, node: LoopNode) -> bool:
+        """Whether a node only updates vectors that are variables."""
+        if isinstance(node, VectorStore):
+            return node.store.target.tensor in self.registers
+        inside = isinstance(node, (Block, If)) and all(map(self._maskable, children_of(node)))
+        return inside and not (isinstance(node, If) and node.other is not None)
+
+    def _under_mask(self, node: If) -> cgen.Generable:
+        """What a condition guards, without a branch: where it fails, no lane takes part."""
+        before = self._when
+        self._when = node.cond if before is None else Op("and", (before, node.cond))
+        try:
+            return self.statement(node.then)
+        finally:
+            self._when = before
+
+    def _masked_store(self, node: VectorStore) -> cgen.Generable:
+        """Only some lanes of a register, or of memory, change."""
+        store, when = node.store, self._when
+        last = Const(node.lanes) if node.last is None else node.last
+        part = None if node.last is None else (node.first, last)
+        text = LaneText(self, node.var, node.lanes, part)
+        kept = when is not None or not node.alone
+        if not kept and store.op != "=" and store.target.tensor in self.registers:
+            line = self._updated(store, text, self._register_of(store.target, node.var))
+            return in_order([*text.before, line])
+        value = text.vector(store.value, store.dtype)
+        name = f"{suffix(store.dtype)}x{node.lanes}"
+        if store.op != "=":
+            before = text.load(store.target)
+            if store.op in ("+=", "*="):
+                value = f"{before} {store.op[0]} {value}"
+            else:
+                value = text.apply(UPDATES[store.op], store.dtype, [before, value])
+        if store.target.tensor in self.registers:
+            target = self._register_of(store.target, node.var)
+            if kept:
+                end_lane = last if when is None else Op("select", (when, last, node.first))
+                begin, end = (index_text(e, self.names) for e in (node.first, end_lane))
+                value = f"fk_among_{name}({begin}, {end}, {value}, {target})"
+            line = f"{target} = {value};"
+        elif lane_stride(store.target, node.var) == 1:
+            line = f"fk_put_{name}({text.places_of_part(store.target)}, {value});"
+        else:
+            kind, made = vector_type(store.dtype, node.lanes), self.fresh()
+            text.before.append(f"const {kind} {made} = {value};")
+            lane = self.names.loops[node.var]
+            line = f"{text.each_lane()} {self.place(store.target)} = {made}[{lane}];"
+        return in_order([*text.before, line])
+
+    def _updated(self, store: Store, text: LaneText, target: str) -> str:
+        """``target = target op value`` in all lanes."""
+        fn, dtype = UPDATES[store.op], store.dtype
+        if store.op in ("+=", "*=") and dtype.compute == dtype:
+            return f"{target} {store.op} {text.operand(store.value, dtype)};"
+        value = text.apply(fn, dtype, [text.load(store.target), text.vector(store.value, dtype)])
+        return f"{target} = {text.rounded(value, dtype)};"
+
+    def _accumulate(self, node: VectorStore, text: LaneText, target: str) -> str:
+        """One more value in each lane of an accumulator."""
+        store = node.store
+        value = text.vector(store.value, store.dtype)
+        if node.first != Const(0):
+            start = literal(identity(store.op, store.dtype), store.dtype)
+            name = f"{suffix(store.dtype)}x{node.lanes}"
+            value = f"fk_from_{name}({index_text(node.first, self.names)}, {value}, {start})"
+        if store.op in ("+=", "*="):
+            return f"{target} {store.op} {value};"
+        # The value first: whether it is a NaN need not wait for the value before it.
+        return f"{target} = {text.apply(UPDATES[store.op], store.dtype, [value, target])};"
+
+    def _scatter(self, node: VectorStore, text: LaneText) -> cgen.Generable:
+        """Lanes that are not neighbours in memory are stored one by one."""
+        store, lanes, lane = node.store, node.lanes, self.names.loops[node.var]
+        kind, name = vector_type(store.dtype, lanes), self.fresh()
+        value = text.stored(store.value, store.dtype)
+        loop = f"for (int64_t {lane} = 0; {lane} < {lanes}; {lane}++)"
+        lines = [
+            f"const {kind} {name} = {value};",
+            f"{loop} {self.place(store.target)} = {name}[{lane}];",
+        ]
+        return in_order([*text.before, *lines])
+
+    def _transposed(self, node: Transposed) -> cgen.Generable:
+        """Rows to registers, the matrix turned, and its columns stored; or the other way round."""
+        first, most = node.rows[0], len(node.rows)
+        lanes, dtype = first.lanes, first.store.dtype
+        shape = f"{lane_suffix(dtype)}x{lanes}"
+        matrix, count, lines = self.fresh(), str(most), []
+        if node.count is not None:
+            count = f"{matrix}_rows"
+            lines.append(f"const int {count} = (int)({index_text(node.count, self.names)});")
+        lines.append(f"fk_{shape} {matrix}[{lanes}];")
+        apart = first.store.target if node.scattered else first.store.value
+        assert isinstance(apart, Read)
+        columns = [
+            self.place(LaneText(self, first.var, lanes).first(apart, Const(lane)))
+            for lane in range(lanes)
+        ]
+        within = [self._takes_part(first, lane) for lane in range(lanes)]
+        whole = node.count is None and most == lanes
+        row = ["" if node.count is None else f"if ({k} < {count}) " for k in range(most)]
+        if node.scattered:
+            for k, r in enumerate(node.rows):
+                text = self._lane_text(r)
+                value = text.stored(r.store.value, dtype)
+                given = " ".join([*text.before, f"{matrix}[{k}] = {value};"])
+                lines.append(f"{row[k]}{{ {given} }}" if row[k] or text.before else given)
+            # What is not filled is not stored either.
+            lines += [f"{matrix}[{k}] = {matrix}[0];" for k in range(most, lanes)]
+        else:
+            for k, (column, part) in enumerate(zip(columns, within, strict=True)):
+                load = f"*(const fk_{shape}_u *)&{column}"
+                load = load if whole else f"fk_take_{shape}(&{column}, 0, {count})"
+                # What never takes part is turned around with the rest, but goes nowhere.
+                load, part = (load, part) if part is not None else (f"(fk_{shape}){{0}}", "")
+                lines.append(f"{part}{matrix}[{k}] = {load};")
+        lines.append(f"fk_transpose_{shape}({matrix});")
+        if node.scattered:
+            for k, (column, part) in enumerate(zip(columns, within, strict=True)):
+                store = f"*(fk_{shape}_u *)&{column} = {matrix}[{k}];"
+                store = store if whole else f"fk_put_{shape}(&{column}, 0, {count}, {matrix}[{k}]);"
+                if part is not None:
+                    lines.append(f"{part}{store}")
+        else:
+            for k, r in enumerate(node.rows):
+                lines.append(f"{row[k]}{self._row_stored(r, f'{matrix}[{k}]')}")
+        return cgen.Block([cgen.Line(line) for line in lines])
+
+    def _takes_part(self, node: VectorStore, lane: int) -> str | None:
+        """The condition on which a lane of a store takes part: "" for always, None for never."""
+        if node.last is None:
+            return ""
+        conditions = [Op("le", (node.first, Const(lane))), Op("lt", (Const(lane), node.last))]
+        open_ = []
+        for c in conditions:
+            a, b = c.args
+            if isinstance(a, Const) and isinstance(b, Const):
+                if a.value > b.value or (c.fn == "lt" and a.value == b.value):
+                    return None
+                continue
+            open_.append(index_text(c, self.names, 0))
+        return f"if ({' && '.join(open_)}) " if open_ else ""
+
+    def _row_stored(self, node: VectorStore, value: str) -> str:
+        """A vector goes to the target of a store."""
+        target, lanes = node.store.target, node.lanes
+        place = self._vector_place(target, node.var, lanes)
+        if node.last is None or target.tensor in self.registers:
+            return f"{place} = {value};"
+        shape = f"{lane_suffix(self.dtypes[target.tensor])}x{lanes}"
+        return f"fk_put_{shape}({self._lane_text(node).places_of_part(target)}, {value});"
+
+    def _lane_text(self, node: VectorStore) -> LaneText:
+        part = None if node.last is None else (node.first, node.last)
+        return LaneText(self, node.var, node.lanes, part)
+
+    def _vector_place(self, read: Read, var: str, lanes: int) -> str:
+        """A vector lvalue whose lane 0 is the element at lane 0."""
+        if read.tensor in self.registers:
+            return self._register_of(read, var)
+        first = Read(read.tensor, tuple(_lane_zero(i, var) for i in read.indices))
+        return f"*({vector_type(self.dtypes[read.tensor], lanes)}_u *)&{self.place(first)}"
+
+    # --- what `LaneText` asks for --------------------------------------------------------------
+
+    @property
+    def in_tile(self) -> bool:
+        """Whether lanes may be none, and what all places have in common has a name."""
+        return self._bases is not None
+
+    def register(self, read: Read, var: str) -> str | None:
+        """The variable that holds an element in each lane, if there is one."""
+        return self._register_of(read, var) if read.tensor in self.registers else None
+
+    def distance(self, read: Read, var: str) -> Expr | None:
+        """How far apart in memory the elements in neighbouring lanes are; None if that varies."""
+        for index in read.indices:
+            rest = linear_form(index).without(Index(var))
+            if any(depends_on(a, var) for a, _ in rest.terms):
+                return None
+        if read.tensor in self.buffers:
+            total = 0
+            for index, extent in zip(read.indices, self.buffers[read.tensor].shape, strict=True):
+                total = total * extent + linear_form(index).coefficient(Index(var))
+            return Const(total)
+        moved = tuple(Const(linear_form(i).coefficient(Index(var))) for i in read.indices)
+        return self.offset(Read(read.tensor, moved))
+
+    def multiple(self, var: str) -> int:
+        """What divides the numbers of the loop that is being printed."""
+        return self._multiples.get(var, 1)
+
+    def fresh(self) -> str:
+        """A name for a value in lanes."""
+        self._count += 1
+        return f"fk_lanes{self._count}"
+
+
+_WORD = re.compile(r"\w+")
+#: The names that are not just assigned to.
+_READ = re.compile(r"\b([A-Za-z_]\w*)\b(?! = )")
+#: How two accumulators become one, and the lanes of one a number.
+_COMBINE = {"+=": "({a} + {b})", "*=": "({a} * {b})", "max=": "fk_max_{name}({a}, {b})",
+            "min=": "fk_min_{name}({a}, {b})"}  # fmt: skip
+_ACROSS = {"+=": "fk_sum", "*=": "fk_product", "max=": "fk_greatest", "min=": "fk_least"}
+#: The operator that an update applies.
+UPDATES = {"+=": "add", "*=": "mul", "max=": "max", "min=": "min"}
+
+
+def _lane_zero(index: Expr, var: str) -> Expr:
+    return render(linear_form(index).without(Index(var)))

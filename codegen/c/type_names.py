@@ -1,0 +1,54 @@
+"""How element types and vectors of them are spelt in C."""
+
+from __future__ import annotations
+
+from poly.ir.dtypes import DType
+
+C_TYPES: dict[str, str] = {
+    "float16": "_Float16",
+    "bfloat16": "fk_bf16",
+    "float32": "float",
+    "float64": "double",
+    "bool": "uint8_t",
+    **{f"{u}int{b}": f"{u}int{b}_t" for u in ("", "u") for b in (8, 16, 32, 64)},
+}
+
+#: How iterations are shared among threads: a macro, which the build may define.
+SCHEDULE = "FK_SCHEDULE"
+
+#: What elements of vectors are called in the names of helpers, and in C.
+LANE_TYPES: dict[str, str] = {
+    "f32": "float",
+    "f64": "double",
+    "f16": "_Float16",
+    **{f"{k}{b}": f"{u}int{b}_t" for k, u in (("i", ""), ("u", "u")) for b in (8, 16, 32, 64)},
+}
+
+
+def suffix(dtype: DType) -> str:
+    """How a helper for this type ends: f32, i8, u64, b8 …"""
+    return f"{dtype.kind}{dtype.bits}"
+
+
+def lane_suffix(dtype: DType) -> str:
+    """The element of a vector that holds stored values: bools and bfloat16 are bits there."""
+    if dtype.kind == "b":
+        return "u8"
+    return "u16" if dtype.name == "bfloat16" else suffix(dtype)
+
+
+def vector_type(dtype: DType, lanes: int) -> str:
+    """Name of the GCC vector type of `lanes` stored elements."""
+    return f"fk_{lane_suffix(dtype)}x{lanes}"
+
+
+def mask_type(bits: int, lanes: int) -> str:
+    """Name of the vector type of truth values, 0 or -1 in each lane."""
+    return f"fk_i{bits}x{lanes}"
+
+
+#: Functions of C's math library on floats, whose names end in f; OpenCL overloads them by type.
+MATH = (
+    "sqrt exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf pow atan2 fabs "
+    "floor ceil trunc rint fmod copysign"
+).split()

@@ -1,0 +1,543 @@
+"""Helpers on vectors that generated code may use, and the text of those that a kernel does use.
+
+A helper is called ``fk_FUNCTION_TYPExLANES``, as in ``fk_max_f32x16``.  Its text is made from the
+name alone, with that of the helpers that it calls; all of it is GCC vector C, which clang
+understands, too.  What has no vector form is a loop over the lanes, which compilers unroll.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from codegen.c.operator_text import apply
+from codegen.c.type_names import LANE_TYPES
+from codegen.c.vector_math import MVEC_PROBE, OWN_TEXT, mvec_name, own_helper
+from poly.ir.dtypes import DTYPES, DType
+from poly.ir.operators import OPS
+
+_HELPER = re.compile(r"\bfk_([a-z_][a-z0-9_]*?)_([fiu]\d+)x(\d+)\b(?=\()")
+_TYPE = re.compile(r"\bfk_([fiu]\d+)x(\d+)(?:_u)?\b")
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A vector type: the suffix of its elements, and how many there are."""
+
+    element: str
+    lanes: int
+
+    @property
+    def bits(self) -> int:
+        return int(self.element[1:])
+
+    @property
+    def c(self) -> str:
+        return LANE_TYPES[self.element]
+
+    @property
+    def dtype(self) -> DType:
+        kinds = {"f": "float", "i": "int", "u": "uint"}
+        return DTYPES[kinds[self.element[0]] + self.element[1:]]
+
+    @property
+    def name(self) -> str:
+        return f"{self.element}x{self.lanes}"
+
+    @property
+    def v(self) -> str:
+        return f"fk_{self.name}"
+
+    @property
+    def mask(self) -> str:
+        return f"fk_i{self.bits}x{self.lanes}"
+
+    @property
+    def is_float(self) -> bool:
+        return self.element[0] == "f"
+
+    def numbers(self, *values: int) -> str:
+        """A vector of integers of the elements' width."""
+        return f"({self.mask}){{{', '.join(map(str, values))}}}"
+
+
+def lane_prelude(code: str) -> list[str]:
+    """Vector types and helpers that `code` uses, each behind what it needs."""
+    helpers: dict[str, str] = {}
+
+    def add(text: str) -> None:
+        for fn, element, lanes in dict.fromkeys(_HELPER.findall(text)):
+            name = f"{fn}_{element}x{lanes}"
+            # Programs and tensors may be named like helpers.
+            if name in helpers or not _is_vector(element, lanes) or not _is_helper(fn):
+                continue
+            made = _helper(fn, _Shape(element, int(lanes)))
+            helpers[name] = ""  # under way
+            add(made)
+            del helpers[name]
+            helpers[name] = made
+
+    add(code)
+    whole = "\n".join([code, *helpers.values()])
+    types = {(e, int(n)) for e, n in _TYPE.findall(whole) if _is_vector(e, n)}
+    parts = []
+    if re.search(r"\b_mm\d*_", whole):
+        parts.append(INTRINSICS)
+    if "FK_MVEC" in whole:
+        parts.append(MVEC_PROBE)
+    if "FK_SHUFFLE" in whole:
+        parts.append(_SHUFFLE)
+    parts += [_typedefs(_Shape(e, n)) for e, n in sorted(types, key=lambda t: (t[1], t[0]))]
+    return [*parts, *helpers.values()]
+
+
+def _is_vector(element: str, lanes: str) -> bool:
+    return element in LANE_TYPES and len(lanes) < 4 and int(lanes).bit_count() == 1
+
+
+def _is_helper(fn: str) -> bool:
+    return fn in _TEXTS or fn.removeprefix("near_") in OPS
+
+
+_SHUFFLE = """\
+/* Elements of two vectors, by their places in both; `mask` is the type of the list of places. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define FK_SHUFFLE(mask, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define FK_SHUFFLE(mask, a, b, ...) __builtin_shuffle(a, b, (mask){__VA_ARGS__})
+#endif"""
+
+
+INTRINSICS = """\
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif"""
+
+
+def _typedefs(s: _Shape) -> str:
+    size = s.bits // 8 * s.lanes
+    return (
+        f"typedef {s.c} {s.v} __attribute__((vector_size({size})));\n"
+        f"typedef {s.c} {s.v}_u "
+        f"__attribute__((vector_size({size}), aligned({s.bits // 8}), may_alias));"
+    )
+
+
+def _helper(fn: str, s: _Shape) -> str:
+    """The text of one helper."""
+    if fn in _TEXTS:
+        return _TEXTS[fn](s)
+    if fn.startswith("near_"):
+        return _near(fn.removeprefix("near_"), s)
+    return _each_lane(fn, fn, s, exact=True)
+
+
+def _inline(result: str, name: str, parameters: str, body: str, comment: str = "") -> str:
+    head = f"/* {comment} */\n" if comment else ""
+    if len(body) > 92 and "for (" not in body:
+        body = "\n  " + ";\n  ".join(body.rstrip(";").split("; ")) + ";\n"
+        return f"{head}static inline {result} fk_{name}({parameters})\n{{{body}}}"
+    return f"{head}static inline {result} fk_{name}({parameters})\n{{ {body} }}"
+
+
+def _each_lane(name: str, fn: str, s: _Shape, exact: bool) -> str:
+    """A helper that calls a scalar function for each lane."""
+    names = "ab"[: OPS[fn].arity]
+    text = apply(fn, s.dtype, [f"{n}[k]" for n in names], exact)
+    parameters = ", ".join(f"{s.v} {n}" for n in names)
+    body = f"{s.v} r; for (int k = 0; k < {s.lanes}; k++) r[k] = {text}; return r;"
+    return _inline(s.v, f"{name}_{s.name}", parameters, body)
+
+
+def _near(fn: str, s: _Shape) -> str:
+    """A function that is not computed exactly: our own, libmvec's, or the C library's."""
+    if fn in OWN_TEXT and s.element == "f32":
+        return own_helper(fn, s.lanes)
+    if fn == "sigmoid":
+        body = f"return 1.0 / (1.0 + fk_near_exp_{s.name}(-x));"
+        return _inline(s.v, f"near_sigmoid_{s.name}", f"{s.v} x", body)
+    loop = _each_lane(f"near_{fn}", fn, s, exact=False)
+    found = mvec_name(fn, s.bits, s.lanes)
+    if found is None:
+        return loop
+    symbol, condition = found
+    names = "ab"[: OPS[fn].arity]
+    declared, passed = ", ".join([s.v] * len(names)), ", ".join(names)
+    parameters = ", ".join(f"{s.v} {n}" for n in names)
+    call = _inline(s.v, f"near_{fn}_{s.name}", parameters, f"return {symbol}({passed});")
+    return f"#if {condition}\n{s.v} {symbol}({declared});\n{call}\n#else\n{loop}\n#endif"
+
+
+# --- one function a helper -------------------------------------------------------------------
+
+
+def _splat(s: _Shape) -> str:
+    sign = "-" if s.is_float else "+"  # x + 0 would turn -0 into 0
+    return _inline(s.v, f"splat_{s.name}", f"{s.c} x", f"return x {sign} ({s.v}){{0}};")
+
+
+def _select(s: _Shape) -> str:
+    body = f"return ({s.v})((m & ({s.mask})a) | (~m & ({s.mask})b));"
+    return _inline(
+        s.v, f"select_{s.name}", f"{s.mask} m, {s.v} a, {s.v} b", body, "m ? a : b, lane by lane"
+    )
+
+
+def _extremum(fn: str, op: str) -> Callable[[_Shape], str]:
+    def text(s: _Shape) -> str:
+        if s.is_float:
+            # Of loops like these gcc makes one instruction each; of masks, many.
+            lane = f"for (int l = 0; l < {s.lanes}; l++)"
+            body = (
+                f"{s.v} m; {lane} m[l] = a[l] {op} b[l] ? a[l] : b[l]; "
+                f"{lane} m[l] = a[l] != a[l] ? a[l] : m[l]; return m;"
+            )
+            comment = "NaN if either is"
+        else:
+            body, comment = f"return fk_select_{s.name}(({s.mask})(a {op} b), a, b);", ""
+        return _inline(s.v, f"{fn}_{s.name}", f"{s.v} a, {s.v} b", body, comment)
+
+    return text
+
+
+def _abs(s: _Shape) -> str:
+    if s.is_float:
+        largest = f"INT{s.bits}_MAX"
+        body = f"return ({s.v})(({s.mask})x & {largest});"
+    elif s.element[0] == "u":
+        body = "return x;"
+    else:
+        body = f"return fk_select_{s.name}(({s.mask})(x < 0), -x, x);"
+    return _inline(s.v, f"abs_{s.name}", f"{s.v} x", body)
+
+
+def _from(s: _Shape) -> str:
+    body = (
+        f"return fk_select_{s.name}({s.numbers(*range(s.lanes))} >= (int{s.bits}_t)first, "
+        f"v, fk_splat_{s.name}(rest));"
+    )
+    return _inline(
+        s.v, f"from_{s.name}", f"int64_t first, {s.v} v, {s.c} rest", body,
+        "the lanes from `first` on; `rest` in those before",
+    )  # fmt: skip
+
+
+def _horizontal(fn: str, combine: Callable[[_Shape, str, str], str]) -> Callable[[_Shape], str]:
+    """All lanes combined: those of the first half with those of the second, again and again.
+
+    Halves that are no register of their own stay where they are: taken apart, they would go
+    through memory, and the next row waits for this one.
+    """
+
+    def text(s: _Shape) -> str:
+        if s.lanes == 1:
+            return _inline(s.c, f"{fn}_{s.name}", f"{s.v} v", "return v[0];")
+        if s.bits * s.lanes <= 128:
+            steps = ["return v[0]"]
+            half = 1
+            while half < s.lanes:
+                places = ", ".join(str(k + half if k < half else k) for k in range(s.lanes))
+                shuffled = f"FK_SHUFFLE({s.mask}, v, v, {places})"
+                steps[:0] = [f"w = {shuffled}", f"v = {combine(s, 'v', 'w')}"]
+                half *= 2
+            steps[0] = f"{s.v} {steps[0]}"
+            return _inline(s.c, f"{fn}_{s.name}", f"{s.v} v", "; ".join(steps) + ";")
+        h = _Shape(s.element, s.lanes // 2)
+        body = (
+            f"  union {{ {s.v} whole; {h.v} half[2]; }} u = {{v}};\n"
+            f"  return fk_{fn}_{h.name}({combine(h, 'u.half[0]', 'u.half[1]')});"
+        )
+        return f"static inline {s.c} fk_{fn}_{s.name}({s.v} v)\n{{\n{body}\n}}"
+
+    return text
+
+
+def _gather(s: _Shape) -> str:
+    body = f"{s.v} r; for (int k = 0; k < {s.lanes}; k++) r[k] = p[k * stride]; return r;"
+    return _inline(
+        s.v, f"gather_{s.name}", f"const {s.c} *p, int64_t stride", body,
+        "elements that lie `stride` apart",
+    )  # fmt: skip
+
+
+def _even(s: _Shape) -> str:
+    n = s.lanes
+    places = [2 * k if 2 * k < n else 2 * k - (n - 1) + n for k in range(n)]
+    body = (
+        f"{s.v} a = *(const {s.v}_u *)p, b = *(const {s.v}_u *)(p + {n - 1}); "
+        f"return FK_SHUFFLE({s.mask}, a, b, {', '.join(map(str, places))});"
+    )
+    return _inline(
+        s.v, f"even_{s.name}", f"const {s.c} *p", body,
+        "every other element; nothing behind the last of them is read",
+    )  # fmt: skip
+
+
+def _spread(count: int) -> Callable[[_Shape], str]:
+    def text(s: _Shape) -> str:
+        few = f"fk_{s.element}x{s.lanes // count}"
+        places = ", ".join(str(k // count) for k in range(s.lanes))
+        return (
+            f"/* each element {count} times */\n"
+            f"static inline {s.v} fk_spread{count}_{s.name}(const {s.c} *p)\n{{\n"
+            f"#if defined(__clang__) || __GNUC__ >= 12\n"
+            f"  {few} a = *(const {few}_u *)p;\n"
+            f"  return __builtin_shufflevector(a, a, {places});\n"
+            f"#else\n"
+            f"  {s.v} r; for (int k = 0; k < {s.lanes}; k++) r[k] = p[k / {count}]; return r;\n"
+            f"#endif\n}}"
+        )
+
+    return text
+
+
+def _dot2(s: _Shape) -> str:
+    u, parameters = f"fk_u{s.name[1:]}", f"{s.v} a, {s.v} b"
+    plain = (
+        f"{u} low = ({u})(({s.v})(({u})a << 16) >> 16) * ({u})(({s.v})(({u})b << 16) >> 16); "
+        f"return ({s.v})(low + ({u})(a >> 16) * ({u})(b >> 16));"
+    )
+    loop = _inline(s.v, f"dot2_{s.name}", parameters, plain)
+    wide = {16: "512", 8: "256", 4: ""}.get(s.lanes)
+    if wide is None:
+        return loop
+    kind = f"__m{wide or 128}i"
+    call = f"return ({s.v})_mm{wide}_madd_epi16(({kind})a, ({kind})b);"
+    made = _inline(s.v, f"dot2_{s.name}", parameters, call)
+    condition = "defined(__AVX512BW__)" if s.lanes == 16 else "defined(__AVX512F__)"
+    comment = "/* products of the lower and of the upper halves of each lane, added */"
+    return f"{comment}\n#if {condition}\n{made}\n#else\n{loop}\n#endif"
+
+
+def _backwards(s: _Shape) -> str:
+    n = s.lanes
+    body = (
+        f"{s.v} a = *(const {s.v}_u *)(p - {n - 1}); "
+        f"return FK_SHUFFLE({s.mask}, a, a, {', '.join(str(n - 1 - k) for k in range(n))});"
+    )
+    return _inline(s.v, f"backwards_{s.name}", f"const {s.c} *p", body, "the elements from p down")
+
+
+def _load_bf16(s: _Shape) -> str:
+    u16, u32 = f"fk_u16x{s.lanes}", f"fk_u32x{s.lanes}"
+    body = f"return ({s.v})(__builtin_convertvector(x, {u32}) << 16);"
+    return _inline(s.v, f"load_bf16_{s.name}", f"{u16} x", body)
+
+
+def _store_bf16(s: _Shape) -> str:
+    u16, u32 = f"fk_u16x{s.lanes}", f"fk_u32x{s.lanes}"
+    body = (
+        f"{u32} u = ({u32})x, even = u + 0x7fff + ((u >> 16) & 1), nan = u | 0x400000; "
+        f"return __builtin_convertvector("
+        f"({u32})fk_select_{s.name}(({s.mask})(x != x), ({s.v})nan, ({s.v})even) >> 16, {u16});"
+    )
+    return _inline(u16, f"store_bf16_{s.name}", f"{s.v} x", body, "to nearest even")
+
+
+def _load_f16(s: _Shape) -> str:
+    h = f"fk_f16x{s.lanes}"
+    body = f"{s.v} r; for (int k = 0; k < {s.lanes}; k++) r[k] = x[k]; return r;"
+    return _inline(s.v, f"load_f16_{s.name}", f"{h} x", body)
+
+
+def _store_f16(s: _Shape) -> str:
+    h = f"fk_f16x{s.lanes}"
+    body = f"{h} r; for (int k = 0; k < {s.lanes}; k++) r[k] = (_Float16)x[k]; return r;"
+    return _inline(h, f"store_f16_{s.name}", f"{s.v} x", body)
+
+
+def _power(exponent: int) -> Callable[[_Shape], str]:
+    def text(s: _Shape) -> str:
+        body = f"return {' * '.join('x' * exponent)};"
+        return _inline(s.v, f"power{exponent}_{s.name}", f"{s.v} x", body)
+
+    return text
+
+
+def _infix(symbol: str) -> Callable[[_Shape, str, str], str]:
+    return lambda s, a, b: f"{a} {symbol} {b}"
+
+
+def _call(fn: str) -> Callable[[_Shape, str, str], str]:
+    return lambda s, a, b: f"fk_{fn}_{s.name}({a}, {b})"
+
+
+def _transpose(s: _Shape) -> str:
+    """A square matrix turned by swapping its off-diagonal quarters, and theirs, and so on
+    (Eklundh, "A fast computer method for matrix transposing", IEEE Trans. Computers 1972)."""
+    lines = []
+    step = 1
+    while step < s.lanes:
+        for i in range(s.lanes):
+            if i & step:
+                continue
+            low = [s.lanes + k - step if k & step else k for k in range(s.lanes)]
+            high = [s.lanes + k if k & step else k + step for k in range(s.lanes)]
+            a, b = f"r[{i}]", f"r[{i + step}]"
+            lines.append(f"t = FK_SHUFFLE({s.mask}, {a}, {b}, {', '.join(map(str, low))})")
+            lines.append(f"{b} = FK_SHUFFLE({s.mask}, {a}, {b}, {', '.join(map(str, high))})")
+            lines.append(f"{a} = t")
+        step *= 2
+    body = ";\n  ".join([f"{s.v} t", *lines])
+    return (
+        f"/* element l of row n becomes element n of row l */\n"
+        f"static inline __attribute__((always_inline)) void fk_transpose_{s.name}({s.v} *r)\n"
+        f"{{\n  {body};\n}}"
+    )
+
+
+def _part(s: _Shape) -> tuple[str, str] | None:
+    """AVX-512's masked instructions for a vector type: their condition and how they are called."""
+    letters = {"f32": "ps", "f64": "pd", "i32": "epi32", "u32": "epi32", "i64": "epi64"}
+    letters["u64"] = "epi64"
+    width = s.bits * s.lanes
+    if s.element not in letters or width not in (128, 256, 512):
+        return None
+    feature = "__AVX512F__" if width == 512 else "__AVX512VL__"
+    prefix = "_mm" if width == 128 else f"_mm{width}"
+    return feature, f"{prefix}_{{}}_{letters[s.element]}"
+
+
+def _register_kind(s: _Shape) -> str:
+    kind = {"f32": "", "f64": "d"}.get(s.element, "i")
+    return f"__m{s.bits * s.lanes}{kind}"
+
+
+def _moved(s: _Shape, instruction: str, masked: str, plain: str) -> str:
+    """The body of a helper on some lanes: a masked instruction where there is one.
+
+    `masked` has places for what calls the instruction, and for the mask.
+    """
+    found = _part(s)
+    if found is None:
+        return plain
+    feature, call = found
+    mask = f"(__mmask{max(8, s.lanes)})((1u << last) - (1u << first))"
+    text = masked.format(call=call.format(instruction), mask=mask)
+    return f"\n#if defined({feature})\n  {text}\n#else\n  {plain}\n#endif\n"
+
+
+def _put(s: _Shape) -> str:
+    masked = f"{{call}}(p - first, {{mask}}, ({_register_kind(s)})x);"
+    plain = f"memcpy(p, ({s.c} *)&x + first, (size_t)(last - first) * {s.bits // 8});"
+    body = _moved(s, "mask_storeu", masked, plain)
+    return (
+        f"/* lanes from first to before last go to memory; p is the place of the first */\n"
+        f"{_SOME}\nvoid fk_put_{s.name}({s.c} *p, int first, int last, {s.v} x)\n{{ {body} }}"
+    )
+
+
+def _take(s: _Shape) -> str:
+    masked = f"return ({s.v}){{call}}({{mask}}, p - first);"
+    move = f"memcpy(({s.c} *)&x + first, p, (size_t)(last - first) * {s.bits // 8});"
+    body = _moved(s, "maskz_loadu", masked, f"{s.v} x = {{0}}; {move} return x;")
+    return (
+        f"/* lanes from first to before last from memory, else 0; p is the place of the first */\n"
+        f"{_SOME}\n{s.v} fk_take_{s.name}(const {s.c} *p, int first, int last)\n{{ {body} }}"
+    )
+
+
+def _take_even(s: _Shape) -> str:
+    each = "for (int k = first; k < last; k++) x[k] = p[2 * (k - first)];"
+    plain = f"{s.v} x = {{0}}; {each} return x;"
+    found = _part(s)
+    if found is None:
+        body = plain
+    else:
+        feature, call = found
+        # Of each pair only the first is read: the last one may have no second.
+        text = (
+            f"const uint64_t m = ((1ull << (2 * last - 1)) - (1ull << 2 * first));\n  "
+            f"{_evens(s, call, 'p - 2 * first')}"
+        )
+        body = f"\n#if defined({feature})\n  {text}\n#else\n  {plain}\n#endif\n"
+    return (
+        f"/* as take, but of every other element */\n"
+        f"{_SOME}\n{s.v} fk_take_even_{s.name}(const {s.c} *p, int first, int last)\n{{ {body} }}"
+    )
+
+
+def _evens(s: _Shape, call: str, place: str) -> str:
+    """Every other element from a place on, of those that a mask m has bits for."""
+    n, load = s.lanes, call.format("maskz_loadu")
+    halves = [
+        f"const {s.v} {v} = ({s.v}){load}((__mmask{max(8, n)})(m >> {shift}), {place} + {shift});"
+        for v, shift in (("a", 0), ("b", n))
+    ]
+    places = ", ".join(str(2 * k) for k in range(n))
+    return f"{halves[0]}\n  {halves[1]}\n  return FK_SHUFFLE({s.mask}, a, b, {places});"
+
+
+def _some(s: _Shape) -> str:
+    return (
+        f"/* as take, but p is the place of lane 0 */\n"
+        f"{_SOME}\n{s.v} fk_some_{s.name}(const {s.c} *p, int first, int last)\n"
+        f"{{ return fk_take_{s.name}(p + first, first, last); }}"
+    )
+
+
+def _some_even(s: _Shape) -> str:
+    n, found = s.lanes, _part(s)
+    plain = f"{s.v} x = {{0}}; for (int k = first; k < last; k++) x[k] = p[2 * k]; return x;"
+    body = plain
+    if found is not None:
+        feature, call = found
+        text = (
+            f"const uint64_t m = ((1ull << 2 * last) - (1ull << 2 * first)) & {(4**n - 1) // 3}u;\n"
+            f"  {_evens(s, call, 'p')}"
+        )
+        body = f"\n#if defined({feature})\n  {text}\n#else\n  {plain}\n#endif\n"
+    return (
+        f"/* as some, but of every other element; there may be no lane */\n"
+        f"{_SOME}\n{s.v} fk_some_even_{s.name}(const {s.c} *p, int first, int last)\n{{ {body} }}"
+    )
+
+
+def _among(s: _Shape) -> str:
+    kind = _register_kind(s)
+    masked = f"return ({s.v}){{call}}(({kind})old, {{mask}}, ({kind})x);"
+    plain = "for (int k = first; k < last; k++) old[k] = x[k]; return old;"
+    body = _moved(s, "mask_mov", masked, plain)
+    return (
+        f"/* x in lanes from first to before last, and what they held in the others */\n"
+        f"{_SOME}\n{s.v} fk_among_{s.name}(int first, int last, {s.v} x, {s.v} old)\n{{ {body} }}"
+    )
+
+
+#: Helpers whose lanes are literals where they are called: the masks then are, too.
+_SOME = "static inline __attribute__((always_inline))"
+
+
+_TEXTS: dict[str, Callable[[_Shape], str]] = {
+    "splat": _splat,
+    "select": _select,
+    "max": _extremum("max", ">"),
+    "min": _extremum("min", "<"),
+    "abs": _abs,
+    "from": _from,
+    "sum": _horizontal("sum", _infix("+")),
+    "product": _horizontal("product", _infix("*")),
+    "greatest": _horizontal("greatest", _call("max")),
+    "least": _horizontal("least", _call("min")),
+    "gather": _gather,
+    "dot2": _dot2,
+    "even": _even,
+    "backwards": _backwards,
+    "spread2": _spread(2),
+    "spread4": _spread(4),
+    "spread8": _spread(8),
+    "transpose": _transpose,
+    "put": _put,
+    "take": _take,
+    "take_even": _take_even,
+    "some": _some,
+    "some_even": _some_even,
+    "among": _among,
+    "load_bf16": _load_bf16,
+    "store_bf16": _store_bf16,
+    "load_f16": _load_f16,
+    "store_f16": _store_f16,
+    "power2": _power(2),
+    "power3": _power(3),
+}

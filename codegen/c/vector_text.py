@@ -1,0 +1,391 @@
+"""Values in vector lanes as C text; `cexpr` has the same for scalars.
+
+A value that is the same in all lanes is a scalar, and becomes a vector where it meets one.  Truth
+values are masks: signed integers, 0 or -1, of the width that their context asks for.  What has no
+vector form here (a place that depends on data, a loop's number as a value) is computed lane by
+lane in front of the statement.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from codegen.c.expr_text import ValueText, index_text, literal
+from codegen.c.type_names import lane_suffix, mask_type, suffix, vector_type
+from codegen.loops.index_ranges import depends_on, replace_var
+from codegen.loops.nodes import LANE_0
+from codegen.vector.vectorise import is_index_value, lane_stride
+from poly.ir.dtypes import BOOL, DTYPES, FLOAT64, DType
+from poly.ir.expr import (
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    dtype_where,
+    operand_dtype,
+    reads_of,
+    simplify,
+)
+from poly.ir.linear_form import linear_form, normal, render
+from poly.ir.operators import INEXACT, OPS
+
+#: How many neighbouring lanes may share an element, see `lanelib`.
+SPREADS = (2, 4, 8)
+_INFIX = frozenset(("add", "sub", "mul", "bitand", "bitor", "bitxor"))
+
+
+class Places(Protocol):
+    """What prints elements: the target."""
+
+    values: ValueText
+    dtypes: dict[str, DType]
+
+    @property
+    def in_tile(self) -> bool: ...
+
+    def place(self, read: Read) -> str: ...
+
+    def register(self, read: Read, var: str) -> str | None: ...
+
+    def distance(self, read: Read, var: str) -> Expr | None: ...
+
+    def multiple(self, var: str) -> int: ...
+
+    def fresh(self) -> str: ...
+
+
+class LaneText:
+    """Prints the values of one statement in `lanes` lanes; `var` is the lane.
+
+    `before` collects what has to stand in front of the statement.
+    part : the first lane that takes part, and the end of those that do; only they read memory
+    """
+
+    def __init__(
+        self, places: Places, var: str, lanes: int, part: tuple[Expr, Expr] | None = None
+    ) -> None:
+        self.places, self.var, self.lanes, self.part = places, var, lanes, part
+        self.values = places.values
+        self.before: list[str] = []
+
+    def stored(self, e: Expr, dtype: DType) -> str:
+        """A value as it is stored in a tensor of type `dtype`, in all lanes."""
+        if dtype.kind == "b":
+            return f"({self._type(dtype)})({self.mask(e, 8)} & 1)"
+        return self.rounded(self.vector(e, dtype), dtype)
+
+    def rounded(self, text: str, dtype: DType) -> str:
+        """A vector in the compute type of `dtype` as it is stored."""
+        if dtype.name in ("float16", "bfloat16"):
+            short = "f16" if dtype.name == "float16" else "bf16"
+            return f"fk_store_{short}_{self._name(dtype.compute)}({text})"
+        return text
+
+    # --- numbers -----------------------------------------------------------------------------
+
+    def vector(self, e: Expr, want: DType) -> str:
+        """A number in the compute type of `want`, as a vector."""
+        if not depends_on(e, self.var):
+            return f"fk_splat_{self._name(want)}({self.values.text(e, want)})"
+        own = dtype_where(e, self.places.dtypes, want)
+        if is_index_value(e, self.var):
+            return self._lane_by_lane(e, want)
+        if isinstance(e, Read):
+            text = self.load(e)
+        elif isinstance(e, Cast):
+            text = self._cast(e)
+        else:
+            assert isinstance(e, Op)
+            text = self._operation(e, want, own)
+        return self.convert(text, own, want)
+
+    def operand(self, e: Expr, want: DType) -> str:
+        """As `vector`, but what is the same in all lanes stays a scalar, where C allows it."""
+        simple = want.compute.bits >= 32 and not depends_on(e, self.var)
+        return self.values.text(e, want) if simple else self.vector(e, want)
+
+    def convert(self, text: str, have: DType, want: DType) -> str:
+        """A vector of numbers in another type, in steps that processors have."""
+        have, want = have.compute, want.compute
+        if have == want:
+            return text
+        steps: list[DType] = []
+        if have.is_integer and want.bits > have.bits:
+            bits = have.bits
+            top = want.bits if want.is_integer else min(want.bits, 32)
+            while bits < top:
+                bits *= 2
+                steps.append(_integer(have.kind, bits))
+            if not want.is_integer and steps:
+                steps.append(_integer("i", top))  # all values are small now
+        if have.is_float and want.is_integer and want.bits < 32:
+            steps.append(_integer("i", 32))
+        if have.is_float and have.bits == 32 and want.is_integer and want.bits == 64:
+            steps.append(FLOAT64)
+        current = have
+        for step in (*steps, want):
+            if step == current:
+                continue
+            if step.is_integer and current.is_integer and step.bits == current.bits:
+                text = f"({self._type(step)}){text}"
+            else:
+                text = f"__builtin_convertvector({text}, {self._type(step)})"
+            current = step
+        return text
+
+    def _cast(self, e: Cast) -> str:
+        own = dtype_where(e.arg, self.places.dtypes, e.dtype)
+        compute = e.dtype.compute
+        if own.kind == "b":
+            ones = f"({self.mask(e.arg, compute.bits)} & 1)"
+            return self.convert(ones, _integer("i", compute.bits), compute)
+        text = self.convert(self.vector(e.arg, own), own, compute)
+        if e.dtype.name in ("float16", "bfloat16"):
+            short, name = ("f16" if e.dtype.name == "float16" else "bf16"), self._name(compute)
+            text = f"fk_load_{short}_{name}(fk_store_{short}_{name}({text}))"
+        return text
+
+    def _operation(self, e: Op, want: DType, own: DType) -> str:
+        met = operand_dtype(e, self.places.dtypes, want)
+        if e.fn == "select":
+            first, second = (self.vector(a, met) for a in e.args[1:])
+            mask = self.mask(e.args[0], met.compute.bits)
+            return f"fk_select_{self._name(met.compute)}({mask}, {first}, {second})"
+        if e.fn == "pow" and not self.values.exact and isinstance(e.args[1], Const):
+            exponent = e.args[1].value
+            if exponent in (2, 3):
+                name = self._name(own.compute)
+                return f"fk_power{int(exponent)}_{name}({self.vector(e.args[0], own)})"
+        infix = e.fn in _INFIX or (e.fn == "div" and own.is_float)
+        take = self.operand if infix else self.vector
+        return self.apply(e.fn, own, [take(a, met) for a in e.args])
+
+    def apply(self, fn: str, dtype: DType, args: list[str]) -> str:
+        """An operator on vectors (or one vector and a scalar) of the compute type of `dtype`."""
+        d = dtype.compute
+        if fn in _INFIX or (fn == "div" and d.is_float):
+            symbol = {"div": "/"}.get(fn, OPS[fn].symbol)
+            return f"({args[0]} {symbol} {args[1]})"
+        if fn in ("neg", "bitnot"):
+            return f"({OPS[fn].symbol}{args[0]})"
+        near = "near_" if fn in INEXACT and not self.values.exact else ""
+        return f"fk_{near}{fn}_{self._name(d)}({', '.join(args)})"
+
+    # --- truth values --------------------------------------------------------------------------
+
+    def mask(self, e: Expr, bits: int) -> str:
+        """A truth value as a vector of 0 and -1 in so many bits."""
+        if not depends_on(e, self.var):
+            scalar = f"-(int{bits}_t){self.values.text(e, BOOL)}"
+            return f"fk_splat_i{bits}x{self.lanes}({scalar})"
+        if isinstance(e, Read):
+            return self._resized(f"({self.load(e)} != 0)", 8, bits)
+        if isinstance(e, Cast):
+            own = dtype_where(e.arg, self.places.dtypes, e.dtype)
+            if own.kind == "b":
+                return self.mask(e.arg, bits)
+            if is_index_value(e, self.var):
+                return self._mask_by_lane(e, bits)
+            return self._resized(f"({self.vector(e.arg, own)} != 0)", own.compute.bits, bits)
+        assert isinstance(e, Op)
+        if is_index_value(e, self.var) and OPS[e.fn].rule == "compare":
+            return self._index_comparison(e, bits)
+        if e.fn == "not" or e.fn == "bitnot":
+            return f"(~{self.mask(e.args[0], bits)})"
+        if e.fn == "select":
+            cond, first, second = (self.mask(x, bits) for x in e.args)
+            return f"(({cond} & {first}) | (~{cond} & {second}))"
+        symbol = {"and": "&", "or": "|", "bitand": "&", "bitor": "|", "bitxor": "^",
+                  "min": "&", "max": "|"}.get(e.fn)  # fmt: skip
+        if symbol is not None:
+            return f"({self.mask(e.args[0], bits)} {symbol} {self.mask(e.args[1], bits)})"
+        met = operand_dtype(e, self.places.dtypes, BOOL)
+        if met.kind == "b":
+            return self._truth_comparison(e, bits)
+        if OPS[e.fn].rule == "test":
+            return self._test(e, met, bits)
+        a, b = e.args
+        # One side at least moves with the lane, and so is a vector.
+        text = f"({self.operand(a, met)} {OPS[e.fn].symbol} {self.operand(b, met)})"
+        return self._resized(text, met.compute.bits, bits)
+
+    def _test(self, e: Op, met: DType, bits: int) -> str:
+        if not met.is_float:
+            return f"fk_splat_i{bits}x{self.lanes}(0)"
+        own = met.compute.bits
+        x = self.vector(e.args[0], met)
+        if e.fn == "isnan":
+            name = self.named(x, vector_type(met.compute, self.lanes))
+            return self._resized(f"({name} != {name})", own, bits)
+        infinite = literal(float("inf"), met.compute)
+        return self._resized(f"(fk_abs_{self._name(met.compute)}({x}) == {infinite})", own, bits)
+
+    def _truth_comparison(self, e: Op, bits: int) -> str:
+        """Comparisons of truth values, false being less than true."""
+        a, b = (self.mask(x, bits) for x in e.args)
+        return {
+            "eq": f"(~({a} ^ {b}))", "ne": f"({a} ^ {b})",
+            "lt": f"(~{a} & {b})", "le": f"(~{a} | {b})",
+            "gt": f"({a} & ~{b})", "ge": f"({a} | ~{b})",
+        }[e.fn]  # fmt: skip
+
+    def _index_comparison(self, e: Op, bits: int) -> str:
+        """A comparison of loop numbers: of the lane's number with a bound."""
+        left, right = e.args
+        if any(not _is_plain(x) for x in e.args):
+            return self._mask_by_lane(e, bits)
+        form = linear_form(Op("sub", (left, right)))
+        factor = form.coefficient(Index(self.var))
+        rest = form.without(Index(self.var))
+        if any(depends_on(a, self.var) for a, _ in rest.terms) or not 0 < abs(factor) < 1 << 20:
+            return self._mask_by_lane(e, bits)
+        # Only the order counts, so 32 bits hold the bound.
+        text = index_text(simplify(render(rest)), self.values.names)
+        bound = f"(int32_t)fk_hi(fk_lo({text}, 1 << 30), -(1 << 30))"
+        numbers = ", ".join(str(factor * k) for k in range(self.lanes))
+        vector = f"({mask_type(32, self.lanes)}){{{numbers}}}"
+        return self._resized(f"({vector} + {bound} {OPS[e.fn].symbol} 0)", 32, bits)
+
+    def _resized(self, text: str, have: int, bits: int) -> str:
+        kind = mask_type(bits, self.lanes)
+        if have == bits:
+            return f"({kind}){text}"
+        while have < bits and 2 * have <= bits:
+            have *= 2
+            text = f"__builtin_convertvector({text}, {mask_type(have, self.lanes)})"
+        return text if have == bits else f"__builtin_convertvector({text}, {kind})"
+
+    # --- elements ------------------------------------------------------------------------------
+
+    def load(self, read: Read) -> str:
+        """An element in each lane, in its compute type (a bool: as it is stored)."""
+        dtype = self.places.dtypes[read.tensor]
+        text = self._load(read, dtype)
+        if dtype.name in ("float16", "bfloat16"):
+            short = "f16" if dtype.name == "float16" else "bf16"
+            return f"fk_load_{short}_{self._name(dtype.compute)}({text})"
+        return text
+
+    def _load(self, read: Read, dtype: DType) -> str:
+        register = self.places.register(read, self.var)
+        if register is not None:
+            return register
+        name = f"{lane_suffix(dtype)}x{self.lanes}"
+        # A place that data decides is like others, if all lanes ask for the same data.
+        data = any(depends_on(inner, self.var) for i in read.indices for inner in reads_of(i))
+        stride = None if data else lane_stride(read, self.var)
+        first = self.first(read)
+        if self.part is not None and stride in (1, 2):
+            even = "" if stride == 1 else "_even"
+            if self.places.in_tile:
+                # Neighbouring taps, which begin at other lanes, then share the place.
+                begin, end = (index_text(e, self.values.names) for e in self.part)
+                return f"fk_some{even}_{name}(&{self.places.place(first)}, {begin}, {end})"
+            return f"fk_take{even}_{name}({self.places_of_part(read)})"
+        if self.part is not None:
+            return self._stored_by_lane(read, dtype)
+        if stride == 1:
+            return f"*(const fk_{name}_u *)&{self.places.place(first)}"
+        if stride == 2 and self.lanes > 2:
+            return f"fk_even_{name}(&{self.places.place(first)})"
+        if stride == -1 and self.lanes > 2:
+            return f"fk_backwards_{name}(&{self.places.place(first)})"
+        repeated = None if data else self._repeated(read)
+        if repeated is not None:
+            return f"fk_spread{repeated}_{name}(&{self.places.place(first)})"
+        distance = None if data else self.places.distance(read, self.var)
+        if distance is None:
+            return self._stored_by_lane(read, dtype)
+        text = index_text(distance, self.values.names)
+        return f"fk_gather_{name}(&{self.places.place(first)}, {text})"
+
+    def places_of_part(self, read: Read) -> str:
+        """The address of the first lane that takes part, its number, and the end of the lanes."""
+        assert self.part is not None
+        begin, end = (index_text(e, self.values.names) for e in self.part)
+        return f"&{self.places.place(self.first(read, self.part[0]))}, {begin}, {end}"
+
+    def _repeated(self, read: Read) -> int | None:
+        """k, if the first k lanes share an element, the next k the next one, and so on."""
+        if not read.indices or any(depends_on(i, self.var) for i in read.indices[:-1]):
+            return None
+        moving = [t for t in linear_form(read.indices[-1]).terms if depends_on(t[0], self.var)]
+        if len(moving) != 1 or moving[0][1] != 1:
+            return None
+        quotient = moving[0][0]
+        if not isinstance(quotient, Op) or quotient.fn != "floordiv":
+            return None
+        value, divisor = quotient.args
+        if not isinstance(divisor, Const) or int(divisor.value) not in SPREADS:
+            return None
+        count, form = int(divisor.value), linear_form(value)
+        rest = form.without(Index(self.var))
+        if form.coefficient(Index(self.var)) != 1 or rest.constant % count:
+            return None
+        for atom, factor in rest.terms:
+            known = self.places.multiple(atom.name) if isinstance(atom, Index) else 1
+            if depends_on(atom, self.var) or factor * known % count:
+                return None
+        return count if self.lanes >= 2 * count else None
+
+    def first(self, read: Read, number: Expr = LANE_0) -> Read:
+        """The element in lane 0, or another."""
+        return Read(
+            read.tensor,
+            tuple(normal(simplify(replace_var(i, self.var, number))) for i in read.indices),
+        )
+
+    # --- lane by lane ----------------------------------------------------------------------------
+
+    def _lane_by_lane(self, e: Expr, want: DType) -> str:
+        kind = vector_type(want.compute, self.lanes)
+        return self._filled(kind, self.values.text(e, want))
+
+    def _mask_by_lane(self, e: Expr, bits: int) -> str:
+        return self._filled(
+            mask_type(bits, self.lanes), f"-(int{bits}_t){self.values.text(e, BOOL)}"
+        )
+
+    def _stored_by_lane(self, read: Read, dtype: DType) -> str:
+        return self._filled(vector_type(dtype, self.lanes), self.places.place(read))
+
+    def _filled(self, kind: str, text: str) -> str:
+        name = self.places.fresh()
+        self.before.append(f"{kind} {name}{'' if self.part is None else ' = {0}'};")
+        head, lane = self.each_lane(), self.values.names.loops[self.var]
+        self.before.append(f"{head} {name}[{lane}] = {text};")
+        return name
+
+    def each_lane(self) -> str:
+        """The head of a loop over the lanes that take part."""
+        lane = self.values.names.loops[self.var]
+        begin, end = self.part or (LANE_0, Const(self.lanes))
+        first, last = index_text(begin, self.values.names), index_text(end, self.values.names, 5)
+        return f"for (int64_t {lane} = {first}; {lane} < {last}; {lane}++)"
+
+    def named(self, text: str, kind: str) -> str:
+        """A variable for a value that is used twice."""
+        name = self.places.fresh()
+        self.before.append(f"const {kind} {name} = {text};")
+        return name
+
+    def _name(self, dtype: DType) -> str:
+        return f"{suffix(dtype.compute)}x{self.lanes}"
+
+    def _type(self, dtype: DType) -> str:
+        return vector_type(dtype, self.lanes)
+
+
+def _integer(kind: str, bits: int) -> DType:
+    return DTYPES[f"{'u' if kind == 'u' else ''}int{bits}"]
+
+
+def _is_plain(e: Expr) -> bool:
+    """Whether a value is index arithmetic, which int64 holds whatever the loops' numbers are."""
+    if isinstance(e, Op):
+        return e.fn in ("add", "sub", "neg", "mul") and all(_is_plain(a) for a in e.args)
+    if isinstance(e, Cast):
+        return e.dtype.name == "int64" and _is_plain(e.arg)
+    return not isinstance(e, Read) and not (isinstance(e, Const) and not isinstance(e.value, int))

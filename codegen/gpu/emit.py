@@ -1,0 +1,261 @@
+"""A schedule as kernels for a GPU, and what the host does to run them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from codegen.c.function import (
+    argument_order,
+    header_comment,
+    identifier,
+    name_everything,
+    statement_comments,
+)
+from codegen.gpu.host_loops import build_host
+from codegen.gpu.match_fragments import products_together, to_instructions
+from codegen.gpu.passes import (
+    begun_everywhere,
+    constant_trips,
+    plain_conditions,
+    spread_banks,
+    unguarded,
+)
+from codegen.gpu.printers import (
+    CudaTarget,
+    KernelTarget,
+    OpenClTarget,
+    alignment_of,
+)
+from codegen.gpu.vector_access import wide_accesses
+from codegen.gpu.wmma_text import memory_of_warps
+from codegen.loops.check_index_width import NUMBERS_OF_HOST, check_index_width
+from codegen.loops.eliminate_dead import drop_unread
+from codegen.loops.fold_comparisons import decide
+from codegen.loops.from_schedule import LoopProgram, build_kernel
+from codegen.loops.grid_limits import is_strided
+from codegen.loops.lower_instances import lower
+from codegen.loops.nodes import For, LoopNode, axis_of, reads_in, verify_loops, walk_loops
+from codegen.loops.restrict import exchanged, stored_in
+from codegen.loops.substitute import simplify_indices
+from codegen.loops.unroll import unroll
+from poly.buffers.promotion import SHARED_LIMIT
+from poly.errors import ScheduleError
+from poly.ir.expr import Expr, evaluate_int, substitute
+from poly.ir.program import Program, Tensor
+from poly.lower.launches import Launch, launches
+from poly.schedule.schedule import Schedule
+
+#: The dialects by name.
+DIALECTS: dict[str, type[KernelTarget]] = {t.name: t for t in (CudaTarget, OpenClTarget)}
+
+
+@dataclass(frozen=True)
+class GpuKernel:
+    """One kernel of a text.
+
+    Attributes
+    ----------
+    symbol : its name
+    sizes : what it takes first, each an int64: sizes of the program and numbers of host loops
+    hosts : what the numbers of the host's loops around it are called, outermost first
+    tensors : the tensors that it takes then, in order
+    grid : blocks in x, y and z; the expressions are over sizes of the program
+    block : threads of a block in x, y and z
+    shared_bytes : what a block shares
+    with_matrices : tensors that have to begin at a multiple of `SUMS_ALIGNMENT` bytes
+    strided : the axes along which a grid may be shorter, since blocks go on with what is left
+    """
+
+    symbol: str
+    sizes: tuple[str, ...]
+    hosts: tuple[str, ...]
+    tensors: tuple[str, ...]
+    grid: tuple[Expr, ...]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    with_matrices: tuple[str, ...] = ()
+    strided: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class GpuSource:
+    """Kernels of one program, and the host's part.
+
+    Attributes
+    ----------
+    program : what callers see
+    dialect : `cuda` or `opencl`; text : the translation unit
+    kernels : by the numbers that `host` calls them by
+    host : loops and conditions around instances ``launch(number, values of host loops)``
+    workspace : temporaries that the caller allocates on the device
+    made : sizes that the kernels have beside those of the program, as products of these
+    exact : whether products and sums are rounded one by one
+    code : the kernels without what stands above them; functions : what they call of that beside
+        the prelude, by name
+    """
+
+    program: Program
+    dialect: str
+    text: str
+    kernels: tuple[GpuKernel, ...]
+    host: LoopNode
+    workspace: tuple[Tensor, ...]
+    made: tuple[tuple[str, Expr], ...] = ()
+    exact: bool = False
+    code: str = ""
+    functions: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Options of the compiler: in exact mode, nothing is contracted."""
+        return DIALECTS[self.dialect].exact_flags if self.exact else ()
+
+    def all_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes of a call, and those that are made of them."""
+        return {**sizes, **{name: evaluate_int(e, sizes) for name, e in self.made}}
+
+
+def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = None) -> GpuSource:
+    """Generate kernels for a schedule.
+
+    written : the program that callers see, as in `codegen.c.kernel_unit.generate`
+
+    Raises
+    ------
+    ScheduleError : loops in vector lanes or on a CPU's threads, blocks of too many threads or with
+        too much to share, element types that the dialect has not, or isl's budget.
+    """
+    program = schedule.program
+    host, found = launches(schedule.tree, schedule.scop)
+    target = DIALECTS[dialect]
+    base = f"fk_{identifier(program.name)}_{schedule.digest}"
+    made = [_kernel(schedule, launch, f"{base}_{launch.number}", target) for launch in found]
+    functions = tuple({name: text for _, _, f in made for name, text in f.items()}.items())
+    code = "\n\n".join(text for text, _, _ in made)
+    touched = {t for _, k, _ in made for t in k.tensors}
+    header = header_comment(schedule)
+    text = f"{header}\n{_unit(target, functions, [code], schedule.exact)}"
+    written = written or program
+    made_of = {n: e for n, e in program.products.items() if n not in written.sizes}
+    workspace = tuple(
+        replace(t, shape=tuple(substitute(e, sizes=made_of) for e in t.shape))
+        for t in program.temps
+        if t.name in touched
+    )
+    kernels = tuple(k for _, k, _ in made)
+    body = check_index_width(build_host(schedule.scop, host, found), program, loops=NUMBERS_OF_HOST)
+    sizes = tuple(made_of.items())
+    code = f"{header}\n{code}"
+    return GpuSource(
+        written, dialect, text, kernels, body, workspace, sizes, schedule.exact, code,
+        functions,
+    )  # fmt: skip
+
+
+def joined_text(sources: Sequence[GpuSource]) -> str:
+    """One translation unit with the kernels of several sources, each once.
+
+    The sources are of one dialect, and all exact or none.
+    """
+    first = sources[0]
+    if len(sources) == 1:
+        return first.text
+    functions = [f for s in sources for f in s.functions]
+    return _unit(DIALECTS[first.dialect], functions, [s.code for s in sources], first.exact)
+
+
+def _unit(
+    target: type[KernelTarget],
+    functions: Sequence[tuple[str, str]],
+    codes: Sequence[str],
+    exact: bool,
+) -> str:
+    """Kernels, with the functions that they call above them."""
+    code = "\n\n".join([*dict(functions).values(), *dict.fromkeys(codes)])
+    return f"{target.prelude(code, exact)}\n\n{code}\n"
+
+
+def lower_kernel(loops: LoopProgram) -> LoopNode:
+    """The stores of a kernel's loops, and instructions for what is marked as some.
+
+    Raises
+    ------
+    ScheduleError : as `codegen.gpu.match_fragments.to_instructions`.
+    """
+    return to_instructions(lower(loops))
+
+
+def _kernel(
+    schedule: Schedule, launch: Launch, symbol: str, target: type[KernelTarget]
+) -> tuple[str, GpuKernel, dict[str, str]]:
+    """The text of a kernel, and functions that it calls beside those of the prelude."""
+    program = schedule.program
+    loops = build_kernel(schedule, launch)
+    body = lower_kernel(loops)
+    own = memory_of_warps(body, program, launch.threads)
+    for fn in (
+        simplify_indices,
+        lambda n: wide_accesses(n, program),
+        unroll,
+        drop_unread,
+        plain_conditions,
+        begun_everywhere,
+        unguarded,
+        constant_trips,
+        lambda n: decide(n, program),
+        lambda n: spread_banks(n, launch.block, SHARED_LIMIT - own),
+        products_together,
+    ):
+        body = verify_loops(fn(body))
+    check_index_width(body, program, launch.host_names)
+    names = name_everything(program, body, launch.host_names, target.reserved)
+    printer = target(program, names)
+    printer.threads = launch.threads
+    printer.copies = frozenset(loops.copies)
+    printer.ahead = frozenset(name for name, c in loops.copies.items() if c.ahead)
+    lines = list(printer.body(body).generate())
+    touched = {r.tensor for r in reads_in(body)}
+    # The grid knows of others, too.
+    words = set(re.findall(r"\w+", "\n".join([*lines, *printer.shared_arrays])))
+    sizes = tuple(s for s in (*program.sizes, *launch.host_names) if names.sizes[s] in words)
+    order = argument_order(program, program.temps)
+    tensors = tuple(t for t in order if t.name in touched)
+    parameters = [f"const int64_t {names.sizes[s]}" for s in sizes]
+    stored, shared = stored_in(body), exchanged(body)
+    for t in tensors:
+        const = "" if t.name in stored else "const "
+        pointer = f"{target.pointer}{const}{target.types[t.dtype.name]} *"
+        alone = "" if t.name in shared else f"{target.restrict} "
+        parameters.append(f"{pointer}{alone}{names.tensors[t.name]}")
+    total = sum(printer.shared_arrays.values())
+    if total > SHARED_LIMIT:
+        raise ScheduleError(
+            f"a block would share {total} bytes, over {SHARED_LIMIT}; use smaller tiles"
+        )
+    head = printer.signature(symbol, parameters, launch.block)
+    comments = [
+        c for c, s in zip(statement_comments(schedule), schedule.scop.statements, strict=True)
+        if s.name in launch.statements
+    ]  # fmt: skip
+    # Without gaps: what is aligned first.
+    ordered = sorted(
+        printer.shared_arrays.items(), key=lambda line: (-alignment_of(line[1]), -line[1])
+    )
+    arrays = [f"  {line}" for line, _ in ordered]
+    text = "\n".join([*comments, head, lines[0], *arrays, *lines[1:]])
+    blocks = _blocks(body)
+    grid = tuple(n.upper for n in blocks)
+    strided = frozenset(axis_of(n) for n in blocks if is_strided(n))
+    kernel = GpuKernel(
+        symbol, sizes, launch.host_names, tuple(t.name for t in tensors), grid, launch.block, total,
+        tuple(sorted(printer.with_matrices)), strided,
+    )  # fmt: skip
+    return text, kernel, printer.combining
+
+
+def _blocks(body: LoopNode) -> list[For]:
+    """The loops over blocks, x first."""
+    found = [n for n in walk_loops(body) if isinstance(n, For) and n.mark == "block"]
+    return sorted(found, key=lambda n: n.var.rstrip("_"))

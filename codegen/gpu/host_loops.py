@@ -1,0 +1,94 @@
+"""What the host runs of a schedule for a GPU: loops and conditions around launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import islpy as isl
+
+from codegen.loops.from_schedule import AST_BUDGET, converted
+from codegen.loops.nodes import LoopNode
+from poly.deps.footprint import prefix_map
+from poly.deps.legality import budget
+from poly.deps.scop import Scop
+from poly.lower.isl_tree import IslTree
+from poly.lower.launches import Launch
+from poly.sets.isl_names import dim, dims
+from poly.tree.nodes import Band, Kernel, Node
+from poly.tree.nodes import Sequence as InOrder
+
+
+def launch_name(launch: Launch) -> str:
+    """What one run of a launch is called."""
+    return f"launch{launch.number}"
+
+
+def build_host(scop: Scop, tree: Node, launches: Sequence[Launch]) -> LoopNode:
+    """Loops and conditions around instances ``launch0(numbers of the host's loops)``.
+
+    A launch of which no thread would do anything is left out.
+
+    tree : what the host runs, with a `Kernel` for each launch
+
+    Raises
+    ------
+    ScheduleError : if isl exceeds its budget.
+    """
+    with budget(scop, "code generation", AST_BUDGET):
+        domain = isl.UnionSet.empty(scop.context.get_space())
+        for launch in launches:
+            domain = domain.union(isl.UnionSet.from_set(_instances(launch, scop)))
+        body = _node(tree, launches, 0)
+        text = f'{{ domain: "{domain}"' + (f", child: {body} }}" if body else " }")
+        schedule = isl.Schedule.read_from_str(scop.context.get_ctx(), text)
+        return converted(IslTree(schedule=schedule), scop, scop.context)
+
+
+def _instances(launch: Launch, scop: Scop) -> isl.Set:
+    """``{ launch[p] }`` for all iterations p of the host's loops with an instance."""
+    every: isl.Set | None = None
+    for name in launch.statements:
+        own = prefix_map(scop.statement(name), launch.host).range()
+        own = own.intersect_params(scop.statement(name).domain.params())
+        every = own if every is None else every.union(own)
+    assert every is not None
+    every = every.intersect_params(scop.context).coalesce()
+    return every.set_tuple_name(launch_name(launch))
+
+
+def _node(node: Node, launches: Sequence[Launch], depth: int) -> str:
+    """The node in isl's flow-style YAML; "" for a launch."""
+    if isinstance(node, Kernel):
+        return ""
+    if isinstance(node, InOrder):
+        children = []
+        for f in node.children:
+            below = _launches_below(f.child)
+            tuples = "; ".join(_tuple(launches[n]) for n in below)
+            child = _node(f.child, launches, depth)
+            body = f", child: {child}" if child else ""
+            children.append(f'{{ filter: "{{ {tuples} }}"{body} }}')
+        return f"{{ sequence: [ {', '.join(children)} ] }}"
+    assert isinstance(node, Band)
+    below = _launches_below(node)
+    functions = []
+    for k in range(depth, depth + len(node.members)):
+        functions.append("; ".join(f"{_tuple(launches[n])} -> [({dim('p', k)})]" for n in below))
+    inner = _node(node.child, launches, depth + len(node.members))
+    partial = ", ".join(f"{{ {f} }}" for f in functions)
+    atomic = "; ".join(f"atomic[{k}]" for k in range(len(node.members)))
+    text = f'{{ schedule: "[{partial}]", options: "{{ {atomic} }}"'
+    return text + (f", child: {inner} }}" if inner else " }")
+
+
+def _launches_below(node: Node) -> list[int]:
+    if isinstance(node, Kernel):
+        return [node.number]
+    if isinstance(node, InOrder):
+        return [n for f in node.children for n in _launches_below(f.child)]
+    assert isinstance(node, Band)
+    return _launches_below(node.child)
+
+
+def _tuple(launch: Launch) -> str:
+    return f"{launch_name(launch)}[{', '.join(dims('p', len(launch.host)))}]"

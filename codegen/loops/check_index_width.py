@@ -1,0 +1,69 @@
+"""A verifier of the loop IR: index arithmetic stays within 64 bits, whatever the sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from codegen.loops.nodes import (
+    For,
+    LoopNode,
+    Tile,
+    VectorStore,
+    children_of,
+    own_bounds,
+    own_values,
+)
+from poly.errors import ScheduleError
+from poly.ir.expr import reads_of
+from poly.ir.intervals import INT64, Beyond64BitsError, Interval, interval, size_intervals
+from poly.ir.program import Program
+
+#: Bounds of the numbers of the host's loops, which kernels take beside sizes.
+NUMBERS_OF_HOST = (-(1 << 50), 1 << 50)
+
+
+def check_index_width(
+    root: LoopNode, program: Program, numbers: Collection[str] = (), loops: Interval = INT64
+) -> LoopNode:
+    """Check that bounds, conditions and places are computed in 64 bits; returns the loops.
+
+    numbers : of loops of the host, which a kernel takes beside the program's sizes
+    loops : what the numbers of loops have to be within
+
+    Raises
+    ------
+    ScheduleError : naming what could be larger, as the generated code has it.
+    """
+    try:
+        _check(root, size_intervals(program) | dict.fromkeys(numbers, NUMBERS_OF_HOST), loops)
+    except Beyond64BitsError as error:
+        raise ScheduleError(
+            f"the loops of this schedule compute with numbers that are too large: {error}; "
+            "use smaller factors, or bound the sizes, as in where N <= 1000000"
+        ) from None
+    return root
+
+
+def _check(node: LoopNode, known: dict[str, Interval], loops: Interval) -> None:
+    bounds = [interval(e, known) for e in own_bounds(node)]
+    for value in own_values(node):
+        for read in reads_of(value):
+            for place in read.indices:
+                if not reads_of(place):
+                    interval(place, known)
+    if isinstance(node, For):
+        (low, _), (_, high) = bounds
+        # It stops at its upper bound, or a step beyond.
+        for number in (low, high + node.step):
+            if not loops[0] <= number <= loops[1]:
+                raise Beyond64BitsError(node.upper, number)
+        high = max(low, high - 1)
+        if node.limits is not None:
+            low, high = max(low, node.limits[0]), min(high, node.limits[1])
+        known = {**known, node.var: (low, max(low, high))}
+    elif isinstance(node, Tile):
+        known = {**known, **dict(zip((name for name, _ in node.names), bounds, strict=True))}
+    elif isinstance(node, VectorStore):
+        known = {**known, node.var: (0, node.lanes - 1)}
+    for child in children_of(node):
+        _check(child, known, loops)

@@ -1,0 +1,496 @@
+"""Schedule tree -> isl AST -> loop IR.
+
+isl's code generator (Grosser, Verdoolaege, Cohen, "Polyhedral AST Generation Is More Than
+Scanning Polyhedra", TOPLAS 2015) makes the loops and their bounds.  Its loop variables are named
+by schedule depth, which together with the ``band:n`` marks tells which loop of our tree each is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import islpy as isl
+
+from codegen.loops.index_ranges import depends_on, replace_var
+from codegen.loops.nodes import (
+    Block,
+    Buffer,
+    Combine,
+    For,
+    If,
+    Instance,
+    LoopError,
+    LoopNode,
+    Wait,
+    block,
+    children_of,
+    map_children,
+    walk_loops,
+)
+from poly.buffers.promotion import Copy
+from poly.deps.instances import member_limits
+from poly.deps.legality import budget
+from poly.deps.scop import Scop
+from poly.errors import ScheduleError
+from poly.ir.expr import (
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    Size,
+    add,
+    indices_of,
+    maximum,
+    minimum,
+    mul,
+    neg,
+    reads_of,
+    sub,
+    substitute,
+)
+from poly.ir.intrinsics import ACCUMULATOR, INTRINSICS
+from poly.ir.linear_form import normal
+from poly.lower.auxiliary_statements import Combination, Fence
+from poly.lower.isl_tree import Around, IslBand, IslTree, kernel_context, kernel_to_isl, to_isl
+from poly.lower.launches import Launch, padded_scop
+from poly.lower.place_barriers import with_barriers
+from poly.schedule.loop_kinds import only_on_gpu
+from poly.schedule.schedule import Schedule
+from poly.sets.isl_names import dim, dims
+from poly.tree.nodes import Member
+
+_MAX_DEPTH = 64
+_ITERATORS = dims("c", _MAX_DEPTH)
+_NOTHING = Block(())
+#: Bound on isl's operations for generating the loops of one kernel.
+AST_BUDGET = 400_000_000
+
+
+@dataclass(frozen=True)
+class LoopProgram:
+    """The loops of a schedule, with the copies that its promotions introduced."""
+
+    schedule: Schedule
+    body: LoopNode
+    copies: dict[str, Copy]
+
+
+def build_loops(schedule: Schedule) -> LoopProgram:
+    """Generate the loops of a schedule.
+
+    Raises
+    ------
+    ScheduleError : if isl exceeds its budget.
+    """
+    scop = schedule.scop
+    if reason := only_on_gpu(schedule.tree):
+        raise ScheduleError(reason)
+    with budget(scop, "code generation", AST_BUDGET):
+        tree = to_isl(schedule.tree, scop)
+        body = converted(tree, scop, scop.context)
+    return _checked(schedule, body, tree)
+
+
+def build_kernel(schedule: Schedule, launch: Launch) -> LoopProgram:
+    """Generate what each thread of a launch runs, inside of loops over blocks and threads.
+
+    Raises
+    ------
+    ScheduleError : if isl exceeds its budget.
+    """
+    scop = padded_scop(launch, schedule.scop)
+    with budget(scop, "code generation", AST_BUDGET):
+        barriers = with_barriers(launch, scop, schedule.dependences)
+        tree = kernel_to_isl(launch, barriers, scop)
+        context = kernel_context(tree, scop)
+        body = converted(tree, scop, context)
+        grid = [_size_expression(e, scop) for e in launch.grid]
+    thread: Expr = Const(0)
+    for name, count in reversed([*zip(launch.thread_names, launch.block, strict=True)]):
+        thread = add(mul(thread, Const(count)), Index(name))
+    for name, share in tree.shares.items():
+        place = thread if share.divisor == 1 else Op("floordiv", (thread, Const(share.divisor)))
+        most = share.modulus or -(-launch.threads // share.divisor)
+        if share.modulus:
+            place = Op("mod", (place, Const(share.modulus)))
+        body = For(name, place, add(place, Const(1)), 1, body, "place", name, (0, most - 1))
+    for name, count in zip(launch.thread_names, launch.block, strict=True):
+        body = For(name, Const(0), Const(count), 1, body, "thread", name)
+    for name, extent in zip(launch.block_names, grid, strict=True):
+        body = For(name, Const(0), extent, 1, body, "block", name)
+    return _checked(schedule, body, tree)
+
+
+def _size_expression(value: isl.PwAff, scop: Scop) -> Expr:
+    """A function of sizes as an expression."""
+    build = isl.AstBuild.from_context(scop.context)
+    return _Converter(IslTree(), scop).expr(build.expr_from_pw_aff(value), {})
+
+
+def converted(tree: IslTree, scop: Scop, context: isl.Set) -> LoopNode:
+    """The loops that isl generates for a tree.
+
+    Raises
+    ------
+    ScheduleError : there are more loops inside of each other than isl gives names.
+    """
+    deepest = max((at.depth + len(at.members) for at in tree.bands), default=0)
+    if deepest > _MAX_DEPTH:
+        raise ScheduleError(f"{deepest} loops inside of each other, over {_MAX_DEPTH}")
+    ctx = scop.context.get_ctx()
+    build = isl.AstBuild.from_context(context)
+    names = isl.IdList.alloc(ctx, _MAX_DEPTH)
+    for name in _ITERATORS:
+        names = names.add(isl.Id(name, context=ctx))
+    build = build.set_iterators(names)
+    ast = build.node_from_schedule(tree.schedule)
+    return _Converter(tree, scop).node(ast, {}, None)
+
+
+def _checked(schedule: Schedule, body: LoopNode, tree: IslTree) -> LoopProgram:
+    copies = {name: c for name, c in tree.copies.items() if isinstance(c, Copy)}
+    copies |= {z.name: z for c in copies.values() if c.within for z in [zeros_of(c)]}
+    _check_buffers(body, schedule.scop, copies)
+    return LoopProgram(schedule, body, copies)
+
+
+def zeros_of(c: Copy) -> Copy:
+    """What stands in a padded buffer where the tensor has nothing: a copy of zeros."""
+    return replace(c, name=f"{c.buffer}_zero", op="+=", within="")
+
+
+def _check_buffers(body: LoopNode, scop: Scop, copies: dict[str, Copy]) -> None:
+    """Refuse loops in which a buffer is filled apart from where it is used.
+
+    isl copies a mark to each part of what it stands around, and may put these parts in loops of
+    their own, for instance around an iteration that is isolated.
+    """
+    for node in walk_loops(body):
+        if not isinstance(node, Buffer):
+            continue
+        names = {n.statement for n in walk_loops(node.body) if isinstance(n, Instance)}
+        own = {n: c for n, c in copies.items() if c.buffer == node.name}
+        inside = [scop.statement(n) for n in names & node.inside if n in scop.by_name]
+        writes = any(s.target.tensor == node.tensor for s in inside)
+        reads = any(
+            r.tensor == node.tensor and (node.accesses is None or (s.name, r) in node.accesses)
+            for s in inside
+            for r in reads_of(s.value)
+        )
+        filled = writes or any(c.inward for n, c in own.items() if n in names)
+        emptied = any(not c.inward for n, c in own.items() if n in names)
+        leaves = any(not c.inward for c in own.values())
+        if (writes and leaves and not emptied) or ((reads or emptied) and not filled):
+            raise ScheduleError(
+                f"{node.name} cannot be generated: isl puts what fills this buffer and what uses "
+                "it into different loops; promote further in, or isolate no loop around it"
+            )
+
+
+class _Converter:
+    """Turns an isl AST into loop IR; `env` maps isl's iterators to expressions."""
+
+    def __init__(self, tree: IslTree, scop: Scop) -> None:
+        self.tree, self.scop = tree, scop
+        self.sizes = frozenset(scop.program.sizes)
+        launch = tree.launch
+        #: Parameters that are places on a GPU.
+        self.places: frozenset[str] = frozenset(tree.shares)
+        if launch is not None:
+            self.sizes |= {*launch.host_names}
+            self.places |= {*launch.block_names, *launch.thread_names}
+        self.dtypes = scop.program.dtypes
+
+    def node(self, ast: isl.AstNode, env: dict[str, Expr], at: IslBand | None) -> LoopNode:
+        kind = ast.get_type()
+        types = isl.ast_node_type
+        if kind == types.for_:
+            return self._for(ast, env, at)
+        if kind == types.if_:
+            cond = self.expr(ast.if_get_cond(), env)
+            if isinstance(cond, Const) and cond.value:
+                return self.node(ast.if_get_then_node(), env, at)
+            then = self.node(ast.if_get_then_node(), env, at)
+            other = self.node(ast.if_get_else_node(), env, at) if ast.if_has_else_node() else None
+            if then == _NOTHING:
+                return _NOTHING if other is None else If(Op("not", (cond,)), other)
+            return If(cond, then, other)
+        if kind == types.block:
+            listed = ast.block_get_children()
+            inner = [self.node(listed.get_at(k), env, at) for k in range(listed.n_ast_node())]
+            return block(join_buffers(inner))
+        if kind == types.mark:
+            what, number = ast.mark_get_id().get_name().split(":")
+            below = ast.mark_get_node()
+            if what == "band":
+                return self.node(below, env, self.tree.bands[int(number)])
+            found = self.tree.promotes[int(number)]
+            promote, plan = found.node, found.plan
+            # isl leaves out loops of one iteration; such a loop tells no iterations apart.
+            prefix = tuple(env.get(_ITERATORS[k], Const(0)) for k in range(len(found.around)))
+            dtype = self.dtypes[promote.tensor]
+            if promote.scope == "fragment":
+                dtype = ACCUMULATOR
+            body = self.node(below, env, at)
+            return Buffer(
+                promote.buffer,
+                promote.tensor,
+                dtype,
+                (*((2,) if promote.ahead else ()), *promote.layout.box(plan.sizes)),
+                promote.layout,
+                "register" if promote.scope == "partial" else promote.scope,
+                body,
+                prefix,
+                halves=promote.ahead,
+                padded=promote.padded,
+                accesses=promote.accesses,
+                inside=found.inside,
+                origins=tuple(
+                    None if o is None else self._origin(o, found.around, env, promote.buffer)
+                    for o in plan.origins
+                ),
+            )
+        if kind == types.user:
+            call = ast.user_get_expr()
+            args = [self.expr(call.get_op_arg(k), env) for k in range(1, call.get_op_n_arg())]
+            name = call.get_op_arg(0).get_id().get_name()
+            fence = self.tree.copies.get(name)
+            if isinstance(fence, Combination):
+                return self._combine(fence)
+            if isinstance(fence, Fence):
+                return Wait() if fence.barrier else _NOTHING
+            if isinstance(fence, Copy) and fence.within:
+                zeros = Instance(zeros_of(fence).name, tuple(args))
+                return If(self._within(fence, args), Instance(name, tuple(args)), zeros)
+            if isinstance(fence, Copy) and fence.matrix and at is not None:
+                return _as_matrix(fence, args, at, env)
+            return Instance(name, tuple(args))
+        raise LoopError(f"an isl AST node of type {kind} is not understood")
+
+    def _origin(
+        self, origin: Expr, around: tuple[Around, ...], env: dict[str, Expr], buffer: str
+    ) -> tuple[Expr, Expr]:
+        """Where elements of a buffer begin: in terms of ``p0', p1', …``, and for those inside."""
+        place: dict[str, Expr] = {}
+        for k, loop in enumerate(around):
+            launch = self.tree.launch
+            given = launch.parameter_of(loop.member) if launch is not None else None
+            value = env.get(_ITERATORS[k]) or (Index(given) if given is not None else None)
+            if value is None and loop.only is not None:
+                value = Const(loop.only)
+            if loop.apart:
+                name = dim("p", len(place))
+                if value is None and name in indices_of(origin):
+                    raise ScheduleError(
+                        f"{buffer} cannot be generated: isl has left out {loop.member.name}, in "
+                        "which it begins at different places; promote further in"
+                    )
+                place[name] = value or Const(0)
+        return origin, substitute(origin, indices=place)
+
+    def _within(self, c: Copy, args: list[Expr]) -> Expr:
+        """The condition that an instance of a copy has something to copy."""
+        within = isl.Set(c.within)
+        names = dims("x", within.dim(isl.dim_type.set))
+        first = within.dim(isl.dim_type.param)
+        within = within.move_dims(isl.dim_type.param, first, isl.dim_type.set, 0, len(names))
+        for k, name in enumerate(names):
+            within = within.set_dim_name(isl.dim_type.param, first + k, name)
+        build = isl.AstBuild.from_context(self.scop.context)
+        return self.expr(build.expr_from_set(within.params()), dict(zip(names, args, strict=True)))
+
+    def _combine(self, c: Combination) -> Combine:
+        place = Read(c.buffer, (Const(0),) * c.rank)
+        return Combine(place, c.op, self.dtypes[c.tensor], c.threads)
+
+    def _for(self, ast: isl.AstNode, env: dict[str, Expr], at: IslBand | None) -> LoopNode:
+        iterator = ast.for_get_iterator().get_id().get_name()
+        lower = self.expr(ast.for_get_init(), env)
+        member = _member(at, iterator)
+        once = ast.for_is_degenerate()
+        # A matrix of one row is one still.
+        if once and (member is None or member.mark not in INTRINSICS or lower != Const(0)):
+            return self.node(ast.for_get_body(), {**env, iterator: lower}, at)
+        var = _variable(member.name if member else iterator, env)
+        inner = {**env, iterator: Index(var)}
+        step = 1 if once else ast.for_get_inc().get_val().to_python()
+        upper = Const(1) if once else self._upper(ast.for_get_cond(), iterator, inner)
+        body = self.node(ast.for_get_body(), inner, at)
+        if body == _NOTHING:
+            return _NOTHING
+        if member is not None and isinstance(body, If) and self._holds_for_all(member, body, var):
+            cond = _plain(replace_var(body.cond, var, lower))
+            loop = For(var, lower, upper, step, body.then, member.mark, member.name)
+            other = None if body.other is None else replace(loop, body=body.other)
+            return If(cond, loop, other)
+        if member is None:
+            return For(var, lower, upper, step, body)
+        limits = None
+        known = isinstance(lower, Const) and isinstance(upper, Const)
+        if not known and member.mark in ("vector", "unroll", "together", *INTRINSICS):
+            limits = member_limits(member, self.scop)
+        return For(var, lower, upper, step, body, member.mark, member.name, limits)
+
+    def _holds_for_all(self, member: Member, body: If, var: str) -> bool:
+        """Whether neighbours that are copied together meet a condition all, or none of them.
+
+        Those of a padded copy do, see `poly.buffers.promotion`; what else isl asks is about each of
+        them.
+        """
+        if member.mark != "together":
+            return False
+        copied = body.then
+        copy = self.tree.copies.get(copied.statement) if isinstance(copied, Instance) else None
+        padded = isinstance(copy, Copy) and copy.within and body.other is not None
+        return bool(padded) or not depends_on(body.cond, var)
+
+    def _upper(self, cond: isl.AstExpr, iterator: str, env: dict[str, Expr]) -> Expr:
+        ops = isl.ast_expr_op_type
+        kind = cond.get_op_type()
+        left = cond.get_op_arg(0)
+        is_plain = left.get_type() == isl.ast_expr_type.id and left.get_id().get_name() == iterator
+        if not is_plain or kind not in (ops.lt, ops.le):
+            raise LoopError(f"a loop condition is not understood: {cond.to_C_str()}")
+        bound = self.expr(cond.get_op_arg(1), env)
+        return add(bound, Const(1)) if kind == ops.le else bound
+
+    def expr(self, e: isl.AstExpr, env: dict[str, Expr]) -> Expr:
+        kind = e.get_type()
+        if kind == isl.ast_expr_type.int:
+            return Const(int(e.get_val().to_python()))
+        if kind == isl.ast_expr_type.id:
+            name = e.get_id().get_name()
+            if name in env:
+                return env[name]
+            if name in self.sizes:
+                return Size(name)
+            if name in self.places:
+                return Index(name)
+            raise LoopError(f"isl names {name}, which is neither a loop nor a size")
+        args = [self.expr(e.get_op_arg(k), env) for k in range(e.get_op_n_arg())]
+        return _operation(e.get_op_type(), args)
+
+
+def join_buffers(children: list[LoopNode]) -> list[LoopNode]:
+    """One buffer where isl has put a copy of a mark around each child of a sequence.
+
+    Buffers of one promotion in the same iteration of the loops above are one buffer, which must
+    live from the first to the last of them.  isl's blocks need not follow the tree, so buffers are
+    joined across them.
+    """
+    children = [n for c in children for n in (c.children if isinstance(c, Block) else (c,))]
+    keys = [_open_buffers(c) for c in children]
+    for first, found in enumerate(keys):
+        for key in found:
+            # Up to the next iteration's buffer of the same name.
+            stop = first + 1
+            while stop < len(keys) and all(k == key for k in keys[stop] if k[0] == key[0]):
+                stop += 1
+            last = max(n for n in range(first, stop) if key in keys[n])
+            if last == first:
+                continue
+            inside = children[first : last + 1]
+            whole = next(
+                b for c in inside for b in walk_loops(c) if isinstance(b, Buffer) and b.key == key
+            )
+            body = block(join_buffers([_without(c, key) for c in inside]))
+            merged = replace(whole, body=body)
+            return join_buffers([*children[:first], merged, *children[last + 1 :]])
+    return children
+
+
+def _open_buffers(node: LoopNode) -> list[tuple[str, tuple[Expr, ...]]]:
+    """Keys of the buffers below whose iteration is not told apart by a loop below, outer first."""
+    own = [node.key] if isinstance(node, Buffer) else []
+    found = dict.fromkeys([*own, *(k for c in children_of(node) for k in _open_buffers(c))])
+    if isinstance(node, For):
+        return [k for k in found if not any(depends_on(e, node.var) for e in k[1])]
+    return list(found)
+
+
+def _without(node: LoopNode, key: object) -> LoopNode:
+    node = map_children(node, lambda c: _without(c, key))
+    return node.body if isinstance(node, Buffer) and node.key == key else node
+
+
+def _as_matrix(c: Copy, args: list[Expr], at: IslBand, env: dict[str, Expr]) -> LoopNode:
+    """An instance of a copy, in loops of one iteration for those that isl has left out."""
+    first = len(at.members) - len(c.matrix)
+    args, around = list(args), list[Member]()
+    for n, d in enumerate(c.matrix, first):
+        if _ITERATORS[at.depth + n] not in env:
+            around.append(at.members[n])
+            args[c.depth + d] = add(args[c.depth + d], Index(at.members[n].name))
+    body: LoopNode = Instance(c.name, tuple(args))
+    for m in reversed(around):
+        body = For(m.name, Const(0), Const(1), 1, body, m.mark, m.name)
+    return body
+
+
+def _plain(cond: Expr) -> Expr:
+    """A condition with its sides in normal form."""
+    if not isinstance(cond, Op):
+        return cond
+    logical = cond.fn in ("and", "or", "not")
+    return Op(cond.fn, tuple(_plain(a) if logical else normal(a) for a in cond.args))
+
+
+def _operation(kind: isl.ast_expr_op_type, args: list[Expr]) -> Expr:
+    ops = isl.ast_expr_op_type
+    if kind == ops.add:
+        return add(*args)
+    if kind == ops.sub:
+        return sub(*args)
+    if kind == ops.mul:
+        return mul(*args)
+    if kind == ops.minus:
+        return neg(*args)
+    if kind == ops.min:
+        return minimum(*args)
+    if kind == ops.max:
+        return maximum(*args)
+    if kind in (ops.and_, ops.and_then, ops.or_, ops.or_else):
+        fn = "and" if kind in (ops.and_, ops.and_then) else "or"
+        result = args[0]
+        for arg in args[1:]:
+            # isl writes conditions such as `i == 0 || 1`.
+            if Const(1) in (result, arg):
+                other = arg if result == Const(1) else result
+                result = Const(1) if fn == "or" else other
+            else:
+                result = Op(fn, (result, arg))
+        return result
+    simple = {
+        ops.div: "div",
+        ops.fdiv_q: "floordiv",
+        ops.pdiv_q: "div",
+        ops.pdiv_r: "fmod",
+        ops.zdiv_r: "fmod",
+        ops.cond: "select",
+        ops.select: "select",
+        ops.eq: "eq",
+        ops.le: "le",
+        ops.lt: "lt",
+        ops.ge: "ge",
+        ops.gt: "gt",
+    }
+    if kind not in simple:
+        raise LoopError(f"an isl operation of type {kind} is not understood")
+    return Op(simple[kind], tuple(args))
+
+
+def _member(at: IslBand | None, iterator: str) -> Member | None:
+    if at is None:
+        return None
+    position = _ITERATORS.index(iterator) - at.depth
+    return at.members[position] if 0 <= position < len(at.members) else None
+
+
+def _variable(name: str, env: dict[str, Expr]) -> str:
+    """The loop's own name, made unique among the enclosing loops."""
+    taken = {e.name for e in env.values() if isinstance(e, Index)}
+    unique, count = name, 2
+    while unique in taken:
+        unique, count = f"{name}_{count}", count + 1
+    return unique

@@ -1,0 +1,25 @@
+"""Loops on blocks and the limits of a grid."""
+
+from __future__ import annotations
+
+from codegen.loops.nodes import For, axis_of
+from poly.ir.expr import Const, Expr, Op
+
+#: Blocks that a grid may have in x, y and z.
+MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+
+
+def is_strided(node: For) -> bool:
+    """Whether a loop on blocks may have more iterations than a grid has blocks along its axis."""
+    if node.mark != "block" or axis_of(node) == 0:
+        return False
+    most = _most(node.upper)
+    return most is None or most > MOST_BLOCKS[1]
+
+
+def _most(e: Expr) -> int | None:
+    """The greatest value of a number of blocks, if it is known."""
+    if isinstance(e, Op) and e.fn == "select":  # none where there is nothing to do
+        found = [_most(arg) for arg in e.args[1:]]
+        return None if None in found else max(n for n in found if n is not None)
+    return int(e.value) if isinstance(e, Const) else None

@@ -1,0 +1,92 @@
+"""Conditions that are the same in all iterations of an innermost loop, asked before it.
+
+    for k: { if (a) X; if (b) Y }   is   if (a) { if (b) for k: {X; Y} else for k: X } else ...
+
+The loop is written once for each of the cases; more than a few copies are not worth it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from codegen.loops.conditions import all_of, implies, parts_of
+from codegen.loops.index_ranges import depends_on
+from codegen.loops.nodes import (
+    Block,
+    For,
+    If,
+    LoopNode,
+    Store,
+    VectorStore,
+    block,
+    map_children,
+    walk_loops,
+)
+from poly.ir.expr import Expr, reads_of
+
+#: Stores that all copies of a loop may have together.
+MOST = 48
+
+
+def unswitch(root: LoopNode) -> LoopNode:
+    """Ask conditions before the innermost loops that they do not depend on."""
+
+    def visit(node: LoopNode) -> LoopNode:
+        if isinstance(node, For) and node.mark == "seq" and _is_plain(node.body):
+            return _cases(node, max(MOST, _size(node))) or node
+        return map_children(node, visit)
+
+    return visit(root)
+
+
+def _is_plain(body: LoopNode) -> bool:
+    """Whether a body has only stores, some under conditions."""
+    nodes = list(walk_loops(body))
+    return any(isinstance(n, If) for n in nodes) and all(
+        isinstance(n, (Block, If, Store, VectorStore)) for n in nodes
+    )
+
+
+def _size(node: LoopNode) -> int:
+    return sum(isinstance(n, Store) for n in walk_loops(node))
+
+
+def _cases(loop: For, most: int) -> LoopNode | None:
+    """The loop behind its conditions, if it has any that do not change; None if that takes more
+    than so many stores.
+    """
+    found = [
+        c
+        for n in walk_loops(loop.body)
+        if isinstance(n, If) and not n.masked
+        for c in parts_of(n.cond)
+        if not depends_on(c, loop.var) and not reads_of(c)
+    ]
+    if not found:
+        size = _size(loop)
+        return None if size > most else loop if size else Block(())
+    # What holds wherever others do is asked first: the others fall with it.
+    cond = max(found, key=lambda c: sum(implies(other, c) for other in found))
+    then = _cases(replace(loop, body=_given(loop.body, cond, True)), most)
+    if then is None:
+        return None
+    other = _cases(replace(loop, body=_given(loop.body, cond, False)), most - _size(then))
+    return None if other is None else If(cond, then, None if other == Block(()) else other)
+
+
+def _given(node: LoopNode, known: Expr, holds: bool) -> LoopNode:
+    """What is left of a body if a condition holds, or does not."""
+    if isinstance(node, Block):
+        return block([_given(c, known, holds) for c in node.children])
+    if not isinstance(node, If):
+        return node
+    left: list[Expr] = []
+    then, other = _given(node.then, known, holds), node.other
+    other = None if other is None else _given(other, known, holds)
+    for c in parts_of(node.cond):
+        if holds and implies(known, c):
+            continue
+        if not holds and implies(c, known):
+            return other or Block(())
+        left.append(c)
+    return replace(node, cond=all_of(left), then=then, other=other) if left else then

@@ -1,0 +1,39 @@
+"""Share the work of a function among the threads that run it."""
+
+from __future__ import annotations
+
+from codegen.loops.nodes import Block, For, LoopNode, Single, block, has_mark, map_children
+
+
+def workshare(root: LoopNode) -> LoopNode:
+    """Every thread runs the tree; what is not in a parallel loop is left to a single one.
+
+    Loops that contain a parallel loop run on all threads, in step: a parallel loop and a
+    `Single` both end in a barrier.  A thread that is late runs what is around them later than the
+    others, so bounds and conditions there must not read what they write: no guard reads data.
+    """
+    if not has_mark(root, "parallel"):
+        return root
+
+    def visit(node: LoopNode) -> LoopNode:
+        if isinstance(node, For) and node.mark == "parallel":
+            return node
+        if not has_mark(node, "parallel"):
+            return Single(node)
+        if isinstance(node, Block):
+            return block(_join([visit(c) for c in node.children]))
+        return map_children(node, visit)
+
+    return visit(root)
+
+
+def _join(nodes: list[LoopNode]) -> list[LoopNode]:
+    """Merge neighbouring singles, so that they share one barrier."""
+    result: list[LoopNode] = []
+    for node in nodes:
+        last = result[-1] if result else None
+        if isinstance(node, Single) and isinstance(last, Single):
+            result[-1] = Single(block([last.body, node.body]))
+        else:
+            result.append(node)
+    return result

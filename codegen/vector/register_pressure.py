@@ -1,0 +1,109 @@
+"""Rounds: what a register tile that is written out does between two updates of one register.
+
+The taps of a convolution read many elements of the image again.  A compiler that sees this keeps
+such elements, each in a register of lanes, until there are none left for the accumulators, and
+stores those inside the innermost loop.  To read an element again costs nothing beside the
+multiply-adds.  So nothing is kept from one round to the next where registers do not suffice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from codegen.loops.nodes import (
+    Block,
+    Buffer,
+    Fence,
+    If,
+    LoopNode,
+    VectorStore,
+    block,
+    map_children,
+    reads_in,
+    walk_loops,
+)
+from codegen.vector.vectorise import lane_stride
+from poly.ir.expr import Read
+from poly.ir.linear_form import linear_form
+
+#: Vectors of so many bytes have so many registers; shorter ones have half of them.
+WIDE, REGISTERS = 64, 32
+
+
+def fence_rounds(root: LoopNode) -> LoopNode:
+    """Put a `Fence` between rounds that would keep too much."""
+    buffers = {n.name: n.scope for n in walk_loops(root) if isinstance(n, Buffer)}
+
+    def visit(node: LoopNode) -> LoopNode:
+        node = map_children(node, visit)
+        return _fenced(node, buffers) if isinstance(node, Block) else node
+
+    return visit(root)
+
+
+def _fenced(node: Block, buffers: dict[str, str]) -> LoopNode:
+    result: list[LoopNode] = []
+    run: list[tuple[LoopNode, list[VectorStore]]] = []
+    for child in (*node.children, Fence()):
+        updates = _updates(child, buffers)
+        if updates:
+            run.append((child, updates))
+            continue
+        result += [*_apart(run, buffers), child]
+        run = []
+    return block(result[:-1])
+
+
+def _updates(node: LoopNode, buffers: dict[str, str]) -> list[VectorStore]:
+    """The updates of registers that a node makes; none if it does anything else."""
+    if isinstance(node, VectorStore):
+        own = node.store.op != "=" and buffers.get(node.store.target.tensor) == "register"
+        return [node] if own else []
+    if isinstance(node, If) and node.other is None:
+        return _updates(node.then, buffers)
+    if isinstance(node, Block):
+        parts = [_updates(c, buffers) for c in node.children]
+        return [u for p in parts for u in p] if all(parts) else []
+    return []
+
+
+def _apart(
+    run: Sequence[tuple[LoopNode, list[VectorStore]]], buffers: dict[str, str]
+) -> list[LoopNode]:
+    """Neighbouring updates, with fences between their rounds where these pay."""
+    rounds: list[list[LoopNode]] = []
+    reads: list[set[Hashable]] = []
+    written: set[Hashable] = set()
+    registers: set[Hashable] = set()
+    for node, updates in run:
+        targets = {_place(u.store.target) for u in updates}
+        if not rounds or targets & written:
+            rounds.append([])
+            reads.append(set())
+            written = set()
+        written |= targets
+        registers |= targets
+        rounds[-1].append(node)
+        for u in updates:
+            reads[-1] |= {
+                _place(r)
+                for r in reads_in(u.store)
+                if r.tensor not in buffers and lane_stride(r, u.var) == 0
+            }
+    kept = {r for n, one in enumerate(reads) for r in one if any(r in o for o in reads[n + 1 :])}
+    nodes = [node for node, _ in run]
+    if not kept or len(registers) + len(kept) <= _available(run):
+        return nodes
+    return [n for k, one in enumerate(rounds) for n in ([Fence()] if k else []) + one]
+
+
+def _available(run: Sequence[tuple[LoopNode, list[VectorStore]]]) -> int:
+    widest = max(u.lanes * u.store.dtype.bytes for _, updates in run for u in updates)
+    return REGISTERS if widest >= WIDE else REGISTERS // 2
+
+
+def _place(read: Read) -> tuple[Any, ...]:
+    """The element of a read, however its indices are written."""
+    forms = map(linear_form, read.indices)
+    return (read.tensor, *((frozenset(f.terms), f.constant) for f in forms))

@@ -1,0 +1,384 @@
+"""Transposition in registers: vectors whose lanes lie apart in memory, row by row.
+
+Where a vector runs along one dimension and memory along another, as when 16 channels of a pixel
+go to an image of each channel, lanes would be stored (or loaded) one by one.  But n such vectors
+of neighbouring pixels are a matrix of n rows whose columns are neighbours in memory: transposed in
+registers, it is stored with one instruction a column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from codegen.loops.index_ranges import depends_on
+from codegen.loops.lower_instances import var_range
+from codegen.loops.nodes import (
+    Block,
+    Buffer,
+    For,
+    If,
+    LoopNode,
+    Transposed,
+    VectorStore,
+    block,
+    map_children,
+    walk_loops,
+)
+from codegen.loops.substitute import at_place
+from poly.ir.dtypes import DType
+from poly.ir.expr import Const, Expr, Index, Op, Read, add, mul, reads_of, rewrite, sub, walk
+from poly.ir.layout import Layout
+from poly.ir.linear_form import Linear, constant, linear_form, normal
+from poly.ir.program import Program
+
+#: With fewer rows, lanes are moved one by one.
+FEWEST_ROWS = 4
+#: Vectors that an iteration of a loop over rows may move, for all rows are written out.
+MOST_COLUMNS = 4
+
+
+#: A distance in memory that depends on sizes.
+FAR = 1 << 30
+
+
+@dataclass(frozen=True)
+class _Strided(Expr):
+    """Part of an index in dimension `dim`, in which neighbours lie apart by sizes not known."""
+
+    dim: int
+    index: Expr
+
+
+def transpose(root: LoopNode, program: Program) -> LoopNode:
+    """Gather vector stores that together are a matrix to transpose."""
+    shapes = {t.name: t.shape for t in program.tensors.values()}
+    buffers = {n.name: n.dtype for n in walk_loops(root) if isinstance(n, Buffer)}
+    return _Transposer(shapes, {**program.dtypes, **buffers}).node(root)
+
+
+class _Transposer:
+    """`shapes` of the tensors and buffers that lie in memory."""
+
+    def __init__(self, shapes: dict[str, tuple[Expr, ...]], dtypes: dict[str, DType]) -> None:
+        self.shapes, self.dtypes = shapes, dtypes
+        self.taken = set(dtypes)
+        self.ranges: dict[str, tuple[int, int]] = {}
+
+    def node(self, node: LoopNode) -> LoopNode:
+        if isinstance(node, Buffer):
+            before = self.shapes.pop(node.name, None)
+            if node.scope == "local":
+                self.shapes[node.name] = tuple(map(Const, node.shape))
+            done = map_children(node, self.node)
+            self.shapes.pop(node.name, None)
+            if before is not None:
+                self.shapes[node.name] = before
+            return done
+        if isinstance(node, For):
+            bound = var_range(node, self.ranges)
+            if self._is_row_loop(node):
+                if (
+                    node.trip is None
+                    and bound is not None
+                    and bound[1] - bound[0] + 1 < _lanes(node)
+                ):
+                    return node  # never enough rows for a matrix
+                return self._rows(node)
+            self.ranges.pop(node.var, None)
+            if bound is not None:
+                self.ranges[node.var] = bound
+        node = map_children(node, self.node)
+        return block(self._grouped(node.children)) if isinstance(node, Block) else node
+
+    def address(self, read: Read) -> Linear | None:
+        """The row-major position of an element; what an extent that is not known multiplies
+        becomes terms of a dimension (`_Strided`).
+        """
+        shape = self.shapes.get(read.tensor)
+        if shape is None or any(reads_of(i) for i in read.indices):
+            return None
+        position, stride = constant(0), 1
+        for d in reversed(range(len(shape))):
+            form = linear_form(read.indices[d])
+            if stride:
+                position += form.scale(stride)
+            else:
+                parts = [*form.terms, (Const(1), form.constant)]
+                position += Linear(tuple((_Strided(d, a), c) for a, c in parts if c))
+            extent = shape[d]
+            stride = stride * int(extent.value) if isinstance(extent, Const) else 0
+        return position
+
+    # --- loops over rows -------------------------------------------------------------------
+
+    def _is_row_loop(self, node: For) -> bool:
+        """Whether each iteration moves vectors, from or to the next elements in memory."""
+        if node.step != 1 or node.mark not in ("seq", "unroll"):
+            return False
+        run: list[VectorStore] = []
+        for store in _flat(node.body):
+            if not isinstance(store, VectorStore) or not self._joins(run, store):
+                return False
+            apart = self._apart(store)
+            form = None if apart is None else self.address(apart)
+            if form is None or form.coefficient(Index(node.var)) != 1:
+                return False
+            if _is_nonlinear(form, node.var):
+                return False
+            run.append(store)
+        return 1 <= len(run) <= MOST_COLUMNS
+
+    def _apart(self, node: VectorStore) -> Read | None:
+        """The access whose lanes lie apart: the target, or all of the value."""
+        store = node.store
+        if store.op != "=" or store.dtype.bits < 32 or node.lanes < FEWEST_ROWS:
+            return None
+        target = self._stride(store.target, node.var)
+        if target is not None and abs(target) > 1:
+            return store.target
+        value = store.value
+        if target in (1, None) and isinstance(value, Read):
+            stride = self._stride(value, node.var)
+            kept = store.target.tensor not in self.shapes  # as a register is
+            keeps = kept and node.last is not None and not node.alone
+            if stride is not None and abs(stride) > 1 and depends_on(value, node.var) and not keeps:
+                return value
+        return None
+
+    def _stride(self, read: Read, var: str) -> int | None:
+        """How far apart neighbours in `var` lie; `FAR` if that depends on sizes."""
+        form = self.address(read)
+        if form is None:
+            return None
+        far = [a for a, _ in form.terms if isinstance(a, _Strided) and a.index == Index(var)]
+        for a in far:
+            form = form.without(a)
+        if _is_nonlinear(form, var) or (far and form.coefficient(Index(var))):
+            return None
+        return FAR if far else form.coefficient(Index(var))
+
+    def _rows(self, node: For) -> LoopNode:
+        """The loop with as many rows an iteration as a vector has lanes."""
+        stores, lanes = _flat(node.body), _lanes(node)
+        span = normal(sub(node.upper, node.lower))
+        if isinstance(span, Const):
+            full = int(span.value) // lanes * lanes
+            rest: list[LoopNode] = [
+                at_place(s, node.var, add(node.lower, Const(k)))
+                for k in range(full, int(span.value))
+                for s in stores
+            ]
+            middle = add(node.lower, Const(full))
+        else:
+            middle = add(node.lower, mul(Const(lanes), Op("div", (span, Const(lanes)))))
+            left = Op("fmod", (span, Const(lanes)))
+            rest = [
+                If(Op("lt", (Const(k), left)), at_place(s, node.var, add(middle, Const(k))))
+                for k in range(lanes - 1)
+                for s in stores
+            ]
+        many = [
+            at_place(s, node.var, add(Index(node.var), Const(k)))
+            for k in range(lanes)
+            for s in stores
+        ]
+        blocks = replace(
+            node, upper=middle, step=lanes, body=block(self._grouped(many)), mark="seq"
+        )
+        made: list[LoopNode] = []
+        if blocks.trip == 1:
+            made += [at_place(n, node.var, node.lower) for n in _flat(blocks.body)]
+        elif blocks.trip != 0:
+            made.append(blocks)
+        if not isinstance(span, Const):
+            return block([*made, If(Op("lt", (Const(0), left)), block(self._grouped(rest)))])
+        return block([*made, *self._grouped(rest)])
+
+    # --- groups ----------------------------------------------------------------------------
+
+    def _grouped(self, nodes: list[LoopNode] | tuple[LoopNode, ...]) -> list[LoopNode]:
+        """The nodes with matrices in place of the vector stores that they are made of."""
+        result: list[LoopNode] = []
+        run: list[_Row] = []
+        for node in nodes:
+            rows = _rows_of(node)
+            if not self._all_join(run, rows):
+                result += self._matrices(run)
+                run = []
+            if self._all_join(run, rows):
+                run += rows
+            else:
+                result.append(node)
+        return result + self._matrices(run)
+
+    def _all_join(self, run: list[_Row], rows: list[_Row]) -> bool:
+        """Whether there are rows, and one after the other joins a run."""
+        stores = [r.node for r in (*run, *rows)]
+        return bool(rows) and all(
+            self._joins(stores[:n], stores[n]) for n in range(len(run), len(stores))
+        )
+
+    def _joins(self, run: list[VectorStore], node: VectorStore) -> bool:
+        """Whether the stores of a run may be done in any order, with this one too."""
+        stores = [n.store for n in (*run, node)]
+        if self._apart(node) is None:
+            return False
+        written = {s.target.tensor for s in stores}
+        return not any(
+            isinstance(x, Read) and x.tensor in written for s in stores for x in walk(s.value)
+        )
+
+    def _matrices(self, run: list[_Row]) -> list[LoopNode]:
+        groups: dict[tuple[object, ...], list[tuple[int, _Row]]] = {}
+        for row in run:
+            node = row.node
+            apart = self._apart(node)
+            assert apart is not None
+            form = self.address(apart)
+            assert form is not None
+            scattered = apart is node.store.target
+            # Terms in a fixed order: equal forms may list them differently.
+            terms = frozenset(form.terms)
+            key = (apart.tensor, scattered, node.lanes, node.var, node.store.statement, terms,
+                   node.first, node.last, row.count)  # fmt: skip
+            groups.setdefault(key, []).append((form.constant, row))
+        result: list[LoopNode] = []
+        for found in groups.values():
+            found.sort(key=lambda x: x[0])
+            rows: list[tuple[int, _Row]] = []
+            for place, row in found:
+                if rows:
+                    follows = place == rows[-1][0] + 1 and _same_kind([r for _, r in rows], row)
+                    if not follows or len(rows) == row.node.lanes:
+                        result += self._matrix([n for _, n in rows])
+                        rows = []
+                rows.append((place, row))
+            result += self._matrix([n for _, n in rows])
+        return result
+
+    def _matrix(self, rows: list[_Row]) -> list[LoopNode]:
+        first = rows[0]
+        if len(rows) < FEWEST_ROWS:
+            return [row.alone() for row in rows]
+        count = first.count
+        if count is not None and first.number == rows[1].number:
+            matrix = self._matrix([replace(row, count=None) for row in rows])
+            return [If(Op("lt", (Const(first.number), count)), block(matrix))]
+        if count is not None:
+            left = sub(count, Const(first.number))
+            count = normal(Op("max", (Op("min", (left, Const(len(rows)))), Const(0))))
+        nodes = tuple(row.node for row in rows)
+        scattered = self._apart(nodes[0]) is nodes[0].store.target
+        made: LoopNode = Transposed(nodes, scattered, count)
+        if scattered:
+            for position in range(len(reads_of(nodes[0].store.value))):
+                made = self._with_operand(made, position)
+        return [made]
+
+    def _with_operand(self, node: LoopNode, position: int) -> LoopNode:
+        """Columns of an operand that lie as those of the target do, turned into rows first."""
+        inner = node
+        while isinstance(inner, Buffer):
+            assert isinstance(inner.body, Block)
+            inner = inner.body.children[-1]
+        assert isinstance(inner, Transposed)
+        first = inner.rows[0]
+        found = [_nth_read(row.store.value, position) for row in inner.rows]
+        forms = [None if r is None else self.address(r) for r in found]
+        read = found[0]
+        if read is None or read.tensor not in self.shapes:
+            return node
+        for k, (row, form) in enumerate(zip(inner.rows, forms, strict=True)):
+            if form is None or forms[0] is None or form - forms[0] != Linear((), k):
+                return node
+            own = found[k]
+            stride = None if own is None else self._stride(own, row.var)
+            if stride is None or abs(stride) < 2:
+                return node
+        name = f"{read.tensor}_rows"
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        loads, rows = [], []
+        for k, row in enumerate(inner.rows):
+            own = found[k]
+            assert own is not None
+            place = Read(name, (Const(k), Index(row.var)))
+            load = replace(row.store, target=place, value=own, dtype=self.dtypes[own.tensor])
+            loads.append(replace(row, store=load))
+            value = _replace_read(row.store.value, own, place)
+            rows.append(replace(row, store=replace(row.store, value=value)))
+        count = inner.count
+        body = block([Transposed(tuple(loads), False, count), Transposed(tuple(rows), True, count)])
+        shape = (len(rows), first.lanes)
+        buffer = Buffer(
+            name, read.tensor, self.dtypes[read.tensor], shape, Layout((0, 1)), "register", body
+        )
+        return _replaced(node, inner, buffer)
+
+
+def _lanes(node: For) -> int:
+    """The lanes of the vectors that a loop over rows moves."""
+    return max(s.lanes for s in _flat(node.body) if isinstance(s, VectorStore))
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A vector store that may become a row of a matrix, if ``number < count``.
+
+    Rows of increasing numbers are those of a matrix of which only so many take part.
+    """
+
+    node: VectorStore
+    number: int = 0
+    count: Expr | None = None
+
+    def alone(self) -> LoopNode:
+        if self.count is None:
+            return self.node
+        return If(Op("lt", (Const(self.number), self.count)), self.node)
+
+
+def _rows_of(node: LoopNode) -> list[_Row]:
+    """The vector stores that a node consists of; those under ``k < count`` are row k of so many."""
+    if isinstance(node, VectorStore):
+        return [_Row(node)]
+    if not isinstance(node, If) or node.other is not None:
+        return []
+    cond, stores = node.cond, _flat(node.then)
+    if not isinstance(cond, Op) or cond.fn != "lt" or not isinstance(cond.args[0], Const):
+        return []
+    if not all(isinstance(s, VectorStore) for s in stores):
+        return []
+    number = int(cond.args[0].value)
+    return [_Row(s, number, cond.args[1]) for s in stores if isinstance(s, VectorStore)]
+
+
+def _same_kind(rows: list[_Row], row: _Row) -> bool:
+    """Whether a row takes part like others: if there are more than these, or whenever they do."""
+    if row.count is None:
+        return True
+    step = row.number - rows[-1].number
+    return step in (0, 1) and (len(rows) < 2 or step == rows[1].number - rows[0].number)
+
+
+def _nth_read(value: Expr, position: int) -> Read | None:
+    reads = reads_of(value)
+    return reads[position] if position < len(reads) else None
+
+
+def _replace_read(value: Expr, read: Read, other: Read) -> Expr:
+    return rewrite(value, lambda e: other if e == read else e)
+
+
+def _is_nonlinear(form: Linear, var: str) -> bool:
+    rest = (a.index if isinstance(a, _Strided) else a for a, _ in form.without(Index(var)).terms)
+    return any(depends_on(a, var) for a in rest)
+
+
+def _replaced(node: LoopNode, old: LoopNode, new: LoopNode) -> LoopNode:
+    return new if node is old else map_children(node, lambda c: _replaced(c, old, new))
+
+
+def _flat(node: LoopNode) -> tuple[LoopNode, ...]:
+    return node.children if isinstance(node, Block) else (node,)

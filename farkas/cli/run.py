@@ -1,0 +1,214 @@
+"""``farkas run``: a network on arrays from files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from farkas.console.files import Array, file_names, load_array, npy_bytes, output_folder, write_file
+from poly.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from farkas.networks.base import Network
+    from runtime.network.profile import Timing
+
+
+@click.command(
+    "run",
+    epilog="""\b
+Examples:
+  farkas run resnet50.onnx --input data=image.npy --output-dir results
+  farkas run bert.onnx --shape batch=1 --shape sequence=128 --random --repeat 20
+  farkas run resnet50.onnx --random --compare onnxruntime
+  farkas run resnet50.onnx --random --target cuda --repeat 20
+""",
+)
+@click.argument("model")
+@click.option(
+    "--input", "inputs", multiple=True, metavar="NAME=FILE.npy",
+    help="An input; repeatable.  With one input, NAME= may be left out.",
+)  # fmt: skip
+@click.option("--random", "fill", is_flag=True, help="Random arrays for inputs that are not given.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="For --random.")
+@click.option(
+    "--shape", "shapes", multiple=True, metavar="NAME=1,3,224,224",
+    help="Shape of an input, or size of a dynamic dimension; repeatable.",
+)  # fmt: skip
+@click.option("--output-dir", metavar="DIR", help="Write each output to DIR/NAME.npy.")
+@click.option("--threads", type=click.IntRange(1, 4096), help="Threads; default is all.")
+@click.option(
+    "--repeat", type=click.IntRange(1), default=1, show_default=True,
+    help="Run so many times, and show the median time.",
+)  # fmt: skip
+@click.option("--profile", is_flag=True, help="Show what each call takes, with one thread.")
+@click.option("--trace", metavar="FILE.json", help="Write that for chrome://tracing.")
+@click.option(
+    "--compare", "reference", type=click.Choice(["onnxruntime"]),
+    help="Name the first value that differs from this; exits with 1 if one does.",
+)  # fmt: skip
+@click.option("--cc", metavar="PATH", help="The C compiler; default is $CC, gcc, clang or cc.")
+@click.option(
+    "--target", default="cpu", show_default=True, metavar="NAME",
+    help="Where it runs: cpu, cuda, cuda:1, opencl, opencl:NAME or cuda-emulator; cuda,tf32 rounds "
+    "factors to 10 bits for tensor cores.",
+)  # fmt: skip
+def run_command(
+    model: str,
+    inputs: tuple[str, ...],
+    fill: bool,
+    seed: int,
+    shapes: tuple[str, ...],
+    output_dir: str | None,
+    threads: int | None,
+    repeat: int,
+    profile: bool,
+    trace: str | None,
+    reference: str | None,
+    cc: str | None,
+    target: str,
+) -> int:
+    """Compile an ONNX network and run it.
+
+    A network that was compiled before comes from the cache.
+    """
+    arrays = _arrays(inputs)  # first, because compiling takes longer than finding a typing error
+    sizes = dict(map(parse_shape, shapes))
+    folder = nullcontext() if output_dir is None else output_folder(output_dir)
+    with folder as made:
+        from farkas.console.display import StageProgress, printable, seconds, stderr_console
+        from farkas.networks.compile_onnx import compile_onnx
+
+        with StageProgress(stderr_console()) as progress:
+            compiled = compile_onnx(
+                Path(model), threads=threads, shapes=sizes or None, cc=cc, progress=progress,
+                target=target,
+            )  # fmt: skip
+        if "" in arrays and len(compiled.inputs) == 1:
+            arrays[compiled.inputs[0].name] = arrays.pop("")
+        elif "" in arrays:
+            names = ", ".join(p.name for p in compiled.inputs)
+            raise ArgumentError(f"--input needs NAME=FILE.npy; the inputs are {names}")
+        _complete(compiled, arrays, seed if fill else None)
+        times, results = _timed(compiled, arrays, repeat)
+        report = compiled.report
+        stages = ", ".join(f"{stage} {seconds(t)}" for stage, t in report.stages)
+        click.echo(f"compiled  {report.kernels} kernels for {report.calls} calls ({stages})")
+        middle = sorted(times)[len(times) // 2]
+        median = f", median of {repeat}: {seconds(middle)}" if repeat > 1 else ""
+        click.echo(f"run       {seconds(times[0])}{median}")
+        _report(results)
+        if profile or trace is not None:
+            _profile(compiled.profile(arrays), profile, trace)
+        if made is not None:
+            files = file_names(tuple(results), ".npy")
+            for name, array in results.items():
+                write_file(made / files[name], npy_bytes(array))
+            click.echo(f"written   {', '.join(files.values())} to {made}")
+    if reference is None:
+        return 0
+    comparison = compiled.compare(reference, arrays)
+    click.echo(f"compared  {printable(str(comparison))}")
+    return 0 if comparison.agrees else 1
+
+
+def _arrays(words: tuple[str, ...]) -> dict[str, Array]:
+    """Input arrays by name; "" stands for the only input."""
+    arrays: dict[str, Array] = {}
+    for word in words:
+        name, equals, path = word.rpartition("=")
+        if not equals:
+            name, path = "", word
+        elif not name or not path:
+            raise click.UsageError(f"--input {word}: expected NAME=FILE.npy")
+        if name in arrays:
+            raise ArgumentError(f"input {name or 'without a name'} is given twice")
+        arrays[name] = load_array(path)
+    return arrays
+
+
+def parse_shape(word: str) -> tuple[str, int | tuple[int, ...]]:
+    """One ``--shape``: a single number is a dimension's size, ``8,`` a shape of rank 1."""
+    name, _, text = word.rpartition("=")
+    numbers = [part.strip() for part in text.split(",")]
+    if len(numbers) > 1 and not numbers[-1]:
+        numbers.pop()
+    if not name or not all(n.isascii() and n.isdigit() and len(n) < 19 for n in numbers):
+        raise click.UsageError(f"--shape {word}: expected NAME=1,3,224,224 or NAME=1")
+    values = tuple(map(int, numbers))
+    return name, values if "," in text else values[0]
+
+
+def _complete(model: Network, arrays: dict[str, Array], seed: int | None) -> None:
+    """Fill in what is missing, if that was asked for, and check the names."""
+    from runtime.common.arguments import check_names
+
+    known = {p.name: p for p in model.inputs}
+    check_names("input", arrays, known)
+    missing = [p for p in model.inputs if p.name not in arrays]
+    if missing and seed is None:
+        listed = "\n".join(f"  --input '{p.name}=FILE.npy'  ({p})" for p in missing)
+        raise ArgumentError(f"inputs are missing; give them, or pass --random:\n{listed}")
+    rng = np.random.default_rng(seed)
+    for port in missing:
+        sizes = [e for e in port.shape or () if isinstance(e, int)]
+        if port.shape is None or len(sizes) < len(port.shape):
+            raise ArgumentError(f"{port} has dynamic dimensions; give it a shape with --shape")
+        arrays[port.name] = random_array(rng, port.dtype.numpy, tuple(sizes))
+
+
+def random_array(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """Floats from 0 to 1, integers 0 and 1, which are valid positions in almost any table."""
+    if dtype.kind in "biu":
+        return rng.integers(0, 2, shape).astype(dtype)
+    return rng.random(shape, np.float32).astype(dtype)
+
+
+def _timed(
+    model: Network, arrays: dict[str, Array], repeat: int
+) -> tuple[list[float], dict[str, Array]]:
+    from farkas.networks.staged import StagedModel
+
+    times = []
+    results: dict[str, Array] = {}
+    if isinstance(model, StagedModel):
+        model.run(arrays)  # which compiles what depends on shapes
+    for _ in range(repeat):
+        start = time.perf_counter()
+        results = model.run(arrays)
+        times.append(time.perf_counter() - start)
+    return times, results
+
+
+def _profile(timings: Sequence[Timing], shown: bool, trace: str | None) -> None:
+    """What each call takes, the longest first; and a file of it."""
+    from farkas.console.display import printable, seconds
+    from runtime.network.profile import trace_events
+
+    total = sum(t.seconds for t in timings) or 1.0
+    for timing in sorted(timings, key=lambda t: -t.seconds) if shown else ():
+        share = 100 * timing.seconds / total
+        click.echo(f"{seconds(timing.seconds):>9} {share:5.1f} %  {printable(timing.origin)}")
+    if trace is not None:
+        write_file(Path(trace), trace_events(timings).encode())
+        click.echo(f"written   {trace}")
+
+
+def _report(results: dict[str, Array]) -> None:
+    """One line for each output."""
+    from farkas.console.display import printable
+
+    for name, array in results.items():
+        if not isinstance(array, np.ndarray):
+            click.echo(f"output    {printable(name)} sequence of {len(array)}")
+            continue
+        line = f"output    {printable(name)} {array.dtype.name} {list(array.shape)}"
+        if array.size and array.dtype.kind not in "bO":
+            values = array.astype(np.float64)
+            line += f"  min {values.min():.4g}  mean {values.mean():.4g}  max {values.max():.4g}"
+        click.echo(line)

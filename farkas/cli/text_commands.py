@@ -1,0 +1,333 @@
+"""``farkas compile``, ``show``, ``check`` and ``diff``: commands on texts of comprehensions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from farkas.cli.exit_codes import complain, message_of
+from farkas.cli.target_option import CPU, TextTarget, target_option
+from farkas.console.files import read_text_file, write_file
+from poly.errors import ArgumentError, FarkasError, IllegalScheduleError
+
+if TYPE_CHECKING:
+    from poly.ir.program import Program
+    from poly.schedule.schedule import Schedule
+
+LEGAL, ILLEGAL, UNDECIDED = 0, 1, 2
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A program as the command line asks for it."""
+
+    text: str
+    dtypes: tuple[str, ...]
+    sizes: tuple[str, ...]
+    name: str | None
+    exact: bool
+
+    def program(self) -> Program:
+        from farkas.kernels.source_text import fix_sizes, match_dtypes, read_text
+
+        source = read_text(self.text)
+        given: str | Mapping[str, str] | None
+        if any("=" in d for d in self.dtypes):
+            given = {}
+            for word in self.dtypes:
+                tensor, equals, dtype = word.partition("=")
+                if not equals:
+                    raise ArgumentError("--dtype is given both for all inputs and by name")
+                given[tensor.strip()] = dtype.strip()
+        elif len(self.dtypes) > 1:
+            raise ArgumentError("--dtype is given twice; say which input, as in --dtype A=float32")
+        else:
+            given = self.dtypes[0] if self.dtypes else None
+        if given is None and source.names:
+            raise ArgumentError(
+                f"the element types of {', '.join(source.names)} are not known: "
+                f"pass --dtype float32, or --dtype {source.names[0]}=float32 for each"
+            )
+        program = source.program(match_dtypes(source, given), self.name)
+        return fix_sizes(program, dict(map(_size, self.sizes)))
+
+    def schedule(self, wanted: str, program: Program, target: TextTarget) -> Schedule:
+        script = wanted if wanted in ("auto", "written") else read_text_file(wanted)
+        return target.schedule(program, script, self.exact)
+
+
+def _size(word: str) -> tuple[str, int]:
+    name, equals, value = word.partition("=")
+    try:
+        if equals and len(value) < 40:
+            return name.strip(), int(value)
+    except ValueError:
+        pass
+    raise ArgumentError(f"--size {word}: expected a name and a number, as in --size N=512")
+
+
+def program_options(command: _Command) -> _Command:
+    """The options that say how a program is read."""
+    for option in (
+        click.option("--exact", is_flag=True, help="Keep the written order of reductions."),
+        click.option("--name", help="The program's name."),
+        click.option(
+            "--size", "sizes", multiple=True, metavar="N=NUMBER", help="Fix a size; repeatable."
+        ),
+        click.option(
+            "--dtype",
+            "dtypes",
+            multiple=True,
+            metavar="[NAME=]TYPE",
+            help="Element type of all inputs, or of one; repeatable.  A definition has its own.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _text(file: str | None, expression: str | None) -> str:
+    if (file is None) == (expression is None):
+        raise click.UsageError("give either a FILE (- for the standard input) or -e TEXT")
+    return expression if expression is not None else read_text_file(file or "-")
+
+
+_SCHEDULE_HELP = "'auto', 'written', or the file of a schedule script."
+_EXPRESSION_HELP = "The program itself, in place of a file."
+
+
+# --- compile -------------------------------------------------------------------------------
+
+
+@click.command(
+    "compile",
+    epilog="""\b
+Examples:
+  farkas compile conv.fk -o conv.c
+  farkas compile -e 'ij,jk->ik' --dtype float32 --emit schedule -o matmul.sched
+  farkas compile conv.fk --using my.sched --emit library -o conv.so
+  farkas compile conv.fk --target cuda -o conv.cu
+""",
+)
+@click.argument("file", required=False)
+@click.option("-e", "--expression", metavar="TEXT", help=_EXPRESSION_HELP)
+@click.option("-o", "--output", metavar="PATH", help="Where to; default is the standard output.")
+@click.option(
+    "--emit",
+    type=click.Choice(["source", "program", "schedule", "tree", "library"]),
+    default="source",
+    show_default=True,
+    help="What to write: C (or CUDA C or OpenCL C), the program with its ranges, the schedule's "
+    "script, its loops, or a shared library.",
+)
+@click.option("--using", "wanted", default="auto", show_default=True, help=_SCHEDULE_HELP)
+@click.option("--cc", metavar="PATH", help="The C compiler, for --emit library.")
+@target_option
+@program_options
+def compile_command(
+    file: str | None,
+    expression: str | None,
+    output: str | None,
+    emit: str,
+    wanted: str,
+    cc: str | None,
+    target: str,
+    **options: Any,
+) -> None:
+    """Compile a program, and write C or an earlier stage."""
+    if emit == "library" and target != CPU:
+        raise click.UsageError(
+            f"--emit library is for --target {CPU}; the kernels of a GPU are compiled where they "
+            "run, by fk.compile"
+        )
+    if emit == "library" and output is None:
+        raise click.UsageError("--emit library needs -o PATH")
+    request = _Request(_text(file, expression), **options)
+    from farkas.console.display import working
+
+    with working("compiling"):
+        program = request.program()
+        where = TextTarget(target)
+        data = _emit(program, request.schedule(wanted, program, where), emit, where, cc)
+    if output is None:
+        click.echo(data.decode())
+    else:
+        write_file(output, data if emit == "library" else data + b"\n")
+
+
+def _emit(
+    program: Program, schedule: Schedule, emit: str, target: TextTarget, cc: str | None = None
+) -> bytes:
+    """One stage of a program, as bytes without a final newline."""
+    if emit == "program":
+        return str(schedule.program).encode()
+    if emit == "schedule":
+        return str(schedule).encode()
+    if emit == "tree":
+        return schedule.show.rstrip("\n").encode()
+    if emit == "source":
+        return target.text(schedule, program).rstrip("\n").encode()
+    from farkas.targets.compile_program import build
+    from farkas.targets.find_target import cpu_target
+    from runtime.cpu.loaded_kernel import LoadedKernel
+
+    compiled = build(program, schedule, schedule.exact, cpu_target(cc, None))
+    assert isinstance(compiled.loaded, LoadedKernel)
+    return compiled.loaded.path.read_bytes()
+
+
+# --- show ----------------------------------------------------------------------------------
+
+
+SECTIONS = {
+    "program": "The program, with its ranges.",
+    "schedule": "The schedule, as a script.",
+    "tree": "The schedule's loops.",
+    "source": "The C text, or that of a GPU's kernels.",
+}
+
+
+def _section_options(command: _Command) -> _Command:
+    for section, text in reversed(SECTIONS.items()):
+        flag = click.option(
+            f"--{section}", "sections", flag_value=section, multiple=True, type=str, help=text
+        )
+        command = flag(command)
+    return command
+
+
+@click.command(
+    "show",
+    epilog="""\b
+Examples:
+  farkas show conv.fk
+  farkas show -e 'C[i,j] +=! A[i,k] * B[k,j]' --dtype float32 --schedule
+  echo 'B[i] max=! A[i,j]' | farkas show - --dtype int8 --source
+  farkas show conv.fk --target opencl --tree --source
+""",
+)
+@click.argument("file", required=False)
+@click.option("-e", "--expression", metavar="TEXT", help=_EXPRESSION_HELP)
+@_section_options
+@click.option("--using", "wanted", default="auto", show_default=True, help=_SCHEDULE_HELP)
+@target_option
+@program_options
+def show_command(
+    file: str | None,
+    expression: str | None,
+    sections: tuple[str, ...],
+    wanted: str,
+    target: str,
+    **options: Any,
+) -> None:
+    """Show a program with its ranges, its schedule, the loops, and the C that comes out.
+
+    Without one of the four flags all are shown.
+    """
+    request = _Request(_text(file, expression), **options)
+    chosen = [s for s in SECTIONS if s in sections] or list(SECTIONS)
+    from farkas.console.display import code, stdout_console, working
+
+    with working("compiling"):
+        program, where = request.program(), TextTarget(target)
+        schedule = request.schedule(wanted, program, where)
+        texts = {section: _emit(program, schedule, section, where).decode() for section in chosen}
+    languages = {"program": "c", "source": where.language}
+    console = stdout_console()
+    for number, (section, text) in enumerate(texts.items()):
+        if len(texts) > 1:
+            console.print(f"{'' if number == 0 else chr(10)}# {section}", style="bold")
+        code(console, text or "(as written)", languages.get(section, "text"))
+
+
+# --- check ---------------------------------------------------------------------------------
+
+
+@click.command(
+    "check",
+    epilog="""\b
+Examples:
+  farkas check conv.fk my.sched
+  farkas check conv.fk - < my.sched && echo legal
+""",
+)
+@click.argument("program")
+@click.argument("script")
+@click.option("--tree", is_flag=True, help="Show the loops of a legal schedule.")
+@program_options
+def check_command(program: str, script: str, tree: bool, **options: Any) -> int:
+    """Say whether a schedule script is legal for a program.
+
+    \b
+    Exit codes:
+      0  legal
+      1  illegal: the message names two instances that would run in the wrong order
+      2  not decided: a step makes no sense, could not be decided, or a file is no good
+    """
+    if program == script == "-":
+        raise click.UsageError("only one of PROGRAM and SCRIPT can be the standard input")
+    from farkas.console.display import working
+    from farkas.targets.compile_program import schedule_for
+
+    try:
+        request = _Request(read_text_file(program), **options)
+        text = read_text_file(script)
+        with working("checking"):
+            schedule = schedule_for(request.program(), text if text.strip() else "written",
+                                    request.exact)  # fmt: skip
+    except IllegalScheduleError as error:
+        click.echo(message_of(error))
+        return ILLEGAL
+    except FarkasError as error:
+        complain(message_of(error))
+        return UNDECIDED
+    steps = "1 step" if len(schedule.steps) == 1 else f"{len(schedule.steps)} steps"
+    click.echo(f"legal: {steps}")
+    if tree:
+        click.echo(schedule.show)
+    return LEGAL
+
+
+# --- diff ----------------------------------------------------------------------------------
+
+
+@click.command(
+    "diff",
+    epilog="""\b
+Examples:
+  farkas diff conv.fk auto my.sched
+  farkas diff conv.fk old.sched new.sched || echo they differ
+  farkas diff conv.fk auto my.sched --target cuda
+""",
+)
+@click.argument("program")
+@click.argument("one")
+@click.argument("other")
+@target_option
+@program_options
+def diff_command(program: str, one: str, other: str, target: str, **options: Any) -> int:
+    """Show what differs between two schedules of a program, as unified diffs of script and loops.
+
+    ONE and OTHER are 'auto', 'written', or files of scripts.  Exits with 0 if they are the same, 1
+    if they differ, 2 on an error.
+    """
+    from farkas.console.display import working
+
+    try:
+        request = _Request(read_text_file(program), **options)
+        with working("comparing"):
+            parsed = request.program()
+            where = TextTarget(target)
+            schedules = [request.schedule(wanted, parsed, where) for wanted in (one, other)]
+    except FarkasError as error:
+        complain(message_of(error))
+        return UNDECIDED
+    found = schedules[0].diff(schedules[1])
+    if found:
+        click.echo(str(found))
+    return 1 if found else 0

@@ -1,0 +1,4 @@
+"""What is printed, and the files that commands read and write.
+
+The commands themselves are in `farkas.cli`.
+"""

@@ -1,0 +1,375 @@
+"""`compile`: text to a `Kernel`, a function of numpy arrays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farkas.errors import UntypedError
+from farkas.kernels.example_sizes import checked_sizes, small_sizes
+from farkas.kernels.source_text import DTypes, Text, fix_sizes, match_dtypes, one_dtype, read_text
+from farkas.targets.base import Target
+from farkas.targets.compile_program import Compiled, ScheduleLike, build
+from farkas.targets.cpu import CpuTarget
+from farkas.targets.find_target import CacheLike, CompilerLike, target_of
+from poly.errors import ArgumentError
+from poly.ir.dtypes import DType
+from poly.ir.program import Program
+from poly.ir.size_values import by_name
+from poly.schedule.schedule import Schedule
+from runtime.common.arguments import check_threads
+from runtime.cpu.loaded_kernel import LoadedKernel
+from runtime.cpu.toolchain import Toolchain
+from runtime.reference.verify import Report, verify
+
+if TYPE_CHECKING:
+    from farkas.views.page import View
+    from runtime.gpu.gpu_program import GpuProgram
+
+
+def compile(
+    text: str,
+    *,
+    dtypes: DTypes | None = None,
+    sizes: Mapping[str, int] | None = None,
+    threads: int | None = None,
+    exact: bool = False,
+    schedule: ScheduleLike = None,
+    cc: CompilerLike = None,
+    cache: CacheLike = None,
+    name: str | None = None,
+    target: str | Target = "cpu",
+) -> Kernel:
+    """Compile a tensor comprehension.
+
+    >>> matmul = fk.compile("C[i,j] +=! A[i,k] * B[k,j]")
+    >>> C = matmul(A, B)
+
+    A text without declared element types is compiled when the kernel is first called, for the
+    element types of those arrays (and once more for each other combination); with `dtypes`, or
+    if it is a definition, now.  One compiled kernel serves all sizes.
+
+    Parameters
+    ----------
+    text : a definition ``def f(float32 A[N]) -> (B) { … }``, bare comprehensions, or a numpy
+        einsum string
+    dtypes : element types of the inputs: one for all, a sequence in order, or a mapping by name
+    sizes : values for sizes, which are fixed in the kernel; calls must then agree
+    threads : threads of a call that does not say; default is every processor.  Such a call runs on
+        one if it does less than starting threads takes
+    exact : keep the written order of reductions, so that results equal the reference bit for bit
+    schedule : ``"auto"`` (default), ``"written"``, a script, a `Schedule`, or a function from the
+        written order to a schedule
+    cc : the C compiler, by path; default is ``$CC``, then gcc, then clang
+    cache : directory of compiled kernels; default is ``$FARKAS_CACHE_DIR``, then the user's
+    name : the program's name
+    target : where it runs: ``"cpu"``; ``"cuda"`` or ``"opencl"``, a GPU (``"cuda:1"`` is the
+        second, ``"opencl:intel"`` one by name); or ``"cuda-emulator"``, CUDA on the CPU, which is
+        slow and for checking.  ``"cuda,tf32"`` may round factors of type float32 to 10 bits, for
+        tensor cores.  Arrays of torch, CuPy or JAX on the GPU are not copied
+
+    Raises
+    ------
+    LanguageError : a mistake in the text.
+    ArgumentError : an argument that does not fit the text.
+    ScheduleError, IllegalScheduleError : the schedule is senseless, or would break a dependence.
+    ToolchainError : no C compiler, or it failed; no device, or something missing that it needs.
+    CacheError : the cache directory cannot be used.
+    """
+    source = read_text(text)
+    if threads is not None:
+        check_threads(threads)
+    found = target_of(cc, cache, threads, target)
+    recipe = _Recipe(source, dict(by_name("sizes", sizes)), bool(exact), schedule, found, name)
+    if dtypes is None and source.kind != "definition":
+        return Kernel(recipe, None)
+    return Kernel(recipe, match_dtypes(source, dtypes))
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """Everything that decides what a kernel becomes, except its element types."""
+
+    source: Text
+    sizes: Mapping[str, int]
+    exact: bool
+    schedule: ScheduleLike
+    target: Target
+    name: str | None
+
+    def make(self, dtypes: Mapping[str, DType]) -> Compiled:
+        program = fix_sizes(self.source.program(dtypes, self.name), self.sizes)
+        return build(program, self.schedule, self.exact, self.target)
+
+
+class Kernel:
+    """A compiled comprehension; call it with arrays.  Made by `compile`.
+
+    Calls from several threads at once are safe.
+    """
+
+    def __init__(self, recipe: _Recipe, dtypes: Mapping[str, DType] | None) -> None:
+        self._recipe = recipe
+        self._dtypes = dtypes
+        self._lock = threading.Lock()
+        self._variants: dict[tuple[DType, ...], Compiled] = {}
+        self._loaded: list[LoadedKernel | GpuProgram] = []  # those of the variants
+        self._fixed = None
+        if dtypes is not None:
+            self._fixed = self._add(tuple(dtypes[n] for n in recipe.source.names), dtypes)
+
+    # --- calling ---------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        /,
+        *arrays: Any,
+        out: Any = None,
+        threads: int | None = None,
+        copy: bool = True,
+        **named: Any,
+    ) -> Any:
+        """Run the kernel.
+
+        Parameters
+        ----------
+        arrays, named : the inputs, in order or by name; and by name the sizes that no input's
+            shape determines.  Nothing is converted; an input that is not C-contiguous and
+            aligned is copied first.
+        out : arrays to write to: one, a tuple of all outputs, or a mapping by name.
+        threads : threads for this call.
+        copy : False refuses inputs that would have to be copied.
+        stream : (on a GPU alone) where the work goes: CUDA's handle or what has one, or a queue
+            of OpenCL.
+
+        Returns
+        -------
+        The output, or a tuple of outputs in the program's order: numpy arrays; on a GPU, if all
+        inputs lie there, `runtime.gpu.device.DeviceArray`.
+
+        Raises
+        ------
+        ArgumentError : anything that does not fit the program's declaration.
+        """
+        for loaded in self._loaded:
+            if named:
+                result = loaded.quick_named(arrays, out, threads, named)
+            else:
+                result = loaded.quick(arrays, out, threads, None)
+            if result is not NotImplemented:
+                return result
+        compiled = self._fixed
+        if compiled is None:
+            compiled = self._variant(arrays, named)
+        return compiled.loaded(*arrays, out=out, threads=threads, copy=copy, **named)
+
+    def _variant(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Compiled:
+        """What to call for these arrays, compiled now if their element types are new."""
+        source = self._recipe.source
+        names = source.names
+        if len(arrays) > len(names):
+            raise ArgumentError(
+                f"the kernel takes {len(names)} arrays ({', '.join(names)}), "
+                f"but {len(arrays)} were given"
+            )
+        values = dict(zip(names, arrays, strict=False))
+        for name in names[len(arrays) :]:
+            if name not in named:
+                raise ArgumentError(f"the kernel needs {name}, not given")
+            values[name] = named[name]
+        dtypes = {name: self._dtype(name, rank, values[name]) for name, rank in source.inputs}
+        key = tuple(dtypes.values())
+        found = self._variants.get(key)
+        return found if found is not None else self._add(key, dtypes)
+
+    def _dtype(self, name: str, rank: int, value: Any) -> DType:
+        found = self.target.describe(name, value)
+        if found is None:
+            raise ArgumentError(
+                f"{name} is a {type(value).__name__}, expected a numpy array; "
+                f"pass numpy.asarray({name}, dtype=…)"
+            )
+        dtype, shape = found
+        if len(shape) != rank:
+            raise ArgumentError(
+                f"{name} has rank {len(shape)} (shape {shape}), expected rank {rank}"
+            )
+        return one_dtype(dtype, name)
+
+    def _add(self, key: tuple[DType, ...], dtypes: Mapping[str, DType]) -> Compiled:
+        with self._lock:
+            if key not in self._variants:
+                self._variants[key] = made = self._recipe.make(dtypes)
+                self._loaded.append(made.loaded)
+            return self._variants[key]
+
+    # --- looking inside --------------------------------------------------------------------
+
+    @property
+    def program(self) -> Program:
+        """The text with its ranges.  Raises `UntypedError` as long as element types are unknown.
+
+        What is scheduled is ``schedule.program``: large products may be split there where that
+        saves work, and dimensions that are one joined.
+        """
+        return self._only().program
+
+    @property
+    def schedule(self) -> Schedule:
+        """The order in which it runs.  Raises `UntypedError` as `program`."""
+        return self._only().schedule
+
+    @property
+    def source(self) -> str:
+        """The C text, or that of a GPU's kernels.  Raises `UntypedError` as `program`."""
+        return self._only().source.text
+
+    @property
+    def tree(self) -> str:
+        """The schedule's loops as indented text.  Raises `UntypedError` as `program`."""
+        return self._only().schedule.show
+
+    @property
+    def library(self) -> Path:
+        """The shared library, in the cache; it may need the threads of `runtime.cpu.openmp_pool`.
+
+        Raises `UntypedError` as `program`, and `ArgumentError` for a kernel on a GPU.
+        """
+        loaded = self._only().loaded
+        if not isinstance(loaded, LoadedKernel):
+            raise ArgumentError("a kernel on a GPU is no shared library")
+        return loaded.path
+
+    @property
+    def toolchain(self) -> Toolchain:
+        """The C compiler.  Raises `ArgumentError` for a kernel on a GPU."""
+        target = self.target
+        if not isinstance(target, CpuTarget):
+            raise ArgumentError("a kernel on a GPU has no C compiler")
+        return target.toolchain
+
+    @property
+    def target(self) -> Target:
+        """Where it runs."""
+        return self._recipe.target
+
+    @property
+    def text(self) -> str:
+        """The text it was compiled from."""
+        return self._recipe.source.text
+
+    @property
+    def dtypes(self) -> tuple[tuple[DType, ...], ...]:
+        """The combinations of input element types for which there is compiled code."""
+        return tuple(tuple(t.dtype for t in c.program.inputs) for c in self._variants.values())
+
+    def _repr_html_(self) -> str | None:
+        """Program, schedule and C; None, so that the text is shown, while types are unknown."""
+        from farkas.views import show
+
+        return show(self)._repr_html_() if len(self._variants) == 1 else None
+
+    def __repr__(self) -> str:
+        if len(self._variants) == 1 or self._fixed is not None:
+            return f"<Kernel {signature(self._only().program)}>"
+        made = " and ".join(f"({', '.join(map(str, key))})" for key in self._variants)
+        shown = " ".join(self.text.split())
+        shown = shown if len(shown) <= 60 else shown[:59] + "…"
+        return f"<Kernel {shown!r}, {f'compiled for {made}' if made else 'not compiled yet'}>"
+
+    def _only(self) -> Compiled:
+        if self._fixed is not None:
+            return self._fixed
+        names = ", ".join(self._recipe.source.names)
+        advice = 'give them to compile, as in dtypes="float32"'
+        if not self._variants:
+            raise UntypedError(
+                f"the element types of {names} are not known yet: "
+                f"call the kernel first, or {advice}"
+            )
+        if len(self._variants) > 1:
+            raise UntypedError(
+                f"the kernel was compiled for {len(self._variants)} combinations of element "
+                f"types of {names}: {advice}, to have just one"
+            )
+        return next(iter(self._variants.values()))
+
+    # --- checking and changing ---------------------------------------------------------------
+
+    def verify(
+        self, sizes: Mapping[str, int] | None = None, *, seed: int = 0, threads: int | None = None
+    ) -> Report:
+        """Run the kernel, and the numpy reference of what was written, on the same random arrays.
+
+        Parameters
+        ----------
+        sizes : a value for every size of the program; by default small ones that fit
+        seed : of the random arrays
+        threads : threads for the kernel; default is as many as it may use, for little work too
+
+        Returns
+        -------
+        A report, with ``exact`` and ``close(relative)``; it prints the largest errors.
+
+        Raises
+        ------
+        UntypedError : as `program`.
+        ArgumentError : sizes that do not fit.
+        """
+        compiled = self._only()
+        program = compiled.program
+        chosen = checked_sizes(program, sizes) if sizes is not None else small_sizes(program)
+
+        count = compiled.loaded.threads if threads is None else threads
+
+        def call(*arrays: Any, **named: Any) -> Any:
+            return compiled.loaded(*arrays, threads=count, **named)
+
+        return verify(program, call, seed, chosen)
+
+    def explain(self, **sizes: int) -> View:
+        """Which statements share loops, what that saves, what forbids more, and what it costs.
+
+        >>> print(matmul.explain(I=512, J=512, K=512))
+
+        sizes : a value for every size of the program; without them, small ones, and no time
+
+        Raises
+        ------
+        UntypedError : as `program`.
+        ArgumentError : sizes that do not fit.
+        """
+        from farkas.views.explain import explain_kernel
+
+        compiled = self._only()
+        program = compiled.program
+        chosen = checked_sizes(program, sizes) if sizes else small_sizes(program)
+        return explain_kernel(compiled, chosen, bool(sizes) or not program.sizes)
+
+    def with_schedule(self, schedule: ScheduleLike) -> Kernel:
+        """The same kernel under another schedule, in any of the forms that `compile` takes.
+
+        What was compiled before is compiled again at once, so that an illegal schedule is
+        refused here.
+
+        >>> kernel.with_schedule(lambda s: s.tile("S0", ["i", "j"], [32, 32]))
+
+        Raises
+        ------
+        ScheduleError, IllegalScheduleError, ArgumentError : as `compile`.
+        """
+        recipe = replace(self._recipe, schedule=schedule)
+        kernel = Kernel(recipe, self._dtypes)
+        for key in list(self._variants):
+            kernel._add(key, self._dtypes or dict(zip(recipe.source.names, key, strict=True)))
+        return kernel
+
+
+def signature(program: Program) -> str:
+    """A program's name, inputs and outputs on one line."""
+    ins = ", ".join(map(str, program.inputs))
+    outs = ", ".join(map(str, program.outputs))
+    return f"{program.name}({ins}) -> ({outs})"

@@ -1,0 +1,99 @@
+"""`compile_onnx`: an ONNX network to a function of named arrays.
+
+A network of fixed shapes becomes a `Model` (on a GPU a `DeviceModel`), compiled as a whole; any
+other a `StagedModel`, which is compiled for the shapes that come.  Both are called in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from farkas.networks.base import Model, Origin
+from farkas.networks.network_cache import content_of, recall
+from farkas.targets.base import Target
+from farkas.targets.find_target import CacheLike, CompilerLike, target_of
+from poly.errors import ArgumentError
+from poly.ir.size_values import by_name, whole_number
+from runtime.common.arguments import check_threads
+from runtime.common.compile_report import Progress
+
+if TYPE_CHECKING:
+    from farkas.networks.gpu_model import DeviceModel
+    from farkas.networks.staged import StagedModel
+
+__all__ = ["compile_onnx"]
+
+
+def compile_onnx(
+    source: str | os.PathLike[str] | bytes | Any,
+    *,
+    threads: int | None = None,
+    shapes: Mapping[str, Sequence[int] | int] | None = None,
+    cc: CompilerLike = None,
+    cache: CacheLike = None,
+    progress: Progress | None = None,
+    target: str | Target = "cpu",
+) -> Model | DeviceModel | StagedModel:
+    """Compile an ONNX network.
+
+    >>> model = fk.compile_onnx("resnet50.onnx")
+    >>> outputs = model.run({"data": image})
+
+    Parameters
+    ----------
+    source : the path of a file, its bytes, or an ``onnx.ModelProto`` (which is not changed)
+    threads : threads of a run that does not say; default is every processor.  Such a run uses one
+        if the network does less than starting threads takes
+    shapes : sizes of dynamic dimensions: the shape of an input by the input's name, or the size
+        of a dimension by the dimension's name.  Without them, the model is compiled when arrays
+        come, once for each combination of shapes
+    cc : the C compiler, by path; default is ``$CC``, then gcc, then clang
+    cache : directory of compiled models; default is ``$FARKAS_CACHE_DIR``, then the user's
+    progress : called with (stage, steps done, steps in all, what is being worked on)
+    target : where it runs, as of `farkas.compile`: ``"cpu"``, ``"cuda"``, ``"opencl"``, …  Weights
+        are copied to a GPU once; arrays that lie there are taken as they are, and if all inputs
+        do, outputs stay there
+
+    Raises
+    ------
+    ModelError : a file that cannot be read, or is broken, hostile or inconsistent.
+    UnsupportedModelError : nodes that cannot be compiled; the error lists all of them.
+    ArgumentError : `threads` or `shapes` that do not fit.
+    ToolchainError : no C compiler, or it failed; no device, or something missing that it needs.
+    ScheduleError : the device has not the element types of the model.
+    CacheError : the cache cannot be used.
+    """
+    if threads is not None:
+        check_threads(threads)
+    where = target_of(cc, cache, threads, target)
+    return _compiled(Origin(_compiled, source, where, _plain(shapes), progress))
+
+
+def _plain(shapes: Any) -> dict[str, tuple[int, ...] | int]:
+    """What `shapes` says, in Python's integers.  Raises `ArgumentError`."""
+    found: dict[str, tuple[int, ...] | int] = {}
+    for name, given in by_name("shapes", shapes).items():
+        what = f"shapes[{name!r}]"
+        if not isinstance(name, str):
+            raise ArgumentError(f"{what}: inputs and dimensions have names")
+        if isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
+            found[name] = tuple(whole_number(f"an extent of {what}", e) for e in given)
+        else:
+            found[name] = whole_number(what, given)
+    return found
+
+
+def _compiled(origin: Origin) -> Model | DeviceModel | StagedModel:
+    """Compile what an origin describes; raises as `compile_onnx`."""
+    content = content_of(origin) if origin.target.recalls else None
+    found = recall(content) if content is not None else None
+    if found is not None:
+        if origin.progress is not None:
+            origin.progress("load", 1, 1, "the whole network, from the cache")
+        return found
+    # Importing all of the compiler takes longer than loading what it made.
+    from farkas.networks.import_and_compile import import_and_compile
+
+    return import_and_compile(origin, content)

@@ -1,0 +1,104 @@
+"""From a program to a loaded kernel: the schedule that was asked for, its text, the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from codegen.c.kernel_source import KernelSource
+from codegen.gpu.emit import GpuSource
+from farkas.targets.base import Target
+from farkas.targets.prepare import automatic_schedule, scheduled_program
+from poly.errors import ArgumentError, IllegalScheduleError, ScheduleError
+from poly.ir.program import Program
+from poly.schedule.schedule import Schedule
+from runtime.cpu.loaded_kernel import LoadedKernel
+from runtime.gpu.gpu_program import GpuProgram
+
+#: How a schedule may be asked for: None or ``"auto"``, ``"written"``, a script, a schedule, or a
+#: function from the written order to a schedule.
+ScheduleLike = str | Schedule | Callable[[Schedule], Schedule] | None
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One program as written, its schedule, its text, and the function made from it.
+
+    The schedule may be one of another program, see `scheduled_program`.
+    """
+
+    program: Program
+    schedule: Schedule
+    source: KernelSource | GpuSource
+    loaded: LoadedKernel | GpuProgram
+
+
+def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = False) -> Schedule:
+    """The schedule of a program that was asked for.
+
+    The automatic one is one of `scheduled_program`.  A script is replayed from the written order
+    of the program, or of that one if it speaks of statements and loops that only that one has;
+    and so are the steps of a schedule that was made for the same program with other sizes or
+    element types.
+
+    Raises
+    ------
+    ScheduleError : a step that makes no sense for this program.
+    IllegalScheduleError : a step that would break a dependence.
+    ArgumentError : `wanted` is none of the forms of `ScheduleLike`.
+    """
+    if wanted is None or wanted == "auto":
+        return automatic_schedule(program, exact)
+    if isinstance(wanted, Schedule) and wanted.exact == exact and wanted.program == program:
+        return wanted
+    written = Schedule.of(program, exact)
+    if wanted == "written":
+        return written
+    if isinstance(wanted, (str, Schedule)):
+        return _replayed(written, wanted)
+    if not callable(wanted):
+        raise ArgumentError(
+            f"schedule is a {type(wanted).__name__}, expected 'auto', 'written', a script, "
+            "a Schedule or a function of one"
+        )
+    made = wanted(written)
+    if not isinstance(made, Schedule) or made.program != program or made.exact != exact:
+        raise ScheduleError("the schedule function did not return a schedule of its argument")
+    return made
+
+
+def _replayed(written: Schedule, wanted: str | Schedule) -> Schedule:
+    """A script's schedule of the program as written, else of that with the automatic one."""
+    prepared = scheduled_program(written.program, written.exact)
+    if isinstance(wanted, Schedule) and (wanted.program, wanted.exact) == (prepared, written.exact):
+        return wanted
+    try:
+        return written.replay(str(wanted))
+    except IllegalScheduleError:
+        raise
+    except ScheduleError as error:
+        if prepared == written.program:
+            raise
+        try:
+            return Schedule.of(prepared, written.exact).replay(str(wanted))
+        except IllegalScheduleError:
+            raise
+        except ScheduleError:
+            raise error from None
+
+
+def build(program: Program, wanted: ScheduleLike, exact: bool, target: Target) -> Compiled:
+    """Schedule, generate, compile (or find in the cache) and load a program.
+
+    Raises
+    ------
+    ScheduleError, IllegalScheduleError, ArgumentError : as `schedule_for`.
+    ToolchainError : the compiler failed.
+    CacheError : the result cannot be stored.
+    """
+    if wanted in (None, "auto"):
+        schedule, source = target.automatic(program, exact)
+    else:
+        schedule = schedule_for(program, wanted, exact)
+        source = target.generate(schedule, program)
+    return Compiled(program, schedule, source, target.load(source))

@@ -1,0 +1,72 @@
+"""`CpuTarget`: this machine, by way of C.  What makes and runs kernels is loaded when needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from farkas.targets.base import Target
+from runtime.common.arguments import check_threads
+from runtime.common.cache import Cache
+from runtime.cpu.toolchain import Toolchain
+
+if TYPE_CHECKING:
+    from codegen.c.kernel_source import KernelSource
+    from poly.ir.graph import Graph
+    from poly.ir.program import Program
+    from poly.schedule.schedule import Schedule
+    from runtime.common.compile_report import Progress
+    from runtime.cpu.loaded_kernel import LoadedKernel
+    from runtime.network.cpu_model import Model
+    from runtime.network.cpu_open_model import OpenModel
+
+
+@dataclass(frozen=True)
+class CpuTarget(Target):
+    """This machine, by way of C.  `threads` None: every processor that the process may use."""
+
+    toolchain: Toolchain
+    cache: Cache
+    threads: int | None = None
+    language: ClassVar[str] = "C"
+    recalls: ClassVar[bool] = True
+    lanes: ClassVar[bool] = True
+
+    def automatic(self, program: Program, exact: bool) -> tuple[Schedule, KernelSource]:
+        from codegen.c.kernel_unit import generate_automatic
+        from farkas.targets.prepare import automatic_schedule
+
+        return generate_automatic(
+            [partial(automatic_schedule, program, exact, tiles) for tiles in (True, False)],
+            lambda schedule: self.generate(schedule, program),
+        )
+
+    def generate(self, schedule: Schedule, program: Program) -> KernelSource:
+        from codegen.c.kernel_unit import generate
+
+        return generate(schedule, written=program)
+
+    def load(self, source: KernelSource) -> LoadedKernel:
+        from runtime.cpu.loaded_kernel import load_kernel
+
+        return load_kernel(source, self.toolchain, self.cache, self.threads)
+
+    def compile(
+        self, graph: Graph, progress: Progress | None = None, kind: type[Model] | None = None
+    ) -> Model | OpenModel:
+        from runtime.network.compile_cpu import compile_graph
+        from runtime.network.cpu_model import Model
+
+        return compile_graph(
+            graph,
+            toolchain=self.toolchain,
+            cache=self.cache,
+            threads=self.threads,
+            progress=progress,
+            kind=kind or Model,
+        )
+
+    def check_threads(self, threads: int | None) -> None:
+        if threads is not None:
+            check_threads(threads)

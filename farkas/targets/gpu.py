@@ -1,0 +1,78 @@
+"""`DeviceTarget`: a GPU, or what stands for one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from farkas.targets.base import Target
+from runtime.common.cache import Cache
+
+if TYPE_CHECKING:
+    from codegen.gpu.emit import GpuSource
+    from poly.ir.graph import Graph
+    from poly.ir.program import Program
+    from poly.schedule.schedule import Schedule
+    from runtime.common.compile_report import Progress
+    from runtime.gpu.device import Device
+    from runtime.gpu.gpu_program import GpuProgram
+    from runtime.network.gpu_model import GpuModel
+
+
+@dataclass(frozen=True)
+class DeviceTarget(Target):
+    """A GPU, or what stands for one."""
+
+    one_thread = None
+    device: Device
+    cache: Cache
+    threads: None = None
+
+    @property
+    def language(self) -> str:  # type: ignore[override]
+        return {"cuda": "CUDA C", "opencl": "OpenCL C"}[self.device.dialect]
+
+    def automatic(self, program: Program, exact: bool) -> tuple[Schedule, GpuSource]:
+        from farkas.targets.prepare import automatic_on_gpu
+
+        return automatic_on_gpu(program, exact, self.device.machine, self.device.dialect)
+
+    def generate(self, schedule: Schedule, program: Program) -> GpuSource:
+        from codegen.gpu.emit import generate_gpu
+
+        return generate_gpu(schedule, self.device.dialect, written=program)
+
+    def load(self, source: GpuSource) -> GpuProgram:
+        from runtime.gpu.gpu_program import GpuProgram
+
+        return GpuProgram(source, self.device)
+
+    def compile(
+        self, graph: Graph, progress: Progress | None = None, kind: type[GpuModel] | None = None
+    ) -> GpuModel:
+        from runtime.network.compile_gpu import compile_on_device
+        from runtime.network.gpu_model import GpuModel
+
+        return compile_on_device(
+            graph,
+            device=self.device,
+            cache=self.cache,
+            progress=progress,
+            kind=kind or GpuModel,
+        )
+
+    def check_threads(self, threads: int | None) -> None:
+        self.device.check_threads(threads)
+
+    def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+        if self.device.holds(value):
+            return self.device.describe(name, value)
+        return super().describe(name, value)
+
+    def on_host(self, values: Mapping[str, Any], stream: Any = None) -> dict[str, Any]:
+        device = self.device
+        on = device.stream(stream)
+        return {n: device.fetch(n, v, on) if device.holds(v) else v for n, v in values.items()}

@@ -1,0 +1,331 @@
+"""`Kernel.explain` and `Model.explain`: what was fused, what was not and why, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from farkas.console.display import median_seconds, seconds, size_text
+from farkas.views.page import View
+from poly.errors import ArgumentError
+from poly.graph_passes.fuse_calls import why_apart
+from poly.ir.cost import bytes_of, bytes_of_program, operations_of_program
+from poly.ir.graph import Call, Graph
+from poly.ir.size_values import all_sizes
+from poly.machine.cpu import host_machine
+from poly.schedule.fusion_report import Handover, handovers
+from poly.show.markup import Markup, element, table
+from runtime.common.arguments import undetermined
+from runtime.cpu.loaded_kernel import LoadedKernel
+from runtime.cpu.roofline import Roofline, measure
+from runtime.gpu.gpu_program import GpuProgram, Grid, launches_of
+from runtime.network.cpu_model import Model
+from runtime.reference.verify import random_inputs
+
+if TYPE_CHECKING:
+    from codegen.gpu.emit import GpuKernel
+    from farkas.targets.compile_program import Compiled
+    from runtime.network.gpu_model import GpuModel
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a computation does and how near it comes to what the machine allows.
+
+    operations : arithmetic, an upper bound; bytes : of inputs and outputs; seconds : None if it
+    was not run; roofline : None for a GPU, of which none was measured
+    """
+
+    operations: int
+    bytes: int
+    seconds: float | None
+    roofline: Roofline | None
+
+    @property
+    def intensity(self) -> float:
+        """Operations a byte."""
+        return self.operations / self.bytes if self.bytes else 0.0
+
+    @property
+    def bound(self) -> str:
+        """What limits it: ``arithmetic``, or the memory that its data fit in."""
+        r = self.roofline
+        if r is None:
+            return ""
+        if self.operations / r.flops >= self.bytes / r.bandwidth(self.bytes):
+            return "arithmetic"
+        return next(
+            (name for name, most in (("L2", r.l2_bytes), ("L3", r.l3_bytes)) if self.bytes <= most),
+            "memory",
+        )
+
+    @property
+    def share(self) -> float | None:
+        """The least time that the roofline allows over the time that it takes."""
+        if not self.seconds or self.roofline is None:
+            return None
+        return self.roofline.seconds(self.operations, self.bytes) / self.seconds
+
+    def __str__(self) -> str:
+        parts = [
+            f"{self.operations:,} operations, {size_text(self.bytes)} of inputs and outputs: "
+            f"{self.intensity:.3g} operations a byte"
+            + (f", bound by {self.bound}" if self.bound else "")
+        ]
+        if self.seconds:
+            parts.append(
+                f"{seconds(self.seconds)}: {self.operations / self.seconds / 1e9:.3g} GFLOP/s, "
+                f"{self.bytes / self.seconds / 1e9:.3g} GB/s, {self.share or 0:.0%} of the "
+                f"roofline ({self.roofline})"
+            )
+        return "\n".join(parts)
+
+
+def explain_kernel(compiled: Compiled, sizes: Mapping[str, int], run: bool) -> View:
+    """What the statements of a kernel share and what it costs; see `Kernel.explain`."""
+    schedule, program = compiled.schedule, compiled.program
+    machine = host_machine()
+    found = handovers(schedule, all_sizes(schedule.program, sizes), machine)
+    took = None
+    loaded = compiled.loaded
+    if run and isinstance(loaded, LoadedKernel):
+        try:
+            arrays = random_inputs(program, sizes)
+        except MemoryError:
+            raise ArgumentError("there is not enough memory for arrays of these sizes") from None
+        given: dict[str, Any] = {**arrays, **{n: sizes[n] for n in undetermined(program)}}
+        took = median_seconds(lambda: loaded(**given), budget=0.5)
+    figures = Figures(
+        operations_of_program(program, sizes), bytes_of_program(program, sizes), took,
+        roofline(loaded.threads) if isinstance(loaded, LoadedKernel) else None,
+    )  # fmt: skip
+    at = ", ".join(f"{n}={v}" for n, v in sizes.items())
+    head = f"{program.name}{f' at {at}' if at else ''}"
+    launched = [] if isinstance(loaded, LoadedKernel) else launch_lines(loaded, sizes)
+    lines = [head, str(figures), *launched, *_handover_lines(found)]
+    html = element(
+        "div",
+        element("b", head),
+        element("div", *_paragraphs("\n".join([str(figures), *launched]))),
+        _handover_table(found),
+    )
+    return View(html, "\n".join(lines), f"Explained: {program.name}")
+
+
+def launch_lines(program: GpuProgram, sizes: Mapping[str, int]) -> list[str]:
+    """Which GPU is asked to run what, launch by launch; the same ones in turn are counted."""
+    launched = counted(launch_text(k, grid) for k, grid, _ in launches_of(program.source, sizes))
+    return [f"on {program.device.name} ({program.device.machine})", *launched]
+
+
+def launch_text(kernel: GpuKernel, grid: Grid) -> str:
+    """What a launch is: the kernel, its blocks and threads."""
+    blocks, threads = (" x ".join(map(str, reversed(n))) for n in (grid, kernel.block))
+    shared = f", {size_text(kernel.shared_bytes)} shared" if kernel.shared_bytes else ""
+    return f"{kernel.symbol}: {blocks} blocks of {threads} threads{shared}"
+
+
+def counted(texts: Iterable[str]) -> list[str]:
+    """Texts, each once, with how often there are."""
+    found = Counter(texts)
+    return [text if count == 1 else f"{text}, {count} times" for text, count in found.items()]
+
+
+def _handover_lines(found: Sequence[Handover]) -> list[str]:
+    if not found:
+        return ["one comprehension: there is nothing to fuse"]
+    lines = []
+    for h in found:
+        head = f"{h.tensor} ({size_text(h.bytes)}), {h.maker} to {h.user}: "
+        if h.loops:
+            lines.append(
+                f"{head}fused in {', '.join(h.loops)}; {size_text(h.part)} at a time in {h.kept}, "
+                f"which saves {size_text(h.saved)}"
+            )
+        else:
+            lines.append(f"{head}not fused; {h.obstacle}")
+    return lines
+
+
+def _handover_table(found: Sequence[Handover]) -> str:
+    if not found:
+        return element("p", "One comprehension: there is nothing to fuse.")
+    rows = [
+        [h.tensor, f"{h.maker} → {h.user}", ", ".join(h.loops) or "not fused", h.obstacle or
+         f"{size_text(h.part)} at a time in {h.kept}", size_text(h.bytes), size_text(h.saved)]
+        for h in found
+    ]  # fmt: skip
+    return table(["tensor", "from, to", "shared loops", "", "size", "saved"], rows, left=4)
+
+
+def explain_model(model: Model, run: bool) -> View:
+    """What was fused in a model, what was not, and the time of each kernel; see `Model.explain`."""
+    graph = model.graph
+    calls = [n for n in graph.nodes if isinstance(n, Call)]
+    took: list[float | None] = [None] * len(calls)
+    if run:
+        inputs = {p.name: _array(p.shape, p.dtype.numpy) for p in model.inputs}
+        timings = {t.kernel: t.seconds for t in model.profile(inputs, 3)}
+        symbols = _symbols(model)
+        took = [timings.get(symbols.get(c.name, "")) for c in calls]
+    return _explained(graph, took, roofline(1), lanes=True)
+
+
+def explain_on_device(model: GpuModel, run: bool) -> View:
+    """The same of a model on a GPU, with the launches of each call; see `DeviceModel.explain`."""
+    took: dict[str, float] = {}
+    if run:
+        inputs = {p.name: _array(p.shape, p.dtype.numpy) for p in model.inputs}
+        timings = model.profile(inputs, 3)
+        took = {c.name: t.seconds for c, t in zip(model.calls, timings, strict=True)}
+    found: dict[str, list[str]] = {c.name: [] for c in model.calls}
+    for step in model.steps(model.plan()):
+        found[step.call.name].append(launch_text(step.kernel, step.grid))
+    calls = [n for n in model.graph.nodes if isinstance(n, Call)]
+    launched = ["; ".join(counted(found.get(c.name, ()))) for c in calls]
+    on = f"on {model.device.name} ({model.device.machine})"
+    times = [took.get(c.name) for c in calls]
+    return _explained(model.graph, times, None, lanes=False, launched=launched, on=on)
+
+
+def _explained(
+    graph: Graph,
+    took: Sequence[float | None],
+    limit: Roofline | None,
+    lanes: bool,
+    launched: Sequence[str] | None = None,
+    on: str = "",
+) -> View:
+    """A table with a line for each call, and what was not fused; lanes: see `unfused`.
+
+    took : seconds of each call, where they are known
+    launched : what a GPU runs for it; on : which GPU
+    """
+    calls = [n for n in graph.nodes if isinstance(n, Call)]
+    rows, lines = [], []
+    total = sum(t or 0 for t in took) or None
+    kept_bytes = 0
+    for position, (call, time) in enumerate(zip(calls, took, strict=True)):
+        program = call.program
+        inner = sum(bytes_of(t, {}) for t in program.temps)
+        kept_bytes += 2 * inner
+        f = Figures(operations_of_program(program, {}), bytes_of_program(program, {}), time, limit)
+        share = f"{f.share:.0%}" if f.share else ""
+        cells = [
+            call.title, seconds(time) if time else "",
+            f"{time / total:.0%}" if time and total else "",
+            f"{f.operations / 1e6:.4g}", size_text(f.bytes), f"{f.intensity:.3g}",
+            *([f.bound, share] if limit else ()),
+            size_text(2 * inner) if inner else "",
+            *([launched[position]] if launched else ()),
+        ]  # fmt: skip
+        rows.append(cells)
+        lines.append("  ".join(c for c in cells if c))
+    head = (
+        f"{graph.name}: {len(calls)} kernel calls for {_nodes(calls)} nodes; what is computed and "
+        f"used inside kernels is {size_text(kept_bytes)} less to write and read"
+        + (f"; {on}" if on else "")
+    )
+    titles = ["nodes", "time", "", "M ops", "in and out", "ops/byte",
+              *(["bound by", "of roofline"] if limit else ()), "kept inside",
+              *(["launches"] if launched else ())]  # fmt: skip
+    more_html, more_lines = _apart(graph, lanes)
+    html = element("div", element("p", head), table(titles, rows), more_html)
+    text = "\n".join([head, *lines, *more_lines])
+    return View(html, text, f"Explained: {graph.name}")
+
+
+def explain_graphs(graphs: Sequence[Graph], lanes: bool) -> View:
+    """What was fused in graphs whose sizes are open, and what was not.
+
+    lanes : see `poly.graph_passes.fuse_calls.merge_calls`
+    """
+    parts, texts = [], []
+    for graph in graphs:
+        calls = [n for n in graph.nodes if isinstance(n, Call)]
+        head = f"{graph.name}: {len(calls)} kernel calls for {_nodes(calls)} nodes"
+        origins = [c.title for c in calls]
+        html, more = _apart(graph, lanes)
+        parts += [element("p", head), table(["nodes"], [[o] for o in origins]), html]
+        texts += [head, *origins, *more]
+    if not graphs:
+        texts = ["nothing is compiled yet: run the model first"]
+        parts = [element("p", *texts)]
+    return View(element("div", *parts), "\n".join(texts), "Explained")
+
+
+def _apart(graph: Graph, lanes: bool) -> tuple[Markup, list[str]]:
+    """What was not fused, as a table and as lines.
+
+    lanes : see `poly.graph_passes.fuse_calls.merge_calls`
+    """
+    found = unfused(graph, lanes)
+    if not found:
+        return Markup(""), []
+    rows = [[v, size_text(b) if b else "", f"{a} → {z}", why] for v, b, a, z, why in found]
+    title = "not fused, largest values first" if found[0][1] else "not fused"
+    html = element(
+        "div",
+        element("p", element("b", title)),
+        table(["value", "size", "from, to", "why"], rows, left=4),
+    )
+    lines = [f"{v}{f' ({size_text(b)})' if b else ''}, {a} to {z}: {w}" for v, b, a, z, w in found]
+    return html, [f"{title}:", *lines]
+
+
+def unfused(graph: Graph, lanes: bool, most: int = 40) -> list[tuple[str, int, str, str, str]]:
+    """Values that go through memory between two calls: name, bytes, both calls, and why.
+
+    lanes : see `poly.graph_passes.fuse_calls.merge_calls`.  Where sizes are open, 0 stands for the
+    bytes.
+    """
+    made = {o: n for n in graph.nodes for o in n.outputs}
+    found = []
+    for user in graph.nodes:
+        for value in user.inputs:
+            maker = made.get(value)
+            if isinstance(maker, Call) and isinstance(user, Call):
+                size = 0 if graph.sizes else bytes_of(graph.values[value], {})
+                names = (_short(maker.origin), _short(user.origin))
+                why = why_apart(graph, maker, user, lanes)
+                found.append((graph.label(value), size, *names, why))
+    return sorted(found, key=lambda row: -row[1])[:most]
+
+
+@cache
+def roofline(threads: int) -> Roofline:
+    """This machine's roofline, measured when it is first asked for; takes a second or two."""
+    return measure(threads, seconds=0.05, turns=5)
+
+
+def _symbols(model: Model) -> dict[str, str]:
+    """The C function of each call, by the call's origin in the order of the calls."""
+    described = json.loads(model.entry.read("meta.json"))["calls"]
+    calls = [n for n in model.graph.nodes if isinstance(n, Call) and model.plan.sharing.runs(n)]
+    return {c.name: symbol for c, (_, symbol, *_) in zip(calls, described, strict=True)}
+
+
+def _nodes(calls: Sequence[Call]) -> int:
+    return sum(c.origin.count(" + ") + 1 for c in calls)
+
+
+def _short(origin: str) -> str:
+    text = " ".join(origin.split())
+    return text if len(text) <= 60 else f"{text[:28]} … {text[-28:]}"
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [element("div", line) for line in text.splitlines()]
+
+
+def _array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An input for a run that is timed only."""
+    rng = np.random.default_rng(0)
+    values = rng.random(shape) if np.issubdtype(dtype, np.floating) else np.ones(shape)
+    return np.asarray(values).astype(dtype)

@@ -1,0 +1,4 @@
+"""Tensor comprehensions and einsum strings: grammar, names, ranges, types.
+
+`parse_program` is the entry.  Networks are in `frontends.onnx`.
+"""

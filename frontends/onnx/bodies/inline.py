@@ -1,0 +1,169 @@
+"""Bodies of functions, branches and loops, written out in place of the node that uses them.
+
+Every name that a body defines gets a prefix of its own; names that it captures stay.  What a
+body gives is handed on by Identity nodes, which cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, helper
+from onnx import numpy_helper as nh
+from onnx.helper import make_opsetid
+
+from frontends.onnx.core.stages import Array
+from poly.errors import ModelError
+from poly.ir.dtypes import DType
+
+_A = AttributeProto
+
+
+def function_body(function: FunctionProto, node: NodeProto, prefix: str) -> list[NodeProto]:
+    """The nodes of a function, called by `node`; omitted inputs stay omitted.
+
+    Raises
+    ------
+    ModelError : if the node has more operands than the function.
+    """
+    if len(node.input) > len(function.input) or len(node.output) > len(function.output):
+        raise ModelError(f"function '{function.name}' is called with too many operands")
+    names = {n: prefix + n for inner in function.node for n in inner.output if n}
+    actual = dict(zip(function.input, node.input, strict=False))
+    names |= {formal: actual.get(formal, "") for formal in function.input}
+    attributes = {a.name: a for a in function.attribute_proto}
+    attributes |= {a.name: a for a in node.attribute}
+    body = [renamed(inner, names, prefix, attributes) for inner in function.node]
+    return body + handed_on(
+        [names.get(n, n) for n in function.output[: len(node.output)]], node.output
+    )
+
+
+def graph_body(
+    graph: GraphProto, arguments: Sequence[str], outputs: Sequence[str], prefix: str
+) -> list[NodeProto]:
+    """The nodes of a subgraph on `arguments`; its stored tensors become Constant nodes.
+
+    Raises
+    ------
+    ModelError : if the counts differ.
+    """
+    if len(arguments) != len(graph.input) or len(outputs) > len(graph.output):
+        raise ModelError(f"a subgraph takes {len(graph.input)} operands, not {len(arguments)}")
+    names = {n: prefix + n for inner in graph.node for n in inner.output if n}
+    names |= {t.name: prefix + t.name for t in graph.initializer}
+    names |= {i.name: a for i, a in zip(graph.input, arguments, strict=True)}
+    stored = [
+        helper.make_node("Constant", [], [names[t.name]], value=t)
+        for t in graph.initializer
+        if t.name not in {i.name for i in graph.input}
+    ]
+    body = [renamed(inner, names, prefix) for inner in graph.node]
+    results = [names.get(v.name, v.name) for v in graph.output[: len(outputs)]]
+    return stored + body + handed_on(results, outputs)
+
+
+def handed_on(results: Iterable[str], outputs: Iterable[str]) -> list[NodeProto]:
+    """Identity nodes from the results to the outputs that are wanted."""
+    pairs = zip(results, outputs, strict=False)
+    return [helper.make_node("Identity", [r], [o]) for r, o in pairs if o]
+
+
+def constant_node(name: str, array: Array) -> NodeProto:
+    """A node that gives an array."""
+    return helper.make_node("Constant", [], [name], value=nh.from_array(array))
+
+
+def renamed(
+    node: NodeProto,
+    names: Mapping[str, str],
+    prefix: str,
+    attributes: Mapping[str, AttributeProto] | None = None,
+) -> NodeProto:
+    """The node with other names, and with the function's attributes in place of references."""
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    copy.name = prefix + (node.name or node.op_type)
+    copy.input[:] = [names.get(n, n) for n in node.input]
+    copy.output[:] = [names.get(n, n) for n in node.output]
+    kept = []
+    for attribute in copy.attribute:
+        if attribute.ref_attr_name and attributes is not None:
+            value = attributes.get(attribute.ref_attr_name)
+            if value is None:
+                continue  # not given and without a default, so the operator's own default holds
+            name = attribute.name
+            attribute = AttributeProto()
+            attribute.CopyFrom(value)
+            attribute.name = name
+        for graph in [attribute.g] if attribute.type == _A.GRAPH else attribute.graphs:
+            _rename_graph(graph, names, prefix, attributes)
+        kept.append(attribute)
+    del copy.attribute[:]
+    copy.attribute.extend(kept)
+    return copy
+
+
+def _rename_graph(
+    graph: GraphProto,
+    names: Mapping[str, str],
+    prefix: str,
+    attributes: Mapping[str, AttributeProto] | None,
+) -> None:
+    """Rename what a nested subgraph captures; what it defines itself hides outer names."""
+    own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+    own |= {n for inner in graph.node for n in inner.output}
+    visible = {k: v for k, v in names.items() if k not in own}
+    nodes = [renamed(inner, visible, prefix, attributes) for inner in graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    for output in graph.output:
+        output.name = visible.get(output.name, output.name)
+
+
+def captured_names(graph: GraphProto) -> list[str]:
+    """Names that a subgraph reads and does not define, in order of first use."""
+    own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+    own |= {n for inner in graph.node for n in inner.output}
+    found: dict[str, None] = {}
+    for inner in graph.node:
+        for name in inner.input:
+            if name and name not in own:
+                found[name] = None
+        for attribute in inner.attribute:
+            nested = [attribute.g] if attribute.type == _A.GRAPH else list(attribute.graphs)
+            for part in nested:
+                found |= {n: None for n in captured_names(part) if n not in own}
+    found |= {v.name: None for v in graph.output if v.name not in own}
+    return list(found)
+
+
+def body_model(
+    graph: GraphProto,
+    types: Sequence[DType],
+    captured: Mapping[str, DType | Array],
+    versions: Mapping[str, int],
+    model: ModelProto,
+) -> ModelProto:
+    """A subgraph as a model of its own, of any shapes.
+
+    types : of the subgraph's own inputs; captured : types of the other names that it reads, which
+    become further inputs, or their elements, which become stored tensors.
+    """
+    result = ModelProto(ir_version=max(model.ir_version, 4))
+    result.functions.extend(model.functions)
+    result.opset_import.extend(make_opsetid(d, v) for d, v in versions.items())
+    result.graph.CopyFrom(graph)
+    del result.graph.value_info[:]
+    inputs = [(v.name, t) for v, t in zip(graph.input, types, strict=True)]
+    inputs += [(n, t) for n, t in captured.items() if isinstance(t, DType)]
+    del result.graph.input[:]
+    for name, dtype in inputs:
+        number = helper.np_dtype_to_tensor_dtype(dtype.numpy)
+        result.graph.input.append(helper.make_tensor_value_info(name, number, None))
+    stored = [nh.from_array(a, n) for n, a in captured.items() if isinstance(a, np.ndarray)]
+    result.graph.initializer.extend(stored)
+    for output in result.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    return result

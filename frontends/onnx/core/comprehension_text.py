@@ -1,0 +1,153 @@
+"""Writing comprehensions: the small helpers with which operators compose their text.
+
+Operators write programs with concrete sizes and explicit ranges and with tensor names of their
+own, so that two nodes that compute the same thing have the same text, are parsed once, and have
+equal digests.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from frontends.language.parse_program import parse_program
+from frontends.onnx.core.symbolic_dims import CURRENT, Dim
+from poly.ir.dtypes import DType
+from poly.ir.program import Program, verify_program
+
+_LETTERS = ("i", "j", "k", "l", "m", "n")
+
+Extent = int | tuple[int, int]
+
+
+@lru_cache(maxsize=8192)
+def parsed(text: str) -> Program:
+    """The verified program of a text; equal texts give the same object.
+
+    Raises
+    ------
+    LanguageError, ProgramError : if an operator wrote nonsense, which is a defect of Farkas.
+    """
+    program = parse_program(text)
+    return verify_program(program)
+
+
+def names(rank: int, letters: Sequence[str] = _LETTERS) -> tuple[str, ...]:
+    """`rank` index names: the letters while they last, then i0, i1, …"""
+    if rank <= len(letters):
+        return tuple(letters[:rank])
+    return tuple(f"{letters[0]}{d}" for d in range(rank))
+
+
+def literal(value: float | int | bool) -> str:
+    """A number as the language writes it; negative ones in parentheses.
+
+    >>> literal(0.5), literal(-3), literal(float("-inf")), literal(True)
+    ('0.5', '(-3)', '(-inf)', 'true')
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Dim):
+        return str(value)
+    if isinstance(value, float) and math.isnan(value):
+        return "nan"
+    negative = math.copysign(1.0, value) < 0 if isinstance(value, float) else value < 0
+    text = "inf" if isinstance(value, float) and math.isinf(value) else repr(abs(value))
+    return f"(-{text})" if negative else text
+
+
+def real(value: Any, factor: float = 1.0) -> str:
+    """A number, times a factor, as a float; it may be an open size.
+
+    >>> real(3), real(3, 0.5)
+    ('3.0', '1.5')
+    """
+    if not isinstance(value, Dim):
+        return repr(float(value) * factor)
+    return f"float32({value})" + (f" * {factor!r}" if factor != 1 else "")
+
+
+def count_text(count: object) -> str:
+    """A number of elements by which floats are divided."""
+    return str(count) if isinstance(count, Dim) else str(float(count))  # type: ignore[arg-type]
+
+
+def at(tensor: str, indices: Iterable[str | int]) -> str:
+    """``X[i,j]``"""
+    return f"{tensor}[{','.join(map(str, indices))}]"
+
+
+def declare(name: str, dtype: DType, shape: Sequence[int]) -> str:
+    """``float32 X[3,4]``"""
+    return f"{dtype} {at(name, shape)}"
+
+
+def affine(terms: Iterable[tuple[int, str]], offset: int = 0) -> str:
+    """``2*p + r - 3`` from [(2, "p"), (1, "r")] and -3; an open offset is added as it is."""
+    text = ""
+    for factor, name in terms:
+        if factor == 0:
+            continue
+        term = name if abs(factor) == 1 else f"{abs(factor)}*{name}"
+        if text:
+            text += f" + {term}" if factor > 0 else f" - {term}"
+        else:
+            text = term if factor > 0 else f"-{term}"
+    if not text:
+        return str(offset)
+    if isinstance(offset, Dim):
+        return f"{text} + {offset}"
+    return text + (f" + {offset}" if offset > 0 else f" - {-offset}" if offset < 0 else "")
+
+
+def line(assignment: str, ranges: Mapping[str, Extent], guards: Iterable[str] = ()) -> str:
+    """One statement with its explicit ranges and guards.
+
+    >>> line("Y[i] +=! X[i,j]", {"i": 3, "j": (1, 4)}, ["j <= i"])
+    'Y[i] +=! X[i,j] where i in 0:3, j in 1:4, j <= i'
+    """
+    bounds = [
+        f"{index} in {extent[0]}:{extent[1]}"
+        if isinstance(extent, tuple)
+        else f"{index} in 0:{extent}"
+        for index, extent in ranges.items()
+    ]
+    where = ", ".join([*bounds, *guards])
+    return f"{assignment} where {where}" if where else assignment
+
+
+#: What the names of open sizes look like; no index or tensor is named so.
+_SIZE = re.compile(r"\bs_\w+")
+
+
+def elements(array: np.ndarray, dtype: DType) -> Program:
+    """The program that gives the elements of a small array, which may be open sizes."""
+    indices = names(array.ndim)
+    flat = list(array.reshape(-1))
+    value = f"{dtype}({flat[-1]})"
+    place = affine([(math.prod(array.shape[a + 1 :]), i) for a, i in enumerate(indices)])
+    for n in range(len(flat) - 2, -1, -1):
+        value = f"select({place} == {n}, {dtype}({flat[n]}), {value})"
+    ranges = dict(zip(indices, array.shape, strict=True))
+    body = line(f"{at('Y', indices)} = {value}", ranges)
+    return function("elements", [], [declare("Y", dtype, array.shape)], [body])
+
+
+def function(
+    name: str, inputs: Sequence[str], outputs: Sequence[str], lines: Sequence[str]
+) -> Program:
+    """The program with these declarations and statements, parsed at most once."""
+    body = "\n".join(f"    {statement}" for statement in lines)
+    signature = f"({', '.join(inputs)}) -> ({', '.join(outputs)})"
+    sizes = sorted(set(_SIZE.findall(f"{signature} {body}")))
+    if not sizes:
+        return parsed(f"def {name}{signature} {{\n{body}\n}}")
+    known = CURRENT.get()
+    facts = known.facts(sizes) if known is not None else []
+    where = f" where {', '.join(facts)}" if facts else ""
+    return parsed(f"def {name}[{', '.join(sizes)}]{signature}{where} {{\n{body}\n}}")

@@ -1,0 +1,173 @@
+"""What will become of each node of a model: found without compiling anything."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from frontends.onnx.core.identifiers import printable
+from frontends.onnx.core.node import Value
+from frontends.onnx.core.stages import Given, Pending
+from frontends.onnx.core.symbolic_dims import hint_of
+from frontends.onnx.core.value_types import OpenPort, Shapes
+from frontends.onnx.importer.importer import Importer
+from frontends.onnx.model.loading import domain_of, shown_name, shown_operator
+from frontends.onnx.model.source import Source, unknown_operators
+from poly.errors import ModelError
+from poly.ir.cost import work_of_program
+from poly.ir.graph import Call
+
+#: What may become of a node, the good first.
+COMPREHENSION, VIEW, KNOWN, EXPANDED = "comprehension", "view", "known now", "written out"
+OPAQUE, LATER, UNSUPPORTED, BROKEN = "opaque", "when data is there", "not supported", "broken"
+
+#: Sizes that open axes are taken for, in turn: two of one name are one.
+_STAND_INS = (7, 11, 13, 17, 19, 23, 29, 31)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What becomes of one node.
+
+    how : one of the words above; reason : for what is not compiled now; types : of its results;
+    work : simple operations, and bytes : of operands and results, for the sizes at hand
+    """
+
+    name: str
+    operator: str
+    opset: int
+    how: str
+    reason: str = ""
+    types: tuple[str, ...] = ()
+    work: int = 0
+    bytes: int = 0
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether the model cannot be compiled because of this node."""
+        return self.how in (UNSUPPORTED, BROKEN)
+
+    def __str__(self) -> str:
+        return f"{self.operator} '{self.name}' (opset {self.opset}): {self.reason or self.how}"
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What becomes of a model's nodes, and the inputs that it was examined for."""
+
+    nodes: tuple[Diagnosis, ...]
+    inputs: tuple[OpenPort, ...]
+
+    @property
+    def problems(self) -> tuple[Diagnosis, ...]:
+        """The nodes for which the model cannot be compiled."""
+        return tuple(n for n in self.nodes if n.is_problem)
+
+    @property
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """How many nodes of each operator become what."""
+        return Counter((n.operator, n.how) for n in self.nodes)
+
+
+def examine(source: Source, shapes: Shapes | None = None) -> Examination:
+    """What becomes of each node; where sizes are open, as far as that does not depend on them.
+
+    Raises
+    ------
+    ModelError : an input of a type that cannot be passed.
+    ArgumentError : `shapes` that do not fit the model.
+    """
+    ports = source.input_ports(shapes or {})
+    unknown = tuple(
+        Diagnosis(n.name, n.operator, n.opset, UNSUPPORTED, n.reason)
+        for n in unknown_operators(source)
+    )
+    if any(p.shape is None for p in ports):
+        return Examination(unknown, ports)  # without ranks, only operators can be told
+    examiner = _Examiner(source, _stand_ins(ports))
+    examiner.examine()
+    found = {(d.name, d.operator) for d in examiner.found if d.is_problem}
+    more = [d for d in unknown if (d.name, d.operator) not in found]
+    return Examination((*examiner.found, *more), ports)
+
+
+def _stand_ins(ports: Sequence[OpenPort]) -> dict[str, Given]:
+    sizes: dict[str, int] = {}
+    given = {}
+    for port in ports:
+        names = port.axes
+        assert port.shape is not None and names is not None
+        shape = tuple(
+            e
+            if isinstance(e, int)
+            else sizes.setdefault(str(n), _STAND_INS[len(sizes) % len(_STAND_INS)])
+            for e, n in zip(port.shape, names, strict=True)
+        )
+        given[port.name] = Given(port.dtype, shape, open=names)
+    return given
+
+
+class _Examiner(Importer):
+    """An import that goes on after every problem, and keeps what became of each node."""
+
+    def __init__(self, source: Source, given: Mapping[str, Given]) -> None:
+        super().__init__(source, given)
+        self.found: list[Diagnosis] = []
+
+    def examine(self) -> None:
+        """Import what can be imported."""
+        try:
+            self._run()
+        except ModelError as error:
+            if not any(d.is_problem for d in self.found):
+                self.found.append(Diagnosis("model", "outputs", 0, BROKEN, str(error)))
+
+    def _import_node(self, pending: Pending) -> None:
+        before = len(self.nodes), len(self.opaque), len(self.unsupported), len(self.rest)
+        postponed, waiting = len(self.postponed), len(self.work)
+        reason = ""
+        try:
+            super()._import_node(pending)
+        except ModelError as error:
+            how, reason = BROKEN, str(error)
+            self._skip(pending.node)
+            self.rest.append(pending)
+        else:
+            calls = self.nodes[before[0] :]
+            if len(self.unsupported) > before[2]:
+                how, reason = UNSUPPORTED, self.unsupported[-1].reason
+            elif len(self.opaque) > before[1]:
+                how = OPAQUE
+            elif len(self.rest) > before[3]:
+                how = LATER
+                reason = self.postponed[-1].reason if len(self.postponed) > postponed else ""
+            elif len(self.work) > waiting:
+                how = EXPANDED
+            elif any(isinstance(c, Call) for c in calls):
+                how = COMPREHENSION
+            else:
+                how = VIEW if calls else KNOWN
+        self.found.append(self._told(pending, how, reason, before[0]))
+
+    def _told(self, pending: Pending, how: str, reason: str, first: int) -> Diagnosis:
+        proto = pending.node
+        results = [self.env.get(n) for n in proto.output if n]
+        values = [v for v in results if isinstance(v, Value)]
+        calls = [n for n in self.nodes[first:] if isinstance(n, Call)] if how else []
+        env = dict(self.sizes.hints) | {
+            n: math.prod(self.sizes.hints[s] for s in m) for n, m in self.sizes.products.items()
+        }
+        operands = [self.env.get(n) for n in proto.input if n]
+        moved = [v for v in (*operands, *values) if isinstance(v, Value)] if calls else []
+        return Diagnosis(
+            printable(shown_name(proto)),
+            printable(shown_operator(proto)),
+            pending.versions.get(domain_of(proto.domain), 0),
+            how,
+            reason,
+            tuple(f"{v.dtype}[{','.join(map(str, v.shape))}]" for v in values),
+            sum(work_of_program(c.program, env) for c in calls),
+            sum(hint_of(v.size) * v.dtype.bytes for v in moved),
+        )

@@ -1,0 +1,352 @@
+"""Tree ensembles as tables: what the attributes of the operators on trees mean, checked.
+
+Whatever the mode of a node, it becomes a question "is low <= x <= high", by exchanging its
+children (x >= v is not x < v) and taking the next smaller number (x < v is x <= the one before v).
+A set of members becomes a chain of nodes that ask for one member each, with one child for yes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from frontends.onnx.core.limits import MAX_NODES
+from frontends.onnx.core.node import Node
+from frontends.onnx.ml.common import vector, words
+from poly.ir.dtypes import DType
+
+MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER", "LEAF")
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Trees, node after node; what cannot be reached is left out.
+
+    Attributes
+    ----------
+    features, low, high : the question of each node; leaves ask for nothing
+    yes, no : its children; those of a leaf are itself
+    nan_yes : where NaN is a yes
+    is_leaf, roots : which nodes are leaves, and the first node of each tree
+    depth : questions on the longest way
+    leaves, targets, weights : what leaves give: node, target, number
+    """
+
+    features: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    yes: np.ndarray
+    no: np.ndarray
+    nan_yes: np.ndarray
+    is_leaf: np.ndarray
+    roots: np.ndarray
+    depth: int
+    leaves: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether all questions are x <= high."""
+        return bool(np.isneginf(self.low).all())
+
+
+def _question(mode: str, value: float, kind: type) -> tuple[float, float, bool, bool | None]:
+    """Low, high, whether children are exchanged, and where NaN goes (None: as the node says)."""
+    low, high = -np.inf, value
+    swapped = mode in ("GTE", "GT", "NEQ") and not (np.isnan(value) and mode != "NEQ")
+    if mode in ("LT", "GTE"):
+        with np.errstate(under="ignore", over="ignore"):
+            high = float(np.nextafter(kind(value), kind(-np.inf)))
+        if value == -np.inf:
+            low = np.inf  # nothing is less
+    elif mode in ("EQ", "NEQ"):
+        low = value
+    return low, high, swapped, False if mode == "NEQ" else None
+
+
+def ensemble_of(
+    node: Node,
+    dtype: DType,
+    width: int,
+    *,
+    modes: Sequence[str],
+    features: np.ndarray,
+    values: np.ndarray,
+    yes: np.ndarray,
+    no: np.ndarray,
+    missing: np.ndarray,
+    roots: np.ndarray,
+    leaf_weights: tuple[np.ndarray, np.ndarray, np.ndarray],
+    members: Sequence[Sequence[float]] = (),
+) -> Ensemble:
+    """The tables of checked trees.
+
+    Parameters
+    ----------
+    width : how many features there are
+    yes, no : places of children; those of leaves mean nothing
+    missing : where NaN goes to the child for yes
+    leaf_weights : place of the leaf, target, weight
+    members : the set of each node of mode MEMBER, in order
+
+    Raises
+    ------
+    ModelError : if it is no forest, or asks for features that do not exist.
+    """
+    kind = dtype.numpy.type
+    count = len(modes)
+    if count + sum(map(len, members)) > MAX_NODES * 64:
+        raise node.fail(f"{count} nodes of trees are too many")
+    is_leaf = np.array([m == "LEAF" for m in modes], bool)
+    asked = np.flatnonzero(~is_leaf)
+    wrong = (features[asked] < 0) | (features[asked] >= width)
+    if wrong.any():
+        place = asked[wrong.argmax()]
+        raise node.fail(f"a tree asks for feature {features[place]}, but there are {width}")
+    low, high = np.full(count, -np.inf), np.zeros(count)
+    yes, no, nan_yes = yes.copy(), no.copy(), missing.astype(bool).copy()
+    own = np.arange(count)
+    yes[is_leaf], no[is_leaf] = own[is_leaf], own[is_leaf]
+    extra: list[tuple[int, float, int, int]] = []  # feature, member, yes, no
+    sets = iter(members)
+    for place in asked.tolist():
+        mode, value = modes[place], float(values[place])
+        if mode == "MEMBER":
+            member = list(next(sets))
+            low[place], high[place] = (member[0], member[0]) if member else (np.inf, -np.inf)
+            last = int(no[place])
+            for other in member[:0:-1]:
+                extra.append((int(features[place]), other, int(yes[place]), last))
+                last = count + len(extra) - 1
+            no[place] = last
+            continue
+        low[place], high[place], swapped, lost = _question(mode, value, kind)
+        if swapped:
+            yes[place], no[place] = no[place], yes[place]
+            nan_yes[place] = not nan_yes[place]
+        if lost is not None:
+            nan_yes[place] = lost
+    if extra:
+        tail = np.array([e[1] for e in extra])
+        more = np.zeros(len(extra), bool)
+        features = np.concatenate([features, [e[0] for e in extra]])
+        low, high = np.concatenate([low, tail]), np.concatenate([high, tail])
+        yes = np.concatenate([yes, [e[2] for e in extra]])
+        no = np.concatenate([no, [e[3] for e in extra]])
+        nan_yes, is_leaf = np.concatenate([nan_yes, more]), np.concatenate([is_leaf, more])
+    order, depth = _ordered(node, yes, no, is_leaf, roots)
+    place = np.full(len(yes), -1)
+    place[order] = np.arange(len(order))
+    at, target, weight = leaf_weights
+    kept = is_leaf[at] & (place[at] >= 0)
+    return Ensemble(
+        np.where(is_leaf, 0, features)[order],
+        low[order].astype(kind),
+        high[order].astype(kind),
+        place[yes[order]],
+        place[no[order]],
+        nan_yes[order],
+        is_leaf[order],
+        place[roots],
+        depth,
+        place[at[kept]],
+        target[kept],
+        weight[kept].astype(kind),
+    )
+
+
+def _ordered(
+    node: Node, yes: np.ndarray, no: np.ndarray, is_leaf: np.ndarray, roots: np.ndarray
+) -> tuple[np.ndarray, int]:
+    """The nodes that can be reached, tree by tree from the root down, and the depth.
+
+    Raises
+    ------
+    ModelError : if a way comes back to where it was.
+    """
+    level = [-1] * len(yes)  # questions on the longest way down from a node, when that is known
+    is_open = [False] * len(yes)
+    left, right, leaf = yes.tolist(), no.tolist(), is_leaf.tolist()
+    order: list[int] = []
+    for root in roots.tolist():
+        stack, done = [root], []
+        while stack:
+            here = stack[-1]
+            if level[here] < 0 and not leaf[here] and not is_open[here]:
+                is_open[here] = True
+                for child in (right[here], left[here]):
+                    if level[child] < 0:
+                        if is_open[child]:
+                            raise node.fail("the nodes of a tree form a cycle")
+                        stack.append(child)
+                continue
+            if level[here] < 0:
+                level[here] = 0 if leaf[here] else 1 + max(level[left[here]], level[right[here]])
+                done.append(here)
+            stack.pop()
+        order += reversed(done)
+    return np.array(order, np.int64), max((level[r] for r in roots.tolist()), default=0)
+
+
+def _numbers(node: Node, name: str, count: int, kind: type | np.dtype) -> np.ndarray:
+    found = vector(node, name, kind)
+    if found is None:
+        found = vector(node, f"{name}_as_tensor", kind)
+    if found is None or len(found) != count:
+        given = 0 if found is None else len(found)
+        raise node.fail(f"{name} has {given} entries for {count}")
+    return found
+
+
+def _missing_flags(node: Node, count: int) -> np.ndarray:
+    """For each node, whether a missing value takes the branch of a condition that holds."""
+    name = "nodes_missing_value_tracks_true"
+    flags = vector(node, name, np.int64)
+    if flags is None or not len(flags):
+        return np.zeros(count, np.int64)
+    if len(flags) != count:
+        raise node.fail(f"{name} has {len(flags)} entries for {count}")
+    return flags
+
+
+def _checked_modes(node: Node, modes: Sequence[str]) -> list[str]:
+    short = [m.removeprefix("BRANCH_") for m in modes]
+    for mode in short:
+        if mode not in MODES or mode == "MEMBER":
+            raise node.fail(f"there is no node mode {mode!r}")
+    return short
+
+
+def listed_ensemble(node: Node, dtype: DType, width: int, prefix: str) -> Ensemble:
+    """The trees of TreeEnsembleClassifier and TreeEnsembleRegressor, listed node by node.
+
+    Parameters
+    ----------
+    prefix : of the attributes of leaves, "class" or "target"
+
+    Raises
+    ------
+    ModelError : if they are no trees.
+    """
+    modes = _checked_modes(node, words(node, "nodes_modes") or ())
+    count = len(modes)
+    if not count:
+        raise node.fail("there are no nodes")
+    trees, ids, features, yes, no = (
+        _numbers(node, f"nodes_{name}", count, np.int64)
+        for name in ("treeids", "nodeids", "featureids", "truenodeids", "falsenodeids")
+    )
+    values = _numbers(node, "nodes_values", count, dtype.numpy)
+    missing = _missing_flags(node, count)
+    places: dict[tuple[int, int], int] = {}
+    for place, key in enumerate(zip(trees.tolist(), ids.tolist(), strict=True)):
+        if places.setdefault(key, place) != place:
+            raise node.fail(f"node {key[1]} of tree {key[0]} is there twice")
+
+    def found(tree_ids: np.ndarray, node_ids: np.ndarray, what: str) -> np.ndarray:
+        result = np.empty(len(node_ids), np.int64)
+        for n, key in enumerate(zip(tree_ids.tolist(), node_ids.tolist(), strict=True)):
+            place = places.get(key)
+            if place is None:
+                raise node.fail(f"tree {key[0]} has no node {key[1]}, {what}")
+            result[n] = place
+        return result
+
+    asked = np.array([m != "LEAF" for m in modes])
+    children = []
+    for ids_of, what in ((yes, "a child for yes"), (no, "a child for no")):
+        all_ = np.zeros(count, np.int64)
+        all_[asked] = found(trees[asked], ids_of[asked], what)
+        children.append(all_)
+    targets = vector(node, f"{prefix}_ids", np.int64)
+    targets = np.zeros(0, np.int64) if targets is None else targets
+    leaf_trees, leaf_ids = (
+        _numbers(node, f"{prefix}_{name}", len(targets), np.int64) if len(targets) else targets
+        for name in ("treeids", "nodeids")
+    )
+    weights = (
+        _numbers(node, f"{prefix}_weights", len(targets), dtype.numpy)
+        if len(targets)
+        else np.zeros(0, dtype.numpy)
+    )
+    return ensemble_of(
+        node,
+        dtype,
+        width,
+        modes=modes,
+        features=features,
+        values=values,
+        yes=children[0],
+        no=children[1],
+        missing=missing,
+        roots=np.sort(np.unique(trees, return_index=True)[1]),
+        leaf_weights=(found(leaf_trees, leaf_ids, "which has a weight"), targets, weights),
+    )
+
+
+def linked_ensemble(node: Node, dtype: DType, width: int) -> Ensemble:
+    """The trees of TreeEnsemble, whose nodes and leaves are numbered separately.
+
+    Raises
+    ------
+    ModelError : if they are no trees.
+    """
+    numbers = vector(node, "nodes_modes", np.int64)
+    assert numbers is not None, "a required attribute"
+    count = len(numbers)
+    if not count or numbers.min() < 0 or numbers.max() >= len(MODES) - 1:
+        raise node.fail("nodes_modes are numbers from 0 to 6")
+    leaves = vector(node, "leaf_weights", dtype.numpy)
+    assert leaves is not None, "a required attribute"
+    targets = _numbers(node, "leaf_targetids", len(leaves), np.int64)
+    features = _numbers(node, "nodes_featureids", count, np.int64)
+    splits = _numbers(node, "nodes_splits", count, dtype.numpy)
+    missing = _missing_flags(node, count)
+    children = []
+    for side in ("true", "false"):
+        ids = _numbers(node, f"nodes_{side}nodeids", count, np.int64)
+        to_leaf = _numbers(node, f"nodes_{side}leafs", count, np.int64) != 0
+        limit = np.where(to_leaf, len(leaves), count)
+        if ((ids < 0) | (ids >= limit)).any():
+            raise node.fail(f"nodes_{side}nodeids names a node or leaf that does not exist")
+        children.append(np.where(to_leaf, ids + count, ids))
+    roots = vector(node, "tree_roots", np.int64)
+    assert roots is not None, "a required attribute"
+    if not len(roots) or roots.min() < 0 or roots.max() >= count:
+        raise node.fail("tree_roots names a node that does not exist")
+    own = np.arange(count, count + len(leaves))
+    filler = np.zeros(len(leaves))
+    return ensemble_of(
+        node,
+        dtype,
+        width,
+        modes=[*(MODES[m] for m in numbers), *("LEAF" for _ in leaves)],
+        features=np.concatenate([features, filler.astype(np.int64)]),
+        values=np.concatenate([splits, filler.astype(splits.dtype)]),
+        yes=np.concatenate([children[0], own]),
+        no=np.concatenate([children[1], own]),
+        missing=np.concatenate([missing, filler.astype(np.int64)]),
+        roots=roots,
+        leaf_weights=(own, targets, leaves),
+        members=_member_sets(node, numbers, dtype),
+    )
+
+
+def _member_sets(node: Node, modes: np.ndarray, dtype: DType) -> list[list[float]]:
+    """The sets of the nodes that ask for members: numbers, each set ended by NaN."""
+    wanted = int((modes == MODES.index("MEMBER")).sum())
+    given = vector(node, "membership_values", dtype.numpy)
+    sets: list[list[float]] = [[]]
+    for value in [] if given is None else given.tolist():
+        if value != value:
+            sets.append([])
+        else:
+            sets[-1].append(value)
+    if sets and not sets[-1]:
+        sets.pop()
+    if len(sets) != wanted:
+        raise node.fail(f"membership_values has {len(sets)} sets for {wanted} nodes")
+    return sets

@@ -1,0 +1,381 @@
+"""Comprehensions that sum up, for each row and target, what the leaves of trees give.
+
+A few rows *walk*: the node at which a row stands in a tree is a recurrence over the depth, and
+leaves are their own children, so that all ways are equally long.  Many rows answer the questions
+of whole blocks of a tree at once (`frontends.onnx.ml.blocks`), with rows as lanes of vectors; a
+few rows do so with trees as lanes, if a tree is one block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from frontends.onnx.core.comprehension_text import declare, line, literal
+from frontends.onnx.core.node import Node
+from frontends.onnx.ml.blocks import BITS, TELLTALE, Blocks, Group, blocks_of
+from frontends.onnx.ml.common import Rows
+from frontends.onnx.ml.ensembles import Ensemble
+from poly.ir.dtypes import INT32, UINT8, UINT32, DType
+
+#: Fewer rows or trees fill no vector.
+LEAST_LANES = 16
+#: Rows whose answers stay in the cache, and blocks of rows that threads can share.
+ROWS_AT_ONCE, BLOCKS_TO_SHARE = 128, 2
+
+#: The largest table of weights, nodes times targets.
+MAX_WEIGHTS = 1 << 28
+
+COMBINE = {"AVERAGE": "+=!", "SUM": "+=!", "MIN": "min=!", "MAX": "max=!"}
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Declarations of operands, their arrays, and statements that make the numbers Q[n,k]."""
+
+    operands: list[str]
+    arrays: list[np.ndarray]
+    lines: list[str]
+
+
+@dataclass(frozen=True, eq=False)
+class _Leaves:
+    """What leaves give: [node] if each tree votes for one target, else [node, target].
+
+    `order` are the trees, target after target from `first` on, `each` as many for every one; -1
+    for none.  Other targets have the number `nothing`.
+    """
+
+    weights: np.ndarray
+    order: np.ndarray
+    each: int
+    first: int
+    count: int
+    nothing: float
+
+    @property
+    def is_grouped(self) -> bool:
+        return self.weights.ndim == 1
+
+
+def sums_of(node: Node, rows: Rows, trees: Ensemble, targets: int, aggregate: str) -> Sums:
+    """Sums (or what `aggregate` says) over all trees, for each of the targets."""
+    if len(trees.targets) and not 0 <= trees.targets.min() <= trees.targets.max() < targets:
+        raise node.fail(f"a leaf has a weight for a target that is not among {targets}")
+    blocks = blocks_of(trees)
+    leaves = _leaves(node, trees, targets, aggregate)
+    combine = COMBINE[aggregate]
+    if blocks is not None and rows.count >= LEAST_LANES:
+        return _answers(rows, trees, blocks, leaves, targets, combine)
+    if blocks is not None and blocks.following is None and len(leaves.order) >= LEAST_LANES:
+        return _answers_of_trees(rows, trees, blocks, leaves, targets, combine)
+    pairs = _pairs(trees)
+    if pairs is not None:
+        return _walk_in_pairs(rows, trees, pairs, leaves, targets, combine)
+    return _walk(rows, trees, leaves, targets, combine)
+
+
+def _leaves(node: Node, trees: Ensemble, targets: int, aggregate: str) -> _Leaves:
+    """Weights by node, one more for what gives nothing, and the trees in the order of targets."""
+    nothing = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
+    count, number = len(trees.yes), len(trees.roots)
+    together = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
+    # The nodes of a tree stand together, from its root on, unless trees share them.
+    tree = np.searchsorted(np.sort(trees.roots), trees.leaves, side="right") - 1
+    tree = np.argsort(trees.roots)[tree]
+    voted = np.full(number, -1, np.int64)
+    voted[tree] = trees.targets
+    is_tree = bool((np.diff(trees.roots) > 0).all()) and len(trees.targets) > 0
+    first, last = (trees.targets.min(), trees.targets.max()) if is_tree else (0, 0)
+    is_tree = is_tree and last - first < 2 * number
+    groups = [np.flatnonzero(voted == k) for k in range(first, last + 1)] if is_tree else []
+    each = max(map(len, groups), default=0)
+    if is_tree and (voted[tree] == trees.targets).all() and each * len(groups) <= 2 * number:
+        order = np.full((len(groups), each), -1)
+        for k, group in enumerate(groups):
+            order[k, : len(group)] = group
+        weights = np.full(count + 1, nothing, trees.weights.dtype)
+        together.at(weights, trees.leaves, trees.weights)
+        return _Leaves(weights, order.reshape(-1), each, int(first), len(groups), nothing)
+    if (count + 1) * targets > MAX_WEIGHTS:
+        raise node.fail(f"{count} nodes for {targets} targets are too many")
+    table = np.full((count + 1, targets), nothing, trees.weights.dtype)
+    together.at(table, (trees.leaves, trees.targets), trees.weights)
+    return _Leaves(table, np.arange(number), number, 0, targets, nothing)
+
+
+def _pairs(trees: Ensemble) -> np.ndarray | None:
+    """Places of the nodes such that the child for no stands behind that for yes.
+
+    None if nodes are shared, or ask for more than x <= a finite number.
+    """
+    asked = np.flatnonzero(~trees.is_leaf)
+    reached = np.concatenate([trees.yes[asked], trees.no[asked], trees.roots])
+    if len(np.unique(reached)) != len(reached):
+        return None
+    if not trees.one_sided or not np.isfinite(trees.high[asked]).all():
+        return None
+    place = np.zeros(len(trees.yes), np.int64)
+    place[trees.roots] = np.arange(len(trees.roots))
+    place[trees.yes[asked]] = len(trees.roots) + 2 * np.arange(len(asked))
+    place[trees.no[asked]] = place[trees.yes[asked]] + 1
+    return place
+
+
+def _walk_in_pairs(
+    rows: Rows,
+    trees: Ensemble,
+    place: np.ndarray,
+    leaves: _Leaves,
+    targets: int,
+    combine: str,
+) -> Sums:
+    """A step that adds the answer to the place of the first child, so that nothing jumps.
+
+    Leaves ask whether something is greater than infinity, and go on to themselves.
+    """
+    dtype, count, number = rows.dtype, len(place) + 1, len(leaves.order)
+    features, high, first = np.zeros(count, np.int64), np.full(count, np.inf), np.arange(count)
+    asked = np.flatnonzero(~trees.is_leaf)
+    features[place] = np.where(trees.is_leaf, 0, trees.features + rows.width * trees.nan_yes)
+    high[place[asked]] = trees.high[asked]
+    first[place[asked]] = place[trees.yes[asked]]
+    weights = leaves.weights.copy()
+    weights[place] = leaves.weights[:-1]
+    narrow = UINT8 if 2 * rows.width <= 1 << 8 else INT32
+    tables: list[tuple[str, DType, np.ndarray]] = [
+        ("F", narrow, features),
+        ("V", dtype, high),
+        ("first", INT32, first),
+        ("R", INT32, np.append(place[trees.roots], count - 1)[leaves.order]),
+        ("W", dtype, weights),
+    ]
+    each, at = {"n": rows.count, "t": number}, "P[n,t,d]"
+    lines = [
+        *_columns(rows, nan=True),
+        declare("P", INT32, (rows.count, number, trees.depth + 1)),
+        line("P[n,t,0] = R[t]", each),
+        line(
+            f"P[n,t,d + 1] = first[{at}] + int32(cols[n,F[{at}]] > V[{at}])",
+            {**each, "d": trees.depth},
+        ),
+        *_ends(rows, trees, leaves, targets, combine),
+    ]
+    return _sums(rows, tables, lines)
+
+
+def _ends(rows: Rows, trees: Ensemble, leaves: _Leaves, targets: int, combine: str) -> list[str]:
+    """What the nodes give at which the rows end."""
+    lines = _others(rows, leaves, targets)
+    if leaves.is_grouped:
+        end = f"P[n,{leaves.each}*k + g,{trees.depth}]"
+        ranges = {"n": rows.count, "k": leaves.count, "g": leaves.each}
+        return [*lines, line(f"Q[n,k + {leaves.first}] {combine} W[{end}]", ranges)]
+    ranges = {"n": rows.count, "k": targets, "t": len(leaves.order)}
+    return [*lines, line(f"Q[n,k] {combine} W[P[n,t,{trees.depth}],k]", ranges)]
+
+
+def _walk(rows: Rows, trees: Ensemble, leaves: _Leaves, targets: int, combine: str) -> Sums:
+    """One step down all trees at a time."""
+    dtype, depth, count = rows.dtype, trees.depth, len(trees.yes) + 1
+    number = len(leaves.order)
+    x, at = rows.number(feature="F[P[n,t,d]]"), "P[n,t,d]"
+    question = f"{x} <= V[{at}]"
+    tables: list[tuple[str, DType, np.ndarray]] = [
+        ("F", INT32, np.append(trees.features, 0)),
+        ("V", dtype, np.append(trees.high, 0)),
+        ("yes", INT32, np.append(trees.yes, count - 1)),
+        ("no", INT32, np.append(trees.no, count - 1)),
+        ("R", INT32, np.append(trees.roots, count - 1)[leaves.order]),
+        ("W", dtype, leaves.weights),
+    ]
+    if not trees.one_sided:
+        question = f"U[{at}] <= {x} and {question}"
+        tables.append(("U", dtype, np.append(trees.low, 0)))
+    if trees.nan_yes.any():
+        question = f"({question}) or N[{at}] != 0 and isnan({x})"
+        tables.append(("N", INT32, np.append(trees.nan_yes, False)))
+    each = {"n": rows.count, "t": number}
+    lines = [
+        declare("P", INT32, (rows.count, number, depth + 1)),
+        line("P[n,t,0] = R[t]", each),
+        line(f"P[n,t,d + 1] = select({question}, yes[{at}], no[{at}])", {**each, "d": depth}),
+        *_ends(rows, trees, leaves, targets, combine),
+    ]
+    return _sums(rows, tables, lines)
+
+
+def _answers(
+    rows: Rows, trees: Ensemble, blocks: Blocks, leaves: _Leaves, targets: int, combine: str
+) -> Sums:
+    """All questions of all blocks, then the leaf of each."""
+    dtype, order, following = rows.dtype, leaves.order, blocks.following
+    groups, absent = blocks.groups, order < 0
+    if following is None:  # block t is that of tree t
+        groups = (_ordered(groups[0], order),)
+    number = len(order)
+    share = -(-rows.count // (BLOCKS_TO_SHARE * LEAST_LANES)) * LEAST_LANES
+    lanes = min(rows.count, share, ROWS_AT_ONCE)
+    outer = -(-rows.count // lanes)
+    nan = any(bool(g.nan_yes.any()) for g in groups)
+    nodes = np.where(absent[:, None], len(trees.yes), blocks.leaves[order])
+    tables: list[tuple[str, DType, np.ndarray]] = [("W", dtype, leaves.weights[nodes])]
+    lines = _features(rows, outer, lanes, nan)
+    lines.append(declare("J", UINT8, (outer, sum(len(g.masks) for g in groups), lanes)))
+    start = 0
+    for place, group in enumerate(groups):
+        count, questions = group.masks.shape
+        f, v, u, m, a = (f"{name}{place}" for name in ("F", "V", "U", "M", "A"))
+        # In a second copy of the features, NaN is less than every number.
+        tables += [
+            (f, INT32, group.features + rows.width * group.nan_yes),
+            (v, dtype, group.high),
+            (m, UINT32, group.masks),
+        ]
+        if not trees.one_sided:
+            tables.append((u, dtype, group.low))
+        asked = []
+        for k in range(questions):
+            question = f"cols[b,{f}[g,{k}],r] <= {v}[g,{k}]"
+            if not trees.one_sided:
+                question = f"{u}[g,{k}] <= cols[b,{f}[g,{k}],r] and {question}"
+            asked.append(f"select({question}, 0xffffffff, {m}[g,{k}])")
+        each = {"b": outer, "g": count, "r": lanes}
+        at = f"{a}[b,g,r]"
+        lines += [
+            declare(a, UINT32, (outer, count, lanes)),
+            line(f"{at} = {' & '.join(asked)}", each),
+            line(f"J[b,{start} + g,r] = uint8((({at} & -{at}) * {TELLTALE}) >> 27)", each),
+        ]
+        start += count
+    leaf = "J[b,{t},r]"
+    if following is not None:
+        tables.append(("root", INT32, np.where(absent, 0, order)))
+        tables.append(("next", INT32, following[order]))
+        first = "J[b,root[t],r]"
+        lines += [
+            declare("H", INT32, (outer, number, lanes)),
+            line(
+                f"H[b,t,r] = {BITS} * int32({first}) + int32(J[b,next[t,{first}],r])",
+                {"b": outer, "t": number, "r": lanes},
+            ),
+        ]
+        leaf = "H[b,{t},r]"
+    ranges = {"b": outer, "k": leaves.count, "r": lanes}
+    lines.append(declare("sums", dtype, (outer, leaves.count, lanes)))
+    if leaves.is_grouped:
+        tree = f"{leaves.each}*k + g"
+        value = f"W[{tree},{leaf.format(t=tree)}]"
+        lines.append(line(f"sums[b,k,r] {combine} {value}", {**ranges, "g": leaves.each}))
+    else:
+        value = f"W[t,{leaf.format(t='t')},k]"
+        lines.append(line(f"sums[b,k,r] {combine} {value}", {**ranges, "t": number}))
+    guards = [f"{lanes}*b + r < {rows.count}"] if outer * lanes > rows.count else []
+    lines += [
+        *_others(rows, leaves, targets),
+        line(f"Q[{lanes}*b + r,k + {leaves.first}] = sums[b,k,r]", ranges, guards),
+    ]
+    return _sums(rows, tables, lines)
+
+
+def _answers_of_trees(
+    rows: Rows, trees: Ensemble, blocks: Blocks, leaves: _Leaves, targets: int, combine: str
+) -> Sums:
+    """The same for trees of one block, with trees side by side."""
+    dtype, order = rows.dtype, leaves.order
+    group = _ordered(blocks.groups[0], order)
+    number, questions = group.masks.shape
+    nan = bool(group.nan_yes.any())
+    nodes = np.where((order < 0)[:, None], len(trees.yes), blocks.leaves[order])
+    tables: list[tuple[str, DType, np.ndarray]] = [
+        ("W", dtype, leaves.weights[nodes]),
+        ("F", INT32, (group.features + rows.width * group.nan_yes).T),
+        ("V", dtype, group.high.T),
+        ("M", UINT32, group.masks.T),
+    ]
+    if not trees.one_sided:
+        tables.append(("U", dtype, group.low.T))
+    asked = []
+    for k in range(questions):
+        question = f"cols[n,F[{k},t]] <= V[{k},t]"
+        if not trees.one_sided:
+            question = f"U[{k},t] <= cols[n,F[{k},t]] and {question}"
+        asked.append(f"select({question}, 0xffffffff, M[{k},t])")
+    each = {"n": rows.count, "t": number}
+    lines = [
+        *_columns(rows, nan),
+        declare("A", UINT32, (rows.count, number)),
+        line(f"A[n,t] = {' & '.join(asked)}", each),
+        declare("J", UINT8, (rows.count, number)),
+        line(f"J[n,t] = uint8(((A[n,t] & -A[n,t]) * {TELLTALE}) >> 27)", each),
+        *_others(rows, leaves, targets),
+    ]
+    if leaves.is_grouped:
+        tree = f"{leaves.each}*k + g"
+        ranges = {"n": rows.count, "k": leaves.count, "g": leaves.each}
+        lines.append(line(f"Q[n,k + {leaves.first}] {combine} W[{tree},J[n,{tree}]]", ranges))
+    else:
+        ranges = {"n": rows.count, "k": targets, "t": number}
+        lines.append(line(f"Q[n,k] {combine} W[t,J[n,t],k]", ranges))
+    return _sums(rows, tables, lines)
+
+
+def _columns(rows: Rows, nan: bool) -> list[str]:
+    """cols[n,c]: the features; if `nan`, twice, with NaN greater and less than every number."""
+    x, each = rows.number(), {"n": rows.count, "c": rows.width}
+    if not nan:
+        return [
+            declare("cols", rows.dtype, (rows.count, rows.width)),
+            line(f"cols[n,c] = {x}", each),
+        ]
+    return [
+        declare("cols", rows.dtype, (rows.count, 2 * rows.width)),
+        line(f"cols[n,c] = select(isnan({x}), inf, {x})", each),
+        line(f"cols[n,{rows.width} + c] = select(isnan({x}), -inf, {x})", each),
+    ]
+
+
+def _ordered(group: Group, order: np.ndarray) -> Group:
+    """The blocks of trees in another order; what stands for no tree asks idle questions."""
+    masks = np.where((order < 0)[:, None], np.uint32(0xFFFFFFFF), group.masks[order])
+    return Group(
+        group.features[order],
+        group.low[order],
+        group.high[order],
+        group.nan_yes[order],
+        masks,
+    )
+
+
+def _others(rows: Rows, leaves: _Leaves, targets: int) -> list[str]:
+    """The numbers of targets that no tree votes for."""
+    nothing = literal(leaves.nothing)
+    lines = [declare("Q", rows.dtype, (rows.count, targets))]
+    for start, end in ((0, leaves.first), (leaves.first + leaves.count, targets)):
+        if start < end:
+            lines.append(line(f"Q[n,k] = {nothing}", {"n": rows.count, "k": (start, end)}))
+    return lines
+
+
+def _features(rows: Rows, outer: int, lanes: int, nan: bool) -> list[str]:
+    """cols[b,c,r]: the features of blocks of rows, row by row beside each other."""
+    row = f"{lanes}*b + r"
+    if outer * lanes > rows.count:
+        row = f"min({row}, {rows.count - 1})"
+    read = rows.number(row=row)
+    ranges = {"b": outer, "c": rows.width, "r": lanes}
+    lines = [declare("cols", rows.dtype, (outer, (2 if nan else 1) * rows.width, lanes))]
+    if not nan:
+        return [*lines, line(f"cols[b,c,r] = {read}", ranges)]
+    return [
+        *lines,
+        line(f"cols[b,c,r] = select(isnan({read}), inf, {read})", ranges),
+        line(f"cols[b,{rows.width} + c,r] = select(isnan({read}), -inf, {read})", ranges),
+    ]
+
+
+def _sums(rows: Rows, tables: list[tuple[str, DType, np.ndarray]], lines: list[str]) -> Sums:
+    arrays = [np.ascontiguousarray(a, kind.numpy) for _, kind, a in tables]
+    operands = [declare(n, k, a.shape) for (n, k, _), a in zip(tables, arrays, strict=True)]
+    return Sums([rows.declaration(), *operands], arrays, lines)

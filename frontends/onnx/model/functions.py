@@ -1,0 +1,62 @@
+"""Operators that the onnx package defines by other operators.
+
+Schemas are `onnx.defs.OpSchema`, of which the package's types leave out the functions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnx import FunctionProto, TypeProto, helper
+
+from frontends.onnx.core.node import Node, Value
+from frontends.onnx.core.symbolic_dims import Dim
+
+#: Domains whose operators have schemas in the onnx package.
+KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml"})
+
+
+def has_function(schema: Any) -> bool:
+    """Whether the operator is defined by a body."""
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def function_of(node: Node, schema: Any) -> FunctionProto | None:
+    """The body that defines a node at its opset, None if there is none."""
+    data = b""
+    version = _newest(schema.function_opset_versions, node.opset)
+    if version:
+        data = schema.get_function_with_opset_version(version)
+    else:
+        version = _newest(schema.context_dependent_function_opset_versions, node.opset)
+        if version:
+            types = [_type_of(v) for v in node.inputs]
+            data = schema.get_context_dependent_function_with_opset_version(
+                version,
+                node.surroundings.proto.SerializeToString(),
+                [t.SerializeToString() for t in types],
+            )
+    if not data:
+        return None
+    function = FunctionProto()
+    function.ParseFromString(data)
+    # Defaults of the schema hold where the node says nothing.
+    given = {a.name for a in function.attribute_proto}
+    for name, declared in schema.attributes.items():
+        if name not in given and declared.default_value.name:
+            function.attribute_proto.append(declared.default_value)
+    return function
+
+
+def _newest(versions: list[int], opset: int) -> int:
+    """The newest of the versions that are not newer than the opset; 0 if there is none."""
+    return max((v for v in versions if v <= opset), default=0)
+
+
+def _type_of(value: Value | None) -> TypeProto:
+    if value is None:
+        return TypeProto()
+    number = helper.np_dtype_to_tensor_dtype(value.dtype.numpy)
+    shape = [None if isinstance(e, Dim) else e for e in value.shape]
+    made: TypeProto = helper.make_tensor_type_proto(number, shape)
+    return made

@@ -1,0 +1,280 @@
+"""A model whose structure is sound, and what can be told of it before shapes are known."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, wraps
+from typing import ParamSpec, TypeVar
+
+import onnx
+from onnx import ModelProto, TensorProto
+
+from frontends.onnx.core.identifiers import printable
+from frontends.onnx.core.node import find_operator
+from frontends.onnx.core.stages import Given, Pending
+from frontends.onnx.core.tensors import ELEMENT_TYPES
+from frontends.onnx.core.value_types import (
+    Claim,
+    OpenPort,
+    Shapes,
+    check_shapes,
+    claim_of,
+    claims,
+    input_shape,
+    open_port,
+)
+from frontends.onnx.model.attributes import schema_of
+from frontends.onnx.model.functions import has_function
+from frontends.onnx.model.loading import (
+    Loaded,
+    check_structure,
+    check_text,
+    domain_of,
+    external_files,
+    live_nodes,
+    load,
+    opset_versions,
+    opsets_of,
+    shown_name,
+    shown_operator,
+    used_names,
+)
+from poly.errors import ArgumentError, ModelError, UnsupportedNode
+from poly.ir.dtypes import DType
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def reported(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Whatever goes wrong is an error for the user."""
+
+    @wraps(function)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except (ModelError, ArgumentError):
+            raise
+        except UnicodeDecodeError as error:
+            raise ModelError("the model is broken: a name in it is not text") from error
+        except MemoryError as error:
+            raise ModelError("the model needs more memory than there is") from error
+        except Exception as error:  # a defect, but a user of a broken file should read a message
+            raise ModelError(
+                f"the model cannot be imported; this is a defect of Farkas, please report it: "
+                f"{type(error).__name__}: {printable(str(error), 200)}"
+            ) from error
+
+    return guarded
+
+
+@dataclass(frozen=True)
+class Maker:
+    """The node that makes a value, as the model has it: its name, operator and opset."""
+
+    name: str
+    operator: str
+    opset: int
+
+    def __str__(self) -> str:
+        return f"{self.operator} '{self.name}' (opset {self.opset})"
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A model whose structure is sound, from which stages are imported.
+
+    inputs : what has to be passed, as the model describes it; claims : what it says about other
+    values; nodes : those on which the outputs depend, in order
+    """
+
+    loaded: Loaded
+    inputs: tuple[onnx.ValueInfoProto, ...]
+    outputs: tuple[str, ...]
+    claims: Mapping[str, Claim]
+    initializers: Mapping[str, TensorProto]
+    nodes: tuple[Pending, ...]
+
+    @property
+    def model(self) -> ModelProto:
+        return self.loaded.model
+
+    @cached_property
+    def separator(self) -> str:
+        """What stands in no name of the model, between the parts of a name from a body."""
+        names = {n for p in self.nodes for n in (*used_names(p.node), *p.node.output)}
+        found = "::"
+        while any(found in name for name in names):
+            found += ":"
+        return found
+
+    @property
+    def external_files(self) -> tuple[str, ...]:
+        """The names of the files beside the model's in which tensors lie."""
+        return external_files(self.model)
+
+    def input_ports(self, shapes: Shapes) -> tuple[OpenPort, ...]:
+        """The inputs, as far as the model and `shapes` tell what they are.
+
+        Raises
+        ------
+        ModelError : an input of a type that cannot be passed.
+        ArgumentError : `shapes` that do not fit the model.
+        """
+        check_shapes(shapes, self.inputs)
+        ports = []
+        for info in self.inputs:
+            claim = self.claim(info)
+            if claim is None:
+                raise ModelError(f"an argument like '{printable(info.name)}' cannot be passed")
+            ports.append(open_port(info, claim, shapes))
+        return tuple(ports)
+
+    @cached_property
+    def output_ports(self) -> tuple[OpenPort, ...]:
+        """The outputs, as far as the model tells what they are."""
+        return tuple(open_port(info, claim_of(info), {}) for info in self.model.graph.output)
+
+    def giving(self, names: Sequence[str]) -> Source:
+        """The model with these values as further outputs."""
+        if not names:
+            return self
+        model = ModelProto()
+        model.CopyFrom(self.model)
+        model.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
+        outputs = (*self.outputs, *names)
+        return replace(self, loaded=replace(self.loaded, model=model), outputs=outputs)
+
+    @cached_property
+    def makers(self) -> Mapping[str, Maker]:
+        """Which node makes each value on which the outputs depend, in the order of nodes."""
+        found: dict[str, Maker] = {}
+        for node, versions in ((p.node, p.versions) for p in self.nodes):
+            opset = versions.get(domain_of(node.domain), 0)
+            maker = Maker(printable(shown_name(node)), printable(shown_operator(node)), opset)
+            found |= dict.fromkeys(filter(None, node.output), maker)
+        return found
+
+    def claim(self, info: onnx.ValueInfoProto) -> Claim | None:
+        """What the model says of an input, None unless its type can be passed.
+
+        Raises
+        ------
+        ModelError : if it says nothing of the element type.
+        """
+        claim = claim_of(info)
+        if claim is not None and not claim.element_type:
+            raise ModelError(f"input '{printable(info.name)}' has no element type")
+        return claim if claim is not None and claim.element_type in ELEMENT_TYPES else None
+
+
+@reported
+def open_model(source: str | os.PathLike[str] | bytes | ModelProto) -> Source:
+    """Read a model and check its structure.
+
+    Raises
+    ------
+    ModelError : a file that is broken, hostile or inconsistent.
+    """
+    loaded = load(source)
+    model = loaded.model
+    check_text(model)
+    versions = opset_versions(model)
+    ordered = check_structure(model)
+    graph = model.graph
+    outputs = [v.name for v in graph.output]
+    initializers = {t.name: t for t in graph.initializer}
+    return Source(
+        loaded,
+        tuple(i for i in graph.input if i.name not in initializers),
+        tuple(outputs),
+        claims(model),
+        initializers,
+        tuple(Pending(n, versions) for n in live_nodes(ordered, outputs)),
+    )
+
+
+@reported
+def given_inputs(source: Source, shapes: Shapes | None = None) -> dict[str, Given]:
+    """The types of the inputs, as far as they can be passed.
+
+    Raises
+    ------
+    ModelError : a dynamic dimension that `shapes` does not give.
+    ArgumentError : `shapes` that do not fit the model.
+    """
+    shapes = dict(shapes or {})
+    check_shapes(shapes, source.inputs)
+    given = {}
+    for info in source.inputs:
+        claim = source.claim(info)
+        if claim is not None:
+            dtype = ELEMENT_TYPES[claim.element_type]
+            given[info.name] = Given(dtype, input_shape(info, claim, dtype, shapes))
+    return given
+
+
+def unknown_operators(source: Source) -> tuple[UnsupportedNode, ...]:
+    """The nodes that no shapes can make compile, those in functions and subgraphs included."""
+    found: dict[UnsupportedNode, None] = {}
+    functions = {(domain_of(f.domain), f.name): f for f in source.model.functions}
+    work = [(p.node, p.versions) for p in source.nodes]
+    seen: set[tuple[str, str]] = set()
+    while work:
+        node, versions = work.pop()
+        domain = domain_of(node.domain)
+        key = (domain, node.op_type)
+        if key in functions:
+            if key not in seen:
+                seen.add(key)
+                own = opsets_of(functions[key])
+                work += [(n, own) for n in functions[key].node]
+            continue
+        for attribute in node.attribute:
+            graphs = [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else []
+            work += [(n, versions) for g in (*graphs, *attribute.graphs) for n in g.node]
+        opset = versions.get(domain, 0)
+        schema = schema_of(node.op_type, opset, domain) if opset else None
+        if schema is not None and (
+            find_operator(node.op_type, opset, domain) or has_function(schema)
+        ):
+            continue
+        shown, operator = printable(shown_name(node)), shown_operator(node)
+        reason = "there is no comprehension for this operator yet"
+        found[UnsupportedNode(shown, printable(operator), opset, reason)] = None
+    return tuple(found)
+
+
+def withdrawn(operator: str, domain: str) -> bool:
+    """Whether an operator is gone for good, and not merely replaced by a better version."""
+    if domain:
+        return False
+    newest = schema_of(operator, onnx.defs.onnx_opset_version())
+    return newest is None or bool(newest.deprecated)
+
+
+def infer_types(model: ModelProto) -> dict[str, tuple[DType, tuple[int, ...]]]:
+    """What onnx's own shape inference knows for certain, so that a report can go on."""
+    slim = ModelProto()
+    slim.CopyFrom(model)
+    for tensor in slim.graph.initializer:
+        if len(tensor.raw_data) > 1 << 16:
+            tensor.raw_data = b""
+    try:
+        inferred = onnx.shape_inference.infer_shapes(slim, data_prop=True)
+    except Exception:  # whatever it is, the report only becomes shorter
+        return {}
+    result = {}
+    for info in (*inferred.graph.value_info, *inferred.graph.output):
+        try:
+            claim = claim_of(info)
+        except ModelError:
+            continue
+        if claim is None or claim.extents is None or claim.element_type not in ELEMENT_TYPES:
+            continue
+        extents = [e for e in claim.extents if e is not None]
+        if len(extents) == len(claim.extents):
+            result[info.name] = (ELEMENT_TYPES[claim.element_type], tuple(extents))
+    return result

@@ -1,0 +1,383 @@
+"""If, Loop and Scan: branches that are known and loops of few trips are written out.
+
+Longer loops of a known number of trips, which may be an open size, become blocks of the language if
+their bodies are comprehensions (`frontends.onnx.bodies.loop_blocks`).  What is left runs trip by
+trip: its body is a model of its own, compiled for the shapes it meets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, shape_inference
+from onnx import numpy_helper as nh
+
+from frontends.onnx.bodies.inline import (
+    body_model,
+    captured_names,
+    constant_node,
+    graph_body,
+    handed_on,
+)
+from frontends.onnx.bodies.loop_blocks import loop_block, scan_block
+from frontends.onnx.bodies.loop_bodies import Sequenced
+from frontends.onnx.core.identifiers import printable
+from frontends.onnx.core.node import Expanded, Node, Opaque, Result, Unsupported, Value, operator
+from frontends.onnx.core.stages import Array, Body
+from frontends.onnx.core.symbolic_dims import Dim, Extent, hint_of
+from frontends.onnx.core.tensors import ELEMENT_TYPES
+from poly.errors import ModelError
+from poly.ir.dtypes import BOOL, INT64, DType
+
+#: Loops that are no blocks are written out if that makes at most so many nodes …
+MAX_WRITTEN_OUT = 512
+#: … and so are all of them that make few, whose steps can be merged then.
+MAX_SHORT = 64
+
+
+@operator("If")
+def branch(node: Node) -> Sequence[Result]:
+    """The nodes of the branch that is taken; the condition is waited for."""
+    condition = node.known(0, "the condition")
+    if condition is None or condition.size != 1 or condition.dtype != np.bool_:
+        raise node.fail("the condition must be one bool")
+    graph = node.subgraph("then_branch" if condition.reshape(-1)[0] else "else_branch")
+    scope = node.surroundings
+    return [Expanded(tuple(graph_body(graph, (), scope.proto.output, scope.prefix)))]
+
+
+def _stacked(node: Node, parts: Sequence[str], axis: int, output: str) -> list[NodeProto]:
+    """Nodes that join tensors along a new axis."""
+    prefix, made = output + node.surroundings.prefix, []
+    rows = [f"{prefix}row{n}" for n in range(len(parts))]
+    if node.opset >= 13:
+        made.append(constant_node(f"{prefix}axis", np.array([axis], np.int64)))
+    for part, row in zip(parts, rows, strict=True):
+        if node.opset >= 13:
+            made.append(helper.make_node("Unsqueeze", [part, f"{prefix}axis"], [row]))
+        else:
+            made.append(helper.make_node("Unsqueeze", [part], [row], axes=[axis]))
+    return [*made, helper.make_node("Concat", rows, [output], axis=axis)]
+
+
+@operator("Loop")
+def loop(node: Node) -> Sequence[Result]:
+    """`body(trip, condition, state…) -> condition, state…, rows…` until the condition fails."""
+    body, scope = node.subgraph("body"), node.surroundings
+    names = (*scope.proto.input, "", "")
+    state = list(scope.proto.input[2:])
+    if len(body.input) != len(state) + 2 or len(body.output) < len(state) + 1:
+        raise node.fail("the body does not fit the operands")
+    if any(not name for name in state):
+        raise Unsupported("a loop with a state that is omitted")
+    rows = len(body.output) - 1 - len(state)
+    count, start = node.optional(0), node.optional(1)
+    steady = _condition_stays(body)
+    trips = _trips(count, start) if steady else None
+    if trips is not None and _is_long(trips, body):
+        made = loop_block(node, body, trips, [scope.lookup(n) for n in state])
+        if made is not None:
+            return [made]
+        few = hint_of(trips) * len(body.node) <= MAX_WRITTEN_OUT
+        trips = int(trips) if few else None  # what runs trip by trip can be of any number
+    if trips is not None and (trips > 0 or not rows) and trips * len(body.node) <= MAX_WRITTEN_OUT:
+        nodes: list[NodeProto] = []
+        condition = names[1]
+        if not condition:
+            condition = f"{scope.prefix}condition"
+            nodes.append(constant_node(condition, np.array(True)))
+        collected: list[list[str]] = [[] for _ in range(rows)]
+        for trip in range(trips):
+            prefix = f"{scope.prefix}{trip}:"
+            nodes.append(constant_node(f"{prefix}trip", np.array(trip, np.int64)))
+            outputs = [f"{prefix}out{n}" for n in range(len(body.output))]
+            arguments = [f"{prefix}trip", condition, *state]
+            nodes += graph_body(body, arguments, outputs, prefix)
+            state = outputs[1 : 1 + len(state)]
+            for part, row in zip(collected, outputs[1 + len(state) :], strict=True):
+                part.append(row)
+        nodes += handed_on(state, scope.proto.output[: len(state)])
+        for parts, output in zip(collected, scope.proto.output[len(state) :], strict=False):
+            if output:
+                nodes += _stacked(node, parts, 0, output)
+        return [Expanded(tuple(nodes))]
+    types = [INT64, BOOL, *(scope.lookup(n).dtype for n in state)]
+    captured, model, made_types = _body(node, body, types)
+    free = [scope.lookup(n) for n in captured]
+
+    def run(arrays: Sequence[Array | None], bodies: Sequence[Body]) -> Sequence[Array]:
+        limit, go_on = arrays[0], arrays[1]
+        most = None if limit is None else int(limit.reshape(-1)[0])
+        condition = True if go_on is None else bool(go_on.reshape(-1)[0])
+        values = _there(arrays[2 : 2 + len(state)])
+        outer = dict(zip(captured, _there(arrays[2 + len(state) :]), strict=True))
+        collected: list[list[Array]] = [[] for _ in range(rows)]
+        trip = 0
+        inputs = [v.name for v in body.input]
+        while condition and (most is None or trip < most):
+            own = [np.array(trip, np.int64), np.array(condition), *values]
+            results = bodies[0]({**dict(zip(inputs, own, strict=True)), **outer})
+            condition = bool(results[0].reshape(-1)[0])
+            values = list(results[1 : 1 + len(state)])
+            for part, row in zip(collected, results[1 + len(state) :], strict=True):
+                part.append(row)
+            trip += 1
+        made = [
+            np.stack(part) if part else _no_rows(body.output[1 + len(state) + n])
+            for n, part in enumerate(collected)
+        ]
+        return [*(np.asarray(v) for v in values), *made]
+
+    types_out = [*types[2:], *made_types[1 + len(state) :]]
+    operands = (count, start, *(scope.lookup(n) for n in state), *free)
+    return [Opaque(operands, run, tuple(types_out), (model,))]
+
+
+def _there(arrays: Sequence[Array | None]) -> list[Array]:
+    """Arrays of operands that are not omitted."""
+    found = [a for a in arrays if a is not None]
+    assert len(found) == len(arrays), "the operands were looked up"
+    return found
+
+
+def _condition_stays(body: GraphProto) -> bool:
+    """Whether the body hands its condition on, or gives a constant that is true."""
+    producers = {o: n for n in body.node for o in n.output}
+    stored = {t.name: t for t in body.initializer}
+    name = body.output[0].name
+    while name in producers and producers[name].op_type == "Identity":
+        name = producers[name].input[0]
+    if name == body.input[1].name:
+        return True
+    if name in stored:
+        return bool(nh.to_array(stored[name]).all())
+    node = producers.get(name)
+    if node is None or node.op_type != "Constant" or len(node.attribute) != 1:
+        return False
+    value = node.attribute[0]
+    return value.name == "value" and bool(nh.to_array(value.t).all())
+
+
+def _is_long(trips: Extent, body: GraphProto) -> bool:
+    """Whether to try a block before the steps are written out."""
+    return isinstance(trips, Dim) or trips * len(body.node) > MAX_SHORT
+
+
+def _trips(count: Value | None, start: Value | None) -> Extent | None:
+    """How often a loop runs whose condition stays as it is, if that is known."""
+    if start is not None:
+        if start.array is None:
+            return None
+        if not bool(start.array.reshape(-1)[0]):
+            return 0
+    if count is None or count.array is None or count.size != 1:
+        return None
+    (trips,) = count.array.reshape(-1)
+    return max(trips if isinstance(trips, Dim) else int(trips), 0)
+
+
+def _body(
+    node: Node, body: GraphProto, types: Sequence[DType]
+) -> tuple[list[str], ModelProto, list[DType]]:
+    """What a body captures and is not known, the body as a model, the types of its outputs."""
+    scope = node.surroundings
+    captured: dict[str, DType | Array] = {}
+    for name in captured_names(body):
+        value = scope.lookup(name)
+        captured[name] = value.dtype if value.array is None else value.array
+    model = body_model(body, types, captured, scope.versions, scope.model)
+    given = [n for n, c in captured.items() if isinstance(c, DType)]
+    return given, model, [_output_type(v, model) for v in body.output]
+
+
+def _output_type(info: ValueInfoProto, model: ModelProto) -> DType:
+    """The element type of an output of a body, as the body says or its operators give."""
+    found = ELEMENT_TYPES.get(info.type.tensor_type.elem_type)
+    if found is None:
+        inferred = shape_inference.infer_shapes(model).graph.output
+        numbers = {v.name: v.type.tensor_type.elem_type for v in inferred}
+        found = ELEMENT_TYPES.get(numbers.get(info.name, 0))
+    if found is None:
+        raise Unsupported(f"a body that does not tell the type of '{printable(info.name)}'")
+    return found
+
+
+def _no_rows(info: ValueInfoProto) -> Array:
+    """What a loop without a trip collects: no rows of the shape that the body claims."""
+    tensor = info.type.tensor_type
+    shape = [d.dim_value for d in tensor.shape.dim]
+    dtype = ELEMENT_TYPES.get(tensor.elem_type)
+    return np.zeros([0, *shape], None if dtype is None else dtype.numpy)
+
+
+@operator("Scan")
+def scan(node: Node) -> Sequence[Result]:
+    """`body(state…, elements…) -> state…, rows…` over the elements of sequences."""
+    body, scope = node.subgraph("body"), node.surroundings
+    if node.opset < 9:
+        return [_scan_of_batches(node, body)]
+    given = scope.proto.input
+    count = node.integer("num_scan_inputs", 0)
+    states = len(given) - count
+    if states < 0 or len(body.input) != len(given) or len(body.output) < states or not count:
+        raise node.fail("the body does not fit the operands")
+    values = [node.required(n) for n in range(states, len(given))]
+    rows = len(body.output) - states
+    axes = _listed(node, "scan_input_axes", count)
+    axes = [node.axis(a, v.rank) for a, v in zip(axes, values, strict=True)]
+    backward = _listed(node, "scan_input_directions", count)
+    out_axes = _listed(node, "scan_output_axes", rows)
+    out_backward = _listed(node, "scan_output_directions", rows)
+    lengths = {v.shape[a] for a, v in zip(axes, values, strict=True)}
+    if len(lengths) != 1:
+        raise node.fail(f"sequences of {sorted(lengths)} elements do not go together")
+    (length,) = lengths
+    if _is_long(length, body):
+        sequenced = [Sequenced(a, bool(b)) for a, b in zip(axes, backward, strict=True)]
+        made = scan_block(
+            node, body, length,
+            [scope.lookup(n) for n in given[:states]],
+            list(zip(values, sequenced, strict=True)),
+            [Sequenced(a, bool(b)) for a, b in zip(out_axes, out_backward, strict=True)],
+        )  # fmt: skip
+        if made is not None:
+            return [made]
+        length = int(length)
+    if length and length * (len(body.node) + 2 * count) <= MAX_WRITTEN_OUT:
+        nodes: list[NodeProto] = []
+        state = list(given[:states])
+        collected: list[list[str]] = [[] for _ in range(rows)]
+        for trip in range(length):
+            prefix = f"{scope.prefix}{trip}:"
+            elements = []
+            for n in range(count):
+                place = length - 1 - trip if backward[n] else trip
+                nodes.append(constant_node(f"{prefix}place{n}", np.array(place, np.int64)))
+                part = [given[states + n], f"{prefix}place{n}"]
+                nodes.append(helper.make_node("Gather", part, [f"{prefix}in{n}"], axis=axes[n]))
+                elements.append(f"{prefix}in{n}")
+            outputs = [f"{prefix}out{n}" for n in range(len(body.output))]
+            nodes += graph_body(body, [*state, *elements], outputs, prefix)
+            state = outputs[:states]
+            for parts, row in zip(collected, outputs[states:], strict=True):
+                parts.append(row)
+        nodes += handed_on(state, scope.proto.output[:states])
+        for n, output in enumerate(scope.proto.output[states:]):
+            if output:
+                parts = collected[n][::-1] if out_backward[n] else collected[n]
+                nodes += _stacked(node, parts, out_axes[n], output)
+        return [Expanded(tuple(nodes))]
+    types = [scope.lookup(n).dtype for n in given]
+    captured, model, made_types = _body(node, body, types)
+    free = [scope.lookup(n) for n in captured]
+    names = [v.name for v in body.input]
+
+    def run(arrays: Sequence[Array | None], bodies: Sequence[Body]) -> Sequence[Array]:
+        state = _there(arrays[:states])
+        outer = dict(zip(captured, _there(arrays[len(given) :]), strict=True))
+        given_sequences = _there(arrays[states : len(given)])
+        sequences = [
+            np.moveaxis(a, axis, 0)[:: -1 if back else 1]
+            for a, axis, back in zip(given_sequences, axes, backward, strict=True)
+        ]
+        collected: list[list[Array]] = [[] for _ in range(rows)]
+        for trip in range(length):
+            own = [*state, *(np.ascontiguousarray(s[trip]) for s in sequences)]
+            results = bodies[0]({**dict(zip(names, own, strict=True)), **outer})
+            state = list(results[:states])
+            for parts, row in zip(collected, results[states:], strict=True):
+                parts.append(row)
+        made = []
+        for n, parts in enumerate(collected):
+            rest = parts[::-1] if out_backward[n] else parts
+            made.append(np.stack(rest, out_axes[n]) if rest else _no_rows(body.output[states + n]))
+        return [*(np.asarray(s) for s in state), *made]
+
+    types_out = [*types[:states], *made_types[states:]]
+    operands = (*(scope.lookup(n) for n in given), *free)
+    return [Opaque(operands, run, tuple(types_out), (model,))]
+
+
+def _listed(node: Node, name: str, count: int) -> list[int]:
+    given = node.ints(name)
+    if given is None:
+        return [0] * count
+    if len(given) != count:
+        raise node.fail(f"{name} has {len(given)} entries for {count}")
+    return list(given)
+
+
+def _batched_block(
+    node: Node, body: GraphProto, states: int, backward: Sequence[int]
+) -> Result | None:
+    """Scan of opset 8 as a block, if no sequence ends early."""
+    operands = node.inputs[1:]
+    if node.optional(0) is not None or any(v is None or v.rank < 1 for v in operands):
+        return None
+    values = [v for v in operands if v is not None]
+    sequences = values[states:]
+    if any(v.rank < 2 for v in sequences):
+        return None
+    (batch, *batches), (length, *lengths) = (
+        [v.shape[0] for v in values], [v.shape[1] for v in sequences],
+    )  # fmt: skip
+    if not _is_long(length, body) or any(b != batch for b in batches) or batch == 0:
+        return None
+    if any(n != length for n in lengths):
+        return None
+    parts = [Sequenced(0, bool(b)) for b in backward]
+    collected = [Sequenced(0)] * (len(body.output) - states)
+    given = list(zip(sequences, parts, strict=True))
+    return scan_block(node, body, length, values[:states], given, collected, batch)
+
+
+def _scan_of_batches(node: Node, body: GraphProto) -> Result:
+    """Scan of opset 8: every operand has a batch axis in front, and sequences end early."""
+    scope = node.surroundings
+    given = scope.proto.input[1:]
+    count = node.integer("num_scan_inputs", 0)
+    states = len(given) - count
+    if states < 0 or len(body.input) != len(given) or not count:
+        raise node.fail("the body does not fit the operands")
+    backward = _listed(node, "directions", count)
+    made = _batched_block(node, body, states, backward)
+    if made is not None:
+        return made
+    types = [scope.lookup(n).dtype for n in given]
+    captured, model, made_types = _body(node, body, types)
+    names = [v.name for v in body.input]
+
+    def run(arrays: Sequence[Array | None], bodies: Sequence[Body]) -> Sequence[Array]:
+        lengths = arrays[0]
+        outer = dict(zip(captured, _there(arrays[1 + len(given) :]), strict=True))
+        operands = _there(arrays[1 : 1 + len(given)])
+        if not len(operands[0]):
+            raise ModelError(f"{node.origin}: the batch is empty")
+        batches = []
+        for b in range(len(operands[0])):
+            state = [o[b] for o in operands[:states]]
+            full = operands[states].shape[1]
+            length = full if lengths is None else int(lengths[b])
+            collected: list[list[Array]] = [[] for _ in range(len(body.output) - states)]
+            for trip in range(length):
+                own = [
+                    o[b, length - 1 - trip if back else trip]
+                    for o, back in zip(operands[states:], backward, strict=True)
+                ]
+                results = bodies[0]({**dict(zip(names, [*state, *own], strict=True)), **outer})
+                state = list(results[:states])
+                for parts, row in zip(collected, results[states:], strict=True):
+                    parts.append(row)
+            rows = []
+            for n, parts in enumerate(collected):
+                empty = _no_rows(body.output[states + n])[:0]
+                found = np.stack(parts) if parts else empty
+                padding = np.zeros((full - length, *found.shape[1:]), found.dtype)
+                rows.append(np.concatenate([found, padding]))
+            batches.append([*state, *rows])
+        return [np.stack(parts) for parts in zip(*batches, strict=True)]
+
+    types_out = [*types[:states], *made_types[states:]]
+    operands = (node.optional(0), *(scope.lookup(n) for n in (*given, *captured)))
+    return Opaque(operands, run, tuple(types_out), (model,))

@@ -1,0 +1,258 @@
+"""Quantised operators: sums of integers are sums of integers, rounded once at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from frontends.onnx.core.comprehension_text import Extent, at, declare, function, line, names
+from frontends.onnx.core.node import Compute, Node, Result, Value, operator
+from frontends.onnx.core.tensors import element_type
+from frontends.onnx.ops.conv import Convolution, convolution
+from frontends.onnx.ops.matmul import Product, product
+from frontends.onnx.ops.move import indexed
+from poly.ir.dtypes import INT32, UINT8, DType
+
+
+def saturated(value: str, dtype: DType) -> str:
+    """A float rounded to the nearest integer (ties to even) that `dtype` holds."""
+    info = np.iinfo(dtype.numpy)
+    return f"{dtype}(min(max(round({value}), {float(info.min)!r}), {float(info.max)!r}))"
+
+
+def _scale_place(node: Node, x: Value, scale: Value, indices: Sequence[str]) -> list[str | int]:
+    """Where the scale of an element lies: for all, along an axis, or by blocks."""
+    if scale.rank == 0 or scale.shape == (1,):
+        return [0] * scale.rank
+    block = node.integer("block_size", 0)
+    axis = node.axis(node.integer("axis", 1), x.rank)
+    if scale.rank == 1 and not block:
+        if scale.shape[0] != x.shape[axis]:
+            raise node.fail(f"{scale.shape[0]} scales for {x.shape[axis]} elements on axis {axis}")
+        return [indices[axis]]
+    if scale.rank != x.rank or block < 1:
+        raise node.fail(f"scales of shape {list(scale.shape)} for {list(x.shape)}")
+    for a, (own, extent) in enumerate(zip(scale.shape, x.shape, strict=True)):
+        if own != (-(-extent // block) if a == axis else extent):
+            raise node.fail(f"scales {list(scale.shape)} do not fit blocks of {block} on axis {a}")
+    return [f"{i} // {block}" if a == axis else i for a, i in enumerate(indices)]
+
+
+@operator("QuantizeLinear")
+def quantize(node: Node) -> Sequence[Result]:
+    """Y = saturate(round(X / scale) + zero)."""
+    x, scale, zero = node.required(0), node.required(1), node.optional(2)
+    number = node.integer("output_dtype", 0)
+    to = zero.dtype if zero is not None else element_type(number, node) if number else UINT8
+    if zero is not None and zero.shape != scale.shape:
+        raise node.fail(f"zero points {list(zero.shape)} for scales {list(scale.shape)}")
+    indices = names(x.rank)
+    place = _scale_place(node, x, scale, indices)
+    inputs = {"X": x, "S": scale}
+    value = f"round(float32({at('X', indices)}) / float32({at('S', place)}))"
+    if zero is not None:
+        inputs["Z"] = zero
+        value += f" + float32({at('Z', place)})"
+    return [indexed("quantize", inputs, to, x.shape, saturated(value, to))]
+
+
+@operator("DequantizeLinear")
+def dequantize(node: Node) -> Sequence[Result]:
+    """Y = (X - zero) * scale."""
+    x, scale, zero = node.required(0), node.required(1), node.optional(2)
+    number = node.integer("output_dtype", 0)
+    to = element_type(number, node) if number else scale.dtype
+    if zero is not None and zero.shape != scale.shape:
+        raise node.fail(f"zero points {list(zero.shape)} for scales {list(scale.shape)}")
+    indices = names(x.rank)
+    place = _scale_place(node, x, scale, indices)
+    inputs = {"X": x, "S": scale}
+    value = f"int32({at('X', indices)})"
+    if zero is not None:
+        inputs["Z"] = zero
+        value = f"({value} - int32({at('Z', place)}))"
+    text = f"float32({value}) * float32({at('S', place)})"
+    return [indexed("dequantize", inputs, to, x.shape, f"{to}({text})")]
+
+
+@operator("DynamicQuantizeLinear")
+def dynamic_quantize(node: Node) -> Sequence[Result]:
+    """Scale and zero point from the extremes of X, zero included; then X in 8 bits."""
+    x = node.required(0)
+    indices = names(x.rank)
+    ranges: dict[str, Extent] = dict(zip(indices, x.shape, strict=True))
+    read = at("X", indices)
+    lines = [
+        "float32 H[]",
+        "float32 L[]",
+        line(f"H[] max=! max({read}, 0)", ranges),
+        line(f"L[] min=! min({read}, 0)", ranges),
+        "S[] = select(max(H[], 0) == min(L[], 0), 1, (max(H[], 0) - min(L[], 0)) / 255)",
+        f"Z[] = {saturated('0 - min(L[], 0) / S[]', UINT8)}",
+        line(
+            f"{at('Y', indices)} = {saturated(f'round({read} / S[]) + float32(Z[])', UINT8)}",
+            ranges,
+        ),
+    ]
+    outputs = [declare("Y", UINT8, x.shape), "float32 S[]", "uint8 Z[]"]
+    inputs = [declare("X", x.dtype, x.shape)]
+    return [Compute(function("dynamic_quantize", inputs, outputs, lines), (x,))]
+
+
+def _shifted(
+    node: Node, what: str, zero: Value | None, tensor: str, places: Sequence[str | int] | None
+) -> str:
+    """The format over the read of an integer operand from which its zero point is taken."""
+    if zero is None or (zero.array is not None and not zero.array.any()):
+        return "int32({0})"
+    if zero.size == 1:
+        return f"(int32({{0}}) - int32({at(tensor, [0] * zero.rank)}))"
+    if places is None or len(places) != zero.rank:
+        raise node.fail(f"zero points of shape {list(zero.shape)} for {what}")
+    return f"(int32({{0}}) - int32({at(tensor, places)}))"
+
+
+def _zero_inputs(formats: dict[str, tuple[str, Value | None]]) -> dict[str, Value]:
+    """The zero points that formats read."""
+    return {t: z for t, (text, z) in formats.items() if z is not None and f"{t}[" in text}
+
+
+def _integer_sum(
+    node: Node, x: Value, w: Value, zeros: tuple[Value | None, Value | None], tensor: str
+) -> tuple[Convolution, dict[str, Value], str]:
+    """A convolution in 32 bits: its text, the operands that it reads, and the statement."""
+    c = convolution(node, x, w)
+    left = _shifted(node, "X", zeros[0], "ZX", None)
+    right = _shifted(node, "W", zeros[1], "ZW", [c.k])
+    operands = {"X": x, "W": w} | _zero_inputs({"ZX": (left, zeros[0]), "ZW": (right, zeros[1])})
+    return c, operands, c.sum(tensor, left, right)
+
+
+@operator("ConvInteger")
+def conv_integer(node: Node) -> Sequence[Result]:
+    """Y = conv(X - zero of X, W - zero of W) in 32 bits."""
+    x, w, zeros = node.required(0), node.required(1), (node.optional(2), node.optional(3))
+    c, operands, body = _integer_sum(node, x, w, zeros, "Y")
+    inputs = [declare(n, v.dtype, v.shape) for n, v in operands.items()]
+    program = function("conv_integer", inputs, [declare("Y", INT32, c.shape)], [body])
+    return [Compute(program, tuple(operands.values()))]
+
+
+@operator("QLinearConv")
+def qlinear_conv(node: Node) -> Sequence[Result]:
+    """Y = saturate(round((conv(X - zx, W - zw) + B) * sx * sw / sy) + zy)."""
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.required(p) for p in range(8))
+    bias = node.optional(8)
+    c, operands, body = _integer_sum(node, x, w, (x_zero, w_zero), "T")
+    total = at("T", c.output)
+    if bias is not None:
+        if bias.shape != (w.shape[0],):
+            raise node.fail(f"a bias of shape {list(bias.shape)} for {w.shape[0]} filters")
+        operands["B"] = bias
+        total = f"({total} + B[{c.k}])"
+    scale = _factor(node, operands, x_scale, w_scale, y_scale, None, [c.k])
+    return [_requantised("qlinear_conv", operands, body, c, total, scale, y_zero)]
+
+
+def _factor(
+    node: Node,
+    operands: dict[str, Value],
+    a: Value,
+    b: Value,
+    y: Value,
+    rows: Sequence[str | int] | None,
+    columns: Sequence[str | int] | None,
+) -> str:
+    """sa * sb / sy, as a float32; adds the scales to the operands."""
+    reads = []
+    for tensor, value, places in (("SA", a, rows), ("SB", b, columns), ("SY", y, None)):
+        if value.size != 1 and (places is None or len(places) != value.rank):
+            raise node.fail(f"scales of shape {list(value.shape)}")
+        operands[tensor] = value
+        where = [0] * value.rank if value.size == 1 else places
+        reads.append(f"float32({at(tensor, where or ())})")
+    return f"({reads[0]} * {reads[1]} / {reads[2]})"
+
+
+def _requantised(
+    name: str,
+    operands: dict[str, Value],
+    body: str,
+    text: Convolution | Product,
+    total: str,
+    scale: str,
+    zero: Value,
+) -> Compute:
+    """`body` sums in T; the `total` of each element is scaled, rounded and shifted."""
+    operands["ZY"] = zero
+    value = f"round(float32({total}) * {scale}) + float32({at('ZY', [0] * zero.rank)})"
+    lines = [
+        declare("T", INT32, text.shape),
+        body,
+        line(f"{at('Y', text.output)} = {saturated(value, zero.dtype)}", text.outer),
+    ]
+    inputs = [declare(n, v.dtype, v.shape) for n, v in operands.items()]
+    program = function(name, inputs, [declare("Y", zero.dtype, text.shape)], lines)
+    return Compute(program, tuple(operands.values()))
+
+
+def _row_places(node: Node, value: Value | None, output: Sequence[str]) -> list[str | int] | None:
+    """Where one value a row lies: a vector, or a matrix with one column."""
+    if value is None or value.size == 1:
+        return None
+    if value.rank == 1:
+        return ["i"]
+    if value.shape[-1] != 1:
+        raise node.fail(f"one value a row, not {list(value.shape)}")
+    return [*output[len(output) - 1 - value.rank : -2], "i", 0]
+
+
+def _column_places(
+    node: Node, value: Value | None, output: Sequence[str]
+) -> list[str | int] | None:
+    """Where one value a column lies: a vector, or a matrix with one row."""
+    if value is None or value.size == 1:
+        return None
+    if value.rank == 1:
+        return ["j"]
+    if value.shape[-2] != 1:
+        raise node.fail(f"one value a column, not {list(value.shape)}")
+    return [*output[len(output) - value.rank : -2], 0, "j"]
+
+
+@operator("MatMulInteger")
+def matmul_integer(node: Node) -> Sequence[Result]:
+    """Y = (A - za) (B - zb) in 32 bits."""
+    a, b, a_zero, b_zero = node.required(0), node.required(1), node.optional(2), node.optional(3)
+    p = product(node, a, b)
+    left = _shifted(node, "A", a_zero, "ZA", _row_places(node, a_zero, p.output))
+    right = _shifted(node, "B", b_zero, "ZB", _column_places(node, b_zero, p.output))
+    operands = {"A": a, "B": b} | _zero_inputs({"ZA": (left, a_zero), "ZB": (right, b_zero)})
+    inputs = [declare(n, v.dtype, v.shape) for n, v in operands.items()]
+    program = function(
+        "matmul_integer", inputs, [declare("Y", INT32, p.shape)], [p.sum("Y", left, right)]
+    )
+    return [Compute(program, tuple(operands.values()))]
+
+
+@operator("QLinearMatMul")
+def qlinear_matmul(node: Node) -> Sequence[Result]:
+    """Y = saturate(round((A - za) (B - zb) * sa * sb / sy) + zy)."""
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.required(p) for p in range(8))
+    p = product(node, a, b)
+    rows, columns = _row_places(node, a_zero, p.output), _column_places(node, b_zero, p.output)
+    left = _shifted(node, "A", a_zero, "ZA", rows)
+    right = _shifted(node, "B", b_zero, "ZB", columns)
+    operands = {"A": a, "B": b} | _zero_inputs({"ZA": (left, a_zero), "ZB": (right, b_zero)})
+    scale = _factor(
+        node,
+        operands,
+        a_scale,
+        b_scale,
+        y_scale,
+        _row_places(node, a_scale, p.output),
+        _column_places(node, b_scale, p.output),
+    )
+    body = p.sum("T", left, right)
+    return [_requantised("qlinear_matmul", operands, body, p, at("T", p.output), scale, y_zero)]

@@ -1,0 +1,293 @@
+"""RNN, GRU and LSTM.
+
+What the inputs contribute to the gates is one product for all steps, `G`; the steps then follow
+one another in a block of the language, which adds what the last step's hidden state contributes
+and computes the next state.  States are kept for all steps: `H[d,s,…]` is what direction d has
+before its step s.  A direction that runs backwards counts its steps from the end.
+
+With lengths for each sequence, a step behind its end keeps the state, and gives 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from frontends.onnx.core.comprehension_text import Extent, affine, at, declare, function, line
+from frontends.onnx.core.node import Compute, Known, Node, Result, Value, operator
+from frontends.onnx.ops.recurrent_common import Activation, Recurrence, check_shape, recurrence
+from poly.ir.dtypes import BOOL
+
+
+class _Writer:
+    """The program of one recurrent node, as its parts are written."""
+
+    def __init__(self, node: Node, gates: int, defaults: tuple[str, ...], states: str) -> None:
+        self.node, self.gates, self.states = node, gates, states
+        self.of: Recurrence = recurrence(node, gates, defaults, len(states))
+        self.dtype = self.of.x.dtype.compute
+        self.columns = gates * self.of.hidden
+        self.inputs: list[str] = []
+        self.operands: list[Value | np.ndarray] = []
+        self.lines: list[str] = []
+        self.steps: list[str] = []
+        self.free: dict[str, Extent] = {"b": self.of.batch, "j": self.of.hidden}
+        self.every: dict[str, Extent] = {"t": self.of.steps, **self.free}
+
+    def operand(self, name: str, value: Value | np.ndarray, what: np.ndarray | None = None) -> str:
+        """Declare an input; `what` is the part of a known value that is needed."""
+        found = value if what is None else np.ascontiguousarray(what)
+        dtype = self.of.x.dtype if isinstance(value, np.ndarray) else value.dtype
+        self.inputs.append(declare(name, dtype, found.shape))
+        self.operands.append(found)
+        return name
+
+    def temporary(self, name: str, *shape: int) -> str:
+        """Declare a tensor of the program's own."""
+        self.lines.append(declare(name, self.dtype, shape))
+        return name
+
+    def directions(self) -> Iterator[tuple[Sequence[Activation], str, dict[str, Extent]]]:
+        """Functions, place and range: those of all directions at once if they are the same."""
+        functions = self.of.functions
+        if len(functions) == 2 and functions[0] == functions[1]:
+            yield functions[0], "d", {"d": 2}
+            return
+        for n, own in enumerate(functions):
+            yield own, str(n), {}
+
+    def every_direction(self) -> tuple[str, dict[str, Extent]]:
+        """Place and range of what is the same in all directions."""
+        return ("d", {"d": 2}) if self.of.directions == 2 else ("0", {})
+
+    # --- before the steps -----------------------------------------------------------------
+
+    def masks(self) -> None:
+        """Which steps each sequence has, if that differs."""
+        if self.of.lengths is None:
+            return
+        self.operand("L", self.of.lengths)
+        self.lines.append(declare("M", BOOL, (self.of.steps, self.of.batch)))
+        ranges: dict[str, Extent] = {"t": self.of.steps, "b": self.of.batch}
+        self.lines.append(line("M[t,b] = t < L[b]", ranges))
+
+    def gate_inputs(self, bias: Sequence[str]) -> None:
+        """G, what inputs and bias contribute; `bias` are the terms in {d} and n."""
+        f, ranges = self.of, {"t": self.of.steps, "b": self.of.batch, "n": self.columns}
+        self.operand("X", f.x)
+        self.temporary("G", f.directions, f.steps, f.batch, self.columns)
+        weights = "W"
+        if f.w.array is None:
+            self.operand("W", f.w)
+        for d, reverse in enumerate(f.reverse):
+            if f.w.array is not None:
+                weights = self.operand(f"W{d}", f.w, f.w.array[d])
+            weight = at(weights, ["n", "i"] if f.w.array is not None else [d, "n", "i"])
+            place, source = f"{f.steps - 1} - t" if reverse else "t", "X"
+            if reverse and f.lengths is not None:
+                source, place = self.temporary("V", f.steps, f.batch, f.inputs), "t"
+                last = ["b", "L[b] - 1 - t", "i"] if f.batch_first else ["L[b] - 1 - t", "b", "i"]
+                own: dict[str, Extent] = {"t": f.steps, "b": f.batch, "i": f.inputs}
+                self.lines.append(line(f"V[t,b,i] = {at('X', last)}", own))
+            order = ["b", place, "i"] if f.batch_first and source == "X" else [place, "b", "i"]
+            product = f"{at(source, order)} * {weight}"
+            if not bias:
+                self.lines.append(line(f"G[{d},t,b,n] +=! {product}", ranges | {"i": f.inputs}))
+                continue
+            # The bias is added while the sum is in registers.
+            made = self.temporary(f"U{d}", f.steps, f.batch, self.columns)
+            terms = " + ".join(term.format(d=d) for term in bias)
+            self.lines.append(line(f"{made}[t,b,n] +=! {product}", ranges | {"i": f.inputs}))
+            self.lines.append(line(f"G[{d},t,b,n] = {made}[t,b,n] + ({terms})", ranges))
+
+    def start(self) -> None:
+        """The states before the first step."""
+        f = self.of
+        place, ranges = self.every_direction()
+        for state, value in zip(self.states, f.initial, strict=True):
+            self.temporary(state, f.directions, f.steps + 1, f.batch, f.hidden)
+            source = "0"
+            if value is not None:
+                self.operand(f"{state}0", value)
+                order = ["b", place, "j"] if f.batch_first else [place, "b", "j"]
+                source = at(f"{state}0", order)
+            self.lines.append(line(f"{state}[{place},0,b,j] = {source}", ranges | self.free))
+
+    # --- steps ----------------------------------------------------------------------------
+
+    def product(self, name: str, rows: tuple[int, int], target: str, source: str, op: str) -> None:
+        """Add rows of R times a vector: ``target[d,t,b,n] op R[d,n,k] * source[d,t,b,k]``.
+
+        rows : the first and the one behind the last; n counts from the first
+        """
+        f, (first, end) = self.of, rows
+        place, ranges = self.every_direction()
+        row = affine([(1, "n")], first)
+        if f.r.array is not None:
+            self.operand(name, f.r, f.r.array[:, first:end])
+            weight = f"{name}[{place},n,k]"
+        else:
+            # Rows that each step reads lie together.
+            if not any(o is f.r for o in self.operands):
+                self.operand("R", f.r)
+            self.temporary(name, f.directions, f.hidden, end - first)
+            turned: dict[str, Extent] = {**ranges, "k": f.hidden, "n": end - first}
+            self.lines.append(line(f"{name}[{place},k,n] = R[{place},{row},k]", turned))
+            weight = f"{name}[{place},k,n]"
+        own: dict[str, Extent] = {**ranges, "b": f.batch, "n": end - first, "k": f.hidden}
+        self.steps.append(
+            line(f"{target}[{place},t,b,n] {op} {weight} * {source}[{place},t,b,k]", own)
+        )
+
+    def unit(self, k: int) -> str:
+        """The column of hidden unit j in the k-th part of what lies side by side."""
+        return affine([(1, "j")], k * self.of.hidden)
+
+    def each(self, text: str, place: str, ranges: dict[str, Extent]) -> None:
+        """A statement for each hidden unit of a step; {d} stands for the place."""
+        self.steps.append(line(text.replace("{d}", place), ranges | self.free))
+
+    def next_state(self, state: str, value: str, place: str, ranges: dict[str, Extent]) -> None:
+        """The state after the step, which is the one before it behind the end of a sequence."""
+        if self.of.lengths is not None:
+            value = f"select(M[t,b], {value}, {state}[{{d}},t,b,j])"
+        self.each(f"{state}[{{d}},t+1,b,j] = {value}", place, ranges)
+
+    # --- results --------------------------------------------------------------------------
+
+    def results(self) -> list[Result]:
+        """The program, with the outputs that the node has."""
+        f, node = self.of, self.node
+        wanted = [k for k in range(1 + len(self.states)) if node.has_output(k)]
+        if not wanted:
+            return []
+        # Outputs of a program follow one another; one between two others may be there for nobody.
+        outputs, skipped = [], [Known(np.zeros(0, np.float32))] * wanted[0]
+        after: list[str] = []
+        dtype = f.x.dtype
+        for k in range(wanted[0], wanted[-1] + 1):
+            if k == 0:
+                shape = (f.batch, f.steps) if f.batch_first else (f.steps,)
+                rest = () if f.batch_first else (f.batch,)
+                outputs.append(declare("Y", dtype, (*shape, f.directions, *rest, f.hidden)))
+                after += [self._sequence(d) for d in range(f.directions)]
+                continue
+            state = self.states[k - 1]
+            place, ranges = self.every_direction()
+            order = ["b", place, "j"] if f.batch_first else [place, "b", "j"]
+            first = (f.batch, f.directions) if f.batch_first else (f.directions, f.batch)
+            outputs.append(declare(f"Y{state}", dtype, (*first, f.hidden)))
+            last = f"{state}[{place},{f.steps},b,j]"
+            after.append(line(f"{at(f'Y{state}', order)} = {last}", ranges | self.free))
+        head = f"for t in 0:{f.steps} {{"
+        body = [*self.lines, head, *(f"    {s}" for s in self.steps), "}", *after]
+        program = function(node.operator.lower(), self.inputs, outputs, body)
+        return [*skipped, Compute(program, tuple(self.operands))]
+
+    def _sequence(self, d: int) -> str:
+        """What a direction leaves for each step of the sequence."""
+        f = self.of
+        place = str(d)
+        order = ["b", "t", place, "j"] if f.batch_first else ["t", place, "b", "j"]
+        step = "t + 1" if not f.reverse[d] else f"{f.steps} - t"
+        if f.reverse[d] and f.lengths is not None:
+            step = "L[b] - t"
+        value = f"H[{d},{step},b,j]"
+        if f.lengths is not None:
+            value = f"select(M[t,b], {value}, 0)"
+        return line(f"{at('Y', order)} = {value}", self.every)
+
+
+@operator("RNN")
+def rnn(node: Node) -> Sequence[Result]:
+    """h' = f(Wx + Rh + b)"""
+    w = _Writer(node, 1, ("Tanh",), "H")
+    w.masks()
+    w.gate_inputs(_bias(w))
+    w.start()
+    w.product("F", (0, w.columns), "G", "H", "+=")
+    for (f,), place, ranges in w.directions():
+        w.next_state("H", f("G[{d},t,b,j]"), place, ranges)
+    return w.results()
+
+
+@operator("GRU")
+def gru(node: Node) -> Sequence[Result]:
+    """h' = (1 - z) * g(Wx + r * Rh) + z * h, with gates z and r.
+
+    With linear_before_reset, r is a factor of R h and its bias, else of h.
+    """
+    w = _Writer(node, 3, ("Sigmoid", "Tanh"), "H")
+    f, hidden = w.of, w.of.hidden
+    linear = node.flag("linear_before_reset") if node.opset >= 3 else False
+    w.masks()
+    if linear:
+        w.gate_inputs(_bias(w)[:1])
+        w.start()
+        # What is in the product that r is a factor of stays apart.
+        w.temporary("S", f.directions, f.steps, f.batch, w.columns)
+        w.product("F", (0, w.columns), "S", "H", "+=!")
+    else:
+        w.gate_inputs(_bias(w))
+        w.start()
+        w.temporary("Q", f.directions, f.steps, f.batch, hidden)
+        w.temporary("S", f.directions, f.steps, f.batch, hidden)
+        w.product("F", (0, 2 * hidden), "G", "H", "+=")
+
+    def gate(k: int) -> str:
+        value = f"G[{{d}},t,b,{w.unit(k)}]"
+        return f"{value} + {state_part(k)}" if linear and k < 2 else value
+
+    def state_part(k: int) -> str:
+        value = f"S[{{d}},t,b,{w.unit(k)}]"
+        return value if f.bias is None else f"({value} + B[{{d}},{w.unit(3 + k)}])"
+
+    if not linear:
+        for (activation, _), place, ranges in w.directions():
+            w.each(f"Q[{{d}},t,b,j] = {activation(gate(1))} * H[{{d}},t,b,j]", place, ranges)
+        w.product("E", (2 * hidden, w.columns), "S", "Q", "+=!")
+    for (activation, g), place, ranges in w.directions():
+        reset = f"{activation(gate(1))} * {state_part(2)}" if linear else "S[{d},t,b,j]"
+        made = f"{gate(2)} + {reset}"
+        z = activation(gate(0))
+        w.next_state("H", f"(1 - {z}) * {g(made)} + {z} * H[{{d}},t,b,j]", place, ranges)
+    return w.results()
+
+
+@operator("LSTM")
+def lstm(node: Node) -> Sequence[Result]:
+    """c' = f * c + i * g(…);  h' = o * h(c'), with gates i, o and f, which may see c, too."""
+    w = _Writer(node, 4, ("Sigmoid", "Tanh", "Tanh"), "HC")
+    hidden, peepholes = w.of.hidden, node.optional(7)
+    check_shape(node, "P", peepholes, (w.of.directions, 3 * hidden))
+    w.masks()
+    w.gate_inputs(_bias(w))
+    w.start()
+    if peepholes is not None:
+        w.operand("P", peepholes)
+    coupled = node.flag("input_forget")
+    w.product("F", (0, w.columns), "G", "H", "+=")
+
+    def gate(k: int, step: str = "t") -> str:
+        value = f"G[{{d}},t,b,{w.unit(k)}]"
+        if peepholes is None or k == 3:
+            return value
+        return f"{value} + P[{{d}},{w.unit(k)}] * C[{{d}},{step},b,j]"
+
+    for (f, g, h), place, ranges in w.directions():
+        i = f(gate(0))
+        forget = f"(1 - {i})" if coupled else f(gate(2))
+        made = f"{forget} * C[{{d}},t,b,j] + {i} * {g(gate(3))}"
+        w.next_state("C", made, place, ranges)
+        # Other implementations clip what gates are made of, and not what the cell holds.
+        w.next_state("H", f"{f(gate(1, 't+1'))} * {h('C[{d},t+1,b,j]', False)}", place, ranges)
+    return w.results()
+
+
+def _bias(w: _Writer) -> list[str]:
+    """The terms of the bias that are added to each gate: those of W, and those of R."""
+    if w.of.bias is None:
+        return []
+    w.operand("B", w.of.bias)
+    return ["B[{d},n]", f"B[{{d}},{w.columns} + n]"]

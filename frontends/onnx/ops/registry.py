@@ -1,0 +1,47 @@
+"""All operator families; importing this module fills the registry."""
+
+from frontends.onnx.ml import features, labels, linear, svm, trees
+from frontends.onnx.ops import (
+    binary,
+    control,
+    conv,
+    elementwise,
+    matmul,
+    move,
+    norm,
+    pool,
+    quantised,
+    recurrent,
+    reduce,
+    resize,
+    sample,
+    scatter,
+    select,
+    shape,
+    signal,
+)
+
+__all__ = [
+    "binary",
+    "control",
+    "conv",
+    "elementwise",
+    "features",
+    "labels",
+    "linear",
+    "matmul",
+    "move",
+    "norm",
+    "pool",
+    "quantised",
+    "recurrent",
+    "reduce",
+    "resize",
+    "sample",
+    "scatter",
+    "select",
+    "shape",
+    "signal",
+    "svm",
+    "trees",
+]

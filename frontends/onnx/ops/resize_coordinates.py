@@ -1,0 +1,118 @@
+"""Where the results of a resampling lie in the input, as tables or as text for open sizes.
+
+Coordinates are formulas over the output position p, the scale s and the extents n (in) and m (out).
+For known sizes these are numbers, for open ones `Formula`, so that each is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from frontends.onnx.core.symbolic_dims import Dim, Extent
+
+#: Coordinate of output position p in the input, by mode: (p, scale, in, out) -> x.
+COORDINATES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    "half_pixel": lambda p, s, n, m: (p + 0.5) / s - 0.5,
+    "asymmetric": lambda p, s, n, m: p / s,
+    "align_corners": lambda p, s, n, m: p * ((n - 1) / (m - 1)) if m > 1 else p * 0.0,
+    "pytorch_half_pixel": lambda p, s, n, m: (p + 0.5) / s - 0.5 if m > 1 else p * 0.0,
+    "half_pixel_symmetric": lambda p, s, n, m: n / 2 * (1 - m / (n * s)) + (p + 0.5) / s - 0.5,
+    "tf_half_pixel_for_nn": lambda p, s, n, m: (p + 0.5) / s,
+}
+
+#: For each mode, the element for a coordinate: of an array, and as text.
+ROUNDINGS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
+    "round_prefer_floor": (lambda c: np.ceil(c - 0.5), "ceil({} - 0.5)"),
+    "round_prefer_ceil": (lambda c: np.floor(c + 0.5), "floor({} + 0.5)"),
+    "floor": (np.floor, "floor({})"),
+    "ceil": (np.ceil, "ceil({})"),
+}
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A number that is computed when the program runs; `of` is the size that it may be."""
+
+    text: str
+    of: Extent = None
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __add__(self, other: Any) -> Formula:
+        return Formula(f"({self} + {other})")
+
+    def __sub__(self, other: Any) -> Formula:
+        return Formula(f"({self} - {other})")
+
+    def __rsub__(self, other: Any) -> Formula:
+        return Formula(f"({other} - {self})")
+
+    def __mul__(self, other: Any) -> Formula:
+        return Formula(f"({self} * {other})")
+
+    def __truediv__(self, other: Any) -> Formula:
+        return Formula(f"({self} / {other})")
+
+    def __rtruediv__(self, other: Any) -> Formula:
+        return Formula(f"({other} / {self})")
+
+    def __gt__(self, other: int) -> bool:
+        return bool(self.of > other)
+
+
+#: How much an axis grows; a `Formula` where that depends on open sizes.
+Scale = float | Formula
+
+
+def scaled(extent: Extent, scale: float) -> Extent:
+    """``floor(extent * scale)``, without asking for an extent if the scale is a simple fraction."""
+    numerator, denominator = scale.as_integer_ratio()
+    if isinstance(extent, Dim) and denominator <= 1 << 16:
+        return extent * numerator // denominator
+    return int(extent * scale // 1)
+
+
+def ratio(size: Extent, extent: Extent) -> Scale:
+    """The scale of an axis that gets a size."""
+    if isinstance(size, Dim) or isinstance(extent, Dim):
+        return _size(size, "float64") / _size(extent, "float64")
+    return float(size / extent)
+
+
+def is_open(extent: Extent, out: Extent) -> bool:
+    """Whether the places of an axis can only be computed when the program runs."""
+    return isinstance(extent, Dim) or isinstance(out, Dim)
+
+
+def coordinate(mode: str, index: str, scale: Scale, extent: Extent, out: Extent, dtype: str) -> str:
+    """The text of the coordinate of the output position `index`, where sizes are open."""
+    sizes = (_size(extent, dtype), _size(out, dtype))
+    if mode == "align_corners" and not isinstance(scale, Formula) and out > 1:
+        # Of a size that was not rounded down.
+        last = sizes[0] * scale - 1
+        return str(Formula(f"{dtype}({index})") * ((sizes[0] - 1) / last))
+    return str(COORDINATES[mode](Formula(f"{dtype}({index})"), scale, *sizes))
+
+
+def _size(extent: Extent, dtype: str) -> Formula:
+    return Formula(f"{dtype}({extent})", extent)
+
+
+def whole_scale(scale: Scale, coordinates: str, rounding: str, index: str) -> str | None:
+    """The source position for a whole scale, whatever the extent; None if there is no such text."""
+    if isinstance(scale, Formula):
+        return None
+    if scale == 1:
+        return index
+    halves = coordinates in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
+    if not scale.is_integer() or not (
+        (halves and rounding.startswith("round"))
+        or (coordinates == "asymmetric" and rounding == "floor")
+    ):
+        return None
+    return f"{index} // {int(scale)}"

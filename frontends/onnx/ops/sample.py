@@ -1,0 +1,320 @@
+"""Operators that sample images at places that data give.
+
+Sampling along one axis is a sum over taps: I[..,r] is the element that tap r reads, and W[..,r] how
+much it counts, 0 outside of the image if that is how it is padded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from frontends.onnx.core.comprehension_text import Extent, affine, at, declare, function, line, real
+from frontends.onnx.core.limits import checked_shape
+from frontends.onnx.core.node import Compute, Node, Result, operator
+from frontends.onnx.core.stages import Array, Body
+from frontends.onnx.ops.select import opaque, taken
+from frontends.onnx.ops.windows import axis_names, spatial, weights_kernel, windows
+
+_MODES = {"nearest": 1, "linear": 2, "cubic": 4}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of an image that is sampled: its extent, padding, and whether -1 is a centre."""
+
+    size: Any  # an int or open
+    padding: str
+    aligned: bool
+
+    def place(self, coordinate: str) -> str:
+        """The place from a coordinate between -1 and 1, in elements."""
+        if self.aligned:
+            return f"({coordinate} + 1) * {real(self.size - 1, 0.5)}"
+        return f"(({coordinate} + 1) * {real(self.size)} - 1) * 0.5"
+
+    def padded(self, place: str) -> str:
+        """A place, moved into the image unless what is outside counts as zero."""
+        if self.padding == "border":
+            return f"min(max({place}, 0.0), {real(self.size - 1)})"
+        if self.padding == "reflection":
+            low, span = (0.0, self.size - 1) if self.aligned else (-0.5, self.size)
+            if not span:
+                return f"{place} * 0.0"
+            away, twice = f"abs({place} - {low!r})", real(2 * span)
+            rest = f"({away} - {twice} * floor({away} / {twice}))"
+            return f"({low!r} + min({rest}, {twice} - {rest}))"
+        return place
+
+    def element(self, index: str) -> str:
+        """The element that an integer index reads; outside the nearest one, or its mirror."""
+        if self.padding != "reflection" or self.size == 1:
+            return index
+        period = 2 * (self.size - 1) if self.aligned else 2 * self.size
+        rest = f"({index}) % {period}"
+        return f"min({rest}, {period if self.aligned else period - 1} - {rest})"
+
+    def counts(self, index: str, weight: str) -> str:
+        """The weight of an element, 0 outside of an image that is padded by zeros."""
+        if self.padding != "zeros":
+            return weight
+        return f"select(0 <= {index} and {index} < {self.size}, {weight}, 0.0)"
+
+
+def _weight(taps: int, rest: str, tap: str) -> str:
+    """The weight of a tap, for the part of the place behind the element of tap 0 (cubic: 1)."""
+    if taps == 1:
+        return "1.0"
+    if taps == 2:
+        return f"select({tap} == 0, 1.0 - {rest}, {rest})"
+    d = f"abs({rest} + 1.0 - float32({tap}))"  # R. Keys' kernel with a = -0.75
+    near = f"(1.25 * {d} - 2.25) * {d} * {d} + 1.0"
+    far = f"((-0.75 * {d} + 3.75) * {d} - 6.0) * {d} + 3.0"
+    return f"select({d} <= 1.0, {near}, {far})"
+
+
+def _sampling(
+    axes: Sequence[Axis],
+    places: Sequence[str],
+    taps: Sequence[str],
+    count: int,
+    outer: dict[str, Extent],
+    exact: bool,
+) -> tuple[list[str], list[str], str]:
+    """Statements for the elements and weights of each axis, their reads, product of the weights.
+
+    places : in elements, as text over the indices of `outer`; exact : round to an element
+    """
+    lines, reads, weights = [], [], []
+    shape = [e[1] - e[0] if isinstance(e, tuple) else e for e in outer.values()]
+    indices = list(outer)
+    for n, (axis, place, tap) in enumerate(zip(axes, places, taps, strict=True)):
+        g, i, w = at(f"G{n}", indices), at(f"I{n}", [*indices, tap]), at(f"W{n}", [*indices, tap])
+        moved = axis.padded(f"round({place})" if exact else place)
+        ranges: dict[str, Extent] = outer | {tap: count}
+        base = f"int64({'round' if exact else 'floor'}({g}))"
+        index = base if count == 1 else f"({base} + {tap} - {count // 2 - 1})"
+        rest = f"({g} - floor({g}))"
+        lines += [
+            f"float32 {at(f'G{n}', shape)}",
+            f"int64 {at(f'I{n}', [*shape, count])}",
+            f"float32 {at(f'W{n}', [*shape, count])}",
+            line(f"{g} = {moved}", outer),
+            line(f"{i} = {axis.element(index)}", ranges),
+            line(f"{w} = {axis.counts(index, _weight(count, rest, tap))}", ranges),
+        ]
+        reads.append(i)
+        weights.append(w)
+    return lines, reads, " * ".join(weights)
+
+
+@operator("GridSample")
+def grid_sample(node: Node) -> Sequence[Result]:
+    """Y[n,c,p,q] = sum over r, s of X[n,c,I0[n,p,q,r],I1[n,p,q,s]] * W0[n,p,q,r] * W1[n,p,q,s]."""
+    x, grid = node.required(0), node.required(1)
+    rank = x.rank - 2
+    if rank < 1 or grid.rank != x.rank or grid.shape[0] != x.shape[0] or grid.shape[-1] != rank:
+        raise node.fail(f"a grid of shape {list(grid.shape)} for {list(x.shape)}")
+    mode = node.word("mode", "linear" if node.opset >= 20 else "bilinear").removeprefix("bi")
+    padding, aligned = node.word("padding_mode", "zeros"), node.flag("align_corners")
+    if mode not in _MODES or padding not in ("zeros", "border", "reflection"):
+        raise node.fail(f"mode {mode!r}, padding_mode {padding!r}")
+    if 0 in x.shape[2:]:
+        raise node.fail("there is nothing to sample")
+    count = _MODES[mode]
+    positions, taps = axis_names(node, rank)
+    outer: dict[str, Extent] = {"n": x.shape[0]}
+    outer |= dict(zip(positions, grid.shape[1:-1], strict=True))
+    axes = [Axis(size, padding, aligned) for size in x.shape[2:]]
+    places = [
+        axis.place(f"float32({at('N', ['n', *positions, rank - 1 - a])})")
+        for a, axis in enumerate(axes)
+    ]
+    lines, reads, weight = _sampling(axes, places, taps, count, outer, mode == "nearest")
+    shape = checked_shape((*x.shape[:2], *grid.shape[1:-1]), x.dtype, node.origin)
+    free: dict[str, Extent] = dict(zip(("n", "c", *positions), shape, strict=True))
+    value = f"{at('X', ['n', 'c', *reads])} * {weight}"
+    ranges = free | dict.fromkeys(taps, count)
+    lines += [
+        declare("S", x.dtype.compute, shape),
+        line(f"{at('S', free)} +=! {value}", ranges),
+        line(f"{at('Y', free)} = {at('S', free)}", free),
+    ]
+    inputs = [declare("X", x.dtype, x.shape), declare("N", grid.dtype, grid.shape)]
+    program = function("grid_sample", inputs, [declare("Y", x.dtype, shape)], lines)
+    return [Compute(program, (x, grid))]
+
+
+@operator("DeformConv")
+def deform_conv(node: Node) -> Sequence[Result]:
+    """A convolution, each tap of which reads X at a place that is moved by an offset."""
+    x, w, offset = node.required(0), node.required(1), node.required(2)
+    bias, mask = node.optional(3), node.optional(4)
+    rank = x.rank - 2
+    group, parts = node.integer("group", 1), node.integer("offset_group", 1)
+    if rank < 1 or w.rank != x.rank or min(group, parts) < 1 or x.shape[1] % parts:
+        raise node.fail(f"ranks {x.rank} and {w.rank}, {group} groups, {parts} offset groups")
+    filters, channels = w.shape[0], w.shape[1]
+    if filters % group or channels * group != x.shape[1]:
+        raise node.fail(f"{x.shape[1]} channels and {filters} filters in {group} groups")
+    kernel = weights_kernel(node, w.shape)
+    steps = windows(node, x.shape[2:], kernel, spatial(node, "dilations", rank, 1))
+    outs, count = tuple(s.out for s in steps), math.prod(kernel)
+    if offset.shape != (x.shape[0], parts * count * rank, *outs):
+        raise node.fail(f"offsets of shape {list(offset.shape)}")
+    if mask is not None and mask.shape != (x.shape[0], parts * count, *outs):
+        raise node.fail(f"a mask of shape {list(mask.shape)}")
+    positions, taps = axis_names(node, rank)
+    corners = tuple(f"a{a}" for a in range(rank))
+    outer: dict[str, Extent] = {"n": x.shape[0], "h": parts}
+    outer |= dict(zip((*taps, *positions), (*kernel, *outs), strict=True))
+    tap = [(math.prod(kernel[a + 1 :]), r) for a, r in enumerate(taps)]
+    axes = [Axis(size, "zeros", True) for size in x.shape[2:]]
+    places = []
+    for a, (step, p, r) in enumerate(zip(steps, positions, taps, strict=True)):
+        index = affine([(count * rank, "h"), *((rank * f, r_) for f, r_ in tap)], a)
+        here = affine([(step.stride, p), (step.dilation, r)], -step.before)
+        places.append(f"float32({here}) + float32({at('D', ['n', index, *positions])})")
+    lines, reads, weight = _sampling(axes, places, corners, 2, outer, False)
+    per_part = x.shape[1] // parts
+    shape = checked_shape((x.shape[0], filters, *outs), x.dtype, node.origin)
+    sampled: dict[str, Extent] = {"n": x.shape[0], "h": parts, "c": per_part}
+    sampled |= dict(zip((*taps, *positions), (*kernel, *outs), strict=True))
+    s = at("S", ["n", affine([(per_part, "h"), (1, "c")]), *taps, *positions])
+    read = at("X", ["n", affine([(per_part, "h"), (1, "c")]), *reads])
+    lines += [
+        declare("S", x.dtype.compute, (x.shape[0], x.shape[1], *kernel, *outs)),
+        line(f"{s} +=! {read} * {weight}", sampled | dict.fromkeys(corners, 2)),
+    ]
+    if mask is not None:
+        moved = at("M", ["n", affine([(count, "h"), *tap]), *positions])
+        m = s.replace("S[", "SM[", 1)
+        lines += [
+            declare("SM", x.dtype.compute, (x.shape[0], x.shape[1], *kernel, *outs)),
+            line(f"{m} = {s} * {moved}", sampled),
+        ]
+    source = at(
+        "SM" if mask is not None else "S",
+        ["n", affine([(channels, "g"), (1, "c")]), *taps, *positions],
+    )
+    k = affine([(filters // group, "g"), (1, "k")])
+    product = f"{source} * {at('F', [k, 'c', *taps])}"
+    free: dict[str, Extent] = {"n": x.shape[0], "g": group, "k": filters // group}
+    free |= dict(zip(positions, outs, strict=True))
+    t, y = at("T", ["n", k, *positions]), at("Y", ["n", k, *positions])
+    lines += [
+        declare("T", x.dtype.compute, shape),
+        line(
+            f"{t} +=! {product}",
+            free | {"c": channels} | dict(zip(taps, kernel, strict=True)),
+        ),
+        line(f"{y} = {t}" + (f" + B[{k}]" if bias is not None else ""), free),
+    ]
+    named = [("X", x), ("F", w), ("D", offset), ("B", bias), ("M", mask)]
+    values = [(n, v) for n, v in named if v is not None]
+    inputs = [declare(n, v.dtype, v.shape) for n, v in values]
+    program = function("deform_conv", inputs, [declare("Y", x.dtype, shape)], lines)
+    return [Compute(program, tuple(v for _, v in values))]
+
+
+@operator("RoiAlign")
+def roi_align(node: Node) -> Sequence[Result]:
+    """The mean (or maximum) of samples in each cell of a grid over each region."""
+    x, rois, batch = node.required(0), node.required(1), node.required(2)
+    if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 4 or batch.shape != rois.shape[:1]:
+        raise node.fail(f"regions {list(rois.shape)}, batches {list(batch.shape)}")
+    default = "half_pixel" if node.opset >= 16 else "output_half_pixel"
+    half = node.word("coordinate_transformation_mode", default) == "half_pixel"
+    mode = node.word("mode", "avg")
+    rows, columns = node.integer("output_height", 1), node.integer("output_width", 1)
+    ratio, scale = node.integer("sampling_ratio", 0), node.number("spatial_scale", 1.0)
+    if mode not in ("avg", "max") or rows < 1 or columns < 1 or ratio < 0:
+        raise node.fail(f"mode {mode!r}, {rows} x {columns} cells, ratio {ratio}")
+    checked_shape((rois.shape[0], x.shape[1], rows, columns), x.dtype, node.origin)
+
+    def run(arrays: Sequence[Array | None], _: Sequence[Body]) -> Sequence[Array]:
+        image, regions, which = (taken(arrays, n) for n in range(3))
+        y = np.zeros((len(regions), image.shape[1], rows, columns), image.dtype)
+        for n, region in enumerate(regions.astype(np.float64)):
+            x0, y0, x1, y1 = region * scale - (0.5 if half else 0.0)
+            height, width = y1 - y0, x1 - x0
+            if not half:
+                height, width = max(height, 1.0), max(width, 1.0)
+            ys = _roi_axis(y0, height, rows, ratio, image.shape[2])
+            xs = _roi_axis(x0, width, columns, ratio, image.shape[3])
+            y[n] = _roi_cells(image[int(which[n])], ys, xs, mode)
+        return [y]
+
+    return opaque([x, rois, batch], [x.dtype], run)
+
+
+def _roi_axis(
+    start: float, extent: float, cells: int, ratio: int, size: int
+) -> tuple[Array, Array, Array]:
+    """Elements and weights [cell, sample, 2] along an axis, and whether samples are inside."""
+    samples = ratio or max(math.ceil(extent / cells), 0)
+    cell = np.arange(cells)[:, None]
+    place = start + (cell + (np.arange(samples) + 0.5) / max(samples, 1)) * extent / cells
+    inside = (place >= -1) & (place <= size)
+    place = np.clip(place, 0, size - 1)
+    low = np.minimum(place.astype(np.int64), size - 1)
+    rest = place - low
+    elements = np.stack([low, np.minimum(low + 1, size - 1)], -1)
+    return elements, np.stack([1 - rest, rest], -1), inside
+
+
+def _roi_cells(
+    image: Array,
+    ys: tuple[Array, Array, Array],
+    xs: tuple[Array, Array, Array],
+    mode: str,
+) -> Array:
+    """The cells [channel, row, column] of one region."""
+    rows, columns = ys[0][:, None, :, None, :, None], xs[0][None, :, None, :, None, :]
+    corners = image[:, rows, columns].astype(np.float64)
+    weights = ys[1][:, None, :, None, :, None] * xs[1][None, :, None, :, None, :]
+    inside = ys[2][:, None, :, None, None, None] & xs[2][None, :, None, :, None, None]
+    parts = corners * np.where(inside, weights, 0)
+    samples = parts.shape[3] * parts.shape[4]
+    if not samples:
+        found: Array = np.zeros(parts.shape[:3])
+    elif mode == "avg":
+        found = parts.sum((3, 4, 5, 6)) / samples
+    else:
+        found = parts.max((3, 4, 5, 6))
+    return found.astype(image.dtype)
+
+
+@operator("MaxRoiPool")
+def max_roi_pool(node: Node) -> Sequence[Result]:
+    """The maximum in each cell of a grid over each region."""
+    x, rois = node.required(0), node.required(1)
+    cells = node.ints("pooled_shape") or ()
+    scale = node.number("spatial_scale", 1.0)
+    if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 5 or len(cells) != 2 or min(cells) < 1:
+        raise node.fail(f"regions {list(rois.shape)}, pooled_shape {list(cells)}")
+    checked_shape((rois.shape[0], x.shape[1], *cells), x.dtype, node.origin)
+
+    def run(arrays: Sequence[Array | None], _: Sequence[Body]) -> Sequence[Array]:
+        image, regions = taken(arrays, 0), taken(arrays, 1)
+        y = np.zeros((len(regions), image.shape[1], *cells), image.dtype)
+        for n, region in enumerate(regions.astype(np.float64)):
+            x0, y0, x1, y1 = np.floor(region[1:] * scale + 0.5).astype(np.int64)
+            height, width = max(y1 - y0 + 1, 1), max(x1 - x0 + 1, 1)
+            for row in range(cells[0]):
+                top = min(max(y0 + math.floor(row * height / cells[0]), 0), image.shape[2])
+                end = min(max(y0 + math.ceil((row + 1) * height / cells[0]), 0), image.shape[2])
+                for column in range(cells[1]):
+                    left = x0 + math.floor(column * width / cells[1])
+                    stop = x0 + math.ceil((column + 1) * width / cells[1])
+                    left, stop = (min(max(v, 0), image.shape[3]) for v in (left, stop))
+                    if end > top and stop > left:
+                        cell = image[int(region[0]), :, top:end, left:stop]
+                        y[n, :, row, column] = cell.max((1, 2))
+        return [y]
+
+    return opaque([x, rois], [x.dtype], run)

@@ -1,0 +1,179 @@
+"""Operators that write to places: some of them known, others only while the model runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from frontends.onnx.core.comprehension_text import Extent, affine, at, declare, function, line
+from frontends.onnx.core.limits import checked_shape
+from frontends.onnx.core.node import Compute, Node, Result, operator
+from frontends.onnx.core.stages import Array, Body
+from frontends.onnx.ops.select import given, opaque, taken
+from frontends.onnx.ops.windows import axis_names, spatial
+
+_UPDATES = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def _update(y: Array, places: tuple[Array, ...], values: Array, how: str) -> None:
+    """Put values at places; of two at the same place, the last one stays."""
+    if how == "none":
+        y[places] = values
+    else:
+        _UPDATES[how].at(y, places, values)
+
+
+def _reduction(node: Node) -> str:
+    how = node.word("reduction", "none")
+    if how != "none" and how not in _UPDATES:
+        raise node.fail(f"reduction = {how!r} does not exist")
+    return how
+
+
+@operator("Scatter", "ScatterElements")
+def scatter_elements(node: Node) -> Sequence[Result]:
+    """Y = X, then Y[I[i,j], j] = U[i,j] for axis 0, and so on."""
+    x, which, updates = node.required(0), node.required(1), node.required(2)
+    if x.rank == 0 or which.rank != x.rank or which.shape != updates.shape:
+        raise node.fail(
+            f"indices {list(which.shape)} and updates {list(updates.shape)} for {list(x.shape)}"
+        )
+    axis, how = node.axis(node.integer("axis", 0), x.rank), _reduction(node)
+
+    def run(arrays: Sequence[Array | None], _: Sequence[Body]) -> Sequence[Array]:
+        y, index = taken(arrays, 0).copy(), taken(arrays, 1)
+        places: list[Array] = list(np.indices(index.shape, sparse=True))
+        places[axis] = index
+        _update(y, tuple(places), taken(arrays, 2), how)
+        return [y]
+
+    return opaque([x, which, updates], [x.dtype], run)
+
+
+@operator("ScatterND")
+def scatter_nd(node: Node) -> Sequence[Result]:
+    """Y = X, then whole slices, each named by a vector of indices, are replaced."""
+    x, which, updates = node.required(0), node.required(1), node.required(2)
+    depth = which.shape[-1] if which.rank else 0
+    if not 1 <= depth <= x.rank or updates.shape != (*which.shape[:-1], *x.shape[depth:]):
+        raise node.fail(
+            f"indices {list(which.shape)} and updates {list(updates.shape)} for {list(x.shape)}"
+        )
+    how = _reduction(node)
+
+    def run(arrays: Sequence[Array | None], _: Sequence[Body]) -> Sequence[Array]:
+        y = taken(arrays, 0).copy()
+        _update(y, tuple(np.moveaxis(taken(arrays, 1), -1, 0)), taken(arrays, 2), how)
+        return [y]
+
+    return opaque([x, which, updates], [x.dtype], run)
+
+
+@operator("TensorScatter")
+def tensor_scatter(node: Node) -> Sequence[Result]:
+    """Y = X with U written from W[batch] on along an axis, round its end if it is circular."""
+    x, updates = node.required(0), node.required(1)
+    axis = node.axis(node.integer("axis", -2), x.rank)
+    mode = node.word("mode", "linear")
+    fits = updates.rank == x.rank and all(
+        u == e if a != axis else u <= e
+        for a, (u, e) in enumerate(zip(updates.shape, x.shape, strict=False))
+    )
+    if not fits or axis == 0 or mode not in ("linear", "circular"):
+        raise node.fail(f"{list(updates.shape)} into {list(x.shape)} on axis {axis}, {mode}")
+
+    def run(arrays: Sequence[Array | None], _: Sequence[Body]) -> Sequence[Array]:
+        y, new = taken(arrays, 0).copy(), taken(arrays, 1)
+        starts = given(arrays, 2)
+        size, count = y.shape[axis], new.shape[axis]
+        for batch in range(len(y)):
+            start = 0 if starts is None else int(starts[batch])
+            places = np.arange(start, start + count)
+            if mode == "circular":
+                places %= size
+            elif count and not 0 <= start <= size - count:
+                raise ValueError(f"{count} elements from {start} on exceed {size}")
+            row = np.moveaxis(y[batch], axis - 1, 0)
+            row[places] = np.moveaxis(new[batch], axis - 1, 0)
+        return [y]
+
+    return opaque([x, updates, node.optional(2)], [x.dtype], run)
+
+
+@operator("MaxUnpool")
+def max_unpool(node: Node) -> Sequence[Result]:
+    """Zeros, with each element of X where MaxPool found it."""
+    x, which = node.required(0), node.required(1)
+    rank = x.rank - 2
+    kernel = node.ints("kernel_shape") or ()
+    pads = node.ints("pads") or (0,) * (2 * rank)
+    if rank < 1 or len(kernel) != rank or len(pads) != 2 * rank or which.shape != x.shape:
+        raise node.fail(f"rank {x.rank}, kernel_shape {list(kernel)}, {len(pads)} pads")
+    strides = spatial(node, "strides", rank, 1)
+    sizes = [
+        (x.shape[2 + a] - 1) * strides[a] - pads[a] - pads[a + rank] + kernel[a]
+        for a in range(rank)
+    ]
+    shape = checked_shape((*x.shape[:2], *sizes), x.dtype, node.origin)
+    wanted = node.known_ints(2, "the output's shape")
+    full = shape if wanted is None else checked_shape(wanted, x.dtype, node.origin)
+    if len(full) != x.rank or any(f < s for f, s in zip(full, shape, strict=True)):
+        raise node.fail(f"{list(shape)} does not fit into {list(full)}")
+
+    def run(arrays: Sequence[Array | None], _: Sequence[Body]) -> Sequence[Array]:
+        data = taken(arrays, 0)
+        flat = np.zeros(math.prod(shape), data.dtype)
+        flat[taken(arrays, 1).reshape(-1)] = data.reshape(-1)
+        y = np.zeros(full, data.dtype)
+        y[tuple(slice(0, s) for s in shape)] = flat.reshape(shape)
+        return [y]
+
+    return opaque([x, which], [x.dtype], run)
+
+
+@operator("Col2Im")
+def col_to_im(node: Node) -> Sequence[Result]:
+    """Y[n,c,s*p+d*r-pad] += X[n,c*R+r,p]: blocks are added where they overlap."""
+    x = node.required(0)
+    image = node.known_ints(1, "the image's shape")
+    block = node.known_ints(2, "the block's shape")
+    if not image or not block or len(image) != len(block) or x.rank != 3:
+        raise node.fail(f"image {image}, block {block}, operand of rank {x.rank}")
+    rank = len(image)
+    strides, dilations = spatial(node, "strides", rank, 1), spatial(node, "dilations", rank, 1)
+    pads = node.ints("pads") or (0,) * (2 * rank)
+    if len(pads) != 2 * rank or any(b < 1 for b in block) or x.shape[1] % math.prod(block):
+        raise node.fail(f"{x.shape[1]} channels do not make blocks of {list(block)}")
+    counts = [
+        (image[a] + pads[a] + pads[a + rank] - dilations[a] * (block[a] - 1) - 1) // strides[a] + 1
+        for a in range(rank)
+    ]
+    if math.prod(counts) != x.shape[2] or any(c < 1 for c in counts):
+        raise node.fail(f"{x.shape[2]} blocks, but the image has {counts}")
+    channels = x.shape[1] // math.prod(block)
+    positions, taps = axis_names(node, rank)
+    spread = ("h", "w", "v")[:rank] if rank <= 3 else tuple(f"h{a}" for a in range(rank))
+    shape = checked_shape((x.shape[0], channels, *image), x.dtype, node.origin)
+    everywhere: dict[str, Extent] = {"n": x.shape[0], "c": channels}
+    ranges = everywhere | dict(zip((*positions, *taps), (*counts, *block), strict=True))
+    terms = [(math.prod(block), "c")]
+    terms += [(math.prod(block[a + 1 :]), r) for a, r in enumerate(taps)]
+    where = [(math.prod(counts[a + 1 :]), p) for a, p in enumerate(positions)]
+    places = [
+        affine([(strides[a], positions[a]), (dilations[a], taps[a])], -pads[a]) for a in range(rank)
+    ]
+    guards = [g for p, e in zip(places, image, strict=True) for g in (f"0 <= {p}", f"{p} < {e}")]
+    source = at("X", ["n", affine(terms), affine(where)])
+    lines = [
+        line(
+            f"{at('Y', ['n', 'c', *spread])} = 0",
+            everywhere | dict(zip(spread, image, strict=True)),
+        ),
+        line(f"{at('Y', ['n', 'c', *places])} += {source}", ranges, guards),
+    ]
+    program = function(
+        "col2im", [declare("X", x.dtype, x.shape)], [declare("Y", x.dtype, shape)], lines
+    )
+    return [Compute(program, (x,))]

@@ -1,0 +1,253 @@
+"""Matrices that reach over the edge: instructions that run on whole tiles where some are partial.
+
+An instruction multiplies matrices of fixed extents.  Where a tile of a statement S has instances,
+but not one for each of the instruction's, S is run on all of the tile if its operands come through
+shared buffers that are *padded*: filled beyond what is read of the tensor, with zeros.
+
+With D the domain of S, p the loops outside of the buffers and q those inside, which run from l to
+h,
+
+    D' = { S[x] : p(x) in p(D) and l <= q(x) <= h }
+
+is what is run, where for the loops of the instruction l and h are its own, and for the others
+those that they have on D.  Loops on threads count as q, so that all warps of a block do the same.
+With C, A and B the elements that an instance accesses and p_A the loops around the buffer of A,
+
+    F(p)   = C(D at p)               G(p)   = C(D' at p)
+    F_A(p) = what is read of A below its buffer on the domains of statements, and what is written
+
+a buffer holds ``A[e]`` for e in F_A(p), and 0 for all other e in A(D' at p).  Then the result is
+that of S on D, if
+
+    (1) G(p) - F(p) has no element that a statement below a buffer of C accesses on its domain
+    (2) x in D' - D and C(x) in F(p(x))  imply  A(x) not in F_A(p_A(x)), B(x) not in F_B(p_B(x))
+
+since an instance that is not in D either adds to an element that nobody looks at, by (1), or adds
+0 * 0 to one of its own, by (2), which changes at most the sign of a zero.  One zero would not do:
+the other factor may be infinite or no number.  The sums are in a fragment, from which what is in F
+is copied, and nothing else; nor does anything read what is in G alone.  An initialisation runs on
+D' in the same way, with its fragment in place of the buffers; it adds nothing, and (1) for all
+elements of D' - D is all there is.
+
+What is not known is refused: then S is run on D, of which partial tiles are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import islpy as isl
+
+from poly.deps.access_strides import in_order_of_target, unbounded
+from poly.deps.footprint import prefix_map
+from poly.deps.instances import instance_text
+from poly.deps.scop import Scop, ScopStatement, with_domain
+from poly.errors import ScheduleError
+from poly.ir.intrinsics import INTRINSICS
+from poly.tree.nodes import ON_THREADS, Band, Member, Node, Promote, path_to, statements_below
+
+
+@dataclass(frozen=True, eq=False)
+class _Surroundings:
+    """What stands around a statement that is an instruction.
+
+    outer : the loops p; inner : those that count as q, with l and h
+    tiles : by tensor the operands' buffers, with the loops of which each iteration has its own
+    """
+
+    outer: tuple[Member, ...]
+    inner: tuple[tuple[Member, int, int], ...]
+    tiles: Mapping[str, tuple[Promote, tuple[Member, ...]]]
+
+
+def with_padding(
+    tree: Node, scop: Scop, statements: Sequence[str] = (), host: Sequence[Member] = ()
+) -> Scop:
+    """The scop with what is run of each statement whose operands are padded.
+
+    statements : those below the tree, if not all
+    host : the loops around the tree
+    """
+    found: dict[str, ScopStatement] = {}
+    for name in statements or scop.by_name:
+        s = scop.statement(name)
+        around = _surroundings(tree, scop, s, host)
+        domain = None if around is None else _whole_tiles(scop, s, around)
+        if domain is not None and not domain.is_subset(s.domain):
+            found[name] = with_domain(scop.program, s, domain)
+    return replace(scop, padded=found) if found else scop
+
+
+def unpadded_operands(tree: Node, s: ScopStatement) -> tuple[str, ...]:
+    """The operands of a statement that do not come through padded buffers."""
+    path = path_to(tree, s.name)
+    found: list[str] = []
+    for tensor in dict.fromkeys(r.tensor for r in s.source.reads):
+        at = _innermost(path, tensor)
+        tile = None if at is None else path[at]
+        if not isinstance(tile, Promote) or not tile.padded:
+            found.append(tensor)
+    return tuple(found)
+
+
+def check_padding(
+    tree: Node, scop: Scop, name: str, statements: Sequence[str], host: Sequence[Member], what: str
+) -> None:
+    """Refuse to run a statement beyond its domain where that might change a result.
+
+    scop : from `with_padding`, with the same arguments
+
+    Raises
+    ------
+    ScheduleError : beginning with `what`, with an instance.
+    """
+    own, run = scop.statement(name), scop.as_run(name)
+    around = _surroundings(tree, scop, own, host)
+    if run is own or around is None:
+        return
+    extra = run.domain.subtract(own.domain)
+    used = _used(tree, scop, own, statements)
+    if own.role == "init":
+        wrong = run.write.intersect_range(used).intersect_domain(extra).domain()
+        _refuse_onto(wrong, own, what)
+        return
+    threads = [m for m, _, _ in around.inner if m.mark in ON_THREADS]
+    here = [*around.outer, *threads]
+    # { S[x] -> [[p] -> C[e]] } on D and on D'
+    on_own, on_all = (prefix_map(s, here).range_product(s.write) for s in (own, run))
+    beyond = on_all.range().subtract(on_own.range())
+    onto_used = beyond.unwrap().intersect_range(used).wrap()
+    _refuse_onto(on_all.intersect_range(onto_used).domain(), own, what)
+    added = on_all.intersect_domain(extra).intersect_range(on_own.range()).domain()
+    for read, relation in zip(run.source.reads, run.reads[1:], strict=True):
+        tile, loops = around.tiles[read.tensor]
+        held: isl.Set | None = None
+        for other in statements_below(tree, tile, statements):
+            s = scop.statement(other)
+            for by, access in ((scop.as_run(other), scop.as_run(other).write),
+                               *((s, r) for r in s.all_reads)):  # fmt: skip
+                if access.get_tuple_name(isl.dim_type.out) == read.tensor:
+                    one = prefix_map(by, loops).range_product(access).range()
+                    held = one if held is None else held.union(one)
+        assert held is not None
+        at = prefix_map(run, loops).range_product(relation).intersect_domain(added)
+        wrong = at.intersect_range(held).domain()
+        if not wrong.is_empty():
+            raise ScheduleError(
+                f"{what}: beyond the edge both operands have to be zero, but {tile.buffer} has "
+                f"an element of {read.tensor} for {_some(wrong)}; fix the sizes to multiples of "
+                "the instruction's, or pad the arrays with zeros"
+            )
+
+
+def _refuse_onto(wrong: isl.Set, s: ScopStatement, what: str) -> None:
+    if not wrong.is_empty():
+        raise ScheduleError(
+            f"{what}: a matrix of sums would reach beyond the edge of what {s.name} writes, onto "
+            f"elements of {s.target.tensor} that are used otherwise, in {_some(wrong)}"
+        )
+
+
+def _some(instances: isl.Set) -> str:
+    """An instance of a set, and the sizes for which it is one."""
+    point = instances.sample_point()
+    sizes, place = (
+        [int(point.get_coordinate_val(kind, n).to_python()) for n in range(instances.dim(kind))]
+        for kind in (isl.dim_type.param, isl.dim_type.set)
+    )
+    names = instances.get_var_names(isl.dim_type.param)
+    given = ", ".join(f"{n}={v}" for n, v in zip(names, sizes, strict=True))
+    text = instance_text((instances.get_tuple_name(), tuple(place)))
+    return f"{text} with {given}" if given else text
+
+
+def _used(tree: Node, scop: Scop, s: ScopStatement, statements: Sequence[str]) -> isl.Set:
+    """The elements of its target that statements below a buffer of that access on their domains.
+
+    Elsewhere nobody sees what such a buffer has beyond them.
+    """
+    tensor = s.target.tensor
+    found = s.write.range()
+    for node in path_to(tree, s.name):
+        if isinstance(node, Promote) and node.tensor == tensor:
+            for name in statements_below(tree, node, statements):
+                other = scop.statement(name)
+                for access in (other.write, *other.all_reads):
+                    if access.get_tuple_name(isl.dim_type.out) == tensor:
+                        found = found.union(access.range())
+            break
+    return found.coalesce()
+
+
+# --- what is run -----------------------------------------------------------------------------
+
+
+def _innermost(path: Sequence[Node], tensor: str, scope: str = "") -> int | None:
+    """The place on a path of the buffer that an access to a tensor goes to."""
+    found = (
+        n for n, node in enumerate(path)
+        if isinstance(node, Promote) and node.tensor == tensor and scope in ("", node.scope)
+    )  # fmt: skip
+    return max(found, default=None)
+
+
+def _surroundings(
+    tree: Node, scop: Scop, s: ScopStatement, host: Sequence[Member]
+) -> _Surroundings | None:
+    """None for a statement that is no instruction, or of which an operand is not padded."""
+    path = path_to(tree, s.name)
+    loops = [m for n in path if isinstance(n, Band) for m in n.members]
+    intrinsic = next((INTRINSICS[m.mark] for m in loops if m.mark in INTRINSICS), None)
+    if intrinsic is None or s.may_reads:
+        return None
+    tiles: dict[str, tuple[Promote, tuple[Member, ...]]] = {}
+    inside = _innermost(path, s.target.tensor, "fragment")
+    for tensor in dict.fromkeys(r.tensor for r in s.source.reads) if s.role == "update" else ():
+        at = _innermost(path, tensor)
+        tile = None if at is None else path[at]
+        if not isinstance(tile, Promote) or not tile.padded or at is None:
+            return None
+        above = [m for n in path[:at] if isinstance(n, Band) for m in n.members]
+        tiles[tensor] = tile, (*host, *(m for m in above if m.mark not in ON_THREADS))
+        inside = at if inside is None else max(inside, at)
+    chosen = [m for m in loops if m.mark == intrinsic.name]
+    around = [m for m in loops if m.mark != intrinsic.name]
+    within = [] if inside is None else path[inside:]
+    below = [m for n in within if isinstance(n, Band) for m in n.members]
+    outer = list(host)
+    inner: list[tuple[Member, int, int]] = []
+    for m in around:
+        limits = None
+        if any(m is x for x in below) or m.mark in ON_THREADS:
+            limits = limits_of(m, s)
+        if limits is None:
+            outer.append(m)
+        else:
+            inner.append((m, *limits))
+    order = in_order_of_target(scop, s, [*host, *around], chosen)
+    inner += [(m, 0, n - 1) for m, n in zip(order, intrinsic.extents, strict=False)]
+    return _Surroundings(tuple(outer), tuple(inner), tiles)
+
+
+def limits_of(m: Member, s: ScopStatement) -> tuple[int, int] | None:
+    """The least and the greatest number of a loop over the instances of a statement."""
+    values = prefix_map(s, [m]).range()
+    if values.is_empty():
+        return None
+    low, high = values.dim_min_val(0), values.dim_max_val(0)
+    if not low.is_int() or not high.is_int():
+        return None
+    return int(low.to_python()), int(high.to_python())
+
+
+def _whole_tiles(scop: Scop, s: ScopStatement, around: _Surroundings) -> isl.Set:
+    """D' of the statement."""
+    inner = [m for m, _, _ in around.inner]
+    box = prefix_map(s, around.outer).range().add_dims(isl.dim_type.set, len(inner))
+    for n, (_, low, high) in enumerate(around.inner, len(around.outer)):
+        box = box.lower_bound_val(isl.dim_type.set, n, isl.Val(low))
+        box = box.upper_bound_val(isl.dim_type.set, n, isl.Val(high))
+    everywhere = prefix_map(unbounded(scop, s), [*around.outer, *inner])
+    domain = everywhere.intersect_range(box).domain()
+    return domain.intersect_params(scop.context).coalesce()

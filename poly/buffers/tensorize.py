@@ -1,0 +1,305 @@
+"""Loops that become one instruction of a tensor core, found by matching a statement with it.
+
+With p the loops outside and t the chosen ones, a statement is the instruction in each iteration p
+if
+
+* every tile is full: where a tile has an instance, it has one for each of the instruction's; or
+  the statement may be run as if it had, on operands that are padded with zeros
+  (`poly.buffers.pad_tiles`);
+* the value is that of the meaning, but for the order of a product and for casts between types
+  that the instruction converts itself;
+* each access moves with t as that of the meaning does: from one iteration of a loop to the next by
+  one along one dimension of the tensor, the same one everywhere, or not at all.
+
+What is not known is refused.  That the loops carry nothing but the sum is for `poly.deps.legality`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import islpy as isl
+
+from poly.buffers.pad_tiles import check_padding, limits_of, unpadded_operands, with_padding
+from poly.deps.access_strides import in_order_of_target, movement
+from poly.deps.footprint import prefix_map
+from poly.deps.scop import Scop, ScopStatement
+from poly.errors import ScheduleError
+from poly.ir.expr import Cast, Expr, Index, Op, Read
+from poly.ir.intrinsics import ACCUMULATOR, INTRINSICS, Intrinsic
+from poly.ir.program import Statement
+from poly.tree.nodes import Leaf, Member, Node, Promote, band, loops_of, replace_node
+from poly.tree.steps import Step, check_unmarked, same_band
+
+#: Loops on threads around an instruction: those of a warp have the innermost dimension of a block.
+MOST_AROUND = 2
+
+
+@dataclass(frozen=True)
+class Matched:
+    """A statement as an instruction.
+
+    operands : the elements that stand for A and B of the meaning; none where sums begin
+    rows, columns : the dimensions of the target along which those of a matrix of sums lie
+    """
+
+    intrinsic: Intrinsic
+    operands: tuple[Read, ...]
+    rows: int
+    columns: int
+
+
+def tensorize(tree: Node, scop: Scop, step: Step) -> Node:
+    """The tree with some innermost loops marked with the name of an instruction."""
+    s = scop.statement(step.statements[0])
+    if len(step.words) != 1 or step.words[0] not in INTRINSICS:
+        raise ScheduleError(f"{step}: `as` takes one of {', '.join(INTRINSICS)}")
+    intrinsic = INTRINSICS[step.words[0]]
+    roles = _roles(s, f"{step}")
+    if len(step.loops) != roles:
+        raise ScheduleError(
+            f"{step}: {s.name} takes {roles} loops, in the order of {', '.join('ijk'[:roles])} in "
+            f"`{intrinsic.meaning.statements[0]}`"
+        )
+    nest, positions = same_band(tree, step, roles)
+    chosen = [nest.members[p] for p in positions]
+    check_unmarked(step, *chosen)
+    if not isinstance(nest.child, Leaf) or min(positions) < len(nest.members) - roles:
+        raise ScheduleError(f"{step}: these are not the innermost loops of {s.name}; see `reorder`")
+    around = [m for m in loops_of(tree, s.name) if m not in chosen]
+    for m in around:
+        if m.mark in ("parallel", "vector", "reduce"):
+            raise ScheduleError(f"{step}: {m.name} outside is marked {m.mark}")
+    if sum(m.mark == "thread" for m in around) > MOST_AROUND:
+        raise ScheduleError(
+            f"{step}: a warp takes one dimension of a block, but {MOST_AROUND + 1} loops on "
+            "threads are around it"
+        )
+    members = list(nest.members)
+    for p in positions:
+        members[p] = replace(members[p], mark=intrinsic.name)
+    done = replace_node(tree, nest, band(members, nest.child))
+    padded = with_padding(done, scop)
+    unpadded = unpadded_operands(done, s)
+    match(padded, padded.as_run(s.name), around, chosen, intrinsic, f"{step}", unpadded)
+    check_padding(done, padded, s.name, [*scop.by_name], (), f"{step}")
+    return done
+
+
+def instruction_of(tree: Node, statement: str) -> Intrinsic | None:
+    """The instruction that a statement becomes, None for one that each thread runs."""
+    marks = (m.mark for m in loops_of(tree, statement))
+    return next((INTRINSICS[mark] for mark in marks if mark in INTRINSICS), None)
+
+
+def matched(tree: Node, scop: Scop, outer: Sequence[Member], statement: str) -> Matched:
+    """What a statement below `tree`, which has the loops `outer` around it, has been matched with.
+
+    scop : from `with_padding`
+
+    Raises
+    ------
+    ScheduleError : steps behind `tensorize` have changed its loops.
+    """
+    loops = loops_of(tree, statement)
+    intrinsic = instruction_of(tree, statement)
+    assert intrinsic is not None
+    chosen = [m for m in loops if m.mark == intrinsic.name]
+    around = [m for m in loops if m.mark != intrinsic.name]
+    s = scop.as_run(statement)
+    what = f"tensorize {statement}"
+    unpadded = unpadded_operands(tree, s)
+    return match(scop, s, [*outer, *around], chosen, intrinsic, what, unpadded, any_order=True)
+
+
+# --- matching ------------------------------------------------------------------------------
+
+
+def match(
+    scop: Scop,
+    s: ScopStatement,
+    around: Sequence[Member],
+    chosen: Sequence[Member],
+    intrinsic: Intrinsic,
+    what: str,
+    unpadded: Sequence[str] = (),
+    any_order: bool = False,
+) -> Matched:
+    """A statement as the instruction; `chosen` are its loops in the order of the meaning's.
+
+    s : with the instances that are run; unpadded : operands that might be padded
+    any_order : the loops have been matched before; now their order in the tree is known
+
+    Raises
+    ------
+    ScheduleError : it is none, beginning with `what`.
+    """
+    if any_order:
+        chosen = in_order_of_target(scop, s, around, chosen)
+    meaning = intrinsic.meaning.statements[0]
+    operands = _operands(s, scop, intrinsic, what)
+    roles = meaning.indices[: _roles(s, what)]
+    _check_full(scop, s, around, chosen, intrinsic, what, unpadded)
+    times = prefix_map(s, [*around, *chosen]).intersect_params(scop.context)
+    relations = {s.target: s.write, **dict(zip(s.source.reads, s.reads[1:], strict=False))}
+    moves = {
+        read: {
+            x: movement(times.reverse().apply_range(relations[read]), len(around) + n)
+            for n, x in enumerate(roles)
+        }
+        for read in (s.target, *operands)
+    }
+    place = _unified(meaning.target, moves[s.target])
+    loops = dict(zip(roles, (m.name for m in chosen), strict=True))
+    if place is None:
+        raise ScheduleError(_other_place(meaning.target, s.target, loops, meaning, what))
+    for pair in (operands, operands[::-1]):
+        wrong = [
+            (pattern, read)
+            for pattern, read in zip(meaning.reads, pair, strict=False)
+            if _unified(pattern, moves[read]) is None
+        ]
+        if not wrong:
+            return Matched(intrinsic, pair, *place)
+    # A product has no order; what is told is the one that fits better.
+    raise ScheduleError(_other_place(*wrong[0], loops, meaning, what))
+
+
+def _other_place(
+    pattern: Read, read: Read, loops: Mapping[str, str], meaning: Statement, what: str
+) -> str:
+    own = " and ".join(loops[x] for x in loops if Index(x) in pattern.indices)
+    return (
+        f"{what}: {read} is not {pattern} of `{meaning}`; it has to move by one along a dimension "
+        f"of its own with each of {own}, and to stand still otherwise"
+    )
+
+
+def _roles(s: ScopStatement, what: str) -> int:
+    """How many loops the instruction has for a statement: sums begin, or are added to."""
+    if s.source.op != "+=" or s.role not in ("update", "init"):
+        raise ScheduleError(f"{what}: {s.name} is no sum")
+    return 3 if s.role == "update" else 2
+
+
+def _operands(s: ScopStatement, scop: Scop, intrinsic: Intrinsic, what: str) -> tuple[Read, ...]:
+    """The elements that are multiplied, in the order of the meaning as far as types tell."""
+    tensors = scop.program.tensors
+    target = tensors[s.target.tensor].dtype
+    allowed = dict.fromkeys((ACCUMULATOR, intrinsic.operand))
+    if target not in allowed:
+        raise ScheduleError(
+            f"{what}: {s.target.tensor} is {target}, but {intrinsic.name} sums up "
+            f"{' or '.join(map(str, allowed))}"
+        )
+    if s.role == "init":
+        return ()
+    if not s.is_reduction:
+        raise ScheduleError(f"{what}: {s.name} reads {s.target.tensor}, to which it adds")
+    reads = [_operand(e) for e in s.value.args] if (
+        isinstance(s.value, Op) and s.value.fn == "mul") else []  # fmt: skip
+    pair = tuple(r for r in reads if r is not None)
+    if len(pair) != 2 or s.may_reads:
+        raise ScheduleError(
+            f"{what}: {s.name} adds {s.value}, and not a product of two elements as "
+            f"`{intrinsic.meaning.statements[0]}`"
+        )
+    for read in pair:
+        dtype = tensors[read.tensor].dtype
+        if dtype != intrinsic.operand:
+            raise ScheduleError(
+                f"{what}: {read.tensor} is {dtype}, but {intrinsic.name} multiplies "
+                f"{intrinsic.operand}"
+            )
+    return pair
+
+
+def _operand(value: Expr) -> Read | None:
+    """An element, as it is or converted to what is summed up."""
+    if isinstance(value, Cast) and value.dtype == ACCUMULATOR:
+        value = value.arg
+    return value if isinstance(value, Read) else None
+
+
+def _check_full(
+    scop: Scop,
+    s: ScopStatement,
+    around: Sequence[Member],
+    chosen: Sequence[Member],
+    intrinsic: Intrinsic,
+    what: str,
+    unpadded: Sequence[str],
+) -> None:
+    """Refuse tiles of other extents, partial ones, and several instances at one time."""
+    for m, extent in zip(chosen, intrinsic.extents, strict=False):
+        limits = limits_of(m, s)
+        if limits != (0, extent - 1):
+            has = "an unknown number of" if limits is None else f"{limits[1] - limits[0] + 1}"
+            raise ScheduleError(
+                f"{what}: {m.name} has {has} iterations, and {intrinsic.name} {extent} from 0; "
+                f"split the loop by {extent} and take the inner one"
+            )
+    times = prefix_map(s, [*around, *chosen]).intersect_params(scop.context)
+    if not times.is_injective():
+        raise ScheduleError(f"{what}: several instances of {s.name} run at the same time")
+    image = times.range()
+    start = len(around)
+    box = image.project_out(isl.dim_type.set, start, len(chosen))
+    box = box.add_dims(isl.dim_type.set, len(chosen))
+    for n, extent in enumerate(intrinsic.extents[: len(chosen)]):
+        box = box.lower_bound_val(isl.dim_type.set, start + n, isl.Val(0))
+        box = box.upper_bound_val(isl.dim_type.set, start + n, isl.Val(extent - 1))
+    if not box.is_subset(image):
+        sizes = ", ".join(map(str, intrinsic.extents[: len(chosen)]))
+        advice = f"fix the sizes to multiples of {sizes}"
+        if unpadded:
+            advice += f", or promote {' and '.join(unpadded)} around as `shared, padded` before"
+        raise ScheduleError(f"{what}: not every tile is known to be full; {advice}")
+
+
+def _unified(pattern: Read, moves: Mapping[str, tuple[int, ...] | None]) -> tuple[int, ...] | None:
+    """The dimension of a tensor for each one of the meaning's matrix; None: it moves otherwise."""
+    dims: dict[str, int] = {}
+    for index, by in moves.items():
+        if by is None or any(v not in (0, 1) for v in by) or sum(by) > 1:
+            return None
+        if sum(by):
+            dims[index] = by.index(1)
+    wanted = [str(i) for i in pattern.indices]
+    if set(dims) != set(wanted) or len(set(dims.values())) != len(wanted):
+        return None
+    return tuple(dims[x] for x in wanted)
+
+
+# --- fragments -----------------------------------------------------------------------------
+
+
+def fragment_of(
+    node: Promote, scop: Scop, outer: Sequence[Member], statements: Sequence[str]
+) -> Matched:
+    """What is kept in a fragment: sums of instructions, and nothing that any thread looks at.
+
+    Raises
+    ------
+    ScheduleError : another statement below accesses the tensor.
+    """
+    found: dict[str, Matched] = {}
+    for name in statements:
+        s = scop.statement(name)
+        accesses = (s.write, *s.all_reads)
+        if all(m.get_tuple_name(isl.dim_type.out) != node.tensor for m in accesses):
+            continue
+        if instruction_of(node.child, name) is None or s.target.tensor != node.tensor:
+            raise ScheduleError(
+                f"{node.tensor} cannot be kept in a fragment here: {name} accesses single elements "
+                f"of it; tensorize {name}, too, or promote further in"
+            )
+        found[name] = matched(node.child, scop, outer, name)
+    shapes = {(m.intrinsic, m.rows, m.columns) for m in found.values()}
+    if len(shapes) != 1:
+        raise ScheduleError(
+            f"{node.tensor} cannot be kept in a fragment here: nothing below is an instruction, or "
+            "the instructions below have their sums in different places"
+        )
+    return next(iter(found.values()))

@@ -1,0 +1,155 @@
+"""Exact dependences between statement instances.
+
+With the initial order ``<`` and the reads R and writes W of a scop (Feautrier, "Dataflow
+Analysis of Array and Scalar References", IJPP 1991, as solved by isl's access analysis):
+
+* flow   ``{ w -> r : W(w) = R(r), w < r, no write of that element between }``
+* anti   ``{ r -> w : R(r) = W(w), r < w, no write of that element between }``
+* output ``{ w -> v : W(w) = W(v), w < v, no write of that element between }``
+
+A reduction's updates commute, so dropping the order *among* them must not lose the order between
+each of them and everything else: an update never hides an earlier write ("between" above counts
+only writes that are not reduction updates).  The pairs of two updates of one reduction are kept
+apart as `reduction`: sequential code and vector lanes may run them in any order, threads may not
+run them at once.  In exact mode they order like all others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import islpy as isl
+
+from poly.deps.scop import Scop, ScopStatement
+from poly.tree.nodes import Band, Node, Sequence, child_nodes, joint, order_of
+
+KINDS = ("flow", "anti", "output", "reduction")
+
+
+@dataclass(frozen=True, eq=False)
+class Dependences:
+    """Dependence relations, source -> sink.  `exact`: reductions keep the written order."""
+
+    flow: isl.UnionMap
+    anti: isl.UnionMap
+    output: isl.UnionMap
+    reduction: isl.UnionMap
+    exact: bool
+
+    @cached_property
+    def ordering(self) -> isl.UnionMap:
+        """Pairs whose order every schedule must keep."""
+        kept = self.flow.union(self.anti).union(self.output)
+        return (kept.union(self.reduction) if self.exact else kept).coalesce()
+
+    @cached_property
+    def all(self) -> isl.UnionMap:
+        """Pairs that must not run at the same time on different threads."""
+        return (self.ordering if self.exact else self.ordering.union(self.reduction)).coalesce()
+
+    def kind_of(self, source: isl.UnionSet, sink: isl.UnionSet) -> str:
+        """Why `source` and `sink` (one instance each) depend: the first kind that holds."""
+        pair = isl.UnionMap.from_domain_and_range(source, sink)
+        for kind in KINDS:
+            if not getattr(self, kind).intersect(pair).is_empty():
+                return kind
+        return "flow"
+
+    def __str__(self) -> str:
+        return "\n".join(f"{kind:9} {getattr(self, kind)}" for kind in KINDS)
+
+
+def compute_dependences(scop: Scop, exact: bool = False) -> Dependences:
+    """The dependences of a scop under its initial order."""
+    order = initial_order(scop)
+    empty = isl.UnionMap.empty(scop.context.get_space())
+    final = _collect(empty, [s.write for s in scop.statements if not s.is_reduction])
+    update = _collect(empty, [s.write for s in scop.statements if s.is_reduction])
+
+    def flow_from(sink: isl.UnionMap, must: isl.UnionMap, may: isl.UnionMap) -> isl.UnionMap:
+        info = isl.UnionAccessInfo.from_sink(sink)
+        info = info.set_must_source(must).set_may_source(may).set_schedule_map(order)
+        return info.compute_flow().get_may_dependence()
+
+    flow = flow_from(scop.reads, final, update)
+    output = flow_from(scop.writes, final, update)
+    info = isl.UnionAccessInfo.from_sink(scop.writes)
+    info = info.set_kill(final).set_may_source(scop.reads).set_schedule_map(order)
+    anti = info.compute_flow().get_may_dependence()
+
+    own = _collect(
+        empty,
+        [isl.Map.from_domain_and_range(s.domain, s.domain) for s in _reductions(scop)],
+    )
+    pairs = flow.union(anti).union(output).intersect(own)
+    return Dependences(
+        flow=flow.subtract(own).coalesce(),
+        anti=anti.subtract(own).coalesce(),
+        output=output.subtract(own).coalesce(),
+        reduction=pairs.coalesce(),
+        exact=exact,
+    )
+
+
+def value_flow(scop: Scop, reads: isl.UnionMap) -> tuple[isl.UnionMap, isl.UnionMap]:
+    """Where each value of `reads` comes from, every write counted: (flow, reads with no source).
+
+    reads : some of the scop's, see `Scop.reads_of`.  The flow is between instances, so what one
+    of several reads of an instance gets is only to be had by asking for it alone.
+    """
+    must = scop.writes.intersect_range(reads.range().universe())  # to these tensors alone
+    order = initial_order(scop).intersect_domain(must.domain().union(reads.domain()))
+    info = isl.UnionAccessInfo.from_sink(reads).set_must_source(must).set_schedule_map(order)
+    flow = info.compute_flow()
+    return flow.get_must_dependence(), flow.get_must_no_source()
+
+
+@lru_cache(maxsize=4)  # of the scop at hand, which each promotion asks for
+def initial_order(scop: Scop) -> isl.UnionMap:
+    """The initial order as one map from instances to times of equal length."""
+    return time_map(scop.initial_tree, {s.name: s for s in scop.statements})
+
+
+def time_map(root: Node, statements: dict[str, ScopStatement]) -> isl.UnionMap:
+    """The order of a tree as a map ``{ S[i] -> [t0, t1, …] }``, padded with zeros."""
+    depth = _time_depth(root)
+    result: isl.UnionMap | None = None
+    for name, statement in statements.items():
+        domain = isl.UnionSet.from_set(statement.domain)
+        times = [
+            isl.UnionPwAff.val_on_domain(domain, isl.Val(t))
+            if isinstance(t, int)
+            else t.schedule.intersect_domain_union_set(domain)
+            for t in order_of(root, name)
+        ]
+        while len(times) < depth:
+            times.append(isl.UnionPwAff.val_on_domain(domain, isl.Val(0)))
+        one = _multi(times, domain)
+        result = one if result is None else result.union(one)
+    assert result is not None
+    return result
+
+
+def _multi(functions: list[isl.UnionPwAff], domain: isl.UnionSet) -> isl.UnionMap:
+    if not functions:
+        return isl.UnionMap.from_domain_and_range(domain, isl.UnionSet("{ [] }"))
+    return isl.UnionMap.from_multi_union_pw_aff(joint(functions))
+
+
+def _time_depth(node: Node) -> int:
+    below = max((_time_depth(c) for c in child_nodes(node)), default=0)
+    if isinstance(node, Band):
+        return below + len(node.members)
+    return below + (1 if isinstance(node, Sequence) else 0)
+
+
+def _reductions(scop: Scop) -> list[ScopStatement]:
+    return [s for s in scop.statements if s.is_reduction]
+
+
+def _collect(empty: isl.UnionMap, maps: list[isl.Map]) -> isl.UnionMap:
+    result = empty
+    for m in maps:
+        result = result.union(isl.UnionMap.from_map(m))
+    return result

@@ -1,0 +1,350 @@
+"""Values of a graph in blocks of channels: ``Y[n, k, p, q]`` as ``Y'[n, k / 16, p, q, k mod 16]``.
+
+A convolution has its lanes along channels, whose elements lie an image apart: each tile is turned
+around in registers when it is stored, and so is what is added to it.  Between convolutions nobody
+sees the order of the elements, so they are kept as the tiles have them; the inputs and outputs of
+the graph stay as they are.  What only looks at one channel at a time, as pooling and
+concatenation, has its lanes along channels then, too.  Nothing is ever converted: a value is kept
+so only if everything that writes or reads it suits that.
+
+The bytes of a value in blocks depend on the number of elements behind the dimension of channels,
+not on how others are grouped: views stay views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from poly.ir.accesses import loops_of_read
+from poly.ir.dtypes import FLOAT32
+from poly.ir.expr import Const, Expr, Index, Read, add, indices_of, mul, reads_of, rewrite
+from poly.ir.graph import Call, Graph, View
+from poly.ir.layout import Layout, relayout
+from poly.ir.linear_form import Linear, linear_form
+from poly.ir.program import Program, Range, Statement, Tensor, fresh_name, verify_program
+from poly.machine.cpu import Machine
+
+
+@dataclass(frozen=True)
+class Suited:
+    """What a program allows.
+
+    dimensions : for each input and output, along which of its dimensions it may lie in blocks
+    lanes : tensors of which a tile then stores or adds whole vectors
+    together : whether all tensors have to lie in blocks, or none, as where elements are copied
+    """
+
+    dimensions: Mapping[str, frozenset[int]]
+    lanes: frozenset[str] = frozenset()
+    together: bool = False
+
+
+def block_values(graph: Graph, machine: Machine) -> Graph:
+    """The graph with its values between contractions in blocks of channels, one vector wide."""
+    width = machine.vector_bytes // FLOAT32.bytes
+    if width < 2:
+        return graph
+    calls = [n for n in graph.nodes if isinstance(n, Call)]
+    suited = [_suited(n, graph, width) for n in calls]
+    layouts = _chosen(graph, calls, suited, width)
+    split = {n.name for n, own in zip(calls, suited, strict=True) if own.together}
+    return _with_layouts(graph, layouts, split, width) if layouts else graph
+
+
+def _chosen(graph: Graph, calls: list[Call], suited: list[Suited], width: int) -> dict[str, Layout]:
+    """The layouts of values: of a family of views all or none, and none that would be converted."""
+    families = _families(graph)
+    fixed = {families[v] for v in (*graph.inputs, *graph.outputs, *graph.constants)}
+    places: dict[str, set[Behind]] = {}
+    wanted: set[str] = set()
+    copies: list[set[str]] = []
+    for call, own in zip(calls, suited, strict=True):
+        for tensor, value in _arguments(call):
+            root = families[value]
+            found = {_behind(tensor, d) for d in own.dimensions.get(tensor.name, ())}
+            places[root] = places.get(root, found) & found
+            if tensor.name in own.lanes:
+                wanted.add(root)
+        if own.together:
+            several = (v for t, v in _arguments(call) if _behind(t) != ONE)
+            copies.append({families[v] for v in several if v not in graph.constants})
+    made = {
+        v: _layout(graph.values[v], places[root], width)
+        for v, root in families.items()
+        if root in places and root not in fixed
+    }
+    left = set(families.values()) - {r for v, r in families.items() if made.get(v) is None}
+    left = _closed(left, copies)
+    # It is worth it where lanes are stored, and where that is copied to or comes from.
+    useful = left & wanted
+    for _ in copies:
+        useful |= {r for roots in copies if roots & useful and roots <= left for r in roots}
+    return {v: x for v, x in made.items() if x is not None and families[v] in useful}
+
+
+def _closed(left: set[str], copies: list[set[str]]) -> set[str]:
+    """Without those that are copied together with any other."""
+    while True:
+        kept = left - {r for roots in copies if not roots <= left for r in roots}
+        if kept == left:
+            return left
+        left = kept
+
+
+def _arguments(node: Call | View) -> Iterator[tuple[Tensor, str]]:
+    """The inputs and outputs of a call's program, and the values that they are."""
+    if isinstance(node, Call):
+        yield from zip(node.program.inputs, node.inputs, strict=True)
+        yield from zip(node.program.outputs, node.outputs, strict=True)
+
+
+def _families(graph: Graph) -> dict[str, str]:
+    """For each value the first of those that are views of the same bytes."""
+    root: dict[str, str] = {}
+    for node in graph.nodes:
+        if isinstance(node, View):
+            root[node.output] = root.get(node.input, node.input)
+    return {v: root.get(v, v) for v in graph.values}
+
+
+#: How many elements lie behind one of a dimension: a number, times extents that are not known.
+Behind = tuple[int, tuple[Linear, ...]]
+ONE: Behind = (1, ())
+
+
+def _behind(tensor: Tensor, d: int = -1) -> Behind:
+    """How many elements lie behind one of a dimension, in the whole tensor for -1."""
+    extents = [linear_form(e) for e in tensor.shape[d + 1 :]]
+    known = prod(e.constant for e in extents if not e.terms)
+    return known, tuple(sorted((e for e in extents if e.terms), key=str))
+
+
+def _layout(value: Tensor, places: Collection[Behind], width: int) -> Layout | None:
+    """The blocks of a value along the one dimension that is at one of some places."""
+    fitting = [
+        d
+        for d, extent in enumerate(value.shape)
+        if isinstance(extent, Const)
+        and int(extent.value) % width == 0 < int(extent.value)
+        and _behind(value, d) != ONE
+        and _behind(value, d) in places
+    ]
+    if len(fitting) != 1 or value.dtype.numpy.kind != "f":
+        return None
+    return Layout(tuple(range(value.rank)), (fitting[0], width))
+
+
+# --- what a program allows -----------------------------------------------------------------
+
+
+def _suited(call: Call, graph: Graph, width: int) -> Suited:
+    constant = frozenset(t.name for t, v in _arguments(call) if v in graph.constants)
+    program = call.program
+    if program.has_blocks or program.updated:
+        return Suited({})
+    sums = [s for s in program.statements if s.reductions]
+    if len(sums) == 1 and (lane := _lane(sums[0], constant)):
+        # Of few filters, lanes are along the image, which has to lie as it did.
+        wide = _extent(sums[0], lane) >= width
+        return _of_contraction(program, sums[0], lane, constant) if wide else Suited({})
+    return _by_channel(program, constant, width)
+
+
+def _of_contraction(program: Program, s: Statement, lane: str, constant: Collection[str]) -> Suited:
+    """Of ``T[.., k, ..] += X[.., c, ..] * W[k, c, ..]`` and its epilogue, with lanes along k.
+
+    What is read and written at k lies in lanes; what is read at c is a scalar, wherever it lies.
+    """
+    loops, lanes = {s.name: {lane, *s.reductions}}, {s.name: lane}
+    at = s.target.indices.index(Index(lane))
+    for e in program.statements:
+        if e is s:
+            continue
+        own = [r for r in reads_of(e.value) if r.tensor == s.target.tensor]
+        here = e.target.indices
+        if e.guards or not own or any(r.indices != here for r in own):
+            return Suited({})
+        x = here[at]
+        if not isinstance(x, Index):
+            return Suited({})
+        loops[e.name], lanes[e.name] = {x.name}, x.name
+    found, vectors = {}, set()
+    for t in (*program.inputs, *program.outputs):
+        if t.name in constant:
+            continue
+        fitting = set(range(t.rank))
+        for e, read in program.accesses(t.name):
+            fitting &= {
+                d
+                for d, x in enumerate(read.indices)
+                if isinstance(x, Index) and x.name in loops[e.name] and _once(read, x.name)
+            }
+            if Index(lanes[e.name]) in read.indices:
+                vectors.add(t.name)
+        found[t.name] = frozenset(fitting)
+    return Suited(found, frozenset(vectors))
+
+
+def _lane(s: Statement, constant: Collection[str]) -> str | None:
+    """The loop that only constants move with, beside the target; None if there is not just one."""
+    reads = reads_of(s.value)
+    if s.op != "+=" or all(r.tensor in constant for r in reads):
+        return None
+    found = [
+        x.name
+        for x in s.target.indices
+        if isinstance(x, Index)
+        and any(x.name in loops_of_read(r) for r in reads)
+        and all(r.tensor in constant for r in reads if x.name in loops_of_read(r))
+        and _once(s.target, x.name)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _extent(s: Statement, loop: str) -> int:
+    """The number of iterations of a loop, 0 if it is not known."""
+    r = next(r for r in s.ranges if r.index == loop)
+    return int(r.hi.value) if r.lo == Const(0) and isinstance(r.hi, Const) else 0
+
+
+def _by_channel(program: Program, constant: Collection[str], width: int) -> Suited:
+    """Of what moves, compares and adds elements of one channel at a time, and may weigh them."""
+    for s in program.statements:
+        if s.reductions and len({r.tensor for r in reads_of(s.value)} - set(constant)) > 1:
+            return Suited({})
+    found = {
+        t.name: _along_channels(program, t, width)
+        for t in (*program.inputs, *program.outputs)
+        if t.name not in constant
+    }
+    return Suited(found, together=True)
+
+
+def _along_channels(program: Program, t: Tensor, width: int) -> frozenset[int]:
+    """The dimensions of a tensor that are read and written at one channel each."""
+    fitting = set(range(t.rank))
+    for s, read in program.accesses(t.name):
+        fitting &= {d for d in range(t.rank) if _channel(s, read, d, width)}
+    return frozenset(fitting)
+
+
+def _channel(s: Statement, read: Read, d: int, width: int) -> str | None:
+    """The free loop x of whole blocks if a dimension is read at x, or some blocks further."""
+    form = linear_form(read.indices[d])
+    if len(form.terms) != 1 or form.constant % width:
+        return None
+    ((x, factor),) = form.terms
+    if factor != 1 or not isinstance(x, Index) or x.name not in s.free or not _once(read, x.name):
+        return None
+    r = next(r for r in s.ranges if r.index == x.name)
+    whole = r.lo == Const(0) and isinstance(r.hi, Const) and int(r.hi.value) % width == 0
+    return x.name if whole and not any(x.name in indices_of(g) for g in s.guards) else None
+
+
+def _once(read: Read, loop: str) -> bool:
+    return sum(loop in indices_of(x) for x in read.indices) == 1
+
+
+# --- programs in blocks --------------------------------------------------------------------
+
+
+def _with_layouts(
+    graph: Graph, layouts: Mapping[str, Layout], split: Collection[str], width: int
+) -> Graph:
+    """The graph with these values in other layouts, by programs that write and read them so.
+
+    split : the calls whose loops are split, too
+    """
+    values = dict(graph.values)
+    for name, layout in layouts.items():
+        values[name] = replace(values[name], shape=layout.extents(values[name].shape))
+    made: dict[object, Program] = {}
+    nodes: list[Call | View] = []
+    for node in graph.nodes:
+        own = {t.name: layouts[v] for t, v in _arguments(node) if v in layouts}
+        if isinstance(node, Call) and own:
+            program, loops = node.program, node.name in split
+            key = (program.digest, loops, tuple(own.items()))
+            if key not in made:
+                made[key] = (
+                    _split_program(program, own, width) if loops else _relayouted(program, own)
+                )
+            node = replace(node, program=made[key])
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), values=values)
+
+
+def _relayouted(program: Program, layouts: Mapping[str, Layout]) -> Program:
+    """The program on values in blocks, with the loops that it had."""
+    for tensor, layout in layouts.items():
+        program = relayout(program, tensor, layout)
+    return program
+
+
+def _split_program(program: Program, layouts: Mapping[str, Layout], width: int) -> Program:
+    """The program on values in blocks, with loops over blocks and over their elements."""
+    dims = {t: x.block[0] for t, x in layouts.items() if x.block}
+    loops = {
+        s.name: {
+            x: None
+            for r in (s.target, *reads_of(s.value))
+            if r.tensor in dims and (x := _channel(s, r, dims[r.tensor], width))
+        }
+        for s in program.statements
+    }
+    for t in program.temps:
+        own = [
+            d
+            for d in _along_channels(program, t, width)
+            if all(_channel(s, r, d, width) in loops[s.name] for s, r in program.accesses(t.name))
+        ]
+        if len(own) == 1:
+            dims[t.name] = own[0]
+
+    def changed(t: Tensor) -> Tensor:
+        if t.name not in dims:
+            return t
+        layout = Layout(tuple(range(t.rank)), (dims[t.name], width))
+        return replace(t, shape=layout.extents(t.shape))
+
+    statements = [_split(s, program, dims, loops[s.name], width) for s in program.statements]
+    return verify_program(program.with_tensors(changed, statements))
+
+
+def _split(
+    s: Statement, program: Program, dims: Mapping[str, int], loops: Iterable[str], width: int
+) -> Statement:
+    """A statement with two loops in the place of each along blocks, the second one over the
+    elements of a block, and innermost.
+
+    dims : the tensors in blocks, and along which dimension
+    """
+    whole: dict[str, Expr] = {}
+    taken = {*program.tensors, *program.sizes, *s.indices}
+    ranges = list(s.ranges)
+    for x in loops:
+        outer, inner = fresh_name(f"{x}_b", taken), fresh_name(f"{x}_l", taken)
+        whole[x] = add(mul(Const(width), Index(outer)), Index(inner))
+        (at,) = (n for n, r in enumerate(ranges) if r.index == x)
+        hi = ranges[at].hi
+        assert isinstance(hi, Const)
+        ranges[at] = Range(outer, Const(0), Const(int(hi.value) // width))
+        ranges.insert(len(ranges) - len(s.reductions), Range(inner, Const(0), Const(width)))
+
+    def visit(e: Expr) -> Expr:
+        if isinstance(e, Index):
+            return whole.get(e.name, e)
+        if isinstance(e, Read) and e.tensor in dims:
+            d = dims[e.tensor]
+            form = linear_form(e.indices[d])
+            (outer,) = (x for x, factor in form.terms if factor == width)
+            (inner,) = (x for x, factor in form.terms if factor == 1)
+            place = add(outer, Const(form.constant // width))
+            return replace(e, indices=(*e.indices[:d], place, *e.indices[d + 1 :], inner))
+        return e
+
+    target = rewrite(s.target, visit)
+    assert isinstance(target, Read)
+    return replace(s, target=target, value=rewrite(s.value, visit), ranges=tuple(ranges))

@@ -1,0 +1,222 @@
+"""Which calls of a graph become one.
+
+Two calls are merged when what the first makes is seen by the second alone, and the one program
+that does both needs no pass over memory for it: because the value is computed where it is read,
+or because it is read by statements that share the loops of the one that makes it and can run on
+the registers in which that one keeps it (the epilogue of a contraction).  Registers of CPUs hold
+lanes of one type, and not every function is there for lanes; those of a thread of a GPU hold
+anything.
+Where that is not certain, the calls stay apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from poly.errors import ProgramError
+from poly.ir.accesses import lane_value
+from poly.ir.expr import Read, indices_of, reads_of
+from poly.ir.graph import Call, Graph, View
+from poly.ir.program import Program, Statement
+from poly.rewrites.merge_programs import (
+    covers,
+    extents,
+    follows,
+    merge,
+    readers,
+    renamed,
+    simplified,
+    writers,
+)
+
+#: Bounds on merged programs, which keep the time to compile one.
+STATEMENT_LIMIT, INPUT_LIMIT = 12, 16
+#: Characters of an origin; what is longer is shortened in the middle.
+ORIGIN_LIMIT = 300
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+def merge_calls(graph: Graph, lanes: bool = True) -> Graph:
+    """Producers merged into their consumers, from the first call to the last.
+
+    lanes : sums are in registers with several lanes, as on CPUs
+    """
+    nodes: list[Call | View | None] = list(graph.nodes)
+    makers = {o: n for n, node in enumerate(graph.nodes) for o in node.outputs}
+    users: dict[str, set[int]] = {}
+    for n, node in enumerate(graph.nodes):
+        for name in node.inputs:
+            users.setdefault(name, set()).add(n)
+    kept = set(graph.outputs)
+    for n in range(len(nodes)):
+        while True:
+            call = nodes[n]
+            if not isinstance(call, Call):
+                break
+            # The value that is computed last is the one that this call is an epilogue of.
+            near = sorted({makers[v] for v in call.inputs if v in makers}, reverse=True)
+            for m in near:
+                first = nodes[m]
+                if not isinstance(first, Call) or len(first.outputs) != 1:
+                    continue
+                if first.outputs[0] in kept or users[first.outputs[0]] != {n}:
+                    continue
+                joined = merged_call(first, call, lanes)
+                if isinstance(joined, Call):
+                    nodes[m], nodes[n] = None, joined
+                    for name in first.inputs:
+                        users[name] = (users[name] - {m}) | {n}
+                    break
+            else:
+                break
+    rest = tuple(node for node in nodes if node is not None)
+    made = {o for node in rest for o in node.outputs}
+    hidden = {o for node in graph.nodes for o in node.outputs} - made
+    return replace(
+        graph,
+        nodes=rest,
+        values={k: v for k, v in graph.values.items() if k not in hidden},
+        labels={k: v for k, v in graph.labels.items() if k not in hidden},
+    )
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Two calls that stay two, and why."""
+
+    reason: str
+
+
+def why_apart(graph: Graph, maker: Call, user: Call, lanes: bool) -> str:
+    """Why a call is not merged into one that reads what it makes; lanes: see `merge_calls`."""
+    if len(maker.outputs) != 1:
+        return "it makes several values"
+    (value,) = maker.outputs
+    if value in graph.outputs:
+        return f"{graph.label(value)} is an output of the model"
+    users = [n for n in graph.nodes if value in n.inputs]
+    if len(users) > 1:
+        return f"{graph.label(value)} is read by {len(users)} nodes, which would each compute it"
+    found = merged_call(maker, user, lanes)
+    return found.reason if isinstance(found, Apart) else "another call was merged first"
+
+
+def merged_call(first: Call, second: Call, lanes: bool) -> Call | Apart:
+    """One call for two, the first of which makes what the second alone reads, if that saves a pass
+    over memory."""
+    made = dict(zip(first.outputs, (t.name for t in first.program.outputs), strict=True))
+    given: dict[str, str] = {}
+    for value, tensor in zip(first.inputs, first.program.inputs, strict=True):
+        given.setdefault(value, tensor.name)
+    mine = list(zip((t.name for t in second.program.inputs), second.inputs, strict=True))
+    bindings = tuple((t, made[v]) for t, v in mine if v in made)
+    shared = tuple((t, given[v]) for t, v in mine if v in given)
+    program = fused(first.program, second.program, bindings, shared, lanes)
+    if isinstance(program, Apart):
+        return program
+    names = renamed(first.program, second.program, dict(bindings), dict(shared))
+    values = dict(zip((t.name for t in first.program.inputs), first.inputs, strict=True))
+    values |= {names[t]: v for t, v in mine if v not in made}
+    return Call(
+        second.name,
+        program,
+        tuple(values[t.name] for t in program.inputs),
+        second.outputs,
+        joined_origin(first.origin, second.origin),
+    )
+
+
+def joined_origin(first: str, second: str) -> str:
+    """``Conv 'c' + Relu 'r'``"""
+    parts = [o.rpartition(" (opset ")[0] or o for o in (first, second)]
+    text = " + ".join(p for p in parts if p)
+    if len(text) <= ORIGIN_LIMIT:
+        return text
+    half = ORIGIN_LIMIT // 2
+    return f"{text[:half]} … {text[-half:]}"
+
+
+@lru_cache(maxsize=4096)
+def fused(
+    first: Program, second: Program, bindings: Pairs, shared: Pairs, lanes: bool
+) -> Program | Apart:
+    """The merged program, if merging saves a pass over memory for everything that is bound."""
+    if first.has_blocks or second.has_blocks:
+        return Apart(
+            "one of them runs step by step, and a value may be another one at another step"
+        )
+    bound = {tensor for _, tensor in bindings}
+    inputs = {tensor for tensor, _ in bindings}
+    looking = [s for s in second.statements if _reads(s, inputs)]
+    if any(is_contraction(s) for s in looking):
+        return Apart("a contraction would compute the value again for each use")
+    if any(s.reductions for s in looking) and any(s.reductions for s in first.statements):
+        return Apart("two reductions in a row seldom share a loop that threads can share")
+    if any(len(writers(second, t.name)) != 1 for t in second.outputs):
+        return Apart("parts are put together, and each would need loops of its own")
+    if len(_contractions(first)) + len(_contractions(second)) > 1:
+        return Apart("each has a contraction, with tiles of its own")
+    try:
+        program = simplified(merge(first, second, dict(bindings), dict(shared)))
+    except ProgramError as error:
+        return Apart(f"they cannot be one program: {error}")
+    if len(program.statements) > STATEMENT_LIMIT or len(program.inputs) > INPUT_LIMIT:
+        return Apart(
+            f"together they have {len(program.statements)} statements and {len(program.inputs)} "
+            f"inputs; {STATEMENT_LIMIT} and {INPUT_LIMIT} are allowed, to bound compile time"
+        )
+    temps = {t.name for t in program.temps}
+    if any(not _is_followed(program, name) for name in bound & temps):
+        return Apart("the value is read at other places than those at which it is made")
+    for s in _contractions(program):
+        name = s.target.tensor
+        if name not in temps:
+            continue
+        if not _is_followed(program, name) or (lanes and not _on_lanes(program, name)):
+            return Apart("what follows the contraction cannot run on its registers")
+    return program
+
+
+def _contractions(program: Program) -> list[Statement]:
+    return [s for s in program.statements if is_contraction(s)]
+
+
+def is_contraction(s: Statement) -> bool:
+    """Whether a statement sums up products some of whose factors are used again and again."""
+    if not s.is_reduction or not s.reductions:
+        return False
+    sizes = extents(s)
+    free = {i for i in s.free if sizes[i] > 1}
+    return any(
+        r.indices and not free <= {i for e in r.indices for i in indices_of(e)}
+        for r in reads_of(s.value)
+    )
+
+
+def _reads(s: Statement, tensors: set[str]) -> bool:
+    return any(r.tensor in tensors for r in reads_of(s.value))
+
+
+def _is_followed(program: Program, name: str) -> bool:
+    """Whether statements read a temporary just where, and in the loops in which, it is made."""
+    made = writers(program, name)
+    if len(made) != 1 or not covers(program.statements[made[0]], program.tensors[name]):
+        return False
+    source = program.statements[made[0]]
+    return all(follows(program.statements[n], source) for n in readers(program, name))
+
+
+def _on_lanes(program: Program, name: str) -> bool:
+    """Whether what reads a temporary can be computed from vectors of it."""
+    dtype = program.dtypes[name]
+    for n in readers(program, name):
+        value = program.statements[n].value
+        if not lane_value(value):
+            return False
+        if any(program.dtypes[r.tensor] != dtype for r in reads_of(value) if isinstance(r, Read)):
+            return False
+        if program.dtypes[program.statements[n].target.tensor] != dtype:
+            return False
+    return True

@@ -1,0 +1,116 @@
+"""How accesses move with loops: strides, blocks, dimensions, elements touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+
+from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, Size, indices_of, walk
+from poly.ir.linear_form import linear_form
+
+#: Operators of which a register tile may be made: one or a few instructions each.
+TILE_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max", "abs", "dot2"))
+
+
+def lane_value(e: Expr) -> bool:
+    """Whether generated code computes an expression in vector lanes as a whole.
+
+    It has all operators there; loops' numbers as values and places that depend on data it
+    computes lane by lane.
+    """
+    if isinstance(e, Read):
+        return not any(isinstance(x, Read) for i in e.indices for x in walk(i))
+    if isinstance(e, Op):
+        return all(lane_value(a) for a in e.args)
+    return isinstance(e, (Const, Size)) or (isinstance(e, Cast) and lane_value(e.arg))
+
+
+def tile_value(e: Expr) -> bool:
+    """Whether an expression may be computed for each element of a register tile."""
+    if isinstance(e, Op):
+        return e.fn in TILE_OPS and all(tile_value(a) for a in e.args)
+    return tile_value(e.arg) if isinstance(e, Cast) else lane_value(e)
+
+
+def stride_of(read: Read, loop: str) -> int | None:
+    """How many elements of its last dimension `read` moves with `loop`.
+
+    0: not at all; n: only the last dimension moves, n times the loop; None: otherwise.
+    """
+    *outer, last = read.indices or (Const(0),)
+    if any(loop in indices_of(i) for i in outer):
+        return None
+    form = linear_form(last)
+    rest = form.without(Index(loop))
+    if any(loop in indices_of(a) for a, _ in rest.terms):
+        return None
+    return form.coefficient(Index(loop))
+
+
+def plain_dimension(read: Read, loop: str) -> int | None:
+    """The one dimension of `read` whose index is just `loop`, if no other moves with it."""
+    moving = [k for k, i in enumerate(read.indices) if loop in indices_of(i)]
+    if len(moving) == 1 and read.indices[moving[0]] == Index(loop):
+        return moving[0]
+    return None
+
+
+def loops_of_read(read: Read) -> frozenset[str]:
+    """The loops with which the place of `read` moves."""
+    return frozenset(i for e in read.indices for i in indices_of(e))
+
+
+def elements_read(reads: Iterable[Read], extents: Mapping[str, int | None]) -> int:
+    """How many elements reads touch while loops run over so many values; a loop that is not
+    listed or not known stands still.  As boxes, so that windows may be counted a bit too large.
+    """
+    return sum(prod(_span(i, extents) + 1 for i in r.indices) for r in reads)
+
+
+def _span(index: Expr, extents: Mapping[str, int | None]) -> int:
+    """The greatest less the least value of an index."""
+    if isinstance(index, Index):
+        return (extents.get(index.name) or 1) - 1
+    if isinstance(index, Op) and index.fn in ("mod", "floordiv"):
+        divisor = index.args[1]
+        span = _span(index.args[0], extents)
+        if not isinstance(divisor, Const) or not divisor.value:
+            return span
+        by = int(divisor.value)
+        return min(span, by - 1) if index.fn == "mod" else span // by
+    form = linear_form(index)
+    return sum(abs(c) * _span(a, extents) for a, c in form.terms if a != index)
+
+
+def moving_dimensions(read: Read, loop: str) -> tuple[int, ...]:
+    """The dimensions of `read` whose index moves with `loop`."""
+    return tuple(k for k, i in enumerate(read.indices) if loop in indices_of(i))
+
+
+def block_of(read: Read, loop: str) -> int | None:
+    """The block size of a tensor that is kept in blocks along `loop`, as in
+    ``A[c // 16, p, q, c mod 16]`` along c.
+    """
+    dims = moving_dimensions(read, loop)
+    if len(dims) != 2 or dims[1] != len(read.indices) - 1:
+        return None
+    outer, inner = (read.indices[d] for d in dims)
+    if not isinstance(inner, Op) or inner.fn != "mod" or inner.args[0] != Index(loop):
+        return None
+    size = inner.args[1]
+    same = isinstance(size, Const) and outer == Op("floordiv", (Index(loop), size))
+    return int(size.value) if same and isinstance(size, Const) else None
+
+
+def vector_stride(read: Read, loop: str, lanes: int) -> int | None:
+    """`stride_of` for a vector of `lanes` iterations that begins at a multiple of `lanes`."""
+    block = block_of(read, loop)
+    return 1 if block is not None and block % lanes == 0 else stride_of(read, loop)
+
+
+def lane_dimension(read: Read, loop: str, lanes: int) -> int | None:
+    """The dimension of `read` in which the lanes of a vector along `loop` lie, if it is one."""
+    block = block_of(read, loop)
+    if block is not None and block % lanes == 0:
+        return len(read.indices) - 1
+    return plain_dimension(read, loop)

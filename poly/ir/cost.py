@@ -1,0 +1,53 @@
+"""How much a program has to do, and how much code it may become: what schedules weigh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from poly.ir.expr import Op, computed, evaluate_int, walk
+from poly.ir.program import Program, Statement, Tensor
+
+#: Elements and operators, in lanes, that are done in the time that it takes to start a thread.
+WORTH_SHARING = 1 << 14
+#: Of one step of a block, in which threads meet more than once.
+WORTH_SHARING_STEP = 8 * WORTH_SHARING
+#: The most updates of a tile for all numbers of rows together, for one width of the vectors: what
+#: is left of a tile has a version of its loops for each number, and the schedule sees to it.
+CASES_LIMIT = 400
+
+
+def work_of_program(program: Program, sizes: Mapping[str, int]) -> int:
+    """About how many elements a program moves, and how much it computes, at given sizes."""
+    return sum(_work_of(s, sizes) for s in program.statements)
+
+
+def operations_of_program(program: Program, sizes: Mapping[str, int]) -> int:
+    """Arithmetic operations of a program at given sizes, one each; an update is one of them.
+
+    Conditions on indices do not count: it is an upper bound.
+    """
+    return sum(
+        _instances(s, sizes) * (s.is_update + sum(isinstance(e, Op) for e in computed(s.value)))
+        for s in program.statements
+    )
+
+
+def bytes_of_program(program: Program, sizes: Mapping[str, int]) -> int:
+    """Bytes of all inputs and outputs: what has to be moved if caches hold everything else."""
+    tensors = {t.name: t for t in (*program.inputs, *program.outputs)}
+    return sum(bytes_of(t, sizes) for t in tensors.values())
+
+
+def bytes_of(tensor: Tensor, sizes: Mapping[str, int]) -> int:
+    """The bytes of a tensor at given sizes."""
+    return prod(max(0, evaluate_int(e, sizes)) for e in tensor.shape) * tensor.dtype.bytes
+
+
+def _instances(s: Statement, sizes: Mapping[str, int]) -> int:
+    return prod(max(0, evaluate_int(r.hi, sizes) - evaluate_int(r.lo, sizes)) for r in s.ranges)
+
+
+def _work_of(s: Statement, sizes: Mapping[str, int]) -> int:
+    operators = sum(isinstance(e, Op) for e in walk(s.value))
+    return _instances(s, sizes) * (1 + len(s.reads) + operators)

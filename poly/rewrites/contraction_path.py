@@ -1,0 +1,312 @@
+"""Products of many tensors, contracted two at a time.
+
+``Y[i,r] +=! X[i,j,k] * B[j,r] * C[k,r]`` multiplies twice for every (i, j, k, r).  Written as
+
+    X_C[i,j,r] +=! X[i,j,k] * C[k,r]
+    Y[i,r]     +=! X_C[i,j,r] * B[j,r]
+
+it multiplies about once, and most of that is a matrix product.  Which pairs are the cheapest is
+found by opt_einsum (Smith and Gray, JOSS 2018), from sizes; a size that is not known counts as
+`ASSUMED`.  Sums of products are added up in another order, so this is for default numerics alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeVar
+
+from opt_einsum.paths import DynamicProgramming, greedy
+
+from poly.ir.dtypes import DType
+from poly.ir.expr import (
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    Size,
+    dtype_of_expr,
+    evaluate_int,
+    indices_of,
+    is_weak,
+    maximum,
+    reads_of,
+    simplify,
+    sizes_of,
+    sub,
+)
+from poly.ir.linear_form import normal
+from poly.ir.program import INIT, RESERVED, Program, Range, Statement, Tensor, statement_names
+from poly.sets.check_bounds import if_proved
+
+_T = TypeVar("_T")
+
+#: What a size that is not known is taken to be.
+ASSUMED = 256
+#: Multiplications that it is worth to write an element of an intermediate, and to read it again.
+MEMORY = 16
+#: A product is split if that saves this factor.
+GAIN = 1.5
+#: Up to so many factors the best of all paths is found.
+FACTORS = 10
+#: The longest name made of the factors' names, and how far a range may begin above 0 for the
+#: elements below it simply to be left out.
+NAME_LIMIT, START_LIMIT = 32, 64
+
+
+@lru_cache(maxsize=4096)
+def split_products(program: Program) -> Program:
+    """The program with pairwise contractions where that clearly saves multiplications.
+
+    The last statement of each product keeps its name, target and operator; what comes before it
+    is made in temporaries that are called after their factors.  Statements are left alone whose
+    domain is no box, which mix element types, and which are no sums of products of floats.
+    """
+    statements: list[Statement] = []
+    temps = list(program.temps)
+    taken = {*program.tensors, *program.sizes, *RESERVED}
+    taken |= {i for s in program.statements for i in s.indices}
+    labels = statement_names(program)
+    for s in program.statements:
+        made = _Split(program, s, taken, labels).made()
+        statements += made[0]
+        temps += made[1]
+    if len(temps) == len(program.temps):
+        return program
+    result = replace(program, temps=tuple(temps), statements=tuple(statements))
+    return if_proved(result, program)
+
+
+@dataclass(frozen=True)
+class _Factor:
+    """A factor: the loops it moves with, in the order of its dimensions, and how to name it."""
+
+    value: Expr
+    loops: tuple[str, ...]
+    name: str
+
+
+class _Split:
+    """The pairwise contractions of one statement."""
+
+    def __init__(self, program: Program, s: Statement, taken: set[str], labels: set[str]) -> None:
+        self.program, self.s, self.taken, self.labels = program, s, taken, labels
+        self.ranges = {r.index: r for r in s.ranges}
+        self.sizes = {i: _assumed(r) for i, r in self.ranges.items()}
+
+    def made(self) -> tuple[list[Statement], list[Tensor]]:
+        """The statements in the place of this one, and new temporaries."""
+        alone: tuple[list[Statement], list[Tensor]] = [self.s], []
+        found = self.factors()
+        if found is None:
+            return alone
+        factors, scalars = found
+        path = self.path(factors)
+        if len(path) < 2 or self.cost(factors, path) * GAIN > self.direct(factors):
+            return alone
+        return self.follow(factors, scalars, path)
+
+    def factors(self) -> tuple[list[_Factor], list[Expr]] | None:
+        """The factors that move with loops, and those that do not; None if `s` is no product."""
+        s, dtypes = self.s, self.program.dtypes
+        dtype = dtypes[s.target.tensor]
+        if s.op != "+=" or not s.is_reduction or not s.reductions or s.guards:
+            return None
+        if dtype.name not in ("float32", "float64"):
+            return None
+        moving: list[_Factor] = []
+        scalars: list[Expr] = []
+        for e in _flat(s.value):
+            if not _is_plain(e, dtype, dtypes):
+                return None
+            loops = indices_of(e)
+            if loops:
+                moving.append(_Factor(e, loops, "_".join(r.tensor for r in reads_of(e))))
+            else:
+                scalars.append(e)
+        return (moving, scalars) if len(moving) > 1 else None
+
+    # --- choosing ----------------------------------------------------------------------------
+
+    def path(self, factors: Sequence[_Factor]) -> list[tuple[int, ...]]:
+        """The contractions, as positions among what is left; results go to the end."""
+        # Of equally good ways, the one that sums first over neighbouring elements of the largest.
+        largest = max(factors, key=lambda f: self.instances(f.loops))
+        sizes = {i: n + (i == largest.loops[-1]) / 16 for i, n in self.sizes.items()}
+        inputs = [frozenset(f.loops) for f in factors]
+        output = frozenset(self.s.free) & frozenset().union(*inputs)
+        if len(factors) > FACTORS:
+            return [tuple(step) for step in greedy(inputs, output, sizes)]
+        found = []
+        for outer in (False, True):
+            search = DynamicProgramming(f"combo-{MEMORY}", search_outer=outer)
+            path = [tuple(step) for step in search(inputs, output, sizes)]
+            found.append((self.cost(factors, path), path))
+        (cost, path), (best, other) = found
+        # A product that sums nothing up is a matrix product of longer sums later: seldom a gain.
+        return other if best * GAIN < cost else path
+
+    def direct(self, factors: Sequence[_Factor]) -> float:
+        """The multiplications of the statement as written."""
+        return float((len(factors) - 1) * self.instances(self.ranges))
+
+    def cost(self, factors: Sequence[_Factor], path: Sequence[tuple[int, ...]]) -> float:
+        """The multiplications along a path, with what storing the intermediates is worth."""
+        left = [frozenset(f.loops) for f in factors]
+        total = 0.0
+        for step in path[:-1]:
+            used, left = _taken(left, step)
+            loops = frozenset().union(*used)
+            result = self.kept(loops, left)
+            total += max(1, len(used) - 1) * self.instances(loops)
+            total += MEMORY * self.instances(result)
+            left.append(result)
+        unseen = frozenset(self.ranges) - frozenset().union(*(f.loops for f in factors))
+        return total + max(1, len(left) - 1) * self.instances(frozenset().union(*left) | unseen)
+
+    def kept(self, loops: Iterable[str], left: Iterable[Collection[str]]) -> frozenset[str]:
+        """The loops of a product that something after it needs."""
+        wanted = {*self.s.free, *(i for f in left for i in f)}
+        return frozenset(i for i in loops if i in wanted)
+
+    def instances(self, loops: Iterable[str]) -> int:
+        return math.prod(self.sizes[i] for i in loops)
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def follow(
+        self, factors: Sequence[_Factor], scalars: Sequence[Expr], path: Sequence[tuple[int, ...]]
+    ) -> tuple[list[Statement], list[Tensor]]:
+        """The statements of a path, and their temporaries."""
+        s = self.s
+        order = self.order(factors)
+        left = list(factors)
+        statements: list[Statement] = []
+        temps: list[Tensor] = []
+        for step in path[:-1]:
+            used, left = _taken(left, step)
+            loops = frozenset(i for f in used for i in f.loops)
+            kept = self.kept(loops, (f.loops for f in left))
+            free = tuple(i for i in order if i in kept)
+            summed = tuple(i for i in s.indices if i in loops - kept)
+            joined = "_".join(f.name for f in used)
+            name = self.fresh(joined if len(used) > 1 else f"{joined}_sum")
+            target = Read(name, tuple(self.place(i) for i in free))
+            shape = tuple(self.extent(i) for i in free)
+            temps.append(Tensor(name, self.program.dtypes[s.target.tensor], shape))
+            statements.append(
+                replace(
+                    s,
+                    name=self.label(),
+                    target=target,
+                    op="+=" if summed else "=",
+                    init=bool(summed),
+                    value=_product([f.value for f in used]),
+                    ranges=tuple(self.ranges[i] for i in (*free, *summed)),
+                    reductions=summed,
+                )
+            )
+            left.append(_Factor(target, free, name))
+        gone = {i for t in statements for i in t.reductions}
+        reductions = tuple(i for i in s.reductions if i not in gone)
+        plain = s.init and not reductions
+        last = replace(
+            s,
+            op="=" if plain else s.op,
+            init=s.init and not plain,
+            value=_product([*scalars, *(f.value for f in left)]),
+            ranges=tuple(r for r in s.ranges if r.index not in gone),
+            reductions=reductions,
+        )
+        return [*statements, last], temps
+
+    def order(self, factors: Sequence[_Factor]) -> list[str]:
+        """All loops, those first that come first in the dimensions of tensors, by their sizes."""
+        seen: dict[str, tuple[float, float]] = {}
+        target = _Factor(self.s.target, indices_of(self.s.target), "")
+        for f in (*factors, target):
+            weight = self.instances(f.loops)
+            for n, i in enumerate(f.loops):
+                total, at = seen.get(i, (0.0, 0.0))
+                place = (n + 1) / len(f.loops)
+                seen[i] = (total + weight, at + weight * place)
+        return sorted(seen, key=lambda i: seen[i][1] / seen[i][0])
+
+    def place(self, loop: str) -> Expr:
+        """Where the elements of a loop lie in a temporary."""
+        lo = self.ranges[loop].lo
+        return Index(loop) if _near_zero(lo) else sub(Index(loop), lo)
+
+    def extent(self, loop: str) -> Expr:
+        """How many elements a temporary has for a loop."""
+        r = self.ranges[loop]
+        extent = normal(r.hi if _near_zero(r.lo) else sub(r.hi, r.lo))
+        return extent if isinstance(extent, (Const, Size)) else maximum(Const(0), extent)
+
+    def label(self) -> str:
+        return _fresh(f"{self.s.name}_1", self.labels, INIT)
+
+    def fresh(self, name: str) -> str:
+        return _fresh(name if len(name) <= NAME_LIMIT else "product", self.taken)
+
+
+def _fresh(name: str, taken: set[str], end: str = "") -> str:
+    """`name`, or with the first number that makes it new, with and without an end; it is taken from
+    now on.
+    """
+    stem, number = name.rstrip("0123456789"), 1
+    while {name, f"{name}{end}"} & taken:
+        number += 1
+        name = f"{stem}{number}"
+    taken |= {name, f"{name}{end}"}
+    return name
+
+
+def _assumed(r: Range) -> int:
+    """The extent of a range where sizes that are not known are `ASSUMED`."""
+    extent = simplify(sub(r.hi, r.lo))
+    return max(1, evaluate_int(extent, dict.fromkeys(sizes_of(extent), ASSUMED)))
+
+
+def _near_zero(lo: Expr) -> bool:
+    return isinstance(lo, Const) and 0 <= lo.value <= START_LIMIT
+
+
+def _flat(e: Expr) -> list[Expr]:
+    """The factors of a product, from left to right."""
+    if isinstance(e, Op) and e.fn == "mul":
+        return [f for a in e.args for f in _flat(a)]
+    return [e]
+
+
+def _product(factors: Sequence[Expr]) -> Expr:
+    value = factors[0]
+    for f in factors[1:]:
+        value = Op("mul", (value, f))
+    return value
+
+
+def _is_plain(e: Expr, dtype: DType, dtypes: Mapping[str, DType]) -> bool:
+    """Whether a factor is a number, or made of elements of one type whose places no data decides.
+
+    A loop's number as a value has a type of its own.
+    """
+    if is_weak(e):
+        return dtype_of_expr(e, dtypes).kind != "b"
+    if isinstance(e, Const):
+        return e.dtype == dtype
+    if isinstance(e, Read):
+        return dtypes[e.tensor] == dtype and not any(reads_of(i) for i in e.indices)
+    if isinstance(e, Op):
+        inner = all(_is_plain(a, dtype, dtypes) for a in e.args)
+        return inner and bool(reads_of(e)) and dtype_of_expr(e, dtypes) == dtype
+    return False
+
+
+def _taken(left: Sequence[_T], step: tuple[int, ...]) -> tuple[list[_T], list[_T]]:
+    """What a step takes, in order, and what is left."""
+    used = [left[n] for n in sorted(step)]
+    return used, [x for n, x in enumerate(left) if n not in step]

@@ -1,0 +1,37 @@
+"""Statements whose results nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from poly.ir.program import Program, Statement
+
+
+def without_unread(program: Program) -> Program:
+    """The program without statements of which no output comes, and the temporaries they fill.
+
+    Inputs that only these read stay: callers pass them.
+    """
+    needed = {t.name for t in program.outputs}
+    kept = []
+    for group in reversed(program.groups):
+        if group[0].block:
+            needed = _needed_by_steps(group, needed)
+        for s in reversed(group):
+            if s.target.tensor in needed:
+                kept.append(s)
+                needed |= {r.tensor for r in s.reads}
+    if len(kept) == len(program.statements):
+        return program
+    temps = tuple(t for t in program.temps if t.name in needed)
+    return replace(program, temps=temps, statements=tuple(reversed(kept)))
+
+
+def _needed_by_steps(group: Sequence[Statement], needed: set[str]) -> set[str]:
+    """What the statements of a block need: an earlier one, too, may read what a later one wrote."""
+    while True:
+        more = {r.tensor for s in group if s.target.tensor in needed for r in s.reads}
+        if more <= needed:
+            return needed
+        needed = needed | more

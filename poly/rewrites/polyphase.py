@@ -1,0 +1,398 @@
+"""Sums of which each element sees every s-th tap, as a dense sum for each remainder of s.
+
+A transposed convolution of stride 2 adds up
+
+    Y[n, x] +=! X[n, (x + 1 - r)//2] * W[r]    where (x + 1 - r) mod 2 = 0
+
+An even element sees the odd taps, an odd one the even ones.  With x = 2*q + f for the two phases
+f (the polyphase form of signal processing; Vaidyanathan 1993, chapter 4) the condition is gone:
+
+    Y0[n, q] +=! X[n, q - r] * W0[r],  W0[r] = W[2*r + 1]
+    Y1[n, q] +=! X[n, q - r + 1] * W1[r],  W1[r] = W[2*r]
+
+Each phase is a convolution of its own.  Every element sums the same terms in the same order, so no
+bit of a result changes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import gcd, prod
+
+from poly.ir.dtypes import identity
+from poly.ir.expr import (
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    add,
+    floordiv,
+    mul,
+    reads_of,
+    rewrite,
+    simplify,
+    substitute,
+    substitute_value,
+)
+from poly.ir.linear_form import linear_form, normal
+from poly.ir.program import (
+    RESERVED,
+    Program,
+    Range,
+    Statement,
+    Tensor,
+    fresh_name,
+    fresh_statement,
+    statement_names,
+)
+from poly.rewrites.contraction_path import split_products
+from poly.rewrites.dot_product_pairs import pair_products
+from poly.rewrites.scatter_to_gather import gather_sums
+from poly.sets.check_bounds import if_proved
+from poly.sets.prove import proves
+
+#: More phases than this are not written out.
+MOST = 16
+
+
+def split_sums(program: Program, pairs: bool = True) -> Program:
+    """The program that is scheduled in place of another: products of many tensors split
+    (`poly.rewrites.contraction_path`), strided sums phase by phase, sums of narrow products in
+    pairs (`poly.rewrites.dot_product_pairs`).
+
+    pairs : whether the machine has the instruction for such pairs
+    """
+    # What is split becomes several statements, whose order within a block would have to be found.
+    if program.has_blocks:
+        return program
+    split = split_phases(split_products(program))
+    return pair_products(split) if pairs else split
+
+
+@lru_cache(maxsize=4096)
+def split_phases(program: Program) -> Program:
+    """The program with the phases of strided sums as statements of their own.
+
+    What reads such a sum element by element, right after it, is split along, so that it can share
+    the loops of its phase.  Statements without such conditions are left alone.
+    """
+    if not any(s.is_reduction for s in program.statements):
+        return program
+    result = gather_sums(program)
+    for s in result.statements:
+        axes = _axes(s)
+        if axes and prod(a.stride for a in axes) <= MOST:
+            result = _Phases(result, s, axes).split()
+    if result is program:
+        return program
+    return if_proved(result, program)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """The condition ``(a*loop + b*tap + c) mod stride = 0`` between an element and a tap.
+
+    dim : the dimension of the target whose index is `loop`
+    """
+
+    loop: str
+    tap: str
+    stride: int
+    a: int
+    b: int
+    c: int
+    guard: Expr
+    dim: int
+
+    @property
+    def step(self) -> int:
+        """How far apart the taps lie that meet one element."""
+        return self.stride // gcd(self.b, self.stride)
+
+    def first_tap(self, phase: int) -> int | None:
+        """The first tap that elements of a phase see; None if they see none."""
+        for tap in range(self.step):
+            if (self.a * phase + self.b * tap + self.c) % self.stride == 0:
+                return tap
+        return None
+
+
+def _axes(s: Statement) -> tuple[_Axis, ...]:
+    """The strided conditions of a sum; none if not all of them can be taken apart."""
+    found: list[_Axis] = []
+    for g in s.guards if s.is_reduction else ():
+        if not (isinstance(g, Op) and g.fn == "eq"):
+            continue
+        left, right = g.args
+        if isinstance(left, Const):
+            left, right = right, left
+        if not (isinstance(left, Op) and left.fn == "mod" and isinstance(right, Const)):
+            continue
+        modulus = left.args[1]
+        form = linear_form(left.args[0])
+        if not isinstance(modulus, Const) or not all(isinstance(x, Index) for x, _ in form.terms):
+            return ()
+        terms = {x.name: c for x, c in form.terms if isinstance(x, Index)}
+        loops = [i for i in terms if i in s.free]
+        taps = [i for i in terms if i in s.reductions]
+        dims = [d for d, e in enumerate(s.target.indices) if loops and e == Index(loops[0])]
+        if len(loops) != 1 or len(taps) != 1 or len(dims) != 1:
+            return ()
+        (loop,), (tap,), (dim,) = loops, taps, dims
+        stride, shift = int(modulus.value), form.constant - int(right.value)
+        found.append(_Axis(loop, tap, stride, terms[loop], terms[tap], shift, g, dim))
+    used = [x for a in found for x in (a.loop, a.tap)]
+    return tuple(found) if len(set(used)) == len(used) else ()
+
+
+class _Phases:
+    """The phases of one sum."""
+
+    def __init__(self, program: Program, s: Statement, axes: tuple[_Axis, ...]) -> None:
+        self.program, self.s, self.axes = program, s, axes
+        self.ranges = {r.index: r for r in s.ranges}
+        self.taken = {*program.tensors, *program.sizes, *RESERVED}
+        self.taken |= {i for x in program.statements for i in x.indices}
+        self.labels = statement_names(program)
+        self.temps: list[Tensor] = []
+
+    def split(self) -> Program:
+        """The program with the statement, and those that go with it, in phases."""
+        statements = self.program.statements
+        at = statements.index(self.s)
+        followers = self.followers(statements[at + 1 :])
+        target = self.program.tensors[self.s.target.tensor]
+        users = [
+            x for x in statements
+            if any(r.tensor == target.name for r in (x.target, *x.reads))
+        ]  # fmt: skip
+        own = target in self.program.temps and self.s.init and len(users) == len(followers) + 1
+        before: list[Statement] = []
+        made: list[Statement] = []
+        for phase in itertools.product(*(range(a.stride) for a in self.axes)):
+            copies, parts = self.phase(phase, followers, own)
+            before += copies
+            made += parts
+        rest = statements[at + 1 + len(followers) :]
+        temps = (t for t in self.program.temps if not (own and t == target))
+        return replace(
+            self.program,
+            statements=(*statements[:at], *before, *made, *rest),
+            temps=(*temps, *self.temps),
+            text=None,
+        )
+
+    def followers(self, rest: Sequence[Statement]) -> list[tuple[Statement, tuple[str, ...]]]:
+        """The statements right after the sum that can be done phase by phase, with their loops.
+
+        No two instances in different phases may touch an element that one of them writes.
+        """
+        members = [(self.s, tuple(a.loop for a in self.axes))]
+        for x in rest:
+            loops = self.loops_of(x)
+            if loops is None or not all(_apart(x, loops, *m) for m in (*members, (x, loops))):
+                break
+            members.append((x, loops))
+        return members[1:]
+
+    def loops_of(self, x: Statement) -> tuple[str, ...] | None:
+        """The loops of a statement that stand for those of the sum, if it has such."""
+        reads = [r for r in x.reads if r.tensor == self.s.target.tensor]
+        loops: list[str] = []
+        for a in self.axes:
+            (place,) = {r.indices[a.dim] for r in reads} if len(reads) == 1 else (None,)
+            wanted = self.ranges[a.loop]
+            if not isinstance(place, Index) or place.name not in x.free:
+                return None
+            own = next(r for r in x.ranges if r.index == place.name)
+            if (own.lo, own.hi) != (wanted.lo, wanted.hi):
+                return None
+            loops.append(place.name)
+        return tuple(loops) if len(set(loops)) == len(loops) else None
+
+    def phase(
+        self,
+        phase: tuple[int, ...],
+        followers: Sequence[tuple[Statement, tuple[str, ...]]],
+        own: bool,
+    ) -> tuple[list[Statement], list[Statement]]:
+        """The statements of one phase: copies of what its taps need, and what it computes."""
+        label = "".join(f"_{f}" for f in phase)
+        s, dtypes = self.s, self.program.tensors
+        strides = {a.loop: (a.stride, f) for a, f in zip(self.axes, phase, strict=True)}
+        taps = [a.first_tap(f) for a, f in zip(self.axes, phase, strict=True)]
+        for a, tap in zip(self.axes, taps, strict=True):
+            strides[a.tap] = (a.step, tap or 0)
+        part = self.part(s, strides, s.name + label, [a.guard for a in self.axes])
+        # A dense target of its own.
+        whole = dtypes[s.target.tensor]
+        shape = list(whole.shape)
+        for a, f in zip(self.axes, phase, strict=True):
+            shape[a.dim] = _count(shape[a.dim], a.stride, f)
+        dense = Tensor(self.fresh(whole.name + label), whole.dtype, tuple(shape))
+        self.temps.append(dense)
+        indices = list(s.target.indices)
+        for a in self.axes:
+            indices[a.dim] = Index(a.loop)
+        target = Read(dense.name, tuple(indices))
+        spread = part.target
+        copies: list[Statement] = []
+        free = tuple(r for r in part.ranges if r.index not in part.reductions)
+        empty = any(r.lo == r.hi for r in part.ranges if r.index in s.reductions)
+        if None in taps or empty:
+            # No tap meets these elements: an empty sum.
+            nothing = Const(identity(s.op, whole.dtype))
+            part = Statement(part.name, target, "=", False, nothing, free, (), part.free_guards)
+        else:
+            part = replace(part, target=target, init=True)
+            copies, part = self.with_copies(part, strides, label)
+        made = [part]
+        if not own:
+            made.append(
+                Statement(
+                    self.named(f"{s.name}{label}_out"), spread, "=" if s.init else s.op, False,
+                    target, free, (), part.free_guards,
+                )
+            )  # fmt: skip
+        for x, loops in followers:
+            mine = {v: (a.stride, f) for v, a, f in zip(loops, self.axes, phase, strict=True)}
+            moved = self.part(x, mine, x.name + label, [])
+            if own:
+                by = {a.dim: Index(v) for a, v in zip(self.axes, loops, strict=True)}
+                moved = _redirected(moved, whole.name, dense.name, by)
+            made.append(moved)
+        return copies, made
+
+    def part(
+        self, x: Statement, strides: Mapping[str, tuple[int, int]], name: str, gone: list[Expr]
+    ) -> Statement:
+        """The instances of a statement with ``loop = stride*loop' + offset``, by loop'."""
+        env = {i: add(mul(Const(m), Index(i)), Const(f)) for i, (m, f) in strides.items()}
+
+        def place(e: Expr) -> Expr:
+            if not isinstance(e, Read) or any(reads_of(i) for i in e.indices):
+                return e
+            return replace(e, indices=tuple(map(normal, e.indices)))
+
+        ranges = tuple(
+            replace(r, lo=_count(r.lo, *strides[r.index]), hi=_count(r.hi, *strides[r.index]))
+            if r.index in strides
+            else r
+            for r in x.ranges
+        )
+        guards = [_normal_guard(substitute(g, env)) for g in x.guards if g not in gone]
+        moved = replace(
+            x,
+            name=self.named(name),
+            target=_as_read(place(substitute(x.target, env))),
+            value=rewrite(substitute_value(x.value, env), place),
+            ranges=ranges,
+            guards=(),
+        )
+        inside = [Op("le", (r.lo, Index(r.index))) for r in ranges]
+        inside += [Op("lt", (Index(r.index), r.hi)) for r in ranges]
+        sizes = self.program.sizes
+        kept = (g for g in guards if not proves(sizes, moved.indices, inside, g))
+        return replace(moved, guards=tuple(kept))
+
+    def with_copies(
+        self, part: Statement, strides: Mapping[str, tuple[int, int]], label: str
+    ) -> tuple[list[Statement], Statement]:
+        """Copies of the tensors that taps go through in steps, and the statement that reads them.
+
+        They are small beside the sum, as each of their elements is used for every element of the
+        phase; a constant is copied before the program runs.
+        """
+        steps = {a.tap: strides[a.tap] for a in self.axes if a.step > 1}
+        loops = {a.loop for a in self.axes}
+        copies: list[Statement] = []
+        new: dict[Read, Read] = {}
+        for old in reads_of(part.value):
+            places = [self.stepped(e, steps) for e in old.indices]
+            moving = {i for e in old.indices for i in _names(e)}
+            if not any(places) or moving & loops or old.tensor == part.target.tensor:
+                continue
+            tensor = self.program.tensors[old.tensor]
+            taken = {*self.program.tensors, *self.program.sizes}
+            indices = tuple(fresh_name(f"i{d}", taken) for d in range(tensor.rank))
+            sources, ranges, extents = [], [], []
+            for i, tap, e in zip(indices, places, tensor.shape, strict=True):
+                m, f = steps[tap] if tap else (1, 0)
+                sources.append(simplify(add(mul(Const(m), Index(i)), Const(f))))
+                extents.append(_count(e, m, f))
+                ranges.append(Range(i, Const(0), extents[-1]))
+            name = self.fresh(old.tensor + label)
+            self.temps.append(Tensor(name, tensor.dtype, tuple(extents)))
+            target = Read(name, tuple(map(Index, indices)))
+            source = Read(old.tensor, tuple(sources))
+            copies.append(
+                Statement(self.named(f"{name}_copy"), target, "=", False, source, tuple(ranges))
+            )
+            dense = (Index(t) if t else e for t, e in zip(places, old.indices, strict=True))
+            new[old] = Read(name, tuple(dense))
+        value = rewrite(part.value, lambda e: new.get(e, e) if isinstance(e, Read) else e)
+        return copies, replace(part, value=value)
+
+    @staticmethod
+    def stepped(e: Expr, steps: Mapping[str, tuple[int, int]]) -> str:
+        """The tap of which an index is ``step*tap + offset``; "" if it is none."""
+        form = linear_form(e)
+        if len(form.terms) != 1 or not isinstance(form.terms[0][0], Index):
+            return ""
+        tap, step = form.terms[0][0].name, form.terms[0][1]
+        return tap if steps.get(tap) == (step, form.constant) else ""
+
+    def fresh(self, name: str) -> str:
+        return fresh_name(name, self.taken)
+
+    def named(self, name: str) -> str:
+        return fresh_statement(name, self.labels)
+
+
+def _count(end: Expr, stride: int, offset: int) -> Expr:
+    """How many numbers ``stride*q + offset`` with q >= 0 lie below `end`, rounded up."""
+    return normal(floordiv(add(end, Const(stride - 1 - offset)), stride))
+
+
+def _names(e: Expr) -> set[str]:
+    return {x.name for x, _ in linear_form(e).terms if isinstance(x, Index)}
+
+
+def _as_read(e: Expr) -> Read:
+    assert isinstance(e, Read)
+    return e
+
+
+def _normal_guard(g: Expr) -> Expr:
+    """A condition with its two sides in normal form."""
+    if isinstance(g, Op) and g.fn in ("and", "or", "not"):
+        return replace(g, args=tuple(map(_normal_guard, g.args)))
+    return replace(g, args=tuple(map(normal, g.args))) if isinstance(g, Op) else g
+
+
+def _apart(a: Statement, loops: tuple[str, ...], b: Statement, others: tuple[str, ...]) -> bool:
+    """Whether instances of two statements with different values of these loops never touch an
+    element that one of them writes.
+    """
+    for x, own, y, theirs in ((a, loops, b, others), (b, others, a, loops)):
+        for r in (y.target, *y.reads):
+            if r.tensor == x.target.tensor:
+                both = set(zip(x.target.indices, r.indices, strict=True))
+                if not {(Index(i), Index(j)) for i, j in zip(own, theirs, strict=True)} <= both:
+                    return False
+    return True
+
+
+def _redirected(s: Statement, tensor: str, dense: str, by: Mapping[int, Expr]) -> Statement:
+    """The statement with the elements of `tensor` taken from `dense`, at other indices `by`."""
+
+    def visit(e: Expr) -> Expr:
+        if not isinstance(e, Read) or e.tensor != tensor:
+            return e
+        return Read(dense, tuple(by.get(d, i) for d, i in enumerate(e.indices)))
+
+    return replace(s, target=_as_read(visit(s.target)), value=rewrite(s.value, visit))

@@ -1,0 +1,177 @@
+"""Long reductions with few results, in parts that blocks of a GPU sum at once.
+
+    Y[j] +=! X[i, j]                                  for i < N
+
+becomes, with ``i = P*C*q + C*p + t`` for p < P and t < C,
+
+    Y_parts[p, j] +=! X[P*C*q + C*p + t, j]           for P*C*q + C*p + t < N
+    Y[j] +=! Y_parts[p, j]
+
+P is a number, so that sizes may be open.  C neighbours stay together where they are neighbours in
+memory.  The order of a sum changes, so this is not for exact programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from poly.ir.expr import (
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    add,
+    floordiv,
+    indices_of,
+    mul,
+    reads_of,
+    sub,
+    substitute,
+    substitute_value,
+)
+from poly.ir.linear_form import linear_form
+from poly.ir.program import (
+    RESERVED,
+    Program,
+    Range,
+    Statement,
+    Tensor,
+    fresh_name,
+    fresh_statement,
+    statement_names,
+)
+from poly.schedule.schedule import Schedule
+from poly.sets.check_bounds import if_proved
+
+#: Neighbours in memory that stay in one part.
+CHUNK = 256
+#: Fewer terms than this are summed by one block, and a part has at least so many.
+LONG, SHORTEST = 1 << 15, 1 << 12
+#: Results that one block of a contraction has, and one of other sums along which threads lie.
+_TILE, _THREADS = 64 * 64, 256
+
+
+def in_parts(program: Program, processors: int) -> Schedule:
+    """The written order of a program, with parts of sums that would leave most of so many
+    processors without work.  All parts are begun and summed in the same loops.
+    """
+    made = program
+    for s in () if program.has_blocks else program.statements:
+        made = _in_parts(made, s, processors)
+    if made is not program:
+        made = if_proved(made, program)
+    schedule = Schedule.of(made)
+    for s in made.statements:
+        if s.target.tensor not in program.tensors:
+            loops = ", ".join(s.free)
+            schedule = schedule.replay(f"fuse {s.name}_init, {s.name}: {loops}")
+    return schedule
+
+
+def _in_parts(program: Program, s: Statement, processors: int) -> Program:
+    ranges = {r.index: r for r in s.ranges}
+    dtype = program.tensors[s.target.tensor].dtype
+    # Parts of a sum may be beyond what the 16 bits of its type hold where the whole is not.
+    if not s.is_reduction or not s.reductions or (dtype.is_float and dtype.bits == 16):
+        return program
+    free = [_extent(ranges[i]) for i in s.free]
+    terms = prod(_extent(ranges[i]) for i in s.reductions)
+    if terms < LONG or float("inf") in free or 0 in free:
+        return program
+    results = prod(int(e) for e in free)
+    neighbours = _neighbours(program, s)
+    blocks = -(-results // _results_of_a_block(s, neighbours))
+    count = 2 * processors // blocks
+    if terms < float("inf"):
+        count = min(count, int(terms) // SHORTEST)
+    loop = max(s.reductions, key=lambda i: (_extent(ranges[i]), i not in neighbours))
+    together = CHUNK if loop in neighbours else 1
+    extent = _extent(ranges[loop])
+    if extent < float("inf"):
+        count = min(count, int(extent) // together)
+    if count < 4:
+        return program
+    return _Parts(program, s, ranges[loop]).of(1 << count.bit_length() - 1, together)
+
+
+def _extent(r: Range) -> float:
+    """How many numbers a range has; infinite if that is open."""
+    if isinstance(r.lo, Const) and isinstance(r.hi, Const):
+        return max(0, int(r.hi.value) - int(r.lo.value))
+    return float("inf")
+
+
+def _neighbours(program: Program, s: Statement) -> set[str]:
+    """The indices along which a read has neighbours in memory."""
+    found: set[str] = set()
+    for r in reads_of(s.value):
+        if r.indices and not reads_of(r.indices[-1]):
+            form = linear_form(r.indices[-1])
+            found |= {x.name for x, c in form.terms if isinstance(x, Index) and c == 1}
+    return found
+
+
+def _results_of_a_block(s: Statement, neighbours: set[str]) -> int:
+    """About how many results one block of the automatic schedule has."""
+    moving = [{i for e in r.indices for i in indices_of(e)} & set(s.free) for r in s.reads]
+    if any(a - b and b - a for a in moving for b in moving):
+        return _TILE
+    return 1 if neighbours & set(s.reductions) else _THREADS
+
+
+class _Parts:
+    """One sum in parts, along one of its reductions."""
+
+    def __init__(self, program: Program, s: Statement, along: Range) -> None:
+        self.program, self.s, self.along = program, s, along
+        self.taken = {*program.tensors, *program.sizes, *RESERVED}
+        self.taken |= {i for x in program.statements for i in x.indices}
+
+    def of(self, count: int, together: int) -> Program:
+        """The program with so many parts, each of so many neighbours at a time."""
+        s, i = self.s, self.along.index
+        part, step, near = (fresh_name(f"{i}_{x}", self.taken) for x in ("part", "step", "near"))
+        whole = count * together
+        place: Expr = add(mul(Const(whole), Index(step)), mul(Const(together), Index(part)))
+        if together > 1:
+            place = add(place, Index(near))
+        place = add(self.along.lo, place)
+        steps = add(floordiv(sub(sub(self.along.hi, self.along.lo), Const(1)), whole), Const(1))
+        own = [Range(step, Const(0), steps)]
+        own += [Range(near, Const(0), Const(together))] if together > 1 else []
+        parts = Range(part, Const(0), Const(count))
+        free = [r for r in s.ranges if r.index in s.free]
+        sums = [x for r in s.ranges if r.index in s.reductions
+                for x in (own if r.index == i else [r])]  # fmt: skip
+        order = [parts, *free]
+        tensor = self.program.tensors[s.target.tensor]
+        made = Tensor(
+            fresh_name(f"{tensor.name}_parts", self.taken), tensor.dtype, tuple(r.hi for r in order)
+        )
+        target = Read(made.name, tuple(Index(r.index) for r in order))
+        env = {i: place}
+        guards = [substitute(g, indices=env) for g in s.guards]
+        extent = _extent(self.along)
+        if extent == float("inf") or int(extent) % (count * together):
+            guards.append(Op("lt", (place, self.along.hi)))
+        first = Statement(
+            self._name(), target, s.op, True, substitute_value(s.value, env), (*order, *sums),
+            tuple(r.index for r in sums), tuple(guards),
+        )  # fmt: skip
+        second = replace(
+            s, value=target, ranges=(*free, parts), reductions=(part,), guards=s.free_guards
+        )
+        statements = [
+            x for y in self.program.statements for x in ((first, second) if y is s else (y,))
+        ]
+        return replace(
+            self.program,
+            statements=tuple(statements),
+            temps=(*self.program.temps, made),
+            text=None,
+        )
+
+    def _name(self) -> str:
+        return fresh_statement(f"{self.s.name}_parts", statement_names(self.program))

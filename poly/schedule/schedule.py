@@ -1,0 +1,424 @@
+"""Schedules: an execution order of a program, and the checked steps that made it.
+
+A `Schedule` is immutable.  Every primitive returns a new one, after checking the whole new tree
+against the exact dependences; an illegal step raises `IllegalScheduleError` with two instances
+that would swap, and what cannot be decided is refused.
+
+>>> s = Schedule.of(program)
+>>> s = s.tile("C", ["i", "j", "k"], [32, 32, 32]).parallelize("C", "i_o")
+>>> print(s)                         # a script that parses back
+tile C: i, j, k by 32, 32, 32
+parallelize C: i_o
+>>> Schedule.of(other).replay(str(s))
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+from poly.deps.band_properties import band_properties
+from poly.deps.dependences import Dependences, compute_dependences
+from poly.deps.footprint import LoopFootprint, footprints
+from poly.deps.legality import Violation, budget, check_tree
+from poly.deps.scop import Scop, build_scop
+from poly.errors import IllegalScheduleError, ScheduleError
+from poly.ir.layout import Layout
+from poly.ir.program import Program
+from poly.ir.size_values import all_sizes
+from poly.schedule.diff import Difference, difference
+from poly.schedule.isl_scheduler import isl_schedule
+from poly.schedule.loop_transforms import fuse_early
+from poly.schedule.primitives import PRIMITIVES
+from poly.schedule.script import Line, parse_script
+from poly.show.tree_html import tree_html
+from poly.tree.nodes import Node, loops_of, show_tree
+from poly.tree.steps import EXAMPLES, Step, check_step, no_primitive
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """A legal execution order: scop, dependences, tree, and the script that led to it."""
+
+    scop: Scop
+    dependences: Dependences
+    tree: Node
+    lines: tuple[Line, ...] = ()
+
+    @staticmethod
+    def of(program: Program, exact: bool = False) -> Schedule:
+        """The order in which the program is written.
+
+        exact : keep the written order of reductions, so that floats equal the reference bit
+        for bit; otherwise the updates of a reduction may run in any (fixed) order.
+        """
+        if not isinstance(program, Program):
+            raise ScheduleError(
+                f"Schedule.of takes a Program, not a {type(program).__name__}: that of a text is "
+                "fk.parse(text), that of a kernel kernel.program"
+            )
+        scop = build_scop(program)
+        with budget(scop, "dependence analysis"):
+            dependences = compute_dependences(scop, exact)
+        return Schedule(scop, dependences, scop.initial_tree)
+
+    @property
+    def program(self) -> Program:
+        return self.scop.program
+
+    @property
+    def exact(self) -> bool:
+        """Whether reductions keep the written order."""
+        return self.dependences.exact
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of the script, without its comments."""
+        return tuple(line.step for line in self.lines if line.step is not None)
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        return tuple(s.name for s in self.scop.statements)
+
+    def loops(self, statement: str) -> tuple[str, ...]:
+        """Names of the loops around a statement, outermost first."""
+        self._known(statement)
+        return tuple(m.name for m in loops_of(self.tree, statement))
+
+    def footprints(self, statement: str, sizes: Mapping[str, int]) -> tuple[LoopFootprint, ...]:
+        """What one iteration of each loop around a statement touches, see `poly.deps.footprint`.
+
+        sizes : a value for every size of the program.
+
+        Raises
+        ------
+        ScheduleError : there is no such statement, or it could not be decided.
+        ArgumentError : sizes that are none of the program, or not all.
+        """
+        self._known(statement)
+        sizes = all_sizes(self.program, sizes)
+        with budget(self.scop, "footprints"):
+            return footprints(self.tree, self.scop, statement, sizes)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.lines))
+
+    def __repr__(self) -> str:
+        count = len(self.steps)
+        return f"<Schedule of {self.program.name}: {count} step{'' if count == 1 else 's'}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """The tree, where IPython has no HTML."""
+        printer.text(f"{self!r}\n{self.show}")
+
+    def _repr_html_(self) -> str:
+        properties = band_properties(self.tree, self.scop, self.dependences)
+        return tree_html(self.tree, self.scop, properties)
+
+    @cached_property
+    def show(self) -> str:
+        """The tree as indented text."""
+        return show_tree(self.tree)
+
+    @cached_property
+    def digest(self) -> str:
+        """A content hash of program, mode and steps; it stands in the generated code."""
+        steps = "\n".join(map(str, self.steps))
+        text = f"{self.program.digest}\n{self.exact}\n{steps}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    # --- primitives ----------------------------------------------------------------------
+
+    def tile(
+        self, statement: str, loops: Seq[str], sizes: Seq[int], names: Seq[str] = ()
+    ) -> Schedule:
+        """Run neighbouring loops tile by tile.
+
+        ``for i, for j: S``  with sizes 4, 8 becomes
+        ``for i_o, for j_o, for i_i in 4, for j_i in 8: S``.
+        `names`: the new loops' names, all outer ones first.
+        """
+        return self.apply(
+            Step("tile", (statement,), _names(loops), _numbers(sizes), words=_names(names))
+        )
+
+    def split(self, statement: str, loop: str, factor: int, names: Seq[str] = ()) -> Schedule:
+        """One loop becomes two, in the same order: ``for i`` -> ``for i_o, for i_i in factor``."""
+        return self.apply(Step("split", (statement,), (loop,), (factor,), words=_names(names)))
+
+    def interchange(self, statement: str, a: str, b: str) -> Schedule:
+        """Swap two loops of a nest: ``for i, for j`` -> ``for j, for i``."""
+        return self.apply(Step("interchange", (statement,), (a, b)))
+
+    def reorder(self, statement: str, loops: Seq[str]) -> Schedule:
+        """Put loops of a nest in this order, at the places they now take together.
+
+        ``for i, for j, for k`` with ``k, i`` becomes ``for k, for j, for i``.
+        """
+        return self.apply(Step("reorder", (statement,), _names(loops)))
+
+    def fuse(self, first: str, second: str, loops: Seq[str]) -> Schedule:
+        """Share the outermost loops of two nests that run one after the other.
+
+        ``for i: S;  for j: T`` with loops ``i`` becomes ``for i: {S; T}`` (i-th with i-th).
+        """
+        return self.apply(Step("fuse", (first, second), _names(loops)))
+
+    def distribute(self, statement: str, loop: str) -> Schedule:
+        """The inverse of `fuse`: ``for i: {S; T}`` becomes ``for i: S;  for i: T``."""
+        return self.apply(Step("distribute", (statement,), (loop,)))
+
+    def sink(self, statement: str, loop: str) -> Schedule:
+        """Let what runs before and after a loop run in its first and last iteration.
+
+        ``S; for k: T[k]; U`` becomes ``for k: {S at the first; T[k]; U at the last}``, so that
+        loops around all of them can be put inside ``k``.
+        """
+        return self.apply(Step("sink", (statement,), (loop,)))
+
+    def skew(self, statement: str, loop: str, by: str, factor: int = 1) -> Schedule:
+        """Run `loop` at ``loop + factor * by``; makes stencils tileable.
+
+        ``for t, for i: S[t,i]`` with ``i, t by 2`` becomes ``for t, for i: S[t,i-2*t]``: the new
+        ``i`` counts ``2*t`` more than the index, which is what is subtracted again.
+        """
+        return self.apply(Step("skew", (statement,), (loop, by), (factor,)))
+
+    def shift(self, statement: str, loop: str, amount: int) -> Schedule:
+        """Run one statement `amount` iterations of a shared loop later.
+
+        ``for i: {S[i]; T[i]}`` with ``T: i by 1`` becomes ``for i: {S[i]; T[i-1]}``.
+        """
+        return self.apply(Step("shift", (statement,), (loop,), (amount,)))
+
+    def reverse(self, statement: str, loop: str) -> Schedule:
+        """Run a loop backwards: ``for i: S[i]`` -> ``for i: S[-i]``."""
+        return self.apply(Step("reverse", (statement,), (loop,)))
+
+    def parallelize(self, statement: str, loop: str) -> Schedule:
+        """Run the iterations of a loop on several threads: ``for i`` -> ``parallel for i``.
+
+        Loops directly inside one another may share threads.
+        """
+        return self.apply(Step("parallelize", (statement,), (loop,)))
+
+    def vectorize(self, statement: str, loop: str, width: int = 0) -> Schedule:
+        """Run a loop in vector lanes; with `width`, after splitting it by that.
+
+        ``for i: S[i]`` with 4 becomes ``for i_o: S[4*i_o : 4*i_o+4]``.
+        Loops inside run for all lanes at once, if their bounds are the same in all of them.
+        A reduction gets a result in each lane, and these are combined at the end; not in exact
+        mode.
+        """
+        return self.apply(Step("vectorize", (statement,), (loop,), (width,) if width else ()))
+
+    def unroll(self, statement: str, loop: str, factor: int = 0) -> Schedule:
+        """Write out the iterations of a loop; with `factor`, after splitting it by that.
+
+        ``for i in 3: S[i]`` becomes ``S[0]; S[1]; S[2]``.
+        A loop of unknown length, or of thousands of statements, stays one; the C says so.
+        """
+        return self.apply(Step("unroll", (statement,), (loop,), (factor,) if factor else ()))
+
+    def isolate(self, statement: str, loop: str) -> Schedule:
+        """Generate full tiles apart from partial ones, up to this tile loop; changes no order.
+
+        ``for i_o, for i_i in min(4, n-4*i_o)`` becomes ``for full i_o, for i_i in 4`` and the rest.
+        """
+        return self.apply(Step("isolate", (statement,), (loop,)))
+
+    def promote(
+        self,
+        statement: str,
+        loop: str,
+        tensor: str,
+        scope: str,
+        layout: Seq[int] | Layout = (),
+        ahead: bool = False,
+        padded: bool = False,
+    ) -> Schedule:
+        """Keep the part of a tensor that one iteration of `loop` touches in a buffer.
+
+        ``for i: {for j: S}`` becomes ``for i: {fill; for j: S on the buffer; write back}``, where
+        needed.
+        scope: ``register`` (meant to be unrolled away), ``local`` (packed in memory of the
+        thread), ``shared`` (by all threads of a block of a GPU) or ``fragment`` (sums of tensor
+        cores, in registers of a warp; around all that accesses them); layout: the tensor's
+        dimensions as they lie in the buffer, outermost first, of which one may be cut into blocks
+        that lie innermost.  ``B, local, 1, 0, 1x32`` packs ``B[k,j]`` as ``B_p[j/32, k, j%32]``.
+        Reads that lie far apart, as ``A[k,i]`` and ``A[k,j]``, get a buffer each.
+        ahead: there are two shared buffers that take turns, and while one is used the other is
+        filled for the next iteration of `loop`, as in ``promote C: k_o as A, shared, ahead``.
+        padded: a shared buffer has zeros beyond what is read of the tensor, as far as instructions
+        of `tensorize` reach: ``promote C: k_o as A, shared, padded``.
+        """
+        words = layout.words if isinstance(layout, Layout) else tuple(map(str, _numbers(layout)))
+        ways = [w for w, given in (("ahead", ahead), ("padded", padded)) if given]
+        words = (tensor, scope, *words, *ways)
+        return self.apply(Step("promote", (statement,), (loop,), words=words))
+
+    def map_blocks(self, statement: str, loops: Seq[str]) -> Schedule:
+        """Run the iterations of up to three neighbouring loops on the blocks of a GPU's grid.
+
+        ``for i, for j: S`` becomes ``block i (y), block j (x): S``.
+        Blocks are not ordered.  What is outside of them is run by the host, which starts a kernel
+        for each iteration.
+        """
+        return self.apply(Step("map_blocks", (statement,), _names(loops)))
+
+    def map_threads(self, statement: str, loops: Seq[str]) -> Schedule:
+        """Run the iterations of up to three loops, of fixed length, on the threads of a block.
+
+        ``for i in 8, for j in 32: S`` becomes ``thread i (y), thread j (x): S``.
+        Barriers are put where an instance on one thread depends on one on another.
+        """
+        return self.apply(Step("map_threads", (statement,), _names(loops)))
+
+    def reduce_threads(self, statement: str, loops: Seq[str]) -> Schedule:
+        """Share out a reduction among the threads of a block, which then combine what they have.
+
+        ``for k_o, for k_i in 32: s += A[k]`` becomes ``part = 0; for k_o: part += A[k]`` on each
+        thread k_i, and behind that one addition of all parts to s.  The number of threads is a
+        power of two.  In exact mode it is refused: the sum would be rounded in another order.
+        """
+        return self.apply(Step("reduce_threads", (statement,), _names(loops)))
+
+    def tensorize(self, statement: str, loops: Seq[str], intrinsic: str) -> Schedule:
+        """Run the innermost loops of a sum of products as one instruction of tensor cores.
+
+        ``for i in 16, for j in 16, for k in 16: C[i,j] += A[i,k] * B[k,j]`` with ``wmma_f16``
+        becomes one instruction of a warp, 32 threads along x.
+        intrinsic: ``wmma_f16`` and ``wmma_bf16`` multiply 16-bit floats in tiles of 16 x 16 x 16,
+        ``wmma_tf32`` floats rounded to 10 bits in tiles of 16 x 16 x 8; all sum up floats.  The
+        loops stand in this order: i, j, k; where sums begin, i and j.  The sums are kept in a
+        ``fragment``, see `promote`; operands may be ``shared``.  Tiles may be partial if both
+        operands are ``shared, padded`` before: then whole matrices are multiplied, with zeros
+        beyond the edge.  In exact mode it is refused: the sum would be rounded in another order.
+        """
+        return self.apply(Step("tensorize", (statement,), _names(loops), words=(intrinsic,)))
+
+    def reschedule(self) -> Schedule:
+        """Forget the order and let isl's scheduler find one; replay runs it again.
+
+        Raises
+        ------
+        ScheduleError : if it finds none within its budget of CPU time.
+        """
+        return self.apply(Step("reschedule", ()))
+
+    # --- steps as data -------------------------------------------------------------------
+
+    def apply(self, step: Step) -> Schedule:
+        """One step, checked.
+
+        Raises
+        ------
+        ScheduleError : the step makes no sense here, or its legality could not be decided.
+        IllegalScheduleError : it would break a dependence.
+        """
+        if not isinstance(step, Step):
+            raise ScheduleError(f"expected a Step, not a {type(step).__name__}")
+        if step.primitive not in EXAMPLES:
+            raise ScheduleError(no_primitive(step.primitive))
+        step = check_step(step)
+        if step.primitive == "reschedule":
+            tree = isl_schedule(self.scop, self.dependences)
+            violation = check_tree(tree, self.scop, self.dependences)
+            if violation is not None:
+                raise self._refused(step, tree, violation)
+            return self._after(step, tree)
+        for name in step.statements:
+            self._known(name)
+        with budget(self.scop, str(step)):
+            tree = PRIMITIVES[step.primitive](self.tree, self.scop, step)
+        if step.primitive in ("isolate", "promote") or (step.primitive == "unroll" and not step.by):
+            # The order stays, and what runs at once.
+            return self._after(step, tree)
+        violation = check_tree(tree, self.scop, self.dependences)
+        if violation is not None and step.primitive == "fuse":
+            # What runs between the two may allow the early place where it forbids the late one.
+            early = fuse_early(self.tree, self.scop, step)
+            if check_tree(early, self.scop, self.dependences) is None:
+                tree, violation = early, None
+        if violation is not None:
+            raise self._refused(step, tree, violation)
+        return self._after(step, tree)
+
+    def replay(self, script: str) -> Schedule:
+        """Apply the steps of a script, in order, and keep its comments.
+
+        Empty lines before and behind all others are left out.
+
+        Raises
+        ------
+        ScheduleError : with the number and text of the line that no longer applies.
+        """
+        schedule = self
+        if not isinstance(script, str):
+            raise ScheduleError(
+                f"a script is a text, not a {type(script).__name__}; that of a schedule is str(s)"
+            )
+        lines = parse_script(script)
+        told = [n for n, line in enumerate(lines, 1) if str(line)]
+        for number, line in enumerate(lines, 1):
+            if not told or not told[0] <= number <= told[-1]:
+                continue
+            try:
+                ordered = schedule if line.step is None else schedule.apply(line.step)
+            except ScheduleError as error:
+                error.add_note(f"at line {number} of the script: {line.step}")
+                raise
+            schedule = replace(ordered, lines=(*schedule.lines, line))
+        return schedule
+
+    def diff(self, other: Schedule) -> Difference:
+        """What `other` has in place of this: program, script and tree, as unified diffs.
+
+        Lines of this begin with ``-``, those of `other` with ``+``.
+        """
+        if not isinstance(other, Schedule):
+            raise ScheduleError(f"expected a Schedule, not a {type(other).__name__}")
+        return difference(
+            ("program", f"{self.program}", f"{other.program}"),
+            ("script", f"{self}", f"{other}"),
+            ("tree", self.show, other.show),
+        )
+
+    def _after(self, step: Step, tree: Node) -> Schedule:
+        return replace(self, tree=tree, lines=(*self.lines, Line(step)))
+
+    def _refused(self, step: Step, tree: Node, violation: Violation) -> IllegalScheduleError:
+        error = violation.error(str(step))
+        error.schedule, error.tree = self, tree
+        return error
+
+    def _known(self, statement: str) -> None:
+        if statement not in self.scop.by_name:
+            raise ScheduleError(
+                f"there is no statement {statement}; there are {', '.join(self.statements)}"
+            )
+
+
+def _names(names: Seq[str]) -> tuple[str, ...]:
+    """Names of loops; a text is one of names of one letter."""
+    if isinstance(names, str) and not names.isalnum():
+        raise ScheduleError(f"{names!r} is one text; pass a list of names, as in ['i', 'j']")
+    return _several(names, "names")
+
+
+def _numbers(numbers: Seq[int]) -> tuple[int, ...]:
+    return _several(numbers, "numbers")
+
+
+def _several(values: Seq[_T], what: str) -> tuple[_T, ...]:
+    try:
+        return tuple(values)
+    except TypeError:
+        example = "[8, 8]" if what == "numbers" else "['i', 'j']"
+        raise ScheduleError(f"{values!r} is no list of {what}, as in {example}") from None

@@ -1,0 +1,246 @@
+"""What accesses say about loops: extents, strides, blocks, and whether loops are rectangular."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import islpy as isl
+
+from poly.deps.legality import coincident_members
+from poly.deps.scop import Scop, ScopStatement
+from poly.errors import ScheduleError
+from poly.ir.accesses import lane_value, tile_value
+from poly.ir.expr import Op, Read, walk
+from poly.machine.cpu import Machine
+from poly.schedule.schedule import Schedule
+from poly.tree.nodes import joint, loops_of
+
+#: How much better balanced threads have to be for another loop to be shared, or one more.
+BETTER_BALANCED = 0.1
+
+
+def static_extents(s: ScopStatement) -> dict[str, int | None]:
+    """For each dimension of a statement, its constant extent over the domain, else None.
+
+    In a block, what is asked about is one step.
+    """
+    own = _own_constraints(s.domain)
+    return {name: 1 if name == s.step else _extent(own, k) for k, name in enumerate(s.loops)}
+
+
+def loop_extents(schedule: Schedule, statement: str) -> dict[str, int | None]:
+    """For each loop around a statement, its constant extent, else None."""
+    domain = _own_constraints(schedule.scop.statement(statement).domain)
+    union = isl.UnionSet.from_set(domain)
+    result: dict[str, int | None] = {}
+    for m in loops_of(schedule.tree, statement):
+        f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule.intersect_domain_union_set(union))
+        sets = union.apply(isl.UnionMap.from_multi_union_pw_aff(f)).get_set_list()
+        result[m.name] = _extent(sets.get_at(0), 0) if sets.n_set() else 0
+    return result
+
+
+def _own_constraints(domain: isl.Set) -> isl.Set:
+    """A domain without what is required of sizes alone.
+
+    A size that is at most 2**31, say, or even 100, is still one that is not known.
+    """
+    loops = domain.dim(isl.dim_type.set)
+    return domain.drop_constraints_not_involving_dims(isl.dim_type.set, 0, loops)
+
+
+def _extent(values: isl.Set, dimension: int) -> int | None:
+    """The number of values of a dimension, None if it depends on sizes."""
+    low, high = values.dim_min_val(dimension), values.dim_max_val(dimension)
+    known = low.is_int() and high.is_int()
+    return int(high.to_python()) - int(low.to_python()) + 1 if known else None
+
+
+def fused_around(schedule: Schedule, names: tuple[str, ...], s: str) -> tuple[str, ...]:
+    """The statements of the group that share the free loops with `s`."""
+    own = inner_loops(schedule, s)[:1]
+    return tuple(n for n in names if own and inner_loops(schedule, n)[:1] == own)
+
+
+def inner_loops(schedule: Schedule, statement: str) -> tuple[str, ...]:
+    """The loops around a statement, in a block those inside of a step."""
+    step, loops = schedule.scop.statement(statement).step, schedule.loops(statement)
+    return loops[loops.index(step) + 1 :] if step in loops else loops
+
+
+def on_threads(schedule: Schedule, statement: str) -> bool:
+    """Whether a loop around a statement is shared among threads already."""
+    return any(m.mark == "parallel" for m in loops_of(schedule.tree, statement))
+
+
+def has_lane_epilogue(schedule: Schedule, together: tuple[str, ...], s: str) -> bool:
+    """Whether what is fused with an update, beside its initialisation, runs in lanes."""
+    own = schedule.scop.statement(s).source
+    epilogue = [x for n in together if (x := schedule.scop.statement(n)).source != own]
+    return all(lane_value(x.value) for x in epilogue)
+
+
+def tile_operands(scop: Scop, s: ScopStatement) -> list[Read]:
+    """The operands of an update of which a register tile may be made; none if it is no such."""
+    dtype = scop.program.tensors[s.target.tensor].dtype
+    if not s.is_reduction or s.may_reads:
+        return []
+    pairs = isinstance(s.value, Op) and s.value.fn == "dot2"
+    if dtype.name not in ("float32", "float64") and not pairs:
+        return []
+    if any(scop.program.tensors[r.tensor].dtype != dtype for r in s.source.reads):
+        return []
+    return [r for r in s.source.reads if r.indices] if tile_value(s.value) else []
+
+
+def shared_loop(
+    schedule: Schedule,
+    s: str,
+    outer: list[str],
+    machine: Machine,
+    work: Mapping[str, float] | None = None,
+) -> str:
+    """The loop to share among threads: the outermost that balances them well.
+
+    work : of loops with a smaller last iteration, how many full ones they are worth
+    """
+    extents = loop_extents(schedule, s)
+    flags = coincident_members(schedule.tree, s, schedule.dependences)
+    best, choice = 0.0, ""
+    for loop in outer:
+        extent = extents[loop]
+        if not flags.get(loop) or (extent is not None and extent < 2):
+            continue
+        # An outer loop keeps packed panels in one thread: it need only be nearly balanced.
+        quality = balance(extent, machine.cores, (work or {}).get(loop))
+        if quality > best + BETTER_BALANCED:
+            best, choice = quality, loop
+    return choice
+
+
+def balance(extent: int | None, cores: int, work: float | None = None) -> float:
+    """How much of their time threads are busy that share so many iterations.
+
+    work : what these are worth in full iterations, if the last one is smaller; it follows the
+        others, since it is a nest of its own
+    """
+    if not extent:
+        return 1.0
+    whole = extent if work is None else int(work)
+    rest = 0.0 if work is None else work - whole
+    return (whole + rest) / ((-(-whole // cores) + rest) * cores)
+
+
+def shares_ranges(
+    schedule: Schedule, first: tuple[str, ...], second: tuple[str, ...], depth: int
+) -> bool:
+    """Whether the outer `depth` loops of two groups take the same values, position by position.
+
+    At sizes where one group has no instances at all, the question does not arise.
+    """
+    a, b = (_outer_values(schedule, names[-1], depth) for names in (first, second))
+    if a is None or b is None:
+        return False
+    return bool(a.intersect_params(b.params()).is_equal(b.intersect_params(a.params())))
+
+
+def _outer_values(schedule: Schedule, statement: str, depth: int) -> isl.Set | None:
+    members = loops_of(schedule.tree, statement)[:depth]
+    if len(members) < depth:
+        return None
+    domain = schedule.scop.statement(statement).domain
+    union = isl.UnionSet.from_set(domain)
+    f = joint([m.schedule.intersect_domain_union_set(union) for m in members])
+    sets = union.apply(isl.UnionMap.from_multi_union_pw_aff(f)).get_set_list()
+    return sets.get_at(0) if sets.n_set() else None
+
+
+def is_determined(s: ScopStatement, loop: str) -> bool:
+    """Whether the statement's other loops leave a loop one iteration, of several that it has."""
+    at = s.loops.index(loop)
+    values = isl.Map.from_range(s.domain.reset_tuple_id())  # { [] -> [x] }
+    values = values.move_dims(isl.dim_type.in_, 0, isl.dim_type.out, 0, at)
+    rest = len(s.loops) - at - 1
+    values = values.move_dims(isl.dim_type.in_, at, isl.dim_type.out, 1, rest)
+    alone = values.range()
+    return bool(values.is_single_valued()) and not alone.is_singleton()
+
+
+def is_rectangular(s: ScopStatement, loop: str, against: tuple[str, ...] | None = None) -> bool:
+    """Whether the values of `loop` do not depend on the statement's other loops.
+
+    against : only those other loops are asked about (all if None).
+    """
+    position = s.loops.index(loop)
+    domain = s.domain
+    others = [
+        k for k, name in enumerate(s.loops)
+        if k != position and (against is None or name in against)
+    ]  # fmt: skip
+    if against is not None:
+        dropped = [k for k in range(len(s.loops)) if k != position and k not in others]
+        for k in reversed(dropped):
+            domain = domain.project_out(isl.dim_type.set, k, 1)
+            position -= int(k < position)
+    dims = domain.dim(isl.dim_type.set)
+    alone = domain
+    rest = domain.project_out(isl.dim_type.set, position, 1).insert_dims(
+        isl.dim_type.set, position, 1
+    )
+    for k in reversed(range(dims)):
+        if k != position:
+            alone = alone.project_out(isl.dim_type.set, k, 1)
+    spread = alone.insert_dims(isl.dim_type.set, 0, position)
+    spread = spread.add_dims(isl.dim_type.set, dims - position - 1)
+    spread = spread.reset_tuple_id() if spread.has_tuple_name() else spread
+    rest = rest.reset_tuple_id() if rest.has_tuple_name() else rest
+    domain = domain.reset_tuple_id() if domain.has_tuple_name() else domain
+    return bool(spread.intersect(rest).is_subset(domain))
+
+
+def nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The loops that all statements of a group share."""
+    shared = loops_of(schedule.tree, names[0])
+    for name in names[1:]:
+        other = loops_of(schedule.tree, name)
+        shared = tuple(a for a, b in zip(shared, other, strict=False) if a is b)
+    return tuple(m.name for m in shared)
+
+
+def attempt(schedule: Schedule, step: str) -> Schedule:
+    """The schedule after one step, or unchanged if the step is refused."""
+    try:
+        return schedule.replay(step)
+    except ScheduleError:
+        return schedule
+
+
+def dimension_at(schedule: Schedule, name: str, loop: str) -> str:
+    """The index of a statement that a loop around it runs; "" if it is no plain index."""
+    member = next((m for m in loops_of(schedule.tree, name) if m.name == loop), None)
+    if member is None:
+        return ""
+    s = schedule.scop.statement(name)
+    domain = isl.UnionSet.from_set(s.domain)
+    own = isl.UnionMap.from_union_pw_aff(member.schedule.intersect_domain_union_set(domain))
+    params = ", ".join(s.domain.get_var_names(isl.dim_type.param))
+    for index in s.loops:
+        text = f"[{params}] -> {{ {s.name}[{', '.join(s.loops)}] -> [{index}] }}"
+        if own.is_equal(isl.UnionMap(text).intersect_domain(domain)):
+            return index
+    return ""
+
+
+def accesses(s: ScopStatement) -> tuple[Read, ...]:
+    """Every element that a statement touches, its target first."""
+    return (s.target, *(s.source.reads if s.role != "init" else ()))
+
+
+def work_of(s: ScopStatement) -> int | None:
+    """About how many elements a statement moves and how much it computes; None if sizes do."""
+    extents = static_extents(s)
+    if any(x is None for x in extents.values()):
+        return None
+    operators = sum(isinstance(e, Op) for e in walk(s.value))
+    return prod(x or 1 for x in extents.values()) * (len(accesses(s)) + operators)

@@ -1,0 +1,228 @@
+"""Blocks of a contraction: how much of its operands stays in which cache.
+
+Around the register tile there are up to three levels (Goto and van de Geijn, "Anatomy of
+High-Performance Matrix Multiplication", TOMS 2008), none of which is there unless it pays:
+
+* a *panel*, the operands of several tiles of v, packed tile by tile, streams from the last cache;
+* a block of the reduction, so that the panel of one tile stays in the second cache; if the panel
+  of the whole reduction does, the reduction is not cut, and accumulators stay in registers;
+* a block of rows, so that what the tiles of a panel read again stays in the second cache, too.
+
+All sizes come from footprints of the reads and from the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from poly.buffers.promotion import BUFFER_LIMIT
+from poly.deps.scop import Scop
+from poly.ir.accesses import elements_read, loops_of_read, vector_stride
+from poly.ir.expr import Read
+from poly.machine.cpu import Machine
+from poly.strategy.common.queries import balance
+from poly.strategy.cpu.packing import is_packed, reduction_order
+from poly.strategy.cpu.register_tile import Contraction
+
+#: Parts of the second cache: the panel of one tile over a whole reduction, over a block of one,
+#: and a block of rows.
+WHOLE, PART, ROWS = 4, 8, 4
+#: Rows are cut into blocks if they take so many times the second cache; prefetching hides less.
+STREAMED = 3
+#: Threads may wait for so large a part of the time if that saves packing.
+IDLE = 0.1
+#: Of loops of rows whose extent is not known a thread gets so many rows, or so many iterations of a
+#: loop around them: enough to pay for the panel that each thread packs.
+OPEN_ROWS, OPEN_OTHERS = 512, 8
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How the loops of a contraction are cut.
+
+    before : loops that the packed operands move with; they run outside of all blocks
+    panel : columns of v in a panel; 0 if tiles are packed one by one, or none is
+    share : a loop of rows of which each thread gets a block, with its size, if panels are too few
+    reductions : those that are cut, with their blocks
+    outside : loops of rows around the tiles of a panel
+    rows : the loop of rows that is cut there, with its block
+    inside : the other loops of rows, w not among them
+    """
+
+    before: tuple[str, ...] = ()
+    panel: int = 0
+    share: tuple[str, int] | None = None
+    reductions: tuple[tuple[str, int], ...] = ()
+    outside: tuple[str, ...] = ()
+    rows: tuple[str, int] | None = None
+    inside: tuple[str, ...] = ()
+
+
+def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
+    """The blocks of a contraction: none if its operands stay in the caches without."""
+    s = scop.statement(core.statement)
+    reads = [r for r in s.source.reads if r.indices]
+    vectors = [r for r in reads if core.v in loops_of_read(r) and core.w not in loops_of_read(r)]
+    streams = [r for r in reads if r not in vectors]
+    others = tuple(x for x in core.free if x not in (core.v, core.w))
+    if not core.w or not vectors:
+        return Blocks(inside=others)
+    size = scop.program.tensors[s.target.tensor].dtype.bytes
+    extents = {x: core.extent(x) for x in s.loops}
+    width = core.vectors * core.lanes
+    moved = {i for r in vectors for i in loops_of_read(r)}
+    before = tuple(x for x in others if x in moved)
+    after = tuple(x for x in others if x not in moved)
+
+    def of_tile(reductions: Mapping[str, int | None]) -> int:
+        """Bytes of the panel of one tile of v."""
+        return size * elements_read(vectors, {core.v: width, **reductions})
+
+    whole = {r: extents[r] for r in core.reductions}
+    lone = all(extents[x] is not None for x in (core.w, *after)) and (
+        prod(extents[x] or 1 for x in (core.w, *after)) <= core.rows
+    )
+    # Accumulators whose lanes lie apart are slow to load, and taps that are written out long.
+    kept = lone or vector_stride(s.target, core.v, core.lanes) != 1 or bool(core.shaped)
+    cut: dict[str, int] = {}
+    if None in whole.values() or (of_tile(whole) > machine.l2 // WHOLE and not kept):
+        iterations = machine.l2 // PART // (size * width * len(vectors))
+        cut = cut_loops(reduction_order(core), extents, max(8, iterations))
+    if cut and core.shaped:
+        share = _share(core, after, extents, machine.cores)
+        unknown = [n for n, x in enumerate(after) if extents[x] is None]
+        if unknown:
+            # Rows of one image, since there may be no other.
+            before, after = (*before, *after[: unknown[-1]]), after[unknown[-1] :]
+            share = (after[0], OPEN_OTHERS)
+        return Blocks(before, width, share, tuple(cut.items()), inside=after)
+    block = {**whole, **cut}
+    tiles = None if extents[core.v] is None else -(-(extents[core.v] or 1) // width)
+    least = machine.l2 // 2 if cut else machine.l2 * STREAMED
+    outside, rows, inside = _rows(core, after, extents, streams, block, size, machine, least)
+    if tiles == 1 or (rows is None and not outside):
+        outside, rows, inside = (), None, after
+    packed = any(is_packed(r, core) for r in vectors)
+    alone = any(balance(extents[x], machine.cores) >= 1 - IDLE for x in before)
+    most = max(1, BUFFER_LIMIT // max(1, of_tile(block)))
+    per_panel, even = _panel_tiles(tiles, most, machine.cores)
+    share = None if even or alone else _share(core, after, extents, machine.cores)
+    # Threads pack each a panel, or share the rows of one.
+    if not cut and rows is None and not outside and not (packed and share and tiles == 1):
+        known = all(extents[x] is not None for x in (core.v, *before))
+        shares = (
+            before and extents[before[0]] and balance(extents[before[0]], machine.cores) >= 1 - IDLE
+        )
+        # Panels of all products of a batch, packed before the first one is made, would not stay;
+        # and threads that share a batch keep each product to themselves.
+        if (
+            known
+            and not shares
+            and of_tile({**whole, **{x: extents[x] for x in before}}) <= machine.l2 // WHOLE
+        ):
+            return Blocks(inside=others)
+        return Blocks(before, inside=after)
+    if not packed and not cut:
+        return Blocks((), 0, None, (), (*before, *outside), rows, inside)
+    return Blocks(before, per_panel * width, share, tuple(cut.items()), outside, rows, inside)
+
+
+def cut_loops(
+    loops: tuple[str, ...], extents: Mapping[str, int | None], iterations: int
+) -> dict[str, int]:
+    """Blocks of neighbouring loops (outermost first) of about so many iterations together.
+
+    Known extents are used up from the inside; loops of unknown extent share what is left.  A loop
+    that need not be cut is left out.
+    """
+    blocks: dict[str, int] = {}
+    left = iterations
+    for x in reversed(loops):
+        extent = extents[x]
+        if extent is None:
+            continue
+        if extent > left:
+            count = -(-extent // left)
+            blocks[x] = min(extent, -(-extent // count))
+            left = 1
+        else:
+            left = max(1, left // extent)
+    unknown = [x for x in loops if extents[x] is None]
+    for x in unknown:
+        part = left ** (1 / len(unknown)) + 1e-6
+        # Powers of two, so that tiles begin at multiples of a cache line.
+        blocks[x] = 1 << (max(1, int(part)).bit_length() - 1)
+    return {x: blocks[x] for x in loops if x in blocks}
+
+
+def _rows(
+    core: Contraction,
+    after: tuple[str, ...],
+    extents: Mapping[str, int | None],
+    streams: list[Read],
+    reductions: Mapping[str, int | None],
+    size: int,
+    machine: Machine,
+    least: int,
+) -> tuple[tuple[str, ...], tuple[str, int] | None, tuple[str, ...]]:
+    """The loops of rows outside of a block, the one that is cut with its block, those inside.
+
+    least : rows of so few bytes are not cut
+    """
+
+    def bytes_of(known: Mapping[str, int | None]) -> int:
+        return size * elements_read(streams, {**reductions, **known})
+
+    loops = (*after, core.w)
+    every = {x: extents[x] for x in loops}
+    if None not in every.values() and bytes_of(every) <= least:
+        return (), None, after
+    budget = machine.l2 // ROWS
+    inner: dict[str, int | None] = {}
+    for position in reversed(range(len(loops))):
+        x = loops[position]
+        step = core.rows if x == core.w else 1
+        extent = extents[x]
+        if extent is not None and bytes_of({**inner, x: extent}) <= budget:
+            inner[x] = extent
+            continue
+        count = step
+        most = 1024 if extent is None else extent
+        while count * 2 <= most and bytes_of({**inner, x: count * 2}) <= budget:
+            count *= 2
+        inside = tuple(y for y in loops[position + 1 :] if y != core.w)
+        if count == 1 and x != core.w:
+            return loops[: position + 1], None, inside
+        return loops[:position], (x, count), (*inside, *((x,) if x != core.w else ()))
+    return (), None, after
+
+
+def _panel_tiles(tiles: int | None, most: int, cores: int) -> tuple[int, bool]:
+    """Tiles in a panel, and whether threads then share the panels about evenly."""
+    if tiles is None:
+        return 1, False  # there may be few
+    for count in range(min(most, tiles), 0, -1):
+        panels = -(-tiles // count)
+        rounds = -(-panels // cores)
+        if rounds * count * cores <= tiles * (1 + IDLE):
+            return count, True
+    return min(most, tiles), False
+
+
+def _share(
+    core: Contraction, after: tuple[str, ...], extents: Mapping[str, int | None], cores: int
+) -> tuple[str, int] | None:
+    """The loop of rows to share among threads, outermost first, with a thread's block."""
+    for x in (*after, core.w):
+        extent = extents[x]
+        step = core.rows if x == core.w else 1
+        if extent is None:
+            return x, OPEN_ROWS if x == core.w else OPEN_OTHERS
+        if extent < step * cores:
+            continue
+        block = -(-extent // (step * cores)) * step
+        if extent / (block * cores) >= 1 - 2 * IDLE:
+            return x, block
+    return None

@@ -1,0 +1,295 @@
+"""Register tiling of one contraction and what is fused with it, as schedule steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import takewhile
+
+from poly.deps.legality import coincident_members
+from poly.deps.scop import ScopStatement
+from poly.errors import ScheduleError
+from poly.ir.accesses import block_of, lane_dimension
+from poly.ir.cost import WORTH_SHARING_STEP
+from poly.machine.cpu import Machine
+from poly.schedule.schedule import Schedule
+from poly.strategy.common.queries import (
+    BETTER_BALANCED,
+    balance,
+    fused_around,
+    has_lane_epilogue,
+    loop_extents,
+    on_threads,
+    shared_loop,
+    work_of,
+)
+from poly.strategy.cpu.cache_blocks import Blocks, find_blocks
+from poly.strategy.cpu.packing import (
+    is_packed,
+    pack_panels,
+    pack_rows,
+    reduction_order,
+    written_out,
+)
+from poly.strategy.cpu.register_tile import Contraction
+
+#: Each reduction in blocks doubles the cases of a tile (first block or not, last or not), and so
+#: the code: a convolution of unknown channels and window had 2,000 lines.
+MOST_CHUNKS = 2
+#: Loops are shared together until each thread has so many iterations: one more or less is little
+#: then, and others can do some of them for a thread that is late.  A thread still has panels to
+#: itself, but for the first and the last.
+PIECES = 16
+
+
+def contraction_steps(
+    schedule: Schedule, names: tuple[str, ...], core: Contraction, machine: Machine
+) -> Schedule:
+    """The register-tiled schedule of the group `names` around `core`.
+
+    A tile is: zero, accumulate, store with the epilogue.  Where the reduction is cut into blocks,
+    a tile is zeroed at the first block, stored with the epilogue at the last one, and loaded and
+    stored in between.
+
+    Raises
+    ------
+    ScheduleError : if a step that the tile needs is refused.
+    """
+    s, v, w = core.statement, core.v, core.w
+    blocks = find_blocks(schedule.scop, core, machine)
+    schedule, together = _with_epilogue(schedule, names, core, blocks)
+    # Blocks of the reduction.
+    schedule, chunks, order = _reductions(schedule, core, dict(blocks.reductions))
+    if chunks:
+        schedule = schedule.reorder(s, [*chunks, *order])
+    for chunk in chunks if len(together) > 1 else ():
+        schedule = schedule.sink(s, chunk)
+    # Panels, what threads share, blocks of rows, register tiles.
+    inner = {x: x for x in core.free}  # the innermost part of each loop so far
+    head = list(blocks.before)
+    if blocks.share is not None:
+        schedule = _cut(schedule, s, inner, *blocks.share, "tr")
+        head.append(f"{blocks.share[0]}_t")
+    if blocks.panel:
+        schedule = _cut(schedule, s, inner, v, blocks.panel, "pq")
+        head.append(f"{v}_p")
+    outside = [inner[x] for x in blocks.outside]
+    if blocks.rows is not None:
+        schedule = _cut(schedule, s, inner, *blocks.rows, "pq")
+        outside.append(f"{blocks.rows[0]}_p")
+    schedule = _cut(schedule, s, inner, v, core.vectors * core.lanes, "oi")
+    tiles, points = [f"{v}_o", *(inner[x] for x in blocks.inside)], [f"{v}_i"]
+    if w:
+        schedule = _cut(schedule, s, inner, w, core.rows, "oi")
+        tiles, points = [*tiles, f"{w}_o"], [f"{w}_i", *points]
+    outer = [*head, *chunks, *outside, *tiles]
+    shared = _shared(schedule, core, blocks, head, outer, machine)
+    if shared and shared[0] != outer[-1]:
+        outer = [shared[0], *(x for x in outer if x != shared[0])]
+    schedule = schedule.reorder(s, [*outer, *points])
+    for loop in shared:
+        schedule = schedule.parallelize(s, loop)
+    if len(together) > 1:
+        schedule = schedule.distribute(s, points[0])
+    schedule = schedule.reorder(s, [*order, *points])
+    # Buffers.
+    tile, last = outer.index(f"{v}_o"), outer[-1]
+    around = [x for x in outer[:tile] if x in head or x in chunks] if blocks.panel else []
+    schedule = pack_panels(schedule, core, around[-1] if around else f"{v}_o", blocks.panel)
+    above = outer[tile - 1 : tile] if blocks.panel or blocks.rows else []
+    schedule = pack_rows(schedule, core, [*above, last])
+    target = schedule.scop.statement(s).target.tensor
+    schedule = schedule.promote(s, last, target, "register", _lanes_last(schedule, core))
+    return _marks(schedule, core, together, last)
+
+
+def _work(core: Contraction) -> dict[str, float]:
+    """How many full tiles the loops over tiles are worth, whose last one may be partial."""
+    sizes = {core.v: core.vectors * core.lanes, core.w: core.rows}
+    return {
+        f"{x}_o": extent / size for x, size in sizes.items() if x and (extent := core.extent(x))
+    }
+
+
+def _shared(
+    schedule: Schedule,
+    core: Contraction,
+    blocks: Blocks,
+    head: list[str],
+    outer: list[str],
+    machine: Machine,
+) -> list[str]:
+    """The loops to share among threads, directly inside one another once the first is outermost."""
+    s, work = core.statement, _work(core)
+    if on_threads(schedule, s) or _is_short_step(schedule.scop.statement(s)):
+        return []
+    extents = loop_extents(schedule, s)
+    flags = coincident_members(schedule.tree, s, schedule.dependences)
+    if any(is_packed(r, core) for r in schedule.scop.statement(s).source.reads):
+        # Threads that shared what is inside of a panel would all pack it.
+        together = list(takewhile(flags.__getitem__, head))
+        if any(extents[x] is None for x in together):
+            return together
+        one = shared_loop(schedule, s, head, machine) or shared_loop(
+            schedule, s, outer[:-1], machine, work
+        )
+        if not one and not core.packed:
+            # Inside of the panels, which are then read where they are: lanes lie side by side.
+            one = shared_loop(schedule, s, outer, machine, work)
+        return [one] if one else []
+    # Rows that are kept for the tiles of a block are so by one thread.
+    pieces = 1 if blocks.rows is not None else PIECES * machine.cores
+    best, choice = 0.0, list[str]()
+    for first in outer:
+        if not flags[first] or extents[first] == 1:
+            continue
+        rest = [] if first == outer[-1] else [x for x in outer if x != first]
+        loops = list(takewhile(flags.__getitem__, [first, *rest]))
+        loops, quality = _together(loops, extents, work, machine.cores, pieces)
+        if quality > best + BETTER_BALANCED:
+            best, choice = quality, loops
+    while choice and extents[choice[-1]] == 1:
+        choice.pop()
+    return choice
+
+
+def _is_short_step(s: ScopStatement) -> bool:
+    """Whether threads would wait for each other at every step longer than they gain."""
+    work = work_of(s)
+    return bool(s.step) and work is not None and work < WORTH_SHARING_STEP
+
+
+def _together(
+    loops: list[str],
+    extents: Mapping[str, int | None],
+    work: Mapping[str, float],
+    cores: int,
+    pieces: int,
+) -> tuple[list[str], float]:
+    """As many of the loops, from the first on, as have so many iterations and balance threads,
+    and how well they do: 5 panels of 7 tiles are 35 tiles.
+
+    A loop inside of others whose last tile is partial is two loops in C, and ends what is shared.
+    """
+    count, tiles, quality = 1, 1.0, 0.0
+    for n, loop in enumerate(loops):
+        extent = extents[loop]
+        if n and work.get(loop, extent) != extent:
+            return loops[:n], quality
+        if extent is None:
+            return loops[: n + 1], 1.0
+        count, tiles = count * extent, tiles * work.get(loop, extent)
+        quality = balance(count, cores, tiles)
+        if count >= pieces and quality > 1 - BETTER_BALANCED:
+            return loops[: n + 1], quality
+    return loops, quality
+
+
+def _with_epilogue(
+    schedule: Schedule, names: tuple[str, ...], core: Contraction, blocks: Blocks
+) -> tuple[Schedule, tuple[str, ...]]:
+    """The statements of the tile: those fused with `core`, or it alone if they do not suit it."""
+    s = core.statement
+    unknown = {r for r in core.reductions if core.extent(r) is None}
+    if unknown - {r for r, _ in blocks.reductions}:
+        raise ScheduleError(f"{s} has no rows to reuse a panel for")
+    if unknown & set(core.shaped):
+        raise ScheduleError(f"a reduction of {s} with unknown extent bounds the rows of a tile")
+    together = fused_around(schedule, names, s)
+    # With taps written out, or three loops, the ends of a reduction in blocks would make very
+    # much code: tiles are loaded and stored at each block instead.
+    long = bool(blocks.reductions and core.shaped) or len(blocks.reductions) > MOST_CHUNKS
+    if not long and has_lane_epilogue(schedule, together, s):
+        return schedule, together
+    if len(together) > 1:
+        schedule = schedule.distribute(s, core.free[0])
+    for name in together:
+        if name != s:
+            schedule = _plain(schedule, name)
+    return schedule, (s,)
+
+
+def _cut(
+    schedule: Schedule, s: str, inner: dict[str, str], loop: str, size: int, ends: str
+) -> Schedule:
+    """Split the innermost part of a loop, and note what it is now; `ends` of the new names."""
+    names = (f"{loop}_{ends[0]}", f"{loop}_{ends[1]}")
+    schedule = schedule.split(s, inner[loop], size, names)
+    inner[loop] = names[1]
+    return schedule
+
+
+def _reductions(
+    schedule: Schedule, core: Contraction, blocks: dict[str, int]
+) -> tuple[Schedule, list[str], list[str]]:
+    """Cut the reductions: the schedule, loops over blocks, and loops inside of them."""
+    s = core.statement
+    chunks: list[str] = []
+    order: list[str] = []
+    for loop in reduction_order(core):
+        inner, block = {loop: loop}, _block_along(schedule, s, loop)
+        if loop in blocks:
+            size = -(-blocks[loop] // (block or 1)) * (block or 1)
+            schedule = _cut(schedule, s, inner, loop, size, "pq")
+            chunks.append(f"{loop}_p")
+        if block is not None and (core.extent(loop) or block + 1) > block:
+            # Within a block, neighbours in memory are neighbours in the loop.
+            schedule = _cut(schedule, s, inner, loop, block, "oi")
+            order.append(f"{loop}_o")
+        order.append(inner[loop])
+    return schedule, chunks, order
+
+
+def _marks(schedule: Schedule, core: Contraction, together: tuple[str, ...], last: str) -> Schedule:
+    """Lanes, what is written out, and full tiles apart from partial ones."""
+    s, v, w = core.statement, core.v, core.w
+    for name in together:
+        schedule = schedule.vectorize(name, f"{v}_i", core.lanes)
+        if core.vectors > 1:
+            schedule = schedule.unroll(name, f"{v}_i_o")
+        if w:
+            schedule = schedule.unroll(name, f"{w}_i")
+    for tap in written_out(core):
+        schedule = schedule.unroll(s, tap)
+    width = core.vectors * core.lanes
+    columns, rows = core.extent(v), core.extent(w) if w else None
+    if columns and rows and columns % width and rows % core.rows and last != f"{v}_o":
+        # What is left on two sides is no box, of which isl makes one loop full of conditions.
+        schedule = schedule.isolate(s, f"{v}_o")
+    elif columns is None and core.shaped and core.packed and last != f"{v}_o":
+        # Small images have no tile that is whole, but may have whole vectors.
+        schedule = schedule.isolate(s, f"{v}_o")
+    if (columns or 1) % width or (w and (rows or 1) % core.rows):
+        schedule = schedule.isolate(s, last)
+    return schedule
+
+
+def _block_along(schedule: Schedule, s: str, loop: str) -> int | None:
+    """The block size of an operand that is kept in blocks along a loop."""
+    found = (block_of(r, loop) for r in schedule.scop.statement(s).source.reads)
+    return next((b for b in found if b is not None), None)
+
+
+def _lanes_last(schedule: Schedule, core: Contraction) -> tuple[int, ...]:
+    """The dimensions of the target with the one in which the lanes lie last."""
+    target = schedule.scop.statement(core.statement).target
+    dim = lane_dimension(target, core.v, core.lanes)
+    rest = tuple(d for d in range(len(target.indices)) if d != dim)
+    return rest if dim is None else (*rest, dim)
+
+
+def _plain(schedule: Schedule, name: str) -> Schedule:
+    """Threads and lanes for a statement that was split off a contraction."""
+    flags = coincident_members(schedule.tree, name, schedule.dependences)
+    loops, extents = schedule.loops(name), loop_extents(schedule, name)
+    # Of what is not known there may be one.
+    outer = loops[:2] if extents[loops[0]] is None and len(loops) > 2 else loops[:1]
+    for step in (
+        f"vectorize {name}: {loops[-1]}",
+        *(f"parallelize {name}: {x}" for x in outer),
+    ):
+        if flags[loops[-1]] and len(loops) > 1:
+            try:
+                schedule = schedule.replay(step)
+            except ScheduleError:
+                continue
+    return schedule

@@ -1,0 +1,145 @@
+"""The operands of a register tile as it reads them: panels, packed or kept so from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import prod
+
+from poly.deps.scop import Scop
+from poly.errors import ScheduleError
+from poly.ir.accesses import loops_of_read, moving_dimensions, plain_dimension, vector_stride
+from poly.ir.expr import Const, Read
+from poly.ir.layout import Layout
+from poly.machine.cpu import Machine
+from poly.schedule.schedule import Schedule
+from poly.strategy.cpu.register_tile import UNROLLED_TAPS, Contraction
+from poly.strategy.cpu.stencil import find_tile
+
+#: Rows at a multiple of so many bytes from each other share a set of the first cache, which holds
+#: about as many lines.
+ALIASING, ALIASING_ROWS = 4096, 4
+#: Neighbours so far apart each cost an entry of the address translation.
+PAGE = 4096
+
+
+def written_out(core: Contraction) -> list[str]:
+    """The reductions to write out because they bound the rows of a tile."""
+    return [r for r in core.shaped if (core.extent(r) or 99) <= UNROLLED_TAPS]
+
+
+def reduction_order(core: Contraction) -> tuple[str, ...]:
+    """The reductions around a register tile of static extents, outermost first."""
+    shaped = written_out(core)
+    rest = [r for r in core.reductions if r not in shaped]
+    taps = [r for r in rest if (core.extent(r) or 99) <= UNROLLED_TAPS]
+    return (*taps, *shaped, *(r for r in rest if r not in taps))
+
+
+def panel_layout(read: Read, dim: int, core: Contraction) -> Layout:
+    """The layout in which a register tile reads an operand that moves with v in dimension `dim`
+    from one end to the other: tile by tile, each in the order of the reductions.
+    """
+    depth = [-1] * len(read.indices)
+    for n, loop in enumerate(reduction_order(core)):
+        for d in moving_dimensions(read, loop):
+            depth[d] = n
+    rest = [d for d in range(len(read.indices)) if d != dim]
+    order = (dim, *sorted(rest, key=depth.__getitem__))
+    return Layout(order, (dim, core.vectors * core.lanes))
+
+
+def preferred_layouts(
+    scop: Scop, machine: Machine, constants: Collection[str]
+) -> dict[str, Layout]:
+    """For each of the inputs `constants` that a contraction reads along its vector loop, the layout
+    in which a register tile reads it from one end to the other; those that are so already are not
+    listed.
+
+    Only an input that is read in one way is listed: another read may want another layout.
+    """
+    result: dict[str, Layout] = {}
+    reads = [r for s in scop.statements if s.role != "init" for r in s.source.reads]
+    inputs = set(constants) - set(scop.program.updated)
+    for s in scop.statements:
+        found = find_tile(scop, s, machine, inputs)
+        if not isinstance(found, Contraction):
+            continue
+        width = found.vectors * found.lanes
+        for r in s.source.reads:
+            dims = moving_dimensions(r, found.v)
+            alone = sum(other.tensor == r.tensor for other in reads) == 1
+            if len(dims) != 1 or r.tensor not in inputs or not alone:
+                continue
+            is_panel = (found.extent(found.v) or width + 1) <= width
+            if vector_stride(r, found.v, found.lanes) == 1 and is_panel:
+                continue
+            result[r.tensor] = panel_layout(r, dims[0], found)
+    return result
+
+
+def is_packed(read: Read, core: Contraction) -> bool:
+    """Whether the panels of an operand that moves with v are copied.
+
+    One that is contiguous along v and no wider than the tile is a panel already; one that is kept
+    in blocks along v is one, too.
+    """
+    dim, width = plain_dimension(read, core.v), core.vectors * core.lanes
+    is_panel = dim == len(read.indices) - 1 and (core.extent(core.v) or width + 1) <= width
+    return bool(core.w) and dim is not None and not is_panel
+
+
+def pack_panels(schedule: Schedule, core: Contraction, loop: str, columns: int) -> Schedule:
+    """Copy the operands that move with v into contiguous panels of so many columns.
+
+    One whose panel is too large for a buffer stays where it is.
+    """
+    s = schedule.scop.statement(core.statement)
+    width = core.vectors * core.lanes
+    for read in s.source.reads:
+        dim = plain_dimension(read, core.v)
+        if dim is None or not is_packed(read, core):
+            continue
+        layout = panel_layout(read, dim, core)
+        if columns <= width:
+            layout = Layout((*(d for d in range(len(read.indices)) if d != dim), dim))
+        try:
+            schedule = schedule.promote(core.statement, loop, read.tensor, "local", layout)
+        except ScheduleError:
+            continue
+    return schedule
+
+
+def pack_rows(schedule: Schedule, core: Contraction, loops: list[str]) -> Schedule:
+    """Copy the rows of operands that would all lie in one set of the cache, or of which each
+    iteration of the reduction has a page of its own.
+
+    loops : the copy is made in iterations of the first of them for which it fits a buffer; if
+        there are several, it is used by several tiles
+    """
+    s = schedule.scop.statement(core.statement)
+    inmost = reduction_order(core)[-1]
+    for read in s.source.reads:
+        dim = plain_dimension(read, core.w) if core.w else None
+        if dim is None or core.v in loops_of_read(read) or core.rows <= ALIASING_ROWS:
+            continue
+        along = plain_dimension(read, inmost)
+        apart = along is not None and _stride(schedule, read, along) >= PAGE
+        if _stride(schedule, read, dim) % ALIASING == 0 or (apart and len(loops) > 1):
+            schedule = _promoted(schedule, core.statement, loops, read.tensor)
+    return schedule
+
+
+def _stride(schedule: Schedule, read: Read, dim: int) -> int:
+    """Bytes between neighbours in a dimension, with 1 for extents that are not known."""
+    tensor = schedule.program.tensors[read.tensor]
+    known = (int(e.value) for e in tensor.shape[dim + 1 :] if isinstance(e, Const))
+    return tensor.dtype.bytes * prod(known)
+
+
+def _promoted(schedule: Schedule, s: str, loops: list[str], tensor: str) -> Schedule:
+    for loop in loops:
+        try:
+            return schedule.promote(s, loop, tensor, "local")
+        except ScheduleError:
+            continue
+    return schedule

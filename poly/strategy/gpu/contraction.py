@@ -1,0 +1,357 @@
+"""Contractions on a GPU: tiles of blocks in shared memory, of threads in registers.
+
+An update ``C[..] += A[..] * B[..]`` of which each operand stands still along some free loop: with u
+a loop that moves A and not B, and v one that moves B and not A, a block computes a tile of u by v,
+its threads parts of it in registers.  A and B come through memory that the block shares, a part of
+the reduction at a time; each element that is read from there serves a row or a column of registers
+(Volkov and Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra", SC 2008).  Operands come, and
+results go, 16 bytes at a time where neighbours are known to lie so, see `Copy.together`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from poly.buffers.promotion import TOGETHER
+from poly.deps.instances import member_limits
+from poly.deps.scop import ScopStatement
+from poly.errors import ScheduleError
+from poly.ir.accesses import loops_of_read, plain_dimension, stride_of
+from poly.ir.expr import Const, Read
+from poly.machine.gpu import GpuMachine
+from poly.schedule.schedule import Schedule
+from poly.strategy.common.queries import (
+    accesses,
+    attempt,
+    dimension_at,
+    is_determined,
+    loop_extents,
+    nest,
+)
+from poly.strategy.gpu.queries import (
+    DIMENSIONS,
+    contiguity,
+    in_registers,
+    on_blocks,
+    order_along,
+    parallel_nest,
+    shared_tile,
+)
+from poly.tree.nodes import Promote, loops_of, path_to
+
+#: Registers of a thread along a loop, and threads of a block.
+REGISTERS, ACROSS = 4, 16
+#: Registers along a loop where there is so much to do that every processor has blocks in turn.
+LARGE, WAVES = 8, 2
+#: Along a loop shorter than this there are no registers.
+LONG = 32
+#: Registers that are loaded and stored together, of what is done with sums.
+GROUP = 16
+#: Multiply-adds of one element of the tile for which operands are shared at a time.
+DEPTH = 16
+#: Steps of the reduction that may be inside of one part of it, at most.
+MOST_TAPS = 64
+#: Fewer threads in a block are not worth the tile, and with so many it is large enough.
+FEWEST, BUSY = 32, 128
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How one free loop is cut: ``i = (block * threads + thread) * registers + register``."""
+
+    threads: int
+    registers: int = 1
+
+    @property
+    def block(self) -> int:
+        return self.threads * self.registers
+
+
+@dataclass(frozen=True)
+class GpuContraction:
+    """An update with reuse on both sides, by the names of loops.
+
+    rows : a loop along which only one side moves; columns : loops of the other side, that along
+    which neighbours lie first
+    """
+
+    statement: str
+    rows: str
+    columns: tuple[str, ...]
+    sides: tuple[tuple[Read, ...], tuple[Read, ...]]
+
+
+def contraction_on_gpu(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Schedule:
+    """The schedule of a group with a contraction.
+
+    Raises
+    ------
+    ScheduleError : there is none, or it does not suit.
+    """
+    run = parallel_nest(schedule, names)
+    if run != nest(schedule, names):
+        raise ScheduleError("not all loops that the group shares are parallel")
+    found = find_contraction(schedule, names, run)
+    s = found.statement
+    if any(schedule.loops(n) != schedule.loops(s)[: len(schedule.loops(n))] for n in names):
+        raise ScheduleError("another statement has loops of its own")
+    extents = loop_extents(schedule, s)
+    tiles = _tiles(found, run, extents, machine)
+    if prod(t.threads for t in tiles.values()) < FEWEST:
+        raise ScheduleError("the tile is small")
+    beside = {n: dimension_at(schedule, n, found.columns[0]) for n in names}
+    blocks: list[str] = []
+    threads: list[str] = []
+    registers: list[str] = []
+    order = [x for x in run if x not in tiles] + [x for x in run if x in tiles]
+    for loop in order:
+        if loop not in tiles:
+            blocks.append(loop)
+            continue
+        tile, inner = tiles[loop], loop
+        extent = extents[loop]
+        if extent is None or extent > tile.block:
+            schedule = schedule.replay(f"split {s}: {loop} by {tile.block} as {loop}_b, {loop}_w")
+            blocks.append(f"{loop}_b")
+            inner = f"{loop}_w"
+        if tile.threads == 1:
+            registers.append(inner)
+            continue
+        if tile.registers > 1:
+            by = f"{tile.registers} as {loop}_t, {loop}_r"
+            schedule = schedule.replay(f"split {s}: {inner} by {by}")
+            registers.append(f"{loop}_r")
+            inner = f"{loop}_t"
+        threads.append(inner)
+    threads.sort(key=lambda x: _place(x, found), reverse=True)
+    mapped, rest = on_blocks(blocks, extents)
+    schedule = schedule.replay(f"reorder {s}: {', '.join([*mapped, *rest, *threads, *registers])}")
+    if registers:
+        schedule = schedule.replay(f"distribute {s}: {registers[0]}")
+    if mapped:
+        schedule = schedule.replay(f"map_blocks {s}: {', '.join(mapped)}")
+    schedule = schedule.replay(f"map_threads {s}: {', '.join(threads)}")
+    schedule = _reduced(schedule, found, tiles, threads, registers, extents)
+    schedule = in_registers(schedule, names, threads[-1])
+    if len(registers) > 1:
+        schedule = _in_groups(schedule, names, registers[-2:], beside)
+    for n in names:
+        for loop in registers:
+            schedule = attempt(schedule, f"unroll {n}: {loop}")
+    return schedule
+
+
+def _in_groups(
+    schedule: Schedule,
+    names: tuple[str, ...],
+    loops: Sequence[str],
+    beside: Mapping[str, str],
+) -> Schedule:
+    """What is done with sums, some rows of registers at a time, of which neighbours are loaded and
+    stored at once: all loads first, which a store would keep from being under way together.
+
+    loops : over rows of registers and in them; beside : the index of each statement along columns
+    """
+    row, column = loops
+    for name in names:
+        s = schedule.scop.statement(name)
+        if s.role != "assign" or any(x not in schedule.loops(name) for x in loops):
+            continue
+        kept = {n.tensor for n in path_to(schedule.tree, name) if isinstance(n, Promote)}
+        near = [a.tensor for a in accesses(s) if a.tensor not in kept and beside[name]
+                and stride_of(a, beside[name]) == 1]  # fmt: skip
+        if s.target.tensor not in near:
+            continue
+        rows, length = _length(schedule, name, row), _length(schedule, name, column)
+        if near != [s.target.tensor]:
+            rows = min(rows, max(1, GROUP // length))
+        schedule = schedule.replay(f"split {name}: {row} by {rows} as {row}_g, {row}_i")
+        for tensor in dict.fromkeys(near):
+            schedule = attempt(schedule, f"promote {name}: {row}_g as {tensor}, register")
+        for loop in (f"{row}_g", f"{row}_i"):
+            schedule = attempt(schedule, f"unroll {name}: {loop}")
+    return schedule
+
+
+def _length(schedule: Schedule, name: str, loop: str) -> int:
+    """How many iterations a loop has at most, 1 if that is not known."""
+    member = next(m for m in loops_of(schedule.tree, name) if m.name == loop)
+    limits = member_limits(member, schedule.scop)
+    return 1 if limits is None else limits[1] + 1
+
+
+def _place(loop: str, found: GpuContraction) -> int:
+    """Neighbours in memory are neighbours in a block."""
+    own = [*found.columns, found.rows]
+    return next(n for n, x in enumerate(own) if loop == x or loop.removesuffix(loop[-2:]) == x)
+
+
+def find_contraction(
+    schedule: Schedule, names: tuple[str, ...], run: tuple[str, ...]
+) -> GpuContraction:
+    """The first update of a group that has reuse on both sides.
+
+    Raises
+    ------
+    ScheduleError : there is none.
+    """
+    for name in names:
+        s = schedule.scop.statement(name)
+        reads = tuple(r for r in s.source.reads if r.indices)
+        if s.role != "update" or s.may_reads or len(reads) < 2:
+            continue
+        index = {x: dimension_at(schedule, name, x) for x in run}
+        if set(index.values()) != set(s.free):
+            continue
+        if any(is_determined(s, i) for i in s.free):
+            continue  # a loop of the reduction would say which register it is
+        found = _sides(schedule, s, reads, index)
+        if found is not None:
+            return found
+    raise ScheduleError("there is no contraction")
+
+
+def _sides(
+    schedule: Schedule, s: ScopStatement, reads: tuple[Read, ...], index: Mapping[str, str]
+) -> GpuContraction | None:
+    extents = loop_extents(schedule, s.name)
+
+    def size(loop: str) -> float:
+        extent = extents[loop]
+        return float("inf") if extent is None else extent
+
+    def moving(loop: str) -> frozenset[Read]:
+        return frozenset(r for r in reads if index[loop] in loops_of_read(r))
+
+    by_contiguity = sorted(index, key=lambda x: -contiguity(schedule, (s.name,), x))
+    for v in by_contiguity:
+        with_v = moving(v)
+        rows = [u for u in index if moving(u) and not moving(u) & with_v]
+        if not with_v or not rows or size(v) < 2:
+            continue
+        u = max(rows, key=size)
+        if size(u) < REGISTERS:
+            continue
+        with_u = moving(u)
+        others = [
+            x for x in reversed(list(index)) if x != v and moving(x) and not moving(x) & with_u
+        ]
+        sides = tuple(tuple(r for r in reads if r in side) for side in (with_u, with_v))
+        return GpuContraction(s.name, u, (v, *others), (sides[0], sides[1]))
+    return None
+
+
+def _tiles(
+    found: GpuContraction,
+    run: tuple[str, ...],
+    extents: Mapping[str, int | None],
+    machine: GpuMachine,
+) -> dict[str, Tile]:
+    """The tile of each loop that has one."""
+    u, (v, *others) = found.rows, found.columns
+    tiles = {u: _along(extents[u])}
+    width = extents[v]
+    long = width is None or width >= LONG
+    tiles[v] = _along(width) if long else Tile(width or 1)
+    for loop in others:
+        left = BUSY // prod(t.threads for t in tiles.values())
+        extent = extents[loop]
+        if left < 2 or len(tiles) == DIMENSIONS or extent == 1:
+            continue
+        count = 1 if long else REGISTERS if extent is None else min(REGISTERS, extent)
+        threads = left if extent is None else min(left, -(-extent // count))
+        tiles[loop] = Tile(threads, count)
+        long = True
+    known = [extents[x] or 0 for x in run]
+    if len(tiles) == 2 and tiles[v].registers == REGISTERS and all(known):
+        large = {x: _along(extents[x], LARGE) for x in tiles}
+        blocks = (
+            -(-(extents[x] or 0) // large[x].block) if x in large else extents[x] for x in run
+        )
+        if prod(b or 1 for b in blocks) >= WAVES * machine.processors:
+            return large
+    return tiles
+
+
+def _along(extent: int | None, most: int = REGISTERS) -> Tile:
+    """A tile along a loop that may be long."""
+    if extent is None:
+        return Tile(ACROSS, most)
+    registers = min(most, extent)
+    return Tile(min(ACROSS, -(-extent // registers)), registers)
+
+
+# --- the reduction -------------------------------------------------------------------------
+
+
+def _reduced(
+    schedule: Schedule,
+    found: GpuContraction,
+    tiles: Mapping[str, Tile],
+    threads: list[str],
+    registers: list[str],
+    extents: Mapping[str, int | None],
+) -> Schedule:
+    """The reduction part by part, with the operands of a part in shared memory."""
+    s = found.statement
+    statement = schedule.scop.statement(s)
+    loops = [x for x in statement.source.reductions if x in schedule.loops(s)]
+    if not loops:
+        raise ScheduleError("the reduction has no loops")
+
+    def worth(x: str) -> tuple[float, int]:
+        extent = extents[x]
+        return float("inf") if extent is None else extent, _reach(statement, x)
+
+    k = max(reversed(loops), key=worth)
+    inside, around = list[str](), list[str]()
+    taps = 1
+    for x in reversed([x for x in loops if x != k]):
+        extent = extents[x]
+        if extent is not None and taps * extent <= MOST_TAPS:
+            taps *= extent
+            inside.insert(0, x)
+        else:
+            around.insert(0, x)
+    depth = max(1, DEPTH // taps)
+    length = extents[k]
+    if length is not None and length <= depth:
+        outer, inner = "", k
+    else:
+        schedule = schedule.replay(f"split {s}: {k} by {depth} as {k}_o, {k}_i")
+        outer, inner = f"{k}_o", f"{k}_i"
+    parts = [*around, *([outer] if outer else [])]
+    schedule = schedule.replay(f"reorder {s}: {', '.join([*parts, *inside, inner, *registers])}")
+    parts = parts or threads[-1:]
+    # Of rows, threads of a warp read few at a time, which are in banks of their own.
+    few = prod(tiles[x].threads for x in found.columns if x in tiles) >= ACROSS
+    few &= tiles[found.rows].registers <= REGISTERS
+    whole = length is not None and length % min(depth, length) == 0
+    for side, loop in zip(found.sides, (found.rows, found.columns[0]), strict=True):
+        along = k if few and whole and loop == found.rows else ""
+        for read in dict.fromkeys(side):
+            stays = _lies_along(schedule, read, along, depth)
+            words = "" if stays else order_along(schedule, read, loop)
+            schedule = shared_tile(schedule, s, parts[-1], f"{read.tensor}, shared{words}")
+    return schedule
+
+
+def _reach(s: ScopStatement, loop: str) -> int:
+    """How many operands have neighbours along a loop of the reduction."""
+    return sum(plain_dimension(r, loop) == len(r.indices) - 1 for r in s.source.reads if r.indices)
+
+
+def _lies_along(schedule: Schedule, read: Read, loop: str, depth: int) -> bool:
+    """Whether an operand stays as it is in memory, with neighbours along a loop of the reduction:
+    these come 16 bytes at a time, without a register, and serve as many steps of it.
+
+    A thread then has these operands of all its rows at once: with 8 rows, half as many threads
+    have room on a processor (138 registers instead of 123; with 4, 61 instead of 50).
+    """
+    tensor = schedule.program.tensors[read.tensor]
+    count, length = TOGETHER // tensor.dtype.bytes, tensor.shape[-1]
+    whole = isinstance(length, Const) and int(length.value) % count == 0 and depth % count == 0
+    along = bool(loop) and plain_dimension(read, loop) == tensor.rank - 1
+    return along and whole and tensor.dtype.bits in (16, 32)

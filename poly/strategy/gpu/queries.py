@@ -1,0 +1,171 @@
+"""What the strategies for a GPU ask about the loops that statements share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import dropwhile, takewhile
+from math import prod
+
+from poly.deps.instances import member_limits
+from poly.deps.legality import coincident_members
+from poly.errors import ScheduleError
+from poly.ir.accesses import loops_of_read, plain_dimension, stride_of
+from poly.ir.expr import Read
+from poly.ir.linear_form import linear_form
+from poly.schedule.schedule import Schedule
+from poly.strategy.common.queries import accesses, attempt, dimension_at, nest
+from poly.strategy.cpu.memory_bound import buffers_around, plan_around
+from poly.tree.nodes import Band, loops_of, path_to
+
+#: Dimensions of a grid, and of a block.
+DIMENSIONS = 3
+
+
+def parallel_nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Of the loops that a group shares the outermost that carry no dependence, neighbours in one
+    band; the host runs those outside of them.
+
+    Raises
+    ------
+    ScheduleError : there are none.
+    """
+    flags = coincident_members(schedule.tree, names[0], schedule.dependences)
+    shared = nest(schedule, names)
+    run = list(takewhile(lambda x: flags[x], dropwhile(lambda x: not flags[x], shared)))
+    for node in path_to(schedule.tree, names[0]):
+        if run and isinstance(node, Band) and run[0] in node.names:
+            return tuple(x for x in run if x in node.names)
+    raise ScheduleError("there is no parallel loop")
+
+
+def contiguity(schedule: Schedule, names: tuple[str, ...], loop: str) -> int:
+    """How many accesses of statements move along a loop from neighbour to neighbour, less those
+    that jump; what moves with more loops counts for more.
+    """
+    found = 0
+    for name in names:
+        index = dimension_at(schedule, name, loop)
+        if not index:
+            continue
+        for access in accesses(schedule.scop.statement(name)):
+            if access.indices:
+                stride = stride_of(access, index)
+                weight = 1 << 2 * len(loops_of_read(access))
+                found += weight if stride in (1, -1) else 0 if stride == 0 else -weight
+    return found
+
+
+def on_blocks(
+    loops: Sequence[str], extents: Mapping[str, int | None]
+) -> tuple[list[str], list[str]]:
+    """Of loops those that become the dimensions of a grid, and short ones that run inside of it."""
+    blocks, rest = list(loops), list[str]()
+    while len(blocks) > DIMENSIONS:
+        shortest = min(blocks, key=lambda x: (extents.get(x) is None, extents.get(x) or 0))
+        blocks.remove(shortest)
+        rest.append(shortest)
+    return blocks, rest
+
+
+def in_registers(schedule: Schedule, names: tuple[str, ...], loop: str) -> Schedule:
+    """What one thread alone writes and reads inside of a loop, in its registers."""
+    for tensor in _own(schedule, names):
+        schedule = attempt(schedule, f"promote {names[0]}: {loop} as {tensor}, register")
+    return schedule
+
+
+def _own(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The tensors that a group adds to, and the temporaries that it writes."""
+    temps = {t.name for t in schedule.program.temps}
+    statements = [schedule.scop.statement(n) for n in names]
+    updated = {s.target.tensor for s in statements if s.role == "update"}
+    written = dict.fromkeys(s.target.tensor for s in statements)
+    return tuple(t for t in written if t in updated or t in temps)
+
+
+def element_in_register(
+    schedule: Schedule, names: tuple[str, ...], loops: Sequence[str]
+) -> Schedule:
+    """What one thread alone writes and reads, in a register: around the first of some loops in
+    which that is one element of the tensor.  Several would need loops that are written out.
+    """
+    for tensor in _own(schedule, names):
+        for loop in loops:
+            made = attempt(schedule, f"promote {names[0]}: {loop} as {tensor}, register")
+            if made is not schedule and _is_element(made, names[0], tensor):
+                schedule = made
+                break
+    return schedule
+
+
+def _is_element(schedule: Schedule, name: str, tensor: str) -> bool:
+    """Whether the innermost buffer of a tensor around a statement has one element."""
+    node = buffers_around(schedule, name, tensor)[-1]
+    return prod(plan_around(schedule, name, node).sizes) == 1
+
+
+def check_rows(schedule: Schedule, name: str, tensor: str) -> None:
+    """Refuse registers of which an index says which row they have: of ``X[i]`` and ``X[i+2]``, each
+    other i has the first one in the other half.  In a buffer of n rows, ``X[n i + 1]`` has its
+    place.
+
+    Raises
+    ------
+    ScheduleError : naming the tensor.
+    """
+    read = [a for a in accesses(schedule.scop.statement(name)) if a.tensor == tensor]
+    for node in buffers_around(schedule, name, tensor):
+        for d, size in enumerate(plan_around(schedule, name, node).sizes[:-1]):
+            if any(c % size for a in read for _, c in linear_form(a.indices[d]).terms):
+                raise ScheduleError(f"which row of {tensor} is in which register is not fixed")
+
+
+def shared_tile(schedule: Schedule, name: str, loop: str, what: str) -> Schedule:
+    """An operand in shared memory, one iteration ahead where that is possible, or not at all.
+
+    what : the tensor and its layout, as in a step: ``A, shared, 1, 0``
+    """
+    step = f"promote {name}: {loop} as {what}"
+    ahead = attempt(schedule, f"{step}, ahead")
+    return ahead if ahead is not schedule else attempt(schedule, step)
+
+
+def order_along(schedule: Schedule, read: Read, loop: str) -> str:
+    """The order of dimensions in which what is read along a loop lies together, as words of a step:
+    ``, 1, 0``, or none for that in memory.
+    """
+    dimension = plain_dimension(read, loop)
+    rank = schedule.program.tensors[read.tensor].rank
+    if dimension is None or dimension == rank - 1:
+        return ""
+    order = [d for d in range(rank) if d != dimension]
+    return "".join(f", {d}" for d in (*order, dimension))
+
+
+def from_zero(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
+    """The schedule with the loops that a group shares shifted to begin at 0, as blocks do."""
+    for loop in nest(schedule, names):
+        member = next(m for m in loops_of(schedule.tree, names[0]) if m.name == loop)
+        limits = member_limits(member, schedule.scop)
+        low = limits[0] if limits is not None else _constant_start(schedule, names, loop)
+        if low is None or low == 0:
+            continue
+        moved = schedule
+        for name in names:
+            moved = attempt(moved, f"shift {name}: {loop} by {-low}")
+        if len(moved.steps) == len(schedule.steps) + len(names):
+            schedule = moved
+    return schedule
+
+
+def _constant_start(schedule: Schedule, names: tuple[str, ...], loop: str) -> int | None:
+    """The least value of a loop, if it is the same constant for all sizes."""
+    found = set()
+    for name in names:
+        index = dimension_at(schedule, name, loop)
+        s = schedule.scop.statement(name)
+        if not index:
+            return None
+        low = s.domain.dim_min_val(s.loops.index(index))
+        found.add(int(low.to_python()) if low.is_int() else None)
+    return found.pop() if len(found) == 1 else None

@@ -1,0 +1,40 @@
+"""What is told of a compiled model: its inputs and outputs, and what compiling it took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from poly.ir.dtypes import DType
+
+#: Called with (stage, steps done, steps in all, what is being worked on).
+Progress = Callable[[str, int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of a model, under its name in the model file."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.name}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What compiling a model took and made.
+
+    stages : (name, seconds); kernels : distinct compiled functions; calls : kernel calls a run;
+    arena_bytes : memory for intermediates, arena_bound : the least that any plan needs.
+    """
+
+    stages: tuple[tuple[str, float], ...]
+    kernels: int
+    calls: int
+    arena_bytes: int
+    arena_bound: int
+    constant_bytes: int
+    from_cache: bool

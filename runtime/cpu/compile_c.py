@@ -1,0 +1,185 @@
+"""From C text to a shared library: translation units compiled as they come, then linked."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+
+from poly.errors import ToolchainError
+from runtime.cpu.toolchain import Toolchain, first_lines, run_command
+
+#: The common header; no unit has this name.
+_COMMON = "common+.h"
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.[ch]\Z")
+
+
+def compile_shared(
+    toolchain: Toolchain,
+    sources: Mapping[str, str],
+    extra_flags: Sequence[str],
+    out: Path,
+    timeout: float = 600.0,
+) -> str:
+    """Build a shared library from C text; returns the compiler's warnings, empty if none.
+
+    Parameters
+    ----------
+    sources : file name to text; ``.c`` files are translation units, compiled in parallel and
+        linked; ``.h`` files lie beside them.
+    extra_flags : further flags, given to every compilation and to the link.
+    out : the library to write; it appears complete or not at all.
+    timeout : seconds that one compiler command may take.
+
+    Raises
+    ------
+    ToolchainError : the compiler failed, was killed or took too long.  The message has the
+        first lines of its output, and the folder where the sources were kept for inspection.
+    """
+    with Compilation(toolchain, extra_flags, out, timeout) as work:
+        # Headers first: units are compiled as soon as they are there.
+        for name in sorted(sources, key=lambda n: n.endswith(".c")):
+            work.add(name, sources[name])
+        return work.finish()
+
+
+class Compilation(AbstractContextManager["Compilation"]):
+    """A shared library in the making: each unit is compiled while the next ones are generated.
+
+    Arguments as of `compile_shared`.  What has not been finished leaves nothing behind.
+    common : a header with what many units include at their beginning; gcc reads it once, and
+        keeps it in its own form for the units that include all of it
+    sources : what has been added so far, by name
+    """
+
+    def __init__(
+        self,
+        toolchain: Toolchain,
+        extra_flags: Sequence[str],
+        out: Path,
+        timeout: float = 600.0,
+        common: str = "",
+    ) -> None:
+        self._toolchain, self._out, self._timeout = toolchain, out, timeout
+        self._flags = (*toolchain.flags, *extra_flags)
+        self.sources: dict[str, str] = {}
+        self._first = ""  # a lone unit is compiled and linked in one command
+        self._units: dict[str, Future[str]] = {}
+        out.parent.mkdir(parents=True, exist_ok=True)
+        self._folder = tempfile.TemporaryDirectory(prefix=".farkas-", dir=out.parent)
+        self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
+        self._common = common if toolchain.kind == "gcc" else ""
+        self._header: Future[tuple[str, ...]] | None = None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._folder.cleanup()
+
+    def add(self, name: str, text: str) -> None:
+        """One more file.
+
+        Raises
+        ------
+        ToolchainError : the name is not one of a C source file.
+        """
+        if not _SAFE_NAME.match(name):
+            raise ToolchainError(f"{name!r} is no name for a C source file")
+        self.sources[name] = text
+        Path(self._folder.name, name).write_text(text, encoding="utf-8")
+        if not name.endswith(".c"):
+            return
+        if not self._first:
+            self._first = name
+            return
+        if self._common and self._header is None:
+            self._header = self._pool.submit(self._precompile)
+        for unit in dict.fromkeys((self._first, name)):
+            if unit not in self._units:
+                self._units[unit] = self._pool.submit(self._compile, unit)
+
+    def finish(self) -> str:
+        """Wait for the units, link them, and put the library in its place; returns warnings.
+
+        Raises
+        ------
+        ToolchainError : see `compile_shared`.
+        """
+        if not self._first:
+            raise ToolchainError("there is no C source file to compile")
+        library = Path(self._folder.name, "library.so")
+        try:
+            warnings = [unit.result() for unit in self._units.values()]
+            files = [f"{unit}.o" for unit in self._units] or [self._first]
+            line = (*self._flags, *self._toolchain.link_flags, *files, "-o", library.name)
+            warnings.append(self._command(*line, *self._toolchain.libraries))
+            if not library.is_file():
+                raise _CompilerError(f"{self._toolchain} ended well, but wrote no library")
+        except _CompilerError as failure:
+            raise ToolchainError(f"{failure}\n{_keep(self.sources)}") from None
+        library.chmod(0o700)
+        library.replace(self._out)
+        return "".join(warnings)
+
+    def _compile(self, unit: str) -> str:
+        lines = [line for line in self._common.splitlines() if line.startswith("#include")]
+        whole = all(line in self.sources[unit] for line in lines)
+        given = self._header.result() if self._header is not None and whole else ()
+        return self._command(*self._flags, *given, "-c", unit, "-o", f"{unit}.o")
+
+    def _precompile(self) -> tuple[str, ...]:
+        """The flags by which units get the common header, none if that cannot be had."""
+        Path(self._folder.name, _COMMON).write_text(self._common, encoding="utf-8")
+        try:
+            self._command(*self._flags, "-x", "c-header", _COMMON, "-o", f"{_COMMON}.gch")
+        except _CompilerError:
+            return ()
+        return ("-include", _COMMON)
+
+    def _command(self, *words: str) -> str:
+        """Run one compiler command; returns what it wrote to its error stream."""
+        line = (*self._toolchain.command, *words)
+        shown, kind = shlex.join(line), self._toolchain.kind
+        done = run_command(line, self._folder.name, self._timeout)
+        if done.code == 0:
+            return done.errors
+        if done.code is None:
+            raise _CompilerError(f"{kind} took longer than {self._timeout:g} s: {shown}")
+        if done.code < 0:
+            name = signal.Signals(-done.code).name
+            raise _CompilerError(f"{kind} was killed by {name} (out of memory, perhaps): {shown}")
+        raise _CompilerError(
+            f"{kind} failed with exit code {done.code}: {shown}\n{first_lines(done.errors)}"
+        )
+
+
+class _CompilerError(Exception):
+    """One compiler command that did not succeed; the text is for the user."""
+
+
+def _keep(sources: Mapping[str, str]) -> str:
+    """Keep the sources of a failed compilation for inspection; says where."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="farkas-failed-"))
+    except OSError as error:
+        return f"the sources could not be kept: {error.strerror}"
+    try:
+        for name, text in sources.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        return f"the sources could not be kept: {error.strerror}"
+    return f"the sources were kept in {folder}"

@@ -1,0 +1,100 @@
+"""The threads of kernels: a small OpenMP runtime of our own in the place of gcc's.
+
+``openmp_pool.c`` says how it works and why.  It is compiled once into the cache and loaded once
+into a process, whose kernels all share its threads.  Only the linking of kernels differs, and what
+``FK_SCHEDULE`` stands for in them; their text is OpenMP that any compiler takes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from poly.errors import CacheError, ToolchainError
+from runtime.common.cache import Cache, digest
+from runtime.cpu.compile_c import compile_shared
+from runtime.cpu.toolchain import OPENMP, Toolchain
+
+#: Set to ``compiler``, kernels use the OpenMP library of their compiler.
+ENVIRONMENT = "FARKAS_OPENMP"
+SOURCE = Path(__file__).with_name("openmp_pool.c")
+LIBRARY = "team.so"
+TIMEOUT = 60.0
+#: What gcc's code calls for the pragmas in generated code.  The last two it calls for others, whose
+#: threads do not count: no library has them, so that such a kernel is refused when it is loaded.
+ENTRIES = (
+    "GOMP_parallel", "GOMP_barrier", "GOMP_single_start", "GOMP_loop_end", "GOMP_loop_end_nowait",
+    "GOMP_loop_runtime_start", "GOMP_loop_runtime_next",
+    "GOMP_loop_maybe_nonmonotonic_runtime_start", "GOMP_loop_maybe_nonmonotonic_runtime_next",
+    "omp_get_num_threads", "omp_get_thread_num",
+)  # fmt: skip
+FLAGS = ("-DFK_SCHEDULE=runtime",)
+#: Of the compiler's library, nothing is left to link.
+LINK_FLAGS = ("-Wl,--as-needed", *(f"-Wl,--wrap={name}" for name in ENTRIES))
+
+_lock = threading.Lock()
+_loaded: list[ctypes.CDLL] = []
+_refused: set[str] = set()
+
+
+def with_team(toolchain: Toolchain, cache: Cache) -> Toolchain:
+    """The toolchain whose kernels run on our threads, which are loaded into this process.
+
+    It is the one that was given if its compiler is not gcc for Linux or has no OpenMP, if
+    ``FARKAS_OPENMP=compiler``, or if the library cannot be built or loaded.
+    """
+    fitting = toolchain.kind == "gcc" and toolchain.openmp and "linux" in toolchain.target
+    if not fitting or os.environ.get(ENVIRONMENT) == "compiler":
+        return toolchain
+    with _lock:
+        if not _loaded and toolchain.identity not in _refused:
+            try:
+                _loaded.append(load_team(toolchain, cache))
+            except (ToolchainError, CacheError, OSError):
+                _refused.add(toolchain.identity)
+        if not _loaded:
+            return toolchain
+    return replace(
+        toolchain,
+        flags=(*toolchain.flags, *FLAGS),
+        link_flags=(*toolchain.link_flags, *LINK_FLAGS),
+    )
+
+
+def load_team(toolchain: Toolchain, cache: Cache) -> ctypes.CDLL:
+    """Build (or find in the cache) and load the library, for all kernels loaded after it.
+
+    Raises
+    ------
+    ToolchainError : the compiler failed.
+    OSError : the library cannot be loaded.
+    """
+    flags = (*(f for f in toolchain.flags if f != OPENMP), "-pthread")
+    plain = replace(toolchain, flags=flags)
+    text = SOURCE.read_text(encoding="utf-8")
+
+    def build(folder: Path) -> dict[str, bytes]:
+        out = folder / LIBRARY
+        compile_shared(plain, {SOURCE.name: text}, (), out, TIMEOUT)
+        return {SOURCE.name: text.encode(), LIBRARY: out.read_bytes()}
+
+    def in_cache() -> dict[str, bytes]:
+        with cache.workspace() as folder:
+            return build(folder)
+
+    try:
+        path = cache.get_or_build(digest("team", plain.identity, text), in_cache).file(LIBRARY)
+        return _load(path)
+    except CacheError:  # it may be one for reading only, with kernels that need our threads
+        with tempfile.TemporaryDirectory(prefix="farkas-") as name:
+            build(Path(name))
+            return _load(Path(name, LIBRARY))
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    # Its names are its own, so that nothing else in the process finds them by accident.
+    return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)

@@ -1,0 +1,58 @@
+"""The package through which CUDA is reached: cuda-bindings or pycuda, whichever is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from poly.errors import ArgumentError, ToolchainError
+from runtime.cuda.launcher import Launcher, NotInstalledError
+
+#: Which package to take: its name.
+ENVIRONMENT = "FARKAS_CUDA"
+
+
+def find_launcher(number: int) -> Launcher:
+    """The launcher for a device by its number.
+
+    Of the packages that are installed, the first that works: cuda-bindings, which takes streams of
+    others as they are, then pycuda.  ``FARKAS_CUDA`` chooses one by its name.
+
+    Raises
+    ------
+    ArgumentError : ``FARKAS_CUDA`` names no package.
+    ToolchainError : no package, a broken one, no driver, or no such device.
+    """
+    chosen = os.environ.get(ENVIRONMENT, "")
+    if chosen and chosen not in _PACKAGES:
+        raise ArgumentError(f"{ENVIRONMENT}={chosen} is none of {', '.join(_PACKAGES)}")
+    problems: list[ToolchainError] = []
+    for package in [chosen] if chosen else list(_PACKAGES):
+        try:
+            return _PACKAGES[package](number)
+        except NotInstalledError as error:
+            problems.append(error)
+        except ToolchainError as error:
+            problems.insert(0, error)  # says more than that another one is not installed
+    first = problems[0]
+    if not isinstance(first, NotInstalledError) or chosen:
+        raise first
+    raise ToolchainError(
+        "CUDA needs pycuda or cuda-bindings: pip install 'farkas[cuda]', which compiles pycuda, or "
+        "pip install 'farkas[cuda-bindings]', which compiles nothing"
+    )
+
+
+def _bindings(number: int) -> Launcher:
+    from runtime.cuda.bindings_launcher import BindingsLauncher
+
+    return BindingsLauncher(number)
+
+
+def _pycuda(number: int) -> Launcher:
+    from runtime.cuda.pycuda_launcher import PycudaLauncher
+
+    return PycudaLauncher(number)
+
+
+_PACKAGES: dict[str, Callable[[int], Launcher]] = {"cuda-bindings": _bindings, "pycuda": _pycuda}

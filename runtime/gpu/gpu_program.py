@@ -1,0 +1,355 @@
+"""Programs on a GPU: arrays there and back, and the launches in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from codegen.gpu.emit import GpuKernel, GpuSource
+from codegen.loops.grid_limits import MOST_BLOCKS
+from codegen.loops.nodes import Block, For, If, Instance, LoopNode
+from poly.errors import ArgumentError, ToolchainError
+from poly.ir.expr import evaluate_int
+from poly.ir.intrinsics import SUMS_ALIGNMENT
+from poly.ir.program import Program, Tensor
+from runtime.common.arguments import (
+    Array,
+    Binding,
+    Shape,
+    allocate,
+    bind,
+    check_input,
+    check_output,
+    check_spans,
+    match_arguments,
+    match_outputs,
+    shape_of,
+)
+from runtime.gpu.device import Device, DeviceArray, Operand
+from runtime.gpu.memory_pool import Buffer
+from runtime.gpu.operands import checked_operand, output_operand, span_on
+
+_MAX_PLANS = 256
+_MAX_STEPS = 4096
+
+Result = Array | DeviceArray
+Grid = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a call needs that depends on shapes alone.
+
+    steps : kernel, grid and sizes of each launch; None if there are too many to be kept
+    """
+
+    binding: Binding
+    steps: tuple[tuple[GpuKernel, Grid, tuple[int, ...]], ...] | None
+
+
+class GpuProgram:
+    """A compiled program that is called with arrays, on a device.
+
+    Attributes: `source`, `program`, `device`, and `module`, whatever the device made of the source;
+    it may be given, made of several sources at once.
+    Calls from several threads at once are safe.
+
+    Raises
+    ------
+    ToolchainError : the device's compiler is missing, or failed.
+    """
+
+    def __init__(self, source: GpuSource, device: Device, module: Any = None) -> None:
+        self.source, self.device = source, device
+        self.program: Program = source.program
+        self.module = device.build(source) if module is None else module
+        self._updated = frozenset(source.program.updated)
+        self._plans: dict[tuple[Any, ...], _Plan] = {}
+
+    def __repr__(self) -> str:
+        return f"<GpuProgram {self.program.name} on {self.device.name}>"
+
+    def __call__(
+        self,
+        /,
+        *arrays: Any,
+        out: Any = None,
+        threads: int | None = None,
+        copy: bool = True,
+        stream: Any = None,
+        **named: Any,
+    ) -> Result | tuple[Result, ...]:
+        """Run the program.
+
+        Parameters
+        ----------
+        arrays, named : the inputs, in order or by name, and by name the sizes that no input's
+            shape determines.  Arrays of numpy are copied to the device; those that lie there, of
+            whatever library, are used as they are.
+        out : arrays to write to, on the device or not: one, a tuple of all outputs, or a mapping
+            by name.
+        copy : False refuses numpy arrays that would be copied on the host before.
+        stream : of the device: CUDA's handle or an object that has one, or a queue of OpenCL.  By
+            default that of the first array which names its own, else the device's default.
+
+        Returns
+        -------
+        The output, or a tuple of outputs in the program's order.  If all inputs lie on the device,
+        so do outputs that are not given, as `DeviceArray`, and the call may return before they
+        are done; else they are numpy arrays.
+
+        Raises
+        ------
+        ArgumentError : anything that does not fit the program's declaration, or the device.
+        ToolchainError : a kernel failed.
+        """
+        self.device.check_threads(threads)
+        given, asked = match_arguments(self.program, arrays, named)
+        call = _Call(self, given, match_outputs(self.program, out), stream)
+        found = call.run(asked, copy)
+        return found[0] if len(found) == 1 else tuple(found)
+
+    @property
+    def threads(self) -> None:
+        """As of `runtime.cpu.loaded_kernel.LoadedKernel`: there is no number to choose."""
+        return None
+
+    def quick(self, arrays: tuple[Any, ...], out: Any, threads: Any, sizes: Any) -> Any:
+        """As of `runtime.cpu.loaded_kernel.LoadedKernel`: no calls are quicker than others."""
+        return NotImplemented
+
+    def quick_named(
+        self, arrays: tuple[Any, ...], out: Any, threads: Any, named: Mapping[str, Any]
+    ) -> Any:
+        """As `quick`."""
+        return NotImplemented
+
+    def plan(self, shapes: Mapping[str, Shape], asked: Mapping[str, Any]) -> _Plan:
+        """Sizes, shapes and launches for some shapes of the inputs.  Raises as `bind`."""
+        key = (
+            tuple(shapes.values()),
+            tuple(sorted((n, str(v), type(v)) for n, v in asked.items())) if asked else (),
+        )
+        plan = self._plans.get(key)
+        if plan is None:
+            binding = bind(self.program, shapes, asked)
+            steps = []
+            for step in self.steps(binding):
+                steps.append(step)
+                if len(steps) > _MAX_STEPS:
+                    break
+            plan = _Plan(binding, tuple(steps) if len(steps) <= _MAX_STEPS else None)
+            if len(self._plans) >= _MAX_PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
+        return plan
+
+    def steps(self, binding: Binding) -> Iterator[tuple[GpuKernel, Grid, tuple[int, ...]]]:
+        """The launches of a call, with the sizes that each kernel takes."""
+        for kernel, grid, env in launches_of(self.source, binding.sizes):
+            yield kernel, grid, tuple(env[s] for s in kernel.sizes)
+
+
+class _Call:
+    """One call: which of its arrays lie where, and the buffers of the others.
+
+    given : the inputs by name; out : the outputs that the caller gives, by name
+    """
+
+    def __init__(
+        self,
+        owner: GpuProgram,
+        given: Mapping[str, Any],
+        out: Mapping[str, Any],
+        stream: Any,
+    ) -> None:
+        self.owner, self.program, self.device = owner, owner.program, owner.device
+        device, self._given = self.device, given
+        self.outputs = {n: v for n, v in out.items() if v is not None}
+        values = [*given.values(), *self.outputs.values()]
+        self._here = {id(v) for v in values if device.holds(v)}
+        self._arrays = [v for v in values if id(v) in self._here]
+        self.stream = device.stream_of_call(stream, self._arrays)
+        self._taken: list[Buffer] = []
+        self.inputs: dict[str, Array | Operand] = {}
+
+    def _input(self, tensor: Tensor, value: Any, copy: bool) -> Array | Operand:
+        if id(value) not in self._here:
+            return check_input(tensor, value, copy)
+        return checked_operand(self.device, tensor, value, tensor.name, self.stream)
+
+    def run(self, asked: Mapping[str, Any], copy: bool) -> list[Result]:
+        """Check, copy, launch and copy back."""
+        found: list[Result] = []
+        waits = False
+        try:
+            self.inputs = {
+                t.name: self._input(t, self._given[t.name], copy) for t in self.program.inputs
+            }
+            found = self._launched(asked)
+            hosted = not all(isinstance(v, Operand) for v in self.inputs.values())
+            # Others may go on with their arrays on their streams.
+            waits = hosted or self.device.is_apart(self._arrays, self.stream)
+        finally:
+            self.device.leave(self.stream, (*self._arrays, *found), waits)
+        return found
+
+    def _launched(self, asked: Mapping[str, Any]) -> list[Result]:
+        plan = self.owner.plan({n: v.shape for n, v in self.inputs.items()}, asked)
+        results = self._results(plan.binding)
+        if self.outputs:
+            self._check_apart(results)
+        try:
+            handles = self._handles(plan.binding, results)
+            steps = plan.steps
+            for kernel, grid, sizes in self.owner.steps(plan.binding) if steps is None else steps:
+                tensors = [handles[name] for name in kernel.tensors]
+                for name in kernel.with_matrices:
+                    self._check_matrices(name, handles[name])
+                self.device.launch(self.owner.module, kernel, grid, sizes, tensors, self.stream)
+            return self._finish(handles, results)
+        finally:
+            for buffer in self._taken:
+                buffer.release()
+
+    def _check_matrices(self, name: str, handle: Any) -> None:
+        _, start = self.device.place(handle)
+        if start % SUMS_ALIGNMENT:
+            raise ArgumentError(
+                f"{name} does not begin at a multiple of {SUMS_ALIGNMENT} bytes, which tensor "
+                "cores need; copy it"
+            )
+
+    def _results(self, binding: Binding) -> dict[str, Array | Operand | None]:
+        """Where each output goes: an array of the host, one on the device, None for a new one."""
+        stay = bool(self.inputs) and all(isinstance(v, Operand) for v in self.inputs.values())
+        found: dict[str, Array | Operand | None] = {}
+        for t in self.program.outputs:
+            shape, value = binding.shapes[t.name], self.outputs.get(t.name)
+            if value is None:
+                found[t.name] = None if stay else allocate(t, shape)
+            elif id(value) not in self._here:
+                found[t.name] = check_output(t, value, shape)
+            else:
+                found[t.name] = output_operand(self.device, t, value, shape, self.stream)
+        return found
+
+    def _check_apart(self, results: Mapping[str, Array | Operand | None]) -> None:
+        """Refuse outputs that share memory with other arrays, but for updates in place."""
+        given = {n: v for n, v in results.items() if n in self.outputs and v is not None}
+        inputs = {n: span_on(self.device, v) for n, v in self.inputs.items()}
+        outputs = {n: span_on(self.device, v) for n, v in given.items()}
+        check_spans(self.program.updated, inputs, outputs)
+
+    def _take(self, count: int) -> Buffer:
+        """A buffer that goes back to the pool at the end of the call."""
+        buffer = self.device.pool.take(count, self.stream)
+        self._taken.append(buffer)
+        return buffer
+
+    def _handles(
+        self, binding: Binding, results: dict[str, Array | Operand | None]
+    ) -> dict[str, Any]:
+        """The memory of each tensor, with the inputs in it.  New outputs join `results`."""
+        device, handles = self.device, {}
+        for t in self.program.outputs:
+            shape, result = binding.shapes[t.name], results[t.name]
+            if isinstance(result, Operand):
+                handles[t.name] = result.handle
+                continue
+            buffer = device.pool.take(bytes_of(t, shape), self.stream)
+            handles[t.name] = buffer.handle
+            if result is None:
+                made = DeviceArray(device, buffer, shape, t.dtype.numpy, self.stream)
+                results[t.name] = Operand(buffer.handle, shape, t.dtype.numpy, owner=made)
+            else:
+                self._taken.append(buffer)
+        for name, value in self.inputs.items():
+            if isinstance(value, Operand):
+                if name not in handles:
+                    handles[name] = value.handle
+                elif value.nbytes and device.place(handles[name]) != device.place(value.handle):
+                    device.copy(handles[name], value.handle, value.nbytes, self.stream)
+            else:
+                if name not in handles:
+                    handles[name] = self._take(value.nbytes).handle
+                device.write(handles[name], value, self.stream)
+        for t in self.owner.source.workspace:
+            handles[t.name] = self._take(bytes_of(t, shape_of(t, binding.sizes))).handle
+        return handles
+
+    def _finish(
+        self, handles: Mapping[str, Any], results: Mapping[str, Array | Operand | None]
+    ) -> list[Result]:
+        """The results, those of the host copied back."""
+        found: list[Result] = []
+        for t in self.program.outputs:
+            result, value = results[t.name], self.outputs.get(t.name)
+            if not isinstance(result, Operand):
+                assert result is not None
+                self.device.read(handles[t.name], result, self.stream)
+                found.append(result)
+            elif value is None:
+                assert isinstance(result.owner, DeviceArray)
+                found.append(result.owner)
+            else:
+                found.append(value)
+        return found
+
+
+def bytes_of(tensor: Tensor, shape: Shape) -> int:
+    """The bytes of a tensor of some shape."""
+    count = tensor.dtype.bytes
+    for extent in shape:
+        count *= extent
+    return count
+
+
+def launches_of(
+    source: GpuSource, sizes: Mapping[str, int]
+) -> Iterator[tuple[GpuKernel, tuple[int, int, int], dict[str, int]]]:
+    """The launches of a call in order: kernel, grid, and values of its sizes and host loops.
+
+    Raises
+    ------
+    ToolchainError : a grid has more blocks than a GPU takes.
+    """
+    sizes = source.all_sizes(sizes)
+    for number, places in _instances(source.host, dict(sizes)):
+        kernel = source.kernels[number]
+        env = {**sizes, **dict(zip(kernel.hosts, places, strict=True))}
+        extents = [evaluate_int(e, env) for e in kernel.grid]
+        if min(extents, default=1) < 1:
+            continue
+        x, y, z = (*extents, 1, 1, 1)[:3]
+        grid = [x, y, z]
+        for axis, most in enumerate(MOST_BLOCKS):
+            if axis in kernel.strided:
+                grid[axis] = min(grid[axis], most)
+            elif grid[axis] > most:
+                raise ToolchainError(
+                    f"{kernel.symbol} would have {grid[axis]} blocks in {'xyz'[axis]}, over "
+                    f"{most}; use larger tiles"
+                )
+        yield kernel, (grid[0], grid[1], grid[2]), env
+
+
+def _instances(node: LoopNode, env: dict[str, int]) -> Iterator[tuple[int, list[int]]]:
+    """The launches that host code starts: number, and values of the host's loops."""
+    if isinstance(node, Block):
+        for child in node.children:
+            yield from _instances(child, env)
+    elif isinstance(node, For):
+        lower, upper = evaluate_int(node.lower, env), evaluate_int(node.upper, env)
+        for value in range(lower, upper, node.step):
+            yield from _instances(node.body, {**env, node.var: value})
+    elif isinstance(node, If):
+        if evaluate_int(node.cond, env):
+            yield from _instances(node.then, env)
+        elif node.other is not None:
+            yield from _instances(node.other, env)
+    else:
+        assert isinstance(node, Instance)
+        number = int(node.statement.removeprefix("launch"))
+        yield number, [evaluate_int(e, env) for e in node.args]

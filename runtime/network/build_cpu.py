@@ -1,0 +1,447 @@
+"""From an optimised graph to a library in the cache: layouts, schedules, C, one shared object."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+from codegen.c.function import CFunction, emit_function
+from codegen.c.kernel_unit import generate_automatic
+from codegen.c.network_unit import Place, argument_places, kernel_unit, network_unit
+from codegen.c.prelude import COMMON
+from poly.deps.scop import build_scop
+from poly.ir.expr import Const, Expr, Op, Size, evaluate_int, substitute
+from poly.ir.graph import Call, Graph
+from poly.ir.layout import Layout, Mapper, relayout
+from poly.ir.program import Program, Tensor
+from poly.machine.cpu import Machine
+from poly.rewrites.join_dimensions import join_dimensions
+from poly.schedule.schedule import Schedule
+from poly.strategy.cpu.auto_schedule import auto_schedule
+from poly.strategy.cpu.packing import preferred_layouts
+from runtime.common.arguments import ALIGNMENT, aligned
+from runtime.common.cache import Cache, Entry, digest
+from runtime.common.compile_report import Progress
+from runtime.common.fingerprint import code_digest
+from runtime.cpu.compile_c import Compilation
+from runtime.cpu.shared_library import LIBRARY
+from runtime.cpu.toolchain import Toolchain
+from runtime.network.memory_plan import MemoryPlan, Sharing
+from runtime.network.plan_memory import plan_memory, share, views_only
+
+_FORMAT = "6"
+
+
+class Clock:
+    """Seconds spent in each stage."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.laps[stage] = self.laps.get(stage, 0.0) + now - self._last
+        self._last = now
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """A graph whose kernels lie compiled in the cache, and what the compiler says of it.
+
+    graph : with the layouts that its kernels want; scratch : the shape and width in bytes of each
+    call's own temporaries; sizes : what the entry point is passed, in order
+    """
+
+    graph: Graph
+    entry: Entry
+    sharing: Sharing
+    scratch: Mapping[str, Mapping[str, tuple[int, tuple[Expr, ...]]]]
+    sizes: tuple[Expr, ...]
+    kernels: int
+    from_cache: bool
+
+
+def build_graph(
+    graph: Graph,
+    machine: Machine,
+    toolchain: Toolchain,
+    cache: Cache,
+    tell: Progress,
+    clock: Clock,
+) -> Built:
+    """The graph, compiled or from the cache.
+
+    Raises
+    ------
+    ToolchainError : the compiler failed.
+    CacheError : the library cannot be stored.
+    """
+    key = digest(
+        "model",
+        _FORMAT,
+        code_digest("poly", "codegen"),
+        toolchain.identity,
+        str(machine),
+        _graph_text(graph),
+    )
+    entry = cache.get(key)
+    found = entry is not None
+    if entry is None:
+        layouts = _choose_layouts(graph, machine, tell)
+        graph = _apply_layouts(graph, layouts)
+        clock.lap("layouts")
+        entry = _build(graph, layouts, machine, toolchain, cache, key, tell, clock)
+    meta = json.loads(entry.read("meta.json"))
+    tell("load", 0, 1, "library and constants")
+    if found:
+        graph = _apply_layouts(graph, [(n, _read_layouts(x)) for n, x in meta["layouts"]])
+    scratch = {
+        call: {t: (width, tuple(map(read_expr, shape))) for t, (width, shape) in own.items()}
+        for call, own in meta["scratch"].items()
+    }
+    sizes = tuple(map(read_expr, meta["sizes"]))
+    return Built(graph, entry, sharing_of(graph), scratch, sizes, meta["kernels"], found)
+
+
+def sharing_of(graph: Graph, grain: int = 1) -> Sharing:
+    """What shares storage; for open sizes only what does for all of them.
+
+    grain : see `runtime.network.plan_memory.share`
+    """
+    return views_only(graph) if graph.sizes else share(graph, grain)
+
+
+def write_expr(e: Expr) -> object:
+    """An expression over sizes as JSON takes it."""
+    if isinstance(e, Const):
+        return int(e.value)
+    if isinstance(e, Size):
+        return e.name
+    assert isinstance(e, Op), e
+    return [e.fn, *map(write_expr, e.args)]
+
+
+def read_expr(data: Any) -> Expr:
+    """The expression that `write_expr` wrote."""
+    if isinstance(data, int):
+        return Const(data)
+    if isinstance(data, str):
+        return Size(data)
+    return Op(data[0], tuple(map(read_expr, data[1:])))
+
+
+def _graph_text(graph: Graph) -> str:
+    """What decides the generated code: nodes, programs and which values are constant."""
+    lines = [",".join(graph.inputs), ",".join(graph.outputs), ",".join(sorted(graph.constants))]
+    for node in graph.nodes:
+        own = node.program.digest if isinstance(node, Call) else "view"
+        lines.append(f"{own} {','.join(node.inputs)} {','.join(node.outputs)} {node.origin}")
+        lines += [str(graph.values[o]) for o in node.outputs]
+    return "\n".join(lines)
+
+
+# --- building ------------------------------------------------------------------------------
+
+
+def _build(
+    graph: Graph,
+    layouts: list[tuple[str, dict[str, Layout]]],
+    machine: Machine,
+    toolchain: Toolchain,
+    cache: Cache,
+    key: str,
+    tell: Progress,
+    clock: Clock,
+) -> Entry:
+    sharing = sharing_of(graph)
+    needed = [n for n in graph.nodes if isinstance(n, Call) and sharing.runs(n)]
+    programs = {n.program.digest: n for n in needed}
+    schedules: dict[str, Schedule] = {}
+    functions: dict[str, CFunction] = {}
+    with (
+        cache.workspace() as folder,
+        Compilation(toolchain, (), folder / LIBRARY, common=COMMON) as work,
+    ):
+        for done, (name, call) in enumerate(programs.items()):
+            tell("schedule and generate", done, len(programs), call.origin)
+            symbol = f"fk_k{done}_{call.program.name}"
+            schedules[name], functions[name] = _generated(call.program, symbol, machine, clock)
+            nodes = [n.origin for n in needed if n.program.digest == name]
+            work.add(*kernel_unit(functions[name], nodes))
+        tell("schedule and generate", len(programs), len(programs), "")
+        scratch = {
+            n.name: {
+                t.name: (t.dtype.bytes, _extents(functions[n.program.digest], t))
+                for t in functions[n.program.digest].workspace
+            }
+            for n in needed
+            if functions[n.program.digest].workspace
+        }
+        places, workspaces = _places(graph, sharing, scratch)
+        sizes = _Sizes(graph)
+        passed = {n.name: sizes.of(functions[n.program.digest]) for n in needed}
+        work.add("network.c", network_unit(needed, functions, places, workspaces, passed))
+        tell("compile", 0, 1, f"what is left of {len(functions)} kernels with {toolchain.kind}")
+        calls = [
+            _described(n, functions[n.program.digest], passed[n.name], places, workspaces)
+            for n in needed
+        ]
+        warnings = work.finish()
+        library = (folder / LIBRARY).read_bytes()
+    tell("compile", 1, 1, "")
+    clock.lap("compile")
+    meta = {
+        "layouts": [[n, {t: asdict(x) for t, x in chosen.items()}] for n, chosen in layouts],
+        "scratch": {
+            call: {t: (width, list(map(write_expr, shape))) for t, (width, shape) in own.items()}
+            for call, own in scratch.items()
+        },
+        "sizes": list(map(write_expr, sizes.exprs)),
+        "calls": calls,
+        "kernels": len(functions),
+        "warnings": warnings,
+        "toolchain": str(toolchain),
+        "schedules": {functions[n].symbol: str(s) for n, s in schedules.items()},
+    }
+    files = {name: text.encode() for name, text in work.sources.items()}
+    return cache.put(
+        key, {**files, LIBRARY: library, "meta.json": json.dumps(meta, indent=1).encode()}
+    )
+
+
+def _generated(
+    program: Program, symbol: str, machine: Machine, clock: Clock
+) -> tuple[Schedule, CFunction]:
+    """The schedule and the C function of a call."""
+    joined = join_dimensions(program) if program.sizes else program
+
+    def scheduled(tiles: bool) -> Schedule:
+        schedule = auto_schedule(Schedule.of(joined), machine, tiles)
+        clock.lap("schedule")
+        return schedule
+
+    def emitted(schedule: Schedule) -> CFunction:
+        try:
+            return emit_function(schedule, symbol)
+        finally:
+            clock.lap("generate")
+
+    return generate_automatic([partial(scheduled, tiles) for tiles in (True, False)], emitted)
+
+
+def _described(
+    call: Call,
+    function: CFunction,
+    sizes: Sequence[str],
+    places: Mapping[str, Place],
+    workspaces: Mapping[str, Mapping[str, Place]],
+) -> list[object]:
+    """A call as `runtime.network.profile` makes it.
+
+    That is its origin, its function, and the places of its sizes and tensors.
+    """
+    tensors = argument_places(call, function, places, workspaces)
+    numbers = [int(s.removeprefix("sizes[").removesuffix("]")) for s in sizes]
+    return [
+        call.origin or call.name, function.symbol, numbers, [[p.index, p.offset] for p in tensors]
+    ]  # fmt: skip
+
+
+class _Sizes:
+    """The expressions over a graph's sizes that its entry point is passed, each once."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.exprs: list[Expr] = []
+
+    def of(self, function: CFunction) -> list[str]:
+        """What a function is passed for its sizes, as C."""
+        made = function.schedule.program.products
+        found = []
+        for name in function.sizes:
+            e = self.graph.derived.get(name) or Size(name)
+            if name in made:
+                e = substitute(made[name], sizes=self.graph.derived)
+            if e not in self.exprs:
+                self.exprs.append(e)
+            found.append(f"sizes[{self.exprs.index(e)}]")
+        return found
+
+
+def _extents(function: CFunction, tensor: Tensor) -> tuple[Expr, ...]:
+    """The extents of a function's temporary over the sizes of a graph."""
+    made = function.schedule.program.products
+    return tuple(substitute(e, sizes=made) for e in tensor.shape)
+
+
+def scratch_bytes(
+    scratch: Mapping[str, Mapping[str, tuple[int, tuple[Expr, ...]]]], env: Mapping[str, int]
+) -> dict[str, dict[str, int]]:
+    """The bytes of each call's temporaries, for sizes."""
+    return {
+        call: {
+            t: width * math.prod(evaluate_int(e, env) for e in shape)
+            for t, (width, shape) in own.items()
+        }
+        for call, own in scratch.items()
+    }
+
+
+def _choose_layouts(
+    graph: Graph, machine: Machine, tell: Progress
+) -> list[tuple[str, dict[str, Layout]]]:
+    """For each call with constant inputs, the layouts that its kernel would like."""
+    wanted: dict[tuple[str, ...], dict[str, Layout]] = {}
+    result: list[tuple[str, dict[str, Layout]]] = []
+    calls = [n for n in graph.nodes if isinstance(n, Call)]
+    for done, call in enumerate(calls):
+        constant = [
+            t.name
+            for t, v in zip(call.program.inputs, call.inputs, strict=True)
+            if v in graph.constants and t.rank > 1
+        ]
+        if not constant:
+            continue
+        tell("layouts", done, len(calls), call.origin)
+        key = (call.program.digest, *constant)
+        if key not in wanted:
+            wanted[key] = preferred_layouts(build_scop(call.program), machine, constant)
+        if wanted[key]:
+            result.append((call.name, wanted[key]))
+    return result
+
+
+def _read_layouts(found: dict[str, dict[str, Any]]) -> dict[str, Layout]:
+    return {
+        tensor: Layout(tuple(x["order"]), None if x["block"] is None else tuple(x["block"]))
+        for tensor, x in found.items()
+    }
+
+
+def _apply_layouts(graph: Graph, layouts: list[tuple[str, dict[str, Layout]]]) -> Graph:
+    """The graph with these calls reading rearranged copies of their constants."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return _with_layouts(graph, layouts, pool.map)
+
+
+def _with_layouts(
+    graph: Graph, layouts: list[tuple[str, dict[str, Layout]]], each: Mapper
+) -> Graph:
+    chosen = dict(layouts)
+    values, constants = dict(graph.values), dict(graph.constants)
+    nodes = []
+    rewritten: dict[tuple[str, str], Program] = {}
+    for node in graph.nodes:
+        if not isinstance(node, Call) or node.name not in chosen:
+            nodes.append(node)
+            continue
+        inputs = list(node.inputs)
+        program = node.program
+        key = (program.digest, str(sorted(chosen[node.name].items(), key=lambda x: x[0])))
+        for position, tensor in enumerate(program.inputs):
+            layout = chosen[node.name].get(tensor.name)
+            if layout is None:
+                continue
+            source = inputs[position]
+            name = f"{source}{layout}"
+            if name not in constants:
+                given = graph.constants[source]
+                array = aligned(
+                    layout.box(layout.whole_blocks(given.shape)), given.dtype, ALIGNMENT
+                )
+                constants[name] = layout.arrange(given, array, each)
+                shape = tuple(Const(n) for n in array.shape)
+                values[name] = Tensor(name, values[source].dtype, shape)
+            inputs[position] = name
+            program = relayout(program, tensor.name, layout)
+        program = rewritten.setdefault(key, program)
+        nodes.append(replace(node, program=program, inputs=tuple(inputs)))
+    used = {name for n in nodes for name in n.inputs} | set(graph.outputs)
+    return replace(
+        graph,
+        nodes=tuple(nodes),
+        values=values,
+        constants={n: a for n, a in constants.items() if n in used},
+    )
+
+
+def _places(
+    graph: Graph, sharing: Sharing, scratch: Mapping[str, Mapping[str, object]]
+) -> tuple[dict[str, Place], dict[str, dict[str, Place]]]:
+    """Where values and temporaries lie in the arrays of a call, see `array_order`."""
+    if graph.sizes:
+        storages = storage_order(graph, sharing, scratch)
+        places = {
+            name: Place(storages[root], sharing.starts[name])
+            for name, root in sharing.roots.items()
+            if root in storages
+        }
+        workspaces = {
+            call: {t: Place(storages[f"{call}/{t}"]) for t in own} for call, own in scratch.items()
+        }
+        return places, workspaces
+    widths = scratch_bytes(scratch, {})  # type: ignore[arg-type]
+    return _closed_places(graph, plan_memory(graph, widths, sharing), scratch)
+
+
+def storage_order(
+    graph: Graph, sharing: Sharing, scratch: Mapping[str, Mapping[str, object]]
+) -> dict[str, int]:
+    """The position of each storage and temporary among the arrays that a call of an open graph
+    passes: first the inputs, then the outputs.
+
+    Where those lie that are no inputs, outputs or constants, depends on the sizes.  An output that
+    is filled after the call has a position, too, which no storage has.
+    """
+    order = {name: n for n, name in enumerate(graph.inputs)}
+    for position, name in enumerate(graph.outputs, len(order)):
+        if sharing.roots[name] not in graph.constants:
+            order.setdefault(sharing.roots[name], position)
+    made = (sharing.roots[n] for node in graph.nodes for n in node.outputs)
+    temporaries = (f"{call}/{t}" for call, own in scratch.items() for t in own)
+    count = len(graph.inputs) + len(graph.outputs)
+    for name in (*sorted(graph.constants), *made, *temporaries):
+        if name not in order:
+            order[name] = count
+            count += 1
+    return order
+
+
+def _closed_places(
+    graph: Graph, plan: MemoryPlan, scratch: Mapping[str, Mapping[str, object]]
+) -> tuple[dict[str, Place], dict[str, dict[str, Place]]]:
+    """Where values and temporaries lie in the arrays of a call, see `array_order`."""
+    order = array_order(graph)
+    arena = len(order)
+    index = {("out " if is_out else "in ") + name: n for n, (name, is_out) in enumerate(order)}
+    places: dict[str, Place] = {}
+    for name, root in plan.sharing.roots.items():
+        start = plan.sharing.starts[name]
+        if root in plan.direct:
+            places[name] = Place(index[f"out {plan.direct[root]}"], start)
+        elif f"in {root}" in index:
+            places[name] = Place(index[f"in {root}"], start)
+        elif root in plan.offsets:
+            places[name] = Place(arena, plan.offsets[root] + start)
+    workspaces = {
+        call: {t: Place(arena, plan.offsets[f"{call}/{t}"]) for t in temps}
+        for call, temps in scratch.items()
+    }
+    return places, workspaces
+
+
+def array_order(graph: Graph) -> list[tuple[str, bool]]:
+    """The arrays that a call passes, as (value, whether it is an output); the arena comes last."""
+    return [
+        *((name, False) for name in graph.inputs),
+        *((name, True) for name in graph.outputs),
+        *((name, False) for name in sorted(graph.constants)),
+    ]

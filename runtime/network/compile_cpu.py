@@ -1,0 +1,61 @@
+"""`compile_graph`: a graph to a model that can be called."""
+
+from __future__ import annotations
+
+from poly.graph_passes.pipeline import optimise_graph
+from poly.ir.graph import Graph, verify_graph
+from poly.machine.cpu import Machine, host_machine
+from runtime.common.arguments import check_threads, default_threads
+from runtime.common.cache import Cache
+from runtime.common.compile_report import Progress, Report
+from runtime.cpu.openmp_pool import with_team
+from runtime.cpu.toolchain import Toolchain
+from runtime.network.build_cpu import Clock, build_graph, scratch_bytes
+from runtime.network.cpu_model import Model
+from runtime.network.cpu_open_model import OpenModel
+from runtime.network.plan_memory import plan_memory
+from runtime.reference.evaluate import evaluate
+
+
+def compile_graph(
+    graph: Graph,
+    *,
+    toolchain: Toolchain,
+    cache: Cache,
+    threads: int | None = None,
+    machine: Machine | None = None,
+    progress: Progress | None = None,
+    kind: type[Model] = Model,
+) -> Model | OpenModel:
+    """Compile a graph: merged calls, layouts, schedules, C, library, memory plan.
+
+    kind : the class of models of fixed shapes
+
+    Raises
+    ------
+    ArgumentError : `threads` is not a number from 1 to 4096.
+    ToolchainError : the compiler failed.
+    CacheError : the library cannot be stored.
+    """
+    count = default_threads() if threads is None else check_threads(threads)
+    machine = machine or host_machine()
+    toolchain = with_team(toolchain, cache)
+    tell = progress or (lambda stage, done, total, what: None)
+    clock = Clock()
+    graph = optimise_graph(verify_graph(graph), evaluate, machine)
+    clock.lap("graph")
+    built = build_graph(graph, machine, toolchain, cache, tell, clock)
+    model: Model | OpenModel
+    if graph.sizes:
+        model, arena, bound = OpenModel(built, count, toolchain, cache), 0, 0
+    else:
+        plan = plan_memory(built.graph, scratch_bytes(built.scratch, {}), built.sharing)
+        model = kind(built.graph, plan, built.entry, count, toolchain, cache)
+        arena, bound = plan.arena, plan.bound
+    clock.lap("load")
+    tell("load", 1, 1, "library and constants")
+    calls = sum(map(built.sharing.runs, built.graph.nodes))
+    constants = sum(a.nbytes for a in built.graph.constants.values())
+    laps = tuple(clock.laps.items())
+    model.report = Report(laps, built.kernels, calls, arena, bound, constants, built.from_cache)
+    return model

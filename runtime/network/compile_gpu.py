@@ -1,0 +1,52 @@
+"""`compile_on_device`: a graph to a model that runs on a GPU."""
+
+from __future__ import annotations
+
+from poly.graph_passes.pipeline import optimise_graph
+from poly.ir.graph import Call, Graph, verify_graph
+from runtime.common.cache import Cache
+from runtime.common.compile_report import Progress, Report
+from runtime.gpu.device import Device
+from runtime.network.build_cpu import Clock, sharing_of
+from runtime.network.build_gpu import build_kernels
+from runtime.network.gpu_model import GpuModel
+from runtime.reference.evaluate import evaluate
+
+
+def compile_on_device(
+    graph: Graph,
+    *,
+    device: Device,
+    cache: Cache,
+    progress: Progress | None = None,
+    kind: type[GpuModel] = GpuModel,
+) -> GpuModel:
+    """Compile a graph for a device: merged calls, schedules, kernels, memory plan.
+
+    cache : where the texts of kernels are kept; kind : the class of models
+
+    Raises
+    ------
+    ScheduleError : there are no kernels for a call, as of element types that the device has not.
+    ToolchainError : the device's compiler failed.
+    CacheError : what it made cannot be stored.
+    ArgumentError : the device has no room for the constants.
+    """
+    tell = progress or (lambda stage, done, total, what: None)
+    clock = Clock()
+    graph = optimise_graph(verify_graph(graph), evaluate)
+    clock.lap("graph")
+    sharing = sharing_of(graph, device.alignment)
+    calls = [n for n in graph.nodes if isinstance(n, Call) and sharing.runs(n)]
+    kernels = build_kernels(calls, device, cache, tell, clock)
+    tell("load", 0, 1, "constants")
+    model = kind(graph, kernels, device, sharing)
+    plan = None if graph.sizes else model.plan()
+    clock.lap("load")
+    tell("load", 1, 1, "constants")
+    constants = sum(a.nbytes for a in graph.constants.values())
+    arena, bound = (plan.arena, plan.bound) if plan else (0, 0)
+    laps = tuple(clock.laps.items())
+    known = all(k.from_cache for k in kernels.values())
+    model.report = Report(laps, len(kernels), len(calls), arena, bound, constants, known)
+    return model

@@ -1,0 +1,44 @@
+"""Kernels for GPUs in the cache, as text: scheduling and generating them takes longest."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+from codegen.gpu.emit import GpuSource
+from poly.errors import CacheError
+from poly.ir.program import Program
+from poly.machine.gpu import GpuMachine
+from runtime.common.cache import Cache, digest
+from runtime.common.fingerprint import code_digest
+
+_FILE = "kernels.pickle"
+
+
+def source_key(program: Program, machine: GpuMachine, dialect: str) -> str:
+    """What the automatic kernels of a program are stored under."""
+    made_by = (sys.version, code_digest("poly", "codegen", "runtime"))
+    return digest("gpu kernels", *made_by, repr(machine), dialect, program.digest)
+
+
+def store_source(key: str, source: GpuSource, script: str, cache: Cache) -> None:
+    """Keep the kernels of a program, and the script of their schedule.
+
+    Raises
+    ------
+    CacheError : they cannot be stored.
+    """
+    cache.put(key, {_FILE: pickle.dumps((script, source), protocol=5)})
+
+
+def recall_source(key: str, cache: Cache) -> tuple[str, GpuSource] | None:
+    """The script and the kernels that were stored; None if they are not there, or not sound."""
+    entry = cache.get(key)
+    if entry is None:
+        return None
+    try:
+        found: tuple[str, GpuSource] = pickle.loads(entry.read(_FILE))
+    except CacheError:
+        cache.discard(key)
+        return None
+    return found

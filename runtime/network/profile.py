@@ -1,0 +1,77 @@
+"""How long each call of a compiled graph takes: the kernels one by one, with one thread."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from poly.errors import ArgumentError
+from poly.ir.size_values import whole_number
+from runtime.common.cache import Entry
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One call: the nodes that it comes from, the function in the C text, median seconds."""
+
+    origin: str
+    kernel: str
+    seconds: float
+
+
+def check_repeat(repeat: Any) -> None:
+    """Refuse a number of repetitions that is none.  Raises `ArgumentError`."""
+    if whole_number("repeat", repeat) < 1:
+        raise ArgumentError(f"repeat={repeat} is less than one run")
+
+
+def trace_events(timings: Sequence[Timing]) -> str:
+    """The calls one after the other, as a file for chrome://tracing and Perfetto."""
+    events, now = [], 0.0
+    for t in timings:
+        events.append(
+            {
+                "name": t.origin,
+                "cat": "kernel",
+                "ph": "X",
+                "ts": now * 1e6,
+                "dur": t.seconds * 1e6,
+                "pid": 1,
+                "tid": 1,
+                "args": {"kernel": t.kernel},
+            }
+        )
+        now += t.seconds
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, indent=1)
+
+
+def time_calls(
+    library: ctypes.CDLL,
+    entry: Entry,
+    arrays: Sequence[int | None],
+    sizes: Sequence[int],
+    repeat: int = 5,
+) -> tuple[Timing, ...]:
+    """Make the calls of a graph in order, `repeat` times.
+
+    Parameters
+    ----------
+    arrays, sizes : what the graph's entry point is passed
+    """
+    made = []
+    for origin, symbol, numbers, places in json.loads(entry.read("meta.json"))["calls"]:
+        function = library[symbol]
+        function.restype = None
+        passed: list[Any] = [ctypes.c_int64(sizes[n]) for n in numbers]
+        passed += [ctypes.c_void_p((arrays[index] or 0) + offset) for index, offset in places]
+        made.append((origin, symbol, function, passed, list[float]()))
+    for _ in range(repeat):
+        for _, _, function, passed, times in made:
+            start = time.perf_counter()
+            function(*passed)
+            times.append(time.perf_counter() - start)
+    return tuple(Timing(o, k, sorted(times)[len(times) // 2]) for o, k, _, _, times in made)

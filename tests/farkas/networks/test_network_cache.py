@@ -1,0 +1,189 @@
+"""Networks that were compiled before are loaded whole, and only if nothing has changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import farkas as fk
+from farkas.networks import network_cache as recall
+from runtime.common.fingerprint import PART, data_digest, file_digest
+from tests.farkas.conftest import Command, model_of
+
+WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3)
+X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+
+
+def network(weights: np.ndarray = WEIGHTS) -> onnx.ModelProto:
+    """``y = x w``, with a weight that kernels read in a layout of their own, and one as output."""
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = model_of([node], {"x": [2, 4]}, {"y": [2, 3], "w": [4, 3]})
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    model.ir_version = 9  # which ONNX Runtime knows
+    return model
+
+
+def is_whole(model: fk.Model | fk.StagedModel) -> bool:
+    """Whether a model was loaded without being imported."""
+    return [name for name, _ in model.report.stages] == ["load"]
+
+
+def check(model: fk.Model | fk.StagedModel, weights: np.ndarray = WEIGHTS) -> None:
+    found = model.run({"x": X})
+    np.testing.assert_allclose(found["y"], X @ weights, rtol=1e-5)
+    np.testing.assert_array_equal(found["w"], weights)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "network.onnx"
+    onnx.save(network(), path)
+    return path
+
+
+def test_a_file_is_imported_once(file: Path, tmp_path: Path) -> None:
+    store = fk.Cache(tmp_path / "cache")
+    cold = fk.compile_onnx(file, cache=store)
+    assert not cold.report.from_cache and cold.report.stages[-1][0] == "store"
+    again = fk.compile_onnx(file, cache=store)
+    assert again.report.from_cache and is_whole(again)
+    for attribute in ("kernels", "calls", "arena_bytes", "arena_bound", "constant_bytes"):
+        assert getattr(again.report, attribute) == getattr(cold.report, attribute)
+    assert isinstance(again, fk.Model) and isinstance(cold, fk.Model)
+    assert str(again.graph) == str(cold.graph) and again.source == cold.source
+    assert again.run({"x": X})["y"].tobytes() == cold.run({"x": X})["y"].tobytes()
+    check(again)
+    assert again.compare("onnxruntime", {"x": X}).agrees
+    with pytest.raises(fk.ArgumentError, match="no named dimension is dynamic"):
+        again.specialize(batch=1)
+    # The content counts, and not where it comes from.
+    assert is_whole(fk.compile_onnx(file.read_bytes(), cache=store))
+    assert is_whole(fk.compile_onnx(str(file), cache=store, threads=1))
+    # A message in memory has no content that could be told without copying it.
+    assert not is_whole(fk.compile_onnx(network(), cache=store))
+
+
+def test_a_file_that_changed_is_imported(file: Path, tmp_path: Path) -> None:
+    store = fk.Cache(tmp_path / "cache")
+    check(fk.compile_onnx(file, cache=store))
+    onnx.save(network(-WEIGHTS), file)
+    changed = fk.compile_onnx(file, cache=store)
+    assert not is_whole(changed)
+    check(changed, -WEIGHTS)
+
+
+def test_external_data_counts(tmp_path: Path) -> None:
+    store, file = fk.Cache(tmp_path / "cache"), tmp_path / "network.onnx"
+
+    def save(weights: np.ndarray) -> None:
+        for old in tmp_path.glob("weights*"):
+            old.unlink()
+        onnx.save(
+            network(weights), file, save_as_external_data=True, location="weights", size_threshold=0
+        )
+
+    save(WEIGHTS)
+    before = file.read_bytes()
+    fk.compile_onnx(file, cache=store)
+    assert is_whole(fk.compile_onnx(file, cache=store))
+    save(-WEIGHTS)
+    assert file.read_bytes() == before
+    changed = fk.compile_onnx(file, cache=store)
+    assert not is_whole(changed)
+    check(changed, -WEIGHTS)
+    again = fk.compile_onnx(file, cache=store)
+    assert is_whole(again)
+    check(again, -WEIGHTS)
+    (tmp_path / "weights").unlink()
+    with pytest.raises(fk.ModelError, match="cannot be read"):
+        fk.compile_onnx(file, cache=store)
+
+
+def test_shapes_count(tmp_path: Path) -> None:
+    store, file = fk.Cache(tmp_path / "cache"), tmp_path / "network.onnx"
+    node = helper.make_node("Relu", ["x"], ["y"])
+    onnx.save(model_of([node], {"x": ["n", 4]}, {"y": ["n", 4]}), file)
+    for n in (2, 3):
+        first = fk.compile_onnx(file, shapes={"n": n}, cache=store)
+        assert not is_whole(first)
+        again = fk.compile_onnx(file, shapes={"n": n}, cache=store)
+        assert is_whole(again) and again.inputs[0].shape == (n, 4)
+    with pytest.raises(fk.ArgumentError, match="shapes names 'z'"):
+        fk.compile_onnx(file, shapes={"z": 2}, cache=store)
+
+
+@pytest.mark.parametrize("name", ["constants-0", "graph.pickle", "kernel.so"])
+@pytest.mark.parametrize("damage", ["changed", "shorter", "longer", "gone"])
+def test_what_is_damaged_is_built_again(file: Path, tmp_path: Path, name: str, damage: str) -> None:
+    store = fk.Cache(tmp_path / "cache")
+    model = fk.compile_onnx(file, cache=store)
+    assert isinstance(model, fk.Model)
+    entries = [model.entry.path] if name == "kernel.so" else store.directory.glob("v1/*/*")
+    (path,) = (e / name for e in entries if (e / name).exists())
+    data = bytearray(path.read_bytes())
+    path.unlink()  # and not in place: this process has loaded the library
+    if damage != "gone":
+        data[len(data) // 2] ^= 1
+        path.write_bytes({"shorter": data[:-1], "longer": data + b"x"}.get(damage, data))
+    mended = fk.compile_onnx(file, cache=store)
+    assert not is_whole(mended)
+    check(mended)
+    assert is_whole(fk.compile_onnx(file, cache=store))
+
+
+def test_other_code_imports_again(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = fk.Cache(tmp_path / "cache")
+    fk.compile_onnx(file, cache=store)
+    monkeypatch.setattr(recall, "code_digest", lambda *packages: "another")
+    assert not is_whole(fk.compile_onnx(file, cache=store))
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_kept(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = fk.Cache(tmp_path / "cache")
+    contents = iter(["before", "after"])
+    monkeypatch.setattr(recall, "_digest", lambda source: next(contents))
+    fk.compile_onnx(file, cache=store)
+    monkeypatch.setattr(recall, "_digest", lambda source: "before")
+    assert not is_whole(fk.compile_onnx(file, cache=store))
+
+
+def test_what_is_too_large_for_the_cache_is_not_kept(file: Path, tmp_path: Path) -> None:
+    store = fk.Cache(tmp_path / "cache", limit=128)
+    fk.compile_onnx(file, cache=store)
+    assert not is_whole(fk.compile_onnx(file, cache=store))
+
+
+def test_the_compiler_is_not_even_imported(file: Path, tmp_path: Path, command: Command) -> None:
+    store = tmp_path / "cache"
+    fk.compile_onnx(file, cache=store)
+    done = command(
+        "-c",
+        "import sys, farkas as fk\n"
+        f"model = fk.compile_onnx({str(file)!r}, cache={str(store)!r})\n"
+        "print([n for n, _ in model.report.stages], sorted({'onnx', 'islpy'} & {*sys.modules}))",
+    )
+    assert done.stdout == "['load'] []\n", done.stderr
+
+
+def test_digests_of_files(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    rng = np.random.default_rng(0)
+    seen = set()
+    for size in (0, 1, PART - 1, PART, PART + 1, 5 * PART + 7):
+        data = rng.bytes(size)
+        path.write_bytes(data)
+        found = file_digest(path)
+        assert found == data_digest(data) and found not in seen
+        seen.add(found)
+        if size:
+            path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+            assert file_digest(path) != found
+    assert file_digest(tmp_path) is None and file_digest(tmp_path / "nothing") is None

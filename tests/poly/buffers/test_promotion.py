@@ -1,0 +1,132 @@
+"""Promotion: what a buffer holds and what is copied, compared with enumeration."""
+
+from __future__ import annotations
+
+import pytest
+
+from poly.buffers.promotion import BUFFER_LIMIT, PromotionPlan, plan_promotion
+from poly.errors import ScheduleError
+from poly.schedule.schedule import Schedule
+from poly.tree.nodes import Promote, loops_of, path_to, statements_below
+from tests.poly.texts import MATMUL, schedule
+
+
+def plan(s: Schedule, statement: str) -> PromotionPlan:
+    """The plan of the one promotion around a statement."""
+    path = path_to(s.tree, statement)
+    position = next(n for n, node in enumerate(path) if isinstance(node, Promote))
+    node = path[position]
+    assert isinstance(node, Promote)
+    inside = {m.name for m in loops_of(node, statement)}
+    outer = [m for m in loops_of(s.tree, statement) if m.name not in inside]
+    return plan_promotion(node, s.scop, outer, statements_below(s.tree, node, s.statements))
+
+
+def test_a_packed_panel() -> None:
+    s = schedule(MATMUL, "tile mm: i, j, k by 4, 8, 16\npromote mm: k_o as B, local, 1, 0")
+    found = plan(s, "mm")
+    assert found.sizes == (16, 8) and found.copy_out is None
+    assert found.copy_in is not None and found.copy_in.inward
+    assert [m.name for m in found.copy_in.members] == ["B_p_e0_o", "B_p_e1", "B_p_e0_i"]
+
+
+def test_a_panel_in_blocks() -> None:
+    script = "tile mm: i, j, k by 4, 60, 16\npromote mm: k_o as B, local, 1, 0, 1x16"
+    s = schedule(MATMUL, script)
+    assert script in str(s)
+    found = plan(s, "mm")
+    assert found.sizes == (16, 64) and found.copy_in is not None  # the last block is filled up
+    names = [m.name for m in found.copy_in.members]
+    assert names == ["B_p_e1_b", "B_p_e0", "B_p_e1_o", "B_p_e1_i"]
+
+
+def test_an_accumulator_is_read_and_written() -> None:
+    s = schedule(MATMUL, "tile mm: i, j by 4, 8\npromote mm: j_o as C, register")
+    found = plan(s, "mm")
+    assert found.sizes == (4, 8)
+    assert found.copy_in is not None and found.copy_out is not None
+    assert not found.copy_out.inward
+
+
+def test_what_is_initialised_inside_is_not_read() -> None:
+    s = schedule(
+        MATMUL,
+        "fuse mm_init, mm: i, j\ntile mm: i, j by 4, 8\npromote mm: j_o as C, register",
+    )
+    found = plan(s, "mm")
+    assert found.copy_in is None and found.copy_out is not None
+
+
+def test_a_temporary_that_stays_inside_is_not_written_back() -> None:
+    text = "def f(float32 X[N]) -> (Y) { p: P[i] = X[i]\n q: Y[i] = P[i] }"
+    inside = schedule(text, "fuse p, q: i\npromote p: i as P, register")
+    assert plan(inside, "p").copy_in is None and plan(inside, "p").copy_out is None
+    outside = schedule(text, "split p: i by 4\npromote p: i_o as P, local")
+    assert plan(outside, "p").copy_out is not None
+
+
+def test_a_scalar_has_a_buffer_of_one_element() -> None:
+    text = "def f(float32 s[], float32 x[N]) -> (s) { a: s[] += x[i] }"
+    found = plan(schedule(text, "split a: i by 4\npromote a: i_o as s, register"), "a")
+    assert found.sizes == ()
+    assert found.copy_in is not None and found.copy_in.members == ()
+
+
+def test_buffers_have_names_of_their_own() -> None:
+    s = schedule(
+        MATMUL.replace("A[N,K]", "A[N,K], float32 A_p[N]").replace("* B", "* A_p[i] * B"),
+        "tile mm: i, j, k by 4, 4, 4\npromote mm: k_o as A, local\npromote mm: k_o as B, local",
+    )
+    assert [n.buffer for n in path_to(s.tree, "mm") if isinstance(n, Promote)] == ["B_p", "A_p2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "script", "message"),
+    [
+        (MATMUL, "promote mm: i as A, local", "no constant bound in dimension 1"),
+        (MATMUL, f"tile mm: i, j, k by 4, 4, {BUFFER_LIMIT}\npromote mm: k_o as B, local", "bytes"),
+        (
+            "def f(float32 X[N], int64 I[M]) -> (Y) { g: Y[i] = X[I[i]] }",
+            "split g: i by 4\npromote g: i_o as X, local",
+            "g reads it at a place that depends on data",
+        ),
+        (
+            "def f(float32 X[N]) -> (Y) { s: Y[i] = X[i+1] where i in 0:N-1 }",
+            "split s: i by 4\npromote s: i_o as X, register",
+            "its tiles do not begin at multiples of their size",
+        ),
+        (
+            MATMUL,
+            "tile mm: i, j, k by 4, 4, 4\npromote mm: k_o as B, local, 1, 0, 2x4",
+            "2x4 is no block of a dimension of B",
+        ),
+        (
+            MATMUL,
+            "tile mm: i, j, k by 4, 4, 4\npromote mm: k_o as B, local, 1, 0, 1x0",
+            "1x0 is no block of a dimension of B",
+        ),
+        (
+            MATMUL,
+            "tile mm: i, j, k by 4, 4, 4\npromote mm: k_o as B, local, 1x4, 1, 0",
+            "names each dimension of B once",
+        ),
+        (
+            MATMUL,
+            "tile mm: i, j, k by 4, 4, 4\nparallelize mm: j_i\npromote mm: k_o as C, local",
+            "a buffer belongs to one thread",
+        ),
+        (
+            MATMUL,
+            "tile mm: i, j, k by 4, 4, 4\npromote mm: k_o as C, local\npromote mm: j_o as C, local",
+            "C is already promoted further in",
+        ),
+        (
+            MATMUL,
+            "tile mm: i, j, k by 4, 4, 4\npromote mm: k_o as C, local\nparallelize mm: j_i",
+            "C_p around j_i belongs to one thread",
+        ),
+    ],
+)  # fmt: skip
+def test_refusals(text: str, script: str, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        schedule(text, script)

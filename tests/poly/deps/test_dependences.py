@@ -1,0 +1,125 @@
+"""Dependence relations equal what enumeration finds, pair by pair."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from poly.deps.dependences import KINDS, Dependences, compute_dependences, time_map, value_flow
+from poly.deps.scop import build_scop
+from poly.ir.program import Program
+from runtime.reference.interpret import Instance, instances
+from tests.poly.oracle import brute_dependences, isl_pairs, pairs_of, touches
+from tests.poly.random_programs import programs
+from tests.poly.texts import program as program_of
+
+
+def dependences(text: str, exact: bool = False) -> Dependences:
+    return compute_dependences(build_scop(program_of(text)), exact)
+
+
+def check_against_enumeration(program: Program, largest: int) -> None:
+    scop = build_scop(program)
+    found = {exact: compute_dependences(scop, exact) for exact in (False, True)}
+    for size in range(largest + 1):
+        sizes = {"N": size}
+        expected = brute_dependences(program, sizes)
+        for kind in KINDS:
+            got = isl_pairs(getattr(found[False], kind), sizes)
+            assert got == expected[kind], (kind, size)
+            assert isl_pairs(getattr(found[True], kind), sizes) == got
+        ordering = set().union(*(expected[k] for k in ("flow", "anti", "output")))
+        assert isl_pairs(found[False].ordering, sizes) == ordering
+        everything = ordering | expected["reduction"]
+        assert isl_pairs(found[False].all, sizes) == everything
+        assert isl_pairs(found[True].ordering, sizes) == everything
+
+
+@given(programs())
+@settings(max_examples=100)
+def test_random_programs(program: Program) -> None:
+    check_against_enumeration(program, 4)
+
+
+@pytest.mark.slow
+@given(programs())
+@settings(max_examples=3000)
+def test_many_random_programs(program: Program) -> None:
+    check_against_enumeration(program, 5)
+
+
+@given(programs())
+@settings(max_examples=40)
+def test_the_initial_order_is_the_order_of_the_interpreter(program: Program) -> None:
+    scop = build_scop(program)
+    order = time_map(scop.initial_tree, scop.by_name)
+    for size in (0, 1, 3):
+        at = {Instance(*a): time for a, (_, time) in pairs_of(order, {"N": size})}
+        listed = instances(program, {"N": size})
+        assert sorted(at, key=lambda i: at[i]) == listed
+        assert len(set(at.values())) == len(listed)
+
+
+@given(programs())
+@settings(max_examples=40)
+def test_the_flow_of_values_comes_from_the_last_write(program: Program) -> None:
+    """A read that may be anywhere takes a value from the last write of each element."""
+    scop = build_scop(program)
+    flow, unwritten = value_flow(scop, scop.reads)
+    sizes = {"N": 3}
+    last: dict[tuple[str, tuple[int, ...]], Instance] = {}
+    expected, lacking = set(), set()
+    for touch in touches(program, sizes):
+        for e in touch.reads:
+            if e in last:
+                expected.add((last[e], touch.instance))
+            else:
+                lacking.add((touch.instance, e))
+        last |= dict.fromkeys(touch.writes, touch.instance)
+    assert isl_pairs(flow, sizes) == expected
+    assert {(Instance(*a), e) for a, e in pairs_of(unwritten, sizes)} == lacking
+
+
+def test_updates_hide_no_earlier_write() -> None:
+    """Updates may swap, so the initialisation has to stay before each of them."""
+    d = dependences("s[] +=! x[i]")
+    sizes = {"I": 3}
+    init = Instance("S0_init", ())
+    updates = [Instance("S0", (i,)) for i in range(3)]
+    assert isl_pairs(d.flow, sizes) == {(init, u) for u in updates}
+    assert isl_pairs(d.output, sizes) == {(init, u) for u in updates}
+    assert isl_pairs(d.anti, sizes) == set()
+    assert isl_pairs(d.reduction, sizes) == {
+        (a, b) for a in updates for b in updates if a.point < b.point
+    }
+
+
+def test_a_last_write_hides_what_was_before() -> None:
+    d = dependences(
+        "def f(float32 X[N]) -> (Y, Z) { a: Y[i] = X[i]\n b: Y[i] = X[i] + 1\n c: Z[i] = Y[i] }"
+    )
+    assert isl_pairs(d.flow, {"N": 1}) == {(Instance("b", (0,)), Instance("c", (0,)))}
+    assert isl_pairs(d.output, {"N": 1}) == {(Instance("a", (0,)), Instance("b", (0,)))}
+
+
+def test_kinds_and_text() -> None:
+    d = dependences("def f(float32 Y[N]) -> (Y) { p: Y[i] = Y[i-1] + Y[i] where i in 1:N }")
+    assert [line.split()[0] for line in str(d).splitlines()] == list(KINDS)
+    assert "p[i] -> p[i' = 1 + i] : 0 < i <= -2 + N" in str(d)
+
+
+def test_a_gather_depends_on_every_element() -> None:
+    d = dependences(
+        "def f(float32 X[N], int64 I[M]) -> (Q) { p: P[i] = X[i] * 2\n g: Q[i] = P[I[i]] }"
+    )
+    assert isl_pairs(d.flow, {"N": 3, "M": 2}) == {
+        (Instance("p", (a,)), Instance("g", (b,))) for a in range(3) for b in range(2)
+    }
+
+
+def test_an_update_that_reads_its_target_elsewhere_is_no_reduction() -> None:
+    d = dependences(
+        "def f(float32 x[N]) -> (x) { s: x[i] += x[j] where i in 0:N, j in 0:N, j < i }"
+    )
+    assert d.reduction.is_empty()
+    assert (Instance("s", (2, 0)), Instance("s", (2, 1))) in isl_pairs(d.flow, {"N": 3})

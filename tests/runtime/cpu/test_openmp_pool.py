@@ -1,0 +1,207 @@
+"""The threads of kernels: equal results whoever does the work, and nobody is waited for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import farkas as fk
+from poly.errors import ToolchainError
+from runtime.common.cache import Cache
+from runtime.cpu import openmp_pool as team
+from runtime.cpu.loaded_kernel import open_library
+from runtime.cpu.toolchain import OPENMP, Toolchain
+
+THREADS = (1, 2, 3, 8)
+
+
+@pytest.fixture(scope="module")
+def teamed(toolchain: Toolchain, cache: Cache) -> Toolchain:
+    """The compiler with our threads; tests are skipped where there are none."""
+    found = team.with_team(toolchain, cache)
+    if found == toolchain:
+        pytest.skip("kernels use the OpenMP library of the compiler here")
+    return found
+
+
+def stress(
+    toolchain: Toolchain, folder: Path, flags: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
+    """The stress test built with these flags, and run."""
+    source = Path(__file__).with_name("team_stress.c")
+    out = folder / "stress"
+    words = [*toolchain.command, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", OPENMP]
+    words += [*flags, str(source), str(team.SOURCE), *team.LINK_FLAGS, "-o", str(out)]
+    built = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    if built.returncode != 0 and "sanitize" in " ".join(flags):
+        pytest.skip(f"no sanitizer: {built.stderr[:200]}")
+    assert built.returncode == 0, built.stderr
+    return subprocess.run([out], capture_output=True, text=True, timeout=300)
+
+
+def test_stress(teamed: Toolchain, tmp_path: Path) -> None:
+    done = stress(teamed, tmp_path, ("-O2", "-DREGIONS=2000", "-DFORK"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_stress_under_the_thread_sanitizer(teamed: Toolchain, tmp_path: Path) -> None:
+    done = stress(teamed, tmp_path, ("-O1", "-g", "-fsanitize=thread", "-DREGIONS=300"))
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("the sanitizer does not run on this kernel")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_library_compiles_without_warnings(teamed: Toolchain, tmp_path: Path) -> None:
+    words = [*teamed.command, "-std=gnu11", "-O2", "-fPIC", "-Wall", "-Wextra", "-Wconversion"]
+    words += ["-Werror", "-shared", str(team.SOURCE), "-o", str(tmp_path / "team.so"), "-pthread"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def arrays() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return (
+        rng.standard_normal((131, 77)).astype(np.float32),
+        rng.standard_normal((77, 93)).astype(np.float32),
+    )
+
+
+def product() -> fk.Kernel:
+    return fk.compile("C[i,j] +=! A[i,k] * B[k,j]")
+
+
+def test_kernels_do_not_need_the_compilers_library(teamed: Toolchain) -> None:
+    kernel = product()
+    kernel(*arrays())
+    assert "schedule(FK_SCHEDULE)" in kernel.source
+    words = ["readelf", "--dynamic", str(kernel.library)]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    except FileNotFoundError:
+        pytest.skip("no readelf")
+    assert done.returncode == 0 and "gomp" not in done.stdout
+
+
+def test_results_do_not_depend_on_who_does_the_work() -> None:
+    kernel, given = product(), arrays()
+    want = kernel(*given, threads=1)
+    for _ in range(50):
+        for threads in THREADS:
+            assert np.array_equal(kernel(*given, threads=threads), want)
+
+
+def test_many_callers_at_once() -> None:
+    kernel, given = product(), arrays()
+    want = kernel(*given, threads=1)
+    wrong: list[int] = []
+
+    def call(threads: int) -> None:
+        for _ in range(100):
+            if not np.array_equal(kernel(*given, threads=threads), want):
+                wrong.append(threads)
+
+    callers = [threading.Thread(target=call, args=(t,)) for t in THREADS * 2]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(120)
+        assert not caller.is_alive()
+    assert not wrong
+
+
+FORK = """
+import os, sys
+import numpy as np
+import farkas as fk
+
+kernel = fk.compile("C[i,j] +=! A[i,k] * B[k,j]")
+a = np.ones((100, 100), np.float32)
+assert (kernel(a, a, threads=4) == 100).all()
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        for _ in range(20):
+            assert (kernel(a, a, threads=3) == 100).all()
+        os._exit(0)
+    assert (kernel(a, a, threads=4) == 100).all()
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_forked_child_has_threads_of_its_own_and_exit_does_not_hang() -> None:
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+# --- without it ----------------------------------------------------------------------------
+
+
+def test_the_compilers_library_can_be_asked_for(
+    toolchain: Toolchain, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = arrays()
+    want = product()(*given, threads=2)
+    monkeypatch.setenv(team.ENVIRONMENT, "compiler")
+    assert team.with_team(toolchain, cache) == toolchain
+    plain = product()
+    for threads in THREADS:
+        assert np.array_equal(plain(*given, threads=threads), want)
+
+
+def test_it_is_for_gcc_with_threads_on_linux(toolchain: Toolchain, cache: Cache) -> None:
+    flags = tuple(f for f in toolchain.flags if f != OPENMP)
+    for other in (
+        replace(toolchain, kind="clang"),
+        replace(toolchain, flags=flags),
+        replace(toolchain, target="x86_64-w64-mingw32"),
+    ):
+        assert team.with_team(other, cache) == other
+
+
+@pytest.mark.parametrize("text", ["#error no", "int x;\nint missing(void);\nint y(void);\n"])
+def test_what_cannot_be_built_or_loaded_is_done_without(
+    toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    broken = tmp_path / "openmp_pool.c"
+    if "missing" in text:
+        text += "int y(void) { return missing(); }\n"
+    broken.write_text(text)
+    monkeypatch.setattr(team, "SOURCE", broken)
+    monkeypatch.setattr(team, "_loaded", [])
+    monkeypatch.setattr(team, "_refused", set())
+    store = Cache(tmp_path / "cache")
+    for _ in range(2):
+        assert team.with_team(toolchain, store) == toolchain
+    kernel = fk.compile("C[i] = A[i] + A[i]", cache=store)
+    a = np.ones(1000, np.float32)
+    assert (kernel(a, threads=2) == 2).all()
+
+
+def test_it_is_built_once(
+    toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if toolchain.kind != "gcc" or os.environ.get(team.ENVIRONMENT):
+        pytest.skip("kernels use the OpenMP library of the compiler here")
+    store = Cache(tmp_path / "cache")
+    first = team.load_team(toolchain, store)
+    monkeypatch.setattr(team, "compile_shared", None)
+    again = team.load_team(toolchain, store)
+    assert isinstance(first, ctypes.CDLL) and first._handle == again._handle
+
+
+def test_loops_that_count_threads_are_refused(teamed: Toolchain, cache: Cache) -> None:
+    text = (
+        "void f(int *x);\nvoid f(int *x)\n{\n#pragma omp parallel for schedule(static)\n"
+        "  for (int i = 0; i < 100; i++) x[i] = i;\n}\n"
+    )
+    with pytest.raises(ToolchainError, match="omp_get"):
+        open_library({"kernel.c": text}, (), teamed, cache)
