@@ -270,6 +270,13 @@ def test_each_folder_says_what_lives_there_and_what_does_not() -> None:
         assert len(sentences) >= 2, f"{folder.relative_to(ROOT)}: {text!r}"
 
 
+def test_the_tests_have_the_same_folders() -> None:
+    """`tests/` has no folders below those of the packages that the packages do not have."""
+    for package in ALLOWED:
+        for path in (ROOT / "tests" / package).rglob("test_*.py"):
+            assert (ROOT / path.parent.relative_to(ROOT / "tests")).is_dir(), path
+
+
 def test_the_docs_list_the_rooms() -> None:
     """docs/architecture.md has the docstring of each folder, in the order of the rooms."""
     first, last = (
