@@ -81,9 +81,8 @@ class IllegalScheduleError(ScheduleError):
     element : str          the array element through which they depend, e.g. ``C[0, 0]``
     sizes : dict           the smallest sizes at which the order breaks, e.g. ``{"N": 2}``
     violation              the `poly.deps.legality.Violation` with all of this as numbers
-    schedule, tree         the `poly.schedule.schedule.Schedule` that the step was for, and the tree
-                           that it
-                           would have made; None where no schedule was asked
+    schedule, tree         the `fk.Schedule` that the step was for, and the tree that it would have
+                           made; None where no schedule was asked
     """
 
     schedule: object = None

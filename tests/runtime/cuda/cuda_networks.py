@@ -18,7 +18,7 @@ from runtime.common.cache import Cache
 from runtime.cuda.device import CudaDevice
 from runtime.gpu.device import DeviceArray
 from tests.gpu.networks import NETWORKS, Network
-from tests.runtime import cuda_arrays  # noqa: F401  whose scenarios are started here, too
+from tests.runtime.cuda import cuda_arrays  # noqa: F401  its scenarios are started here, too
 from tests.runtime.cuda.cuda_scenarios import (
     FOLDER,
     PACKAGE,

@@ -48,7 +48,7 @@ def outcomes(driver: Path) -> dict[str, dict[str, str | None]]:
     """What became of each scenario, by package: a traceback, None if all went well."""
     found = {}
     for package, module in PACKAGES.items():
-        path = [str(HERE.parent.parent)]
+        path = [str(HERE.parents[2])]
         if package == "pycuda" and not installed(module):
             path.append(str(HERE / "stand_in"))
         elif not installed(module):
