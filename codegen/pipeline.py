@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from codegen.loops.eliminate_dead import drop_unread
 from codegen.loops.fold_comparisons import decide
-from codegen.loops.nodes import (
-    LoopNode,
-    verify_loops,
-)
+from codegen.loops.nodes import LoopNode, verify_loops
 from codegen.loops.substitute import simplify_indices
 from codegen.loops.unroll import unroll
 from codegen.loops.unswitch import unswitch

@@ -48,15 +48,21 @@ def _names(body: list[ast.stmt], prefix: str) -> Iterator[str]:
             yield from _names(node.body, prefix)
 
 
+@cache
+def modules() -> dict[str, Path]:
+    """The file of each module."""
+    return modules_under(ROOT)
+
+
+@cache
 def exists(name: str) -> bool:
     """Whether a dotted name is that of a module, or of something in one."""
-    modules = modules_under(ROOT)
     parts = name.split(".")
     for k in range(len(parts), 0, -1):
         module = ".".join(parts[:k])
-        if module in modules:
+        if module in modules():
             rest = ".".join(parts[k:])
-            return not rest or rest in names_in(modules[module])
+            return not rest or rest in names_in(modules()[module])
     return False
 
 

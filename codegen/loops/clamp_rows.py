@@ -156,13 +156,13 @@ def is_free(node: VectorStore, registers: Collection[str]) -> bool:
 
 
 #: Types that have masked instructions, and whose arithmetic cannot trap on lanes left out.
-_MASKABLE = ("float32", "float64")
+MASKABLE = ("float32", "float64")
 
 
 def is_untrapped(s: Store) -> bool:
     """Whether what a store computes may be computed for elements that are not there."""
     parts = _walk_value(s.value)
-    return s.dtype.name in _MASKABLE and not any(isinstance(e, (Cast, Index)) for e in parts)
+    return s.dtype.name in MASKABLE and not any(isinstance(e, (Cast, Index)) for e in parts)
 
 
 def _walk_value(e: Expr) -> list[Expr]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from codegen.loops.clamp_rows import _MASKABLE, is_untrapped
+from codegen.loops.clamp_rows import MASKABLE, is_untrapped
 from codegen.loops.index_ranges import Ranges, depends_on, moves, replace_var
 from codegen.loops.lower_instances import ranges_inside
 from codegen.loops.nodes import (
@@ -45,7 +45,7 @@ def mask_widths(root: LoopNode) -> dict[str, int]:
     registers = {
         n.name: n.dtype
         for n in walk_loops(root)
-        if isinstance(n, Buffer) and n.scope == "register" and n.dtype.name in _MASKABLE
+        if isinstance(n, Buffer) and n.scope == "register" and n.dtype.name in MASKABLE
     }
     widths: dict[str, int] = {}
     in_part: set[str] = set()

@@ -1,4 +1,5 @@
 """What schedules need to know of processors and GPUs: vectors, registers, caches, warps.
 
-These are numbers only.  Compilers and devices are found by `runtime`.
+Those of the processor at hand are read from the system; compilers and devices are found by
+`runtime`.
 """

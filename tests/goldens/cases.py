@@ -134,7 +134,7 @@ def _built(graph: Graph) -> Record:
         names = [n for n in built.entry.files if n not in (LIBRARY, "meta.json")]
         texts = {n: built.entry.read(n).decode() for n in names}
         schedules = json.loads(built.entry.read("meta.json"))["schedules"]
-    return Record.of({n: (text, schedules.get(Path(n).stem, "")) for n, text in texts.items()})
+    return Record({n: (text, schedules.get(Path(n).stem, "")) for n, text in texts.items()})
 
 
 def _quiet(stage: str, done: int, total: int, what: str) -> None:
@@ -153,7 +153,7 @@ def _random(seed: int) -> Record:
     try:
         program = parse_program(random_text(seed, profile_of(seed)), {})
     except LanguageError as error:
-        return Record.of({"refused": (str(error), "")})
+        return Record({"refused": (str(error), "")})
     return _program(program, exact=True) | _program(program, exact=False)
 
 
@@ -163,14 +163,14 @@ def _program(program: Program, exact: bool) -> Record:
         [partial(auto_schedule, start, MACHINE, tiles) for tiles in (True, False)],
         partial(generate, written=program),
     )
-    return Record.of({"exact.c" if exact else "default.c": (source.text, str(schedule))})
+    return Record({"exact.c" if exact else "default.c": (source.text, str(schedule))})
 
 
 # --- GPUs ----------------------------------------------------------------------------------
 
 
 def _gpu() -> dict[str, Record]:
-    return {name: Record.of(dict(texts)) for name, texts in _gpu_texts()}
+    return {name: Record(dict(texts)) for name, texts in _gpu_texts()}
 
 
 def _gpu_texts() -> Iterator[tuple[str, list[tuple[str, tuple[str, str]]]]]:

@@ -20,6 +20,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent / "recorded"
 #: The libraries that have a say in what is generated; their versions are recorded, too.
 LIBRARIES = ("islpy", "numpy", "onnx", "opt_einsum")
+_VERSIONS = FOLDER.parent / "versions.txt"
 _INDENT = "    "
 
 
@@ -27,30 +28,20 @@ _INDENT = "    "
 class Record:
     """What was generated for one case.
 
-    lines : by the name of each text, its digest and the script of its schedule, "" if it has none
-    texts : the texts by name; none if the record was read from a file
+    generated : by name, each text and the script of its schedule, "" if it has none
     """
 
-    lines: Mapping[str, tuple[str, str]]
-    texts: Mapping[str, str]
-
-    @staticmethod
-    def of(generated: Mapping[str, tuple[str, str]]) -> Record:
-        """The record of texts and scripts by name."""
-        lines = {
-            name: (hashlib.sha256(text.encode()).hexdigest()[:16], script.strip())
-            for name, (text, script) in generated.items()
-        }
-        return Record(lines, {name: text for name, (text, _) in generated.items()})
+    generated: Mapping[str, tuple[str, str]]
 
     def __or__(self, other: Record) -> Record:
-        return Record({**self.lines, **other.lines}, {**self.texts, **other.texts})
+        return Record({**self.generated, **other.generated})
 
     def __str__(self) -> str:
+        """Digests of the texts, each above its script, as a file has them."""
         found = []
-        for name, (digest, script) in self.lines.items():
-            found.append(f"{name} {digest}")
-            found += [_INDENT + line for line in script.splitlines()]
+        for name, (text, script) in self.generated.items():
+            found.append(f"{name} {hashlib.sha256(text.encode()).hexdigest()[:16]}")
+            found += [_INDENT + line for line in script.strip().splitlines()]
         return "\n".join(found)
 
 
@@ -66,13 +57,17 @@ def versions() -> str:
 
 def recorded_versions() -> str:
     """The same when the goldens were recorded."""
-    return (FOLDER.parent / "versions.txt").read_text()
+    return _VERSIONS.read_text()
 
 
 def renew(group: str, records: Mapping[str, Record]) -> None:
-    """Write the file of a group, and of the versions."""
-    (FOLDER.parent / "versions.txt").write_text(versions())
+    """Write the file of a group."""
     (FOLDER / f"{group}.txt").write_text(file_text(records))
+
+
+def renew_versions() -> None:
+    """Write the versions, which is right if all groups are renewed."""
+    _VERSIONS.write_text(versions())
 
 
 def stored(group: str) -> str:

@@ -35,12 +35,12 @@ def test_a_changed_text_and_a_changed_step_are_seen(
     tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr("tests.goldens.record.FOLDER", tmp_path)
-    recorded = Record.of({"a.c": ("int a;", "split S0: i by 4"), "b.c": ("int b;", "")})
+    recorded = Record({"a.c": ("int a;", "split S0: i by 4"), "b.c": ("int b;", "")})
     (tmp_path / "group.txt").write_text(file_text({"case": recorded}))
     assert difference("group", {"case": recorded}) == ""
-    text = Record.of({"a.c": ("int c;", "split S0: i by 4"), "b.c": ("int b;", "")})
+    text = Record({"a.c": ("int c;", "split S0: i by 4"), "b.c": ("int b;", "")})
     assert "+a.c" in difference("group", {"case": text})
-    step = Record.of({"a.c": ("int a;", "split S0: i by 8"), "b.c": ("int b;", "")})
+    step = Record({"a.c": ("int a;", "split S0: i by 8"), "b.c": ("int b;", "")})
     assert "+    split S0: i by 8" in difference("group", {"case": step})
-    fewer = Record.of({"a.c": ("int a;", "split S0: i by 4")})
+    fewer = Record({"a.c": ("int a;", "split S0: i by 4")})
     assert "-b.c" in difference("group", {"case": fewer})

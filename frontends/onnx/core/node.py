@@ -35,9 +35,8 @@ class Value:
 
     name: str
     dtype: DType
-    shape: tuple[
-        Any, ...
-    ]  # of int and, where sizes are open, of `frontends.onnx.core.symbolic_dims.Dim`
+    # Of int and, where sizes are open, of `frontends.onnx.core.symbolic_dims.Dim`.
+    shape: tuple[Any, ...]
     array: np.ndarray | None = None  # of objects where it holds open sizes
 
     @property

@@ -1,4 +1,4 @@
-"""What accesses say about loops: extents, strides, blocks, and whether loops are rectangular."""
+"""What a schedule says of its loops: extents, ranges, who shares them, and what may be tiled."""
 
 from __future__ import annotations
 
