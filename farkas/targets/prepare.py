@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from poly.ir.program import Program
+from poly.machine.cpu import host_machine
 from poly.rewrites.eliminate_dead import without_unread
 from poly.rewrites.join_dimensions import join_dimensions
 from poly.rewrites.polyphase import split_sums
 from poly.rewrites.split_reduction import in_parts
 from poly.schedule.schedule import Schedule
-from poly.strategy.cpu.auto_schedule import auto_schedule
+from poly.strategy.common.apply_tactics import apply_tactics
+from poly.strategy.cpu.auto_schedule import CPU_STRATEGY
 
 if TYPE_CHECKING:
     from codegen.gpu.emit import GpuSource
@@ -45,4 +47,5 @@ def automatic_on_gpu(
 
 def automatic_schedule(program: Program, exact: bool, tiles: bool = True) -> Schedule:
     """The automatic schedule for a CPU; see `poly.strategy.cpu.auto_schedule`."""
-    return auto_schedule(Schedule.of(scheduled_program(program, exact), exact), tiles=tiles)
+    start = Schedule.of(scheduled_program(program, exact), exact)
+    return apply_tactics(start, host_machine(), CPU_STRATEGY, plain=not tiles).schedule

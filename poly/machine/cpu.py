@@ -26,6 +26,11 @@ class Machine:
     l3: int
     cores: int
 
+    @property
+    def parallelism(self) -> int:
+        """How many iterations of a loop run at once."""
+        return self.cores
+
     def __str__(self) -> str:
         caches = " / ".join(f"{c >> 10} KiB" for c in (self.l1, self.l2, self.l3))
         return (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poly.machine.cpu import Machine
-
 
 @dataclass(frozen=True)
 class GpuMachine:
@@ -35,9 +33,9 @@ class GpuMachine:
         )
 
     @property
-    def host(self) -> Machine:
-        """What decides which statements share loops: blocks for all processors have to be left."""
-        return Machine(16, 64, self.shared_bytes, 1 << 20, 32 << 20, self.processors)
+    def parallelism(self) -> int:
+        """How many iterations of a loop run at once: blocks for all processors have to be left."""
+        return self.processors
 
 
 #: The first architecture of CUDA whose tensor cores multiply what `poly.ir.intrinsics` has.

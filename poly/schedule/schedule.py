@@ -259,7 +259,7 @@ class Schedule:
         of `tensorize` reach: ``promote C: k_o as A, shared, padded``.
         """
         words = layout.words if isinstance(layout, Layout) else tuple(map(str, _numbers(layout)))
-        ways = [w for w, given in (("ahead", ahead), ("padded", padded)) if given]
+        ways = [w for w, given in (("padded", padded), ("ahead", ahead)) if given]
         words = (tensor, scope, *words, *ways)
         return self.apply(Step("promote", (statement,), (loop,), words=words))
 

@@ -24,7 +24,8 @@ from poly.ir.program import Program, Tensor
 from poly.machine.cpu import Machine
 from poly.rewrites.join_dimensions import join_dimensions
 from poly.schedule.schedule import Schedule
-from poly.strategy.cpu.auto_schedule import auto_schedule
+from poly.strategy.common.apply_tactics import apply_tactics
+from poly.strategy.cpu.auto_schedule import CPU_STRATEGY
 from poly.strategy.cpu.packing import preferred_layouts
 from runtime.common.arguments import ALIGNMENT, aligned
 from runtime.common.cache import Cache, Entry, digest
@@ -224,7 +225,8 @@ def _generated(
     joined = join_dimensions(program) if program.sizes else program
 
     def scheduled(tiles: bool) -> Schedule:
-        schedule = auto_schedule(Schedule.of(joined), machine, tiles)
+        start = Schedule.of(joined)
+        schedule = apply_tactics(start, machine, CPU_STRATEGY, plain=not tiles).schedule
         clock.lap("schedule")
         return schedule
 

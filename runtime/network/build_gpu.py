@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from codegen.c.kernel_unit import generate_automatic
@@ -17,7 +16,8 @@ from poly.machine.gpu import GpuMachine
 from poly.rewrites.join_dimensions import join_dimensions
 from poly.rewrites.split_reduction import in_parts
 from poly.schedule.schedule import Schedule
-from poly.strategy.gpu.auto_schedule import gpu_schedule
+from poly.strategy.common.apply_tactics import apply_tactics
+from poly.strategy.gpu.auto_schedule import GPU_STRATEGY
 from runtime.common.cache import Cache
 from runtime.common.compile_report import Progress
 from runtime.gpu.device import Device
@@ -56,7 +56,10 @@ def automatic_source(
     ------
     ScheduleError : there is no text for it, as of element types that the dialect has not.
     """
-    tiled = [partial(gpu_schedule, start, machine, tiles) for tiles in (True, False)]
+    tiled = [
+        lambda plain=plain: apply_tactics(start, machine, GPU_STRATEGY, plain).schedule
+        for plain in (False, True)
+    ]
     return generate_automatic(
         [*tiled, lambda: start], lambda schedule: generate_gpu(schedule, dialect, written)
     )

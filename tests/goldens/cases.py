@@ -31,7 +31,8 @@ from poly.ir.program import Program
 from poly.machine.cpu import Machine
 from poly.machine.gpu import ANY, NAMED
 from poly.schedule.schedule import Schedule
-from poly.strategy.cpu.auto_schedule import auto_schedule
+from poly.strategy.common.apply_tactics import apply_tactics
+from poly.strategy.cpu.auto_schedule import CPU_STRATEGY
 from runtime.common.cache import Cache
 from runtime.cpu.shared_library import LIBRARY
 from runtime.cpu.toolchain import Toolchain
@@ -160,7 +161,10 @@ def _random(seed: int) -> Record:
 def _program(program: Program, exact: bool) -> Record:
     start = Schedule.of(scheduled_program(program, exact), exact)
     schedule, source = generate_automatic(
-        [partial(auto_schedule, start, MACHINE, tiles) for tiles in (True, False)],
+        [
+            lambda plain=plain: apply_tactics(start, MACHINE, CPU_STRATEGY, plain).schedule
+            for plain in (False, True)
+        ],
         partial(generate, written=program),
     )
     return Record({"exact.c" if exact else "default.c": (source.text, str(schedule))})

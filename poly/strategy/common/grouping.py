@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from poly.deps.legality import coincident_members
-from poly.errors import ScheduleError
 from poly.ir.cost import WORTH_SHARING
-from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
-from poly.strategy.common.queries import inner_loops, loop_extents, shares_ranges, work_of
+from poly.strategy.common.queries import attempt, inner_loops, loop_extents, shares_ranges, work_of
 from poly.tree.nodes import Band, Node, Sequence
 
 
@@ -25,8 +23,17 @@ class Core(Protocol):
     def free(self) -> tuple[str, ...]: ...
 
 
+class Parallel(Protocol):
+    """A machine, of which grouping only knows how much it does at once."""
+
+    @property
+    def parallelism(self) -> int: ...
+
+
+M = TypeVar("M", bound=Parallel)
+
 #: The core of statements of a schedule on a machine, None if they have none.
-CoreOf = Callable[[Schedule, tuple[str, ...], Machine], Core | None]
+CoreOf = Callable[[Schedule, tuple[str, ...], M], Core | None]
 
 
 def groups(schedule: Schedule) -> tuple[tuple[str, ...], ...]:
@@ -49,7 +56,7 @@ def _inside(schedule: Schedule, names: tuple[str, ...], child: Node) -> list[tup
     return [f.statements for f in below.children] if isinstance(below, Sequence) else [names]
 
 
-def group_statements(schedule: Schedule, machine: Machine, core_of: CoreOf) -> Schedule:
+def group_statements(schedule: Schedule, machine: M, core_of: CoreOf[M]) -> Schedule:
     """Fuse neighbouring groups from the first to the last, as deep as it stays parallel.
 
     core_of : which groups will be tiled; these share all free loops of the core or none
@@ -71,8 +78,8 @@ def _fuse_groups(
     schedule: Schedule,
     first: tuple[str, ...],
     second: tuple[str, ...],
-    machine: Machine,
-    core_of: CoreOf,
+    machine: M,
+    core_of: CoreOf[M],
 ) -> Schedule | None:
     if not _connected(schedule, first, second):
         return None
@@ -92,10 +99,8 @@ def _fuse_groups(
         loops = leading[:depth]
         if not shares_ranges(schedule, first, second, above + depth):
             continue
-        step = f"fuse {first[0]}, {second[0]}: {', '.join(loops)}"
-        try:
-            fused = schedule.replay(step)
-        except ScheduleError:
+        fused = attempt(schedule, Schedule.fuse, first[0], second[0], loops)
+        if fused is schedule:
             continue
         carried = coincident_members(fused.tree, second[0], fused.dependences)
         if all(carried[loop] for loop in loops) and _keeps_threads(
@@ -116,14 +121,14 @@ def _keeps_threads(
     first: tuple[str, ...],
     second: tuple[str, ...],
     loops: tuple[str, ...],
-    machine: Machine,
+    machine: M,
 ) -> bool:
     """Whether sharing these loops leaves each group as many threads as it can use alone.
 
     A group of little work may lose them: it takes less time than waiting for the other.
     """
     shared = _product(loop_extents(schedule, first[0])[loop] for loop in loops)
-    if shared >= machine.cores:
+    if shared >= machine.parallelism:
         return True
     for names in (first, second):
         work = [work_of(schedule.scop.statement(n)) for n in names]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
+from typing import Concatenate, ParamSpec
 
 import islpy as isl
 
+from poly.buffers.promotion import PromotionPlan, plan_promotion
 from poly.deps.legality import coincident_members
 from poly.deps.scop import Scop, ScopStatement
 from poly.errors import ScheduleError
@@ -14,7 +16,9 @@ from poly.ir.accesses import lane_value, tile_value
 from poly.ir.expr import Op, Read, walk
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
-from poly.tree.nodes import joint, loops_of
+from poly.tree.nodes import Band, Promote, joint, loops_of, path_to, statements_below
+
+P = ParamSpec("P")
 
 #: How much better balanced threads have to be for another loop to be shared, or one more.
 BETTER_BALANCED = 0.1
@@ -208,10 +212,18 @@ def nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(m.name for m in shared)
 
 
-def attempt(schedule: Schedule, step: str) -> Schedule:
-    """The schedule after one step, or unchanged if the step is refused."""
+def attempt(
+    schedule: Schedule,
+    change: Callable[Concatenate[Schedule, P], Schedule],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Schedule:
+    """The schedule after an optional change, or unchanged if a step of it is refused.
+
+    >>> schedule = attempt(schedule, Schedule.vectorize, "S0", "j")
+    """
     try:
-        return schedule.replay(step)
+        return change(schedule, *args, **kwargs)
     except ScheduleError:
         return schedule
 
@@ -244,3 +256,18 @@ def work_of(s: ScopStatement) -> int | None:
         return None
     operators = sum(isinstance(e, Op) for e in walk(s.value))
     return prod(x or 1 for x in extents.values()) * (len(accesses(s)) + operators)
+
+
+def buffers_around(schedule: Schedule, name: str, tensor: str) -> list[Promote]:
+    """The promotions of a tensor around a statement, outermost first."""
+    path = path_to(schedule.tree, name)
+    return [n for n in path if isinstance(n, Promote) and n.tensor == tensor]
+
+
+def plan_around(schedule: Schedule, name: str, node: Promote) -> PromotionPlan:
+    """What a promotion by a thread, one of those around a statement, copies."""
+    path = path_to(schedule.tree, name)
+    above = path[: next(k for k, n in enumerate(path) if n is node)]
+    outer = [m for n in above if isinstance(n, Band) for m in n.members]
+    below = statements_below(schedule.tree, node, schedule.statements)
+    return plan_promotion(node, schedule.scop, outer, below)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import takewhile
 
 from poly.deps.legality import coincident_members
 from poly.deps.scop import ScopStatement
-from poly.errors import ScheduleError
 from poly.ir.accesses import block_of, lane_dimension
 from poly.ir.cost import WORTH_SHARING_STEP
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import (
     BETTER_BALANCED,
+    attempt,
     balance,
     fused_around,
     has_lane_epilogue,
@@ -22,7 +23,9 @@ from poly.strategy.common.queries import (
     shared_loop,
     work_of,
 )
+from poly.strategy.common.tactic import Group, NoMatch, Tactic
 from poly.strategy.cpu.cache_blocks import Blocks, find_blocks
+from poly.strategy.cpu.choose_tile import core_of
 from poly.strategy.cpu.packing import (
     is_packed,
     pack_panels,
@@ -41,21 +44,50 @@ MOST_CHUNKS = 2
 PIECES = 16
 
 
-def contraction_steps(
-    schedule: Schedule, names: tuple[str, ...], core: Contraction, machine: Machine
+@dataclass(frozen=True)
+class ContractionPlan:
+    """The update, with its register tile, and how its loops are cut for the caches."""
+
+    core: Contraction
+    blocks: Blocks
+
+
+class RegisterTile(Tactic[Machine, ContractionPlan]):
+    """A register tile of a contraction, with packed operands and blocks for the caches."""
+
+    name = "contraction"
+
+    def core(self, group: Group[Machine]) -> Contraction | None:
+        found = core_of(group)
+        return found if isinstance(found, Contraction) else None
+
+    def match(self, group: Group[Machine]) -> ContractionPlan | NoMatch:
+        core = self.core(group)
+        if core is None:
+            return NoMatch("no update with a loop along which an operand is reused")
+        blocks = find_blocks(group.schedule.scop, core, group.machine)
+        unknown = {r for r in core.reductions if core.extent(r) is None}
+        if unknown - {r for r, _ in blocks.reductions}:
+            return NoMatch(f"{core.statement} has no rows to reuse a packed operand for")
+        if unknown & set(core.shaped):
+            return NoMatch(f"a reduction of unknown extent bounds the tile of {core.statement}")
+        return ContractionPlan(core, blocks)
+
+    def apply(self, group: Group[Machine], plan: ContractionPlan) -> Schedule:
+        return _tiled(group.schedule, group.names, plan, group.machine)
+
+
+def _tiled(
+    schedule: Schedule, names: tuple[str, ...], plan: ContractionPlan, machine: Machine
 ) -> Schedule:
-    """The register-tiled schedule of the group `names` around `core`.
+    """The register-tiled schedule of the group `names`.
 
     A tile is: zero, accumulate, store with the epilogue.  Where the reduction is cut into blocks,
     a tile is zeroed at the first block, stored with the epilogue at the last one, and loaded and
     stored in between.
-
-    Raises
-    ------
-    ScheduleError : if a step that the tile needs is refused.
     """
+    core, blocks = plan.core, plan.blocks
     s, v, w = core.statement, core.v, core.w
-    blocks = find_blocks(schedule.scop, core, machine)
     schedule, together = _with_epilogue(schedule, names, core, blocks)
     # Blocks of the reduction.
     schedule, chunks, order = _reductions(schedule, core, dict(blocks.reductions))
@@ -189,11 +221,6 @@ def _with_epilogue(
 ) -> tuple[Schedule, tuple[str, ...]]:
     """The statements of the tile: those fused with `core`, or it alone if they do not suit it."""
     s = core.statement
-    unknown = {r for r in core.reductions if core.extent(r) is None}
-    if unknown - {r for r, _ in blocks.reductions}:
-        raise ScheduleError(f"{s} has no rows to reuse a panel for")
-    if unknown & set(core.shaped):
-        raise ScheduleError(f"a reduction of {s} with unknown extent bounds the rows of a tile")
     together = fused_around(schedule, names, s)
     # With taps written out, or three loops, the ends of a reduction in blocks would make very
     # much code: tiles are loaded and stored at each block instead.
@@ -283,13 +310,9 @@ def _plain(schedule: Schedule, name: str) -> Schedule:
     loops, extents = schedule.loops(name), loop_extents(schedule, name)
     # Of what is not known there may be one.
     outer = loops[:2] if extents[loops[0]] is None and len(loops) > 2 else loops[:1]
-    for step in (
-        f"vectorize {name}: {loops[-1]}",
-        *(f"parallelize {name}: {x}" for x in outer),
-    ):
-        if flags[loops[-1]] and len(loops) > 1:
-            try:
-                schedule = schedule.replay(step)
-            except ScheduleError:
-                continue
+    if not flags[loops[-1]] or len(loops) == 1:
+        return schedule
+    schedule = attempt(schedule, Schedule.vectorize, name, loops[-1])
+    for loop in outer:
+        schedule = attempt(schedule, Schedule.parallelize, name, loop)
     return schedule

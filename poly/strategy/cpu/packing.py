@@ -6,14 +6,14 @@ from collections.abc import Collection
 from math import prod
 
 from poly.deps.scop import Scop
-from poly.errors import ScheduleError
 from poly.ir.accesses import loops_of_read, moving_dimensions, plain_dimension, vector_stride
 from poly.ir.expr import Const, Read
 from poly.ir.layout import Layout
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
+from poly.strategy.common.queries import attempt
+from poly.strategy.cpu.choose_tile import find_tile
 from poly.strategy.cpu.register_tile import UNROLLED_TAPS, Contraction
-from poly.strategy.cpu.stencil import find_tile
 
 #: Rows at a multiple of so many bytes from each other share a set of the first cache, which holds
 #: about as many lines.
@@ -102,10 +102,9 @@ def pack_panels(schedule: Schedule, core: Contraction, loop: str, columns: int) 
         layout = panel_layout(read, dim, core)
         if columns <= width:
             layout = Layout((*(d for d in range(len(read.indices)) if d != dim), dim))
-        try:
-            schedule = schedule.promote(core.statement, loop, read.tensor, "local", layout)
-        except ScheduleError:
-            continue
+        schedule = attempt(
+            schedule, Schedule.promote, core.statement, loop, read.tensor, "local", layout
+        )
     return schedule
 
 
@@ -138,8 +137,7 @@ def _stride(schedule: Schedule, read: Read, dim: int) -> int:
 
 def _promoted(schedule: Schedule, s: str, loops: list[str], tensor: str) -> Schedule:
     for loop in loops:
-        try:
-            return schedule.promote(s, loop, tensor, "local")
-        except ScheduleError:
-            continue
+        made = attempt(schedule, Schedule.promote, s, loop, tensor, "local")
+        if made is not schedule:
+            return made
     return schedule

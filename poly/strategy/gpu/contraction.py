@@ -17,28 +17,30 @@ from math import prod
 from poly.buffers.promotion import TOGETHER
 from poly.deps.instances import member_limits
 from poly.deps.scop import ScopStatement
-from poly.errors import ScheduleError
 from poly.ir.accesses import loops_of_read, plain_dimension, stride_of
 from poly.ir.expr import Const, Read
 from poly.machine.gpu import GpuMachine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import (
     accesses,
-    attempt,
     dimension_at,
     is_determined,
     loop_extents,
     nest,
 )
+from poly.strategy.common.tactic import Group, NoMatch, Tactic
 from poly.strategy.gpu.queries import (
     DIMENSIONS,
     contiguity,
+    in_register,
     in_registers,
     on_blocks,
     order_along,
     parallel_nest,
     shared_tile,
+    unrolled,
 )
+from poly.strategy.gpu.update import UpdateWithReuse, core_of
 from poly.tree.nodes import Promote, loops_of, path_to
 
 #: Registers of a thread along a loop, and threads of a block.
@@ -83,64 +85,107 @@ class GpuContraction:
     sides: tuple[tuple[Read, ...], tuple[Read, ...]]
 
 
-def contraction_on_gpu(schedule: Schedule, names: tuple[str, ...], machine: GpuMachine) -> Schedule:
-    """The schedule of a group with a contraction.
+@dataclass(frozen=True)
+class TilePlan:
+    """The contraction, the parallel loops around it, and how some of them are cut."""
 
-    Raises
-    ------
-    ScheduleError : there is none, or it does not suit.
-    """
-    run = parallel_nest(schedule, names)
-    if run != nest(schedule, names):
-        raise ScheduleError("not all loops that the group shares are parallel")
-    found = find_contraction(schedule, names, run)
+    found: GpuContraction
+    run: tuple[str, ...]
+    tiles: tuple[tuple[str, Tile], ...]
+
+
+class BlockTile(Tactic[GpuMachine, TilePlan]):
+    """A tile of a contraction: operands in shared memory, sums in registers of threads."""
+
+    name = "contraction"
+
+    def core(self, group: Group[GpuMachine]) -> UpdateWithReuse | None:
+        return core_of(group)
+
+    def match(self, group: Group[GpuMachine]) -> TilePlan | NoMatch:
+        schedule, names = group.schedule, group.names
+        run = parallel_nest(schedule, names)
+        if not run or run != nest(schedule, names):
+            return NoMatch("not all loops that the group shares are parallel")
+        found = find_contraction(schedule, names, run)
+        if found is None:
+            return NoMatch("no update with reuse of two operands")
+        s = found.statement
+        if any(schedule.loops(n) != schedule.loops(s)[: len(schedule.loops(n))] for n in names):
+            return NoMatch("another statement has loops of its own")
+        if not reduction_loops(schedule, s):
+            return NoMatch("the reduction has no loops")
+        tiles = _tiles(found, run, loop_extents(schedule, s), group.machine)
+        if prod(t.threads for t in tiles.values()) < FEWEST:
+            return NoMatch("the tile is small")
+        return TilePlan(found, run, tuple(tiles.items()))
+
+    def apply(self, group: Group[GpuMachine], plan: TilePlan) -> Schedule:
+        schedule, names, found = group.schedule, group.names, plan.found
+        tiles = dict(plan.tiles)
+        extents = loop_extents(schedule, found.statement)
+        beside = {n: dimension_at(schedule, n, found.columns[0]) for n in names}
+        schedule, loops = _cut(schedule, found, plan.run, tiles, extents)
+        schedule = _on_grid(schedule, found.statement, loops, extents)
+        schedule = _reduced(schedule, found, tiles, loops, extents)
+        schedule = in_registers(schedule, names, loops.threads[-1])
+        if len(loops.registers) > 1:
+            schedule = _in_groups(schedule, names, loops.registers[-2:], beside)
+        for n in names:
+            schedule = unrolled(schedule, n, *loops.registers)
+        return schedule
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The loops of a nest after it is cut, by what runs their iterations."""
+
+    blocks: tuple[str, ...]
+    threads: tuple[str, ...]
+    registers: tuple[str, ...]
+
+
+def _cut(
+    schedule: Schedule,
+    found: GpuContraction,
+    run: tuple[str, ...],
+    tiles: Mapping[str, Tile],
+    extents: Mapping[str, int | None],
+) -> tuple[Schedule, Cut]:
+    """The parallel loops cut into blocks, threads and registers."""
     s = found.statement
-    if any(schedule.loops(n) != schedule.loops(s)[: len(schedule.loops(n))] for n in names):
-        raise ScheduleError("another statement has loops of its own")
-    extents = loop_extents(schedule, s)
-    tiles = _tiles(found, run, extents, machine)
-    if prod(t.threads for t in tiles.values()) < FEWEST:
-        raise ScheduleError("the tile is small")
-    beside = {n: dimension_at(schedule, n, found.columns[0]) for n in names}
-    blocks: list[str] = []
-    threads: list[str] = []
+    blocks = [x for x in run if x not in tiles]
+    threads: dict[str, str] = {}  # by the loop that is cut
     registers: list[str] = []
-    order = [x for x in run if x not in tiles] + [x for x in run if x in tiles]
-    for loop in order:
-        if loop not in tiles:
-            blocks.append(loop)
-            continue
-        tile, inner = tiles[loop], loop
-        extent = extents[loop]
+    for loop in (x for x in run if x in tiles):
+        tile, inner, extent = tiles[loop], loop, extents[loop]
         if extent is None or extent > tile.block:
-            schedule = schedule.replay(f"split {s}: {loop} by {tile.block} as {loop}_b, {loop}_w")
+            schedule = schedule.split(s, loop, tile.block, (f"{loop}_b", f"{loop}_w"))
             blocks.append(f"{loop}_b")
             inner = f"{loop}_w"
         if tile.threads == 1:
             registers.append(inner)
             continue
         if tile.registers > 1:
-            by = f"{tile.registers} as {loop}_t, {loop}_r"
-            schedule = schedule.replay(f"split {s}: {inner} by {by}")
+            schedule = schedule.split(s, inner, tile.registers, (f"{loop}_t", f"{loop}_r"))
             registers.append(f"{loop}_r")
             inner = f"{loop}_t"
-        threads.append(inner)
-    threads.sort(key=lambda x: _place(x, found), reverse=True)
-    mapped, rest = on_blocks(blocks, extents)
-    schedule = schedule.replay(f"reorder {s}: {', '.join([*mapped, *rest, *threads, *registers])}")
-    if registers:
-        schedule = schedule.replay(f"distribute {s}: {registers[0]}")
+        threads[loop] = inner
+    # What is adjacent in memory is adjacent in a block.
+    order = [*found.columns, found.rows]
+    by_place = sorted(threads, key=order.index, reverse=True)
+    return schedule, Cut(tuple(blocks), tuple(threads[x] for x in by_place), tuple(registers))
+
+
+def _on_grid(schedule: Schedule, s: str, loops: Cut, extents: Mapping[str, int | None]) -> Schedule:
+    """The cut loops in order, on blocks and threads."""
+    mapped, rest = on_blocks(loops.blocks, extents)
+    schedule = schedule.reorder(s, [*mapped, *rest, *loops.threads, *loops.registers])
+    if loops.registers:
+        schedule = schedule.distribute(s, loops.registers[0])
     if mapped:
-        schedule = schedule.replay(f"map_blocks {s}: {', '.join(mapped)}")
-    schedule = schedule.replay(f"map_threads {s}: {', '.join(threads)}")
-    schedule = _reduced(schedule, found, tiles, threads, registers, extents)
-    schedule = in_registers(schedule, names, threads[-1])
-    if len(registers) > 1:
-        schedule = _in_groups(schedule, names, registers[-2:], beside)
-    for n in names:
-        for loop in registers:
-            schedule = attempt(schedule, f"unroll {n}: {loop}")
-    return schedule
+        schedule = schedule.map_blocks(s, mapped)
+    return schedule.map_threads(s, loops.threads)
 
 
 def _in_groups(
@@ -167,11 +212,10 @@ def _in_groups(
         rows, length = _length(schedule, name, row), _length(schedule, name, column)
         if near != [s.target.tensor]:
             rows = min(rows, max(1, GROUP // length))
-        schedule = schedule.replay(f"split {name}: {row} by {rows} as {row}_g, {row}_i")
+        schedule = schedule.split(name, row, rows, (f"{row}_g", f"{row}_i"))
         for tensor in dict.fromkeys(near):
-            schedule = attempt(schedule, f"promote {name}: {row}_g as {tensor}, register")
-        for loop in (f"{row}_g", f"{row}_i"):
-            schedule = attempt(schedule, f"unroll {name}: {loop}")
+            schedule = in_register(schedule, name, f"{row}_g", tensor)
+        schedule = unrolled(schedule, name, f"{row}_g", f"{row}_i")
     return schedule
 
 
@@ -182,21 +226,10 @@ def _length(schedule: Schedule, name: str, loop: str) -> int:
     return 1 if limits is None else limits[1] + 1
 
 
-def _place(loop: str, found: GpuContraction) -> int:
-    """Neighbours in memory are neighbours in a block."""
-    own = [*found.columns, found.rows]
-    return next(n for n, x in enumerate(own) if loop == x or loop.removesuffix(loop[-2:]) == x)
-
-
 def find_contraction(
     schedule: Schedule, names: tuple[str, ...], run: tuple[str, ...]
-) -> GpuContraction:
-    """The first update of a group that has reuse on both sides.
-
-    Raises
-    ------
-    ScheduleError : there is none.
-    """
+) -> GpuContraction | None:
+    """The first update of a group that has reuse on both sides, None if there is none."""
     for name in names:
         s = schedule.scop.statement(name)
         reads = tuple(r for r in s.source.reads if r.indices)
@@ -210,7 +243,13 @@ def find_contraction(
         found = _sides(schedule, s, reads, index)
         if found is not None:
             return found
-    raise ScheduleError("there is no contraction")
+    return None
+
+
+def reduction_loops(schedule: Schedule, s: str) -> list[str]:
+    """The loops of the reduction that a statement is in."""
+    reductions = schedule.scop.statement(s).source.reductions
+    return [x for x in reductions if x in schedule.loops(s)]
 
 
 def _sides(
@@ -290,16 +329,13 @@ def _reduced(
     schedule: Schedule,
     found: GpuContraction,
     tiles: Mapping[str, Tile],
-    threads: list[str],
-    registers: list[str],
+    cut: Cut,
     extents: Mapping[str, int | None],
 ) -> Schedule:
     """The reduction part by part, with the operands of a part in shared memory."""
     s = found.statement
     statement = schedule.scop.statement(s)
-    loops = [x for x in statement.source.reductions if x in schedule.loops(s)]
-    if not loops:
-        raise ScheduleError("the reduction has no loops")
+    loops = reduction_loops(schedule, s)
 
     def worth(x: str) -> tuple[float, int]:
         extent = extents[x]
@@ -317,14 +353,12 @@ def _reduced(
             around.insert(0, x)
     depth = max(1, DEPTH // taps)
     length = extents[k]
-    if length is not None and length <= depth:
-        outer, inner = "", k
-    else:
-        schedule = schedule.replay(f"split {s}: {k} by {depth} as {k}_o, {k}_i")
-        outer, inner = f"{k}_o", f"{k}_i"
-    parts = [*around, *([outer] if outer else [])]
-    schedule = schedule.replay(f"reorder {s}: {', '.join([*parts, *inside, inner, *registers])}")
-    parts = parts or threads[-1:]
+    parts, inner = around, k
+    if length is None or length > depth:
+        schedule = schedule.split(s, k, depth, (f"{k}_o", f"{k}_i"))
+        parts, inner = [*around, f"{k}_o"], f"{k}_i"
+    schedule = schedule.reorder(s, [*parts, *inside, inner, *cut.registers])
+    at = (parts or cut.threads)[-1]
     # Of rows, threads of a warp read few at a time, which are in banks of their own.
     few = prod(tiles[x].threads for x in found.columns if x in tiles) >= ACROSS
     few &= tiles[found.rows].registers <= REGISTERS
@@ -333,8 +367,8 @@ def _reduced(
         along = k if few and whole and loop == found.rows else ""
         for read in dict.fromkeys(side):
             stays = _lies_along(schedule, read, along, depth)
-            words = "" if stays else order_along(schedule, read, loop)
-            schedule = shared_tile(schedule, s, parts[-1], f"{read.tensor}, shared{words}")
+            order = () if stays else order_along(schedule, read, loop)
+            schedule = shared_tile(schedule, s, at, read.tensor, order)
     return schedule
 
 

@@ -8,13 +8,21 @@ from math import prod
 
 from poly.deps.instances import member_limits
 from poly.deps.legality import coincident_members
-from poly.errors import ScheduleError
 from poly.ir.accesses import loops_of_read, plain_dimension, stride_of
 from poly.ir.expr import Read
 from poly.ir.linear_form import linear_form
+from poly.machine.gpu import GpuMachine
 from poly.schedule.schedule import Schedule
-from poly.strategy.common.queries import accesses, attempt, dimension_at, nest
-from poly.strategy.cpu.memory_bound import buffers_around, plan_around
+from poly.strategy.common.grouping import CoreOf, groups
+from poly.strategy.common.queries import (
+    accesses,
+    attempt,
+    buffers_around,
+    dimension_at,
+    nest,
+    plan_around,
+)
+from poly.strategy.common.tactic import UnsuitableError
 from poly.tree.nodes import Band, loops_of, path_to
 
 #: Dimensions of a grid, and of a block.
@@ -23,11 +31,7 @@ DIMENSIONS = 3
 
 def parallel_nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
     """Of the loops that a group shares the outermost that carry no dependence, neighbours in one
-    band; the host runs those outside of them.
-
-    Raises
-    ------
-    ScheduleError : there are none.
+    band, () if there are none; the host runs those outside of them.
     """
     flags = coincident_members(schedule.tree, names[0], schedule.dependences)
     shared = nest(schedule, names)
@@ -35,7 +39,7 @@ def parallel_nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]
     for node in path_to(schedule.tree, names[0]):
         if run and isinstance(node, Band) and run[0] in node.names:
             return tuple(x for x in run if x in node.names)
-    raise ScheduleError("there is no parallel loop")
+    return ()
 
 
 def contiguity(schedule: Schedule, names: tuple[str, ...], loop: str) -> int:
@@ -70,7 +74,19 @@ def on_blocks(
 def in_registers(schedule: Schedule, names: tuple[str, ...], loop: str) -> Schedule:
     """What one thread alone writes and reads inside of a loop, in its registers."""
     for tensor in _own(schedule, names):
-        schedule = attempt(schedule, f"promote {names[0]}: {loop} as {tensor}, register")
+        schedule = in_register(schedule, names[0], loop, tensor)
+    return schedule
+
+
+def in_register(schedule: Schedule, name: str, loop: str, tensor: str) -> Schedule:
+    """A tensor in registers around a statement, if it may be there."""
+    return attempt(schedule, Schedule.promote, name, loop, tensor, "register")
+
+
+def unrolled(schedule: Schedule, name: str, *loops: str) -> Schedule:
+    """The schedule with loops unrolled, where they can be."""
+    for loop in loops:
+        schedule = attempt(schedule, Schedule.unroll, name, loop)
     return schedule
 
 
@@ -91,7 +107,7 @@ def element_in_register(
     """
     for tensor in _own(schedule, names):
         for loop in loops:
-            made = attempt(schedule, f"promote {names[0]}: {loop} as {tensor}, register")
+            made = in_register(schedule, names[0], loop, tensor)
             if made is not schedule and _is_element(made, names[0], tensor):
                 schedule = made
                 break
@@ -111,50 +127,69 @@ def check_rows(schedule: Schedule, name: str, tensor: str) -> None:
 
     Raises
     ------
-    ScheduleError : naming the tensor.
+    UnsuitableError : naming the tensor.
     """
     read = [a for a in accesses(schedule.scop.statement(name)) if a.tensor == tensor]
     for node in buffers_around(schedule, name, tensor):
         for d, size in enumerate(plan_around(schedule, name, node).sizes[:-1]):
             if any(c % size for a in read for _, c in linear_form(a.indices[d]).terms):
-                raise ScheduleError(f"which row of {tensor} is in which register is not fixed")
+                raise UnsuitableError(f"which row of {tensor} is in which register is not fixed")
 
 
-def shared_tile(schedule: Schedule, name: str, loop: str, what: str) -> Schedule:
-    """An operand in shared memory, one iteration ahead where that is possible, or not at all.
+def shared_tile(
+    schedule: Schedule,
+    name: str,
+    loop: str,
+    tensor: str,
+    order: Sequence[int] = (),
+    padded: bool = False,
+    double: bool = True,
+) -> Schedule:
+    """An operand in shared memory, if it may be there; double-buffered where that is possible.
 
-    what : the tensor and its layout, as in a step: ``A, shared, 1, 0``
+    double : whether to try that; there may be no next part
     """
-    step = f"promote {name}: {loop} as {what}"
-    ahead = attempt(schedule, f"{step}, ahead")
-    return ahead if ahead is not schedule else attempt(schedule, step)
+    for ahead in (True, False) if double else (False,):
+        made = attempt(
+            schedule, Schedule.promote, name, loop, tensor, "shared", order, ahead, padded
+        )
+        if made is not schedule:
+            return made
+    return schedule
 
 
-def order_along(schedule: Schedule, read: Read, loop: str) -> str:
-    """The order of dimensions in which what is read along a loop lies together, as words of a step:
-    ``, 1, 0``, or none for that in memory.
+def order_along(schedule: Schedule, read: Read, loop: str) -> tuple[int, ...]:
+    """The order of dimensions in which what is read along a loop is contiguous, () for that in
+    memory.
     """
     dimension = plain_dimension(read, loop)
     rank = schedule.program.tensors[read.tensor].rank
     if dimension is None or dimension == rank - 1:
-        return ""
-    order = [d for d in range(rank) if d != dimension]
-    return "".join(f", {d}" for d in (*order, dimension))
+        return ()
+    return (*(d for d in range(rank) if d != dimension), dimension)
 
 
-def from_zero(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
-    """The schedule with the loops that a group shares shifted to begin at 0, as blocks do."""
+def start_at_zero(schedule: Schedule, machine: GpuMachine, core_of: CoreOf[GpuMachine]) -> Schedule:
+    """Shift the loops that groups share to begin at 0, as blocks do."""
+    for names in groups(schedule):
+        schedule = _group_at_zero(schedule, names)
+    return schedule
+
+
+def _group_at_zero(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
     for loop in nest(schedule, names):
         member = next(m for m in loops_of(schedule.tree, names[0]) if m.name == loop)
         limits = member_limits(member, schedule.scop)
         low = limits[0] if limits is not None else _constant_start(schedule, names, loop)
         if low is None or low == 0:
             continue
-        moved = schedule
-        for name in names:
-            moved = attempt(moved, f"shift {name}: {loop} by {-low}")
-        if len(moved.steps) == len(schedule.steps) + len(names):
-            schedule = moved
+        schedule = attempt(schedule, _shifted, names, loop, -low)
+    return schedule
+
+
+def _shifted(schedule: Schedule, names: tuple[str, ...], loop: str, by: int) -> Schedule:
+    for name in names:
+        schedule = schedule.shift(name, loop, by)
     return schedule
 
 

@@ -15,18 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from poly.buffers.promotion import SHARED_LIMIT, contiguous_dimension
 from poly.deps.scop import ScopStatement
-from poly.errors import ScheduleError
 from poly.ir.expr import Index, Read, indices_of
 from poly.ir.intrinsics import ACCUMULATOR, INTRINSICS, WARP, Intrinsic
 from poly.ir.linear_form import linear_form
 from poly.machine.gpu import GpuMachine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import attempt, dimension_at, loop_extents, nest
-from poly.strategy.gpu.contraction import GpuContraction, find_contraction
+from poly.strategy.common.tactic import Group, NoMatch, Tactic
+from poly.strategy.gpu.contraction import GpuContraction, find_contraction, reduction_loops
 from poly.strategy.gpu.queries import element_in_register, on_blocks, parallel_nest, shared_tile
+from poly.strategy.gpu.update import UpdateWithReuse, core_of
 
 #: Tiles of a block along a loop, the best first; and with an epilogue, for which it is shared.
 TILES, WITH_EPILOGUE = (128, 64, 32, 16), (64, 32, 16)
@@ -73,11 +75,6 @@ class Shape:
     def padded(self) -> bool:
         """Whether shared memory is."""
         return self.apart or not self.divides
-
-    @property
-    def padding(self) -> str:
-        """How a step says so."""
-        return ", padded" if self.padded else ""
 
     @property
     def waste(self) -> float:
@@ -135,135 +132,174 @@ def _up_to(length: int, extent: int) -> int:
     return -(-length // extent) * extent
 
 
-def tensor_cores_on_gpu(
-    schedule: Schedule, names: tuple[str, ...], machine: GpuMachine
-) -> Schedule:
-    """The schedule of a group with a contraction that tensor cores can do.
+@dataclass(frozen=True)
+class MatrixPlan:
+    """A contraction as products of matrices.
 
-    Raises
-    ------
-    ScheduleError : there is none, it does not suit, or the machine has no tensor cores.
+    run : the parallel loops; around : other loops of the reduction than that of the matrices
+    operands : those in shared memory, with the order of their dimensions there
+    epilogue : the statements that read the sums
     """
-    run = parallel_nest(schedule, names)
-    if not machine.tensor_cores or run != nest(schedule, names):
-        raise ScheduleError("there are no tensor cores, or not all shared loops are parallel")
-    found = find_contraction(schedule, names, run)
-    s, u, v = found.statement, found.rows, found.columns[0]
-    statement = schedule.scop.statement(s)
-    intrinsic = _intrinsic(schedule, statement, machine)
-    extents = loop_extents(schedule, s)
-    k, around = _reduction(schedule, statement, extents)
-    operands, apart = _operands(schedule, found, (u, v, k))
-    start = f"{s}_init"
-    epilogue = [n for n in names if n not in (s, start)]
-    if start not in names or any(schedule.loops(n) != run for n in epilogue):
-        raise ScheduleError("another statement has loops of its own")
-    others = 1
-    for x in run:
-        others *= 1 if x in (u, v) else extents[x] or 1
-    choices = WITH_EPILOGUE if epilogue else TILES
-    lengths = (extents[u], extents[v], extents[k])
-    sums = schedule.program.tensors[statement.target.tensor].dtype.bytes if epilogue else 0
-    shape = Shape(
-        (u, v, k), lengths, others, intrinsic.extents, choices, apart, intrinsic.operand.bytes, sums
-    )
-    if shape.waste > WASTE:
-        raise ScheduleError("the matrices would be almost empty")
-    rows, columns = _tiles(shape, machine)
-    blocks = [*(x for x in run if x not in (u, v)), f"{u}_b", f"{v}_b"]
-    mapped, rest = on_blocks(blocks, extents)
-    schedule = schedule.replay(f"""
-split {s}: {u} by {rows.block} as {u}_b, {u}_x
-split {s}: {v} by {columns.block} as {v}_b, {v}_x
-reorder {s}: {", ".join([*mapped, *rest, f"{u}_x", f"{v}_x"])}
-map_blocks {s}: {", ".join(mapped)}""")
-    if epilogue:
-        schedule = schedule.replay(f"distribute {s}: {u}_x\nfuse {start}, {s}: {u}_x, {v}_x")
-        target = statement.target.tensor
-        inner = [*mapped, *rest][-1]
-        schedule = schedule.replay(f"promote {s}: {inner} as {target}, shared{shape.padding}")
-    schedule = _warps(schedule, s, (rows, columns), shape, around, intrinsic, operands)
-    together = [[n] for n in epilogue[:1]]
-    for n in epilogue[1:]:
-        fused = attempt(schedule, f"fuse {together[-1][0]}, {n}: {u}_x, {v}_x")
+
+    found: GpuContraction
+    run: tuple[str, ...]
+    shape: Shape
+    intrinsic: Intrinsic
+    around: tuple[str, ...]
+    operands: tuple[tuple[str, tuple[int, ...]], ...]
+    epilogue: tuple[str, ...]
+
+
+class TensorCores(Tactic[GpuMachine, MatrixPlan]):
+    """A contraction on tensor cores: tiles of blocks in shared memory, of warps in fragments."""
+
+    name = "tensor cores"
+
+    def core(self, group: Group[GpuMachine]) -> UpdateWithReuse | None:
+        return core_of(group)
+
+    def match(self, group: Group[GpuMachine]) -> MatrixPlan | NoMatch:
+        schedule, names, machine = group.schedule, group.names, group.machine
+        run = parallel_nest(schedule, names)
+        if not machine.tensor_cores:
+            return NoMatch("the machine has no tensor cores")
+        if not run or run != nest(schedule, names):
+            return NoMatch("not all loops that the group shares are parallel")
+        found = find_contraction(schedule, names, run)
+        if found is None:
+            return NoMatch("no update with reuse of two operands")
+        s, u, v = found.statement, found.rows, found.columns[0]
+        statement = schedule.scop.statement(s)
+        intrinsic = _intrinsic(schedule, statement, machine)
+        if isinstance(intrinsic, NoMatch):
+            return intrinsic
+        extents = loop_extents(schedule, s)
+        k = _matrix_loop(schedule, statement, extents)
+        if k is None:
+            return NoMatch("no loop of the reduction moves both operands by one")
+        operands = _operands(schedule, found, (u, v, k))
+        if isinstance(operands, NoMatch):
+            return operands
+        epilogue = tuple(n for n in names if n not in (s, f"{s}_init"))
+        if f"{s}_init" not in names or any(schedule.loops(n) != run for n in epilogue):
+            return NoMatch("another statement has loops of its own")
+        others = prod(extents[x] or 1 for x in run if x not in (u, v))
+        target = schedule.program.tensors[statement.target.tensor]
+        shape = Shape(
+            (u, v, k),
+            (extents[u], extents[v], extents[k]),
+            others,
+            intrinsic.extents,
+            WITH_EPILOGUE if epilogue else TILES,
+            operands.apart,
+            intrinsic.operand.bytes,
+            target.dtype.bytes if epilogue else 0,
+        )
+        if shape.waste > WASTE:
+            return NoMatch("the matrices would be almost empty")
+        around = tuple(x for x in reduction_loops(schedule, s) if x != k)
+        return MatrixPlan(found, run, shape, intrinsic, around, operands.orders, epilogue)
+
+    def apply(self, group: Group[GpuMachine], plan: MatrixPlan) -> Schedule:
+        schedule, shape, s = group.schedule, plan.shape, plan.found.statement
+        u, v, _ = shape.loops
+        extents = loop_extents(schedule, s)
+        rows, columns = _tiles(shape, group.machine)
+        blocks = [*(x for x in plan.run if x not in (u, v)), f"{u}_b", f"{v}_b"]
+        mapped, rest = on_blocks(blocks, extents)
+        schedule = schedule.split(s, u, rows.block, (f"{u}_b", f"{u}_x"))
+        schedule = schedule.split(s, v, columns.block, (f"{v}_b", f"{v}_x"))
+        schedule = schedule.reorder(s, [*mapped, *rest, f"{u}_x", f"{v}_x"])
+        schedule = schedule.map_blocks(s, mapped)
+        if plan.epilogue:
+            schedule = schedule.distribute(s, f"{u}_x")
+            schedule = schedule.fuse(f"{s}_init", s, [f"{u}_x", f"{v}_x"])
+            target = schedule.scop.statement(s).target.tensor
+            inner = [*mapped, *rest][-1]
+            schedule = schedule.promote(s, inner, target, "shared", padded=shape.padded)
+        schedule = _warps(schedule, plan, (rows, columns))
+        schedule, together = _fused_epilogue(schedule, plan.epilogue, (f"{u}_x", f"{v}_x"))
+        for names in together:
+            schedule = _by_threads(schedule, names[0], (u, v), (rows, columns))
+            schedule = element_in_register(schedule, names, (f"{v}_t",))
+        return schedule
+
+
+def _fused_epilogue(
+    schedule: Schedule, epilogue: tuple[str, ...], loops: tuple[str, str]
+) -> tuple[Schedule, list[tuple[str, ...]]]:
+    """What reads the sums, fused as far as is legal, and which statements are then together."""
+    together: list[tuple[str, ...]] = [(n,) for n in epilogue[:1]]
+    for name in epilogue[1:]:
+        fused = attempt(schedule, Schedule.fuse, together[-1][0], name, loops)
         if fused is schedule:
-            together.append([n])
+            together.append((name,))
         else:
-            together[-1].append(n)
+            together[-1] = (*together[-1], name)
         schedule = fused
-    for group in together:
-        schedule = _by_threads(schedule, group[0], (u, v), (rows, columns))
-        schedule = element_in_register(schedule, tuple(group), (f"{v}_t",))
-    return schedule
+    return schedule, together
 
 
-def _intrinsic(schedule: Schedule, s: ScopStatement, machine: GpuMachine) -> Intrinsic:
-    """What multiplies operands of these types.
-
-    Raises
-    ------
-    ScheduleError : nothing does.
-    """
+def _intrinsic(schedule: Schedule, s: ScopStatement, machine: GpuMachine) -> Intrinsic | NoMatch:
+    """What multiplies operands of these types."""
     tensors = schedule.program.tensors
     types = {tensors[r.tensor].dtype for r in s.source.reads}
     for i in INTRINSICS.values():
         if types == {i.operand} and (not i.rounds or machine.rounded_float32):
             return i
-    raise ScheduleError(f"there is no instruction for {', '.join(map(str, types))}")
+    return NoMatch(f"no instruction for {', '.join(sorted(map(str, types)))}")
 
 
-def _reduction(
+def _matrix_loop(
     schedule: Schedule, s: ScopStatement, extents: Mapping[str, int | None]
-) -> tuple[str, list[str]]:
-    """The longest loop of the reduction along which both operands have a dimension, and the others.
-
-    Raises
-    ------
-    ScheduleError : there is none.
-    """
-    loops = [x for x in s.source.reductions if x in schedule.loops(s.name)]
+) -> str | None:
+    """The longest loop of the reduction along which both operands have a dimension."""
     reads = s.source.reads
+    loops = reduction_loops(schedule, s.name)
     own = [x for x in loops if all(_dimension(r, x) is not None for r in reads)]
-    if not own:
-        raise ScheduleError("no loop of the reduction moves both operands by one")
 
     def worth(x: str) -> tuple[float, int]:
         extent = extents[x]
         last = sum(_dimension(r, x) == len(r.indices) - 1 for r in reads)
         return float("inf") if extent is None else extent, last
 
-    k = max(own, key=worth)
-    return k, [x for x in loops if x != k]
+    return max(own, key=worth, default=None)
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Both operands with the order of their dimensions in shared memory.
+
+    apart : one begins elsewhere than its loops
+    """
+
+    orders: tuple[tuple[str, tuple[int, ...]], ...]
+    apart: bool
 
 
 def _operands(
     schedule: Schedule, found: GpuContraction, loops: tuple[str, str, str]
-) -> tuple[list[str], bool]:
-    """The operands as they are shared, in an order of dimensions in which a matrix has rows or
-    columns in one piece: ``A, shared, 2, 0, 1``; and whether one begins elsewhere than its loops.
-
-    Raises
-    ------
-    ScheduleError : one is no matrix, or the sums have none in one piece.
+) -> Operands | NoMatch:
+    """The operands in an order of dimensions in which the rows or columns of a matrix are
+    contiguous.
     """
     s = found.statement
     u, v, k = (dimension_at(schedule, s, x) for x in loops)
     tensors = schedule.program.tensors
     target = schedule.scop.statement(s).target
     if any(len(side) != 1 for side in found.sides):
-        raise ScheduleError("a side has several operands")
-    words: list[str] = []
+        return NoMatch("a side has several operands")
+    orders: list[tuple[str, tuple[int, ...]]] = []
     begins = True
     for read, own in ((target, (u, v)), (found.sides[0][0], (u, k)), (found.sides[1][0], (v, k))):
         dims = [_dimension(read, x) for x in own]
         apart = contiguous_dimension(tensors[read.tensor]) not in dims and read is target
         if None in dims or apart:
-            raise ScheduleError(f"{read} has no rows or columns in one piece")
+            return NoMatch(f"{read} has no contiguous rows or columns")
         begins &= all(Index(x) in read.indices for x in own)
         order = sorted(range(len(read.indices)), key=lambda d: d in dims)
-        listed = [] if order == sorted(order) else [str(d) for d in order]
-        words.append(", ".join([read.tensor, "shared", *listed]))
-    return words[1:], not begins
+        orders.append((read.tensor, () if order == sorted(order) else tuple(order)))
+    return Operands(tuple(orders[1:]), not begins)
 
 
 def _dimension(read: Read, loop: str) -> int | None:
@@ -306,44 +342,34 @@ def _tiles(shape: Shape, machine: GpuMachine) -> tuple[WarpTile, WarpTile]:
     )
 
 
-def _warps(
-    schedule: Schedule,
-    s: str,
-    tiles: tuple[WarpTile, WarpTile],
-    shape: Shape,
-    around: list[str],
-    intrinsic: Intrinsic,
-    operands: list[str],
-) -> Schedule:
-    """The sums of a tile by warps, with operands in shared memory.
-
-    around : other loops of the reduction
-    """
+def _warps(schedule: Schedule, plan: MatrixPlan, tiles: tuple[WarpTile, WarpTile]) -> Schedule:
+    """The sums of a tile by warps, with operands in shared memory."""
+    shape, s, name = plan.shape, plan.found.statement, plan.intrinsic.name
     (u, v, k), (*_, length) = shape.loops, shape.lengths
     rows, columns = tiles
     depth = shape.depth(rows, columns)
-    m, n, terms = intrinsic.extents
-    matrices, elements = f"{u}_m, {v}_m", f"{u}_f, {v}_f"
-    schedule = schedule.replay(f"""
-tile {s}: {u}_x, {v}_x by {rows.warp}, {columns.warp} as {u}_w, {v}_w, {u}_y, {v}_y
-tile {s}: {u}_y, {v}_y by {m}, {n} as {matrices}, {elements}
-distribute {s}: {u}_m
-map_threads {s}: {u}_w, {v}_w
-split {s}: {k} by {depth} as {k}_o, {k}_i
-split {s}: {k}_i by {terms} as {k}_m, {k}_f
-reorder {s}: {", ".join([*around, f"{k}_o"])}, {k}_m, {matrices}, {elements}, {k}_f""")
-    for operand in operands:
-        what = f"{operand}{shape.padding}"
-        if length is not None and length <= depth:  # there is no next part
-            schedule = attempt(schedule, f"promote {s}: {k}_o as {what}")
-        else:
-            schedule = shared_tile(schedule, s, f"{k}_o", what)
-    schedule = schedule.replay(f"""
-tensorize {s}_init: {elements} as {intrinsic.name}
-tensorize {s}: {elements}, {k}_f as {intrinsic.name}
-promote {s}: {v}_w as {schedule.scop.statement(s).target.tensor}, fragment""")
-    for name in (f"{s}_init", s):
-        schedule = schedule.replay(f"unroll {name}: {u}_m\nunroll {name}: {v}_m")
+    m, n, terms = plan.intrinsic.extents
+    matrices, elements = [f"{u}_m", f"{v}_m"], [f"{u}_f", f"{v}_f"]
+    warps, rest = [f"{u}_w", f"{v}_w"], [f"{u}_y", f"{v}_y"]
+    sizes = [rows.warp, columns.warp]
+    schedule = schedule.tile(s, [f"{u}_x", f"{v}_x"], sizes, [*warps, *rest])
+    schedule = schedule.tile(s, rest, [m, n], [*matrices, *elements])
+    schedule = schedule.distribute(s, f"{u}_m").map_threads(s, warps)
+    schedule = schedule.split(s, k, depth, (f"{k}_o", f"{k}_i"))
+    schedule = schedule.split(s, f"{k}_i", terms, (f"{k}_m", f"{k}_f"))
+    order = [*plan.around, f"{k}_o", f"{k}_m", *matrices, *elements, f"{k}_f"]
+    schedule = schedule.reorder(s, order)
+    single = length is not None and length <= depth  # there is no next part
+    for tensor, dimensions in plan.operands:
+        where = (s, f"{k}_o", tensor)
+        schedule = shared_tile(schedule, *where, dimensions, shape.padded, not single)
+    schedule = schedule.tensorize(f"{s}_init", elements, name)
+    schedule = schedule.tensorize(s, [*elements, f"{k}_f"], name)
+    target = schedule.scop.statement(s).target.tensor
+    schedule = schedule.promote(s, f"{v}_w", target, "fragment")
+    for statement in (f"{s}_init", s):
+        for loop in matrices:
+            schedule = schedule.unroll(statement, loop)
     return schedule
 
 
@@ -356,8 +382,9 @@ def _by_threads(
     """
     (u, v), (rows, columns) = loops, tiles
     lanes = min(WARP, columns.block)
-    return schedule.replay(f"""
-tile {name}: {u}_x, {v}_x by {rows.warps * columns.warps}, {lanes} as {u}_o, {v}_o, {u}_i, {v}_t
-split {name}: {u}_i by {columns.warps} as {u}_z, {u}_t
-reorder {name}: {u}_o, {v}_o, {u}_z, {u}_t, {v}_t
-map_threads {name}: {u}_z, {u}_t, {v}_t""")
+    sizes = [rows.warps * columns.warps, lanes]
+    words = [f"{u}_o", f"{v}_o", f"{u}_i", f"{v}_t"]
+    schedule = schedule.tile(name, [f"{u}_x", f"{v}_x"], sizes, words)
+    schedule = schedule.split(name, f"{u}_i", columns.warps, (f"{u}_z", f"{u}_t"))
+    schedule = schedule.reorder(name, [f"{u}_o", f"{v}_o", f"{u}_z", f"{u}_t", f"{v}_t"])
+    return schedule.map_threads(name, [f"{u}_z", f"{u}_t", f"{v}_t"])

@@ -1,0 +1,80 @@
+"""The driver: a schedule for any machine, from a list of tactics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from poly.errors import ScheduleError
+from poly.schedule.schedule import Schedule
+from poly.strategy.common.grouping import Core, CoreOf, Parallel, groups
+from poly.strategy.common.tactic import Choice, Group, NoMatch, Tactic
+
+M = TypeVar("M", bound=Parallel)
+
+#: A pass over a whole schedule, before its groups get tactics.
+Arrange = Callable[[Schedule, M, CoreOf[M]], Schedule]
+
+
+@dataclass(frozen=True)
+class Strategy(Generic[M]):
+    """How programs are scheduled for one kind of machine.
+
+    arrange : passes over the whole schedule, in order
+    tactics : what is asked for each group of statements then, in order
+    """
+
+    arrange: tuple[Arrange[M], ...]
+    tactics: tuple[Tactic[M, Any], ...]
+
+    def core(self, schedule: Schedule, names: tuple[str, ...], machine: M) -> Core | None:
+        """What the first tactic that has an opinion would tile some statements around."""
+        group = Group(schedule, names, machine)
+        found = (tactic.core(group) for tactic in self.tactics)
+        return next((core for core in found if core is not None), None)
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A schedule and how each of its groups got it."""
+
+    schedule: Schedule
+    choices: tuple[Choice, ...]
+
+
+def apply_tactics(
+    start: Schedule, machine: M, strategy: Strategy[M], plain: bool = False
+) -> Scheduled:
+    """A fast legal schedule of a program, from its written order.
+
+    The result is deterministic for a program and machine.
+
+    plain : only with tactics whose loops isl can always generate
+    """
+    schedule = start
+    for arrange in strategy.arrange:
+        schedule = arrange(schedule, machine, strategy.core)
+    tactics = [t for t in strategy.tactics if t.plain or not plain]
+    choices = []
+    for names in groups(schedule):
+        schedule, choice = _applied(Group(schedule, names, machine), tactics)
+        choices.append(choice)
+    return Scheduled(schedule, tuple(choices))
+
+
+def _applied(group: Group[M], tactics: Sequence[Tactic[M, Any]]) -> tuple[Schedule, Choice]:
+    """The schedule by the first tactic that takes a group, as it was if none does."""
+    passed: list[tuple[str, str]] = []
+    for tactic in tactics:
+        plan = tactic.match(group)
+        if isinstance(plan, NoMatch):
+            passed.append((tactic.name, plan.reason))
+            continue
+        try:
+            schedule = tactic.apply(group, plan)
+        except ScheduleError as error:
+            passed.append((tactic.name, f"a step is refused: {error}"))
+            continue
+        return schedule, Choice(group.names, tactic.name, tuple(passed))
+    return group.schedule, Choice(group.names, "", tuple(passed))

@@ -1,0 +1,77 @@
+"""What is done to a whole schedule before its groups get tactics: blocks and serial loops."""
+
+from __future__ import annotations
+
+from poly.deps.legality import coincident_members
+from poly.ir.accesses import loops_of_read
+from poly.machine.cpu import Machine
+from poly.schedule.schedule import Schedule
+from poly.strategy.common.grouping import CoreOf
+from poly.strategy.common.queries import attempt, inner_loops, loop_extents, shares_ranges
+
+
+def share_block_loops(schedule: Schedule, machine: Machine, core_of: CoreOf[Machine]) -> Schedule:
+    """Put a loop that all statements of a block share around its steps and on threads, which then
+    need not wait for each other at every step.
+
+    Nothing may be reused along that loop, and it has to occupy all threads.
+    """
+    for names in blocks(schedule):
+        schedule = _with_shared_loop(schedule, names, machine)
+    return schedule
+
+
+def reschedule_serial(schedule: Schedule, machine: Machine, core_of: CoreOf[Machine]) -> Schedule:
+    """Let isl find another order where a nest of loops has no parallel one."""
+    # isl knows nothing of steps, and would mix what is in a block with what is around it.
+    if schedule.program.has_blocks or _has_parallelism(schedule):
+        return schedule
+    return attempt(schedule, Schedule.reschedule)
+
+
+def blocks(schedule: Schedule) -> tuple[tuple[str, ...], ...]:
+    """The statements that run step by step together, block by block."""
+    numbers = [s.source.block for s in schedule.scop.statements]
+    return tuple(
+        tuple(s.name for s in schedule.scop.statements if s.source.block == block)
+        for block in sorted(set(numbers) - {0})
+    )
+
+
+def _with_shared_loop(schedule: Schedule, names: tuple[str, ...], machine: Machine) -> Schedule:
+    """A loop that all statements of a block share, put around its steps and on threads, or the
+    schedule as it was.
+    """
+    first = inner_loops(schedule, names[0])[:1]
+    if not first:
+        return schedule
+    (loop,) = first
+    extent = loop_extents(schedule, names[0])[loop]
+    if extent is None or extent % machine.cores or extent < 2:
+        return schedule
+    for n in names:
+        s = schedule.scop.statement(n)
+        own = inner_loops(schedule, n)[:1]
+        if s.source.reductions and any(
+            not set(own) <= loops_of_read(r) for r in s.source.reads if r.indices
+        ):
+            return schedule
+        if not own or not shares_ranges(schedule, names[:1], (n,), 2):
+            return schedule
+    step = schedule.scop.statement(names[0]).step
+
+    def around_steps(made: Schedule) -> Schedule:
+        for n in names[1:]:
+            made = made.fuse(names[0], n, [loop])
+        return made.interchange(names[0], step, loop).parallelize(names[0], loop)
+
+    return attempt(schedule, around_steps)
+
+
+def _has_parallelism(schedule: Schedule) -> bool:
+    """Whether every deep nest has a parallel loop that is not innermost."""
+    for name in schedule.statements:
+        flags = coincident_members(schedule.tree, name, schedule.dependences)
+        if len(flags) >= 2 and not any(flags.values()):
+            return False
+    return True

@@ -1,0 +1,78 @@
+"""Which tile an update gets: that of a contraction or that of a stencil."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import lru_cache
+from math import prod
+
+from poly.deps.scop import Scop, ScopStatement
+from poly.ir.accesses import loops_of_read, vector_stride
+from poly.machine.cpu import Machine
+from poly.schedule.schedule import Schedule
+from poly.strategy.common.queries import dimension_at
+from poly.strategy.common.tactic import Group
+from poly.strategy.cpu.register_tile import Contraction, find_contraction, reuse_of
+from poly.strategy.cpu.stencil_tile import TURN, Stencil, find_stencil
+
+
+@lru_cache(maxsize=64)
+def core_of(group: Group[Machine]) -> Contraction | Stencil | None:
+    """What a group is tiled around: its first update that has a tile."""
+    schedule = group.schedule
+    for name in group.names:
+        s: ScopStatement = schedule.scop.statement(name)
+        found = find_tile(schedule.scop, s, group.machine, (), _outside(schedule, name))
+        # isl's order may be without a loop that has one iteration.
+        if isinstance(found, Contraction) and not {*found.free} <= {*schedule.loops(name)}:
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _outside(schedule: Schedule, name: str) -> tuple[str, ...]:
+    """The indices of a statement of a block whose loops are around its steps."""
+    loops, step = schedule.loops(name), schedule.scop.statement(name).step
+    around = loops[: loops.index(step)] if step else ()
+    return tuple(dimension_at(schedule, name, loop) for loop in around)
+
+
+def find_tile(
+    scop: Scop,
+    s: ScopStatement,
+    machine: Machine,
+    rearranged: Collection[str] = (),
+    outside: Collection[str] = (),
+) -> Contraction | Stencil | None:
+    """How to tile a statement: as a contraction or as a stencil, whichever is cheaper.
+
+    rearranged : tensors that can be had in any layout
+    outside : loops around the steps of a block
+    """
+    contraction = find_contraction(scop, s, machine, rearranged, outside)
+    stencil = None if outside else find_stencil(scop, s, machine)
+    if contraction is None or stencil is None:
+        return contraction or stencil
+    return stencil if stencil.cost < cost_of(s, contraction, rearranged) else contraction
+
+
+def cost_of(s: ScopStatement, core: Contraction, rearranged: Collection[str] = ()) -> float:
+    """What a contraction's tile takes for an element of the result, as the cost of a stencil.
+
+    What does not lie along the lanes is turned around: the result, and each element that is
+    packed as often as it is used for another result.
+    """
+    extents = {x: core.extent(x) or 64 for x in s.loops}
+    length = prod(extents[r] for r in core.reductions)
+    extent = extents[core.v]
+    moving = [r for r in s.source.reads if core.v in loops_of_read(r)]
+    loads = sum(1 if core.w in loops_of_read(r) else 1 / core.rows for r in moving)
+    cost = (1 + loads / 2) * length * -(-extent // core.lanes) / extent
+    if vector_stride(s.target, core.v, core.lanes) != 1:
+        cost += TURN / core.lanes
+    packed = {tensor for tensor, _ in core.packed} - set(rearranged)
+    for read in s.source.reads:
+        if read.tensor in packed:
+            cost += TURN / core.lanes * length / reuse_of(s, read, dict(core.extents))
+    return cost

@@ -1,0 +1,153 @@
+"""Stencils: updates in which taps reach along the rows of an image, as in a depthwise convolution.
+
+Where each channel has its own weights, nothing but the taps reuses the image.  Lanes along the
+channels would have to turn it around in memory first, and the result back; lanes along its rows
+need neither.  Vectors begin at multiples of the lanes, and a tap that lies on the padding, or the
+end of a row, leaves some lanes out.  With the taps written out and several rows a tile, a vector
+that has been loaded serves all rows that it is a tap of.
+
+Where the extents are not known, what is left of an image is written out once for each number of
+rows, see `codegen.loops.loop_versioning`, and a vector's ends are masks that are computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from poly.deps.scop import Scop, ScopStatement
+from poly.ir.accesses import (
+    loops_of_read,
+    moving_dimensions,
+    plain_dimension,
+    stride_of,
+)
+from poly.ir.cost import CASES_LIMIT
+from poly.ir.expr import Read
+from poly.machine.cpu import Machine
+from poly.strategy.common.queries import (
+    is_rectangular,
+    static_extents,
+    tile_operands,
+)
+from poly.strategy.cpu.register_tile import (
+    IN_FLIGHT,
+    UNROLLED_TAPS,
+)
+
+#: Vectors of a row are unrolled where that gives no more multiply-adds than this.
+UNROLLED = 400
+#: The most rows of a tile, and registers that they leave for what is loaded.
+MOST_ROWS, LOADED = 14, 10
+#: The most rows of a tile if their number is not known: images often have a multiple of 7.
+OPEN_ROWS = 7
+#: The extent that a loop of unknown extent is taken to have.
+USUAL = 64
+#: Vectors of so many bytes have masked instructions, which vectors of unknown ends need.
+MASKED = 64
+#: What a multiply-add takes with its load: of neighbours, and of every other element.
+LOAD, LOAD_EVEN = 1.7, 3.3
+#: Cycles to turn around and move one vector.
+TURN = 8
+
+
+@dataclass(frozen=True)
+class Stencil:
+    """An update to tile along rows.
+
+    v, w : the loop along a row, and the loop over the rows of a tile ("" if there is none)
+    lanes, rows : the tile; of the last lanes of a row some are left out
+    taps : the reductions to write out, those along the row first
+    rest : the other reductions
+    cost : processor cycles for an element of the result, about
+    known : whether the extents of `v` and `w` are
+    """
+
+    statement: str
+    v: str
+    w: str
+    lanes: int
+    rows: int
+    free: tuple[str, ...]
+    taps: tuple[str, ...]
+    rest: tuple[str, ...]
+    vectors: int
+    cost: float
+    known: bool
+
+
+def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | None:
+    """How to tile `s` along rows, or None if no taps reach along its innermost dimension."""
+    dtype = scop.program.tensors[s.target.tensor].dtype
+    reads = tile_operands(scop, s)
+    if not reads or not s.target.indices:
+        return None
+    free, reductions = s.free, s.source.reductions
+    extents = {x: e for x, e in static_extents(s).items() if e}
+    unknown = [x for x, e in static_extents(s).items() if e is None]
+    extents.update({x: USUAL for x in unknown if x in free})
+    last = len(s.target.indices) - 1
+    v = next((x for x in free if plain_dimension(s.target, x) == last), "")
+    if not v or len(extents) < len(s.loops):
+        return None
+    strides = [stride_of(r, v) for r in reads]
+    moving = [r for r in reads if v in loops_of_read(r)]
+    taps = tuple(r for r in reductions if extents[r] <= UNROLLED_TAPS)
+    along = [t for t in taps if any(_meet(r, v, t) for r in moving)]
+    if not along or any(x is None or x not in (0, 1, 2) for x in strides):
+        return None
+    if any(not is_rectangular(s, v, (r,)) for r in (*free, *reductions) if r not in (v, *along)):
+        return None
+    if v in unknown and machine.vector_bytes < MASKED:
+        return None
+    lanes = machine.vector_bytes // dtype.bytes
+    while lanes // 2 >= extents[v]:
+        lanes //= 2
+    vectors = -(-extents[v] // lanes)
+    if lanes < 4:
+        return None
+    # Windows with one operand, as of pooling, are bound by memory, see
+    # `poly.strategy.cpu.memory_bound`; but for rows so short that most of their elements have taps
+    # on the padding.
+    if len(reads) < 2 and (vectors > 2 or all(is_rectangular(s, v, (t,)) for t in along)):
+        return None
+    w = _rows_loop(s, v, extents, moving)
+    across = [t for t in taps if t not in along and w and any(_meet(r, w, t) for r in moving)]
+    most = min(MOST_ROWS, machine.registers - LOADED)
+    count = prod(extents[t] for t in (*along, *across))
+    fit = [k for k in range(1, most + 1) if w and extents[w] % k == 0]
+    rows = max((k for k in fit if count * k * vectors <= UNROLLED), default=0)
+    rows = rows or max((k for k in fit if count * k <= UNROLLED // 2), default=1)
+    if w in unknown:
+        # What is left of an image has fewer rows, and a case for each number of them.
+        most = min(most, OPEN_ROWS)
+        fit = [k for k in range(1, most + 1) if (count + 2) * k * (k + 1) // 2 <= CASES_LIMIT]
+        rows = max(fit, default=1)
+    load = LOAD_EVEN if 2 in strides else LOAD
+    if rows < IN_FLIGHT:
+        load *= 1.1
+    # Half as many lanes, and processors do two vectors at a time.
+    load *= lanes * dtype.bytes / machine.vector_bytes
+    cost = load * prod(extents[r] for r in reductions) * vectors / extents[v]
+    rest = tuple(r for r in reductions if r not in along and r not in across)
+    known = v not in unknown and w not in unknown
+    return Stencil(s.name, v, w, lanes, rows, free, (*along, *across), rest, vectors, cost, known)
+
+
+def _meet(read: Read, loop: str, other: str) -> bool:
+    """Whether two loops move the same dimension of a tensor."""
+    return bool(set(moving_dimensions(read, loop)) & set(moving_dimensions(read, other)))
+
+
+def _rows_loop(s: ScopStatement, v: str, extents: dict[str, int], moving: list[Read]) -> str:
+    """The loop over a tile's rows: best one that taps reach along, else one with reuse."""
+    best = (0, 0)
+    choice = ""
+    for position, x in enumerate(s.free):
+        if x == v or extents[x] == 1 or plain_dimension(s.target, x) is None:
+            continue
+        reached = any(_meet(r, x, t) for r in moving for t in s.source.reductions)
+        reused = all(x not in loops_of_read(r) for r in moving)
+        if (reached or reused) and (1 + reached, position) > best:
+            best, choice = (1 + reached, position), x
+    return choice

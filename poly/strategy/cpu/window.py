@@ -1,0 +1,113 @@
+"""Windows and sums of columns: vector lanes along the innermost shared loop, around inner loops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poly.deps.legality import coincident_members
+from poly.ir.accesses import stride_of
+from poly.machine.cpu import Machine
+from poly.schedule.schedule import Schedule
+from poly.strategy.common.queries import (
+    accesses,
+    dimension_at,
+    is_rectangular,
+    loop_extents,
+    nest,
+    static_extents,
+)
+from poly.strategy.common.tactic import Group, NoMatch, Tactic
+from poly.strategy.cpu.register_tile import UNROLLED_TAPS
+from poly.strategy.cpu.threads import share_loops
+
+#: Fewer iterations than this are not worth lanes around other loops.
+FEWEST = 4
+#: Iterations of a single loop that one thread takes at a time.
+BLOCK = 256
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """Lanes along a loop that a group shares.
+
+    shared : the loops that it shares, that of the lanes last; inner : those of each statement
+    inside of it; extent : of the loop of the lanes, None if it is not known
+    unrolled : loops inside that are bounded by it, with their statements
+    """
+
+    shared: tuple[str, ...]
+    inner: tuple[tuple[str, tuple[str, ...]], ...]
+    extent: int | None
+    unrolled: tuple[tuple[str, str], ...]
+
+
+class Window(Tactic[Machine, WindowPlan]):
+    """Vector lanes along the innermost shared loop, where each access is contiguous along it, with
+    whatever loops are inside; results stay in registers.
+    """
+
+    name = "window"
+    plain = True
+
+    def match(self, group: Group[Machine]) -> WindowPlan | NoMatch:
+        schedule, names = group.schedule, group.names
+        shared = nest(schedule, names)
+        flags = coincident_members(schedule.tree, names[0], schedule.dependences)
+        if not shared or not flags[shared[-1]]:
+            return NoMatch("the innermost shared loop is not parallel")
+        v = shared[-1]
+        inner = {n: schedule.loops(n)[len(shared) :] for n in names}
+        if not any(inner.values()):
+            return NoMatch("no loops inside the shared ones")
+        extent = loop_extents(schedule, names[0])[v]
+        if extent is not None and extent < FEWEST:
+            return NoMatch(f"{v} is too short for vector lanes")
+        unrolled: list[tuple[str, str]] = []
+        for name in names:
+            found = _bounded_loops(schedule, name, v, inner[name])
+            if isinstance(found, NoMatch):
+                return found
+            unrolled += [(name, loop) for loop in found]
+        return WindowPlan(shared, tuple(inner.items()), extent, tuple(unrolled))
+
+    def apply(self, group: Group[Machine], plan: WindowPlan) -> Schedule:
+        schedule, names = group.schedule, group.names
+        shared, v = plan.shared, plan.shared[-1]
+        if len(shared) == 1 and (plan.extent is None or plan.extent > BLOCK):
+            schedule = schedule.split(names[0], v, BLOCK, (f"{v}_o", f"{v}_i"))
+            shared, v = (f"{v}_o", f"{v}_i"), f"{v}_i"
+        schedule = share_loops(schedule, names, shared[:-1], group.machine)
+        reduced = {schedule.scop.statement(n).target.tensor for n, loops in plan.inner if loops}
+        for tensor in sorted(reduced):
+            schedule = schedule.promote(names[0], v, tensor, "register")
+        for name, loop in plan.unrolled:
+            schedule = schedule.unroll(name, loop)
+        if plan.unrolled:
+            schedule = schedule.isolate(names[0], v)
+        return schedule.vectorize(names[0], v)
+
+
+def _bounded_loops(
+    schedule: Schedule, name: str, v: str, loops: tuple[str, ...]
+) -> list[str] | NoMatch:
+    """The loops of a statement inside of `v` whose bounds depend on it, or why there are no lanes
+    along `v`.
+    """
+    s, index = schedule.scop.statement(name), dimension_at(schedule, name, v)
+    if not index or s.may_reads:
+        return NoMatch(f"{name} cannot be vectorised along {v}")
+    strides = [stride_of(a, index) for a in accesses(s)]
+    if strides[0] != 1 or any(x is None or abs(x) > 2 for x in strides):
+        return NoMatch(f"{name} is not contiguous along {v}")
+    extents = static_extents(s)
+    found = []
+    for loop in loops:
+        own = dimension_at(schedule, name, loop)
+        if not own:
+            return NoMatch(f"{loop} is not a dimension of {name}")
+        if is_rectangular(s, own, (index,)):
+            continue
+        if (extents[own] or UNROLLED_TAPS + 1) > UNROLLED_TAPS:
+            return NoMatch(f"the bounds of {loop} of {name} depend on {v}")
+        found.append(loop)
+    return found
