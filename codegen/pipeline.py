@@ -1,34 +1,257 @@
-"""Passes over the loop IR: pure functions from tree to tree, in the order of `optimise`."""
+"""What a target runs, from a graph or a program to generated text: one `Pipeline` for each kind.
+
+Everything that runs is listed here, in order; docs/pipeline.md is made of these lists.
+"""
 
 from __future__ import annotations
 
-from codegen.loops.eliminate_dead import drop_unread
-from codegen.loops.fold_comparisons import decide
-from codegen.loops.nodes import LoopNode, verify_loops
-from codegen.loops.substitute import simplify_indices
-from codegen.loops.unroll import unroll
-from codegen.loops.unswitch import unswitch
-from codegen.loops.workshare import workshare
-from codegen.vector.mask_lanes import settle_masks
-from codegen.vector.register_pressure import fence_rounds
-from codegen.vector.transpose import transpose
-from codegen.vector.vectorise import vectorise
-from poly.ir.program import Program
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic, TypeVar
+
+from codegen.c.function import c_loops
+from codegen.c.kernel_source import KernelSource
+from codegen.c.kernel_unit import generate
+from codegen.c.loop_passes import C_LOOP_PASSES
+from codegen.gpu.emit import GpuSource, generate_gpu, kernel_loops
+from codegen.gpu.loop_passes import GPU_LOOP_PASSES
+from codegen.loops.nodes import LoopNode
+from poly.errors import ScheduleError
+from poly.graph_passes.block_layouts import block_values
+from poly.graph_passes.context import GraphContext
+from poly.graph_passes.fold_calls import Evaluate, fold_constants, fold_factors
+from poly.graph_passes.fuse_calls import merge_calls
+from poly.graph_passes.rewrite_calls import rewrite_calls
+from poly.graph_passes.simplify_graph import (
+    eliminate_common_calls,
+    eliminate_dead_calls,
+    simplify_views,
+)
+from poly.ir.graph import Graph, verify_graph
+from poly.ir.program import Program, verify_program
+from poly.machine.cpu import Machine
+from poly.machine.gpu import GpuMachine
+from poly.passes import Pass, run_passes
+from poly.rewrites.contraction_path import split_products
+from poly.rewrites.dot_product_pairs import pair_products
+from poly.rewrites.eliminate_dead import eliminate_dead
+from poly.rewrites.join_dimensions import join_dimensions, join_in_graph, join_open_dimensions
+from poly.rewrites.polyphase import split_phases
+from poly.rewrites.split_dimensions import split_in_graph
+from poly.rewrites.split_reduction import split_reductions
+from poly.schedule.schedule import Schedule
+from poly.strategy.common.apply_tactics import Scheduled, Strategy, apply_tactics
+from poly.strategy.common.grouping import Parallel
+from poly.strategy.common.tactic import Choice
+from poly.strategy.cpu.auto_schedule import CPU_STRATEGY
+from poly.strategy.gpu.auto_schedule import GPU_STRATEGY
+
+M = TypeVar("M", bound=Parallel)
+S = TypeVar("S")
+T = TypeVar("T")
+
+Rewrites = tuple[Pass[Program], ...]
 
 
-def optimise(root: LoopNode, program: Program) -> LoopNode:
-    """All passes, with the verifier between them."""
-    for fn in (
-        simplify_indices,
-        lambda n: vectorise(n, program),
-        unroll,
-        settle_masks,
-        lambda n: decide(n, program),
-        drop_unread,
-        unswitch,
-        lambda n: transpose(n, program),
-        fence_rounds,
-        workshare,
-    ):
-        root = verify_loops(fn(root))
-    return root
+@dataclass(frozen=True)
+class Generated(Generic[S]):
+    """An automatic schedule and what was generated of it.
+
+    choices : how each group of statements got its schedule
+    fallbacks : what was tried before, each with the reason why nothing could be generated of it
+    """
+
+    schedule: Schedule
+    source: S
+    choices: tuple[Choice, ...]
+    fallbacks: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Pipeline(Generic[M, S]):
+    """Everything that a kind of target runs.
+
+    Attributes
+    ----------
+    name : as ``target=`` takes it; language : of its texts
+    lanes : whether sums are kept in registers with several lanes of one type
+    graph_passes : over a network
+    graph_rewrites : of the programs of its calls, by one of these passes
+    call_rewrites : of the program of a call, when the network is done
+    rewrites : of a single program
+    strategy : from a program to a schedule
+    loop_passes : over the loops that isl generates
+    lower : from a schedule and these passes to the loops of each function or kernel
+    printer : from a schedule, the program that callers see, and these passes to a text
+    """
+
+    name: str
+    language: str
+    lanes: bool
+    graph_passes: tuple[Pass[Graph], ...]
+    graph_rewrites: Rewrites
+    call_rewrites: Rewrites
+    rewrites: Rewrites
+    strategy: Strategy[M]
+    loop_passes: tuple[Pass[LoopNode], ...]
+    lower: Callable[[Schedule, Sequence[Pass[LoopNode]]], tuple[LoopNode, ...]]
+    printer: Callable[[Schedule, Program, Sequence[Pass[LoopNode]]], S]
+
+    def optimise(self, graph: Graph, machine: M, evaluate: Evaluate) -> Graph:
+        """A graph of fewer calls that do more each; `evaluate` computes constants."""
+        context = GraphContext(machine, self.lanes, self.graph_rewrites, evaluate)
+        return run_passes(graph, self.graph_passes, context, verify_graph)
+
+    def prepare(self, program: Program, machine: M, exact: bool = False) -> Program:
+        """The program that is scheduled in place of one that a user wrote.
+
+        exact : only with rewrites that keep every bit of the results
+        """
+        passes = [p for p in self.rewrites if p.exact or not exact]
+        return run_passes(program, passes, machine, verify_program)
+
+    def prepare_call(self, program: Program, machine: M) -> Program:
+        """The program that is scheduled in place of that of a call."""
+        return run_passes(program, self.call_rewrites, machine, verify_program)
+
+    def loops(self, schedule: Schedule) -> tuple[LoopNode, ...]:
+        """The loops of each function or kernel of a schedule, as they are printed.
+
+        Raises
+        ------
+        ScheduleError : as `emit`.
+        """
+        return self.lower(schedule, self.loop_passes)
+
+    def emit(self, schedule: Schedule, written: Program) -> S:
+        """The text of a schedule of a program, or of what `prepare` made of it.
+
+        Raises
+        ------
+        ScheduleError : the schedule has what the target has not, or isl's budget did not do.
+        """
+        return self.printer(schedule, written, self.loop_passes)
+
+    def automatic(self, program: Program, machine: M, exact: bool = False) -> Generated[S]:
+        """The automatic schedule of a program, and its text.
+
+        Raises
+        ------
+        ScheduleError : there is no text for it, as of element types that the target has not.
+        """
+        start = Schedule.of(self.prepare(program, machine, exact), exact)
+        return self.generate(start, machine, lambda schedule: self.emit(schedule, program))
+
+    def automatic_call(
+        self, program: Program, machine: M, emit: Callable[[Schedule], T]
+    ) -> Generated[T]:
+        """The same of the program of a call; `emit` makes what is kept of it."""
+        return self.generate(Schedule.of(self.prepare_call(program, machine)), machine, emit)
+
+    def generate(self, start: Schedule, machine: M, emit: Callable[[Schedule], T]) -> Generated[T]:
+        """The fastest schedule of which something can be generated, and what that is.
+
+        Where isl cannot generate what tiles leave of open sizes, plain loops do, and in the end
+        those that were written.
+
+        Raises
+        ------
+        ScheduleError : nothing could be generated of the written order either.
+        """
+        attempts: tuple[tuple[str, Callable[[], Scheduled]], ...] = (
+            ("all tactics", lambda: apply_tactics(start, machine, self.strategy)),
+            ("plain tactics", lambda: apply_tactics(start, machine, self.strategy, plain=True)),
+            ("the written order", lambda: Scheduled(start, ())),
+        )
+        fallbacks: list[tuple[str, str]] = []
+        for name, attempt in attempts[:-1]:
+            try:
+                found = attempt()
+                source = emit(found.schedule)
+            except ScheduleError as error:
+                fallbacks.append((name, str(error)))
+            else:
+                return Generated(found.schedule, source, found.choices, tuple(fallbacks))
+        return Generated(start, emit(start), (), tuple(fallbacks))
+
+
+def _c_loops(schedule: Schedule, passes: Sequence[Pass[LoopNode]]) -> tuple[LoopNode, ...]:
+    return (c_loops(schedule, passes),)
+
+
+def print_c(schedule: Schedule, written: Program, passes: Sequence[Pass[LoopNode]]) -> KernelSource:
+    """One translation unit of C with OpenMP."""
+    return generate(schedule, written=written, passes=passes)
+
+
+def print_kernels(
+    schedule: Schedule, written: Program, passes: Sequence[Pass[LoopNode]], dialect: str
+) -> GpuSource:
+    """One translation unit of kernels, and the host's loops around them."""
+    return generate_gpu(schedule, dialect, written, passes)
+
+
+_FUSE: tuple[Pass[Graph], ...] = (
+    Pass(fold_constants, needs=("evaluate",)),
+    Pass(simplify_views),
+    Pass(eliminate_common_calls),
+    Pass(merge_calls, needs=("lanes",)),
+    Pass(simplify_views),
+    Pass(fold_factors, needs=("evaluate",)),
+    Pass(eliminate_common_calls),
+    Pass(rewrite_calls, needs=("rewrites",)),
+    Pass(fold_constants, needs=("evaluate",)),
+)
+_SHAPE: tuple[Pass[Graph], ...] = (
+    Pass(split_in_graph),
+    Pass(join_in_graph),
+    Pass(simplify_views),
+    Pass(eliminate_dead_calls),
+)
+_SPLIT: Rewrites = (Pass(split_products), Pass(split_phases))
+
+CPU: Pipeline[Machine, KernelSource] = Pipeline(
+    name="cpu",
+    language="C",
+    lanes=True,
+    graph_passes=(*_FUSE, Pass(block_values, needs=("machine",)), *_SHAPE),
+    graph_rewrites=(*_SPLIT, Pass(pair_products)),
+    call_rewrites=(Pass(join_open_dimensions),),
+    rewrites=(
+        Pass(eliminate_dead, exact=True),
+        *_SPLIT,
+        Pass(pair_products),
+        Pass(join_dimensions),
+    ),
+    strategy=CPU_STRATEGY,
+    loop_passes=C_LOOP_PASSES,
+    lower=_c_loops,
+    printer=print_c,
+)
+
+CUDA: Pipeline[GpuMachine, GpuSource] = Pipeline(
+    name="cuda",
+    language="CUDA C",
+    lanes=False,
+    graph_passes=(*_FUSE, *_SHAPE),
+    graph_rewrites=_SPLIT,
+    call_rewrites=(Pass(join_open_dimensions), Pass(split_reductions, needs=("processors",))),
+    rewrites=(
+        Pass(eliminate_dead, exact=True),
+        *_SPLIT,
+        Pass(join_dimensions),
+        Pass(split_reductions, needs=("processors",)),
+    ),
+    strategy=GPU_STRATEGY,
+    loop_passes=GPU_LOOP_PASSES,
+    lower=kernel_loops,
+    printer=partial(print_kernels, dialect="cuda"),
+)
+
+OPENCL = replace(
+    CUDA, name="opencl", language="OpenCL C", printer=partial(print_kernels, dialect="opencl")
+)
+
+#: The pipelines for GPUs by the dialect of their texts.
+GPU = {p.name: p for p in (CUDA, OPENCL)}

@@ -24,6 +24,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 #: folder without those of its folders that are rooms of their own, or a single module.
 ROOMS = (
     "poly.errors",
+    "poly.passes",
     "poly.machine",
     "poly.ir",
     "poly.sets",
@@ -48,9 +49,10 @@ ROOMS = (
     "frontends.onnx",
     "codegen.loops",
     "codegen.vector",
-    "codegen.pipeline",
     "codegen.c",
     "codegen.gpu",
+    "codegen.pipeline",
+    "codegen.describe_pipeline",
     "codegen.provenance",
     "runtime.common",
     "runtime.reference",

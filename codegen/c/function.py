@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from codegen.c.expr_text import Names
-from codegen.c.printer import CTarget
+from codegen.c.loop_passes import C_LOOP_PASSES
+from codegen.c.printer import CPrinter
 from codegen.c.reserved_words import is_reserved
 from codegen.c.type_names import C_TYPES
 from codegen.loops.check_index_width import check_index_width
 from codegen.loops.from_schedule import build_loops
+from codegen.loops.kernel_context import KernelContext
 from codegen.loops.lower_instances import lower
 from codegen.loops.nodes import (
     Buffer,
@@ -22,12 +24,13 @@ from codegen.loops.nodes import (
     own_bounds,
     own_values,
     reads_in,
+    verify_loops,
     walk_loops,
 )
 from codegen.loops.restrict import exchanged
-from codegen.pipeline import optimise
 from poly.ir.expr import Size, walk
 from poly.ir.program import Program, Tensor
+from poly.passes import Pass, run_passes
 from poly.schedule.schedule import Schedule
 
 
@@ -67,8 +70,8 @@ class CFunction:
         return "\n".join([*self.comments, f"static {self.prototype}", *self.body])
 
 
-def emit_function(schedule: Schedule, symbol: str) -> CFunction:
-    """The C function for a schedule.
+def c_loops(schedule: Schedule, passes: Sequence[Pass[LoopNode]] = C_LOOP_PASSES) -> LoopNode:
+    """The loops of a schedule after all passes, as they are printed.
 
     Raises
     ------
@@ -76,9 +79,24 @@ def emit_function(schedule: Schedule, symbol: str) -> CFunction:
         with numbers beyond 64 bits.
     """
     program = schedule.program
-    body = check_index_width(optimise(lower(build_loops(schedule)), program), program)
+    body = lower(build_loops(schedule))
+    body = run_passes(body, passes, KernelContext(program), verify_loops)
+    return check_index_width(body, program)
+
+
+def emit_function(
+    schedule: Schedule, symbol: str, passes: Sequence[Pass[LoopNode]] = C_LOOP_PASSES
+) -> CFunction:
+    """The C function for a schedule.
+
+    Raises
+    ------
+    ScheduleError : as `c_loops`.
+    """
+    program = schedule.program
+    body = c_loops(schedule, passes)
     names = name_everything(program, body)
-    lines = list(CTarget(program, names, schedule.exact).body(body).generate())
+    lines = list(CPrinter(program, names, schedule.exact).body(body).generate())
     touched = {r.tensor for r in reads_in(body)}
     written = {s.target.tensor for s in program.statements}
     workspace = tuple(t for t in program.temps if t.name in touched)

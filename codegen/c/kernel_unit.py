@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from codegen.c.expr_text import Names, index_text
 from codegen.c.function import (
@@ -16,41 +15,20 @@ from codegen.c.function import (
     team,
 )
 from codegen.c.kernel_source import KernelSource
+from codegen.c.loop_passes import C_LOOP_PASSES
 from codegen.c.prelude import prelude_for
-from poly.errors import ScheduleError
+from codegen.loops.nodes import LoopNode
 from poly.ir.expr import substitute
 from poly.ir.program import Program
+from poly.passes import Pass
 from poly.schedule.schedule import Schedule
-
-T = TypeVar("T")
-
-
-def generate_automatic(
-    schedules: Sequence[Callable[[], Schedule]], emit: Callable[[Schedule], T]
-) -> tuple[Schedule, T]:
-    """The first of some schedules from which `emit` generates something, and what that is.
-
-    Where isl cannot generate what tiles leave of open sizes, loops without tiles do.
-
-    schedules : the fastest first, made when it is their turn
-
-    Raises
-    ------
-    ScheduleError : by the last one.
-    """
-    *others, last = schedules
-    for made in others:
-        try:
-            schedule = made()
-            return schedule, emit(schedule)
-        except ScheduleError:
-            continue
-    schedule = last()
-    return schedule, emit(schedule)
 
 
 def generate(
-    schedule: Schedule, symbol: str | None = None, written: Program | None = None
+    schedule: Schedule,
+    symbol: str | None = None,
+    written: Program | None = None,
+    passes: Sequence[Pass[LoopNode]] = C_LOOP_PASSES,
 ) -> KernelSource:
     """Generate C for a schedule.
 
@@ -61,6 +39,7 @@ def generate(
     written : the program that callers see, if that is another one than the schedule's.  It has
         the same inputs and outputs, maybe in other shapes of as many elements, and all sizes but
         those that are products of others.
+    passes : over the loops
 
     Raises
     ------
@@ -69,7 +48,7 @@ def generate(
     program = schedule.program
     symbol = symbol or f"fk_{identifier(program.name)}_{schedule.digest}"
     written = written or program
-    function = emit_function(schedule, f"{symbol}_body")
+    function = emit_function(schedule, f"{symbol}_body", passes)
     code = f"{function.static_text}\n\n{_entry(function, symbol, written)}"
     text = f"{header_comment(schedule)}\n{prelude_for(code)}\n{code}"
     made = {n: e for n, e in program.products.items() if n not in written.sizes}

@@ -1,4 +1,4 @@
-"""Targets: how the loop IR is spelt in a language.  `CTarget` is C with OpenMP.
+"""Targets: how the loop IR is spelt in a language.  `CPrinter` is C with OpenMP.
 
 A target is a small class; a dialect overrides the hooks that differ.
 """
@@ -61,7 +61,7 @@ class _Registers:
     kept: dict[str, str] = field(default_factory=dict)
 
 
-class CTarget:
+class CPrinter:
     """Prints loop IR as C statements."""
 
     #: How stored elements are spelt, by the name of their type, and what prints values.

@@ -14,41 +14,32 @@ from codegen.c.function import (
     statement_comments,
 )
 from codegen.gpu.host_loops import build_host
-from codegen.gpu.match_fragments import products_together, to_instructions
-from codegen.gpu.passes import (
-    begun_everywhere,
-    constant_trips,
-    plain_conditions,
-    spread_banks,
-    unguarded,
-)
+from codegen.gpu.loop_passes import GPU_LOOP_PASSES
+from codegen.gpu.match_fragments import to_instructions
 from codegen.gpu.printers import (
-    CudaTarget,
-    KernelTarget,
-    OpenClTarget,
+    CudaPrinter,
+    KernelPrinter,
+    OpenClPrinter,
     alignment_of,
 )
-from codegen.gpu.vector_access import wide_accesses
 from codegen.gpu.wmma_text import memory_of_warps
 from codegen.loops.check_index_width import NUMBERS_OF_HOST, check_index_width
-from codegen.loops.eliminate_dead import drop_unread
-from codegen.loops.fold_comparisons import decide
 from codegen.loops.from_schedule import LoopProgram, build_kernel
 from codegen.loops.grid_limits import is_strided
+from codegen.loops.kernel_context import KernelContext
 from codegen.loops.lower_instances import lower
 from codegen.loops.nodes import For, LoopNode, axis_of, reads_in, verify_loops, walk_loops
 from codegen.loops.restrict import exchanged, stored_in
-from codegen.loops.substitute import simplify_indices
-from codegen.loops.unroll import unroll
 from poly.buffers.promotion import SHARED_LIMIT
 from poly.errors import ScheduleError
 from poly.ir.expr import Expr, evaluate_int, substitute
 from poly.ir.program import Program, Tensor
 from poly.lower.launches import Launch, launches
+from poly.passes import Pass, run_passes
 from poly.schedule.schedule import Schedule
 
 #: The dialects by name.
-DIALECTS: dict[str, type[KernelTarget]] = {t.name: t for t in (CudaTarget, OpenClTarget)}
+DIALECTS: dict[str, type[KernelPrinter]] = {t.name: t for t in (CudaPrinter, OpenClPrinter)}
 
 
 @dataclass(frozen=True)
@@ -117,10 +108,16 @@ class GpuSource:
         return {**sizes, **{name: evaluate_int(e, sizes) for name, e in self.made}}
 
 
-def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = None) -> GpuSource:
+def generate_gpu(
+    schedule: Schedule,
+    dialect: str,
+    written: Program | None = None,
+    passes: Sequence[Pass[LoopNode]] = GPU_LOOP_PASSES,
+) -> GpuSource:
     """Generate kernels for a schedule.
 
     written : the program that callers see, as in `codegen.c.kernel_unit.generate`
+    passes : over the loops of each kernel
 
     Raises
     ------
@@ -131,7 +128,9 @@ def generate_gpu(schedule: Schedule, dialect: str, written: Program | None = Non
     host, found = launches(schedule.tree, schedule.scop)
     target = DIALECTS[dialect]
     base = f"fk_{identifier(program.name)}_{schedule.digest}"
-    made = [_kernel(schedule, launch, f"{base}_{launch.number}", target) for launch in found]
+    made = [
+        _kernel(schedule, launch, f"{base}_{launch.number}", target, passes) for launch in found
+    ]
     functions = tuple({name: text for _, _, f in made for name, text in f.items()}.items())
     code = "\n\n".join(text for text, _, _ in made)
     touched = {t for _, k, _ in made for t in k.tensors}
@@ -167,7 +166,7 @@ def joined_text(sources: Sequence[GpuSource]) -> str:
 
 
 def _unit(
-    target: type[KernelTarget],
+    target: type[KernelPrinter],
     functions: Sequence[tuple[str, str]],
     codes: Sequence[str],
     exact: bool,
@@ -187,29 +186,42 @@ def lower_kernel(loops: LoopProgram) -> LoopNode:
     return to_instructions(lower(loops))
 
 
-def _kernel(
-    schedule: Schedule, launch: Launch, symbol: str, target: type[KernelTarget]
-) -> tuple[str, GpuKernel, dict[str, str]]:
-    """The text of a kernel, and functions that it calls beside those of the prelude."""
+def kernel_loops(
+    schedule: Schedule, passes: Sequence[Pass[LoopNode]] = GPU_LOOP_PASSES
+) -> tuple[LoopNode, ...]:
+    """The loops of each kernel of a schedule after all passes, as they are printed.
+
+    Raises
+    ------
+    ScheduleError : as `generate_gpu`.
+    """
+    _, found = launches(schedule.tree, schedule.scop)
+    return tuple(_loops(schedule, launch, passes)[1] for launch in found)
+
+
+def _loops(
+    schedule: Schedule, launch: Launch, passes: Sequence[Pass[LoopNode]]
+) -> tuple[LoopProgram, LoopNode]:
+    """What isl generates for a launch, and the loops after all passes."""
     program = schedule.program
     loops = build_kernel(schedule, launch)
     body = lower_kernel(loops)
-    own = memory_of_warps(body, program, launch.threads)
-    for fn in (
-        simplify_indices,
-        lambda n: wide_accesses(n, program),
-        unroll,
-        drop_unread,
-        plain_conditions,
-        begun_everywhere,
-        unguarded,
-        constant_trips,
-        lambda n: decide(n, program),
-        lambda n: spread_banks(n, launch.block, SHARED_LIMIT - own),
-        products_together,
-    ):
-        body = verify_loops(fn(body))
-    check_index_width(body, program, launch.host_names)
+    free = SHARED_LIMIT - memory_of_warps(body, program, launch.threads)
+    context = KernelContext(program, launch.block, free)
+    body = run_passes(body, passes, context, verify_loops)
+    return loops, check_index_width(body, program, launch.host_names)
+
+
+def _kernel(
+    schedule: Schedule,
+    launch: Launch,
+    symbol: str,
+    target: type[KernelPrinter],
+    passes: Sequence[Pass[LoopNode]],
+) -> tuple[str, GpuKernel, dict[str, str]]:
+    """The text of a kernel, and functions that it calls beside those of the prelude."""
+    program = schedule.program
+    loops, body = _loops(schedule, launch, passes)
     names = name_everything(program, body, launch.host_names, target.reserved)
     printer = target(program, names)
     printer.threads = launch.threads

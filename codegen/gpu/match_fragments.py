@@ -282,9 +282,9 @@ def _factors(value: Expr, nest: _Nest, i: str, j: str) -> tuple[Matrix, Matrix]:
     return _matrix(a, nest, i, k), _matrix(b, nest, k, j)
 
 
-def products_together(root: LoopNode) -> LoopNode:
-    """Products that follow each other as one node, which loads each matrix once."""
-    node = map_children(root, products_together)
+def group_matrix_products(root: LoopNode) -> LoopNode:
+    """Group consecutive matrix products, so that each matrix is loaded once."""
+    node = map_children(root, group_matrix_products)
     if not isinstance(node, Block):
         return node
     children: list[LoopNode] = []

@@ -1,6 +1,6 @@
 """CUDA C and OpenCL C: what a kernel's text is made of, and where the two differ.
 
-A dialect is a small class; everything else is `CTarget`'s.
+A dialect is a small class; everything else is `CPrinter`'s.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import cgen
 from codegen.c.cgen_blocks import as_block
 from codegen.c.expr_text import Names, ValueText, index_text
 from codegen.c.prelude import BFLOAT16_NAME, HELPERS
-from codegen.c.printer import CTarget
+from codegen.c.printer import CPrinter
 from codegen.c.reserved_words import CUDA_RESERVED, OPENCL_RESERVED
 from codegen.c.type_names import C_TYPES, MATH, suffix
 from codegen.gpu.async_copy import CUDA_COPIES, OPENCL_COPIES, neighbours
+from codegen.gpu.conditions import below
 from codegen.gpu.float16_helpers import CUDA_HALVES, OPENCL_HALVES
-from codegen.gpu.passes import below
 from codegen.gpu.vector_access_text import CUDA_WIDE, OPENCL_WIDE, access_text
 from codegen.gpu.wmma_text import SUMS, WMMA_HELPERS, tensor_cores
 from codegen.loops.grid_limits import is_strided
@@ -91,7 +91,7 @@ class KernelText(ValueText):
         return super().stored(text, dtype, wide)
 
 
-class KernelTarget(CTarget):
+class KernelPrinter(CPrinter):
     """Prints what one thread of a GPU runs.  Functions such as exp are the device's."""
 
     types: Mapping[str, str] = {**C_TYPES, "float16": HALF}
@@ -335,7 +335,7 @@ _OF_CUDA = {**_BY_INSTRUCTIONS, **CUDA_WIDE}
 _OF_OPENCL = {**OPENCL_HALVES, **OPENCL_COPIES, **OPENCL_WIDE}
 
 
-class CudaTarget(KernelTarget):
+class CudaPrinter(KernelPrinter):
     """CUDA C, for nvcc and for NVRTC, which has no headers."""
 
     own_helpers = _OF_CUDA
@@ -433,7 +433,7 @@ class CudaTarget(KernelTarget):
         return [*own, *halves]
 
 
-class OpenClTarget(KernelTarget):
+class OpenClPrinter(KernelPrinter):
     """OpenCL C 1.2."""
 
     own_helpers = _OF_OPENCL

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from codegen.gpu.passes import plain_parts
+from codegen.gpu.conditions import plain_parts
 from codegen.loops.conditions import all_of
 from codegen.loops.eliminate_dead import without
 from codegen.loops.index_ranges import depends_on
@@ -61,10 +61,8 @@ class _Copied:
         return self.count * self.dtype.bytes
 
 
-def wide_accesses(root: LoopNode, program: Program) -> LoopNode:
-    """Loops over neighbours that registers are copied from or to as one access, where they may be;
-    all others are to be unrolled.
-    """
+def vectorise_accesses(root: LoopNode, program: Program) -> LoopNode:
+    """Turn copies between registers and adjacent elements into wide accesses, where aligned."""
 
     def visit(node: LoopNode, buffers: Mapping[str, Buffer]) -> LoopNode:
         if isinstance(node, (For, If, Buffer)) and _is_straight(node):

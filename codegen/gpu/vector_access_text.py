@@ -6,7 +6,7 @@ functions for vectors, which may lie at any element.
 
 from __future__ import annotations
 
-from codegen.c.printer import CTarget
+from codegen.c.printer import CPrinter
 from codegen.c.type_names import LANE_TYPES, lane_suffix
 from codegen.loops.nodes import Store, Together
 from poly.buffers.promotion import LEAST_TOGETHER, TOGETHER
@@ -117,7 +117,7 @@ CUDA_WIDE = {
 OPENCL_WIDE = {k: v for shape in _SHAPES for k, v in _opencl(*shape).items()}
 
 
-def access_text(node: Together, target: CTarget) -> str | None:
+def access_text(node: Together, target: CPrinter) -> str | None:
     """``fk_load_f32x4(&X[..], &X_r_0, &X_r_1, ..);``, or None where copies are no longer what
     `codegen.gpu.vector_access` made of them.
     """

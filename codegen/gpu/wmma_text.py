@@ -282,7 +282,7 @@ def _misaligned(
 
 
 class Printer(Protocol):
-    """What of `codegen.gpu.printers.CudaTarget` is needed here."""
+    """What of `codegen.gpu.printers.CudaPrinter` is needed here."""
 
     program: Program
     names: Names

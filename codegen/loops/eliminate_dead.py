@@ -23,8 +23,8 @@ from codegen.loops.nodes import (
 from poly.ir.expr import Op, Read, walk
 
 
-def drop_unread(root: LoopNode) -> LoopNode:
-    """Leave out buffers that are only written, and what is stored there.
+def eliminate_dead_buffers(root: LoopNode) -> LoopNode:
+    """Remove buffers that are only written, and the stores to them.
 
     That is what becomes of a temporary which nobody reads when it is promoted.
     """

@@ -28,8 +28,8 @@ from poly.ir.operators import OPS
 from poly.ir.program import Program
 
 
-def decide(root: LoopNode, program: Program) -> LoopNode:
-    """Decide comparisons and compute integer literals that C compilers warn of.
+def fold_comparisons(root: LoopNode, program: Program) -> LoopNode:
+    """Fold comparisons and integer overflow that C compilers would warn of.
 
     Those are comparisons of an integer with itself, with itself plus a constant, or with what its
     type cannot hold; and overflow, which wraps around.

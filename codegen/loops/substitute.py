@@ -11,7 +11,7 @@ from poly.ir.linear_form import normal
 
 
 def simplify_indices(root: LoopNode) -> LoopNode:
-    """Bring the places of all accesses into linear normal form."""
+    """Bring the indices of all accesses into linear normal form."""
 
     def visit(e: Expr) -> Expr:
         return replace(e, indices=tuple(map(normal, e.indices))) if isinstance(e, Read) else e

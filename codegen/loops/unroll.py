@@ -40,7 +40,7 @@ HALF = 4
 
 
 def unroll(root: LoopNode) -> LoopNode:
-    """Write out loops marked so, when few iterations are possible.
+    """Unroll loops marked so, if few iterations are possible.
 
     Where the bounds are not constant but bounded, each iteration that may run gets the condition
     under which it does, as far as that is not known.

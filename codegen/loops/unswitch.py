@@ -29,7 +29,7 @@ MOST = 48
 
 
 def unswitch(root: LoopNode) -> LoopNode:
-    """Ask conditions before the innermost loops that they do not depend on."""
+    """Hoist conditions out of the innermost loops that they do not depend on."""
 
     def visit(node: LoopNode) -> LoopNode:
         if isinstance(node, For) and node.mark == "seq" and _is_plain(node.body):

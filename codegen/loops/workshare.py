@@ -6,7 +6,7 @@ from codegen.loops.nodes import Block, For, LoopNode, Single, block, has_mark, m
 
 
 def workshare(root: LoopNode) -> LoopNode:
-    """Every thread runs the tree; what is not in a parallel loop is left to a single one.
+    """Run the tree on every thread, and what is outside of parallel loops on a single one.
 
     Loops that contain a parallel loop run on all threads, in step: a parallel loop and a
     `Single` both end in a barrier.  A thread that is late runs what is around them later than the

@@ -144,8 +144,8 @@ def is_masked(node: LoopNode, buffer: str) -> bool:
     )
 
 
-def settle_masks(root: LoopNode) -> LoopNode:
-    """Leave out stores without lanes, and masks that all lanes pass, where they are known now.
+def resolve_masks(root: LoopNode) -> LoopNode:
+    """Remove stores without active lanes, and masks that all lanes pass.
 
     Of a register whose last lanes no store uses, these need not be kept either.
     """

@@ -31,8 +31,8 @@ from poly.ir.linear_form import linear_form
 WIDE, REGISTERS = 64, 32
 
 
-def fence_rounds(root: LoopNode) -> LoopNode:
-    """Put a `Fence` between rounds that would keep too much."""
+def limit_register_pressure(root: LoopNode) -> LoopNode:
+    """Put a fence between unrolled rounds that would keep too many values in registers."""
     buffers = {n.name: n.scope for n in walk_loops(root) if isinstance(n, Buffer)}
 
     def visit(node: LoopNode) -> LoopNode:

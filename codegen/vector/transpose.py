@@ -49,8 +49,8 @@ class _Strided(Expr):
     index: Expr
 
 
-def transpose(root: LoopNode, program: Program) -> LoopNode:
-    """Gather vector stores that together are a matrix to transpose."""
+def transpose_stores(root: LoopNode, program: Program) -> LoopNode:
+    """Combine vector stores that together transpose a matrix."""
     shapes = {t.name: t.shape for t in program.tensors.values()}
     buffers = {n.name: n.dtype for n in walk_loops(root) if isinstance(n, Buffer)}
     return _Transposer(shapes, {**program.dtypes, **buffers}).node(root)

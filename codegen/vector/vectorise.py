@@ -71,7 +71,7 @@ BODY_LIMIT = 40
 
 
 def vectorise(root: LoopNode, program: Program) -> LoopNode:
-    """Turn vector loops into chunks of `VectorStore`s.
+    """Turn vector loops into chunks of vector stores.
 
     A loop whose iterations do not run in step (see `in_lockstep`) stays; it is printed as one that
     the C compiler may run in lanes, unless its iterations combine with one element.

@@ -72,6 +72,14 @@ main.add_command(diff_command)
 main.add_command(why_command)
 
 
+@main.command("pipeline", epilog="\b\nExample:\n  farkas pipeline\n")
+def pipeline_command() -> None:
+    """Show everything that runs for each kind of target, in order, as Markdown."""
+    from codegen.describe_pipeline import pipelines_text
+
+    click.echo(pipelines_text().rstrip())
+
+
 @main.group("cache", epilog="\b\nExamples:\n  farkas cache info\n  farkas cache clear\n")
 def cache_group() -> None:
     """Look at or clear the cache of compiled kernels.

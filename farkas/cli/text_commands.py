@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from farkas.cli.exit_codes import complain, message_of
-from farkas.cli.target_option import CPU, TextTarget, target_option
+from farkas.cli.target_option import target_option
 from farkas.console.files import read_text_file, write_file
+from farkas.targets.stages import STAGES, stage_text
 from poly.errors import ArgumentError, FarkasError, IllegalScheduleError
 
 if TYPE_CHECKING:
+    from farkas.targets.base import Target
     from poly.ir.program import Program
     from poly.schedule.schedule import Schedule
+
+#: The stages that are shown unless others are asked for.
+_USUAL = ["program", "schedule", "tree", "source"]
 
 LEGAL, ILLEGAL, UNDECIDED = 0, 1, 2
 
@@ -56,9 +61,11 @@ class _Request:
         program = source.program(match_dtypes(source, given), self.name)
         return fix_sizes(program, dict(map(_size, self.sizes)))
 
-    def schedule(self, wanted: str, program: Program, target: TextTarget) -> Schedule:
+    def schedule(self, wanted: str, program: Program, target: Target) -> Schedule:
+        from farkas.targets.compile_program import schedule_for
+
         script = wanted if wanted in ("auto", "written") else read_text_file(wanted)
-        return target.schedule(program, script, self.exact)
+        return schedule_for(program, script, self.exact, target)
 
 
 def _size(word: str) -> tuple[str, int]:
@@ -119,11 +126,10 @@ Examples:
 @click.option("-o", "--output", metavar="PATH", help="Where to; default is the standard output.")
 @click.option(
     "--emit",
-    type=click.Choice(["source", "program", "schedule", "tree", "library"]),
+    type=click.Choice([*STAGES, "library"]),
     default="source",
     show_default=True,
-    help="What to write: C (or CUDA C or OpenCL C), the program with its ranges, the schedule's "
-    "script, its loops, or a shared library.",
+    help="What to write: a stage, as `farkas show` has them, or a shared library.",
 )
 @click.option("--using", "wanted", default="auto", show_default=True, help=_SCHEDULE_HELP)
 @click.option("--cc", metavar="PATH", help="The C compiler, for --emit library.")
@@ -136,13 +142,13 @@ def compile_command(
     emit: str,
     wanted: str,
     cc: str | None,
-    target: str,
+    target: Target,
     **options: Any,
 ) -> None:
     """Compile a program, and write C or an earlier stage."""
-    if emit == "library" and target != CPU:
+    if emit == "library" and target.pipeline.name != "cpu":
         raise click.UsageError(
-            f"--emit library is for --target {CPU}; the kernels of a GPU are compiled where they "
+            "--emit library is for --target cpu; the kernels of a GPU are compiled where they "
             "run, by fk.compile"
         )
     if emit == "library" and output is None:
@@ -152,26 +158,19 @@ def compile_command(
 
     with working("compiling"):
         program = request.program()
-        where = TextTarget(target)
-        data = _emit(program, request.schedule(wanted, program, where), emit, where, cc)
+        schedule = request.schedule(wanted, program, target)
+        if emit == "library":
+            data = _library(program, schedule, cc)
+        else:
+            data = stage_text(emit, program, schedule, target).encode()
     if output is None:
         click.echo(data.decode())
     else:
         write_file(output, data if emit == "library" else data + b"\n")
 
 
-def _emit(
-    program: Program, schedule: Schedule, emit: str, target: TextTarget, cc: str | None = None
-) -> bytes:
-    """One stage of a program, as bytes without a final newline."""
-    if emit == "program":
-        return str(schedule.program).encode()
-    if emit == "schedule":
-        return str(schedule).encode()
-    if emit == "tree":
-        return schedule.show.rstrip("\n").encode()
-    if emit == "source":
-        return target.text(schedule, program).rstrip("\n").encode()
+def _library(program: Program, schedule: Schedule, cc: str | None) -> bytes:
+    """The shared library of a schedule of a program."""
     from farkas.targets.compile_program import build
     from farkas.targets.find_target import cpu_target
     from runtime.cpu.loaded_kernel import LoadedKernel
@@ -184,65 +183,51 @@ def _emit(
 # --- show ----------------------------------------------------------------------------------
 
 
-SECTIONS = {
-    "program": "The program, with its ranges.",
-    "schedule": "The schedule, as a script.",
-    "tree": "The schedule's loops.",
-    "source": "The C text, or that of a GPU's kernels.",
-}
-
-
-def _section_options(command: _Command) -> _Command:
-    for section, text in reversed(SECTIONS.items()):
-        flag = click.option(
-            f"--{section}", "sections", flag_value=section, multiple=True, type=str, help=text
-        )
-        command = flag(command)
-    return command
-
-
 @click.command(
     "show",
     epilog="""\b
 Examples:
   farkas show conv.fk
-  farkas show -e 'C[i,j] +=! A[i,k] * B[k,j]' --dtype float32 --schedule
-  echo 'B[i] max=! A[i,j]' | farkas show - --dtype int8 --source
-  farkas show conv.fk --target opencl --tree --source
+  farkas show -e 'C[i,j] +=! A[i,k] * B[k,j]' --dtype float32 --stage schedule
+  echo 'B[i] max=! A[i,j]' | farkas show - --dtype int8 --stage source
+  farkas show conv.fk --target opencl --stage tree --stage source
 """,
 )
 @click.argument("file", required=False)
 @click.option("-e", "--expression", metavar="TEXT", help=_EXPRESSION_HELP)
-@_section_options
+@click.option(
+    "--stage",
+    "stages",
+    multiple=True,
+    type=click.Choice(list(STAGES)),
+    help="Which; repeatable.  Default is all but the loops.  "
+    + "  ".join(f"{name}: {stage.about}" for name, stage in STAGES.items()),
+)
 @click.option("--using", "wanted", default="auto", show_default=True, help=_SCHEDULE_HELP)
 @target_option
 @program_options
 def show_command(
     file: str | None,
     expression: str | None,
-    sections: tuple[str, ...],
+    stages: tuple[str, ...],
     wanted: str,
-    target: str,
+    target: Target,
     **options: Any,
 ) -> None:
-    """Show a program with its ranges, its schedule, the loops, and the C that comes out.
-
-    Without one of the four flags all are shown.
-    """
+    """Show a program on its way to C, stage by stage."""
     request = _Request(_text(file, expression), **options)
-    chosen = [s for s in SECTIONS if s in sections] or list(SECTIONS)
+    chosen = [s for s in STAGES if s in stages] or _USUAL
     from farkas.console.display import code, stdout_console, working
 
     with working("compiling"):
-        program, where = request.program(), TextTarget(target)
-        schedule = request.schedule(wanted, program, where)
-        texts = {section: _emit(program, schedule, section, where).decode() for section in chosen}
-    languages = {"program": "c", "source": where.language}
+        program = request.program()
+        schedule = request.schedule(wanted, program, target)
+        texts = {name: stage_text(name, program, schedule, target) for name in chosen}
     console = stdout_console()
-    for number, (section, text) in enumerate(texts.items()):
+    for number, (name, text) in enumerate(texts.items()):
         if len(texts) > 1:
-            console.print(f"{'' if number == 0 else chr(10)}# {section}", style="bold")
-        code(console, text or "(as written)", languages.get(section, "text"))
+            console.print(f"{'' if number == 0 else chr(10)}# {name}", style="bold")
+        code(console, text or "(as written)", STAGES[name].language)
 
 
 # --- check ---------------------------------------------------------------------------------
@@ -259,8 +244,9 @@ Examples:
 @click.argument("program")
 @click.argument("script")
 @click.option("--tree", is_flag=True, help="Show the loops of a legal schedule.")
+@target_option
 @program_options
-def check_command(program: str, script: str, tree: bool, **options: Any) -> int:
+def check_command(program: str, script: str, tree: bool, target: Target, **options: Any) -> int:
     """Say whether a schedule script is legal for a program.
 
     \b
@@ -278,8 +264,8 @@ def check_command(program: str, script: str, tree: bool, **options: Any) -> int:
         request = _Request(read_text_file(program), **options)
         text = read_text_file(script)
         with working("checking"):
-            schedule = schedule_for(request.program(), text if text.strip() else "written",
-                                    request.exact)  # fmt: skip
+            wanted = text if text.strip() else "written"
+            schedule = schedule_for(request.program(), wanted, request.exact, target)
     except IllegalScheduleError as error:
         click.echo(message_of(error))
         return ILLEGAL
@@ -310,7 +296,7 @@ Examples:
 @click.argument("other")
 @target_option
 @program_options
-def diff_command(program: str, one: str, other: str, target: str, **options: Any) -> int:
+def diff_command(program: str, one: str, other: str, target: Target, **options: Any) -> int:
     """Show what differs between two schedules of a program, as unified diffs of script and loops.
 
     ONE and OTHER are 'auto', 'written', or files of scripts.  Exits with 0 if they are the same, 1
@@ -322,8 +308,7 @@ def diff_command(program: str, one: str, other: str, target: str, **options: Any
         request = _Request(read_text_file(program), **options)
         with working("comparing"):
             parsed = request.program()
-            where = TextTarget(target)
-            schedules = [request.schedule(wanted, parsed, where) for wanted in (one, other)]
+            schedules = [request.schedule(wanted, parsed, target) for wanted in (one, other)]
     except FarkasError as error:
         complain(message_of(error))
         return UNDECIDED

@@ -13,8 +13,9 @@ from farkas.kernels.example_sizes import checked_sizes, small_sizes
 from farkas.kernels.source_text import DTypes, Text, fix_sizes, match_dtypes, one_dtype, read_text
 from farkas.targets.base import Target
 from farkas.targets.compile_program import Compiled, ScheduleLike, build
-from farkas.targets.cpu import CpuTarget
+from farkas.targets.cpu import CpuRunner
 from farkas.targets.find_target import CacheLike, CompilerLike, target_of
+from farkas.targets.stages import stage_text
 from poly.errors import ArgumentError
 from poly.ir.dtypes import DType
 from poly.ir.program import Program
@@ -186,7 +187,7 @@ class Kernel:
         return found if found is not None else self._add(key, dtypes)
 
     def _dtype(self, name: str, rank: int, value: Any) -> DType:
-        found = self.target.describe(name, value)
+        found = self.target.runner.describe(name, value)
         if found is None:
             raise ArgumentError(
                 f"{name} is a {type(value).__name__}, expected a numpy array; "
@@ -233,6 +234,15 @@ class Kernel:
         return self._only().schedule.show
 
     @property
+    def loops(self) -> str:
+        """The loops that the text is printed from, after all passes.
+
+        Raises `UntypedError` as `program`.
+        """
+        only = self._only()
+        return stage_text("loops", only.program, only.schedule, only.target)
+
+    @property
     def library(self) -> Path:
         """The shared library, in the cache; it may need the threads of `runtime.cpu.openmp_pool`.
 
@@ -246,10 +256,10 @@ class Kernel:
     @property
     def toolchain(self) -> Toolchain:
         """The C compiler.  Raises `ArgumentError` for a kernel on a GPU."""
-        target = self.target
-        if not isinstance(target, CpuTarget):
+        runner = self.target.runner
+        if not isinstance(runner, CpuRunner):
             raise ArgumentError("a kernel on a GPU has no C compiler")
-        return target.toolchain
+        return runner.toolchain
 
     @property
     def target(self) -> Target:

@@ -164,7 +164,7 @@ class Network(ABC):
 
         from farkas.networks.compare import Tolerance, compare
 
-        inputs = self.origin.target.on_host(by_name("inputs", inputs))
+        inputs = self.origin.target.runner.on_host(by_name("inputs", inputs))
 
         def values(names: tuple[str, ...]) -> Mapping[str, Array]:
             outputs = (*self.origin.outputs, *names)

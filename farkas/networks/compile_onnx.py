@@ -87,7 +87,7 @@ def _plain(shapes: Any) -> dict[str, tuple[int, ...] | int]:
 
 def _compiled(origin: Origin) -> Model | DeviceModel | StagedModel:
     """Compile what an origin describes; raises as `compile_onnx`."""
-    content = content_of(origin) if origin.target.recalls else None
+    content = content_of(origin) if origin.target.runner.recalls else None
     found = recall(content) if content is not None else None
     if found is not None:
         if origin.progress is not None:

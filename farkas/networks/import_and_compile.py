@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from farkas.networks.base import Model, Origin
 from farkas.networks.network_cache import Content, remember
 from farkas.networks.staged import StagedModel, with_import
-from farkas.targets.cpu import CpuTarget
+from farkas.targets.cpu import CpuRunner
 from frontends.onnx import (
     DynamicShapeError,
     given_inputs,
@@ -28,7 +28,7 @@ def network_classes(
     target: Target,
 ) -> tuple[type[Model] | type[DeviceModel], type[StagedModel]]:
     """What a network of fixed shapes becomes, and any other."""
-    if isinstance(target, CpuTarget):
+    if isinstance(target.runner, CpuRunner):
         return Model, StagedModel
     from farkas.networks.gpu_model import DeviceModel
     from farkas.networks.staged_gpu import StagedDeviceModel
@@ -64,7 +64,7 @@ def import_and_compile(
         return staged(origin, opened, opened.input_ports(shapes), first=stage)
     assert stage.graph is not None
     took = time.perf_counter() - start
-    model: Model | DeviceModel = target.compile(stage.graph, progress, whole)
+    model: Model | DeviceModel = target.runner.compile(stage.graph, progress, whole)
     assert isinstance(model, whole), "all shapes are given"
     model.origin = origin
     with_import(model, took)

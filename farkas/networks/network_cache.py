@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farkas.networks.base import Model, Origin
-from farkas.targets.cpu import CpuTarget
+from farkas.targets.cpu import CpuRunner
 from poly.errors import CacheError
 from poly.machine.cpu import host_machine
 from runtime.common.arguments import default_threads
@@ -57,10 +57,10 @@ def content_of(origin: Origin) -> Content | None:
     return Content(origin, found, repr((shapes, origin.outputs)))
 
 
-def _cpu(content: Content) -> CpuTarget:
-    target = content.origin.target
-    assert isinstance(target, CpuTarget), "no other target recalls networks"
-    return target
+def _cpu(content: Content) -> CpuRunner:
+    runner = content.origin.target.runner
+    assert isinstance(runner, CpuRunner), "no other target recalls networks"
+    return runner
 
 
 def _digest(model: Any) -> str | None:

@@ -160,7 +160,7 @@ class StagedModel(Network):
         self.origin, self._source = origin, source
         self.inputs: tuple[OpenPort, ...] = tuple(ports)
         self.outputs = source.output_ports
-        self.threads = origin.target.threads
+        self.threads = origin.target.runner.threads
         self._start = _Start(None, {p.name: p.axes for p in ports}, {})
         self._types = {p.name: p.dtype.numpy for p in ports}
         #: The shapes of inputs that were found to fit.
@@ -219,7 +219,7 @@ class StagedModel(Network):
         """
         from farkas.views.explain import explain_graphs
 
-        return explain_graphs(self.graphs, self.origin.target.lanes)
+        return explain_graphs(self.graphs, self.origin.target.pipeline.lanes)
 
     def _variants(self) -> list[_Variant]:
         """Everything that was compiled, from the first stage on."""
@@ -250,7 +250,7 @@ class StagedModel(Network):
         ModelError : the model cannot be run on arrays of these shapes.
         UnsupportedModelError : nodes that cannot be compiled for these shapes.
         """
-        self.origin.target.check_threads(threads)
+        self.origin.target.runner.check_threads(threads)
         out = by_name("outputs", out)
         check_names("output", out, [p.name for p in self.outputs])
         values = self._checked(by_name("inputs", inputs))
@@ -292,7 +292,7 @@ class StagedModel(Network):
                 if variant.model is not None:
                     given = {n: values[n] for n in variant.model.input_names}
                     found += variant.model.profile(given, repeat)
-                self._run_stage(variant, values, self.origin.target.one_thread)
+                self._run_stage(variant, values, self.origin.target.runner.one_thread)
                 start = variant.next
         return tuple(found)
 
@@ -351,7 +351,7 @@ class StagedModel(Network):
         return made
 
     def _compiled(self, graph: Graph) -> Runnable:
-        model: Runnable = self.origin.target.compile(graph, self.origin.progress)
+        model: Runnable = self.origin.target.runner.compile(graph, self.origin.progress)
         return model
 
     def _body(self, proto: Any) -> StagedModel:

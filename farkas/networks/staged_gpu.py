@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from farkas.networks.staged import StagedModel, output_tensor, spans_of
-from farkas.targets.gpu import DeviceTarget
+from farkas.targets.gpu import DeviceRunner
 from poly.ir.size_values import by_name
 from runtime.common.arguments import Array, Span, check_names, check_output, check_spans
 from runtime.gpu.device import Device, Operand
@@ -27,8 +27,9 @@ class StagedDeviceModel(StagedModel):
     @property
     def device(self) -> Device:
         """Where it runs."""
-        assert isinstance(self.origin.target, DeviceTarget)
-        return self.origin.target.device
+        runner = self.origin.target.runner
+        assert isinstance(runner, DeviceRunner)
+        return runner.device
 
     def run(
         self,
@@ -49,7 +50,7 @@ class StagedDeviceModel(StagedModel):
         ArgumentError : as of `StagedModel.run`; `threads`.
         """
         device = self.device
-        self.origin.target.check_threads(threads)
+        self.origin.target.runner.check_threads(threads)
         inputs = by_name("inputs", inputs)
         here = {n for n, v in inputs.items() if device.holds(v)}
         given = {n: v for n, v in by_name("outputs", out).items() if v is not None}
@@ -60,7 +61,7 @@ class StagedDeviceModel(StagedModel):
         on = device.stream(stream)
         if given:
             check_spans((), self._spans(inputs, on), self._spans(given, on))
-        results: dict[str, Any] = super().run(self.origin.target.on_host(inputs, on))
+        results: dict[str, Any] = super().run(self.origin.target.runner.on_host(inputs, on))
         stay = bool(inputs) and len(here) == len(inputs)
         for name, array in results.items():
             if stay and name not in given and isinstance(array, np.ndarray):
@@ -68,7 +69,7 @@ class StagedDeviceModel(StagedModel):
         return results | self._handed_out(results, given, on) if given else results
 
     def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
-        return super().profile(self.origin.target.on_host(by_name("inputs", inputs)), repeat)
+        return super().profile(self.origin.target.runner.on_host(by_name("inputs", inputs)), repeat)
 
     def _ready(self, inputs: Mapping[str, Any], here: set[str]) -> GpuModel | None:
         """What is compiled for arrays of these shapes, if it is the whole model."""
@@ -76,7 +77,7 @@ class StagedDeviceModel(StagedModel):
             return None
         values = {}
         for name, value in inputs.items():
-            found = self.origin.target.describe(name, value)
+            found = self.origin.target.runner.describe(name, value)
             if found is None:
                 return None
             # Of which only type and shape are asked for, and which takes no memory.

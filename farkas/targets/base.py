@@ -1,47 +1,38 @@
-"""`Target`: where kernels run, what they are built with, and what is stored of them."""
+"""`Target`: a machine, the pipeline that compiles for it, and what runs the result."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from runtime.common.cache import Cache
+from poly.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from codegen.c.kernel_source import KernelSource
-    from codegen.gpu.emit import GpuSource
+    from codegen.loops.nodes import LoopNode
+    from codegen.pipeline import Generated, Pipeline
     from poly.ir.graph import Graph
     from poly.ir.program import Program
+    from poly.machine.cpu import Machine
+    from poly.machine.gpu import GpuMachine
     from poly.schedule.schedule import Schedule
     from runtime.common.compile_report import Progress
     from runtime.cpu.loaded_kernel import LoadedKernel
     from runtime.gpu.gpu_program import GpuProgram
 
 
-class Target(ABC):
-    """Where kernels run.  A kind of target overrides these hooks."""
+class Runner(ABC):
+    """What compiles generated text and runs it.  A kind of device overrides these hooks."""
 
-    #: What its texts are called in pictures.
-    language: ClassVar[str]
     #: Whether whole networks are kept in the cache, and found by the content of their files.
     recalls: ClassVar[bool] = False
-    #: Whether sums are in registers with lanes, see `poly.graph_passes.fuse_calls.merge_calls`.
-    lanes: ClassVar[bool] = False
     #: `threads` of a call that is to have one; None where calls have no such number.
-    one_thread: ClassVar[int | None] = 1
-    cache: Cache
-    threads: int | None
-
-    @abstractmethod
-    def automatic(self, program: Program, exact: bool) -> tuple[Schedule, KernelSource | GpuSource]:
-        """The automatic schedule of a program, and its text."""
-
-    @abstractmethod
-    def generate(self, schedule: Schedule, program: Program) -> KernelSource | GpuSource:
-        """The text of a schedule of a program, or of what `farkas.targets.prepare` makes of it."""
+    one_thread: ClassVar[int | None] = None
+    #: Threads of a call that does not say; None: as many as there are, or no such number.
+    threads: int | None = None
 
     @abstractmethod
     def load(self, source: Any) -> LoadedKernel | GpuProgram:
@@ -51,7 +42,7 @@ class Target(ABC):
     def compile(self, graph: Graph, progress: Progress | None = None, kind: Any = None) -> Any:
         """A graph of fixed or open sizes, compiled.
 
-        kind : the class of what comes, one derived from the target's own; None: that one
+        kind : the class of what comes, one derived from the runner's own; None: that one
         """
 
     @abstractmethod
@@ -60,11 +51,11 @@ class Target(ABC):
 
         Raises
         ------
-        ArgumentError : a number that is none, or a target that has no such number.
+        ArgumentError : a number that is none, or a device that has no such number.
         """
 
     def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
-        """Element type and shape of an array; None if it is none that the target takes."""
+        """Element type and shape of an array; None if it is none that the runner takes."""
         if isinstance(value, (np.ndarray, np.generic)):
             return value.dtype, value.shape
         return None
@@ -72,3 +63,51 @@ class Target(ABC):
     def on_host(self, values: Mapping[str, Any], stream: Any = None) -> dict[str, Any]:
         """Arrays, of which those that lie elsewhere are copied, behind what a stream does."""
         return dict(values)
+
+
+class NoRunner(Runner):
+    """For a target of which only texts are wanted."""
+
+    def load(self, source: Any) -> LoadedKernel | GpuProgram:
+        raise ArgumentError("the target is for texts alone, nothing runs on it")
+
+    def compile(self, graph: Graph, progress: Progress | None = None, kind: Any = None) -> Any:
+        raise ArgumentError("the target is for texts alone, nothing runs on it")
+
+    def check_threads(self, threads: int | None) -> None:
+        raise ArgumentError("the target is for texts alone, nothing runs on it")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where kernels run, and everything that is done for that.
+
+    machine : what schedules have to know of it
+    pipeline : rewrites, tactics, loop passes and printer
+    runner : compiles the text and calls it
+    """
+
+    machine: Machine | GpuMachine
+    pipeline: Pipeline[Any, Any]
+    runner: Runner
+
+    @property
+    def language(self) -> str:
+        """What its texts are called in pictures."""
+        return self.pipeline.language
+
+    def prepare(self, program: Program, exact: bool = False) -> Program:
+        """The program that has the automatic schedule, in place of one that a user wrote."""
+        return self.pipeline.prepare(program, self.machine, exact)
+
+    def automatic(self, program: Program, exact: bool = False) -> Generated[Any]:
+        """The automatic schedule of a program, and its text."""
+        return self.pipeline.automatic(program, self.machine, exact)
+
+    def loops(self, schedule: Schedule) -> tuple[LoopNode, ...]:
+        """The loops of each function or kernel of a schedule, as they are printed."""
+        return self.pipeline.loops(schedule)
+
+    def emit(self, schedule: Schedule, program: Program) -> Any:
+        """The text of a schedule of a program, or of what `prepare` makes of it."""
+        return self.pipeline.emit(schedule, program)

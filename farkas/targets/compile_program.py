@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from codegen.c.kernel_source import KernelSource
 from codegen.gpu.emit import GpuSource
 from farkas.targets.base import Target
-from farkas.targets.prepare import automatic_schedule, scheduled_program
 from poly.errors import ArgumentError, IllegalScheduleError, ScheduleError
 from poly.ir.program import Program
 from poly.schedule.schedule import Schedule
+from poly.strategy.common.tactic import Choice
 from runtime.cpu.loaded_kernel import LoadedKernel
 from runtime.gpu.gpu_program import GpuProgram
 
@@ -24,19 +24,24 @@ ScheduleLike = str | Schedule | Callable[[Schedule], Schedule] | None
 class Compiled:
     """One program as written, its schedule, its text, and the function made from it.
 
-    The schedule may be one of another program, see `scheduled_program`.
+    The schedule may be one of another program, see `Target.prepare`.
+
+    choices, fallbacks : of an automatic schedule, see `codegen.pipeline.Generated`
     """
 
     program: Program
     schedule: Schedule
     source: KernelSource | GpuSource
     loaded: LoadedKernel | GpuProgram
+    target: Target
+    choices: tuple[Choice, ...] = ()
+    fallbacks: tuple[tuple[str, str], ...] = ()
 
 
-def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = False) -> Schedule:
+def schedule_for(program: Program, wanted: ScheduleLike, exact: bool, target: Target) -> Schedule:
     """The schedule of a program that was asked for.
 
-    The automatic one is one of `scheduled_program`.  A script is replayed from the written order
+    The automatic one is one of `Target.prepare`.  A script is replayed from the written order
     of the program, or of that one if it speaks of statements and loops that only that one has;
     and so are the steps of a schedule that was made for the same program with other sizes or
     element types.
@@ -48,14 +53,14 @@ def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = Fa
     ArgumentError : `wanted` is none of the forms of `ScheduleLike`.
     """
     if wanted is None or wanted == "auto":
-        return automatic_schedule(program, exact)
+        return target.automatic(program, exact).schedule
     if isinstance(wanted, Schedule) and wanted.exact == exact and wanted.program == program:
         return wanted
     written = Schedule.of(program, exact)
     if wanted == "written":
         return written
     if isinstance(wanted, (str, Schedule)):
-        return _replayed(written, wanted)
+        return _replayed(written, wanted, target)
     if not callable(wanted):
         raise ArgumentError(
             f"schedule is a {type(wanted).__name__}, expected 'auto', 'written', a script, "
@@ -67,9 +72,9 @@ def schedule_for(program: Program, wanted: ScheduleLike = None, exact: bool = Fa
     return made
 
 
-def _replayed(written: Schedule, wanted: str | Schedule) -> Schedule:
+def _replayed(written: Schedule, wanted: str | Schedule, target: Target) -> Schedule:
     """A script's schedule of the program as written, else of that with the automatic one."""
-    prepared = scheduled_program(written.program, written.exact)
+    prepared = target.prepare(written.program, written.exact)
     if isinstance(wanted, Schedule) and (wanted.program, wanted.exact) == (prepared, written.exact):
         return wanted
     try:
@@ -97,8 +102,11 @@ def build(program: Program, wanted: ScheduleLike, exact: bool, target: Target) -
     CacheError : the result cannot be stored.
     """
     if wanted in (None, "auto"):
-        schedule, source = target.automatic(program, exact)
-    else:
-        schedule = schedule_for(program, wanted, exact)
-        source = target.generate(schedule, program)
-    return Compiled(program, schedule, source, target.load(source))
+        made = target.automatic(program, exact)
+        loaded = target.runner.load(made.source)
+        return Compiled(
+            program, made.schedule, made.source, loaded, target, made.choices, made.fallbacks
+        )
+    schedule = schedule_for(program, wanted, exact, target)
+    source = target.emit(schedule, program)
+    return Compiled(program, schedule, source, target.runner.load(source), target)

@@ -1,12 +1,11 @@
-"""`CpuTarget`: this machine, by way of C.  What makes and runs kernels is loaded when needed."""
+"""This machine, by way of C.  What makes and runs kernels is loaded when needed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from farkas.targets.base import Target
+from farkas.targets.base import Runner
 from runtime.common.arguments import check_threads
 from runtime.common.cache import Cache
 from runtime.cpu.toolchain import Toolchain
@@ -14,8 +13,6 @@ from runtime.cpu.toolchain import Toolchain
 if TYPE_CHECKING:
     from codegen.c.kernel_source import KernelSource
     from poly.ir.graph import Graph
-    from poly.ir.program import Program
-    from poly.schedule.schedule import Schedule
     from runtime.common.compile_report import Progress
     from runtime.cpu.loaded_kernel import LoadedKernel
     from runtime.network.cpu_model import Model
@@ -23,29 +20,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CpuTarget(Target):
-    """This machine, by way of C.  `threads` None: every processor that the process may use."""
+class CpuRunner(Runner):
+    """A C compiler, and threads.  `threads` None: every processor that the process may use."""
 
     toolchain: Toolchain
     cache: Cache
     threads: int | None = None
-    language: ClassVar[str] = "C"
     recalls: ClassVar[bool] = True
-    lanes: ClassVar[bool] = True
-
-    def automatic(self, program: Program, exact: bool) -> tuple[Schedule, KernelSource]:
-        from codegen.c.kernel_unit import generate_automatic
-        from farkas.targets.prepare import automatic_schedule
-
-        return generate_automatic(
-            [partial(automatic_schedule, program, exact, tiles) for tiles in (True, False)],
-            lambda schedule: self.generate(schedule, program),
-        )
-
-    def generate(self, schedule: Schedule, program: Program) -> KernelSource:
-        from codegen.c.kernel_unit import generate
-
-        return generate(schedule, written=program)
+    one_thread: ClassVar[int | None] = 1
 
     def load(self, source: KernelSource) -> LoadedKernel:
         from runtime.cpu.loaded_kernel import load_kernel

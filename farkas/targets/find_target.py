@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from os import PathLike, fspath
+from typing import TYPE_CHECKING
 
-from farkas.targets.base import Target
-from farkas.targets.cpu import CpuTarget
+from farkas.targets.base import NoRunner, Target
+from farkas.targets.cpu import CpuRunner
 from poly.errors import ArgumentError
+from poly.machine.cpu import host_machine
+from poly.machine.gpu import ANY
 from runtime.common.cache import Cache
 from runtime.cpu.toolchain import Toolchain, find_toolchain
+
+if TYPE_CHECKING:
+    from runtime.gpu.device import Device
 
 CompilerLike = str | PathLike[str] | Toolchain | None
 CacheLike = str | PathLike[str] | Cache | None
@@ -36,22 +42,64 @@ def target_of(
     for name, value in (("cc", cc), ("threads", threads)):
         if value is not None:
             raise ArgumentError(f"{name} has no meaning for target {target!r}, only for 'cpu'")
-    from farkas.targets.gpu import DeviceTarget
     from runtime.find_device import find_device
 
     store = _cache(cache)
-    return DeviceTarget(find_device(target, store), store)
+    return device_target(find_device(target, store), store)
 
 
-def cpu_target(cc: CompilerLike, cache: CacheLike, threads: int | None = None) -> CpuTarget:
+def cpu_target(cc: CompilerLike, cache: CacheLike, threads: int | None = None) -> Target:
     """This machine, with a C compiler.  Raises as `target_of`."""
+    from codegen.pipeline import CPU
+
     if isinstance(cc, Toolchain):
         toolchain = cc
     elif cc is None or isinstance(cc, (str, PathLike)):
         toolchain = find_toolchain(None if cc is None else fspath(cc))
     else:
         raise ArgumentError(f"cc is a {type(cc).__name__}, expected a path or a Toolchain")
-    return CpuTarget(toolchain, _cache(cache), threads)
+    return Target(host_machine(), CPU, CpuRunner(toolchain, _cache(cache), threads))
+
+
+def device_target(device: Device, cache: Cache) -> Target:
+    """A GPU, or what stands for one.
+
+    cache : where the texts of kernels are kept
+    """
+    from codegen.pipeline import GPU
+    from farkas.targets.gpu import DeviceRunner
+
+    return Target(device.machine, GPU[device.dialect], DeviceRunner(device, cache))
+
+
+def text_target(name: str = "cpu") -> Target:
+    """A target that texts are made for; neither device nor compiler is asked.
+
+    name : ``cpu``, for the processor at hand; ``cuda`` or ``opencl``, for a device of which
+        nothing is known; or ``cuda-emulator:sm_90``, for one that is known by its name
+
+    Raises
+    ------
+    ArgumentError : there is no such target, or there has to be a device to know.
+    """
+    from codegen.pipeline import CPU, CUDA, OPENCL
+    from runtime.gpu.device_names import EMULATOR, emulated, read_name
+    from runtime.gpu.device_names import OPENCL as OPENCL_NAME
+
+    if name == CPU.name:
+        return Target(host_machine(), CPU, NoRunner())
+    found = read_name(name)
+    if found.kind == EMULATOR:
+        return Target(emulated(found), CUDA, NoRunner())
+    if found.which:
+        raise ArgumentError(
+            f"texts are not for {name!r}, one device among others; did you mean {found.kind!r}?"
+        )
+    if found.rounded:
+        raise ArgumentError(
+            f"{name!r} says nothing of the device; did you mean {f'{EMULATOR}:sm_90,tf32'!r}?"
+        )
+    return Target(ANY, OPENCL if found.kind == OPENCL_NAME else CUDA, NoRunner())
 
 
 def _cache(cache: CacheLike) -> Cache:

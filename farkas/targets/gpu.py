@@ -1,4 +1,4 @@
-"""`DeviceTarget`: a GPU, or what stands for one."""
+"""A GPU, or what stands for one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from farkas.targets.base import Target
+from farkas.targets.base import Runner
 from runtime.common.cache import Cache
 
 if TYPE_CHECKING:
     from codegen.gpu.emit import GpuSource
     from poly.ir.graph import Graph
-    from poly.ir.program import Program
-    from poly.schedule.schedule import Schedule
     from runtime.common.compile_report import Progress
     from runtime.gpu.device import Device
     from runtime.gpu.gpu_program import GpuProgram
@@ -23,27 +21,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DeviceTarget(Target):
-    """A GPU, or what stands for one."""
+class DeviceRunner(Runner):
+    """A device, and where the texts of its kernels are kept."""
 
-    one_thread = None
     device: Device
     cache: Cache
-    threads: None = None
-
-    @property
-    def language(self) -> str:  # type: ignore[override]
-        return {"cuda": "CUDA C", "opencl": "OpenCL C"}[self.device.dialect]
-
-    def automatic(self, program: Program, exact: bool) -> tuple[Schedule, GpuSource]:
-        from farkas.targets.prepare import automatic_on_gpu
-
-        return automatic_on_gpu(program, exact, self.device.machine, self.device.dialect)
-
-    def generate(self, schedule: Schedule, program: Program) -> GpuSource:
-        from codegen.gpu.emit import generate_gpu
-
-        return generate_gpu(schedule, self.device.dialect, written=program)
 
     def load(self, source: GpuSource) -> GpuProgram:
         from runtime.gpu.gpu_program import GpuProgram

@@ -18,7 +18,6 @@ from poly.graph_passes.fuse_calls import why_apart
 from poly.ir.cost import bytes_of, bytes_of_program, operations_of_program
 from poly.ir.graph import Call, Graph
 from poly.ir.size_values import all_sizes
-from poly.machine.cpu import host_machine
 from poly.schedule.fusion_report import Handover, handovers
 from poly.show.markup import Markup, element, table
 from runtime.common.arguments import undetermined
@@ -90,8 +89,7 @@ class Figures:
 def explain_kernel(compiled: Compiled, sizes: Mapping[str, int], run: bool) -> View:
     """What the statements of a kernel share and what it costs; see `Kernel.explain`."""
     schedule, program = compiled.schedule, compiled.program
-    machine = host_machine()
-    found = handovers(schedule, all_sizes(schedule.program, sizes), machine)
+    found = handovers(schedule, all_sizes(schedule.program, sizes), compiled.target.machine)
     took = None
     loaded = compiled.loaded
     if run and isinstance(loaded, LoadedKernel):
@@ -108,14 +106,28 @@ def explain_kernel(compiled: Compiled, sizes: Mapping[str, int], run: bool) -> V
     at = ", ".join(f"{n}={v}" for n, v in sizes.items())
     head = f"{program.name}{f' at {at}' if at else ''}"
     launched = [] if isinstance(loaded, LoadedKernel) else launch_lines(loaded, sizes)
-    lines = [head, str(figures), *launched, *_handover_lines(found)]
+    chosen = _choice_lines(compiled)
+    lines = [head, str(figures), *launched, *_handover_lines(found), *chosen]
     html = element(
         "div",
         element("b", head),
         element("div", *_paragraphs("\n".join([str(figures), *launched]))),
         _handover_table(found),
+        element("pre", "\n".join(chosen)) if chosen else "",
     )
     return View(html, "\n".join(lines), f"Explained: {program.name}")
+
+
+def _choice_lines(compiled: Compiled) -> list[str]:
+    """How each group of statements got its schedule, and what was tried in vain."""
+    if not compiled.choices and not compiled.fallbacks:
+        return []
+    return ["scheduled by", *fallback_lines(compiled.fallbacks), *map(str, compiled.choices)]
+
+
+def fallback_lines(fallbacks: Iterable[Sequence[str]]) -> list[str]:
+    """What was tried before a schedule was found of which something could be generated."""
+    return [f"{tried}: given up, {' '.join(reason.split())}" for tried, reason in fallbacks]
 
 
 def launch_lines(program: GpuProgram, sizes: Mapping[str, int]) -> list[str]:
@@ -174,7 +186,7 @@ def explain_model(model: Model, run: bool) -> View:
         timings = {t.kernel: t.seconds for t in model.profile(inputs, 3)}
         symbols = _symbols(model)
         took = [timings.get(symbols.get(c.name, "")) for c in calls]
-    return _explained(graph, took, roofline(1), lanes=True)
+    return _explained(graph, took, roofline(1), lanes=True, fallbacks=model.fallbacks)
 
 
 def explain_on_device(model: GpuModel, run: bool) -> View:
@@ -191,7 +203,9 @@ def explain_on_device(model: GpuModel, run: bool) -> View:
     launched = ["; ".join(counted(found.get(c.name, ()))) for c in calls]
     on = f"on {model.device.name} ({model.device.machine})"
     times = [took.get(c.name) for c in calls]
-    return _explained(model.graph, times, None, lanes=False, launched=launched, on=on)
+    return _explained(
+        model.graph, times, None, lanes=False, fallbacks=model.fallbacks, launched=launched, on=on
+    )
 
 
 def _explained(
@@ -199,12 +213,14 @@ def _explained(
     took: Sequence[float | None],
     limit: Roofline | None,
     lanes: bool,
+    fallbacks: Mapping[str, Iterable[Sequence[str]]],
     launched: Sequence[str] | None = None,
     on: str = "",
 ) -> View:
     """A table with a line for each call, and what was not fused; lanes: see `unfused`.
 
     took : seconds of each call, where they are known
+    fallbacks : for kernels whose first schedules could not be generated, these and why
     launched : what a GPU runs for it; on : which GPU
     """
     calls = [n for n in graph.nodes if isinstance(n, Call)]
@@ -236,8 +252,10 @@ def _explained(
               *(["bound by", "of roofline"] if limit else ()), "kept inside",
               *(["launches"] if launched else ())]  # fmt: skip
     more_html, more_lines = _apart(graph, lanes)
-    html = element("div", element("p", head), table(titles, rows), more_html)
-    text = "\n".join([head, *lines, *more_lines])
+    slower = [f"{kernel}: {line}" for kernel, f in fallbacks.items() for line in fallback_lines(f)]
+    notes = element("div", *_paragraphs("\n".join(slower))) if slower else ""
+    html = element("div", element("p", head), table(titles, rows), more_html, notes)
+    text = "\n".join([head, *lines, *more_lines, *slower])
     return View(html, text, f"Explained: {graph.name}")
 
 

@@ -42,7 +42,7 @@ class Suited:
 
 
 def block_values(graph: Graph, machine: Machine) -> Graph:
-    """The graph with its values between contractions in blocks of channels, one vector wide."""
+    """Keep values between contractions in blocks of channels, one vector wide."""
     width = machine.vector_bytes // FLOAT32.bytes
     if width < 2:
         return graph

@@ -39,7 +39,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def merge_calls(graph: Graph, lanes: bool = True) -> Graph:
-    """Producers merged into their consumers, from the first call to the last.
+    """Fuse producers into their consumers, from the first call to the last.
 
     lanes : sums are in registers with several lanes, as on CPUs
     """

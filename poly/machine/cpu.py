@@ -27,6 +27,11 @@ class Machine:
     cores: int
 
     @property
+    def caches(self) -> tuple[tuple[str, int], ...]:
+        """Names and bytes of the caches that a core sees, smallest first."""
+        return ("L1", self.l1), ("L2", self.l2), ("L3", self.l3)
+
+    @property
     def parallelism(self) -> int:
         """How many iterations of a loop run at once."""
         return self.cores

@@ -33,6 +33,11 @@ class GpuMachine:
         )
 
     @property
+    def caches(self) -> tuple[tuple[str, int], ...]:
+        """None: threads come and go, so that nothing is sure to stay in a cache between them."""
+        return ()
+
+    @property
     def parallelism(self) -> int:
         """How many iterations of a loop run at once: blocks for all processors have to be left."""
         return self.processors

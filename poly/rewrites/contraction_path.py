@@ -59,12 +59,14 @@ NAME_LIMIT, START_LIMIT = 32, 64
 
 @lru_cache(maxsize=4096)
 def split_products(program: Program) -> Program:
-    """The program with pairwise contractions where that clearly saves multiplications.
+    """Contract products of many tensors pairwise, where that clearly saves multiplications.
 
     The last statement of each product keeps its name, target and operator; what comes before it
     is made in temporaries that are called after their factors.  Statements are left alone whose
     domain is no box, which mix element types, and which are no sums of products of floats.
     """
+    if program.has_blocks:
+        return program
     statements: list[Statement] = []
     temps = list(program.temps)
     taken = {*program.tensors, *program.sizes, *RESERVED}

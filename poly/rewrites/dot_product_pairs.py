@@ -51,9 +51,9 @@ REUSE = 8
 
 @lru_cache(maxsize=4096)
 def pair_products(program: Program) -> Program:
-    """The program with sums of narrow products in pairs, where that pays."""
+    """Sum products of narrow integers two at a time, where that pays."""
     result = program
-    for s in program.statements:
+    for s in () if program.has_blocks else program.statements:
         loop = _paired_loop(program, s)
         if loop is not None:
             result = _paired(result, s, loop)

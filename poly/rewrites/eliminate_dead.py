@@ -8,8 +8,8 @@ from dataclasses import replace
 from poly.ir.program import Program, Statement
 
 
-def without_unread(program: Program) -> Program:
-    """The program without statements of which no output comes, and the temporaries they fill.
+def eliminate_dead(program: Program) -> Program:
+    """Remove statements on which no output depends, and the temporaries that they fill.
 
     Inputs that only these read stay: callers pass them.
     """

@@ -35,7 +35,7 @@ Joints = frozenset[tuple[str, int]]
 
 
 def join_dimensions(program: Program) -> Program:
-    """The program with fewer and longer loops over the same arrays, each in row-major order.
+    """Join adjacent dimensions that every loop runs through together: fewer and longer loops.
 
     Two neighbouring loops become one if they stand side by side in every access that moves with
     either, and the second runs through its whole dimension there; the order of instances stays.
@@ -67,8 +67,13 @@ def join_dimensions(program: Program) -> Program:
     )
 
 
+def join_open_dimensions(program: Program) -> Program:
+    """Join the dimensions of a call of open sizes; fixed ones were joined in the whole graph."""
+    return join_dimensions(program) if program.sizes else program
+
+
 def join_in_graph(graph: Graph) -> Graph:
-    """The graph with the dimensions of its programs joined, by views of their values."""
+    """Join dimensions that loops run through together, by views of their values."""
 
     def change(program: Program) -> tuple[Program, Shapes]:
         made = program if program.sizes else join_dimensions(program)

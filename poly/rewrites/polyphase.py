@@ -49,8 +49,6 @@ from poly.ir.program import (
     fresh_statement,
     statement_names,
 )
-from poly.rewrites.contraction_path import split_products
-from poly.rewrites.dot_product_pairs import pair_products
 from poly.rewrites.scatter_to_gather import gather_sums
 from poly.sets.check_bounds import if_proved
 from poly.sets.prove import proves
@@ -59,28 +57,15 @@ from poly.sets.prove import proves
 MOST = 16
 
 
-def split_sums(program: Program, pairs: bool = True) -> Program:
-    """The program that is scheduled in place of another: products of many tensors split
-    (`poly.rewrites.contraction_path`), strided sums phase by phase, sums of narrow products in
-    pairs (`poly.rewrites.dot_product_pairs`).
-
-    pairs : whether the machine has the instruction for such pairs
-    """
-    # What is split becomes several statements, whose order within a block would have to be found.
-    if program.has_blocks:
-        return program
-    split = split_phases(split_products(program))
-    return pair_products(split) if pairs else split
-
-
 @lru_cache(maxsize=4096)
 def split_phases(program: Program) -> Program:
-    """The program with the phases of strided sums as statements of their own.
+    """Split strided sums into one dense sum for each phase.
 
     What reads such a sum element by element, right after it, is split along, so that it can share
     the loops of its phase.  Statements without such conditions are left alone.
     """
-    if not any(s.is_reduction for s in program.statements):
+    # Statements of a block run step by step, an order that several phases would have to keep.
+    if program.has_blocks or not any(s.is_reduction for s in program.statements):
         return program
     result = gather_sums(program)
     for s in result.statements:

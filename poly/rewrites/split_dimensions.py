@@ -87,7 +87,7 @@ def _parts(index: Expr, factor: int) -> list[Expr]:
 
 
 def split_in_graph(graph: Graph) -> Graph:
-    """The graph with the double dimensions of its programs split, by views of their values."""
+    """Split dimensions that two loops index as `a*i + j`, by views of their values."""
     return with_shapes(graph, split_dimensions)
 
 

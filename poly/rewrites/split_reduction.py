@@ -42,7 +42,6 @@ from poly.ir.program import (
     fresh_statement,
     statement_names,
 )
-from poly.schedule.schedule import Schedule
 from poly.sets.check_bounds import if_proved
 
 #: Neighbours in memory that stay in one part.
@@ -53,24 +52,15 @@ LONG, SHORTEST = 1 << 15, 1 << 12
 _TILE, _THREADS = 64 * 64, 256
 
 
-def in_parts(program: Program, processors: int) -> Schedule:
-    """The written order of a program, with parts of sums that would leave most of so many
-    processors without work.  All parts are begun and summed in the same loops.
-    """
+def split_reductions(program: Program, processors: int) -> Program:
+    """Split reductions with too few results to fill all processors into partial ones."""
     made = program
     for s in () if program.has_blocks else program.statements:
-        made = _in_parts(made, s, processors)
-    if made is not program:
-        made = if_proved(made, program)
-    schedule = Schedule.of(made)
-    for s in made.statements:
-        if s.target.tensor not in program.tensors:
-            loops = ", ".join(s.free)
-            schedule = schedule.replay(f"fuse {s.name}_init, {s.name}: {loops}")
-    return schedule
+        made = _split(made, s, processors)
+    return program if made is program else if_proved(made, program)
 
 
-def _in_parts(program: Program, s: Statement, processors: int) -> Program:
+def _split(program: Program, s: Statement, processors: int) -> Program:
     ranges = {r.index: r for r in s.ranges}
     dtype = program.tensors[s.target.tensor].dtype
     # Parts of a sum may be beyond what the 16 bits of its type hold where the whole is not.

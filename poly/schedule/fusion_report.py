@@ -14,16 +14,21 @@ from poly.errors import IllegalScheduleError, ScheduleError
 from poly.ir.cost import bytes_of
 from poly.ir.program import Tensor
 from poly.machine.cpu import Machine
+from poly.machine.gpu import GpuMachine
 from poly.schedule.schedule import Schedule
 from poly.tree.nodes import Band, Member, Node, Promote, path_to
+
+#: What the scopes of promotions are called.
+_SCOPES = {"register": "registers", "local": "local memory", "shared": "shared memory"}
 
 
 @dataclass(frozen=True)
 class Handover:
     """A tensor that one statement writes and another reads.
 
-    loops : around both; kept : where it stays in between: ``registers``, ``local memory``, ``L1``,
-    ``L2``, ``L3`` or ``memory``; bytes : all of it; part : of it, made in one iteration of `loops`
+    loops : around both; kept : where it stays in between: ``registers``, ``local memory``,
+    ``shared memory``, a cache or ``memory``; bytes : all of it; part : of it, made in one
+    iteration of `loops`
     saved : bytes that need not be moved, since it stays
     obstacle : why no loops are shared, "" if some are
     """
@@ -40,7 +45,7 @@ class Handover:
 
 
 def handovers(
-    schedule: Schedule, sizes: Mapping[str, int], machine: Machine
+    schedule: Schedule, sizes: Mapping[str, int], machine: Machine | GpuMachine
 ) -> tuple[Handover, ...]:
     """Every tensor that goes from one comprehension of the program to another one.
 
@@ -64,7 +69,7 @@ def _handover(
     maker: str,
     user: str,
     sizes: Mapping[str, int],
-    machine: Machine,
+    machine: Machine | GpuMachine,
 ) -> Handover:
     whole = bytes_of(tensor, sizes)
     nodes = _shared_nodes(schedule.tree, maker, user)
@@ -78,10 +83,9 @@ def _handover(
         (n.scope for n in nodes if isinstance(n, Promote) and n.tensor == tensor.name), None
     )
     if kept is not None:
-        place = "registers" if kept == "register" else "local memory"
+        place = _SCOPES[kept]
     else:
-        limits = (("L1", machine.l1), ("L2", machine.l2), ("L3", machine.l3))
-        place = next((level for level, limit in limits if part <= limit), "memory")
+        place = next((level for level, limit in machine.caches if part <= limit), "memory")
     temporary = any(t.name == tensor.name for t in schedule.program.temps)
     # What is promoted and read by nobody else is not stored at all.
     ways = 2 if kept is not None and temporary else 1

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from codegen.gpu.emit import GpuKernel, GpuSource
-from codegen.gpu.printers import CudaTarget
+from codegen.gpu.printers import CudaPrinter
 from poly.errors import ArgumentError, ToolchainError
 from runtime.common.arguments import Array, address, aligned, span_of
 from runtime.common.cache import Cache, digest
@@ -69,7 +69,7 @@ def _kernels(source: GpuSource) -> str:
     count = len(shared)
     parts = [text, f"static const size_t fk_bytes[] = {{{', '.join([*shared, '0'])}}};"]
     tensors = (*source.program.tensors.values(), *source.workspace)  # one has some of the other
-    dtypes = {t.name: CudaTarget.types[t.dtype.name] for t in tensors}
+    dtypes = {t.name: CudaPrinter.types[t.dtype.name] for t in tensors}
     for kernel in source.kernels:
         given = [f"c->sizes[{n}]" for n in range(len(kernel.sizes))]
         given += [f"({dtypes[t]} *)c->tensors[{n}]" for n, t in enumerate(kernel.tensors)]

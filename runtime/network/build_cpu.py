@@ -9,23 +9,19 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 from codegen.c.function import CFunction, emit_function
-from codegen.c.kernel_unit import generate_automatic
 from codegen.c.network_unit import Place, argument_places, kernel_unit, network_unit
 from codegen.c.prelude import COMMON
+from codegen.pipeline import CPU, Generated
 from poly.deps.scop import build_scop
 from poly.ir.expr import Const, Expr, Op, Size, evaluate_int, substitute
 from poly.ir.graph import Call, Graph
 from poly.ir.layout import Layout, Mapper, relayout
 from poly.ir.program import Program, Tensor
 from poly.machine.cpu import Machine
-from poly.rewrites.join_dimensions import join_dimensions
 from poly.schedule.schedule import Schedule
-from poly.strategy.common.apply_tactics import apply_tactics
-from poly.strategy.cpu.auto_schedule import CPU_STRATEGY
 from poly.strategy.cpu.packing import preferred_layouts
 from runtime.common.arguments import ALIGNMENT, aligned
 from runtime.common.cache import Cache, Entry, digest
@@ -165,7 +161,7 @@ def _build(
     sharing = sharing_of(graph)
     needed = [n for n in graph.nodes if isinstance(n, Call) and sharing.runs(n)]
     programs = {n.program.digest: n for n in needed}
-    schedules: dict[str, Schedule] = {}
+    made: dict[str, Generated[CFunction]] = {}
     functions: dict[str, CFunction] = {}
     with (
         cache.workspace() as folder,
@@ -174,7 +170,8 @@ def _build(
         for done, (name, call) in enumerate(programs.items()):
             tell("schedule and generate", done, len(programs), call.origin)
             symbol = f"fk_k{done}_{call.program.name}"
-            schedules[name], functions[name] = _generated(call.program, symbol, machine, clock)
+            made[name] = _generated(call.program, symbol, machine, clock)
+            functions[name] = made[name].source
             nodes = [n.origin for n in needed if n.program.digest == name]
             work.add(*kernel_unit(functions[name], nodes))
         tell("schedule and generate", len(programs), len(programs), "")
@@ -210,7 +207,8 @@ def _build(
         "kernels": len(functions),
         "warnings": warnings,
         "toolchain": str(toolchain),
-        "schedules": {functions[n].symbol: str(s) for n, s in schedules.items()},
+        "schedules": {g.source.symbol: str(g.schedule) for g in made.values()},
+        "fallbacks": {g.source.symbol: g.fallbacks for g in made.values() if g.fallbacks},
     }
     files = {name: text.encode() for name, text in work.sources.items()}
     return cache.put(
@@ -220,23 +218,17 @@ def _build(
 
 def _generated(
     program: Program, symbol: str, machine: Machine, clock: Clock
-) -> tuple[Schedule, CFunction]:
+) -> Generated[CFunction]:
     """The schedule and the C function of a call."""
-    joined = join_dimensions(program) if program.sizes else program
-
-    def scheduled(tiles: bool) -> Schedule:
-        start = Schedule.of(joined)
-        schedule = apply_tactics(start, machine, CPU_STRATEGY, plain=not tiles).schedule
-        clock.lap("schedule")
-        return schedule
 
     def emitted(schedule: Schedule) -> CFunction:
+        clock.lap("schedule")
         try:
-            return emit_function(schedule, symbol)
+            return emit_function(schedule, symbol, CPU.loop_passes)
         finally:
             clock.lap("generate")
 
-    return generate_automatic([partial(scheduled, tiles) for tiles in (True, False)], emitted)
+    return CPU.automatic_call(program, machine, emitted)
 
 
 def _described(

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from codegen.c.kernel_unit import generate_automatic
-from codegen.gpu.emit import GpuSource, generate_gpu
+from codegen.gpu.emit import GpuSource
+from codegen.pipeline import GPU
 from poly.ir.graph import Call
 from poly.ir.program import Program
-from poly.machine.gpu import GpuMachine
-from poly.rewrites.join_dimensions import join_dimensions
-from poly.rewrites.split_reduction import in_parts
-from poly.schedule.schedule import Schedule
-from poly.strategy.common.apply_tactics import apply_tactics
-from poly.strategy.gpu.auto_schedule import GPU_STRATEGY
 from runtime.common.cache import Cache
 from runtime.common.compile_report import Progress
 from runtime.gpu.device import Device
 from runtime.network.build_cpu import Clock
-from runtime.network.kernel_store import recall_source, source_key, store_source
+from runtime.network.kernel_store import (
+    StoredKernels,
+    recall_kernels,
+    source_key,
+    store_kernels,
+)
 
 #: Programs that are compiled as one module; the next ones are generated meanwhile.
 TOGETHER = 8
@@ -32,37 +31,18 @@ TOGETHER = 8
 class DeviceKernels:
     """The kernels of a program on a device.
 
-    schedule : its script; module : whatever the device made of the source, and of others
-    from_cache : whether source and schedule were there
+    module : whatever the device made of the source, and of others
+    from_cache : whether texts and schedule were there
     """
 
-    source: GpuSource
-    schedule: str
+    stored: StoredKernels
     module: Any
     from_cache: bool
 
-
-def automatic_source(
-    start: Schedule, machine: GpuMachine, dialect: str, written: Program | None = None
-) -> tuple[Schedule, GpuSource]:
-    """The automatic schedule of a program for a GPU, and its text.
-
-    Where isl cannot generate what tiles leave of a program, threads with points of their own can,
-    and in the end one thread that does all of it.
-
-    start : the written order; written : see `codegen.gpu.emit.generate_gpu`
-
-    Raises
-    ------
-    ScheduleError : there is no text for it, as of element types that the dialect has not.
-    """
-    tiled = [
-        lambda plain=plain: apply_tactics(start, machine, GPU_STRATEGY, plain).schedule
-        for plain in (False, True)
-    ]
-    return generate_automatic(
-        [*tiled, lambda: start], lambda schedule: generate_gpu(schedule, dialect, written)
-    )
+    @property
+    def source(self) -> GpuSource:
+        """The texts."""
+        return self.stored.source
 
 
 def build_kernels(
@@ -72,20 +52,21 @@ def build_kernels(
 
     Raises
     ------
-    ScheduleError : as `automatic_source`.
+    ScheduleError : as `codegen.pipeline.Pipeline.automatic_call`.
     ToolchainError : the device's compiler failed.
     CacheError : the result cannot be stored.
     """
     programs = {n.program.digest: n for n in calls}
-    found: dict[str, tuple[str, GpuSource, bool]] = {}
+    found: dict[str, tuple[StoredKernels, bool]] = {}
     modules: list[tuple[list[str], Future[Any]]] = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for names in _parts(list(programs), TOGETHER):
             for name in names:
                 call = programs[name]
                 tell("schedule and generate", len(found), len(programs), call.origin)
-                found[name] = _source(call.program, device, cache)
-            sources = [found[n][1] for n in names if found[n][1].kernels]
+                found[name] = _kernels(call.program, device, cache)
+            texts = (found[n][0].source for n in names)
+            sources = [s for s in texts if s.kernels]
             if sources:
                 modules.append((names, pool.submit(device.build, *sources)))
         tell("schedule and generate", len(programs), len(programs), "")
@@ -97,30 +78,24 @@ def build_kernels(
         tell("compile", len(modules), len(modules), "")
     clock.lap("compile")
     return {
-        name: DeviceKernels(source, script, made[name], known)
-        for name, (script, source, known) in found.items()
+        name: DeviceKernels(stored, made[name], known) for name, (stored, known) in found.items()
     }
 
 
-def _source(program: Program, device: Device, cache: Cache) -> tuple[str, GpuSource, bool]:
-    """The script and the text of a program, made or found in the cache, and which of both."""
+def _kernels(program: Program, device: Device, cache: Cache) -> tuple[StoredKernels, bool]:
+    """The kernels of a program, made or found in the cache, and which of both."""
     machine, dialect = device.machine, device.dialect
     key = source_key(program, machine, dialect)
-    known = recall_source(key, cache)
+    known = recall_kernels(key, cache)
     if known is not None:
-        return *known, True
-    prepared = join_dimensions(program) if program.sizes else program
-    start = in_parts(prepared, machine.processors)
-    schedule, source = automatic_source(start, machine, dialect, program)
-    store_source(key, source, str(schedule), cache)
-    return str(schedule), source, False
+        return known, True
+    pipeline = GPU[dialect]
+    made = pipeline.automatic_call(program, machine, lambda s: pipeline.emit(s, program))
+    stored = StoredKernels(made.source, str(made.schedule), made.fallbacks)
+    store_kernels(key, stored, cache)
+    return stored, False
 
 
 def _parts(names: list[str], most: int) -> Iterator[list[str]]:
     for first in range(0, len(names), most):
         yield names[first : first + most]
-
-
-def scripts(kernels: Mapping[str, DeviceKernels]) -> dict[str, str]:
-    """The schedule of each program as a script, by the symbol of its first kernel."""
-    return {k.source.kernels[0].symbol: k.schedule for k in kernels.values() if k.source.kernels}

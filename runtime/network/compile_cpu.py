@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poly.graph_passes.pipeline import optimise_graph
+from codegen.pipeline import CPU
 from poly.ir.graph import Graph, verify_graph
 from poly.machine.cpu import Machine, host_machine
 from runtime.common.arguments import check_threads, default_threads
@@ -42,7 +42,7 @@ def compile_graph(
     toolchain = with_team(toolchain, cache)
     tell = progress or (lambda stage, done, total, what: None)
     clock = Clock()
-    graph = optimise_graph(verify_graph(graph), evaluate, machine)
+    graph = CPU.optimise(verify_graph(graph), machine, evaluate)
     clock.lap("graph")
     built = build_graph(graph, machine, toolchain, cache, tell, clock)
     model: Model | OpenModel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poly.graph_passes.pipeline import optimise_graph
+from codegen.pipeline import GPU
 from poly.ir.graph import Call, Graph, verify_graph
 from runtime.common.cache import Cache
 from runtime.common.compile_report import Progress, Report
@@ -34,7 +34,7 @@ def compile_on_device(
     """
     tell = progress or (lambda stage, done, total, what: None)
     clock = Clock()
-    graph = optimise_graph(verify_graph(graph), evaluate)
+    graph = GPU[device.dialect].optimise(verify_graph(graph), device.machine, evaluate)
     clock.lap("graph")
     sharing = sharing_of(graph, device.alignment)
     calls = [n for n in graph.nodes if isinstance(n, Call) and sharing.runs(n)]

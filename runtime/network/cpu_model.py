@@ -115,6 +115,12 @@ class Model:
         found: dict[str, str] = json.loads(self.entry.read("meta.json"))["schedules"]
         return found
 
+    @property
+    def fallbacks(self) -> dict[str, tuple[tuple[str, str], ...]]:
+        """For kernels whose first schedules could not be generated, these and why, by symbol."""
+        found = json.loads(self.entry.read("meta.json"))["fallbacks"]
+        return {symbol: tuple(map(tuple, tried)) for symbol, tried in found.items()}
+
     def run(
         self,
         inputs: Mapping[str, Any],

@@ -32,7 +32,7 @@ from runtime.gpu.gpu_program import Grid, bytes_of, launches_of
 from runtime.gpu.memory_pool import Buffer
 from runtime.gpu.operands import checked_operand, output_operand, span_on
 from runtime.network.bind_sizes import graph_at, size_places
-from runtime.network.build_gpu import DeviceKernels, scripts
+from runtime.network.build_gpu import DeviceKernels
 from runtime.network.memory_plan import Sharing
 from runtime.network.plan_memory import plan_memory, up_to, value_bytes
 from runtime.network.profile import Timing, check_repeat
@@ -139,7 +139,18 @@ class GpuModel:
     @property
     def schedules(self) -> dict[str, str]:
         """The schedule script of each program, by the symbol of its first kernel."""
-        return scripts(self._kernels)
+        stored = (k.stored for k in self._kernels.values())
+        return {s.source.kernels[0].symbol: s.schedule for s in stored if s.source.kernels}
+
+    @property
+    def fallbacks(self) -> dict[str, tuple[tuple[str, str], ...]]:
+        """For programs whose first schedules could not be generated, these and why, by symbol."""
+        stored = (k.stored for k in self._kernels.values())
+        return {
+            s.source.kernels[0].symbol: s.fallbacks
+            for s in stored
+            if s.source.kernels and s.fallbacks
+        }
 
     # --- running --------------------------------------------------------------------------------
 

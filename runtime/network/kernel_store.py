@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from dataclasses import dataclass
 
 from codegen.gpu.emit import GpuSource
 from poly.errors import CacheError
@@ -15,29 +16,41 @@ from runtime.common.fingerprint import code_digest
 _FILE = "kernels.pickle"
 
 
+@dataclass(frozen=True)
+class StoredKernels:
+    """The automatic kernels of a program.
+
+    schedule : its script; fallbacks : as `codegen.pipeline.Generated` has them
+    """
+
+    source: GpuSource
+    schedule: str
+    fallbacks: tuple[tuple[str, str], ...]
+
+
 def source_key(program: Program, machine: GpuMachine, dialect: str) -> str:
     """What the automatic kernels of a program are stored under."""
     made_by = (sys.version, code_digest("poly", "codegen", "runtime"))
     return digest("gpu kernels", *made_by, repr(machine), dialect, program.digest)
 
 
-def store_source(key: str, source: GpuSource, script: str, cache: Cache) -> None:
-    """Keep the kernels of a program, and the script of their schedule.
+def store_kernels(key: str, kernels: StoredKernels, cache: Cache) -> None:
+    """Keep the kernels of a program.
 
     Raises
     ------
     CacheError : they cannot be stored.
     """
-    cache.put(key, {_FILE: pickle.dumps((script, source), protocol=5)})
+    cache.put(key, {_FILE: pickle.dumps(kernels, protocol=5)})
 
 
-def recall_source(key: str, cache: Cache) -> tuple[str, GpuSource] | None:
-    """The script and the kernels that were stored; None if they are not there, or not sound."""
+def recall_kernels(key: str, cache: Cache) -> StoredKernels | None:
+    """The kernels that were stored; None if they are not there, or not sound."""
     entry = cache.get(key)
     if entry is None:
         return None
     try:
-        found: tuple[str, GpuSource] = pickle.loads(entry.read(_FILE))
+        found: StoredKernels = pickle.loads(entry.read(_FILE))
     except CacheError:
         cache.discard(key)
         return None

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from poly.graph_passes.pipeline import copied_parts
+from poly.graph_passes.simplify_graph import copied_parts
 from poly.ir.graph import Call, Graph, View
 from runtime.common.arguments import ALIGNMENT
 from runtime.network.memory_plan import MemoryPlan, Sharing

@@ -12,6 +12,7 @@ from codegen.c.kernel_unit import generate
 from codegen.provenance import Traced, trace
 from farkas.cli.why import why
 from farkas.targets.compile_program import schedule_for
+from farkas.targets.find_target import text_target
 from frontends.language.parse_program import parse_program
 from poly.errors import ArgumentError, LanguageError, ScheduleError
 from poly.schedule.schedule import Schedule
@@ -77,7 +78,7 @@ def test_stores_of_random_programs(seed: int, automatic: bool) -> None:
     """Of the statements of a line that stores to a tensor, one writes that tensor."""
     try:
         program = parse_program(random_text(seed, profile_of(seed)))
-        schedule = schedule_for(program, "auto" if automatic else "written")
+        schedule = schedule_for(program, "auto" if automatic else "written", False, text_target())
         text = generate(schedule, written=program).text
     except (LanguageError, ScheduleError):
         return

@@ -16,7 +16,7 @@ import numpy as np
 from poly.ir.dtypes import FLOAT64
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, Size, evaluate_int, walk
 from poly.ir.program import Program, Statement
-from poly.rewrites.eliminate_dead import without_unread
+from poly.rewrites.eliminate_dead import eliminate_dead
 from runtime.reference.evaluate import run
 
 _EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
@@ -108,7 +108,7 @@ def tolerances(
 
     Statements of which no output comes may compute what has no bound.
     """
-    program = without_unread(program)
+    program = eliminate_dead(program)
 
     def wide(t: Any) -> Any:
         return replace(t, dtype=FLOAT64)

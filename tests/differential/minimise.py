@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from farkas.targets.compile_program import schedule_for
+from farkas.targets.find_target import text_target
 from frontends.language.parse_program import parse_program
 from poly.errors import FarkasError
 from poly.ir.expr import Cast, Const, Expr, Op, Read, reads_of
@@ -28,7 +29,7 @@ from tests.differential.magnitude import has_functions
 def holds(failure: Failure, toolchain: Toolchain) -> bool:
     """Whether a failure is still there when it is tried alone."""
     program = parse_program(failure.text, {})
-    schedule = schedule_for(program, failure.script, failure.exact)
+    schedule = schedule_for(program, failure.script, failure.exact, text_target())
     make = make_variant if failure.exact and not has_functions(program) else default_variant
     variant = make(schedule, "alone", 0, written=program)
     runs: list[tuple[Mapping[str, int], int]]

@@ -10,14 +10,12 @@ from functools import partial
 
 import numpy as np
 
-from codegen.c.kernel_unit import generate_automatic
-from farkas.targets.compile_program import scheduled_program
+from codegen.pipeline import CPU
 from frontends.language.parse_program import parse_program
 from poly.errors import IllegalScheduleError, LanguageError, ScheduleError
 from poly.ir.program import Program
 from poly.machine.cpu import host_machine
 from poly.schedule.schedule import Schedule
-from poly.strategy.cpu.auto_schedule import auto_schedule
 from poly.tree.steps import Step
 from runtime.cpu.toolchain import Toolchain
 from tests.differential.generate import random_text
@@ -67,17 +65,14 @@ def program_case(seed: int, tally: Tally, text: str | None = None) -> Case | Non
         # With small caches, small products have the blocks of large ones.
         host = host_machine()
         machine = replace(host, l2=SMALL_CACHE) if seed % 3 == 0 else host
-        prepared = scheduled_program(program, exact)
+        prepared = CPU.prepare(program, machine, exact)
         if prepared is not program:
             tally.counts["programs taken apart"] += 1
         start = Schedule.of(prepared, exact)
-        scheduled, variant = generate_automatic(
-            [partial(auto_schedule, start, machine, tiles) for tiles in (True, False)],
-            partial(_automatic, make, seed, program),
-        )
-        if variant is not None:
-            variants.append(variant)
-            for primitive in sorted({step.primitive for step in scheduled.steps}):
+        made = CPU.generate(start, machine, partial(_automatic, make, seed, program))
+        if made.source is not None:
+            variants.append(made.source)
+            for primitive in sorted({step.primitive for step in made.schedule.steps}):
                 tally.counts[f"automatic schedules that {primitive}"] += 1
         elif not exact:
             variants.append(make(written, "written", seed))

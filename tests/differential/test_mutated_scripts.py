@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from farkas.targets.compile_program import schedule_for
+from farkas.targets.find_target import text_target
 from frontends.language.parse_program import parse_program
 from poly.errors import IllegalScheduleError, LanguageError, ScheduleError
 from poly.schedule.schedule import Schedule
@@ -88,7 +89,7 @@ def judge(seeds: range, count: int) -> Counter[str]:
         for _ in range(EACH):
             script = mutated(str(base), base, rng)
             try:
-                found = schedule_for(program, script, exact=True)
+                found = schedule_for(program, script, True, text_target())
             except IllegalScheduleError:
                 verdicts["illegal"] += 1
             except ScheduleError:

@@ -17,22 +17,18 @@ from onnx import ModelProto
 
 from benchmarks.kernel import Kernel
 from benchmarks.kernels import suite_k
-from codegen.c.kernel_unit import generate, generate_automatic
 from codegen.gpu.emit import generate_gpu
+from codegen.pipeline import CPU, CUDA, GPU
 from farkas.kernels.source_text import parse, read_text
-from farkas.targets.prepare import automatic_on_gpu, scheduled_program
 from frontends.language.parse_program import parse_program
 from frontends.onnx import import_model
 from frontends.onnx.model.light_models import light_models, load_light
 from poly.errors import LanguageError
-from poly.graph_passes.pipeline import optimise_graph
 from poly.ir.graph import Graph
 from poly.ir.program import Program
 from poly.machine.cpu import Machine
 from poly.machine.gpu import ANY, NAMED
 from poly.schedule.schedule import Schedule
-from poly.strategy.common.apply_tactics import apply_tactics
-from poly.strategy.cpu.auto_schedule import CPU_STRATEGY
 from runtime.common.cache import Cache
 from runtime.cpu.shared_library import LIBRARY
 from runtime.cpu.toolchain import Toolchain
@@ -99,7 +95,7 @@ def _light(name: str) -> dict[str, Record]:
 
 
 def _network(source: Path | ModelProto) -> Record:
-    graph = optimise_graph(import_model(source), evaluate, MACHINE)
+    graph = CPU.optimise(import_model(source), MACHINE, evaluate)
     return _built(graph)
 
 
@@ -159,15 +155,9 @@ def _random(seed: int) -> Record:
 
 
 def _program(program: Program, exact: bool) -> Record:
-    start = Schedule.of(scheduled_program(program, exact), exact)
-    schedule, source = generate_automatic(
-        [
-            lambda plain=plain: apply_tactics(start, MACHINE, CPU_STRATEGY, plain).schedule
-            for plain in (False, True)
-        ],
-        partial(generate, written=program),
-    )
-    return Record({"exact.c" if exact else "default.c": (source.text, str(schedule))})
+    found = CPU.automatic(program, MACHINE, exact)
+    name = "exact.c" if exact else "default.c"
+    return Record({name: (found.source.text, str(found.schedule))})
 
 
 # --- GPUs ----------------------------------------------------------------------------------
@@ -195,12 +185,12 @@ def _gpu_texts() -> Iterator[tuple[str, list[tuple[str, tuple[str, str]]]]]:
         program = parse_program(text, {})
         made = []
         for arch, machine in NAMED.items():
-            schedule, source = automatic_on_gpu(program, False, machine, "cuda")
-            made.append((f"cuda for {arch}", (source.text, str(schedule))))
+            found = CUDA.automatic(program, machine)
+            made.append((f"cuda for {arch}", (found.source.text, str(found.schedule))))
         yield f"tensor cores, {name}", made
 
 
 def _automatic_on_gpu(program: Program) -> Iterator[tuple[str, tuple[str, str]]]:
-    for dialect in ("cuda", "opencl"):
-        schedule, source = automatic_on_gpu(program, False, ANY, dialect)
-        yield dialect, (source.text, str(schedule))
+    for dialect, pipeline in GPU.items():
+        found = pipeline.automatic(program, ANY)
+        yield dialect, (found.source.text, str(found.schedule))

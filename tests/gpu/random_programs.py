@@ -36,7 +36,7 @@ import click
 import numpy as np
 
 from codegen.gpu.emit import GpuSource
-from farkas.targets.prepare import automatic_on_gpu
+from codegen.pipeline import GPU
 from frontends.language.parse_program import parse_program
 from poly.errors import LanguageError
 from poly.ir.program import Program
@@ -141,9 +141,9 @@ def _cases(seed: int, program: Program, layers: Sequence[str]) -> Iterator[_Case
     for exact in (True, False):
         made = {}
         for dialect in dict.fromkeys(DIALECTS[layer] for layer in layers):
-            made[dialect] = automatic_on_gpu(program, exact, ANY, dialect)
+            made[dialect] = GPU[dialect].automatic(program, ANY, exact)
         for layer in layers:
-            schedule, source = made[DIALECTS[layer]]
+            schedule, source = made[DIALECTS[layer]].schedule, made[DIALECTS[layer]].source
             kernels = _kernels(layer, source)
             if kernels not in known:  # from exact mode, which allows less
                 known.add(kernels)

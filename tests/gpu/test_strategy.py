@@ -8,10 +8,10 @@ import pytest
 
 import farkas as fk
 from codegen.gpu.emit import generate_gpu
-from farkas.targets.compile_program import scheduled_program
-from farkas.targets.prepare import automatic_on_gpu
+from codegen.pipeline import CUDA
 from poly.machine.gpu import ANY, NAMED
-from poly.strategy.gpu.auto_schedule import gpu_schedule
+from poly.strategy.common.apply_tactics import apply_tactics
+from poly.strategy.gpu.auto_schedule import GPU_STRATEGY, gpu_schedule
 from runtime.cuda.compile import compile_cubin, find_cuda_compiler
 from tests.gpu.races import races
 
@@ -97,7 +97,7 @@ SHAPES = {
 
 
 def made(shape: Shape) -> fk.Schedule:
-    return gpu_schedule(fk.Schedule.of(scheduled_program(fk.parse(shape.text))), ANY)
+    return gpu_schedule(fk.Schedule.of(CUDA.prepare(fk.parse(shape.text), ANY)), ANY)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -140,9 +140,9 @@ def test_tiles_grow_where_every_processor_has_several() -> None:
     assert "split mm: i by 128" in str(gpu_schedule(start, replace(ANY, processors=8)))
 
 
-def test_without_tiles_every_thread_has_points_of_its_own() -> None:
+def test_with_plain_tactics_every_thread_has_points_of_its_own() -> None:
     start = fk.Schedule.of(fk.parse(SHAPES["rows"].text))
-    script = str(gpu_schedule(start, tiles=False))
+    script = str(apply_tactics(start, ANY, GPU_STRATEGY, plain=True).schedule)
     assert "reduce_threads" not in script and "shared" not in script and "map_threads" in script
 
 
@@ -165,7 +165,7 @@ THE_OTHER_ROW = """def f(float32 X[2,8192]) -> (float32 Y[2]) {
 @pytest.mark.parametrize("exact", [True, False])
 def test_registers_have_constant_places(text: str, exact: bool) -> None:
     """Other ones are in local memory, which is as far away as global memory."""
-    _, source = automatic_on_gpu(fk.parse(text), exact, ANY, "cuda")
+    source = CUDA.automatic(fk.parse(text), ANY, exact).source
     assert "an array, since its places are not constant" not in source.text
 
 
@@ -184,6 +184,6 @@ ROWS = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_neighbours_of_several_rows(name: str) -> None:
-    _, source = automatic_on_gpu(fk.parse(ROWS[name]), False, NAMED["sm_90"], "cuda")
+    source = CUDA.automatic(fk.parse(ROWS[name]), NAMED["sm_90"]).source
     assert "fk_load_f32x4(" in source.text and "fk_store_f32x4(" in source.text
     assert "an array, since its places are not constant" not in source.text

@@ -14,7 +14,7 @@ import pytest
 
 import farkas as fk
 from codegen.gpu.emit import GpuSource, generate_gpu
-from farkas.targets.compile_program import scheduled_program
+from codegen.pipeline import CUDA
 from poly.ir.program import Program
 from poly.machine.gpu import ANY
 from poly.strategy.gpu.auto_schedule import gpu_schedule
@@ -194,7 +194,7 @@ NARROW = {
 
 def made(text: str, dialect: str) -> tuple[Program, fk.Schedule, GpuSource]:
     program = fk.parse(text)
-    schedule = gpu_schedule(fk.Schedule.of(scheduled_program(program)), SMALL)
+    schedule = gpu_schedule(fk.Schedule.of(CUDA.prepare(program, SMALL)), SMALL)
     return program, schedule, generate_gpu(schedule, dialect, program)
 
 

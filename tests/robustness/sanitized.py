@@ -19,7 +19,7 @@ import numpy as np
 from codegen.c.function import argument_order
 from codegen.c.kernel_source import KernelSource
 from codegen.c.kernel_unit import generate
-from farkas.targets.compile_program import scheduled_program
+from codegen.pipeline import CPU
 from poly.ir.program import Program, Tensor
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
@@ -231,7 +231,7 @@ class Sweep:
     ) -> None:
         """Add one program at one size; `inputs` replaces some of the random arrays."""
         if auto:
-            prepared = Schedule.of(scheduled_program(program, exact), exact)
+            prepared = Schedule.of(CPU.prepare(program, machine, exact), exact)
             schedule = auto_schedule(prepared, machine)
         else:
             schedule = Schedule.of(program, exact)

@@ -18,7 +18,11 @@ from frontends.onnx.core.comprehension_text import names, parsed
 from frontends.onnx.core.node import Compute, Value
 from frontends.onnx.core.symbolic_dims import CURRENT, Extent, extent_expr, hint_of
 from poly.graph_passes.fuse_calls import merge_calls
-from poly.graph_passes.pipeline import apply_passes, remove_dead, share_equal, simplify_views
+from poly.graph_passes.simplify_graph import (
+    eliminate_common_calls,
+    eliminate_dead_calls,
+    simplify_views,
+)
 from poly.ir.dtypes import INT64, DType
 from poly.ir.expr import (
     Cast,
@@ -35,8 +39,9 @@ from poly.ir.expr import (
     sizes_of,
     sub,
 )
-from poly.ir.graph import Call, Graph, View
+from poly.ir.graph import Call, Graph, View, verify_graph
 from poly.ir.program import Program, Range, Statement, Tensor, default_name
+from poly.passes import Pass, run_passes
 
 STEP, BATCH = "step", "batch"
 #: The most elements that all steps together may make of one value.
@@ -82,6 +87,16 @@ class Body:
     batch: Extent | None = None
 
 
+#: What a body becomes before its statements are written down as those of a step.
+_PASSES = (
+    Pass(simplify_views),
+    Pass(eliminate_common_calls),
+    Pass(merge_calls),
+    Pass(simplify_views),
+    Pass(eliminate_dead_calls),
+)
+
+
 def as_block(name: str, body: Body) -> Compute:
     """The call that runs all steps: final states and collected sequences out.
 
@@ -89,8 +104,8 @@ def as_block(name: str, body: Body) -> Compute:
     ------
     NoBlockError : for a body that has steps itself, or changes the shape of a state.
     """
-    passes = [simplify_views, share_equal, merge_calls, simplify_views, remove_dead]
-    return _Writer(replace(body, graph=apply_passes(body.graph, passes))).call(name)
+    graph = run_passes(body.graph, _PASSES, None, verify_graph)
+    return _Writer(replace(body, graph=graph)).call(name)
 
 
 @dataclass

@@ -34,7 +34,7 @@ from poly.errors import (
     ModelError,
     UnsupportedNode,
 )
-from poly.graph_passes.pipeline import remove_dead
+from poly.graph_passes.simplify_graph import eliminate_dead_calls
 from poly.ir.dtypes import DType, dtype_of
 from poly.ir.expr import Expr, sizes_of, substitute
 from poly.ir.graph import Call, Graph, View, verify_graph
@@ -104,7 +104,7 @@ class Environment:
             sizes=self.sizes.names,
             derived=self.sizes.derived(),
         )
-        result = verify_graph(remove_dead(result))
+        result = verify_graph(eliminate_dead_calls(result))
         if not keep:
             used = {name for node in result.nodes for name in node.inputs} | set(outputs)
             kept = tuple(n for n in inputs if n in used or self._shows(n))

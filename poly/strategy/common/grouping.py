@@ -57,7 +57,7 @@ def _inside(schedule: Schedule, names: tuple[str, ...], child: Node) -> list[tup
 
 
 def group_statements(schedule: Schedule, machine: M, core_of: CoreOf[M]) -> Schedule:
-    """Fuse neighbouring groups from the first to the last, as deep as it stays parallel.
+    """Fuse adjacent groups of statements, as deep as it stays legal and parallel.
 
     core_of : which groups will be tiled; these share all free loops of the core or none
     """

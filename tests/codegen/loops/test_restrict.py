@@ -10,7 +10,7 @@ import pytest
 import farkas as fk
 from codegen.c.kernel_unit import generate
 from codegen.gpu.emit import generate_gpu
-from farkas.targets.prepare import automatic_on_gpu
+from codegen.pipeline import CUDA, OPENCL
 from poly.machine.gpu import ANY, NAMED
 from runtime.common.cache import Cache
 from runtime.reference.evaluate import evaluate
@@ -90,7 +90,7 @@ def test_either_branch_stores() -> None:
         M[i] max=! X[i,k]
         S[i] +=! exp(X[i,k] - M[i])
         Y[i,j] = exp(X[i,j] - M[i]) / S[i] }""")
-    _, source = automatic_on_gpu(program, False, NAMED["sm_90"], "cuda")
+    source = CUDA.automatic(program, NAMED["sm_90"]).source
     assert "fk_is_aligned(" in source.text and {"X", "Y"} <= alone(source.text)
 
 
@@ -102,7 +102,7 @@ def test_what_neighbours_have_added_is_read(cache: Cache) -> None:
             (x - r - 1) % 2 == 0, 0 <= (x - r - 1) // 2, (x - r - 1) // 2 < 17
         Z[b,x] = max(Y[b,x], 0) }""")
     kernel = fk.compile(str(program), target="opencl", cache=cache, exact=True)
-    assert "Y" not in alone(automatic_on_gpu(program, True, ANY, "opencl")[1].text)
+    assert "Y" not in alone(OPENCL.automatic(program, ANY, exact=True).source.text)
     inputs = random_inputs(program, {})
     expected = evaluate(program, inputs)
     for found, wanted in zip(kernel(**inputs), expected.values(), strict=True):

@@ -8,7 +8,7 @@ import pytest
 import farkas as fk
 from codegen.c.kernel_unit import generate
 from codegen.loops.nodes import Block, Buffer, Fence, If, LoopNode, Store, VectorStore, block
-from codegen.vector.register_pressure import fence_rounds
+from codegen.vector.register_pressure import limit_register_pressure
 from poly.ir.dtypes import FLOAT32
 from poly.ir.expr import Const, Index, Read, add, mul
 from poly.ir.layout import Layout
@@ -71,7 +71,7 @@ def rounds(accumulators: int, taps: int, lanes: int) -> tuple[LoopNode, LoopNode
 
     body = block([update(t, n) for t in range(taps) for n in range(accumulators)])
     tile = Buffer("T", "Y", FLOAT32, (accumulators, lanes), Layout((0, 1)), "register", body)
-    return tile, fence_rounds(tile)
+    return tile, limit_register_pressure(tile)
 
 
 @pytest.mark.parametrize(

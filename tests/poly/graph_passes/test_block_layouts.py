@@ -8,10 +8,11 @@ import pytest
 from onnx import helper
 
 import farkas as fk
+from codegen.pipeline import CPU
 from frontends.onnx.importer.importer import import_model
 from poly.graph_passes.block_layouts import block_values
 from poly.graph_passes.fuse_calls import merge_calls
-from poly.graph_passes.pipeline import apply_passes, optimise_graph, share_equal, simplify_views
+from poly.graph_passes.simplify_graph import eliminate_common_calls, simplify_views
 from poly.ir.graph import verify_graph
 from runtime.reference.evaluate import evaluate
 from tests.frontends.onnx.onnx_support import PAIRS, close, floats, model_of, ort_run, run_graph
@@ -36,8 +37,8 @@ def in_blocks(
     inputs = {"x": floats(1, channels, 6, 6)}
     model = model_of(nodes, inputs, list(outputs), CONSTANTS | (constants or {}))
     graph = import_model(model)
-    close(run_graph(optimise_graph(graph, evaluate, PAIRS), inputs), ort_run(model, inputs), 1e-4)
-    merged = apply_passes(graph, [simplify_views, share_equal, merge_calls, simplify_views])
+    close(run_graph(CPU.optimise(graph, PAIRS, evaluate), inputs), ort_run(model, inputs), 1e-4)
+    merged = simplify_views(merge_calls(eliminate_common_calls(simplify_views(graph))))
     blocked = block_values(merged, PAIRS)
     close(run_graph(verify_graph(blocked), inputs), ort_run(model, inputs), 1e-4)
     return {blocked.label(v) for v in blocked.values if blocked.values[v] != merged.values[v]}

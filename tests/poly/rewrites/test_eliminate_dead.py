@@ -6,7 +6,7 @@ import numpy as np
 
 import farkas as fk
 from frontends.language.parse_program import parse_program
-from poly.rewrites.eliminate_dead import without_unread
+from poly.rewrites.eliminate_dead import eliminate_dead
 
 TEXT = """def f(float32 A[N,K], float32 B[K,65], float32 X[N]) -> (Y) {
     T[i] = X[i] * 2
@@ -18,7 +18,7 @@ TEXT = """def f(float32 A[N,K], float32 B[K,65], float32 X[N]) -> (Y) {
 
 
 def test_only_what_leads_to_an_output_stays() -> None:
-    program = without_unread(parse_program(TEXT))
+    program = eliminate_dead(parse_program(TEXT))
     assert [s.target.tensor for s in program.statements] == ["T", "Y"]
     assert [t.name for t in program.temps] == ["T"]
     assert [t.name for t in program.inputs] == ["A", "B", "X"]
@@ -26,12 +26,12 @@ def test_only_what_leads_to_an_output_stays() -> None:
 
 def test_a_program_whose_results_are_all_read_is_itself() -> None:
     program = parse_program("def f(float32 A[N]) -> (B) { T[i] = A[i]; B[i] = T[i] }")
-    assert without_unread(program) is program
+    assert eliminate_dead(program) is program
 
 
 def test_an_output_that_is_updated_keeps_all_its_updates() -> None:
     program = parse_program("def f(float32 A[N], float32 B[N]) -> (B) { B[i] += A[i]; B[i] = 2 }")
-    assert without_unread(program) is program
+    assert eliminate_dead(program) is program
 
 
 def test_a_kernel_takes_inputs_that_nobody_reads() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from frontends.language.parse_program import parse_program
-from poly.graph_passes.pipeline import fold_factors
+from poly.graph_passes.fold_calls import fold_factors
 from poly.ir.expr import Const
 from poly.ir.graph import Call, Graph
 from poly.ir.program import Program, Tensor

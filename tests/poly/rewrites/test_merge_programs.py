@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from codegen.c.function import emit_function
-from farkas.targets.prepare import automatic_on_gpu
+from codegen.pipeline import CUDA
 from frontends.language.parse_program import parse_program
 from poly.errors import ProgramError
 from poly.graph_passes.fuse_calls import Apart, fused
@@ -345,7 +345,7 @@ def test_what_only_lanes_cannot(value: str) -> None:
     assert both(CONV, second, X="Y") is None
     program = both(CONV, second, lanes=False, X="Y")
     assert program is not None
-    _, source = automatic_on_gpu(program, True, ANY, "cuda")
+    source = CUDA.automatic(program, ANY, exact=True).source
     assert len(source.kernels) == 1 and source.workspace == ()
 
 

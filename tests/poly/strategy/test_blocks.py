@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 import farkas as fk
+from codegen.pipeline import CPU
 from frontends.language.parse_program import parse_program
 from poly.errors import IllegalScheduleError, ProgramError
 from poly.graph_passes.fuse_calls import Apart, fused
 from poly.ir.expr import Const
 from poly.ir.program import Program, specialise, verify_program
 from poly.machine.cpu import host_machine
-from poly.rewrites.eliminate_dead import without_unread
+from poly.rewrites.eliminate_dead import eliminate_dead
 from poly.rewrites.fold_constants import fold_statements
 from poly.rewrites.join_dimensions import join_dimensions
-from poly.rewrites.polyphase import split_sums
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.grouping import groups
 from poly.strategy.cpu.auto_schedule import auto_schedule
@@ -172,7 +172,7 @@ def test_only_what_an_output_needs_stays() -> None:
             B[t+1] = X[t] + B[t]
         }
     }"""
-    program = without_unread(parse_program(text))
+    program = eliminate_dead(parse_program(text))
     assert [s.target.tensor for s in program.statements] == ["A", "B", "A", "B"]
     kernel = fk.compile(text)
     x = np.arange(6, dtype=np.float32)
@@ -182,7 +182,7 @@ def test_only_what_an_output_needs_stays() -> None:
 
 def test_passes_leave_steps_alone() -> None:
     fixed = specialise(parse_program(LSTM), {"T": 3, "N": 4, "M": 5})
-    assert join_dimensions(fixed) is fixed and split_sums(fixed) is fixed
+    assert join_dimensions(fixed) is fixed and CPU.prepare(fixed, host_machine()) is fixed
     relu = parse_program("def relu(float32 X[3,5]) -> (Y) { Y[i,j] = max(X[i,j], 0) }")
     assert isinstance(fused(fixed, relu, (("X", "Y"),), (), lanes=True), Apart)
     text = "def f(float32 X[4]) -> (Y) { for t in 0:4 { A[t] = X[t] * 2; Y[t] = A[t] } }"

@@ -13,7 +13,7 @@ import numpy as np
 
 import farkas as fk
 from benchmarks.gpu.clock import COPIES, COPY_SAMPLES, HostClock, copy_bandwidth
-from farkas.targets.gpu import DeviceTarget
+from farkas.targets.find_target import device_target
 from runtime.common.cache import Cache
 from runtime.cuda.device import CudaDevice
 from runtime.gpu.device import DeviceArray
@@ -38,7 +38,7 @@ from tests.runtime.cuda.cuda_scenarios import (
 def network(on: CudaDevice, name: str = "image") -> tuple[Any, Network, Any]:
     """A model on the device, what it was made of, and what it gives for the arrays."""
     made = NETWORKS[name]()
-    model = fk.compile_onnx(made.model, target=DeviceTarget(on, Cache(FOLDER / "cache")))
+    model = fk.compile_onnx(made.model, target=device_target(on, Cache(FOLDER / "cache")))
     expected = fk.compile_onnx(made.model, cache=FOLDER / "cache").run(made.arrays[0])
     return model, made, expected["y"]
 
@@ -203,7 +203,7 @@ def networks_on_streams_that_end() -> None:
 @scenario
 def kernels_without_types_wait_for_nothing() -> None:
     here = device()
-    target = DeviceTarget(here, Cache(FOLDER / "cache"))
+    target = device_target(here, Cache(FOLDER / "cache"))
     run = fk.compile("C[i,j] +=! A[i,k] * B[k,j]", target=target)
     a, b = matrices(4, 16, 16, 16)
     x, y = here.put(a), here.put(b)

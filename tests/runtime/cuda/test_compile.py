@@ -8,7 +8,7 @@ import pytest
 
 import farkas as fk
 from codegen.gpu.emit import generate_gpu
-from farkas.targets.prepare import automatic_on_gpu
+from codegen.pipeline import CUDA
 from poly.machine.gpu import ANY
 from runtime.common.cache import Cache
 from runtime.cuda import compile as cuda_compile
@@ -90,7 +90,7 @@ def test_ptxas_would_rather_spill() -> None:
     program = fk.parse("""def f(int32 A[8,M,K], int32 B[8,K,K], int32 C[M]) -> (Y, Z) {
         Y[b,i,j] +=! A[b,i,k] * B[b,k,j]
         Z[b,i,j] = max(Y[b,i,j] + C[i], 0) }""")
-    _, source = automatic_on_gpu(program, True, ANY, "cuda")
+    source = CUDA.automatic(program, ANY, exact=True).source
     for arch in ("sm_80", "sm_90"):
         for takes in compile_cubin(source.text, arch).kernels.values():
             assert takes.spill_store_bytes == takes.stack_bytes == 0

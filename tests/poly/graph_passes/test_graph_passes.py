@@ -11,10 +11,12 @@ import pytest
 from onnx import helper
 
 import farkas as fk
+from codegen.pipeline import CPU, CUDA
 from frontends.onnx import import_model
 from poly.graph_passes.fuse_calls import joined_origin, merge_calls, why_apart
-from poly.graph_passes.pipeline import apply_passes, optimise_graph, share_equal, simplify_views
+from poly.graph_passes.simplify_graph import eliminate_common_calls, simplify_views
 from poly.ir.graph import Call, Graph, View, verify_graph
+from poly.machine.gpu import ANY
 from runtime.reference.evaluate import evaluate
 from tests.frontends.onnx.onnx_support import PAIRS, close, floats, model_of, ort_run, run_graph
 
@@ -31,7 +33,7 @@ def optimised(
 ) -> Graph:
     """The graph of a model after all passes, checked against ONNX Runtime."""
     model = model_of(nodes, inputs, outputs, constants)
-    graph = optimise_graph(import_model(model), evaluate)
+    graph = CUDA.optimise(import_model(model), ANY, evaluate)
     close(run_graph(graph, inputs), ort_run(model, inputs), rtol)
     return graph
 
@@ -129,11 +131,11 @@ def test_half_precision_is_rounded_as_before() -> None:
     inputs = {"x": floats(1, 4, 6, 6).astype(np.float16)}
     nodes = [CONV, NORM, node("Relu", ["n"], ["y"])]
     graph = import_model(model_of(nodes, inputs, ["y"], half))
-    merged = optimise_graph(graph, evaluate)
+    merged = CUDA.optimise(graph, ANY, evaluate)
     assert origins(merged) == [
         "Conv 'c' + BatchNormalization 'n' + Relu 'y'"
     ]  # one thread holds both
-    on_lanes = optimise_graph(graph, evaluate, PAIRS)  # which are of one type
+    on_lanes = CPU.optimise(graph, PAIRS, evaluate)  # which are of one type
     assert len(origins(on_lanes)) == 2
     maker, user = (n for n in on_lanes.nodes if isinstance(n, Call))
     why = why_apart(on_lanes, maker, user, lanes=True)
@@ -269,7 +271,7 @@ def test_products_of_three_tensors_are_split() -> None:
 def test_merging_changes_no_bit(seed: int) -> None:
     model, inputs = random_network(seed, [np.float32, np.float16][seed % 2])
     graph = import_model(model)
-    merged = apply_passes(graph, [simplify_views, share_equal, merge_calls, verify_graph])
+    merged = verify_graph(merge_calls(eliminate_common_calls(simplify_views(graph))))
     expected, found = run_graph(graph, inputs), run_graph(merged, inputs)
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array)
@@ -278,7 +280,7 @@ def test_merging_changes_no_bit(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(60, 90))
 def test_random_networks_agree(seed: int) -> None:
     model, inputs = random_network(seed, np.float32)
-    graph = optimise_graph(import_model(model), evaluate, PAIRS)
+    graph = CPU.optimise(import_model(model), PAIRS, evaluate)
     close(run_graph(graph, inputs), ort_run(model, inputs), 1e-4)
 
 

@@ -1,0 +1,29 @@
+"""The passes over the loops of C kernels, in order."""
+
+from __future__ import annotations
+
+from codegen.loops.eliminate_dead import eliminate_dead_buffers
+from codegen.loops.fold_comparisons import fold_comparisons
+from codegen.loops.nodes import LoopNode
+from codegen.loops.substitute import simplify_indices
+from codegen.loops.unroll import unroll
+from codegen.loops.unswitch import unswitch
+from codegen.loops.workshare import workshare
+from codegen.vector.mask_lanes import resolve_masks
+from codegen.vector.register_pressure import limit_register_pressure
+from codegen.vector.transpose import transpose_stores
+from codegen.vector.vectorise import vectorise
+from poly.passes import Pass
+
+C_LOOP_PASSES: tuple[Pass[LoopNode], ...] = (
+    Pass(simplify_indices),
+    Pass(vectorise, needs=("program",)),
+    Pass(unroll),
+    Pass(resolve_masks),
+    Pass(fold_comparisons, needs=("program",)),
+    Pass(eliminate_dead_buffers),
+    Pass(unswitch),
+    Pass(transpose_stores, needs=("program",)),
+    Pass(limit_register_pressure),
+    Pass(workshare),
+)

@@ -1,0 +1,161 @@
+"""Padding of shared buffers, so that the threads of a warp use different banks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from math import prod
+
+from codegen.loops.nodes import (
+    Buffer,
+    For,
+    LoopNode,
+    Matrix,
+    MoveSums,
+    MultiplyMatrices,
+    Store,
+    axis_of,
+    children_of,
+    map_children,
+    reads_in,
+    walk_loops,
+)
+from poly.buffers.promotion import TOGETHER
+from poly.ir.expr import (
+    evaluate_int,
+    sizes_of,
+)
+from poly.ir.intrinsics import INTRINSICS, SUMS_ALIGNMENT
+
+#: Banks of shared memory, each of so many bytes, which serve one place each at a time.
+BANKS, BANK_BYTES = 32, 4
+#: Elements by which rows are made longer: those first that keep rows aligned for vectors.
+_PADDING = (0, 4, 8, 1, 2)
+#: Rows that are aligned, of which several elements are read at once, may take so much more time.
+_ALIGNED_WORTH = 1.25
+
+
+def pad_for_banks(root: LoopNode, block: tuple[int, int, int], limit: int) -> LoopNode:
+    """Pad the rows of shared buffers where a warp would otherwise have bank conflicts.
+
+    block : threads in x, y and z; limit : bytes that a block may share
+    """
+    buffers = {n.name: n for n in walk_loops(root) if isinstance(n, Buffer) and n.scope == "shared"}
+    total = sum(b.dtype.bytes * prod(b.shape) for b in buffers.values())
+    found: dict[str, int] = {}
+    for name, buffer in buffers.items():
+        if len(buffer.shape) < 2:
+            continue
+        lanes = _places(root, buffer, block)
+        if not lanes:
+            continue
+        unit = max(_matrix_unit(root, buffer), _copy_unit(root, buffer))
+        paddings = [p for p in _PADDING if p % unit == 0] if unit <= _PADDING[2] else [0, unit]
+        cost = {p: _conflicts(buffer, p, lanes) for p in paddings}
+        aligned = min((p for p in paddings if p % _PADDING[1] == 0), key=cost.__getitem__)
+        least = min(paddings, key=cost.__getitem__)
+        pad = aligned if cost[aligned] <= cost[least] * _ALIGNED_WORTH else least
+        more = pad * buffer.dtype.bytes * prod(buffer.shape[:-1])
+        if pad and total + more <= limit:
+            found[name], total = pad, total + more
+
+    def visit(node: LoopNode) -> LoopNode:
+        node = map_children(node, visit)
+        if isinstance(node, Buffer) and node.name in found:
+            *outer, last = node.shape
+            return replace(node, shape=(*outer, last + found[node.name]))
+        return node
+
+    return visit(root)
+
+
+def _matrices(node: LoopNode) -> list[tuple[Matrix, str]]:
+    """The matrices in memory of one node, with the instruction."""
+    if isinstance(node, MultiplyMatrices):
+        return [(m, node.intrinsic) for _, *pair in node.products for m in pair]
+    if isinstance(node, MoveSums) and node.memory is not None:
+        return [(node.memory, "")]
+    return []
+
+
+def _matrix_unit(root: LoopNode, buffer: Buffer) -> int:
+    """Rows of a buffer keep their places at multiples of so many elements, for matrices."""
+    units = [
+        (INTRINSICS[name].alignment if name else SUMS_ALIGNMENT) // buffer.dtype.bytes
+        for n in walk_loops(root)
+        for m, name in _matrices(n)
+        if m.first.tensor == buffer.name
+    ]
+    return max(units, default=1)
+
+
+def _copy_unit(root: LoopNode, buffer: Buffer) -> int:
+    """And of so many, where threads copy neighbours to them at once."""
+    loops = (n for n in walk_loops(root) if isinstance(n, For) and n.mark == "together")
+    copied = any(r.tensor == buffer.name for n in loops for r in reads_in(n))
+    return TOGETHER // buffer.dtype.bytes if copied else 1
+
+
+def _of_matrix(
+    matrix: Matrix, buffer: Buffer, lanes: list[dict[str, int]]
+) -> list[tuple[int, ...]]:
+    """Where a warp loads from a matrix at once: 16 bytes of each of 8 rows or columns."""
+    last = len(buffer.shape) - 1
+    across = matrix.rows if matrix.columns == last else matrix.columns
+    first = [evaluate_int(i, lanes[0]) for i in matrix.first.indices]
+    found = []
+    for lane in range(len(lanes)):
+        place = list(first)
+        place[across] += lane // 4
+        place[last] += lane % 4 * max(1, BANK_BYTES // buffer.dtype.bytes)
+        found.append(tuple(place))
+    return found
+
+
+def _places(
+    root: LoopNode, buffer: Buffer, block: tuple[int, int, int]
+) -> list[list[tuple[int, ...]]]:
+    """For each access to a buffer where the threads of the first warp make it; loops are at 0."""
+    name = buffer.name
+    found: list[list[tuple[int, ...]]] = []
+    x, y, _ = block
+    threads = range(min(BANKS, prod(block)))
+
+    def visit(node: LoopNode, lanes: list[dict[str, int]]) -> None:
+        if isinstance(node, For):
+            if node.mark == "thread":
+                own = [(t % x, t // x % y, t // (x * y))[axis_of(node)] for t in threads]
+            elif node.mark == "place":
+                own = [evaluate_int(node.lower, env) for env in lanes]
+            else:
+                own = [0] * len(lanes)
+            lanes = [{**env, node.var: v} for env, v in zip(lanes, own, strict=True)]
+        if isinstance(node, Store):
+            for read in reads_in(node):
+                if read.tensor == name and not any(sizes_of(i) for i in read.indices):
+                    found.append([tuple(evaluate_int(i, env) for i in read.indices)
+                                  for env in lanes])  # fmt: skip
+        for matrix, _ in _matrices(node):
+            if matrix.first.tensor == name and not any(map(sizes_of, matrix.first.indices)):
+                found.append(_of_matrix(matrix, buffer, lanes))
+        for child in children_of(node):
+            visit(child, lanes)
+
+    visit(root, [{} for _ in threads])
+    return found
+
+
+def _conflicts(buffer: Buffer, pad: int, accesses: list[list[tuple[int, ...]]]) -> int:
+    """How many times banks are asked in all, if rows are longer by some elements."""
+    shape = (*buffer.shape[:-1], buffer.shape[-1] + pad)
+    total = 0
+    for places in accesses:
+        asked: dict[int, set[int]] = defaultdict(set)
+        for place in places:
+            flat = 0
+            for index, extent in zip(place, shape, strict=True):
+                flat = flat * extent + index
+            word = flat * buffer.dtype.bytes // BANK_BYTES
+            asked[word % BANKS].add(word)
+        total += max(map(len, asked.values()))
+    return total

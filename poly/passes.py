@@ -1,0 +1,58 @@
+"""`Pass`: one step of a pipeline.  A target's pipeline is tuples of these, so that it can be shown.
+
+What they work on and what they do is elsewhere: programs in `poly.rewrites`, graphs in
+`poly.graph_passes`, loops in `codegen`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Pass(Generic[T]):
+    """A pure function from a value to a value of the same kind that computes the same.
+
+    run : called with the value, then with the attributes of the context that `needs` names
+    exact : whether every bit of a result stays the same, so that it may run in exact mode
+    """
+
+    run: Callable[..., T]
+    needs: tuple[str, ...] = ()
+    exact: bool = False
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return self.run.__name__
+
+    @property
+    def about(self) -> str:
+        """The first sentence of the function's docstring."""
+        return first_sentence(self.run)
+
+    def __call__(self, value: T, context: Any = None) -> T:
+        """The value after the pass."""
+        return self.run(value, *(getattr(context, name) for name in self.needs))
+
+
+def run_passes(value: T, passes: Iterable[Pass[T]], context: Any, check: Callable[[T], T]) -> T:
+    """A value after each pass in turn, verified in between.
+
+    context : what passes may ask beside the value; check : the verifier, which returns its argument
+    """
+    for step in passes:
+        value = check(step(value, context))
+    return value
+
+
+def first_sentence(documented: object) -> str:
+    """The first sentence of a docstring, as one line."""
+    text = " ".join((documented.__doc__ or "").split("\n\n")[0].split())
+    match = re.match(r"(.*?[.:])(?= |$)", text)
+    return match[1].rstrip(":").rstrip(".") + "." if match else text
