@@ -42,6 +42,7 @@ from farkas.errors import UntypedError
 from poly.errors import (
     ArgumentError,
     CacheError,
+    CapacityError,
     FarkasError,
     IllegalScheduleError,
     LanguageError,
@@ -49,6 +50,7 @@ from poly.errors import (
     ProgramError,
     ScheduleError,
     ToolchainError,
+    UndecidedError,
     UnsupportedModelError,
 )
 
@@ -76,6 +78,7 @@ __all__ = [
     "ArgumentError",
     "Cache",
     "CacheError",
+    "CapacityError",
     "DType",
     "DeviceModel",
     "FarkasError",
@@ -93,6 +96,7 @@ __all__ = [
     "StagedModel",
     "Toolchain",
     "ToolchainError",
+    "UndecidedError",
     "UnsupportedModelError",
     "UntypedError",
     "View",

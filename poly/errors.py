@@ -6,6 +6,8 @@ error                     what went wrong
 `LanguageError`           the text of a comprehension (carries text and position)
 `ProgramError`            a program that is well-formed text but has no meaning
 `ScheduleError`           a schedule request that makes no sense (no such loop, …)
+`UndecidedError`          a step that isl could not decide, or loops that it could not generate
+`CapacityError`           what does not fit: into a buffer, a block of threads, 64 bits
 `IllegalScheduleError`    a transformation that would break a dependence
 `ArgumentError`           an array handed to a kernel (dtype, rank, size, stride)
 `ToolchainError`          no C compiler, or the C compiler failed
@@ -68,6 +70,14 @@ class ProgramError(FarkasError):
 
 class ScheduleError(FarkasError):
     """A schedule request that cannot be understood: unknown loop, bad factor, wrong place."""
+
+
+class UndecidedError(ScheduleError):
+    """A question that isl could not answer within its budget; what is unknown is refused."""
+
+
+class CapacityError(ScheduleError):
+    """Something that does not fit: into a buffer, a block of threads, or 64 bits."""
 
 
 class IllegalScheduleError(ScheduleError):

@@ -32,6 +32,7 @@ from poly.ir.expr import Size, walk
 from poly.ir.program import Program, Tensor
 from poly.passes import Pass, run_passes
 from poly.schedule.schedule import Schedule
+from poly.tree.kinds import Mark
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def emit_function(
         sizes,
         tensors,
         workspace,
-        has_mark(body, "parallel"),
+        has_mark(body, Mark.PARALLEL),
         prototype,
         tuple(statement_comments(schedule)),
         tuple(lines),
@@ -232,6 +233,8 @@ def name_everything(
             if var not in loops:
                 loops[var] = pick(var)
     threads = frozenset(
-        n.var for n in walk_loops(body) if isinstance(n, For) and n.mark in ("thread", "place")
+        n.var
+        for n in walk_loops(body)
+        if isinstance(n, For) and n.mark in (Mark.THREAD, Mark.OWN_THREAD)
     )
     return Names(tensors, sizes, loops, lambda read: read.tensor, str, threads)

@@ -48,6 +48,7 @@ from poly.ir.dtypes import INT64, DType, identity
 from poly.ir.expr import Const, Expr, Index, Op, Read, add, mul, simplify, sub, walk
 from poly.ir.linear_form import linear_form, render
 from poly.ir.program import Program
+from poly.tree.kinds import Mark, Scope
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class CPrinter:
         lower = index_text(node.lower, self.names)
         step = f"{var}++" if node.step == 1 else f"{var} += {node.step}"
         depth = collapsible(node)
-        inner = self._sequential(node.body) if node.mark == "parallel" else node.body
+        inner = self._sequential(node.body) if node.mark == Mark.PARALLEL else node.body
         before = self.multiple(node.var)
         first = int(node.lower.value) if isinstance(node.lower, Const) else 1
         self._multiples[node.var] = gcd(first, node.step)
@@ -192,14 +193,14 @@ class CPrinter:
         loop = cgen.For(f"int64_t {var} = {lower}", self.goes_on(node), step, body)
         if node.note:
             loop = cgen.Collection([cgen.Line(f"/* {var}: {node.note} */"), loop])
-        if node.mark == "parallel":
+        if node.mark == Mark.PARALLEL:
             return self.parallel_for(loop, depth)
-        return self.lanes_for(loop) if node.mark == "vector" and is_simple(node.body) else loop
+        return self.lanes_for(loop) if node.mark == Mark.VECTOR and is_simple(node.body) else loop
 
     def _sequential(self, node: LoopNode) -> LoopNode:
         """Parallel loops inside a parallel one: collapsed into it, or run by its thread."""
-        if isinstance(node, For) and node.mark == "parallel":
-            node = replace(node, mark="seq")
+        if isinstance(node, For) and node.mark == Mark.PARALLEL:
+            node = replace(node, mark=Mark.SEQ)
         return map_children(node, self._sequential)
 
     # --- buffers ---------------------------------------------------------------------------
@@ -218,8 +219,8 @@ class CPrinter:
 
     def _buffer(self, node: Buffer) -> cgen.Generable:
         lines: list[cgen.Generable] = []
-        lanes = vector_lanes(node) if node.scope == "register" else None
-        if node.scope == "lanes":
+        lanes = vector_lanes(node) if node.scope == Scope.REGISTER else None
+        if node.scope == Scope.LANES:
             name = f"{suffix(node.dtype)}x{node.shape[1]}"
             start = f"fk_splat_{name}({literal(identity(node.op, node.dtype), node.dtype)})"
             with self.inside(node, _Registers(node, node.shape[1])):
@@ -243,7 +244,7 @@ class CPrinter:
             shape = "".join(f"[{n}]" for n in node.shape)
             name = self.names.tensors[node.name]
             c = self.types[node.dtype.name]
-            if node.scope == "register":
+            if node.scope == Scope.REGISTER:
                 why = "an array, since its places are not constant"
                 lines.append(cgen.Line(f"/* {name}: {why} */"))
             lines.append(cgen.Line(f"{c} {name}{shape} __attribute__((aligned(64)));"))
@@ -281,7 +282,7 @@ class CPrinter:
         return [self._register(node.name, (k,)) for k in range(node.shape[0])]
 
     def _is_accumulator(self, name: str) -> bool:
-        return name in self.registers and self.registers[name].buffer.scope == "lanes"
+        return name in self.registers and self.registers[name].buffer.scope == Scope.LANES
 
     def _combined(self, node: Buffer) -> str:
         """All lanes of an accumulator in one number, always in the same order."""
@@ -355,7 +356,7 @@ class CPrinter:
                 ((moving, _),) = form.terms
                 lane = f"[{index_text(moving, self.names)}]"
             place.append(form.constant)
-        if registers.buffer.scope == "lanes":
+        if registers.buffer.scope == Scope.LANES:
             place.pop()
         else:
             place[-1] //= lanes

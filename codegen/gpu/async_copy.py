@@ -11,6 +11,7 @@ from codegen.vector.vectorise import lane_stride
 from poly.buffers.promotion import TOGETHER
 from poly.ir.expr import Const, Read
 from poly.ir.linear_form import linear_form, normal
+from poly.tree.kinds import Mark, Scope
 
 #: How CUDA copies them.
 CUDA_COPIES = {
@@ -90,7 +91,7 @@ def neighbours(node: For, buffers: Mapping[str, Buffer]) -> tuple[Read, Read] | 
     """
     store = node.body
     if (
-        node.mark != "together"
+        node.mark != Mark.WIDE
         or not isinstance(store, Store)
         or not isinstance(store.value, Read)
         or store.op != "="
@@ -99,7 +100,7 @@ def neighbours(node: For, buffers: Mapping[str, Buffer]) -> tuple[Read, Read] | 
     ):
         return None
     buffer = buffers.get(store.target.tensor)
-    if buffer is None or buffer.scope != "shared" or store.value.tensor in buffers:
+    if buffer is None or buffer.scope != Scope.SHARED or store.value.tensor in buffers:
         return None
     if any(lane_stride(read, node.var) != 1 for read in (store.target, store.value)):
         return None

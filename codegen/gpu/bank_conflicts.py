@@ -26,6 +26,7 @@ from poly.ir.expr import (
     sizes_of,
 )
 from poly.ir.intrinsics import INTRINSICS, SUMS_ALIGNMENT
+from poly.tree.kinds import Mark, Scope
 
 #: Banks of shared memory, each of so many bytes, which serve one place each at a time.
 BANKS, BANK_BYTES = 32, 4
@@ -40,7 +41,9 @@ def pad_for_banks(root: LoopNode, block: tuple[int, int, int], limit: int) -> Lo
 
     block : threads in x, y and z; limit : bytes that a block may share
     """
-    buffers = {n.name: n for n in walk_loops(root) if isinstance(n, Buffer) and n.scope == "shared"}
+    buffers = {
+        n.name: n for n in walk_loops(root) if isinstance(n, Buffer) and n.scope == Scope.SHARED
+    }
     total = sum(b.dtype.bytes * prod(b.shape) for b in buffers.values())
     found: dict[str, int] = {}
     for name, buffer in buffers.items():
@@ -91,7 +94,7 @@ def _matrix_unit(root: LoopNode, buffer: Buffer) -> int:
 
 def _copy_unit(root: LoopNode, buffer: Buffer) -> int:
     """And of so many, where threads copy neighbours to them at once."""
-    loops = (n for n in walk_loops(root) if isinstance(n, For) and n.mark == "together")
+    loops = (n for n in walk_loops(root) if isinstance(n, For) and n.mark == Mark.WIDE)
     copied = any(r.tensor == buffer.name for n in loops for r in reads_in(n))
     return TOGETHER // buffer.dtype.bytes if copied else 1
 
@@ -123,9 +126,9 @@ def _places(
 
     def visit(node: LoopNode, lanes: list[dict[str, int]]) -> None:
         if isinstance(node, For):
-            if node.mark == "thread":
+            if node.mark == Mark.THREAD:
                 own = [(t % x, t // x % y, t // (x * y))[axis_of(node)] for t in threads]
-            elif node.mark == "place":
+            elif node.mark == Mark.OWN_THREAD:
                 own = [evaluate_int(node.lower, env) for env in lanes]
             else:
                 own = [0] * len(lanes)

@@ -31,6 +31,7 @@ from poly.ir.expr import (
     sub,
 )
 from poly.ir.linear_form import Linear, linear_form, render
+from poly.tree.kinds import Mark
 
 
 def below(value: Expr, bound: Expr) -> list[Expr]:
@@ -67,7 +68,7 @@ def split_conditions(root: LoopNode) -> LoopNode:
     """Split conditions into nested comparisons without minima or divisions."""
 
     def visit(node: LoopNode, known: frozenset[Expr]) -> LoopNode:
-        if isinstance(node, For) and node.mark == "block":
+        if isinstance(node, For) and node.mark == Mark.BLOCK:
             known |= {*below(Index(node.var), node.upper)}
         node = map_children(node, lambda c: visit(c, known))
         if not isinstance(node, If):

@@ -31,12 +31,13 @@ from codegen.loops.lower_instances import lower
 from codegen.loops.nodes import For, LoopNode, axis_of, reads_in, verify_loops, walk_loops
 from codegen.loops.restrict import exchanged, stored_in
 from poly.buffers.promotion import SHARED_LIMIT
-from poly.errors import ScheduleError
+from poly.errors import CapacityError
 from poly.ir.expr import Expr, evaluate_int, substitute
 from poly.ir.program import Program, Tensor
 from poly.lower.launches import Launch, launches
 from poly.passes import Pass, run_passes
 from poly.schedule.schedule import Schedule
+from poly.tree.kinds import Mark
 
 #: The dialects by name.
 DIALECTS: dict[str, type[KernelPrinter]] = {t.name: t for t in (CudaPrinter, OpenClPrinter)}
@@ -243,7 +244,7 @@ def _kernel(
         parameters.append(f"{pointer}{alone}{names.tensors[t.name]}")
     total = sum(printer.shared_arrays.values())
     if total > SHARED_LIMIT:
-        raise ScheduleError(
+        raise CapacityError(
             f"a block would share {total} bytes, over {SHARED_LIMIT}; use smaller tiles"
         )
     head = printer.signature(symbol, parameters, launch.block)
@@ -269,5 +270,5 @@ def _kernel(
 
 def _blocks(body: LoopNode) -> list[For]:
     """The loops over blocks, x first."""
-    found = [n for n in walk_loops(body) if isinstance(n, For) and n.mark == "block"]
+    found = [n for n in walk_loops(body) if isinstance(n, For) and n.mark == Mark.BLOCK]
     return sorted(found, key=lambda n: n.var.rstrip("_"))

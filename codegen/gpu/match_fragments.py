@@ -27,8 +27,9 @@ from codegen.loops.nodes import (
 )
 from poly.errors import ScheduleError
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, reads_of, rewrite
-from poly.ir.intrinsics import INTRINSICS, Intrinsic
+from poly.ir.intrinsics import Intrinsic
 from poly.ir.linear_form import Linear, linear_form, normal, render
+from poly.tree.kinds import Mark, Scope, Tensorized
 
 
 def to_instructions(root: LoopNode) -> LoopNode:
@@ -51,18 +52,18 @@ def _visit(
     padded : buffers around that are
     """
     if isinstance(node, For):
-        if node.mark in INTRINSICS:
+        if isinstance(node.mark, Tensorized):
             return _instruction(node, kept, lanes, padded)
-        along_x = node.mark == "thread" and node.label.rstrip("_").endswith("x")
+        along_x = node.mark == Mark.THREAD and node.label.rstrip("_").endswith("x")
         if along_x or _differ(node.lower, lanes) or _differ(node.upper, lanes):
-            if node.mark not in ("thread", "place"):
+            if node.mark not in (Mark.THREAD, Mark.OWN_THREAD):
                 _check_together(f"the bounds of {node.label or node.var} differ", node)
             lanes |= {node.var}
     if isinstance(node, If) and _differ(node.cond, lanes):
         _check_together(f"{node.cond}", node)
     if isinstance(node, Buffer) and node.padded:
         padded |= {node.name}
-    if not isinstance(node, Buffer) or node.scope != "fragment":
+    if not isinstance(node, Buffer) or node.scope != Scope.FRAGMENT:
         return map_children(node, lambda c: _visit(c, kept, lanes, padded))
     own = _kept(node)
     if own is None:  # isl has put a copy of the promotion's mark where there is nothing of it
@@ -77,7 +78,7 @@ def _differ(e: Expr, lanes: frozenset[str]) -> bool:
 
 def _check_together(why: str, node: LoopNode) -> None:
     marks = (n.mark for n in walk_loops(node) if isinstance(n, For))
-    found = next((mark for mark in marks if mark in INTRINSICS), None)
+    found = next((mark for mark in marks if isinstance(mark, Tensorized)), None)
     if found is not None:
         raise ScheduleError(
             f"some threads of a warp would run {found} and others not: {why}; give it loops of its "
@@ -117,7 +118,8 @@ class _Kept:
 
 
 def _nest(node: For) -> _Nest:
-    intrinsic = INTRINSICS[node.mark]
+    assert isinstance(node.mark, Tensorized)
+    intrinsic = node.mark.intrinsic
     extents: dict[str, int] = {}
     ends: dict[str, Expr] = {}
     body: LoopNode = node
@@ -146,7 +148,7 @@ def _nest(node: For) -> _Nest:
 
 def _kept(buffer: Buffer) -> _Kept | None:
     for n in walk_loops(buffer.body):
-        if not isinstance(n, For) or n.mark not in INTRINSICS:
+        if not isinstance(n, For) or not isinstance(n.mark, Tensorized):
             continue
         nest = _nest(n)
         for read in nest.reads:

@@ -47,6 +47,7 @@ from poly.errors import ScheduleError
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Op, Read
 from poly.ir.program import Program
+from poly.tree.kinds import Mark, Scope
 
 #: How a float16 is called: bits, which helpers load and store.
 HALF = "fk_f16"
@@ -170,20 +171,20 @@ class KernelPrinter(CPrinter):
             return super().statement(block([*node.stores])) if text is None else cgen.Line(text)
         if isinstance(node, IfAligned):
             return self.if_aligned(node)
-        if isinstance(node, For) and node.mark in ("block", "thread", "place"):
+        if isinstance(node, For) and node.mark in (Mark.BLOCK, Mark.THREAD, Mark.OWN_THREAD):
             return self._at_place(node)
         if isinstance(node, For) and (pair := neighbours(node, self.buffers)) is not None:
             return self._copy_at_once(node, *pair)
-        if isinstance(node, For) and node.mark == "vector" and self._only_copies(node):
-            return self._for(replace(node, mark="seq"))
-        if isinstance(node, For) and node.mark in ("vector", "parallel"):
-            step = {"vector": "vectorize", "parallel": "parallelize"}[node.mark]
+        if isinstance(node, For) and node.mark == Mark.VECTOR and self._only_copies(node):
+            return self._for(replace(node, mark=Mark.SEQ))
+        if isinstance(node, For) and node.mark in (Mark.VECTOR, Mark.PARALLEL):
+            step = {Mark.VECTOR: "vectorize", Mark.PARALLEL: "parallelize"}[node.mark]
             raise ScheduleError(
                 f"{step} of {node.label} has no meaning on a GPU; use map_threads and map_blocks"
             )
-        if isinstance(node, Buffer) and node.scope == "shared":
+        if isinstance(node, Buffer) and node.scope == Scope.SHARED:
             return self._shared_array(node)
-        if isinstance(node, Buffer) and node.scope == "fragment":
+        if isinstance(node, Buffer) and node.scope == Scope.FRAGMENT:
             return self._fragments(node)
         return super().statement(node)
 
@@ -241,14 +242,14 @@ class KernelPrinter(CPrinter):
         body = self.statement(node.body)
         if is_strided(node):
             return self._strided(node, body)
-        if node.mark == "place":
+        if node.mark == Mark.OWN_THREAD:
             value = index_text(node.lower, self.names)
         else:
             axis = axis_of(node)
-            value = (self.block_index if node.mark == "block" else self.thread_index)[axis]
+            value = (self.block_index if node.mark == Mark.BLOCK else self.thread_index)[axis]
         if var not in set(_NAMES.findall("\n".join([*body.generate(), *self.shared_arrays]))):
             return body
-        kind = "int" if node.mark != "block" else "int64_t"
+        kind = "int" if node.mark != Mark.BLOCK else "int64_t"
         return cgen.Collection([cgen.Line(f"const {kind} {var} = {value};"), body])
 
     def _strided(self, node: For, body: cgen.Generable) -> cgen.Generable:
@@ -519,7 +520,7 @@ def _has_loops(node: LoopNode) -> bool:
     """Whether a body has more than little to do: what lies badly does not count."""
     if isinstance(node, IfAligned):
         return _has_loops(node.then)
-    if isinstance(node, (Wait, Combine)) or (isinstance(node, For) and node.mark != "together"):
+    if isinstance(node, (Wait, Combine)) or (isinstance(node, For) and node.mark != Mark.WIDE):
         return True
     return any(map(_has_loops, children_of(node)))
 

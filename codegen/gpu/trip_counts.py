@@ -25,6 +25,7 @@ from poly.ir.expr import (
     Read,
     add,
 )
+from poly.tree.kinds import Mark, Scope
 
 
 def constant_trip_counts(root: LoopNode) -> LoopNode:
@@ -35,11 +36,11 @@ def constant_trip_counts(root: LoopNode) -> LoopNode:
     """
 
     def visit(node: LoopNode, ranges: Ranges, shared: frozenset[str]) -> LoopNode:
-        if isinstance(node, Buffer) and node.scope == "shared":
+        if isinstance(node, Buffer) and node.scope == Scope.SHARED:
             shared |= {node.name}
         inner = ranges_inside(node, ranges)
         node = map_children(node, lambda c: visit(c, inner, shared))
-        if isinstance(node, For) and node.mark == "seq" and _copies(node.body, shared):
+        if isinstance(node, For) and node.mark == Mark.SEQ and _copies(node.body, shared):
             return _constant(node, ranges)
         return node
 

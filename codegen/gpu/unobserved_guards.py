@@ -34,6 +34,7 @@ from poly.ir.expr import (
     reads_of,
     walk,
 )
+from poly.tree.kinds import Scope
 
 
 def drop_unobserved_guards(root: LoopNode) -> LoopNode:
@@ -53,7 +54,7 @@ def drop_unobserved_guards(root: LoopNode) -> LoopNode:
         if isinstance(node, Buffer):
             buffers = {**buffers, node.name: node}
         node = map_children(node, lambda c: visit(c, ranges, bound, buffers))
-        if isinstance(node, Buffer) and node.scope == "register":
+        if isinstance(node, Buffer) and node.scope == Scope.REGISTER:
             free = _common_conditions(node, bound)
             if free:
                 return replace(node, body=_without(node.body, node.name, free, ranges, buffers))

@@ -39,6 +39,7 @@ from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Op, Read, add, indices_of, rewrite, sub
 from poly.ir.linear_form import linear_form, normal
 from poly.ir.program import Program
+from poly.tree.kinds import Mark, Scope
 
 #: Conditions on inner loops are asked for so many of their iterations at once, at most.
 MOST_ASKED = 16
@@ -72,8 +73,8 @@ def vectorise_accesses(root: LoopNode, program: Program) -> LoopNode:
         if isinstance(node, Buffer):
             buffers = {**buffers, node.name: node}
         node = map_children(node, lambda c: visit(c, buffers))
-        if isinstance(node, For) and node.mark == "together" and _in_registers(node, buffers):
-            return replace(node, mark="unroll")
+        if isinstance(node, For) and node.mark == Mark.WIDE and _in_registers(node, buffers):
+            return replace(node, mark=Mark.UNROLL)
         return node
 
     return visit(root, {})
@@ -83,22 +84,22 @@ def _is_straight(node: LoopNode) -> bool:
     """Whether all loops of a tree are short, some copy at once, and nothing waits."""
     inside = list(walk_loops(node))
     plain = all(
-        n.mark in ("unroll", "together") and n.step == 1
+        n.mark in (Mark.UNROLL, Mark.WIDE) and n.step == 1
         if isinstance(n, For)
-        else n.scope == "register"
+        else n.scope == Scope.REGISTER
         if isinstance(n, Buffer)
         else n.other is None
         if isinstance(n, If)
         else isinstance(n, (Block, Store))
         for n in inside
     )
-    return plain and any(isinstance(n, For) and n.mark == "together" for n in inside)
+    return plain and any(isinstance(n, For) and n.mark == Mark.WIDE for n in inside)
 
 
 def _in_registers(node: For, buffers: Mapping[str, Buffer]) -> bool:
     """Whether a loop copies from or to registers."""
     names = {r.tensor for r in reads_in(node)}
-    return any(name in names and b.scope == "register" for name, b in buffers.items())
+    return any(name in names and b.scope == Scope.REGISTER for name, b in buffers.items())
 
 
 def _in_two_forms(node: LoopNode, program: Program, outer: Mapping[str, Buffer]) -> LoopNode | None:
@@ -107,7 +108,7 @@ def _in_two_forms(node: LoopNode, program: Program, outer: Mapping[str, Buffer])
     buffers = {**outer, **own}
     copied: list[_Copied] = []
     for n in walk_loops(node):
-        if isinstance(n, For) and n.mark == "together":
+        if isinstance(n, For) and n.mark == Mark.WIDE:
             found = _copied(n, program, buffers)
             if found is None:
                 return None
@@ -140,7 +141,12 @@ def _copied(node: For, program: Program, buffers: Mapping[str, Buffer]) -> _Copi
         register, memory = memory, register
     buffer = buffers.get(register.tensor)
     tensor = program.tensors.get(memory.tensor)
-    if buffer is None or buffer.scope != "register" or tensor is None or memory.tensor in buffers:
+    if (
+        buffer is None
+        or buffer.scope != Scope.REGISTER
+        or tensor is None
+        or memory.tensor in buffers
+    ):
         return None
     if buffer.dtype != tensor.dtype or count is None or not _is_access(count, tensor.dtype):
         return None
@@ -232,7 +238,7 @@ def _at_once(node: LoopNode) -> LoopNode:
     if isinstance(node, For):
         bounds = _bounds(node)
         assert bounds is not None
-        if node.mark == "together":
+        if node.mark == Mark.WIDE:
             places = range(bounds[0], bounds[1] + 1)
             return Together(tuple(at_place(node.body, node.var, Const(k)) for k in places))
         low, high = bounds
@@ -251,7 +257,7 @@ def _one_by_one(node: LoopNode, own: Mapping[str, Buffer], outer: Mapping[str, B
     def visit(n: LoopNode) -> LoopNode:
         n = map_children(n, visit)
         if isinstance(n, For):
-            return replace(n, mark="seq" if _rolls(n, {*own, *outer}) else "unroll")
+            return replace(n, mark=Mark.SEQ if _rolls(n, {*own, *outer}) else Mark.UNROLL)
         return n
 
     return visit(made)

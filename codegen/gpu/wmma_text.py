@@ -28,6 +28,7 @@ from poly.ir.expr import Const, Expr, Op, Read, add, mul
 from poly.ir.intrinsics import ACCUMULATOR, INTRINSICS, SUMS_ALIGNMENT, WARP, Intrinsic
 from poly.ir.linear_form import linear_form, normal
 from poly.ir.program import Program
+from poly.tree.kinds import Scope
 
 #: A thread's part of a matrix of sums.
 SUMS = "fk_sums"
@@ -349,7 +350,7 @@ def _sums_in_memory(program: Program, buffers: Mapping[str, Buffer], node: MoveS
     rounds = dtype != ACCUMULATOR
     alignment = dtype.bytes if rounds else SUMS_ALIGNMENT
     lines = lines_of(node.memory, buffers, program, dtype, alignment)
-    if buffer is not None and buffer.scope != "shared":
+    if buffer is not None and buffer.scope != Scope.SHARED:
         raise ScheduleError(_of_one_thread(buffer, name))
     direct = not rounds and not lines.misaligned and (node.action == "store" or not node.counts)
     return _Memory(lines, "global" if buffer is None else "shared", rounds, direct)
@@ -405,7 +406,7 @@ def _at(printer: Printer, matrix: Matrix, alignment: int) -> tuple[str, str, str
     name = matrix.first.tensor
     lines = lines_of(matrix, printer.buffers, printer.program, printer.dtypes[name], alignment)
     buffer = printer.buffers.get(name)
-    if buffer is not None and buffer.scope != "shared":
+    if buffer is not None and buffer.scope != Scope.SHARED:
         raise ScheduleError(_of_one_thread(buffer, name))
     if lines.misaligned:
         raise ScheduleError(lines.misaligned)

@@ -13,7 +13,7 @@ from codegen.loops.nodes import (
     own_bounds,
     own_values,
 )
-from poly.errors import ScheduleError
+from poly.errors import CapacityError
 from poly.ir.expr import reads_of
 from poly.ir.intervals import INT64, Beyond64BitsError, Interval, interval, size_intervals
 from poly.ir.program import Program
@@ -37,7 +37,7 @@ def check_index_width(
     try:
         _check(root, size_intervals(program) | dict.fromkeys(numbers, NUMBERS_OF_HOST), loops)
     except Beyond64BitsError as error:
-        raise ScheduleError(
+        raise CapacityError(
             f"the loops of this schedule compute with numbers that are too large: {error}; "
             "use smaller factors, or bound the sizes, as in where N <= 1000000"
         ) from None

@@ -31,7 +31,7 @@ from poly.buffers.promotion import Copy
 from poly.deps.instances import member_limits
 from poly.deps.legality import budget
 from poly.deps.scop import Scop
-from poly.errors import ScheduleError
+from poly.errors import CapacityError, ScheduleError, UndecidedError
 from poly.ir.expr import (
     Const,
     Expr,
@@ -49,7 +49,7 @@ from poly.ir.expr import (
     sub,
     substitute,
 )
-from poly.ir.intrinsics import ACCUMULATOR, INTRINSICS
+from poly.ir.intrinsics import ACCUMULATOR
 from poly.ir.linear_form import normal
 from poly.lower.auxiliary_statements import Combination, Fence
 from poly.lower.isl_tree import Around, IslBand, IslTree, kernel_context, kernel_to_isl, to_isl
@@ -58,6 +58,7 @@ from poly.lower.place_barriers import with_barriers
 from poly.schedule.loop_kinds import only_on_gpu
 from poly.schedule.schedule import Schedule
 from poly.sets.isl_names import dim, dims
+from poly.tree.kinds import Mark, Scope, Tensorized
 from poly.tree.nodes import Member
 
 _MAX_DEPTH = 64
@@ -114,11 +115,11 @@ def build_kernel(schedule: Schedule, launch: Launch) -> LoopProgram:
         most = share.modulus or -(-launch.threads // share.divisor)
         if share.modulus:
             place = Op("mod", (place, Const(share.modulus)))
-        body = For(name, place, add(place, Const(1)), 1, body, "place", name, (0, most - 1))
+        body = For(name, place, add(place, Const(1)), 1, body, Mark.OWN_THREAD, name, (0, most - 1))
     for name, count in zip(launch.thread_names, launch.block, strict=True):
-        body = For(name, Const(0), Const(count), 1, body, "thread", name)
+        body = For(name, Const(0), Const(count), 1, body, Mark.THREAD, name)
     for name, extent in zip(launch.block_names, grid, strict=True):
-        body = For(name, Const(0), extent, 1, body, "block", name)
+        body = For(name, Const(0), extent, 1, body, Mark.BLOCK, name)
     return _checked(schedule, body, tree)
 
 
@@ -137,7 +138,7 @@ def converted(tree: IslTree, scop: Scop, context: isl.Set) -> LoopNode:
     """
     deepest = max((at.depth + len(at.members) for at in tree.bands), default=0)
     if deepest > _MAX_DEPTH:
-        raise ScheduleError(f"{deepest} loops inside of each other, over {_MAX_DEPTH}")
+        raise CapacityError(f"{deepest} loops inside of each other, over {_MAX_DEPTH}")
     ctx = scop.context.get_ctx()
     build = isl.AstBuild.from_context(context)
     names = isl.IdList.alloc(ctx, _MAX_DEPTH)
@@ -182,7 +183,7 @@ def _check_buffers(body: LoopNode, scop: Scop, copies: dict[str, Copy]) -> None:
         emptied = any(not c.inward for n, c in own.items() if n in names)
         leaves = any(not c.inward for c in own.values())
         if (writes and leaves and not emptied) or ((reads or emptied) and not filled):
-            raise ScheduleError(
+            raise UndecidedError(
                 f"{node.name} cannot be generated: isl puts what fills this buffer and what uses "
                 "it into different loops; promote further in, or isolate no loop around it"
             )
@@ -230,7 +231,7 @@ class _Converter:
             # isl leaves out loops of one iteration; such a loop tells no iterations apart.
             prefix = tuple(env.get(_ITERATORS[k], Const(0)) for k in range(len(found.around)))
             dtype = self.dtypes[promote.tensor]
-            if promote.scope == "fragment":
+            if promote.scope == Scope.FRAGMENT:
                 dtype = ACCUMULATOR
             body = self.node(below, env, at)
             return Buffer(
@@ -239,7 +240,7 @@ class _Converter:
                 dtype,
                 (*((2,) if promote.ahead else ()), *promote.layout.box(plan.sizes)),
                 promote.layout,
-                "register" if promote.scope == "partial" else promote.scope,
+                Scope.REGISTER if promote.scope == Scope.PARTIAL else promote.scope,
                 body,
                 prefix,
                 halves=promote.ahead,
@@ -282,7 +283,7 @@ class _Converter:
             if loop.apart:
                 name = dim("p", len(place))
                 if value is None and name in indices_of(origin):
-                    raise ScheduleError(
+                    raise UndecidedError(
                         f"{buffer} cannot be generated: isl has left out {loop.member.name}, in "
                         "which it begins at different places; promote further in"
                     )
@@ -310,7 +311,8 @@ class _Converter:
         member = _member(at, iterator)
         once = ast.for_is_degenerate()
         # A matrix of one row is one still.
-        if once and (member is None or member.mark not in INTRINSICS or lower != Const(0)):
+        row = member is not None and isinstance(member.mark, Tensorized) and lower == Const(0)
+        if once and not row:
             return self.node(ast.for_get_body(), {**env, iterator: lower}, at)
         var = _variable(member.name if member else iterator, env)
         inner = {**env, iterator: Index(var)}
@@ -328,7 +330,9 @@ class _Converter:
             return For(var, lower, upper, step, body)
         limits = None
         known = isinstance(lower, Const) and isinstance(upper, Const)
-        if not known and member.mark in ("vector", "unroll", "together", *INTRINSICS):
+        bounded = isinstance(member.mark, Tensorized) or member.mark in (
+            Mark.VECTOR, Mark.UNROLL, Mark.WIDE)  # fmt: skip
+        if not known and bounded:
             limits = member_limits(member, self.scop)
         return For(var, lower, upper, step, body, member.mark, member.name, limits)
 
@@ -338,7 +342,7 @@ class _Converter:
         Those of a padded copy do, see `poly.buffers.promotion`; what else isl asks is about each of
         them.
         """
-        if member.mark != "together":
+        if member.mark != Mark.WIDE:
             return False
         copied = body.then
         copy = self.tree.copies.get(copied.statement) if isinstance(copied, Instance) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from codegen.loops.nodes import For, axis_of
 from poly.ir.expr import Const, Expr, Op
+from poly.tree.kinds import Mark
 
 #: Blocks that a grid may have in x, y and z.
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)
@@ -11,7 +12,7 @@ MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 
 def is_strided(node: For) -> bool:
     """Whether a loop on blocks may have more iterations than a grid has blocks along its axis."""
-    if node.mark != "block" or axis_of(node) == 0:
+    if node.mark != Mark.BLOCK or axis_of(node) == 0:
         return False
     most = _most(node.upper)
     return most is None or most > MOST_BLOCKS[1]

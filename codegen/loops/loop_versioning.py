@@ -37,6 +37,7 @@ from codegen.loops.nodes import (
 from poly.ir.cost import CASES_LIMIT
 from poly.ir.expr import Const, Expr, Index, Op, Size, add, indices_of, reads_of, rewrite, sub, walk
 from poly.ir.linear_form import Linear, constant, linear_form, normal, render
+from poly.tree.kinds import Mark
 
 #: No size is as large.
 FAR = 1 << 40
@@ -183,7 +184,7 @@ def _updates(node: LoopNode, ranges: Ranges) -> int:
     if isinstance(node, VectorStore):
         return 1
     if isinstance(node, For):
-        bound = var_range(node, ranges) if node.mark == "unroll" else None
+        bound = var_range(node, ranges) if node.mark == Mark.UNROLL else None
         if bound is None:
             return _updates(node.body, ranges)
         return (bound[1] - bound[0] + 1) * _updates(node.body, {**ranges, node.var: bound})
@@ -200,7 +201,7 @@ def _counts(node: Buffer) -> list[tuple[Expr, int]]:
         if (
             isinstance(n, For)
             and not own & set(indices_of(n.upper))
-            and n.mark == "unroll"
+            and n.mark == Mark.UNROLL
             and n.step == 1
             and n.lower == Const(0)
             and n.limits is not None

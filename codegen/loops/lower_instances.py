@@ -7,6 +7,7 @@ from dataclasses import replace
 from codegen.loops.from_schedule import LoopProgram
 from codegen.loops.index_ranges import Ranges, extreme, modulo, settle
 from codegen.loops.nodes import Buffer, For, Instance, LoopNode, Store, map_children, reads_in
+from poly.deps.scop import Role
 from poly.ir.dtypes import INT64, identity
 from poly.ir.expr import (
     Cast,
@@ -23,6 +24,7 @@ from poly.ir.expr import (
 )
 from poly.ir.program import Program
 from poly.sets.isl_names import dim
+from poly.tree.kinds import Scope
 from poly.tree.nodes import Accesses, serves
 
 #: Bytes of a cache line, and a distance in memory at which lines share a set of the first cache.
@@ -60,7 +62,7 @@ def ranges_inside(node: LoopNode, ranges: Ranges) -> Ranges:
 
 def padded(buffer: Buffer) -> tuple[int, ...]:
     """The shape of a buffer with rows that do not all begin in one set of the cache."""
-    if buffer.scope != "local" or len(buffer.shape) < 2:
+    if buffer.scope != Scope.LOCAL or len(buffer.shape) < 2:
         return buffer.shape
     *outer, last = buffer.shape
     if last * buffer.dtype.bytes % CACHE_SET or max(outer) == 1:
@@ -99,7 +101,7 @@ class _Lowering:
         served = {
             substitute_value(r, indices=env): frozenset({(s.name, r)}) for r in s.source.reads
         }
-        op = s.source.op if s.role == "update" else "="
+        op = s.source.op if s.role == Role.UPDATE else "="
         dtype = self.program.tensors[target.tensor].dtype
         return Store(
             self._place(target, buffers, ranges),

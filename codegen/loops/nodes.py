@@ -15,6 +15,7 @@ from poly.errors import FarkasError
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Read, indices_of, walk
 from poly.ir.layout import Layout
+from poly.tree.kinds import LoopMark, Mark, Scope
 from poly.tree.nodes import Accesses
 
 #: The lane from which all take part.
@@ -49,7 +50,7 @@ class For(LoopNode):
     upper: Expr
     step: int
     body: LoopNode
-    mark: str = "seq"
+    mark: LoopMark = Mark.SEQ
     label: str = ""
     limits: tuple[int, int] | None = None
     note: str = ""
@@ -246,7 +247,7 @@ class Buffer(LoopNode):
     dtype: DType
     shape: tuple[int, ...]
     layout: Layout
-    scope: str
+    scope: Scope
     body: LoopNode
     prefix: tuple[Expr, ...] = ()
     op: str = ""
@@ -468,7 +469,7 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
             yield from _lines(c, indent)
     elif isinstance(node, For):
         step = f" step {node.step}" if node.step != 1 else ""
-        mark = f"  [{node.mark}]" if node.mark != "seq" else ""
+        mark = f"  [{node.mark}]" if node.mark != Mark.SEQ else ""
         yield f"{indent}for {node.var} in {node.lower}:{node.upper}{step}{mark}"
         yield from _lines(node.body, inner)
     elif isinstance(node, If):
@@ -537,7 +538,7 @@ def statements_in(node: LoopNode) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n.statement for n in walk_loops(node) if isinstance(n, made)))
 
 
-def has_mark(node: LoopNode, mark: str) -> bool:
+def has_mark(node: LoopNode, mark: LoopMark) -> bool:
     return any(isinstance(n, For) and n.mark == mark for n in walk_loops(node))
 
 
@@ -555,7 +556,7 @@ def collapsible(node: For) -> int:
     """How many parallel loops, from `node` inwards, form one rectangular perfect nest."""
     depth, outer = 1, {node.var}
     inner = node.body
-    while isinstance(inner, For) and inner.mark == "parallel":
+    while isinstance(inner, For) and inner.mark == Mark.PARALLEL:
         if any(depends_on(e, v) for e in (inner.lower, inner.upper) for v in outer):
             break
         depth, outer = depth + 1, outer | {inner.var}

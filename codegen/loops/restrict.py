@@ -27,6 +27,7 @@ from codegen.loops.nodes import (
     reads_in,
     walk_loops,
 )
+from poly.tree.kinds import Mark, Scope
 
 
 def exchanged(body: LoopNode) -> frozenset[str]:
@@ -41,8 +42,8 @@ def exchanged(body: LoopNode) -> frozenset[str]:
 
     def visit(node: LoopNode, now: int) -> int:
         """The number of the stretch behind a node, which begins in stretch `now`."""
-        loop = node.mark if isinstance(node, For) else ""
-        ends = isinstance(node, (Single, Wait, Combine)) or loop == "parallel"
+        loop = node.mark if isinstance(node, For) else None
+        ends = isinstance(node, (Single, Wait, Combine)) or loop == Mark.PARALLEL
         if ends or not children_of(node):
             for read in reads_in(node):
                 stretches.setdefault(read.tensor, set()).add(now)
@@ -52,7 +53,7 @@ def exchanged(body: LoopNode) -> frozenset[str]:
         behind = now
         for child in children_of(node):
             behind = visit(child, behind)
-        if behind > now and loop not in ("", "block", "thread", "place"):
+        if behind > now and loop not in (None, Mark.BLOCK, Mark.THREAD, Mark.OWN_THREAD):
             again.update(r.tensor for r in reads_in(node))
         return behind
 
@@ -66,7 +67,7 @@ def touched_last(body: LoopNode, apart: Collection[str]) -> bool:
 
     A loop may run never, and so ends nothing that is before it.
     """
-    own = {n.name for n in walk_loops(body) if isinstance(n, Buffer) and n.scope == "register"}
+    own = {n.name for n in walk_loops(body) if isinstance(n, Buffer) and n.scope == Scope.REGISTER}
     plain = {*apart, *own}
 
     def visit(node: LoopNode, before: bool) -> bool:

@@ -30,6 +30,7 @@ from codegen.loops.nodes import (
 )
 from codegen.loops.substitute import at_place
 from poly.ir.expr import Const, Expr, Op, evaluate_int, simplify, sizes_of, walk
+from poly.tree.kinds import Mark, Scope
 
 #: The most statements that unrolling may write out for one loop nest.
 UNROLL_LIMIT = 2048
@@ -53,7 +54,7 @@ def _in_cases(node: LoopNode, ranges: Ranges) -> LoopNode:
     if isinstance(node, For):
         low, high = (extreme(e, ranges, f) for e, f in ((node.lower, min), (node.upper, max)))
         ranges = {**ranges, node.var: (-FAR if low is None else low, FAR if high is None else high)}
-    if not isinstance(node, Buffer) or node.scope != "register":
+    if not isinstance(node, Buffer) or node.scope != Scope.REGISTER:
         return map_children(node, lambda c: _in_cases(c, ranges))
 
     made: LoopNode | None = None
@@ -81,19 +82,19 @@ def _in_widths(tile: LoopNode, taken: Collection[str], both: bool) -> LoopNode:
 
 
 def _unroll(node: LoopNode, ranges: Ranges, rows: Rows) -> LoopNode:
-    if isinstance(node, Buffer) and node.scope == "register":
+    if isinstance(node, Buffer) and node.scope == Scope.REGISTER:
         rows = {**rows, **rows_of(node)}
     if not isinstance(node, For):
         return map_children(node, lambda c: _unroll(c, ranges, rows))
     ranges = ranges_inside(node, ranges)
     bound = ranges.get(node.var)
-    if node.mark != "unroll" or node.step != 1:
+    if node.mark != Mark.UNROLL or node.step != 1:
         return map_children(node, lambda c: _unroll(c, ranges, rows))
     size = sum(isinstance(n, (Store, VectorStore)) for n in walk_loops(node.body))
     if bound is None or (bound[1] - bound[0] + 1) * max(size, 1) > UNROLL_LIMIT:
         why = "of unknown length" if bound is None else f"more than {UNROLL_LIMIT} statements"
         note = f"not unrolled, {why}"
-        return replace(node, mark="seq", body=_unroll(node.body, ranges, rows), note=note)
+        return replace(node, mark=Mark.SEQ, body=_unroll(node.body, ranges, rows), note=note)
     bounds = (node.lower, node.upper)
     whole = clamped(node.body, node.var, bounds, rows)
     # Tiles of known sizes have few rows of which that depends on the tile, or none.

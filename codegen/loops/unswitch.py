@@ -23,6 +23,7 @@ from codegen.loops.nodes import (
     walk_loops,
 )
 from poly.ir.expr import Expr, reads_of
+from poly.tree.kinds import Mark
 
 #: Stores that all copies of a loop may have together.
 MOST = 48
@@ -32,7 +33,7 @@ def unswitch(root: LoopNode) -> LoopNode:
     """Hoist conditions out of the innermost loops that they do not depend on."""
 
     def visit(node: LoopNode) -> LoopNode:
-        if isinstance(node, For) and node.mark == "seq" and _is_plain(node.body):
+        if isinstance(node, For) and node.mark == Mark.SEQ and _is_plain(node.body):
             return _cases(node, max(MOST, _size(node))) or node
         return map_children(node, visit)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from codegen.loops.nodes import Block, For, LoopNode, Single, block, has_mark, map_children
+from poly.tree.kinds import Mark
 
 
 def workshare(root: LoopNode) -> LoopNode:
@@ -12,13 +13,13 @@ def workshare(root: LoopNode) -> LoopNode:
     `Single` both end in a barrier.  A thread that is late runs what is around them later than the
     others, so bounds and conditions there must not read what they write: no guard reads data.
     """
-    if not has_mark(root, "parallel"):
+    if not has_mark(root, Mark.PARALLEL):
         return root
 
     def visit(node: LoopNode) -> LoopNode:
-        if isinstance(node, For) and node.mark == "parallel":
+        if isinstance(node, For) and node.mark == Mark.PARALLEL:
             return node
-        if not has_mark(node, "parallel"):
+        if not has_mark(node, Mark.PARALLEL):
             return Single(node)
         if isinstance(node, Block):
             return block(_join([visit(c) for c in node.children]))

@@ -32,6 +32,7 @@ from codegen.loops.substitute import at_place
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Op, Read, reads_of
 from poly.ir.linear_form import linear_form, normal
+from poly.tree.kinds import Mark, Scope
 
 #: The longest vector, in bytes, that is written as one, and the fewest lanes that are masked.
 VECTOR_LIMIT, FEWEST_LANES = 64, 4
@@ -45,7 +46,7 @@ def mask_widths(root: LoopNode) -> dict[str, int]:
     registers = {
         n.name: n.dtype
         for n in walk_loops(root)
-        if isinstance(n, Buffer) and n.scope == "register" and n.dtype.name in MASKABLE
+        if isinstance(n, Buffer) and n.scope == Scope.REGISTER and n.dtype.name in MASKABLE
     }
     widths: dict[str, int] = {}
     in_part: set[str] = set()
@@ -55,7 +56,7 @@ def mask_widths(root: LoopNode) -> dict[str, int]:
         if isinstance(node, For):
             ranges = ranges_inside(node, ranges)
             bound = ranges.get(node.var)
-            if node.mark == "vector":
+            if node.mark == Mark.VECTOR:
                 names = _moving(node, registers)
                 if bound is None or bound[0] < 0:
                     other.update(names)
@@ -169,7 +170,7 @@ def resolve_masks(root: LoopNode) -> LoopNode:
 def _settle_registers(root: LoopNode) -> LoopNode:
     def visit(node: LoopNode) -> LoopNode:
         node = map_children(node, visit)
-        if not isinstance(node, Buffer) or node.scope != "register":
+        if not isinstance(node, Buffer) or node.scope != Scope.REGISTER:
             return node
         stores: dict[Read, list[VectorStore]] = {}
         for n in walk_loops(node.body):

@@ -26,6 +26,7 @@ from codegen.loops.nodes import (
 from codegen.vector.vectorise import lane_stride
 from poly.ir.expr import Read
 from poly.ir.linear_form import linear_form
+from poly.tree.kinds import Scope
 
 #: Vectors of so many bytes have so many registers; shorter ones have half of them.
 WIDE, REGISTERS = 64, 32
@@ -42,7 +43,7 @@ def limit_register_pressure(root: LoopNode) -> LoopNode:
     return visit(root)
 
 
-def _fenced(node: Block, buffers: dict[str, str]) -> LoopNode:
+def _fenced(node: Block, buffers: dict[str, Scope]) -> LoopNode:
     result: list[LoopNode] = []
     run: list[tuple[LoopNode, list[VectorStore]]] = []
     for child in (*node.children, Fence()):
@@ -55,10 +56,10 @@ def _fenced(node: Block, buffers: dict[str, str]) -> LoopNode:
     return block(result[:-1])
 
 
-def _updates(node: LoopNode, buffers: dict[str, str]) -> list[VectorStore]:
+def _updates(node: LoopNode, buffers: dict[str, Scope]) -> list[VectorStore]:
     """The updates of registers that a node makes; none if it does anything else."""
     if isinstance(node, VectorStore):
-        own = node.store.op != "=" and buffers.get(node.store.target.tensor) == "register"
+        own = node.store.op != "=" and buffers.get(node.store.target.tensor) == Scope.REGISTER
         return [node] if own else []
     if isinstance(node, If) and node.other is None:
         return _updates(node.then, buffers)
@@ -69,7 +70,7 @@ def _updates(node: LoopNode, buffers: dict[str, str]) -> list[VectorStore]:
 
 
 def _apart(
-    run: Sequence[tuple[LoopNode, list[VectorStore]]], buffers: dict[str, str]
+    run: Sequence[tuple[LoopNode, list[VectorStore]]], buffers: dict[str, Scope]
 ) -> list[LoopNode]:
     """Neighbouring updates, with fences between their rounds where these pay."""
     rounds: list[list[LoopNode]] = []

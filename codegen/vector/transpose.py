@@ -30,6 +30,7 @@ from poly.ir.expr import Const, Expr, Index, Op, Read, add, mul, reads_of, rewri
 from poly.ir.layout import Layout
 from poly.ir.linear_form import Linear, constant, linear_form, normal
 from poly.ir.program import Program
+from poly.tree.kinds import Mark, Scope
 
 #: With fewer rows, lanes are moved one by one.
 FEWEST_ROWS = 4
@@ -67,7 +68,7 @@ class _Transposer:
     def node(self, node: LoopNode) -> LoopNode:
         if isinstance(node, Buffer):
             before = self.shapes.pop(node.name, None)
-            if node.scope == "local":
+            if node.scope == Scope.LOCAL:
                 self.shapes[node.name] = tuple(map(Const, node.shape))
             done = map_children(node, self.node)
             self.shapes.pop(node.name, None)
@@ -113,7 +114,7 @@ class _Transposer:
 
     def _is_row_loop(self, node: For) -> bool:
         """Whether each iteration moves vectors, from or to the next elements in memory."""
-        if node.step != 1 or node.mark not in ("seq", "unroll"):
+        if node.step != 1 or node.mark not in (Mark.SEQ, Mark.UNROLL):
             return False
         run: list[VectorStore] = []
         for store in _flat(node.body):
@@ -183,7 +184,7 @@ class _Transposer:
             for s in stores
         ]
         blocks = replace(
-            node, upper=middle, step=lanes, body=block(self._grouped(many)), mark="seq"
+            node, upper=middle, step=lanes, body=block(self._grouped(many)), mark=Mark.SEQ
         )
         made: list[LoopNode] = []
         if blocks.trip == 1:
@@ -312,7 +313,7 @@ class _Transposer:
         body = block([Transposed(tuple(loads), False, count), Transposed(tuple(rows), True, count)])
         shape = (len(rows), first.lanes)
         buffer = Buffer(
-            name, read.tensor, self.dtypes[read.tensor], shape, Layout((0, 1)), "register", body
+            name, read.tensor, self.dtypes[read.tensor], shape, Layout((0, 1)), Scope.REGISTER, body
         )
         return _replaced(node, inner, buffer)
 

@@ -61,6 +61,7 @@ from poly.ir.layout import Layout
 from poly.ir.linear_form import linear_form, normal
 from poly.ir.operators import INEXACT, OPS
 from poly.ir.program import Program
+from poly.tree.kinds import Mark, Scope
 
 #: Lanes of a chunk where there are fewer iterations than the most lanes.
 FEWER = 4
@@ -78,7 +79,7 @@ def vectorise(root: LoopNode, program: Program) -> LoopNode:
     """
     buffers = [n for n in walk_loops(root) if isinstance(n, Buffer)]
     dtypes = {**program.dtypes, **{n.name: n.dtype for n in buffers}}
-    registers = frozenset(n.name for n in buffers if n.scope == "register")
+    registers = frozenset(n.name for n in buffers if n.scope == Scope.REGISTER)
     taken = {n.var for n in walk_loops(root) if isinstance(n, For)}
     names = set(dtypes)
     widths = mask_widths(root)
@@ -88,7 +89,7 @@ def vectorise(root: LoopNode, program: Program) -> LoopNode:
             ranges = ranges_inside(node, ranges)
             bound = ranges.get(node.var)
         node = map_children(node, lambda c: visit(c, ranges))
-        if not isinstance(node, For) or node.mark != "vector" or node.step != 1:
+        if not isinstance(node, For) or node.mark != Mark.VECTOR or node.step != 1:
             return node
         chunked = masked(node, bound, widths, dtypes, lane_name(node.var, taken))
         if chunked is not None:
@@ -104,7 +105,7 @@ def vectorise(root: LoopNode, program: Program) -> LoopNode:
             loop = _Loop(node, body, own, span, most, dtypes, shared, taken, names)
             chunked = loop.chunks()
         if chunked is None:
-            return node if _independent(node) else replace(node, mark="seq")
+            return node if _independent(node) else replace(node, mark=Mark.SEQ)
         return chunked
 
     return hoist(visit(root, {}))
@@ -169,13 +170,13 @@ def in_lockstep(body: LoopNode, var: str) -> bool:
     """
     if isinstance(body, For):
         same = not depends_on(body.lower, var) and not depends_on(body.upper, var)
-        return same and body.mark in ("seq", "unroll") and in_lockstep(body.body, var)
+        return same and body.mark in (Mark.SEQ, Mark.UNROLL) and in_lockstep(body.body, var)
     if isinstance(body, If):
         if depends_on(body.cond, var) or not in_lockstep(body.then, var):
             return False
         return body.other is None or in_lockstep(body.other, var)
     if isinstance(body, Buffer):
-        return body.scope == "register" and in_lockstep(body.body, var)
+        return body.scope == Scope.REGISTER and in_lockstep(body.body, var)
     if isinstance(body, Block):
         return all(in_lockstep(c, var) for c in body.children)
     return isinstance(body, Store)
@@ -288,7 +289,7 @@ class _Loop:
             shape = (used, width)
             dtype = s.dtype.compute
             body = Buffer(
-                name, s.target.tensor, dtype, shape, Layout((0, 1)), "lanes",
+                name, s.target.tensor, dtype, shape, Layout((0, 1)), Scope.LANES,
                 block([body, final]), (), s.op,
             )  # fmt: skip
         return body
@@ -386,7 +387,7 @@ class _Loop:
     def _remainder(self, begin: Expr, width: int = 1) -> LoopNode:
         """Iterations up to the end, fewer than before, that may not be done again."""
         if width < 2 * FEWER:
-            return replace(self.node, lower=begin, mark="seq")
+            return replace(self.node, lower=begin, mark=Mark.SEQ)
         span = sub(self.node.upper, begin)
         middle = add(begin, _multiple(span, FEWER))
         chunks = _Chunks(self, FEWER, {}).loop(begin, middle, 1)
@@ -429,7 +430,7 @@ class _Chunks:
             body = block([self.at(begin, k) for k, begin in enumerate(begins)])
         else:
             body = self.together(begins, range(count))
-        made = For(node.var, lower, upper, step, body, "seq", node.label)
+        made = For(node.var, lower, upper, step, body, Mark.SEQ, node.label)
         if made.trip == 1:
             return at_place(body, node.var, lower)
         return made
@@ -486,7 +487,7 @@ def _body_cost(node: LoopNode) -> int:
     if isinstance(node, Store):
         return _cost(node.value)
     inner = sum(_body_cost(c) for c in children_of(node))
-    if isinstance(node, For) and node.mark == "unroll":
+    if isinstance(node, For) and node.mark == Mark.UNROLL:
         return inner * (node.trip or 2)
     return inner
 
@@ -511,9 +512,9 @@ def hoist(root: LoopNode) -> LoopNode:
 
     def visit(node: LoopNode) -> LoopNode:
         node = map_children(node, visit)
-        if not isinstance(node, For) or node.mark not in ("seq", "unroll"):
+        if not isinstance(node, For) or node.mark not in (Mark.SEQ, Mark.UNROLL):
             return node
-        return node if has_mark(node, "parallel") else _lift(node)
+        return node if has_mark(node, Mark.PARALLEL) else _lift(node)
 
     return visit(root)
 
@@ -521,7 +522,7 @@ def hoist(root: LoopNode) -> LoopNode:
 def _lift(node: For) -> LoopNode:
     children = node.body.children if isinstance(node.body, Block) else (node.body,)
     for position, child in enumerate(children):
-        if not isinstance(child, Buffer) or child.scope != "lanes":
+        if not isinstance(child, Buffer) or child.scope != Scope.LANES:
             continue
         inside = child.body.children if isinstance(child.body, Block) else (child.body,)
         *loops, final = inside

@@ -18,7 +18,7 @@ import numpy as np
 
 from farkas.networks.base import Network, Origin
 from frontends.onnx import Given, OpaqueCall, OpenPort, Pending, Source, Stage, import_stage
-from poly.errors import ArgumentError, ScheduleError
+from poly.errors import ArgumentError, CapacityError, UndecidedError
 from poly.ir.expr import Const, Expr, Size, evaluate_int
 from poly.ir.graph import Graph
 from poly.ir.program import Tensor
@@ -332,7 +332,7 @@ class StagedModel(Network):
         if stage.graph is not None:
             try:
                 model = self._compiled(stage.graph)
-            except ScheduleError:
+            except (UndecidedError, CapacityError):
                 if not stage.graph.sizes:
                     raise
                 # isl gave up on the open sizes; fixed ones are easier.

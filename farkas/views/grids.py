@@ -15,7 +15,8 @@ from poly.deps.instances import Instance, Pair, Point, Timed, least_values, span
 from poly.deps.scop import ScopStatement
 from poly.errors import ArgumentError
 from poly.show.markup import Markup, colour, element
-from poly.tree.nodes import CONCURRENT, Member, Node, order_of
+from poly.tree.kinds import CONCURRENT
+from poly.tree.nodes import Member, Node, order_of
 
 #: Points that are drawn along one dimension; those behind are left out.
 MOST = 24

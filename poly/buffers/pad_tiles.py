@@ -42,10 +42,10 @@ import islpy as isl
 from poly.deps.access_strides import in_order_of_target, unbounded
 from poly.deps.footprint import prefix_map
 from poly.deps.instances import instance_text
-from poly.deps.scop import Scop, ScopStatement, with_domain
+from poly.deps.scop import Role, Scop, ScopStatement, with_domain
 from poly.errors import ScheduleError
-from poly.ir.intrinsics import INTRINSICS
-from poly.tree.nodes import ON_THREADS, Band, Member, Node, Promote, path_to, statements_below
+from poly.tree.kinds import ON_THREADS, Scope, Tensorized
+from poly.tree.nodes import Band, Member, Node, Promote, path_to, statements_below
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ def check_padding(
         return
     extra = run.domain.subtract(own.domain)
     used = _used(tree, scop, own, statements)
-    if own.role == "init":
+    if own.role == Role.INIT:
         wrong = run.write.intersect_range(used).intersect_domain(extra).domain()
         _refuse_onto(wrong, own, what)
         return
@@ -198,12 +198,12 @@ def _surroundings(
     """None for a statement that is no instruction, or of which an operand is not padded."""
     path = path_to(tree, s.name)
     loops = [m for n in path if isinstance(n, Band) for m in n.members]
-    intrinsic = next((INTRINSICS[m.mark] for m in loops if m.mark in INTRINSICS), None)
+    intrinsic = next((m.mark.intrinsic for m in loops if isinstance(m.mark, Tensorized)), None)
     if intrinsic is None or s.may_reads:
         return None
     tiles: dict[str, tuple[Promote, tuple[Member, ...]]] = {}
-    inside = _innermost(path, s.target.tensor, "fragment")
-    for tensor in dict.fromkeys(r.tensor for r in s.source.reads) if s.role == "update" else ():
+    inside = _innermost(path, s.target.tensor, Scope.FRAGMENT)
+    for tensor in dict.fromkeys(r.tensor for r in s.source.reads) if s.role == Role.UPDATE else ():
         at = _innermost(path, tensor)
         tile = None if at is None else path[at]
         if not isinstance(tile, Promote) or not tile.padded or at is None:
@@ -211,8 +211,8 @@ def _surroundings(
         above = [m for n in path[:at] if isinstance(n, Band) for m in n.members]
         tiles[tensor] = tile, (*host, *(m for m in above if m.mark not in ON_THREADS))
         inside = at if inside is None else max(inside, at)
-    chosen = [m for m in loops if m.mark == intrinsic.name]
-    around = [m for m in loops if m.mark != intrinsic.name]
+    chosen = [m for m in loops if m.mark == Tensorized(intrinsic.name)]
+    around = [m for m in loops if m.mark != Tensorized(intrinsic.name)]
     within = [] if inside is None else path[inside:]
     below = [m for n in within if isinstance(n, Band) for m in n.members]
     outer = list(host)

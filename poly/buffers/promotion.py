@@ -27,14 +27,15 @@ import islpy as isl
 from poly.buffers.tensorize import Matched, fragment_of
 from poly.deps.dependences import value_flow
 from poly.deps.footprint import box_extent, prefix_map, prefix_relation
-from poly.deps.scop import Scop, ScopStatement
-from poly.errors import ScheduleError
+from poly.deps.scop import Role, Scop, ScopStatement
+from poly.errors import CapacityError, ScheduleError
 from poly.ir.expr import Const, Expr, Index, Size, add, mul
 from poly.ir.intrinsics import ACCUMULATOR, Intrinsic
 from poly.ir.program import Tensor
 from poly.sets.isl_names import dims
 from poly.sets.to_isl import isl_expr
-from poly.tree.nodes import ON_THREADS, Band, Member, Promote, walk_tree
+from poly.tree.kinds import ON_THREADS, LoopMark, Mark, Scope, Tensorized
+from poly.tree.nodes import Band, Member, Promote, walk_tree
 
 #: A promoted buffer is on a thread's stack; beyond this many bytes it is refused.
 BUFFER_LIMIT = 1 << 20
@@ -112,7 +113,7 @@ class PromotionPlan:
 
 def prefix_of(node: Promote, outer: list[Member]) -> list[Member]:
     """The loops of which each iteration has a buffer of its own: threads share a shared one."""
-    if node.scope != "shared":
+    if node.scope != Scope.SHARED:
         return outer
     return [m for m in outer if m.mark not in ON_THREADS]
 
@@ -127,7 +128,7 @@ def plan_promotion(
     ScheduleError : the tensor is not accessed below, or not in a place that is affine, or its
         footprint is not bounded by a constant, or the buffer is too large.
     """
-    if node.scope == "partial":
+    if node.scope == Scope.PARTIAL:
         return _partial(node, scop, outer, statements)
     tensor = scop.program.tensors[node.tensor]
     below = [scop.statement(name) for name in statements]
@@ -144,7 +145,7 @@ def plan_promotion(
         names = ", ".join(statements)
         raise ScheduleError(f"{node.tensor} is not accessed by {names}; nothing to promote")
     padded = [scop.padded[name] for name in statements if name in scop.padded]
-    if node.padded or node.scope == "fragment":
+    if node.padded or node.scope == Scope.FRAGMENT:
         beyond = prefix_relation(
             ((s, m) for s in padded for m in (s.write, *_reads(node, s))), outer, node.tensor
         )
@@ -152,16 +153,18 @@ def plan_promotion(
     footprint = footprint.intersect_params(scop.context).coalesce()
     sizes = tuple(_constant_extent(footprint, k, node.tensor) for k in range(tensor.rank))
     sizes = node.layout.whole_blocks(sizes)
-    if node.scope == "register" and sizes:
+    if node.scope == Scope.REGISTER and sizes:
         sizes = _whole_vectors(node, scop, footprint, sizes)
-    fragment = fragment_of(node, scop, outer, statements) if node.scope == "fragment" else None
+    fragment = fragment_of(node, scop, outer, statements) if node.scope == Scope.FRAGMENT else None
     count = (ACCUMULATOR if fragment else tensor.dtype).bytes
     for size in sizes:
         count *= size
     count *= 2 if node.ahead else 1
-    limit = {"shared": SHARED_LIMIT, "fragment": FRAGMENT_LIMIT}.get(node.scope, BUFFER_LIMIT)
+    limit = {Scope.SHARED: SHARED_LIMIT, Scope.FRAGMENT: FRAGMENT_LIMIT}.get(
+        node.scope, BUFFER_LIMIT
+    )
     if count > limit:
-        raise ScheduleError(
+        raise CapacityError(
             f"the part of {node.tensor} to promote takes {count} bytes, over {limit}; "
             "promote below an inner loop or use smaller tiles"
         )
@@ -175,9 +178,9 @@ def plan_promotion(
         operands = {r.tensor for s in padded for r in s.source.reads}
         inward = footprint.subtract(footprint) if node.tensor in operands else None
     aligned = tuple(_is_aligned(footprint, k, size) for k, size in enumerate(sizes))
-    mapped = any(m.mark in ("block", *ON_THREADS) for m in outer) or node.scope in (
-        "shared", "fragment")  # fmt: skip
-    if node.scope in ("register", "fragment") and not all(aligned):
+    mapped = any(m.mark in (Mark.BLOCK, *ON_THREADS) for m in outer) or node.scope in (
+        Scope.SHARED, Scope.FRAGMENT)  # fmt: skip
+    if node.scope in (Scope.REGISTER, Scope.FRAGMENT) and not all(aligned):
         raise ScheduleError(
             f"{node.tensor} cannot be promoted to registers here: its tiles do not begin at "
             "multiples of their size, so that no element has a register of its own"
@@ -243,18 +246,21 @@ def check_parts(plan: PromotionPlan, intrinsic: Intrinsic, what: str) -> None:
 
 def _in_matrices(c: Copy, fragment: Matched, sizes: tuple[int, ...]) -> Copy:
     """A copy whose innermost loops are those of a matrix of sums, marked as one instruction."""
-    mark, tile = fragment.intrinsic.name, dict.fromkeys((fragment.rows, fragment.columns), 0)
+    mark, tile = (
+        Tensorized(fragment.intrinsic.name),
+        dict.fromkeys((fragment.rows, fragment.columns), 0),
+    )
     tile |= zip(tile, fragment.intrinsic.extents, strict=False)
     outer: list[Member] = []
     inner: list[Member] = []
     for d, m in enumerate(c.members):
         extent = tile.get(d)
         if extent is None:
-            outer.append(replace(m, mark="unroll"))
+            outer.append(replace(m, mark=Mark.UNROLL))
             continue
         value = isl.Val(extent)
         over = m.schedule.scale_down_val(value).floor()
-        outer.append(Member(f"{m.name}_o", over, "unroll"))
+        outer.append(Member(f"{m.name}_o", over, Mark.UNROLL))
         inner.append(Member(f"{m.name}_i", m.schedule.mod_val(value), mark))
     return replace(c, members=(*outer, *inner), matrix=tuple(sorted(tile)))
 
@@ -264,7 +270,7 @@ def _partial(
 ) -> PromotionPlan:
     """Each thread's part of one element: the identity at first, combined with it at the end."""
     s = scop.statement(statements[0])
-    if len(statements) > 1 or s.role != "update" or s.target.tensor != node.tensor:
+    if len(statements) > 1 or s.role != Role.UPDATE or s.target.tensor != node.tensor:
         raise ScheduleError(
             f"{', '.join(statements)} cannot sum up {node.tensor} in parts: parts are made of the "
             "updates of one reduction alone"
@@ -300,11 +306,11 @@ def check_ahead(
     ------
     ScheduleError : something in the loop writes the tensor, or the loop is none that runs in order.
     """
-    if node.scope != "shared":
+    if node.scope != Scope.SHARED:
         raise ScheduleError(
             f"{what}only a shared buffer is filled ahead, by all threads of a block"
         )
-    if loop.mark != "seq":
+    if loop.mark != Mark.SEQ:
         raise ScheduleError(
             f"{what}{loop.name} is marked {loop.mark}; what is filled ahead needs a loop whose "
             "iterations run one after the other"
@@ -447,7 +453,7 @@ def _lanes_below(node: Promote, scop: Scop) -> int | None:
     widths: set[int] = set()
     for inner in walk_tree(node.child):
         for m in inner.members if isinstance(inner, Band) else ():
-            if m.mark == "vector":
+            if m.mark == Mark.VECTOR:
                 domain = scop.domain.intersect(m.schedule.domain())
                 f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule)
                 image = domain.apply(isl.UnionMap.from_multi_union_pw_aff(f)).get_set_list()
@@ -485,16 +491,16 @@ def _copy(
         within = within.gist(extension.range()).coalesce()
     instance = f"{name}[{', '.join(p + e)}]"
 
-    def member(loop: str, value: str, mark: str) -> Member:
+    def member(loop: str, value: str, mark: LoopMark) -> Member:
         return Member(loop, isl.UnionPwAff(f"[{params}] -> {{ {instance} -> [({value})] }}"), mark)
 
-    mark = "unroll" if node.scope == "register" else "seq"
+    mark = Mark.UNROLL if node.scope == Scope.REGISTER else Mark.SEQ
     dtype = scop.program.tensors[node.tensor].dtype
     lanes = _lanes_below(node, scop) or VECTOR_BYTES // dtype.bytes
     # Threads that copy together read neighbours, whatever the buffer's layout, and share out loops
     # of several iterations.
     order = [*node.layout.order]
-    if node.scope == "shared":
+    if node.scope == Scope.SHARED:
         order = sorted(range(rank), key=lambda k: sizes[k] > 1)
     # Loops over aligned boxes run from 0, which makes places in the buffer plain.
     places = [f"({e[k]} mod {sizes[k]})" if aligned[k] else e[k] for k in range(rank)]
@@ -516,12 +522,12 @@ def _copy(
         along = f"{node.buffer}_e{contiguous_dimension(scop.program.tensors[node.tensor])}"
         turned = [m for m in members[:-1] if m.name == along and loop != along]
         rest = [m for m in members[:-1] if m not in turned]
-        blocks = "unroll" if not turned and size // lanes <= MOST_VECTORS else mark
+        blocks = Mark.UNROLL if not turned and size // lanes <= MOST_VECTORS else mark
         members = [
             *rest,
             member(f"{loop}_o", f"floor({place}/{lanes})", blocks),
             *turned,
-            member(f"{loop}_i", f"{place} mod {lanes}", "vector"),
+            member(f"{loop}_i", f"{place} mod {lanes}", Mark.VECTOR),
         ]
     together = 1 if in_lanes else _together(node, scop, inward, sizes, aligned)
     if within is not None and not _whole_groups(copied, together):
@@ -530,11 +536,12 @@ def _copy(
         loop, place, _ = loops[-1]
         members[-1:] = [
             member(f"{loop}_o", f"floor({place}/{together})", mark),
-            member(f"{loop}_i", f"{place} mod {together}", "together"),
+            member(f"{loop}_i", f"{place} mod {together}", Mark.WIDE),
         ]
     return Copy(
         name, node.tensor, node.buffer, inward, tuple(m.name for m in outer), rank, sizes,
-        str(extension), tuple(members), node.scope == "shared", ahead=node.ahead, together=together,
+        str(extension), tuple(members), node.scope == Scope.SHARED, ahead=node.ahead,
+        together=together,
         within="" if within is None else str(within), op="+=" if nothing else "",
     )  # fmt: skip
 
@@ -562,12 +569,12 @@ def _together(
     if last < 0 or node.layout.block is not None or node.layout.order[-1] != last:
         return 1
     length = tensor.shape[last]
-    if node.scope == "register":
+    if node.scope == Scope.REGISTER:
         row = int(length.value) if isinstance(length, Const) and _has_rows(tensor) else TOGETHER
         count = gcd(TOGETHER // size, sizes[last], row)
         return count if count > 1 and count * size >= LEAST_TOGETHER else 1
     count = TOGETHER // size
-    if node.scope != "shared" or tensor.dtype.bits not in (16, 32) or not inward:
+    if node.scope != Scope.SHARED or tensor.dtype.bits not in (16, 32) or not inward:
         return 1
     whole = isinstance(length, Const) and int(length.value) % count == 0
     return count if whole and aligned[last] and sizes[last] % count == 0 else 1

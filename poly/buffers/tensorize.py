@@ -24,11 +24,12 @@ import islpy as isl
 from poly.buffers.pad_tiles import check_padding, limits_of, unpadded_operands, with_padding
 from poly.deps.access_strides import in_order_of_target, movement
 from poly.deps.footprint import prefix_map
-from poly.deps.scop import Scop, ScopStatement
+from poly.deps.scop import Role, Scop, ScopStatement
 from poly.errors import ScheduleError
 from poly.ir.expr import Cast, Expr, Index, Op, Read
 from poly.ir.intrinsics import ACCUMULATOR, INTRINSICS, Intrinsic
 from poly.ir.program import Statement
+from poly.tree.kinds import Mark, Tensorized
 from poly.tree.nodes import Leaf, Member, Node, Promote, band, loops_of, replace_node
 from poly.tree.steps import Step, check_unmarked, same_band
 
@@ -69,16 +70,16 @@ def tensorize(tree: Node, scop: Scop, step: Step) -> Node:
         raise ScheduleError(f"{step}: these are not the innermost loops of {s.name}; see `reorder`")
     around = [m for m in loops_of(tree, s.name) if m not in chosen]
     for m in around:
-        if m.mark in ("parallel", "vector", "reduce"):
+        if m.mark in (Mark.PARALLEL, Mark.VECTOR, Mark.REDUCE):
             raise ScheduleError(f"{step}: {m.name} outside is marked {m.mark}")
-    if sum(m.mark == "thread" for m in around) > MOST_AROUND:
+    if sum(m.mark == Mark.THREAD for m in around) > MOST_AROUND:
         raise ScheduleError(
             f"{step}: a warp takes one dimension of a block, but {MOST_AROUND + 1} loops on "
             "threads are around it"
         )
     members = list(nest.members)
     for p in positions:
-        members[p] = replace(members[p], mark=intrinsic.name)
+        members[p] = replace(members[p], mark=Tensorized(intrinsic.name))
     done = replace_node(tree, nest, band(members, nest.child))
     padded = with_padding(done, scop)
     unpadded = unpadded_operands(done, s)
@@ -90,7 +91,7 @@ def tensorize(tree: Node, scop: Scop, step: Step) -> Node:
 def instruction_of(tree: Node, statement: str) -> Intrinsic | None:
     """The instruction that a statement becomes, None for one that each thread runs."""
     marks = (m.mark for m in loops_of(tree, statement))
-    return next((INTRINSICS[mark] for mark in marks if mark in INTRINSICS), None)
+    return next((mark.intrinsic for mark in marks if isinstance(mark, Tensorized)), None)
 
 
 def matched(tree: Node, scop: Scop, outer: Sequence[Member], statement: str) -> Matched:
@@ -105,8 +106,8 @@ def matched(tree: Node, scop: Scop, outer: Sequence[Member], statement: str) -> 
     loops = loops_of(tree, statement)
     intrinsic = instruction_of(tree, statement)
     assert intrinsic is not None
-    chosen = [m for m in loops if m.mark == intrinsic.name]
-    around = [m for m in loops if m.mark != intrinsic.name]
+    chosen = [m for m in loops if m.mark == Tensorized(intrinsic.name)]
+    around = [m for m in loops if m.mark != Tensorized(intrinsic.name)]
     s = scop.as_run(statement)
     what = f"tensorize {statement}"
     unpadded = unpadded_operands(tree, s)
@@ -178,9 +179,9 @@ def _other_place(
 
 def _roles(s: ScopStatement, what: str) -> int:
     """How many loops the instruction has for a statement: sums begin, or are added to."""
-    if s.source.op != "+=" or s.role not in ("update", "init"):
+    if s.source.op != "+=" or s.role not in (Role.UPDATE, Role.INIT):
         raise ScheduleError(f"{what}: {s.name} is no sum")
-    return 3 if s.role == "update" else 2
+    return 3 if s.role == Role.UPDATE else 2
 
 
 def _operands(s: ScopStatement, scop: Scop, intrinsic: Intrinsic, what: str) -> tuple[Read, ...]:
@@ -193,7 +194,7 @@ def _operands(s: ScopStatement, scop: Scop, intrinsic: Intrinsic, what: str) -> 
             f"{what}: {s.target.tensor} is {target}, but {intrinsic.name} sums up "
             f"{' or '.join(map(str, allowed))}"
         )
-    if s.role == "init":
+    if s.role == Role.INIT:
         return ()
     if not s.is_reduction:
         raise ScheduleError(f"{what}: {s.name} reads {s.target.tensor}, to which it adds")

@@ -18,7 +18,7 @@ import islpy as isl
 from poly.deps.dependences import Dependences
 from poly.deps.legality import budget, by_children, carried
 from poly.deps.scop import Scop
-from poly.errors import ScheduleError
+from poly.errors import UndecidedError
 from poly.tree.nodes import Band, Node, Promote, Sequence
 
 
@@ -43,7 +43,7 @@ def _below(node: Node, scop: Scop, order: isl.UnionMap, both: isl.UnionMap) -> l
         try:
             with budget(scop, "band properties"):
                 here = _of_band(node, order, both)
-        except ScheduleError:
+        except UndecidedError:
             here = BandProperties((False,) * len(node.members), False)
         for m in node.members:
             f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule)

@@ -31,10 +31,10 @@ import islpy as isl
 from poly.deps.dependences import Dependences
 from poly.deps.instances import instance_text, sizes_set
 from poly.deps.scop import Scop
-from poly.errors import IllegalScheduleError, ScheduleError
-from poly.ir.intrinsics import INTRINSICS
+from poly.errors import IllegalScheduleError, UndecidedError
 from poly.sets.to_isl import least_point, maps_of
-from poly.tree.nodes import CONCURRENT, Band, Member, Node, Promote, Sequence
+from poly.tree.kinds import CONCURRENT, Mark, Tensorized
+from poly.tree.nodes import Band, Member, Node, Promote, Sequence
 
 #: Bound on isl's internal operations for one legality question, about ten seconds.
 BUDGET = 50_000_000
@@ -86,8 +86,8 @@ def _find(node: Node, order: isl.UnionMap, both: isl.UnionMap, loop: str) -> _Ba
     if isinstance(node, Band):
         for m in node.members:
             f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule)
-            if m.mark == "vector" or m.mark in CONCURRENT or m.mark in INTRINSICS:
-                apart = m.mark in ("vector", "reduce") or m.mark in INTRINSICS
+            if m.mark == Mark.VECTOR or m.mark in CONCURRENT or isinstance(m.mark, Tensorized):
+                apart = m.mark in (Mark.VECTOR, Mark.REDUCE) or isinstance(m.mark, Tensorized)
                 at_once = carried(order if apart else both, m)
                 if not at_once.is_empty():
                     return _Bad(at_once, m.name, True)
@@ -237,7 +237,7 @@ def _common_element(
 
 @contextmanager
 def budget(scop: Scop, what: str, operations: int = BUDGET) -> Iterator[None]:
-    """Bound isl's work inside the block; beyond it, ScheduleError: what is unknown is refused."""
+    """Bound isl's work inside the block; beyond it, UndecidedError: what is unknown is refused."""
     ctx = scop.context.get_ctx()
     ctx.set_max_operations(operations)
     ctx.reset_operations()
@@ -245,11 +245,11 @@ def budget(scop: Scop, what: str, operations: int = BUDGET) -> Iterator[None]:
         yield
     except isl.Error as error:
         if "maximal number of operations" in str(error):
-            raise ScheduleError(
+            raise UndecidedError(
                 f"{what} could not be decided within {operations} isl operations, "
                 "so the step is refused"
             ) from None
-        raise ScheduleError(f"{what} could not be decided: {error}") from None
+        raise UndecidedError(f"{what} could not be decided: {error}") from None
     finally:
         ctx.set_max_operations(0)
         ctx.reset_operations()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
 from itertools import groupby
 
@@ -35,6 +36,17 @@ from poly.sets.to_isl import (
 from poly.tree.nodes import Filter, Node, band, band_of, leaf, sequence, step_of
 
 
+class Role(StrEnum):
+    """What a statement of a scop is of its comprehension.
+
+    ASSIGN : ``T[f] = value``; INIT : ``T[f] = identity``; UPDATE : ``T[f] op= value``
+    """
+
+    ASSIGN = "assign"
+    INIT = "init"
+    UPDATE = "update"
+
+
 @dataclass(frozen=True)
 class ScopStatement:
     """One set of instances with a common body.
@@ -44,7 +56,7 @@ class ScopStatement:
     """
 
     name: str
-    role: str
+    role: Role
     loops: tuple[str, ...]
     domain: isl.Set
     write: isl.Map
@@ -58,9 +70,9 @@ class ScopStatement:
     @property
     def affine_reads(self) -> tuple[tuple[Read, isl.Map], ...]:
         """What the value reads at places that no data decides, each with its relation."""
-        if self.role == "init":
+        if self.role == Role.INIT:
             return ()
-        relations = self.reads[1:] if self.role == "update" else self.reads
+        relations = self.reads[1:] if self.role == Role.UPDATE else self.reads
         places = (r for r in self.source.reads if is_affine(r))
         return tuple(zip(places, relations, strict=True))
 
@@ -180,7 +192,7 @@ def _init_statement(program: Program, s: Statement) -> ScopStatement:
         raise ProgramError(f"statement {s.name}: the place of the write {s.target} is not affine")
     value = Const(identity(s.op, program.tensors[s.target.tensor].dtype))
     return ScopStatement(
-        init_name(s), "init", s.free, domain, write, (), (), False, s, s.target, value
+        init_name(s), Role.INIT, s.free, domain, write, (), (), False, s, s.target, value
     )
 
 
@@ -197,7 +209,7 @@ def _main_statement(program: Program, s: Statement) -> ScopStatement:
             reads.append(relation)
         else:
             may_reads.append(_whole_tensor(program, domain, read))
-    role = "update" if s.is_update else "assign"
+    role = Role.UPDATE if s.is_update else Role.ASSIGN
     return ScopStatement(
         s.name, role, s.indices, domain, write, tuple(reads), tuple(may_reads),
         s.is_reduction, s, s.target, s.value,
@@ -213,8 +225,8 @@ def with_domain(program: Program, s: ScopStatement, domain: isl.Set) -> ScopStat
         return relation
 
     write = access(s.target)
-    reads = () if s.role == "init" else tuple(map(access, s.source.reads))
-    own = (write,) if s.role == "update" else ()
+    reads = () if s.role == Role.INIT else tuple(map(access, s.source.reads))
+    own = (write,) if s.role == Role.UPDATE else ()
     return replace(s, domain=domain, write=write, reads=(*own, *reads))
 
 

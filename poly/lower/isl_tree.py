@@ -21,8 +21,8 @@ from poly.lower.auxiliary_statements import Fence, combination, everywhere, fenc
 from poly.lower.launches import Launch, lanes_of, place_of, reducing
 from poly.sets.isl_names import dim, dims
 from poly.sets.to_isl import parameters
+from poly.tree.kinds import ON_THREADS, Mark, Scope
 from poly.tree.nodes import (
-    ON_THREADS,
     Band,
     Barrier,
     Filter,
@@ -365,7 +365,7 @@ def _promote(
     own = _filter(scop, Filter(statements, leaf()), nested)
     children.append(f'{{ filter: "{own}"{child} }}')
     together: list[Fence] = []
-    if node.scope == "partial":
+    if node.scope == Scope.PARTIAL:
         assert out.launch is not None
         threads = reducing(out.launch, node)
         together.append(combination(node, scop, _without_threads(outer), statements, threads))
@@ -414,13 +414,13 @@ def _full_tiles(
     deepest = max((len(loops_of(below, name)) for name in statements), default=0)
     for name in statements:
         loops, domain = loops_of(below, name), scop.statement(name).domain
-        tiles_below = [m for m in loops if m.mark not in ("vector", "unroll")]
+        tiles_below = [m for m in loops if m.mark not in (Mark.VECTOR, Mark.UNROLL)]
         still_cut = {d for m in tiles_below for d in _moving(m, domain)}
         # What is missing along a dimension that is cut further in, tiles further in will tell.
         inner = [
             m
             for m in loops
-            if m.mark in ("vector", "unroll") and not still_cut & _moving(m, domain)
+            if m.mark in (Mark.VECTOR, Mark.UNROLL) and not still_cut & _moving(m, domain)
         ]
         image = _times([*outer, *here, *inner], domain)
         if image is None or not inner:

@@ -26,10 +26,10 @@ from poly.buffers.pad_tiles import check_padding, with_padding
 from poly.buffers.tensorize import instruction_of, matched
 from poly.deps.instances import end_value, function_of, member_limits
 from poly.deps.scop import Scop
-from poly.errors import ScheduleError
-from poly.ir.intrinsics import INTRINSICS, WARP
+from poly.errors import CapacityError, ScheduleError
+from poly.ir.intrinsics import WARP
+from poly.tree.kinds import ON_THREADS, Mark, Scope, Tensorized
 from poly.tree.nodes import (
-    ON_THREADS,
     Band,
     Filter,
     Kernel,
@@ -105,7 +105,7 @@ def launches(tree: Node, scop: Scop) -> tuple[Node, tuple[Launch, ...]]:
             )
         if isinstance(node, Band) and _has_blocks(node):
             first = next(
-                (n for n, m in enumerate(node.members) if m.mark == "block"), len(node.members)
+                (n for n, m in enumerate(node.members) if m.mark == Mark.BLOCK), len(node.members)
             )
             above, rest = node.members[:first], band(node.members[first:], node.child)
             for m in above:
@@ -118,7 +118,7 @@ def launches(tree: Node, scop: Scop) -> tuple[Node, tuple[Launch, ...]]:
         return kernel(node, host, statements)
 
     def visit_below(node: Node, host: tuple[Member, ...], statements: tuple[str, ...]) -> Node:
-        starts = isinstance(node, Band) and node.members[0].mark == "block"
+        starts = isinstance(node, Band) and node.members[0].mark == Mark.BLOCK
         return kernel(node, host, statements) if starts else visit(node, host, statements)
 
     def kernel(node: Node, host: tuple[Member, ...], statements: tuple[str, ...]) -> Node:
@@ -131,7 +131,8 @@ def launches(tree: Node, scop: Scop) -> tuple[Node, tuple[Launch, ...]]:
 
 def _has_blocks(node: Node) -> bool:
     return any(
-        isinstance(n, Band) and any(m.mark == "block" for m in n.members) for n in walk_tree(node)
+        isinstance(n, Band) and any(m.mark == Mark.BLOCK for m in n.members)
+        for n in walk_tree(node)
     )
 
 
@@ -144,29 +145,29 @@ def _block(
 
     Raises
     ------
-    ScheduleError : that are too many, or more in x than a warp that runs a statement.
+    CapacityError : that are too many, or more in x than a warp that runs a statement.
     """
     block = [1, 1, 1]
     for m, axis in places:
         count = thread_extent(m, scop, "threads")
-        if m.mark == "reduce":  # the others have nothing to add
+        if m.mark == Mark.REDUCE:  # the others have nothing to add
             count = 1 << (count - 1).bit_length()
         block[axis] = max(block[axis], count)
     warps = [name for name in statements if instruction_of(tree, name) is not None]
     if warps:
         if block[0] > WARP:
-            raise ScheduleError(
+            raise CapacityError(
                 f"{warps[0]} is run by warps of {WARP} threads along x, but other loops have "
                 f"{block[0]} threads there"
             )
         block[0] = WARP
     x, y, z = block
     if x * y * z > MOST_THREADS:
-        raise ScheduleError(
+        raise CapacityError(
             f"a block would have {z} x {y} x {x} threads, over {MOST_THREADS}; use smaller tiles"
         )
     if z > MOST_DEEP:
-        raise ScheduleError(
+        raise CapacityError(
             f"a block would have {z} threads in z, over {MOST_DEEP}; put a shorter loop outermost "
             "of those on threads"
         )
@@ -177,7 +178,7 @@ def _fits(node: Node, statements: tuple[str, ...], scop: Scop) -> bool:
     """Whether one block can run all of a node."""
     try:
         _block(_thread_axes(node), node, statements, scop)
-    except ScheduleError:
+    except CapacityError:
         return False
     return True
 
@@ -204,9 +205,9 @@ def _launch(
 
     places = [(m, fresh(f"host_{m.name}")) for m in host]
     members = tree.members if isinstance(tree, Band) else ()
-    blocks = [m for m in reversed(members) if m.mark == "block"]
+    blocks = [m for m in reversed(members) if m.mark == Mark.BLOCK]
     for m in members[: len(blocks)]:
-        if m.mark != "block":
+        if m.mark != Mark.BLOCK:
             raise ScheduleError(
                 f"{m.name} is between the loops on blocks, which run in no order; move it out of "
                 "all of them, or into them"
@@ -242,7 +243,7 @@ def _thread_axes(node: Node) -> list[tuple[Member, int]]:
     def visit(node: Node) -> int:
         inside = max((visit(c) for c in child_nodes(node)), default=0)
         if isinstance(node, Band):
-            if any(m.mark in INTRINSICS for m in node.members):
+            if any(isinstance(m.mark, Tensorized) for m in node.members):
                 inside = 1  # along x are the threads of a warp
             for m in reversed(node.members):
                 if m.mark in ON_THREADS:
@@ -256,7 +257,7 @@ def _thread_axes(node: Node) -> list[tuple[Member, int]]:
 
 def reducing(launch: Launch, node: Node) -> int:
     """How many neighbouring threads combine what they have behind a node of a launch."""
-    inside = _axes_below(launch, node, "reduce")
+    inside = _axes_below(launch, node, Mark.REDUCE)
     return prod(launch.block[: max(inside, default=-1) + 1])
 
 
@@ -278,7 +279,7 @@ def _check_fragments(launch: Launch, scop: Scop) -> None:
         target = scop.statement(name).target.tensor
         kept = [
             n for n in path_to(launch.tree, name)
-            if isinstance(n, Promote) and n.tensor == target and n.scope == "fragment"
+            if isinstance(n, Promote) and n.tensor == target and n.scope == Scope.FRAGMENT
         ]  # fmt: skip
         if not kept:
             raise ScheduleError(
@@ -287,7 +288,7 @@ def _check_fragments(launch: Launch, scop: Scop) -> None:
             )
 
 
-def _axes_below(launch: Launch, node: Node, mark: str) -> list[int]:
+def _axes_below(launch: Launch, node: Node, mark: Mark) -> list[int]:
     """The axes of the loops with a mark at and below a node."""
     members = [m for n in walk_tree(node) if isinstance(n, Band) for m in n.members]
     places = [launch.parameter_of(m) for m in members if m.mark == mark]
@@ -302,10 +303,10 @@ def _check_reductions(launch: Launch) -> None:
     ScheduleError : naming the statement.
     """
     for node in walk_tree(launch.tree):
-        if not isinstance(node, Promote) or node.scope != "partial":
+        if not isinstance(node, Promote) or node.scope != Scope.PARTIAL:
             continue
-        axes = _axes_below(launch, node, "reduce")
-        if _axes_below(launch, node, "thread") or sorted(axes) != list(range(len(axes))):
+        axes = _axes_below(launch, node, Mark.REDUCE)
+        if _axes_below(launch, node, Mark.THREAD) or sorted(axes) != list(range(len(axes))):
             raise ScheduleError(
                 f"the threads that reduce {node.tensor} are no neighbours; only loops inside of "
                 "all others on threads can be reduced together"
@@ -368,7 +369,7 @@ def thread_function(launch: Launch, scop: Scop, writes: bool = False) -> isl.Mul
 
 def reduced_names(launch: Launch, statement: str) -> frozenset[str]:
     """The parameters for threads that reduce a statement together."""
-    reduced = [m for m in loops_of(launch.tree, statement) if m.mark == "reduce"]
+    reduced = [m for m in loops_of(launch.tree, statement) if m.mark == Mark.REDUCE]
     return frozenset(n for n in map(launch.parameter_of, reduced) if n is not None)
 
 
@@ -401,7 +402,7 @@ def thread_extent(member: Member, scop: Scop, what: str) -> int:
     if least < 0:
         raise ScheduleError(f"{what}: {member.name} begins at {least}; shift it to begin at 0")
     if greatest >= MOST_THREADS:
-        raise ScheduleError(
+        raise CapacityError(
             f"{what}: {member.name} has {greatest + 1} iterations, but a block at most "
             f"{MOST_THREADS} threads; split it first"
         )

@@ -32,6 +32,7 @@ from poly.deps.legality import between, by_children
 from poly.deps.scop import Scop, ScopStatement
 from poly.lower.launches import Launch, lanes_of, reduced_names, thread_function
 from poly.sets.isl_names import dim
+from poly.tree.kinds import Mark, Scope
 from poly.tree.nodes import (
     Accesses,
     Band,
@@ -164,7 +165,7 @@ class _Placer:
         below = band(rest, node.child)
         part = self._node(below, inside, [*outer, first], statements, buffers)
         self._check_ahead(part, first, statements)
-        if first.mark != "seq" and first.mark != "unroll":
+        if first.mark != Mark.SEQ and first.mark != Mark.UNROLL:
             return replace(part, node=band([first], part.node))
         carried = pairs.lex_lt_at_multi_union_pw_aff(f)
         body = part.node
@@ -190,7 +191,7 @@ class _Placer:
         statements: tuple[str, ...],
         buffers: dict[str, tuple[Promote, ...]],
     ) -> _Part:
-        if node.scope == "partial":  # one thread writes, when all have their parts
+        if node.scope == Scope.PARTIAL:  # one thread writes, when all have their parts
             part = self._node(node.child, pairs, outer, statements, buffers)
             items = tuple(self._item(name, buffers) for name in statements)
             whole = replace(node, child=part.node)
@@ -198,12 +199,12 @@ class _Placer:
         around = buffers.get(node.tensor, ())
         inner = {**buffers, node.tensor: (*around, node)}
         below = pairs
-        if node.scope == "fragment":
+        if node.scope == Scope.FRAGMENT:
             below = _outside_of_fragment(node, pairs, statements, self.launch, self.scop)
         part = self._node(node.child, below, outer, statements, inner)
         plan = plan_promotion(node, self.scop, prefix_of(node, outer), statements)
         outside = _place(around, node.tensor, node.accesses)
-        if node.scope != "shared":
+        if node.scope != Scope.SHARED:
             return self._private(replace(node, child=part.node), part, plan, outside, statements)
         fill = _Item("", frozenset((outside,)), frozenset((node.buffer,)))
         drain = _Item("", frozenset((node.buffer,)), frozenset((outside,)))
@@ -278,7 +279,7 @@ def _begun_in(node: Node) -> frozenset[str]:
     """The shared buffers that begin in a node, and are not filled for what comes behind it."""
     return frozenset(
         n.buffer for n in walk_tree(node)
-        if isinstance(n, Promote) and n.scope == "shared" and not n.ahead
+        if isinstance(n, Promote) and n.scope == Scope.SHARED and not n.ahead
     )  # fmt: skip
 
 

@@ -10,16 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from poly.errors import IllegalScheduleError, ScheduleError
+from poly.deps.scop import Role
+from poly.errors import IllegalScheduleError, ScheduleError, UndecidedError
 from poly.ir.cost import bytes_of
 from poly.ir.program import Tensor
 from poly.machine.cpu import Machine
 from poly.machine.gpu import GpuMachine
 from poly.schedule.schedule import Schedule
+from poly.tree.kinds import Scope
 from poly.tree.nodes import Band, Member, Node, Promote, path_to
 
 #: What the scopes of promotions are called.
-_SCOPES = {"register": "registers", "local": "local memory", "shared": "shared memory"}
+_SCOPES = {
+    Scope.REGISTER: "registers",
+    Scope.LOCAL: "local memory",
+    Scope.SHARED: "shared memory",
+}
 
 
 @dataclass(frozen=True)
@@ -54,10 +60,10 @@ def handovers(
     scop = schedule.scop
     found = []
     for user in scop.statements:
-        reads = {r.tensor for r in user.source.reads} if user.role != "init" else set()
+        reads = {r.tensor for r in user.source.reads} if user.role != Role.INIT else set()
         for maker in scop.statements:
             name = maker.target.tensor
-            if maker.role != "init" and maker.source != user.source and name in reads:
+            if maker.role != Role.INIT and maker.source != user.source and name in reads:
                 tensor = scop.program.tensors[name]
                 found.append(_handover(schedule, tensor, maker.name, user.name, sizes, machine))
     return tuple(found)
@@ -111,7 +117,7 @@ def _part(
 ) -> int:
     try:
         found = schedule.footprints(maker, sizes)[len(loops)]
-    except ScheduleError:  # too much work for isl: nothing is claimed
+    except UndecidedError:  # too much work for isl: nothing is claimed
         return whole
     return next((t.bytes for t in found.tensors if t.tensor == tensor), whole)
 

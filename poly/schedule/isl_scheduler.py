@@ -16,7 +16,7 @@ import islpy as isl
 
 from poly.deps.dependences import Dependences
 from poly.deps.scop import Scop
-from poly.errors import ScheduleError
+from poly.errors import UndecidedError
 from poly.lower.isl_tree import from_isl
 from poly.tree.nodes import Node
 
@@ -54,12 +54,12 @@ def isl_schedule(scop: Scop, dependences: Dependences, seconds: int = SECONDS) -
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ScheduleError(f"isl's scheduler could not run: {error}") from None
+        raise UndecidedError(f"isl's scheduler could not run: {error}") from None
     if done.returncode != 0:
-        raise ScheduleError(f"isl's scheduler found no schedule within {seconds} s of CPU time")
+        raise UndecidedError(f"isl's scheduler found no schedule within {seconds} s of CPU time")
     try:
         text = json.loads(done.stdout)["schedule"]
         found = isl.Schedule.read_from_str(scop.context.get_ctx(), text)
     except (ValueError, LookupError, TypeError, isl.Error) as error:
-        raise ScheduleError(f"isl's scheduler gave an answer that is none: {error}") from None
+        raise UndecidedError(f"isl's scheduler gave an answer that is none: {error}") from None
     return from_isl(found.get_root(), scop)

@@ -12,14 +12,13 @@ import islpy as isl
 
 from poly.buffers.promotion import plan_promotion
 from poly.deps.instances import function_of
-from poly.deps.scop import Scop, ScopStatement
-from poly.errors import ScheduleError
-from poly.ir.intrinsics import INTRINSICS
+from poly.deps.scop import Role, Scop, ScopStatement
+from poly.errors import CapacityError, ScheduleError
 from poly.ir.layout import layout_of
 from poly.lower.launches import MOST_DIMENSIONS, thread_extent
 from poly.schedule.loop_transforms import fresh_buffer, loop_names, split
+from poly.tree.kinds import ON_THREADS, Mark, Scope, Tensorized
 from poly.tree.nodes import (
-    ON_THREADS,
     Band,
     Member,
     Node,
@@ -39,14 +38,14 @@ def only_on_gpu(tree: Node) -> str:
     """What a tree has that a CPU has not; empty if there is nothing."""
     for node in walk_tree(tree):
         for m in node.members if isinstance(node, Band) else ():
-            if m.mark in ("block", *ON_THREADS):
-                step = {"block": "map_blocks", "thread": "map_threads"}.get(
+            if m.mark in (Mark.BLOCK, *ON_THREADS):
+                step = {Mark.BLOCK: "map_blocks", Mark.THREAD: "map_threads"}.get(
                     m.mark, "reduce_threads"
                 )
                 return f"{step} of {m.name}: a CPU has no such blocks or threads"
-            if m.mark in INTRINSICS:
+            if isinstance(m.mark, Tensorized):
                 return f"tensorize as {m.mark}: a CPU has none"
-        if isinstance(node, Promote) and node.scope == "shared":
+        if isinstance(node, Promote) and node.scope == Scope.SHARED:
             return f"{node.buffer}: there is no shared memory on a CPU; use `local`"
     return ""
 
@@ -65,7 +64,7 @@ def parallelize(tree: Node, scop: Scop, step: Step) -> Node:
     neighbours = _parallel_around(place)
     for other in statements_below(tree, place.band, [s.name for s in scop.statements]):
         for m in loops_of(tree, other):
-            if m.mark == "parallel" and m not in neighbours:
+            if m.mark == Mark.PARALLEL and m not in neighbours:
                 raise ScheduleError(
                     f"{step}: {m.name} around {other} is already parallel; "
                     "only loops directly inside one another can share threads"
@@ -73,16 +72,16 @@ def parallelize(tree: Node, scop: Scop, step: Step) -> Node:
         for m in loops_of(tree, other):
             if m is place.member:
                 break
-            if m.mark in ("vector", "unroll"):
+            if m.mark in (Mark.VECTOR, Mark.UNROLL):
                 raise ScheduleError(f"{step}: {m.name} outside is marked {m.mark}")
-    return with_member(tree, place, replace(place.member, mark="parallel"))
+    return with_member(tree, place, replace(place.member, mark=Mark.PARALLEL))
 
 
 def _parallel_around(place: Place) -> list[Member]:
     """A member, and the parallel ones of its band with nothing else between."""
     members = place.band.members
-    outside = takewhile(lambda m: m.mark == "parallel", reversed(members[: place.position]))
-    inside = takewhile(lambda m: m.mark == "parallel", members[place.position + 1 :])
+    outside = takewhile(lambda m: m.mark == Mark.PARALLEL, reversed(members[: place.position]))
+    inside = takewhile(lambda m: m.mark == Mark.PARALLEL, members[place.position + 1 :])
     return [*outside, place.member, *inside]
 
 
@@ -95,17 +94,17 @@ def vectorize(tree: Node, scop: Scop, step: Step) -> Node:
     for m in loops_of(tree, step.statements[0]):
         if m is place.member:
             break
-        if m.mark == "vector":
+        if m.mark == Mark.VECTOR:
             raise ScheduleError(f"{step}: {m.name} outside is already in lanes")
     inner = [*place.band.members[place.position + 1 :]]
     for node in walk_tree(place.band.child):
         inner += node.members if isinstance(node, Band) else ()
-        if isinstance(node, Promote) and node.scope != "register":
+        if isinstance(node, Promote) and node.scope != Scope.REGISTER:
             raise ScheduleError(f"{step}: {node.buffer} inside is no register of a lane")
     for m in inner:
-        if m.mark not in ("seq", "unroll"):
+        if m.mark not in (Mark.SEQ, Mark.UNROLL):
             raise ScheduleError(f"{step}: {m.name} inside is marked {m.mark}")
-    return with_member(tree, place, replace(place.member, mark="vector"))
+    return with_member(tree, place, replace(place.member, mark=Mark.VECTOR))
 
 
 def unroll(tree: Node, scop: Scop, step: Step) -> Node:
@@ -114,7 +113,7 @@ def unroll(tree: Node, scop: Scop, step: Step) -> Node:
         step = replace(step, loops=(loop_names(step)[0][1],), by=(), words=())
     place = only_loop(tree, step)
     check_unmarked(step, place.member)
-    return with_member(tree, place, replace(place.member, mark="unroll"))
+    return with_member(tree, place, replace(place.member, mark=Mark.UNROLL))
 
 
 def isolate(tree: Node, scop: Scop, step: Step) -> Node:
@@ -128,11 +127,11 @@ def map_blocks(tree: Node, scop: Scop, step: Step) -> Node:
     if positions != list(range(positions[0], positions[0] + len(positions))):
         raise ScheduleError(f"{step}: blocks need neighbouring loops, in the order of the nest")
     if len(positions) > MOST_DIMENSIONS:
-        raise ScheduleError(f"{step}: a grid has at most {MOST_DIMENSIONS} dimensions")
+        raise CapacityError(f"{step}: a grid has at most {MOST_DIMENSIONS} dimensions")
     check_unmarked(step, *chosen)
     for name in statements_below(tree, nest, [s.name for s in scop.statements]):
         for m in loops_of(tree, name):
-            if m.mark in ("block", "parallel"):
+            if m.mark in (Mark.BLOCK, Mark.PARALLEL):
                 raise ScheduleError(f"{step}: {m.name} around {name} is already marked {m.mark}")
     for node in path_to(tree, step.statements[0]):
         if node is nest:
@@ -146,19 +145,19 @@ def map_blocks(tree: Node, scop: Scop, step: Step) -> Node:
         if _below_zero(m, scop):
             raise ScheduleError(f"{step}: {m.name} begins below 0; shift it to begin at 0")
     outside = _before(tree, step.statements[0], chosen[0])
-    if any(m.mark != "seq" for m in outside):
-        (m, *_) = (m for m in outside if m.mark != "seq")
+    if any(m.mark != Mark.SEQ for m in outside):
+        (m, *_) = (m for m in outside if m.mark != Mark.SEQ)
         raise ScheduleError(f"{step}: {m.name} outside is marked {m.mark}")
-    return _marked(tree, nest, positions, "block")
+    return _marked(tree, nest, positions, Mark.BLOCK)
 
 
 def map_threads(tree: Node, scop: Scop, step: Step) -> Node:
     nest, positions = same_band(tree, step, 1)
-    return _on_threads(tree, scop, step, nest, positions, "thread")
+    return _on_threads(tree, scop, step, nest, positions, Mark.THREAD)
 
 
 def _on_threads(
-    tree: Node, scop: Scop, step: Step, nest: Band, positions: list[int], mark: str
+    tree: Node, scop: Scop, step: Step, nest: Band, positions: list[int], mark: Mark
 ) -> Node:
     """Some loops of a band with a mark for threads."""
     chosen = [nest.members[p] for p in positions]
@@ -166,22 +165,22 @@ def _on_threads(
     names = statements_below(tree, nest, [s.name for s in scop.statements])
     for name in names:
         around = loops_of(tree, name)
-        warps = any(m.mark in INTRINSICS for m in around)  # their threads are a dimension
+        warps = any(isinstance(m.mark, Tensorized) for m in around)  # their threads are a dimension
         if sum(m.mark in ON_THREADS for m in around) + len(chosen) + warps > MOST_DIMENSIONS:
-            raise ScheduleError(f"{step}: a block has at most {MOST_DIMENSIONS} dimensions")
+            raise CapacityError(f"{step}: a block has at most {MOST_DIMENSIONS} dimensions")
         for m in around:
-            if m.mark == "parallel":
+            if m.mark == Mark.PARALLEL:
                 raise ScheduleError(f"{step}: {m.name} around {name} is already marked parallel")
     for m in _before(tree, step.statements[0], chosen[-1]):
-        if m.mark in ("vector", "unroll"):
+        if m.mark in (Mark.VECTOR, Mark.UNROLL):
             raise ScheduleError(f"{step}: {m.name} outside is marked {m.mark}")
     for m in nest.members[positions[0] :]:
-        if m.mark == "block":
+        if m.mark == Mark.BLOCK:
             raise ScheduleError(f"{step}: blocks run threads, but {m.name} is inside")
     for node in path_to(tree, step.statements[0]):
         if node is nest:
             break
-        if isinstance(node, Promote) and node.scope != "shared":
+        if isinstance(node, Promote) and node.scope != Scope.SHARED:
             raise ScheduleError(
                 f"{step}: {node.buffer} around {chosen[0].name} belongs to one thread; "
                 "map to threads first, and promote inside"
@@ -196,7 +195,7 @@ def reduce_threads(tree: Node, scop: Scop, step: Step) -> Node:
     chosen = [nest.members[p] for p in positions]
     s = scop.statement(step.statements[0])
     names = statements_below(tree, nest, [s.name for s in scop.statements])
-    if s.role != "update":
+    if s.role != Role.UPDATE:
         raise ScheduleError(f"{step}: {s.name} sums nothing up; use map_threads")
     if names != (s.name,):
         others = ", ".join(n for n in names if n != s.name)
@@ -215,7 +214,7 @@ def reduce_threads(tree: Node, scop: Scop, step: Step) -> Node:
             raise ScheduleError(
                 f"{step}: {node.buffer} inside holds {target}; reduce first, and promote around"
             )
-    tree = _on_threads(tree, scop, step, nest, positions, "reduce")
+    tree = _on_threads(tree, scop, step, nest, positions, Mark.REDUCE)
     return _in_parts(tree, scop, s, chosen[0].name)
 
 
@@ -231,7 +230,7 @@ def _in_parts(tree: Node, scop: Scop, s: ScopStatement, loop: str) -> Node:
             around += [Place(node, k) for k in range(len(node.members))]
     names = [p.member.name for p in around]
     first = names.index(loop)
-    while first and around[first - 1].member.mark == "seq" and not _moves_target(
+    while first and around[first - 1].member.mark == Mark.SEQ and not _moves_target(
         around[first - 1].member, s
     ):  # fmt: skip
         first -= 1
@@ -239,7 +238,7 @@ def _in_parts(tree: Node, scop: Scop, s: ScopStatement, loop: str) -> Node:
     outer, inner = place.band.members[: place.position], place.band.members[place.position :]
     tensor = s.target.tensor
     layout = layout_of([], tensor, scop.program.tensors[tensor].rank)
-    below = Promote(tensor, fresh_buffer(tree, scop, tensor, "partial"), "partial", layout,
+    below = Promote(tensor, fresh_buffer(tree, scop, tensor, Scope.PARTIAL), Scope.PARTIAL, layout,
                     band(inner, place.band.child))  # fmt: skip
     above = loops_of(tree, s.name)
     prefix = above[: [m.name for m in above].index(place.member.name)]
@@ -265,7 +264,7 @@ def _before(tree: Node, statement: str, member: Member) -> list[Member]:
     return list(takewhile(lambda m: m is not member, loops_of(tree, statement)))
 
 
-def _marked(tree: Node, nest: Band, positions: list[int], mark: str) -> Node:
+def _marked(tree: Node, nest: Band, positions: list[int], mark: Mark) -> Node:
     members = list(nest.members)
     for p in positions:
         members[p] = replace(members[p], mark=mark)

@@ -18,10 +18,9 @@ from poly.deps.instances import end_value, restrict_to
 from poly.deps.reference_groups import reference_groups
 from poly.deps.scop import Scop
 from poly.errors import ScheduleError
-from poly.ir.intrinsics import INTRINSICS
 from poly.ir.layout import Layout, layout_of
+from poly.tree.kinds import CONCURRENT, Mark, Scope, Tensorized
 from poly.tree.nodes import (
-    CONCURRENT,
     Access,
     Band,
     Filter,
@@ -319,7 +318,13 @@ def reverse(tree: Node, scop: Scop, step: Step) -> Node:
 
 
 #: How buffers of each scope are called.
-_BUFFER_ENDS = {"register": "r", "local": "p", "shared": "s", "fragment": "f", "partial": "part"}
+_BUFFER_ENDS = {
+    Scope.REGISTER: "r",
+    Scope.LOCAL: "p",
+    Scope.SHARED: "s",
+    Scope.FRAGMENT: "f",
+    Scope.PARTIAL: "part",
+}
 
 
 def promote(tree: Node, scop: Scop, step: Step) -> Node:
@@ -335,7 +340,7 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
     above = loops_of(tree, step.statements[0])
     prefix = list(above[: [m.name for m in above].index(step.loops[0]) + 1])
     for m in prefix:
-        if m.mark in INTRINSICS:
+        if isinstance(m.mark, Tensorized):
             raise ScheduleError(
                 f"{step}: {m.name} is a loop of {m.mark}, an instruction that has no buffers "
                 "inside; promote around it"
@@ -357,14 +362,14 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
         try:
             own = with_padding(promoted(below), scop)
             plan = plan_promotion(below, own, prefix_of(below, prefix), names)
-            if scope == "fragment" and not has_padding:
+            if scope == Scope.FRAGMENT and not has_padding:
                 check_parts(plan, fragment_of(below, own, prefix, names).intrinsic, f"{step}")
         except ScheduleError as error:
             return error
         return None
 
     problem = refused(wanted)
-    if not padded and (problem is not None or scope == "shared"):
+    if not padded and (problem is not None or scope == Scope.SHARED):
         groups = reference_groups(tensor, scop, prefix_of(wanted, prefix), names)
         parts = _in_groups(wanted, groups) if len(groups) > 1 else ()
         if parts and not any(map(refused, parts)):
@@ -374,58 +379,60 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
     return promoted(wanted)
 
 
-def _buffer_of(step: Step, scop: Scop) -> tuple[str, str, Layout, frozenset[str]]:
+def _buffer_of(step: Step, scop: Scop) -> tuple[str, Scope, Layout, frozenset[str]]:
     """What a step promotes, where to, and how: tensor, scope, layout, ``ahead`` and ``padded``."""
     if len(step.loops) != 1 or len(step.words) < 2:
         raise ScheduleError(f"{step}: write `promote S: loop as tensor, register`")
-    tensor, scope, *dims = step.words
+    tensor, word, *dims = step.words
     ways = set[str]()
     while dims and dims[-1] in ("ahead", "padded"):
         ways.add(dims.pop())
     if tensor not in scop.program.tensors:
         raise ScheduleError(f"{step}: there is no tensor {tensor}")
-    if scope not in ("register", "local", "shared", "fragment"):
+    if word not in (Scope.REGISTER, Scope.LOCAL, Scope.SHARED, Scope.FRAGMENT):
         raise ScheduleError(
-            f"{step}: the scope is `register`, `local`, `shared` or `fragment`, not {scope}"
+            f"{step}: the scope is `register`, `local`, `shared` or `fragment`, not {word}"
         )
+    scope = Scope(word)
     try:
         layout = layout_of(dims, tensor, scop.program.tensors[tensor].rank)
     except ValueError as error:
         raise ScheduleError(f"{step}: {error}") from None
-    if "padded" in ways and scope != "shared":
+    if "padded" in ways and scope != Scope.SHARED:
         raise ScheduleError(f"{step}: only a shared buffer is padded, for instructions of warps")
-    if scope == "fragment" and dims:
+    if scope == Scope.FRAGMENT and dims:
         raise ScheduleError(f"{step}: how a fragment lies in registers is not for us to say")
     return tensor, scope, layout, frozenset(ways)
 
 
-def _check_inside(step: Step, inner: Node, tensor: str, scope: str) -> None:
+def _check_inside(step: Step, inner: Node, tensor: str, scope: Scope) -> None:
     """Refuse loops inside that others run, and promotions inside of what would be around them."""
     for node in walk_tree(inner):
-        apart = ("parallel", "block") if scope == "shared" else CONCURRENT
+        apart = (Mark.PARALLEL, Mark.BLOCK) if scope == Scope.SHARED else CONCURRENT
         if isinstance(node, Band) and any(m.mark in apart for m in node.members):
-            owner = {"shared": "block", "fragment": "warp"}.get(scope, "thread")
+            owner = {Scope.SHARED: "block", Scope.FRAGMENT: "warp"}.get(scope, "thread")
             raise ScheduleError(
                 f"{step}: a buffer belongs to one {owner}, but loops inside run on several"
             )
-        inside = node.scope if isinstance(node, Promote) and node.tensor == tensor else "partial"
-        if inside != "partial" and (scope != "register" or inside == "shared"):
+        own = isinstance(node, Promote) and node.tensor == tensor
+        inside = node.scope if isinstance(node, Promote) and own else Scope.PARTIAL
+        if inside != Scope.PARTIAL and (scope != Scope.REGISTER or inside == Scope.SHARED):
             raise ScheduleError(f"{step}: {tensor} is already promoted further in")
 
 
-def _check_around(step: Step, tree: Node, place: Place, tensor: str, scope: str) -> None:
+def _check_around(step: Step, tree: Node, place: Place, tensor: str, scope: Scope) -> None:
     """Refuse promotions around a loop that have a part of the tensor for themselves."""
     for node in path_to(tree, step.statements[0]):
         if node is place.band:
             break
         if not isinstance(node, Promote) or node.tensor != tensor:
             continue
-        if node.scope == "partial":
+        if node.scope == Scope.PARTIAL:
             raise ScheduleError(
                 f"{step}: {node.buffer} around {place.member.name} holds what each thread sums up "
                 f"of {tensor}, in a register already"
             )
-        if scope == "shared" and node.scope != "shared":
+        if scope == Scope.SHARED and node.scope != Scope.SHARED:
             raise ScheduleError(
                 f"{step}: {node.buffer} around {place.member.name} belongs to one thread; share "
                 f"{tensor} first, and promote inside"
@@ -442,7 +449,7 @@ def _in_groups(node: Promote, groups: tuple[frozenset[Access], ...]) -> tuple[Pr
     return tuple(reversed(made))
 
 
-def fresh_buffer(tree: Node, scop: Scop, tensor: str, scope: str) -> str:
+def fresh_buffer(tree: Node, scop: Scop, tensor: str, scope: Scope) -> str:
     """A name for a buffer of a tensor that nothing has yet."""
     used = {n.buffer for n in walk_tree(tree) if isinstance(n, Promote)}
     used |= {*scop.program.tensors, *scop.program.sizes, *scop.by_name, *all_loops(tree)}

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from poly.deps.band_properties import BandProperties
-from poly.deps.scop import Scop, ScopStatement
+from poly.deps.scop import Role, Scop, ScopStatement
 from poly.ir.intrinsics import INTRINSICS
 from poly.show.markup import LINE, Markup, badge, colour, element, faint, joined
-from poly.tree.nodes import CONCURRENT, Band, Filter, Node, Promote, Sequence, short_schedule
+from poly.tree.kinds import CONCURRENT, LoopMark, Mark, Tensorized
+from poly.tree.nodes import Band, Filter, Node, Promote, Sequence, short_schedule
 
-_MARKS = {
-    "parallel": ("#d95050", "its iterations run on several threads"),
-    "vector": ("#8a63d2", "its iterations run in vector lanes"),
-    "block": ("#2e9aa8", "its iterations run on blocks of a GPU"),
-    "thread": ("#d9822b", "its iterations run on threads of a block of a GPU"),
-    "reduce": ("#d9822b", "threads of a block of a GPU each sum up a part"),
-    "unroll": ("#b59a1f", "its iterations are written out"),
-    **{name: ("#8a63d2", "part of an instruction of tensor cores") for name in INTRINSICS},
+_MARKS: dict[LoopMark, tuple[str, str]] = {
+    Mark.PARALLEL: ("#d95050", "its iterations run on several threads"),
+    Mark.VECTOR: ("#8a63d2", "its iterations run in vector lanes"),
+    Mark.BLOCK: ("#2e9aa8", "its iterations run on blocks of a GPU"),
+    Mark.THREAD: ("#d9822b", "its iterations run on threads of a block of a GPU"),
+    Mark.REDUCE: ("#d9822b", "threads of a block of a GPU each sum up a part"),
+    Mark.UNROLL: ("#b59a1f", "its iterations are written out"),
+    **{
+        Tensorized(name): ("#8a63d2", "part of an instruction of tensor cores")
+        for name in INTRINSICS
+    },
 }
 
 
@@ -39,7 +43,7 @@ def statement_colours(scop: Scop) -> dict[str, str]:
 
 def statement_text(s: ScopStatement) -> str:
     """What one instance does: ``C[i, j] += A[i, k] * B[k, j]``."""
-    op = s.source.op if s.role == "update" else "="
+    op = s.source.op if s.role == Role.UPDATE else "="
     return f"{s.target} {op} {s.value}"
 
 
@@ -66,8 +70,8 @@ class _Writer:
         for n in reversed(range(len(node.members))):
             m = node.members[n]
             parts = [joined("for ", element("b", m.name))]
-            if m.mark != "seq":
-                parts.append(badge(m.mark, *_MARKS[m.mark]))
+            if m.mark != Mark.SEQ:
+                parts.append(badge(str(m.mark), *_MARKS[m.mark]))
             if m.isolate:
                 parts.append(badge("full tiles apart", title="code of their own for full tiles"))
             if found is not None and found.coincident[n] and m.mark not in CONCURRENT:

@@ -24,21 +24,12 @@ import islpy as isl
 
 from poly.ir.expr import Read
 from poly.ir.layout import Layout
+from poly.tree.kinds import LoopMark, Mark, Scope
 
 #: An access by the name of its statement, and as the program has it.
 Access = tuple[str, Read]
 #: Some accesses to a tensor; None: all of them.
 Accesses = frozenset[Access] | None
-
-#: What a loop becomes.  ``vector``: its instances run in lanes; ``parallel``: on threads;
-#: ``block``, ``thread``: on the blocks of a GPU's grid, on the threads of a block; ``reduce``: on
-#: threads that each sum up for themselves, and combine what they have behind the loops.  A loop
-#: of an instruction of tensor cores has the name of that, see `poly.ir.intrinsics`.
-MARKS = ("seq", "parallel", "vector", "unroll", "block", "thread", "reduce")
-#: Those whose iterations run at once, on threads that share no registers.
-CONCURRENT = ("parallel", "block", "thread", "reduce")
-#: Those that run on the threads of a block of a GPU.
-ON_THREADS = ("thread", "reduce")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +42,7 @@ class Member:
 
     name: str
     schedule: isl.UnionPwAff
-    mark: str = "seq"
+    mark: LoopMark = Mark.SEQ
     isolate: bool = False
 
     def __eq__(self, other: object) -> bool:
@@ -104,10 +95,6 @@ class Sequence(Node):
 class Promote(Node):
     """Accesses to `tensor` below go to `buffer`, which holds what one iteration above touches.
 
-    scope : ``register`` (fully unrolled, becomes variables), ``local`` (an array of the thread),
-    ``shared`` (an array of all threads of a block), ``fragment`` (registers of a warp, for tensor
-    cores) or ``partial`` (a variable of each thread, what it contributes to an element that several
-    of them sum up).
     layout : how the part of the tensor lies in the buffer.
     ahead : there are two buffers, and while one is used the other is filled for the next iteration
     of the loop above; only of shared ones.
@@ -118,7 +105,7 @@ class Promote(Node):
 
     tensor: str
     buffer: str
-    scope: str
+    scope: Scope
     layout: Layout
     child: Node
     ahead: bool = False
@@ -315,7 +302,7 @@ def show_tree(node: Node, indent: str = "") -> str:
 def _lines(node: Node, indent: str) -> Iterator[str]:
     if isinstance(node, Band):
         for m in node.members:
-            mark = "" if m.mark == "seq" else f"  [{m.mark}]"
+            mark = "" if m.mark == Mark.SEQ else f"  [{m.mark}]"
             yield f"{indent}for {m.name}{mark}: {_short(m.schedule)}"
             indent += "  "
         yield from _lines(node.child, indent)

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from operator import index
 
 from poly.errors import ScheduleError
+from poly.tree.kinds import Mark
 from poly.tree.nodes import Band, Member, Node, band, loops_of, path_to, replace_node
 
 
@@ -174,5 +175,5 @@ def with_member(tree: Node, place: Place, member: Member) -> Node:
 
 def check_unmarked(step: Step, *members: Member) -> None:
     for m in members:
-        if m.mark != "seq":
+        if m.mark != Mark.SEQ:
             raise ScheduleError(f"{step}: {m.name} is already marked {m.mark}")

@@ -16,9 +16,9 @@ import islpy as isl
 
 from poly.deps.scop import Scop
 from poly.ir.expr import Read, evaluate_int, reads_of
-from poly.ir.intrinsics import INTRINSICS
 from poly.ir.program import Program
-from poly.tree.nodes import CONCURRENT, Band, Node, Promote, Sequence
+from poly.tree.kinds import CONCURRENT, Tensorized
+from poly.tree.nodes import Band, Node, Promote, Sequence
 from runtime.common.arguments import shape_of
 from runtime.reference.interpret import INIT_SUFFIX, Instance, instances
 
@@ -121,7 +121,7 @@ class Tick:
     """One component of an instance's time: at a loop its value, at a sequence the position."""
 
     value: int
-    mark: str
+    mark: LoopMark
 
 
 def times(tree: Node, scop: Scop, sizes: Mapping[str, int]) -> dict[Instance, tuple[Tick, ...]]:
@@ -190,8 +190,9 @@ def is_broken(a: tuple[Tick, ...], b: tuple[Tick, ...], commute: bool) -> bool:
     """
     for x, y in zip(a, b, strict=False):
         if x.value != y.value:
-            apart = commute and x.mark in ("vector", "reduce", *INTRINSICS)
-            if not apart and x.mark in (*CONCURRENT, "vector", *INTRINSICS):
+            matrices = isinstance(x.mark, Tensorized)
+            apart = commute and (matrices or x.mark in ("vector", "reduce"))
+            if not apart and (matrices or x.mark in (*CONCURRENT, "vector")):
                 return True
             return not commute and x.value > y.value
     return not commute

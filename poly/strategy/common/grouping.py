@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from poly.deps.legality import coincident_members
+from poly.deps.scop import Role
 from poly.ir.cost import WORTH_SHARING
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import attempt, inner_loops, loop_extents, shares_ranges, work_of
@@ -112,7 +113,9 @@ def _fuse_groups(
 
 def _with_updates(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
     """The statements of a group, and the updates whose initialisation is among them."""
-    updates = (n.removesuffix("_init") for n in names if schedule.scop.statement(n).role == "init")
+    updates = (
+        n.removesuffix("_init") for n in names if schedule.scop.statement(n).role == Role.INIT
+    )
     return (*names, *(u for u in updates if u not in names and u in schedule.scop.by_name))
 
 
@@ -166,12 +169,12 @@ def _connected(schedule: Schedule, first: tuple[str, ...], second: tuple[str, ..
     for name in second:
         s = schedule.scop.statement(name)
         touched = {r.tensor for r in s.source.reads} | {s.target.tensor}
-        if s.role == "init":
+        if s.role == Role.INIT:
             touched = {s.target.tensor}
         if touched & written:
             return True
         # The initialisation of a reduction goes where its update goes.
-        if s.role == "init" and name.removesuffix("_init") in schedule.scop.by_name:
+        if s.role == Role.INIT and name.removesuffix("_init") in schedule.scop.by_name:
             update = schedule.scop.statement(name.removesuffix("_init"))
             if {r.tensor for r in update.source.reads} & written:
                 return True

@@ -10,12 +10,13 @@ import islpy as isl
 
 from poly.buffers.promotion import PromotionPlan, plan_promotion
 from poly.deps.legality import coincident_members
-from poly.deps.scop import Scop, ScopStatement
+from poly.deps.scop import Role, Scop, ScopStatement
 from poly.errors import ScheduleError
 from poly.ir.accesses import lane_value, tile_value
 from poly.ir.expr import Op, Read, walk
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
+from poly.tree.kinds import Mark
 from poly.tree.nodes import Band, Promote, joint, loops_of, path_to, statements_below
 
 P = ParamSpec("P")
@@ -75,7 +76,7 @@ def inner_loops(schedule: Schedule, statement: str) -> tuple[str, ...]:
 
 def on_threads(schedule: Schedule, statement: str) -> bool:
     """Whether a loop around a statement is shared among threads already."""
-    return any(m.mark == "parallel" for m in loops_of(schedule.tree, statement))
+    return any(m.mark == Mark.PARALLEL for m in loops_of(schedule.tree, statement))
 
 
 def has_lane_epilogue(schedule: Schedule, together: tuple[str, ...], s: str) -> bool:
@@ -246,7 +247,7 @@ def dimension_at(schedule: Schedule, name: str, loop: str) -> str:
 
 def accesses(s: ScopStatement) -> tuple[Read, ...]:
     """Every element that a statement touches, its target first."""
-    return (s.target, *(s.source.reads if s.role != "init" else ()))
+    return (s.target, *(s.source.reads if s.role != Role.INIT else ()))
 
 
 def work_of(s: ScopStatement) -> int | None:

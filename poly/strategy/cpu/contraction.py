@@ -34,6 +34,7 @@ from poly.strategy.cpu.packing import (
     written_out,
 )
 from poly.strategy.cpu.register_tile import Contraction
+from poly.tree.kinds import Scope
 
 #: Each reduction in blocks doubles the cases of a tile (first block or not, last or not), and so
 #: the code: a convolution of unknown channels and window had 2,000 lines.
@@ -130,7 +131,7 @@ def _tiled(
     above = outer[tile - 1 : tile] if blocks.panel or blocks.rows else []
     schedule = pack_rows(schedule, core, [*above, last])
     target = schedule.scop.statement(s).target.tensor
-    schedule = schedule.promote(s, last, target, "register", _lanes_last(schedule, core))
+    schedule = schedule.promote(s, last, target, Scope.REGISTER, _lanes_last(schedule, core))
     return _marks(schedule, core, together, last)
 
 

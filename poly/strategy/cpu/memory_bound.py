@@ -28,6 +28,7 @@ from poly.strategy.common.queries import (
 )
 from poly.strategy.common.tactic import Group, Tactic
 from poly.strategy.cpu.threads import share_loops
+from poly.tree.kinds import Mark, Scope
 from poly.tree.nodes import loops_of
 
 #: Bytes that the buffers of one iteration may take together.
@@ -128,7 +129,7 @@ def _lanes(schedule: Schedule, name: str) -> Schedule:
     flags = coincident_members(schedule.tree, name, schedule.dependences)
     member = loops_of(schedule.tree, name)[-1]
     index = dimension_at(schedule, name, inner)
-    if member.mark != "seq" or not index:
+    if member.mark != Mark.SEQ or not index:
         return schedule
     if not flags[inner]:
         # A reduction over neighbouring elements; anything else is refused.
@@ -163,13 +164,13 @@ def _keep(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
     for tensor in schedule.program.temps:
         if tensor.name not in written:
             continue
-        for scope in ("register", "local"):
+        for scope in (Scope.REGISTER, Scope.LOCAL):
             made = attempt(schedule, Schedule.promote, names[0], shared[-1], tensor.name, scope)
             if made is schedule:
                 continue
             sizes = _private_sizes(made, tensor.name, names[0])
             count = prod(sizes) * tensor.dtype.bytes if sizes else 0
-            if 0 < count <= (tensor.dtype.bytes if scope == "register" else room):
+            if 0 < count <= (tensor.dtype.bytes if scope == Scope.REGISTER else room):
                 schedule, room = made, room - count
                 break
     return schedule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import prod
 
-from poly.deps.scop import Scop
+from poly.deps.scop import Role, Scop
 from poly.ir.accesses import loops_of_read, moving_dimensions, plain_dimension, vector_stride
 from poly.ir.expr import Const, Read
 from poly.ir.layout import Layout
@@ -14,6 +14,7 @@ from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import attempt
 from poly.strategy.cpu.choose_tile import find_tile
 from poly.strategy.cpu.register_tile import UNROLLED_TAPS, Contraction
+from poly.tree.kinds import Scope
 
 #: Rows at a multiple of so many bytes from each other share a set of the first cache, which holds
 #: about as many lines.
@@ -58,7 +59,7 @@ def preferred_layouts(
     Only an input that is read in one way is listed: another read may want another layout.
     """
     result: dict[str, Layout] = {}
-    reads = [r for s in scop.statements if s.role != "init" for r in s.source.reads]
+    reads = [r for s in scop.statements if s.role != Role.INIT for r in s.source.reads]
     inputs = set(constants) - set(scop.program.updated)
     for s in scop.statements:
         found = find_tile(scop, s, machine, inputs)
@@ -103,7 +104,7 @@ def pack_panels(schedule: Schedule, core: Contraction, loop: str, columns: int) 
         if columns <= width:
             layout = Layout((*(d for d in range(len(read.indices)) if d != dim), dim))
         schedule = attempt(
-            schedule, Schedule.promote, core.statement, loop, read.tensor, "local", layout
+            schedule, Schedule.promote, core.statement, loop, read.tensor, Scope.LOCAL, layout
         )
     return schedule
 
@@ -137,7 +138,7 @@ def _stride(schedule: Schedule, read: Read, dim: int) -> int:
 
 def _promoted(schedule: Schedule, s: str, loops: list[str], tensor: str) -> Schedule:
     for loop in loops:
-        made = attempt(schedule, Schedule.promote, s, loop, tensor, "local")
+        made = attempt(schedule, Schedule.promote, s, loop, tensor, Scope.LOCAL)
         if made is not schedule:
             return made
     return schedule

@@ -17,6 +17,7 @@ from poly.strategy.common.queries import (
 from poly.strategy.common.tactic import Group, NoMatch, Tactic
 from poly.strategy.cpu.choose_tile import core_of
 from poly.strategy.cpu.stencil_tile import UNROLLED, Stencil
+from poly.tree.kinds import Scope
 
 
 class StencilRows(Tactic[Machine, Stencil]):
@@ -73,7 +74,7 @@ def _tiled(
         schedule = schedule.distribute(s, points[0])
     schedule = schedule.reorder(s, [*core.rest, *core.taps, *points])
     target = schedule.scop.statement(s).target.tensor
-    schedule = schedule.promote(s, outer[-1], target, "register")
+    schedule = schedule.promote(s, outer[-1], target, Scope.REGISTER)
     for name in together:
         schedule = schedule.vectorize(name, f"{v}_i")
         if w:

@@ -7,6 +7,7 @@ from poly.ir.cost import WORTH_SHARING, WORTH_SHARING_STEP
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import attempt, loop_extents, on_threads, work_of
+from poly.tree.kinds import Mark
 from poly.tree.nodes import loops_of
 
 
@@ -29,7 +30,7 @@ def share_loops(
     chosen, known = 0, 1
     for loop in loops:
         extent = extents.get(loop)
-        if not flags[loop] or members[loop].mark != "seq":
+        if not flags[loop] or members[loop].mark != Mark.SEQ:
             if chosen:
                 break
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from poly.deps.scop import Role
 from poly.ir.accesses import stride_of
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
@@ -42,7 +43,7 @@ class Transpose(Tactic[Machine, TransposePlan]):
     def match(self, group: Group[Machine]) -> TransposePlan | NoMatch:
         schedule, names = group.schedule, group.names
         s = schedule.scop.statement(names[0])
-        if len(names) > 1 or s.role != "assign" or s.may_reads or not s.source.reads:
+        if len(names) > 1 or s.role != Role.ASSIGN or s.may_reads or not s.source.reads:
             return NoMatch("not a single assignment with affine reads")
         loops, extents = schedule.loops(s.name), static_extents(s)
         if any(dimension_at(schedule, s.name, x) != x for x in loops):

@@ -19,6 +19,7 @@ from poly.strategy.common.queries import (
 from poly.strategy.common.tactic import Group, NoMatch, Tactic
 from poly.strategy.cpu.register_tile import UNROLLED_TAPS
 from poly.strategy.cpu.threads import share_loops
+from poly.tree.kinds import Scope
 
 #: Fewer iterations than this are not worth lanes around other loops.
 FEWEST = 4
@@ -79,7 +80,7 @@ class Window(Tactic[Machine, WindowPlan]):
         schedule = share_loops(schedule, names, shared[:-1], group.machine)
         reduced = {schedule.scop.statement(n).target.tensor for n, loops in plan.inner if loops}
         for tensor in sorted(reduced):
-            schedule = schedule.promote(names[0], v, tensor, "register")
+            schedule = schedule.promote(names[0], v, tensor, Scope.REGISTER)
         for name, loop in plan.unrolled:
             schedule = schedule.unroll(name, loop)
         if plan.unrolled:

@@ -16,7 +16,7 @@ from math import prod
 
 from poly.buffers.promotion import TOGETHER
 from poly.deps.instances import member_limits
-from poly.deps.scop import ScopStatement
+from poly.deps.scop import Role, ScopStatement
 from poly.ir.accesses import loops_of_read, plain_dimension, stride_of
 from poly.ir.expr import Const, Read
 from poly.machine.gpu import GpuMachine
@@ -202,7 +202,7 @@ def _in_groups(
     row, column = loops
     for name in names:
         s = schedule.scop.statement(name)
-        if s.role != "assign" or any(x not in schedule.loops(name) for x in loops):
+        if s.role != Role.ASSIGN or any(x not in schedule.loops(name) for x in loops):
             continue
         kept = {n.tensor for n in path_to(schedule.tree, name) if isinstance(n, Promote)}
         near = [a.tensor for a in accesses(s) if a.tensor not in kept and beside[name]
@@ -233,7 +233,7 @@ def find_contraction(
     for name in names:
         s = schedule.scop.statement(name)
         reads = tuple(r for r in s.source.reads if r.indices)
-        if s.role != "update" or s.may_reads or len(reads) < 2:
+        if s.role != Role.UPDATE or s.may_reads or len(reads) < 2:
             continue
         index = {x: dimension_at(schedule, name, x) for x in run}
         if set(index.values()) != set(s.free):

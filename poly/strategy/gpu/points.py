@@ -10,6 +10,7 @@ from poly.strategy.common.queries import loop_extents, nest
 from poly.strategy.common.tactic import Group, NoMatch, Tactic
 from poly.strategy.gpu.map_loops import map_loops, thread_tiles
 from poly.strategy.gpu.queries import contiguity, element_in_register, parallel_nest
+from poly.tree.kinds import Mark
 from poly.tree.nodes import loops_of
 
 
@@ -45,5 +46,5 @@ class Points(Tactic[GpuMachine, PointsPlan]):
         schedule = map_loops(schedule, names[0], plan.run, dict(plan.tiles), extents)
         shared = nest(schedule, names)
         marks = {m.name: m.mark for m in loops_of(schedule.tree, names[0])}
-        last = max(k for k, loop in enumerate(shared) if marks[loop] == "thread")
+        last = max(k for k, loop in enumerate(shared) if marks[loop] == Mark.THREAD)
         return element_in_register(schedule, names, shared[last:])

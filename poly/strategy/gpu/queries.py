@@ -8,6 +8,7 @@ from math import prod
 
 from poly.deps.instances import member_limits
 from poly.deps.legality import coincident_members
+from poly.deps.scop import Role
 from poly.ir.accesses import loops_of_read, plain_dimension, stride_of
 from poly.ir.expr import Read
 from poly.ir.linear_form import linear_form
@@ -23,6 +24,7 @@ from poly.strategy.common.queries import (
     plan_around,
 )
 from poly.strategy.common.tactic import UnsuitableError
+from poly.tree.kinds import Scope
 from poly.tree.nodes import Band, loops_of, path_to
 
 #: Dimensions of a grid, and of a block.
@@ -80,7 +82,7 @@ def in_registers(schedule: Schedule, names: tuple[str, ...], loop: str) -> Sched
 
 def in_register(schedule: Schedule, name: str, loop: str, tensor: str) -> Schedule:
     """A tensor in registers around a statement, if it may be there."""
-    return attempt(schedule, Schedule.promote, name, loop, tensor, "register")
+    return attempt(schedule, Schedule.promote, name, loop, tensor, Scope.REGISTER)
 
 
 def unrolled(schedule: Schedule, name: str, *loops: str) -> Schedule:
@@ -94,7 +96,7 @@ def _own(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
     """The tensors that a group adds to, and the temporaries that it writes."""
     temps = {t.name for t in schedule.program.temps}
     statements = [schedule.scop.statement(n) for n in names]
-    updated = {s.target.tensor for s in statements if s.role == "update"}
+    updated = {s.target.tensor for s in statements if s.role == Role.UPDATE}
     written = dict.fromkeys(s.target.tensor for s in statements)
     return tuple(t for t in written if t in updated or t in temps)
 
@@ -151,7 +153,7 @@ def shared_tile(
     """
     for ahead in (True, False) if double else (False,):
         made = attempt(
-            schedule, Schedule.promote, name, loop, tensor, "shared", order, ahead, padded
+            schedule, Schedule.promote, name, loop, tensor, Scope.SHARED, order, ahead, padded
         )
         if made is not schedule:
             return made

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 
+from poly.deps.scop import Role
 from poly.machine.gpu import GpuMachine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import attempt, loop_extents, nest
@@ -13,6 +14,7 @@ from poly.strategy.common.tactic import Group, NoMatch, Tactic
 from poly.strategy.gpu.map_loops import THREADS, map_loops
 from poly.strategy.gpu.queries import DIMENSIONS, check_rows, contiguity, parallel_nest, unrolled
 from poly.strategy.gpu.vector_points import adjacent_elements
+from poly.tree.kinds import Scope
 from poly.tree.nodes import Promote, path_to
 
 #: Threads of a row from which on a block has only one.
@@ -126,7 +128,7 @@ def _adjacent(
     moving: dict[str, tuple[str, ...]] = {}
     counts: list[int] = []
     for name, loop in chosen.items():
-        found = adjacent_elements(schedule, (name,), loop, ("assign", "update"))
+        found = adjacent_elements(schedule, (name,), loop, (Role.ASSIGN, Role.UPDATE))
         if isinstance(found, NoMatch):
             return 1, {}
         moving[name] = found.tensors
@@ -170,7 +172,7 @@ def _row_registers(schedule: Schedule, name: str, loop: str, moving: Sequence[st
     kept |= {t.name for t in schedule.program.temps}
     for tensor in moving:
         if tensor not in kept:
-            schedule = schedule.promote(name, f"{loop}_i", tensor, "register")
+            schedule = schedule.promote(name, f"{loop}_i", tensor, Scope.REGISTER)
             check_rows(schedule, name, tensor)
     return schedule
 
@@ -181,5 +183,7 @@ def _shared_rows(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
     written = dict.fromkeys(schedule.scop.statement(n).target.tensor for n in names)
     for tensor in (t.name for t in schedule.program.temps):
         if tensor in written and shared:
-            schedule = attempt(schedule, Schedule.promote, names[0], shared[-1], tensor, "shared")
+            schedule = attempt(
+                schedule, Schedule.promote, names[0], shared[-1], tensor, Scope.SHARED
+            )
     return schedule

@@ -29,6 +29,7 @@ from poly.strategy.common.tactic import Group, NoMatch, Tactic
 from poly.strategy.gpu.contraction import GpuContraction, find_contraction, reduction_loops
 from poly.strategy.gpu.queries import element_in_register, on_blocks, parallel_nest, shared_tile
 from poly.strategy.gpu.update import UpdateWithReuse, core_of
+from poly.tree.kinds import Scope
 
 #: Tiles of a block along a loop, the best first; and with an epilogue, for which it is shared.
 TILES, WITH_EPILOGUE = (128, 64, 32, 16), (64, 32, 16)
@@ -216,7 +217,7 @@ class TensorCores(Tactic[GpuMachine, MatrixPlan]):
             schedule = schedule.fuse(f"{s}_init", s, [f"{u}_x", f"{v}_x"])
             target = schedule.scop.statement(s).target.tensor
             inner = [*mapped, *rest][-1]
-            schedule = schedule.promote(s, inner, target, "shared", padded=shape.padded)
+            schedule = schedule.promote(s, inner, target, Scope.SHARED, padded=shape.padded)
         schedule = _warps(schedule, plan, (rows, columns))
         schedule, together = _fused_epilogue(schedule, plan.epilogue, (f"{u}_x", f"{v}_x"))
         for names in together:
@@ -366,7 +367,7 @@ def _warps(schedule: Schedule, plan: MatrixPlan, tiles: tuple[WarpTile, WarpTile
     schedule = schedule.tensorize(f"{s}_init", elements, name)
     schedule = schedule.tensorize(s, [*elements, f"{k}_f"], name)
     target = schedule.scop.statement(s).target.tensor
-    schedule = schedule.promote(s, f"{v}_w", target, "fragment")
+    schedule = schedule.promote(s, f"{v}_w", target, Scope.FRAGMENT)
     for statement in (f"{s}_init", s):
         for loop in matrices:
             schedule = schedule.unroll(statement, loop)

@@ -17,6 +17,7 @@ from poly.strategy.gpu.queries import (
     order_along,
     parallel_nest,
 )
+from poly.tree.kinds import Scope
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Transpose(Tactic[GpuMachine, TransposePlan]):
         schedule = schedule.map_blocks(s, blocks)
         schedule = schedule.map_threads(s, [f"{across}_t", f"{along}_t"])
         for tensor, order in plan.orders:
-            schedule = schedule.promote(s, [*blocks, *rest][-1], tensor, "shared", order)
+            schedule = schedule.promote(s, [*blocks, *rest][-1], tensor, Scope.SHARED, order)
         return in_registers(schedule, names, f"{along}_t")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from poly.deps.scop import ScopStatement
+from poly.deps.scop import Role, ScopStatement
 from poly.ir.accesses import loops_of_read
 from poly.machine.gpu import GpuMachine
 from poly.strategy.common.tactic import Group
@@ -26,7 +26,7 @@ def core_of(group: Group[GpuMachine]) -> UpdateWithReuse | None:
     """
     for name in group.names:
         s = group.schedule.scop.statement(name)
-        if s.role == "update" and not s.may_reads and _has_reuse(s):
+        if s.role == Role.UPDATE and not s.may_reads and _has_reuse(s):
             return UpdateWithReuse(name, s.free)
     return None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 
 from poly.buffers.promotion import TOGETHER
+from poly.deps.scop import Role
 from poly.ir.accesses import stride_of
 from poly.ir.expr import Const, Index, Read
 from poly.ir.linear_form import linear_form
@@ -16,6 +17,7 @@ from poly.strategy.common.queries import accesses, dimension_at, loop_extents, n
 from poly.strategy.common.tactic import Group, NoMatch, Tactic, UnsuitableError
 from poly.strategy.gpu.map_loops import THREADS, map_loops, thread_tiles
 from poly.strategy.gpu.queries import check_rows, contiguity, parallel_nest
+from poly.tree.kinds import Scope
 
 #: Bytes of one tensor that a thread has in registers at most, of adjacent elements.
 MOST_BYTES = 32
@@ -84,7 +86,7 @@ class VectorPoints(Tactic[GpuMachine, VectorPlan]):
         inside = _private(schedule, names)
         for tensor in plan.adjacent.tensors:
             loop = lane if tensor in inside else thread
-            schedule = schedule.promote(first, loop, tensor, "register")
+            schedule = schedule.promote(first, loop, tensor, Scope.REGISTER)
             for name in names:
                 check_rows(schedule, name, tensor)
         return schedule
@@ -94,7 +96,7 @@ def adjacent_elements(
     schedule: Schedule,
     names: tuple[str, ...],
     along: str,
-    roles: Sequence[str] = ("assign",),
+    roles: Sequence[Role] = (Role.ASSIGN,),
 ) -> Adjacent | NoMatch:
     """What statements access contiguously along a loop: rows and all indices begin at multiples of
     the number of elements that a thread has, as far as is known.
