@@ -16,9 +16,9 @@ from farkas.views.trial import Trial, step_text
 from poly.errors import ArgumentError, FarkasError, IllegalScheduleError, ScheduleError
 from poly.ir.cost import operations_of_program
 from poly.ir.size_values import all_sizes
+from poly.schedule.primitives import PRIMITIVES
 from poly.schedule.schedule import Schedule
 from poly.show.markup import Markup, element, joined
-from poly.tree.steps import EXAMPLES
 from runtime.common.arguments import undetermined
 from runtime.reference.verify import random_inputs
 
@@ -45,7 +45,7 @@ class Explorer:
         self.sizes = all_sizes(schedule.program, sizes) if sizes else None
         w = self._w
         wide = w.Layout(width="22em")
-        self._primitive = w.Dropdown(options=sorted(EXAMPLES), value="tile",
+        self._primitive = w.Dropdown(options=sorted(PRIMITIVES), value="tile",
                                      description="step", layout=wide)  # fmt: skip
         self._statements = w.Dropdown(options=schedule.statements, value=schedule.statements[-1],
                                       description="statement", layout=wide)  # fmt: skip
@@ -169,7 +169,7 @@ class Explorer:
 
     def _say(self) -> None:
         loops = ", ".join(self.schedule.loops(self._statements.value)) or "none"
-        example = EXAMPLES[self._primitive.value]
+        example = PRIMITIVES[self._primitive.value].example
         self._example.value = element("div", f"loops: {loops}", element("br"), f"as in: {example}")
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:

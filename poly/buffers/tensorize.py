@@ -31,6 +31,7 @@ from poly.ir.intrinsics import ACCUMULATOR, INTRINSICS, Intrinsic
 from poly.ir.program import Statement
 from poly.tree.kinds import Mark, Tensorized
 from poly.tree.nodes import Leaf, Member, Node, Promote, band, loops_of, replace_node
+from poly.tree.primitive import primitive
 from poly.tree.steps import Step, check_unmarked, same_band
 
 #: Loops on threads around an instruction: those of a warp have the innermost dimension of a block.
@@ -51,6 +52,7 @@ class Matched:
     columns: int
 
 
+@primitive("tensorize C: i_i, j_i, k_i as wmma_f16", words=True)
 def tensorize(tree: Node, scop: Scop, step: Step) -> Node:
     """The tree with some innermost loops marked with the name of an instruction."""
     s = scop.statement(step.statements[0])

@@ -31,6 +31,7 @@ from poly.tree.nodes import (
     statements_below,
     walk_tree,
 )
+from poly.tree.primitive import primitive
 from poly.tree.steps import Place, Step, check_unmarked, only_loop, same_band, with_member
 
 
@@ -50,6 +51,7 @@ def only_on_gpu(tree: Node) -> str:
     return ""
 
 
+@primitive("parallelize C: i")
 def parallelize(tree: Node, scop: Scop, step: Step) -> Node:
     place = only_loop(tree, step)
     check_unmarked(step, place.member)
@@ -85,6 +87,7 @@ def _parallel_around(place: Place) -> list[Member]:
     return [*outside, place.member, *inside]
 
 
+@primitive("vectorize C: j by 16", numbers=True, words=True, names=True)
 def vectorize(tree: Node, scop: Scop, step: Step) -> Node:
     if step.by:
         tree = split(tree, scop, step)
@@ -107,6 +110,7 @@ def vectorize(tree: Node, scop: Scop, step: Step) -> Node:
     return with_member(tree, place, replace(place.member, mark=Mark.VECTOR))
 
 
+@primitive("unroll C: k by 4", numbers=True, words=True, names=True, keeps_order=True)
 def unroll(tree: Node, scop: Scop, step: Step) -> Node:
     if step.by:
         tree = split(tree, scop, step)
@@ -116,11 +120,13 @@ def unroll(tree: Node, scop: Scop, step: Step) -> Node:
     return with_member(tree, place, replace(place.member, mark=Mark.UNROLL))
 
 
+@primitive("isolate C: i_o", keeps_order=True)
 def isolate(tree: Node, scop: Scop, step: Step) -> Node:
     place = only_loop(tree, step)
     return with_member(tree, place, replace(place.member, isolate=True))
 
 
+@primitive("map_blocks C: i_o, j_o")
 def map_blocks(tree: Node, scop: Scop, step: Step) -> Node:
     nest, positions = same_band(tree, step, 1)
     chosen = [nest.members[p] for p in positions]
@@ -151,6 +157,7 @@ def map_blocks(tree: Node, scop: Scop, step: Step) -> Node:
     return _marked(tree, nest, positions, Mark.BLOCK)
 
 
+@primitive("map_threads C: i_i, j_i")
 def map_threads(tree: Node, scop: Scop, step: Step) -> Node:
     nest, positions = same_band(tree, step, 1)
     return _on_threads(tree, scop, step, nest, positions, Mark.THREAD)
@@ -190,6 +197,7 @@ def _on_threads(
     return _marked(tree, nest, positions, mark)
 
 
+@primitive("reduce_threads C: k_i")
 def reduce_threads(tree: Node, scop: Scop, step: Step) -> Node:
     nest, positions = same_band(tree, step, 1)
     chosen = [nest.members[p] for p in positions]

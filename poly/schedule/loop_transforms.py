@@ -37,6 +37,7 @@ from poly.tree.nodes import (
     statements_below,
     walk_tree,
 )
+from poly.tree.primitive import primitive
 from poly.tree.steps import (
     Place,
     Step,
@@ -92,6 +93,7 @@ def loop_names(step: Step) -> list[tuple[str, str]]:
     return list(zip(step.words[:half], step.words[half:], strict=True))
 
 
+@primitive("split C: i by 32", numbers=True, words=True, names=True)
 def split(tree: Node, scop: Scop, step: Step) -> Node:
     if len(step.loops) != 1:
         raise ScheduleError(f"{step}: {step.primitive} takes one loop; tile takes several")
@@ -109,6 +111,7 @@ def split(tree: Node, scop: Scop, step: Step) -> Node:
     return replace_node(tree, nest, band(members, nest.child))
 
 
+@primitive("tile C: i, j by 32, 32", numbers=True, words=True, names=True)
 def tile(tree: Node, scop: Scop, step: Step) -> Node:
     nest, positions = same_band(tree, step, 1)
     factors = _factors(step, len(positions))
@@ -134,6 +137,7 @@ def tile(tree: Node, scop: Scop, step: Step) -> Node:
     return replace_node(tree, nest, band(members, nest.child))
 
 
+@primitive("interchange C: i, j")
 def interchange(tree: Node, scop: Scop, step: Step) -> Node:
     nest, positions = same_band(tree, step, 2)
     if len(positions) != 2:
@@ -144,28 +148,13 @@ def interchange(tree: Node, scop: Scop, step: Step) -> Node:
     return replace_node(tree, nest, band(members, nest.child))
 
 
+@primitive("reorder C: k, i, j")
 def reorder(tree: Node, scop: Scop, step: Step) -> Node:
     nest, positions = same_band(tree, step, 2)
     members = list(nest.members)
     for place, position in zip(sorted(positions), positions, strict=True):
         members[place] = nest.members[position]
     return replace_node(tree, nest, band(members, nest.child))
-
-
-def fuse(tree: Node, scop: Scop, step: Step) -> Node:
-    if len(step.statements) != 2:
-        raise ScheduleError(f"{step}: fuse takes two statements")
-    if not step.loops:
-        raise ScheduleError(f"{step}: say which loops to share, as in `fuse S, T: i, j`")
-    first, second = step.statements
-    parent, a, b = _siblings(tree, first, second)
-    if a > b:
-        raise ScheduleError(f"{step}: {second} runs before {first}; name the earlier one first")
-    merged = _merge(parent.children[a], parent.children[b], step)
-    children = list(parent.children)
-    children[b] = merged
-    del children[a]
-    return replace_node(tree, parent, sequence(children))
 
 
 def fuse_early(tree: Node, scop: Scop, step: Step) -> Node:
@@ -234,6 +223,24 @@ def _merge(a: Filter, b: Filter, step: Step) -> Filter:
     return Filter((*a.statements, *b.statements), band(members, inner))
 
 
+@primitive("fuse S, T: i", statements=2, otherwise=fuse_early)
+def fuse(tree: Node, scop: Scop, step: Step) -> Node:
+    if len(step.statements) != 2:
+        raise ScheduleError(f"{step}: fuse takes two statements")
+    if not step.loops:
+        raise ScheduleError(f"{step}: say which loops to share, as in `fuse S, T: i, j`")
+    first, second = step.statements
+    parent, a, b = _siblings(tree, first, second)
+    if a > b:
+        raise ScheduleError(f"{step}: {second} runs before {first}; name the earlier one first")
+    merged = _merge(parent.children[a], parent.children[b], step)
+    children = list(parent.children)
+    children[b] = merged
+    del children[a]
+    return replace_node(tree, parent, sequence(children))
+
+
+@primitive("distribute S: i")
 def distribute(tree: Node, scop: Scop, step: Step) -> Node:
     place = only_loop(tree, step)
     nest, position = place.band, place.position
@@ -250,6 +257,7 @@ def distribute(tree: Node, scop: Scop, step: Step) -> Node:
     return replace_node(tree, nest, band(outer, sequence(children)))
 
 
+@primitive("sink C: k")
 def sink(tree: Node, scop: Scop, step: Step) -> Node:
     place = only_loop(tree, step)
     check_unmarked(step, place.member)
@@ -286,6 +294,7 @@ def sink(tree: Node, scop: Scop, step: Step) -> Node:
     return replace_node(tree, parent, band([shared], sequence(children)))
 
 
+@primitive("skew S: j, i by 1", numbers=True)
 def skew(tree: Node, scop: Scop, step: Step) -> Node:
     if len(step.loops) != 2 or len(step.by) != 1:
         raise ScheduleError(f"{step}: write `skew S: j, i by 2` to run j + 2*i in place of j")
@@ -299,6 +308,7 @@ def skew(tree: Node, scop: Scop, step: Step) -> Node:
     return with_member(tree, place, replace(place.member, schedule=skewed))
 
 
+@primitive("shift S: i by 1", numbers=True)
 def shift(tree: Node, scop: Scop, step: Step) -> Node:
     if len(step.loops) != 1 or len(step.by) != 1:
         raise ScheduleError(f"{step}: write `shift S: i by 1`")
@@ -311,6 +321,7 @@ def shift(tree: Node, scop: Scop, step: Step) -> Node:
     return with_member(tree, place, replace(place.member, schedule=rest.union_add(moved)))
 
 
+@primitive("reverse S: i")
 def reverse(tree: Node, scop: Scop, step: Step) -> Node:
     place = only_loop(tree, step)
     check_unmarked(step, place.member)
@@ -327,6 +338,7 @@ _BUFFER_ENDS = {
 }
 
 
+@primitive("promote C: k_o as A, local", words=True, keeps_order=True)
 def promote(tree: Node, scop: Scop, step: Step) -> Node:
     """A buffer for part of a tensor around a loop's inside; one for each group of accesses that lie
     far apart, if a single one would be shared, or is refused.

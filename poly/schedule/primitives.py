@@ -1,11 +1,14 @@
-"""Every step of a schedule, by name."""
+"""Every primitive, in the order of the documentation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from difflib import get_close_matches
 
 from poly.buffers.tensorize import tensorize
+from poly.deps.dependences import Dependences
 from poly.deps.scop import Scop
+from poly.errors import ScheduleError
+from poly.schedule.isl_scheduler import isl_schedule
 from poly.schedule.loop_kinds import (
     isolate,
     map_blocks,
@@ -29,27 +32,36 @@ from poly.schedule.loop_transforms import (
     tile,
 )
 from poly.tree.nodes import Node
+from poly.tree.primitive import Primitive, primitive
 from poly.tree.steps import Step
 
+
+@primitive("reschedule", statements=0, loops=False, of_dependences=True)
+def reschedule(tree: Node, scop: Scop, step: Step, dependences: Dependences) -> Node:
+    """The tree that isl's scheduler finds, whatever there was."""
+    return isl_schedule(scop, dependences)
+
+
 #: Every primitive by name.
-PRIMITIVES: dict[str, Callable[[Node, Scop, Step], Node]] = {
-    "tile": tile,
-    "split": split,
-    "interchange": interchange,
-    "reorder": reorder,
-    "fuse": fuse,
-    "distribute": distribute,
-    "sink": sink,
-    "skew": skew,
-    "shift": shift,
-    "reverse": reverse,
-    "parallelize": parallelize,
-    "vectorize": vectorize,
-    "unroll": unroll,
-    "isolate": isolate,
-    "promote": promote,
-    "map_blocks": map_blocks,
-    "map_threads": map_threads,
-    "reduce_threads": reduce_threads,
-    "tensorize": tensorize,
-}
+PRIMITIVES: dict[str, Primitive] = {
+    p.name: p
+    for p in (
+        tile, split, interchange, reorder, fuse, distribute, sink, skew, shift, reverse,
+        parallelize, vectorize, unroll, isolate, promote, map_blocks, map_threads, reduce_threads,
+        tensorize, reschedule,
+    )
+}  # fmt: skip
+
+
+def find_primitive(name: str) -> Primitive:
+    """The primitive of a name.
+
+    Raises
+    ------
+    ScheduleError : there is none, with the one that may have been meant.
+    """
+    if name in PRIMITIVES:
+        return PRIMITIVES[name]
+    near = get_close_matches(name, PRIMITIVES, n=1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    raise ScheduleError(f"there is no primitive {name!r}; {meant}there are {', '.join(PRIMITIVES)}")

@@ -31,13 +31,11 @@ from poly.ir.layout import Layout
 from poly.ir.program import Program
 from poly.ir.size_values import all_sizes
 from poly.schedule.diff import Difference, difference
-from poly.schedule.isl_scheduler import isl_schedule
-from poly.schedule.loop_transforms import fuse_early
-from poly.schedule.primitives import PRIMITIVES
+from poly.schedule.primitives import find_primitive
 from poly.schedule.script import Line, parse_script
 from poly.show.tree_html import tree_html
 from poly.tree.nodes import Node, loops_of, show_tree
-from poly.tree.steps import EXAMPLES, Step, check_step, no_primitive
+from poly.tree.steps import Step
 
 _T = TypeVar("_T")
 
@@ -324,28 +322,20 @@ class Schedule:
         """
         if not isinstance(step, Step):
             raise ScheduleError(f"expected a Step, not a {type(step).__name__}")
-        if step.primitive not in EXAMPLES:
-            raise ScheduleError(no_primitive(step.primitive))
-        step = check_step(step)
-        if step.primitive == "reschedule":
-            tree = isl_schedule(self.scop, self.dependences)
-            violation = check_tree(tree, self.scop, self.dependences)
-            if violation is not None:
-                raise self._refused(step, tree, violation)
-            return self._after(step, tree)
+        primitive = find_primitive(step.primitive)
+        step = primitive.checked(step)
         for name in step.statements:
             self._known(name)
         with budget(self.scop, str(step)):
-            tree = PRIMITIVES[step.primitive](self.tree, self.scop, step)
-        if step.primitive in ("isolate", "promote") or (step.primitive == "unroll" and not step.by):
-            # The order stays, and what runs at once.
+            made = (self.dependences,) if primitive.of_dependences else ()
+            tree = primitive.transform(self.tree, self.scop, step, *made)
+        if primitive.keeps_order and not step.by:
             return self._after(step, tree)
         violation = check_tree(tree, self.scop, self.dependences)
-        if violation is not None and step.primitive == "fuse":
-            # What runs between the two may allow the early place where it forbids the late one.
-            early = fuse_early(self.tree, self.scop, step)
-            if check_tree(early, self.scop, self.dependences) is None:
-                tree, violation = early, None
+        if violation is not None and primitive.otherwise is not None:
+            other = primitive.otherwise(self.tree, self.scop, step)
+            if check_tree(other, self.scop, self.dependences) is None:
+                return self._after(step, other)
         if violation is not None:
             raise self._refused(step, tree, violation)
         return self._after(step, tree)

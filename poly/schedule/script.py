@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 
 from poly.errors import ScheduleError
-from poly.tree.steps import EXAMPLES, Step, no_primitive
+from poly.schedule.primitives import find_primitive
+from poly.tree.steps import Step
 
 _STEP = re.compile(
     r"(?P<primitive>[a-z]+(?:_[a-z]+)*)"
@@ -57,8 +58,10 @@ def _parse_step(line: str, number: int) -> Step:
     if match is None:
         start = _STEP.match(line[:10_000])
         raise _no_step(line, number, start.end() if start else 0)
-    if match["primitive"] not in EXAMPLES:
-        raise ScheduleError(f"line {number}: {no_primitive(match['primitive'])}")
+    try:
+        find_primitive(match["primitive"])
+    except ScheduleError as error:
+        raise ScheduleError(f"line {number}: {error}") from None
     numbers = tuple(int(n) for n in _words(match["by"]) if len(n) < 12)
     if len(numbers) != len(_words(match["by"])):
         raise ScheduleError(f"line {number}: a number is too large: {line[:200]}")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from operator import index
+from dataclasses import dataclass
 
 from poly.errors import ScheduleError
 from poly.tree.kinds import Mark
@@ -33,88 +30,6 @@ class Step:
         if self.words:
             text += f" as {', '.join(self.words)}"
         return text
-
-
-#: What a step may have beside its statements: ``l`` loops, ``b`` numbers, ``w`` words.
-_PARTS = {
-    "tile": "lbw", "split": "lbw", "vectorize": "lbw", "unroll": "lbw", "skew": "lb", "shift": "lb",
-    "promote": "lw", "tensorize": "lw", "reschedule": "",
-}  # fmt: skip
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_WORD = re.compile(r"[A-Za-z0-9_]+\Z")
-#: Bound on the numbers of steps, of either sign.
-LARGEST = 1 << 30
-
-
-def check_step(step: Step) -> Step:
-    """The step with its numbers as plain integers, if it could stand in a script.
-
-    Raises
-    ------
-    ScheduleError : for names that are none, numbers out of bounds, and parts that would be ignored.
-    """
-    for name in (*step.statements, *step.loops):
-        if not isinstance(name, str) or not _NAME.match(name):
-            raise ScheduleError(f"{step.primitive}: {name!r} is no name of a statement or loop")
-    words = _WORD if step.primitive == "promote" else _NAME
-    for name in step.words:
-        if not isinstance(name, str) or not words.match(name):
-            raise ScheduleError(f"{step.primitive}: {name!r} is no name; use letters, digits and _")
-    numbers = []
-    for number in step.by:
-        try:
-            numbers.append(index(number))
-        except TypeError:
-            raise ScheduleError(f"{step.primitive}: {number!r} is no whole number") from None
-        if abs(numbers[-1]) > LARGEST:
-            raise ScheduleError(f"{step.primitive}: {number} is too large")
-    parts = _PARTS.get(step.primitive, "l")
-    needed = {"reschedule": 0, "fuse": 2}.get(step.primitive, 1)
-    if len(step.statements) != needed:
-        what = {0: "no statement", 1: "one statement", 2: "two statements"}[needed]
-        raise ScheduleError(f"{step.primitive} takes {what}, as in `{EXAMPLES[step.primitive]}`")
-    for part, given, what in (
-        ("l", step.loops, "loops"),
-        ("b", step.by, "numbers (`by`)"),
-        ("w", step.words, "words (`as`)"),
-    ):
-        if given and part not in parts:
-            raise ScheduleError(f"{step}: {step.primitive} takes no {what}")
-    if step.primitive in ("vectorize", "unroll") and step.words and not step.by:
-        raise ScheduleError(f"{step}: only with a number are there new loops to name")
-    return replace(step, by=tuple(numbers))
-
-
-#: One step of each primitive, for messages and the documentation.
-EXAMPLES = {
-    "tile": "tile C: i, j by 32, 32",
-    "split": "split C: i by 32",
-    "interchange": "interchange C: i, j",
-    "reorder": "reorder C: k, i, j",
-    "fuse": "fuse S, T: i",
-    "distribute": "distribute S: i",
-    "sink": "sink C: k",
-    "skew": "skew S: j, i by 1",
-    "shift": "shift S: i by 1",
-    "reverse": "reverse S: i",
-    "parallelize": "parallelize C: i",
-    "vectorize": "vectorize C: j by 16",
-    "unroll": "unroll C: k by 4",
-    "isolate": "isolate C: i_o",
-    "promote": "promote C: k_o as A, local",
-    "map_blocks": "map_blocks C: i_o, j_o",
-    "map_threads": "map_threads C: i_i, j_i",
-    "reduce_threads": "reduce_threads C: k_i",
-    "tensorize": "tensorize C: i_i, j_i, k_i as wmma_f16",
-    "reschedule": "reschedule",
-}
-
-
-def no_primitive(name: str) -> str:
-    """What to say of a step of no known kind."""
-    near = get_close_matches(name, EXAMPLES, n=1)
-    meant = f"did you mean {near[0]!r}? " if near else ""
-    return f"there is no primitive {name!r}; {meant}there are {', '.join(EXAMPLES)}"
 
 
 @dataclass(frozen=True)

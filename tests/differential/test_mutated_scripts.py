@@ -16,8 +16,8 @@ from farkas.targets.compile_program import schedule_for
 from farkas.targets.find_target import text_target
 from frontends.language.parse_program import parse_program
 from poly.errors import IllegalScheduleError, LanguageError, ScheduleError
+from poly.schedule.primitives import PRIMITIVES
 from poly.schedule.schedule import Schedule
-from poly.tree.steps import EXAMPLES
 from runtime.reference.evaluate import evaluate
 from runtime.reference.interpret import run_instances
 from runtime.reference.verify import compare
@@ -51,7 +51,7 @@ def mutated(script: str, schedule: Schedule, rng: np.random.Generator) -> str:
             one, other = rng.choice(schedule.statements, 2)
             lines[n] = line.replace(str(one), str(other))
         elif way == 3:  # another primitive
-            lines[n] = " ".join([str(rng.choice(sorted(EXAMPLES))), *line.split(" ")[1:]])
+            lines[n] = " ".join([str(rng.choice(sorted(PRIMITIVES))), *line.split(" ")[1:]])
         elif way == 4:
             lines.insert(int(rng.integers(len(lines) + 1)), line)
         elif way == 5 and len(lines) > 1:

@@ -17,7 +17,7 @@ import islpy as isl
 from poly.deps.scop import Scop
 from poly.ir.expr import Read, evaluate_int, reads_of
 from poly.ir.program import Program
-from poly.tree.kinds import CONCURRENT, Tensorized
+from poly.tree.kinds import CONCURRENT, LoopMark, Tensorized
 from poly.tree.nodes import Band, Node, Promote, Sequence
 from runtime.common.arguments import shape_of
 from runtime.reference.interpret import INIT_SUFFIX, Instance, instances

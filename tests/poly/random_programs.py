@@ -117,7 +117,9 @@ def steps(draw: st.DrawFn, tree: Node, scop: Scop) -> Step:
     """A step that may or may not make sense on a tree."""
     names = [s.name for s in scop.statements]
     primitive = draw(
-        st.sampled_from(sorted(set(PRIMITIVES) - {"promote", "isolate"}) + ["fuse"] * 4)
+        st.sampled_from(
+            sorted(set(PRIMITIVES) - {"promote", "isolate", "reschedule"}) + ["fuse"] * 4
+        )
     )
     if primitive == "fuse":
         first = draw(st.integers(0, len(names) - 1))

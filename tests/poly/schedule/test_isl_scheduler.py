@@ -108,7 +108,7 @@ def test_an_order_that_isl_should_not_have_found(
         "reverse s: t",
     ).tree
     monkeypatch.setattr(
-        "poly.schedule.schedule.isl_schedule", lambda scop, dependences: reversed_tree
+        "poly.schedule.primitives.isl_schedule", lambda scop, dependences: reversed_tree
     )
     with pytest.raises(ScheduleError, match="reschedule is illegal: s"):
         s.reschedule()

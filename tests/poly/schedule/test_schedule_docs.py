@@ -12,7 +12,7 @@ import farkas as fk
 from poly.errors import IllegalScheduleError
 from poly.schedule.primitives import PRIMITIVES
 from poly.schedule.schedule import Schedule
-from poly.tree.steps import EXAMPLES
+from poly.schedule.script import parse_script
 from tests.poly.texts import schedule
 
 DOCS = (Path(__file__).parents[3] / "docs" / "schedules.md").read_text(encoding="utf-8")
@@ -22,11 +22,11 @@ BLOCKS = re.findall(r"^```([a-z ]*)\n(.*?)^```", DOCS, re.DOTALL | re.MULTILINE)
 def steps_section() -> str:
     """The list of steps in the documentation, as it follows from the code."""
     lines: list[str] = []
-    for name in (*PRIMITIVES, "reschedule"):
+    for name in PRIMITIVES:
         text = inspect.getdoc(getattr(Schedule, name)) or ""
         text = text.replace("Raises\n------\nScheduleError : if", "A `ScheduleError` if")
         text = text.replace("``", "`")
-        lines += [f"### {name}", "", f"`{EXAMPLES[name]}`", "", text, ""]
+        lines += [f"### {name}", "", f"`{PRIMITIVES[name].example}`", "", text, ""]
     return "\n".join(lines)
 
 
@@ -39,8 +39,12 @@ def test_the_steps_are_those_of_the_code() -> None:
     assert DOCS[start : DOCS.index("<!-- end of steps")] == steps_section()
 
 
-def test_examples_of_steps_are_steps() -> None:
-    assert set(EXAMPLES) == {*PRIMITIVES, "reschedule"}
+def test_examples_of_steps_are_steps_that_have_a_method() -> None:
+    for name, primitive in PRIMITIVES.items():
+        (line,) = parse_script(primitive.example)
+        assert line.step is not None and line.step.primitive == name
+        assert primitive.checked(line.step) == line.step
+        assert inspect.getdoc(getattr(Schedule, name))
 
 
 def test_the_first_example() -> None:
