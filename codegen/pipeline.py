@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from codegen.c.function import c_loops
 from codegen.c.kernel_source import KernelSource
@@ -253,5 +253,6 @@ OPENCL = replace(
     CUDA, name="opencl", language="OpenCL C", printer=partial(print_kernels, dialect="opencl")
 )
 
-#: The pipelines for GPUs by the dialect of their texts.
+#: The pipelines for GPUs by the dialect of their texts, and all.
 GPU = {p.name: p for p in (CUDA, OPENCL)}
+PIPELINES: dict[str, Pipeline[Any, Any]] = {CPU.name: CPU, **GPU}

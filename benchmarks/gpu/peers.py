@@ -116,15 +116,12 @@ class Farkas(GpuPeer):
 
 def _kernel(work: Work, target: str) -> Rotation:
     import farkas as fk
-    from farkas.targets.gpu import DeviceRunner
 
     definition, arrays = work.task.kernel, work.task.arrays
     assert definition is not None and arrays is not None
     text, given = text_of(definition, work.how.element), work.given(arrays)
     kernel = fk.compile(text.text, sizes=text.sizes, target=target)
-    runner = kernel.target.runner
-    assert isinstance(runner, DeviceRunner)
-    device, stream = runner.device, work.clock.stream
+    device, stream = kernel.target.device, work.clock.stream
 
     def put(name: str) -> Any:
         return device.put(given[name].reshape(text.shapes[name]), stream)

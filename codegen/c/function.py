@@ -15,19 +15,10 @@ from codegen.loops.check_index_width import check_index_width
 from codegen.loops.from_schedule import build_loops
 from codegen.loops.kernel_context import KernelContext
 from codegen.loops.lower_instances import lower
-from codegen.loops.nodes import (
-    Buffer,
-    For,
-    LoopNode,
-    Tile,
-    has_mark,
-    own_bounds,
-    own_values,
-    reads_in,
-    verify_loops,
-    walk_loops,
-)
+from codegen.loops.nodes import Buffer, For, LoopNode, Tile
 from codegen.loops.restrict import exchanged
+from codegen.loops.traverse import has_mark, own_bounds, own_values, reads_in, walk_loops
+from codegen.loops.verify import verify_loops
 from poly.ir.expr import Size, walk
 from poly.ir.program import Program, Tensor
 from poly.passes import Pass, run_passes
@@ -81,7 +72,7 @@ def c_loops(schedule: Schedule, passes: Sequence[Pass[LoopNode]] = C_LOOP_PASSES
     """
     program = schedule.program
     body = lower(build_loops(schedule))
-    body = run_passes(body, passes, KernelContext(program), verify_loops)
+    body = run_passes(body, passes, KernelContext(program), lambda n: verify_loops(n, program))
     return check_index_width(body, program)
 
 

@@ -25,7 +25,6 @@ from codegen.loops.nodes import (
     Fence,
     For,
     If,
-    LoopError,
     LoopNode,
     Single,
     Store,
@@ -33,6 +32,8 @@ from codegen.loops.nodes import (
     Transposed,
     VectorStore,
     block,
+)
+from codegen.loops.traverse import (
     children_of,
     collapsible,
     is_simple,
@@ -41,6 +42,7 @@ from codegen.loops.nodes import (
     statements_in,
     walk_loops,
 )
+from codegen.loops.verify import LoopError
 from codegen.vector.mask_lanes import is_masked
 from codegen.vector.scalarise import is_scalarisable, vector_lanes
 from codegen.vector.vectorise import lane_stride

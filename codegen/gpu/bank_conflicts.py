@@ -15,11 +15,8 @@ from codegen.loops.nodes import (
     MultiplyMatrices,
     Store,
     axis_of,
-    children_of,
-    map_children,
-    reads_in,
-    walk_loops,
 )
+from codegen.loops.traverse import children_of, map_children, reads_in, walk_loops
 from poly.buffers.promotion import TOGETHER
 from poly.ir.expr import (
     evaluate_int,

@@ -10,17 +10,8 @@ from dataclasses import replace
 from functools import reduce
 
 from codegen.loops.eliminate_dead import without
-from codegen.loops.nodes import (
-    Buffer,
-    Combine,
-    For,
-    If,
-    LoopNode,
-    Store,
-    block,
-    map_children,
-    walk_loops,
-)
+from codegen.loops.nodes import Buffer, Combine, For, If, LoopNode, Store, block
+from codegen.loops.traverse import map_children, walk_loops
 from poly.ir.expr import (
     Const,
     Expr,

@@ -28,8 +28,10 @@ from codegen.loops.from_schedule import LoopProgram, build_kernel
 from codegen.loops.grid_limits import is_strided
 from codegen.loops.kernel_context import KernelContext
 from codegen.loops.lower_instances import lower
-from codegen.loops.nodes import For, LoopNode, axis_of, reads_in, verify_loops, walk_loops
+from codegen.loops.nodes import For, LoopNode, axis_of
 from codegen.loops.restrict import exchanged, stored_in
+from codegen.loops.traverse import reads_in, walk_loops
+from codegen.loops.verify import verify_loops
 from poly.buffers.promotion import SHARED_LIMIT
 from poly.errors import CapacityError
 from poly.ir.expr import Expr, evaluate_int, substitute
@@ -209,7 +211,7 @@ def _loops(
     body = lower_kernel(loops)
     free = SHARED_LIMIT - memory_of_warps(body, program, launch.threads)
     context = KernelContext(program, launch.block, free)
-    body = run_passes(body, passes, context, verify_loops)
+    body = run_passes(body, passes, context, lambda n: verify_loops(n, program))
     return loops, check_index_width(body, program, launch.host_names)
 
 

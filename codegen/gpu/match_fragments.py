@@ -22,9 +22,8 @@ from codegen.loops.nodes import (
     MultiplyMatrices,
     Store,
     block,
-    map_children,
-    walk_loops,
 )
+from codegen.loops.traverse import map_children, walk_loops
 from poly.errors import ScheduleError
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, reads_of, rewrite
 from poly.ir.intrinsics import Intrinsic

@@ -38,11 +38,9 @@ from codegen.loops.nodes import (
     Wait,
     axis_of,
     block,
-    children_of,
-    statements_in,
-    walk_loops,
 )
 from codegen.loops.restrict import touched_last
+from codegen.loops.traverse import children_of, statements_in, walk_loops
 from poly.errors import ScheduleError
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Op, Read

@@ -7,17 +7,9 @@ from dataclasses import replace
 from codegen.gpu.conditions import below
 from codegen.loops.index_ranges import Ranges, extreme
 from codegen.loops.lower_instances import ranges_inside
-from codegen.loops.nodes import (
-    Buffer,
-    For,
-    If,
-    LoopNode,
-    Store,
-    map_children,
-    reads_in,
-    walk_loops,
-)
+from codegen.loops.nodes import Buffer, For, If, LoopNode, Store
 from codegen.loops.substitute import at_place
+from codegen.loops.traverse import map_children, reads_in, walk_loops
 from poly.ir.expr import (
     Const,
     Index,

@@ -9,20 +9,8 @@ from dataclasses import replace
 from codegen.loops.conditions import implies, parts_of
 from codegen.loops.index_ranges import Ranges, extreme
 from codegen.loops.lower_instances import ranges_inside
-from codegen.loops.nodes import (
-    Block,
-    Buffer,
-    Combine,
-    For,
-    If,
-    IfAligned,
-    LoopNode,
-    Store,
-    children_of,
-    map_children,
-    reads_in,
-    walk_loops,
-)
+from codegen.loops.nodes import Block, Buffer, Combine, For, If, IfAligned, LoopNode, Store
+from codegen.loops.traverse import children_of, map_children, reads_in, walk_loops
 from poly.ir.dtypes import DType
 from poly.ir.expr import (
     Const,

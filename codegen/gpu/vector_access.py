@@ -17,22 +17,9 @@ from codegen.gpu.conditions import plain_parts
 from codegen.loops.conditions import all_of
 from codegen.loops.eliminate_dead import without
 from codegen.loops.index_ranges import depends_on
-from codegen.loops.nodes import (
-    Block,
-    Buffer,
-    For,
-    If,
-    IfAligned,
-    LoopNode,
-    Store,
-    Together,
-    map_children,
-    map_exprs,
-    own_variables,
-    reads_in,
-    walk_loops,
-)
+from codegen.loops.nodes import Block, Buffer, For, If, IfAligned, LoopNode, Store, Together
 from codegen.loops.substitute import at_place
+from codegen.loops.traverse import map_children, map_exprs, own_variables, reads_in, walk_loops
 from codegen.vector.vectorise import lane_stride
 from poly.buffers.promotion import LEAST_TOGETHER, TOGETHER
 from poly.ir.dtypes import DType

@@ -14,14 +14,8 @@ from typing import Any, Protocol
 import cgen
 
 from codegen.c.expr_text import Names, index_text
-from codegen.loops.nodes import (
-    Buffer,
-    LoopNode,
-    Matrix,
-    MoveSums,
-    MultiplyMatrices,
-    children_of,
-)
+from codegen.loops.nodes import Buffer, LoopNode, Matrix, MoveSums, MultiplyMatrices
+from codegen.loops.traverse import children_of
 from poly.errors import ScheduleError
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Op, Read, add, mul

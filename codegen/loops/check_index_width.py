@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from codegen.loops.nodes import (
-    For,
-    LoopNode,
-    Tile,
-    VectorStore,
-    children_of,
-    own_bounds,
-    own_values,
-)
+from codegen.loops.nodes import For, LoopNode, Tile, VectorStore
+from codegen.loops.traverse import children_of, own_bounds, own_values
 from poly.errors import CapacityError
 from poly.ir.expr import reads_of
 from poly.ir.intervals import INT64, Beyond64BitsError, Interval, interval, size_intervals

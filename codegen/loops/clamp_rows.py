@@ -12,17 +12,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from codegen.loops.index_ranges import depends_on, replace_var
-from codegen.loops.nodes import (
-    Block,
-    Buffer,
-    For,
-    If,
-    LoopNode,
-    Store,
-    VectorStore,
-    children_of,
-    map_children,
-)
+from codegen.loops.nodes import Block, Buffer, For, If, LoopNode, Store, VectorStore
+from codegen.loops.traverse import children_of, map_children
 from poly.ir.expr import (
     Cast,
     Const,

@@ -16,10 +16,8 @@ from codegen.loops.nodes import (
     MultiplyMatrices,
     Store,
     VectorStore,
-    map_children,
-    reads_in,
-    walk_loops,
 )
+from codegen.loops.traverse import map_children, reads_in, walk_loops
 from poly.ir.expr import Op, Read, walk
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from codegen.loops.nodes import Buffer, LoopNode, Store, VectorStore, map_children, walk_loops
+from codegen.loops.nodes import Buffer, LoopNode, Store, VectorStore
+from codegen.loops.traverse import map_children, walk_loops
 from poly.ir.dtypes import INT64, DType
 from poly.ir.expr import (
     Cast,

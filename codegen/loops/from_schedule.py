@@ -12,21 +12,9 @@ from dataclasses import dataclass, replace
 import islpy as isl
 
 from codegen.loops.index_ranges import depends_on, replace_var
-from codegen.loops.nodes import (
-    Block,
-    Buffer,
-    Combine,
-    For,
-    If,
-    Instance,
-    LoopError,
-    LoopNode,
-    Wait,
-    block,
-    children_of,
-    map_children,
-    walk_loops,
-)
+from codegen.loops.nodes import Block, Buffer, Combine, For, If, Instance, LoopNode, Wait, block
+from codegen.loops.traverse import children_of, map_children, walk_loops
+from codegen.loops.verify import LoopError
 from poly.buffers.promotion import Copy
 from poly.deps.instances import member_limits
 from poly.deps.legality import budget

@@ -28,12 +28,8 @@ from codegen.loops.nodes import (
     Tile,
     VectorStore,
     block,
-    children_of,
-    map_children,
-    own_variables,
-    reads_in,
-    walk_loops,
 )
+from codegen.loops.traverse import children_of, map_children, own_variables, reads_in, walk_loops
 from poly.ir.cost import CASES_LIMIT
 from poly.ir.expr import Const, Expr, Index, Op, Size, add, indices_of, reads_of, rewrite, sub, walk
 from poly.ir.linear_form import Linear, constant, linear_form, normal, render

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from codegen.loops.from_schedule import LoopProgram
 from codegen.loops.index_ranges import Ranges, extreme, modulo, settle
-from codegen.loops.nodes import Buffer, For, Instance, LoopNode, Store, map_children, reads_in
+from codegen.loops.nodes import Buffer, For, Instance, LoopNode, Store
+from codegen.loops.traverse import map_children, reads_in
 from poly.deps.scop import Role
 from poly.ir.dtypes import INT64, identity
 from poly.ir.expr import (

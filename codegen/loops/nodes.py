@@ -7,13 +7,11 @@ in int64; in it ``div`` and ``fmod`` are C's ``/`` and ``%`` on values known to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import ClassVar
 
-from codegen.loops.index_ranges import depends_on
-from poly.errors import FarkasError
 from poly.ir.dtypes import DType
-from poly.ir.expr import Const, Expr, Read, indices_of, walk
+from poly.ir.expr import Const, Expr, Read
 from poly.ir.layout import Layout
 from poly.tree.kinds import LoopMark, Mark, Scope
 from poly.tree.nodes import Accesses
@@ -23,18 +21,38 @@ LANE_0 = Const(0)
 
 
 class LoopNode:
-    """Base of the loop IR's nodes."""
+    """Base of the loop IR's nodes.  A class declares which of its fields hold what.
+
+    children : nodes below, in order
+    bounds : index arithmetic; values : elements and values that it computes with
+    """
+
+    CHILDREN: ClassVar[tuple[str, ...]] = ()
+    BOUNDS: ClassVar[tuple[str, ...]] = ()
+    VALUES: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(
+        cls,
+        children: tuple[str, ...] = (),
+        bounds: tuple[str, ...] = (),
+        values: tuple[str, ...] = (),
+    ) -> None:
+        cls.CHILDREN, cls.BOUNDS, cls.VALUES = children, bounds, values
+
+    def __str__(self) -> str:
+        """The node itself as one line, without what is below."""
+        return type(self).__name__.lower()
 
 
 @dataclass(frozen=True)
-class Block(LoopNode):
+class Block(LoopNode, children=("children",)):
     """Nodes that run one after the other."""
 
     children: tuple[LoopNode, ...]
 
 
 @dataclass(frozen=True)
-class For(LoopNode):
+class For(LoopNode, children=("body",), bounds=("lower", "upper")):
     """``for (var = lower; var < upper; var += step)``.
 
     mark : ``seq``, ``parallel`` (iterations may run at once on threads), ``vector`` (in lanes),
@@ -63,9 +81,14 @@ class For(LoopNode):
             return max(0, -(-span // self.step))
         return None
 
+    def __str__(self) -> str:
+        step = f" step {self.step}" if self.step != 1 else ""
+        mark = f"  [{self.mark}]" if self.mark != Mark.SEQ else ""
+        return f"for {self.var} in {self.lower}:{self.upper}{step}{mark}"
+
 
 @dataclass(frozen=True)
-class If(LoopNode):
+class If(LoopNode, children=("then", "other"), bounds=("cond",)):
     """`then` where `cond` holds, else `other`.
 
     masked : `then` updates registers, from what is there whether `cond` holds or not; so it may
@@ -77,6 +100,9 @@ class If(LoopNode):
     other: LoopNode | None = None
     masked: bool = False
 
+    def __str__(self) -> str:
+        return f"{'where' if self.masked else 'if'} {self.cond}"
+
 
 @dataclass(frozen=True)
 class Wait(LoopNode):
@@ -84,7 +110,7 @@ class Wait(LoopNode):
 
 
 @dataclass(frozen=True)
-class Combine(LoopNode):
+class Combine(LoopNode, values=("target",)):
     """What neighbouring threads of a block hold in `target`, combined by `op`, for all of them.
 
     threads : how many neighbours, a power of two
@@ -94,6 +120,9 @@ class Combine(LoopNode):
     op: str
     dtype: DType
     threads: int
+
+    def __str__(self) -> str:
+        return f"{self.target} {self.op} what {self.threads} threads hold"
 
 
 @dataclass(frozen=True)
@@ -109,7 +138,7 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class MoveSums(LoopNode):
+class MoveSums(LoopNode, bounds=("counts",), values=("sums", "memory")):
     """What a warp does with a matrix of sums in a fragment: `fill` with zeros, `load` or `store`.
 
     sums : the fragment, an element of a buffer of such; memory : where to load from or store to
@@ -124,9 +153,15 @@ class MoveSums(LoopNode):
     statement: str
     counts: tuple[Expr, Expr] | None = None
 
+    def __str__(self) -> str:
+        where = "" if self.memory is None else f", matrix at {self.memory.first}"
+        if self.counts is not None:
+            where += f" of {self.counts[0]} x {self.counts[1]}"
+        return f"{self.intrinsic} {self.action} {self.sums}{where}"
+
 
 @dataclass(frozen=True)
-class MultiplyMatrices(LoopNode):
+class MultiplyMatrices(LoopNode, values=("products",)):
     """A warp adds products of matrices to fragments: (sums, A, B), one after the other.
 
     What is in memory does not change in between, so that a matrix is loaded once.
@@ -140,9 +175,13 @@ class MultiplyMatrices(LoopNode):
     def reads(self) -> tuple[Read, ...]:
         return tuple(r for sums, a, b in self.products for r in (sums, a.first, b.first))
 
+    def __str__(self) -> str:
+        products = (f"{c} += {a.first} x {b.first}" for c, a, b in self.products)
+        return f"{self.intrinsic} {', '.join(products)}"
+
 
 @dataclass(frozen=True)
-class Tile(LoopNode):
+class Tile(LoopNode, children=("body",), bounds=("names",)):
     """A register tile that is written out, with names for index expressions.
 
     names : used in `body` as variables of loops are; none needs another one
@@ -151,17 +190,23 @@ class Tile(LoopNode):
     names: tuple[tuple[str, Expr], ...]
     body: LoopNode
 
+    def __str__(self) -> str:
+        return "tile " + ", ".join(f"{name} = {e}" for name, e in self.names)
+
 
 @dataclass(frozen=True)
-class Instance(LoopNode):
+class Instance(LoopNode, bounds=("args",)):
     """An instance of a scop statement or of a copy, before it is lowered to a `Store`."""
 
     statement: str
     args: tuple[Expr, ...]
 
+    def __str__(self) -> str:
+        return f"{self.statement}({', '.join(map(str, self.args))})"
+
 
 @dataclass(frozen=True)
-class Store(LoopNode):
+class Store(LoopNode, values=("target", "value")):
     """``target = value``, or with `op` ``target = target op value``.
 
     `dtype` is the target's storage type; `statement` names where it came from.
@@ -173,9 +218,12 @@ class Store(LoopNode):
     dtype: DType
     statement: str
 
+    def __str__(self) -> str:
+        return f"{self.target} {self.op} {self.value}"
+
 
 @dataclass(frozen=True)
-class Together(LoopNode):
+class Together(LoopNode, children=("stores",)):
     """Copies between registers and neighbours in memory, which a GPU makes at once.
 
     The first neighbour is known to begin at a multiple of the bytes of all.
@@ -185,7 +233,7 @@ class Together(LoopNode):
 
 
 @dataclass(frozen=True)
-class IfAligned(LoopNode):
+class IfAligned(LoopNode, children=("then", "other"), bounds=("cond",)):
     """`then` where `cond` holds and tensors begin at multiples of so many bytes, else `other`."""
 
     tensors: tuple[tuple[str, int], ...]
@@ -193,9 +241,13 @@ class IfAligned(LoopNode):
     then: LoopNode
     other: LoopNode
 
+    def __str__(self) -> str:
+        aligned = ", ".join(f"{name} at {count} bytes" for name, count in self.tensors)
+        return f"if {self.cond} and aligned are {aligned}"
+
 
 @dataclass(frozen=True)
-class VectorStore(LoopNode):
+class VectorStore(LoopNode, children=("store",), bounds=("first", "last")):
     """A `Store` in `lanes` lanes at once; `var` is the lane, which runs from 0.
 
     Only lanes from `first` to before `last` (None: all behind) take part.  Where the target does
@@ -210,9 +262,13 @@ class VectorStore(LoopNode):
     last: Expr | None = None
     alone: bool = False
 
+    def __str__(self) -> str:
+        upper = self.lanes if self.last is None else f"{self.last} of {self.lanes}"
+        return f"lanes {self.var} in {self.first}:{upper}"
+
 
 @dataclass(frozen=True)
-class Transposed(LoopNode):
+class Transposed(LoopNode, children=("rows",), bounds=("count",)):
     """Vector stores, as rows of a matrix whose columns are neighbours in memory.
 
     `scattered` tells where: in the target (row n of column l goes to ``target(l) + n``), or in
@@ -224,9 +280,12 @@ class Transposed(LoopNode):
     scattered: bool
     count: Expr | None = None
 
+    def __str__(self) -> str:
+        return "transposed" + ("" if self.count is None else f" {self.count} rows")
+
 
 @dataclass(frozen=True)
-class Buffer(LoopNode):
+class Buffer(LoopNode, children=("body",)):
     """A buffer that stands for part of `tensor` in `body`.
 
     scope : ``register`` or ``local``; or ``lanes``: `shape` is (vectors, lanes) that begin as the
@@ -262,9 +321,13 @@ class Buffer(LoopNode):
         """What tells one use of a promotion from others."""
         return self.name, self.prefix
 
+    def __str__(self) -> str:
+        shape = ", ".join(map(str, self.shape))
+        return f"{self.scope} {self.dtype} {self.name}[{shape}]"
+
 
 @dataclass(frozen=True)
-class Single(LoopNode):
+class Single(LoopNode, children=("body",)):
     """Code that one thread of the team runs while the others wait."""
 
     body: LoopNode
@@ -275,67 +338,9 @@ class Fence(LoopNode):
     """What was read before is not kept, but read again."""
 
 
-def children_of(node: LoopNode) -> tuple[LoopNode, ...]:
-    if isinstance(node, Block):
-        return node.children
-    if isinstance(node, (For, Tile, Buffer, Single)):
-        return (node.body,)
-    if isinstance(node, If):
-        return (node.then,) if node.other is None else (node.then, node.other)
-    if isinstance(node, IfAligned):
-        return (node.then, node.other)
-    if isinstance(node, VectorStore):
-        return (node.store,)
-    if isinstance(node, Together):
-        return node.stores
-    return node.rows if isinstance(node, Transposed) else ()
-
-
 def axis_of(node: For) -> int:
     """The axis of a loop on blocks or threads: 0 for x, 1 for y, 2 for z."""
     return "xyz".index(node.label.rstrip("_")[-1])
-
-
-def walk_loops(node: LoopNode) -> Iterator[LoopNode]:
-    """The node and everything below, in order."""
-    yield node
-    for child in children_of(node):
-        yield from walk_loops(child)
-
-
-def own_bounds(node: LoopNode) -> tuple[Expr, ...]:
-    """The index arithmetic that a node itself has, but for that in places of `own_values`."""
-    if isinstance(node, For):
-        return (node.lower, node.upper)
-    if isinstance(node, (If, IfAligned)):
-        return (node.cond,)
-    if isinstance(node, Tile):
-        return tuple(e for _, e in node.names)
-    if isinstance(node, Instance):
-        return node.args
-    if isinstance(node, MoveSums):
-        return node.counts or ()
-    if isinstance(node, VectorStore):
-        return (node.first,) if node.last is None else (node.first, node.last)
-    if isinstance(node, Transposed) and node.count is not None:
-        return (node.count,)
-    return ()
-
-
-def own_values(node: LoopNode) -> tuple[Expr, ...]:
-    """The values and elements that a node itself computes with."""
-    if isinstance(node, Store):
-        return (node.target, node.value)
-    if isinstance(node, Combine):
-        return (node.target,)
-    if isinstance(node, MoveSums):
-        return (node.sums,) if node.memory is None else (node.sums, node.memory.first)
-    return node.reads if isinstance(node, MultiplyMatrices) else ()
-
-
-def own_variables(node: LoopNode) -> set[str]:
-    """The variables that are bound below."""
-    return {n.var for n in walk_loops(node) if isinstance(n, (For, VectorStore))}
 
 
 def block(children: list[LoopNode]) -> LoopNode:
@@ -344,221 +349,3 @@ def block(children: list[LoopNode]) -> LoopNode:
     for c in children:
         flat += c.children if isinstance(c, Block) else [c]
     return flat[0] if len(flat) == 1 else Block(tuple(flat))
-
-
-def map_children(node: LoopNode, fn: Callable[[LoopNode], LoopNode]) -> LoopNode:
-    """The node with `fn` applied to its direct children."""
-    if isinstance(node, Block):
-        return block([fn(c) for c in node.children])
-    if isinstance(node, (For, Tile, Buffer, Single)):
-        return replace(node, body=fn(node.body))
-    if isinstance(node, If):
-        other = None if node.other is None else fn(node.other)
-        return replace(node, then=fn(node.then), other=other)
-    if isinstance(node, IfAligned):
-        return replace(node, then=fn(node.then), other=fn(node.other))
-    if isinstance(node, Together):
-        stores = tuple(map(fn, node.stores))
-        return Together(stores) if all(isinstance(s, Store) for s in stores) else block([*stores])
-    return node
-
-
-def map_exprs(
-    node: LoopNode, fn: Callable[[Expr], Expr], value: Callable[[Expr], Expr] | None = None
-) -> LoopNode:
-    """The tree with `fn` applied to every expression (whole bounds, conditions, values).
-
-    `value`, if given, is applied to the values of stores in its place.
-    """
-    node = map_children(node, lambda c: map_exprs(c, fn, value))
-    if isinstance(node, For):
-        return replace(node, lower=fn(node.lower), upper=fn(node.upper))
-    if isinstance(node, (If, IfAligned)):
-        return replace(node, cond=fn(node.cond))
-    if isinstance(node, Tile):
-        return replace(node, names=tuple((name, fn(e)) for name, e in node.names))
-    if isinstance(node, Instance):
-        return replace(node, args=tuple(map(fn, node.args)))
-    if isinstance(node, Store):
-        target = fn(node.target)
-        assert isinstance(target, Read)
-        return replace(node, target=target, value=(value or fn)(node.value))
-    if isinstance(node, Combine):
-        target = fn(node.target)
-        assert isinstance(target, Read)
-        return replace(node, target=target)
-    if isinstance(node, MoveSums):
-        memory = None if node.memory is None else _map_matrix(node.memory, fn)
-        counts = None if node.counts is None else (fn(node.counts[0]), fn(node.counts[1]))
-        return replace(node, sums=_map_read(node.sums, fn), memory=memory, counts=counts)
-    if isinstance(node, MultiplyMatrices):
-        products = (
-            (_map_read(sums, fn), _map_matrix(a, fn), _map_matrix(b, fn))
-            for sums, a, b in node.products
-        )
-        return replace(node, products=tuple(products))
-    if isinstance(node, VectorStore):
-        store = map_exprs(node.store, fn, value)
-        assert isinstance(store, Store)
-        last = None if node.last is None else fn(node.last)
-        return replace(node, store=store, first=fn(node.first), last=last)
-    if isinstance(node, Transposed):
-        rows = (map_exprs(row, fn, value) for row in node.rows)
-        count = None if node.count is None else fn(node.count)
-        made = tuple(r for r in rows if isinstance(r, VectorStore))
-        return replace(node, rows=made, count=count)
-    return node
-
-
-def _map_read(read: Read, fn: Callable[[Expr], Expr]) -> Read:
-    made = fn(read)
-    assert isinstance(made, Read)
-    return made
-
-
-def _map_matrix(matrix: Matrix, fn: Callable[[Expr], Expr]) -> Matrix:
-    return replace(matrix, first=_map_read(matrix.first, fn))
-
-
-class LoopError(FarkasError):
-    """A loop tree that breaks a rule: a fault of Farkas, not of its user."""
-
-
-def verify_loops(node: LoopNode, bound: frozenset[str] = frozenset()) -> LoopNode:
-    """Check that every loop variable is bound where it is used, once on each path.
-
-    Raises
-    ------
-    LoopError : naming the variable.
-    """
-
-    def check(*exprs: Expr) -> None:
-        for e in exprs:
-            for name in indices_of(e):
-                if name not in bound:
-                    raise LoopError(f"loop variable {name} is used outside its loop, in {e}")
-
-    check(*own_bounds(node), *own_values(node))
-    if isinstance(node, For):
-        if node.var in bound:
-            raise LoopError(f"loop variable {node.var} is bound twice")
-        if node.step < 1:
-            raise LoopError(f"loop {node.var} has step {node.step}")
-        bound = bound | {node.var}
-    elif isinstance(node, Tile):
-        own = [name for name, _ in node.names]
-        if bound & set(own) or len(set(own)) < len(own):
-            raise LoopError(f"one of {', '.join(own)} is bound twice")
-        bound = bound | set(own)
-    elif isinstance(node, VectorStore):
-        bound = bound | {node.var}
-    for child in children_of(node):
-        verify_loops(child, bound)
-    return node
-
-
-def show_loops(node: LoopNode, indent: str = "") -> str:
-    """The loop tree as indented text."""
-    return "\n".join(_lines(node, indent))
-
-
-def _lines(node: LoopNode, indent: str) -> Iterator[str]:
-    inner = indent + "  "
-    if isinstance(node, Block):
-        for c in node.children:
-            yield from _lines(c, indent)
-    elif isinstance(node, For):
-        step = f" step {node.step}" if node.step != 1 else ""
-        mark = f"  [{node.mark}]" if node.mark != Mark.SEQ else ""
-        yield f"{indent}for {node.var} in {node.lower}:{node.upper}{step}{mark}"
-        yield from _lines(node.body, inner)
-    elif isinstance(node, If):
-        yield f"{indent}{'where' if node.masked else 'if'} {node.cond}"
-        yield from _lines(node.then, inner)
-        if node.other is not None:
-            yield f"{indent}else"
-            yield from _lines(node.other, inner)
-    elif isinstance(node, IfAligned):
-        aligned = ", ".join(f"{name} at {count} bytes" for name, count in node.tensors)
-        yield f"{indent}if {node.cond} and aligned are {aligned}"
-        yield from _lines(node.then, inner)
-        yield f"{indent}else"
-        yield from _lines(node.other, inner)
-    elif isinstance(node, Together):
-        yield f"{indent}together"
-        yield from (line for c in node.stores for line in _lines(c, inner))
-    elif isinstance(node, Tile):
-        yield f"{indent}tile " + ", ".join(f"{name} = {e}" for name, e in node.names)
-        yield from _lines(node.body, inner)
-    elif isinstance(node, Wait):
-        yield f"{indent}wait"
-    elif isinstance(node, Combine):
-        yield f"{indent}{node.target} {node.op} what {node.threads} threads hold"
-    elif isinstance(node, MoveSums):
-        where = "" if node.memory is None else f", matrix at {node.memory.first}"
-        if node.counts is not None:
-            where += f" of {node.counts[0]} x {node.counts[1]}"
-        yield f"{indent}{node.intrinsic} {node.action} {node.sums}{where}"
-    elif isinstance(node, MultiplyMatrices):
-        for sums, a, b in node.products:
-            yield f"{indent}{node.intrinsic} {sums} += matrices at {a.first}, {b.first}"
-    elif isinstance(node, Instance):
-        yield f"{indent}{node.statement}({', '.join(map(str, node.args))})"
-    elif isinstance(node, Store):
-        yield f"{indent}{node.target} {node.op} {node.value}"
-    elif isinstance(node, Transposed):
-        yield f"{indent}transposed" + ("" if node.count is None else f" {node.count} rows")
-        for row in node.rows:
-            yield from _lines(row, inner)
-    elif isinstance(node, VectorStore):
-        upper = node.lanes if node.last is None else f"{node.last} of {node.lanes}"
-        yield f"{indent}lanes {node.var} in {node.first}:{upper}"
-        yield from _lines(node.store, inner)
-    elif isinstance(node, Buffer):
-        shape = ", ".join(map(str, node.shape))
-        yield f"{indent}{node.scope} {node.dtype} {node.name}[{shape}]"
-        yield from _lines(node.body, inner)
-    elif isinstance(node, Fence):
-        yield f"{indent}fence"
-    elif isinstance(node, Single):
-        yield f"{indent}single"
-        yield from _lines(node.body, inner)
-
-
-def reads_in(node: LoopNode) -> Iterator[Read]:
-    """Every element that stores below read or write, and the first ones of matrices."""
-    for n in walk_loops(node):
-        for e in own_values(n):
-            yield from (x for x in walk(e) if isinstance(x, Read))
-
-
-def statements_in(node: LoopNode) -> tuple[str, ...]:
-    """Names of the statements that run below, in order of first appearance."""
-    made = (Store, MoveSums, MultiplyMatrices)
-    return tuple(dict.fromkeys(n.statement for n in walk_loops(node) if isinstance(n, made)))
-
-
-def has_mark(node: LoopNode, mark: LoopMark) -> bool:
-    return any(isinstance(n, For) and n.mark == mark for n in walk_loops(node))
-
-
-def is_simple(node: LoopNode) -> bool:
-    """Whether a loop body may be printed as one of OpenMP's simd loops: stores only.
-
-    Conditions would be allowed, but gcc 12 puts masked stores of AVX-512 at wrong addresses.
-    """
-    if isinstance(node, Block):
-        return all(is_simple(c) for c in node.children)
-    return isinstance(node, Store)
-
-
-def collapsible(node: For) -> int:
-    """How many parallel loops, from `node` inwards, form one rectangular perfect nest."""
-    depth, outer = 1, {node.var}
-    inner = node.body
-    while isinstance(inner, For) and inner.mark == Mark.PARALLEL:
-        if any(depends_on(e, v) for e in (inner.lower, inner.upper) for v in outer):
-            break
-        depth, outer = depth + 1, outer | {inner.var}
-        inner = inner.body
-    return depth

@@ -23,10 +23,8 @@ from codegen.loops.nodes import (
     Single,
     Store,
     Wait,
-    children_of,
-    reads_in,
-    walk_loops,
 )
+from codegen.loops.traverse import children_of, reads_in, walk_loops
 from poly.tree.kinds import Mark, Scope
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from codegen.loops.index_ranges import depends_on, replace_var
-from codegen.loops.nodes import LoopNode, map_exprs
+from codegen.loops.nodes import LoopNode
+from codegen.loops.traverse import map_exprs
 from poly.ir.expr import Expr, Read, rewrite, simplify, substitute_value
 from poly.ir.linear_form import normal
 

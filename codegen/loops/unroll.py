@@ -16,19 +16,9 @@ from codegen.loops.loop_versioning import (
     without_branches,
 )
 from codegen.loops.lower_instances import ranges_inside
-from codegen.loops.nodes import (
-    Block,
-    Buffer,
-    For,
-    If,
-    LoopNode,
-    Store,
-    VectorStore,
-    block,
-    map_children,
-    walk_loops,
-)
+from codegen.loops.nodes import Block, Buffer, For, If, LoopNode, Store, VectorStore, block
 from codegen.loops.substitute import at_place
+from codegen.loops.traverse import map_children, walk_loops
 from poly.ir.expr import Const, Expr, Op, evaluate_int, simplify, sizes_of, walk
 from poly.tree.kinds import Mark, Scope
 

@@ -11,17 +11,8 @@ from dataclasses import replace
 
 from codegen.loops.conditions import all_of, implies, parts_of
 from codegen.loops.index_ranges import depends_on
-from codegen.loops.nodes import (
-    Block,
-    For,
-    If,
-    LoopNode,
-    Store,
-    VectorStore,
-    block,
-    map_children,
-    walk_loops,
-)
+from codegen.loops.nodes import Block, For, If, LoopNode, Store, VectorStore, block
+from codegen.loops.traverse import map_children, walk_loops
 from poly.ir.expr import Expr, reads_of
 from poly.tree.kinds import Mark
 

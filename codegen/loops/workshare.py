@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from codegen.loops.nodes import Block, For, LoopNode, Single, block, has_mark, map_children
+from codegen.loops.nodes import Block, For, LoopNode, Single, block
+from codegen.loops.traverse import has_mark, map_children
 from poly.tree.kinds import Mark
 
 

@@ -14,21 +14,9 @@ from dataclasses import replace
 from codegen.loops.clamp_rows import MASKABLE, is_untrapped
 from codegen.loops.index_ranges import Ranges, depends_on, moves, replace_var
 from codegen.loops.lower_instances import ranges_inside
-from codegen.loops.nodes import (
-    LANE_0,
-    Block,
-    Buffer,
-    For,
-    If,
-    LoopNode,
-    Store,
-    VectorStore,
-    block,
-    map_children,
-    reads_in,
-    walk_loops,
-)
+from codegen.loops.nodes import LANE_0, Block, Buffer, For, If, LoopNode, Store, VectorStore, block
 from codegen.loops.substitute import at_place
+from codegen.loops.traverse import map_children, reads_in, walk_loops
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Op, Read, reads_of
 from poly.ir.linear_form import linear_form, normal

@@ -11,18 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from codegen.loops.nodes import (
-    Block,
-    Buffer,
-    Fence,
-    If,
-    LoopNode,
-    VectorStore,
-    block,
-    map_children,
-    reads_in,
-    walk_loops,
-)
+from codegen.loops.nodes import Block, Buffer, Fence, If, LoopNode, VectorStore, block
+from codegen.loops.traverse import map_children, reads_in, walk_loops
 from codegen.vector.vectorise import lane_stride
 from poly.ir.expr import Read
 from poly.ir.linear_form import linear_form

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from codegen.loops.nodes import Buffer, Store, VectorStore, reads_in, walk_loops
+from codegen.loops.nodes import Buffer, Store, VectorStore
+from codegen.loops.traverse import reads_in, walk_loops
 from codegen.vector.vectorise import lane_stride
 from poly.ir.expr import Index
 from poly.ir.linear_form import linear_form

@@ -12,19 +12,9 @@ from dataclasses import dataclass, replace
 
 from codegen.loops.index_ranges import depends_on
 from codegen.loops.lower_instances import var_range
-from codegen.loops.nodes import (
-    Block,
-    Buffer,
-    For,
-    If,
-    LoopNode,
-    Transposed,
-    VectorStore,
-    block,
-    map_children,
-    walk_loops,
-)
+from codegen.loops.nodes import Block, Buffer, For, If, LoopNode, Transposed, VectorStore, block
 from codegen.loops.substitute import at_place
+from codegen.loops.traverse import map_children, walk_loops
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Op, Read, add, mul, reads_of, rewrite, sub, walk
 from poly.ir.layout import Layout

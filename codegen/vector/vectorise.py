@@ -21,16 +21,9 @@ from functools import cached_property
 from codegen.loops.conditions import all_of
 from codegen.loops.index_ranges import Ranges, depends_on, extreme, moves
 from codegen.loops.lower_instances import ranges_inside
-from codegen.loops.nodes import (
-    LANE_0,
-    Block,
-    Buffer,
-    For,
-    If,
-    LoopNode,
-    Store,
-    VectorStore,
-    block,
+from codegen.loops.nodes import LANE_0, Block, Buffer, For, If, LoopNode, Store, VectorStore, block
+from codegen.loops.substitute import at_place
+from codegen.loops.traverse import (
     children_of,
     has_mark,
     map_children,
@@ -38,7 +31,6 @@ from codegen.loops.nodes import (
     reads_in,
     walk_loops,
 )
-from codegen.loops.substitute import at_place
 from codegen.vector.mask_lanes import VECTOR_LIMIT, mask_widths, maskable, masked
 from poly.ir.dtypes import BOOL, DType, identity
 from poly.ir.expr import (

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from poly.schedule.schedule import Schedule
 
 #: The stages that are shown unless others are asked for.
-_USUAL = ["program", "schedule", "tree", "source"]
+_USUAL = [name for name in STAGES if name != "loops"]
 
 LEGAL, ILLEGAL, UNDECIDED = 0, 1, 2
 
@@ -146,7 +146,7 @@ def compile_command(
     **options: Any,
 ) -> None:
     """Compile a program, and write C or an earlier stage."""
-    if emit == "library" and target.pipeline.name != "cpu":
+    if emit == "library" and target.name != "cpu":
         raise click.UsageError(
             "--emit library is for --target cpu; the kernels of a GPU are compiled where they "
             "run, by fk.compile"
@@ -223,6 +223,8 @@ def show_command(
         program = request.program()
         schedule = request.schedule(wanted, program, target)
         texts = {name: stage_text(name, program, schedule, target) for name in chosen}
+    if not stages and texts["rewritten"] == texts["program"]:
+        del texts["rewritten"]
     console = stdout_console()
     for number, (name, text) in enumerate(texts.items()):
         if len(texts) > 1:

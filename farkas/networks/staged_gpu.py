@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from farkas.networks.staged import StagedModel, output_tensor, spans_of
-from farkas.targets.gpu import DeviceRunner
 from poly.ir.size_values import by_name
 from runtime.common.arguments import Array, Span, check_names, check_output, check_spans
 from runtime.gpu.device import Device, Operand
@@ -27,9 +26,7 @@ class StagedDeviceModel(StagedModel):
     @property
     def device(self) -> Device:
         """Where it runs."""
-        runner = self.origin.target.runner
-        assert isinstance(runner, DeviceRunner)
-        return runner.device
+        return self.origin.target.device
 
     def run(
         self,

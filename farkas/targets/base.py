@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from poly.schedule.schedule import Schedule
     from runtime.common.compile_report import Progress
     from runtime.cpu.loaded_kernel import LoadedKernel
+    from runtime.gpu.device import Device
     from runtime.gpu.gpu_program import GpuProgram
 
 
@@ -83,13 +84,28 @@ class Target:
     """Where kernels run, and everything that is done for that.
 
     machine : what schedules have to know of it
-    pipeline : rewrites, tactics, loop passes and printer
+    name : of its pipeline
     runner : compiles the text and calls it
     """
 
     machine: Machine | GpuMachine
-    pipeline: Pipeline[Any, Any]
+    name: str
     runner: Runner
+
+    @property
+    def pipeline(self) -> Pipeline[Any, Any]:
+        """Rewrites, tactics, loop passes and printer; loaded when they are first needed."""
+        from codegen.pipeline import PIPELINES
+
+        return PIPELINES[self.name]
+
+    @property
+    def device(self) -> Device:
+        """The device of a GPU.  Raises `ArgumentError` for other targets."""
+        found: Device | None = getattr(self.runner, "device", None)
+        if found is None:
+            raise ArgumentError(f"target {self.name!r} has no device")
+        return found
 
     @property
     def language(self) -> str:

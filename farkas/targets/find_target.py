@@ -50,15 +50,13 @@ def target_of(
 
 def cpu_target(cc: CompilerLike, cache: CacheLike, threads: int | None = None) -> Target:
     """This machine, with a C compiler.  Raises as `target_of`."""
-    from codegen.pipeline import CPU
-
     if isinstance(cc, Toolchain):
         toolchain = cc
     elif cc is None or isinstance(cc, (str, PathLike)):
         toolchain = find_toolchain(None if cc is None else fspath(cc))
     else:
         raise ArgumentError(f"cc is a {type(cc).__name__}, expected a path or a Toolchain")
-    return Target(host_machine(), CPU, CpuRunner(toolchain, _cache(cache), threads))
+    return Target(host_machine(), "cpu", CpuRunner(toolchain, _cache(cache), threads))
 
 
 def device_target(device: Device, cache: Cache) -> Target:
@@ -66,10 +64,9 @@ def device_target(device: Device, cache: Cache) -> Target:
 
     cache : where the texts of kernels are kept
     """
-    from codegen.pipeline import GPU
     from farkas.targets.gpu import DeviceRunner
 
-    return Target(device.machine, GPU[device.dialect], DeviceRunner(device, cache))
+    return Target(device.machine, device.dialect, DeviceRunner(device, cache))
 
 
 def text_target(name: str = "cpu") -> Target:
@@ -82,15 +79,13 @@ def text_target(name: str = "cpu") -> Target:
     ------
     ArgumentError : there is no such target, or there has to be a device to know.
     """
-    from codegen.pipeline import CPU, CUDA, OPENCL
-    from runtime.gpu.device_names import EMULATOR, emulated, read_name
-    from runtime.gpu.device_names import OPENCL as OPENCL_NAME
+    from runtime.gpu.device_names import EMULATOR, OPENCL, emulated, read_name
 
-    if name == CPU.name:
-        return Target(host_machine(), CPU, NoRunner())
+    if name == "cpu":
+        return Target(host_machine(), name, NoRunner())
     found = read_name(name)
     if found.kind == EMULATOR:
-        return Target(emulated(found), CUDA, NoRunner())
+        return Target(emulated(found), "cuda", NoRunner())
     if found.which:
         raise ArgumentError(
             f"texts are not for {name!r}, one device among others; did you mean {found.kind!r}?"
@@ -99,7 +94,7 @@ def text_target(name: str = "cpu") -> Target:
         raise ArgumentError(
             f"{name!r} says nothing of the device; did you mean {f'{EMULATOR}:sm_90,tf32'!r}?"
         )
-    return Target(ANY, OPENCL if found.kind == OPENCL_NAME else CUDA, NoRunner())
+    return Target(ANY, "opencl" if found.kind == OPENCL else "cuda", NoRunner())
 
 
 def _cache(cache: CacheLike) -> Cache:

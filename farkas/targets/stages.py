@@ -26,7 +26,7 @@ class Stage:
 
 
 def _loops(program: Program, schedule: Schedule, target: Target) -> str:
-    from codegen.loops.nodes import show_loops
+    from codegen.loops.traverse import show_loops
 
     return "\n\n".join(map(show_loops, target.loops(schedule)))
 

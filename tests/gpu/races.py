@@ -33,9 +33,8 @@ from codegen.loops.nodes import (
     Store,
     Wait,
     axis_of,
-    map_children,
-    walk_loops,
 )
+from codegen.loops.traverse import map_children, walk_loops
 from poly.ir.expr import Const, Read, evaluate_int, reads_of
 from poly.ir.intrinsics import INTRINSICS
 from poly.lower.launches import Launch, launches

@@ -13,7 +13,8 @@ import farkas as fk
 from codegen.gpu.emit import generate_gpu
 from codegen.loops.from_schedule import build_kernel
 from codegen.loops.lower_instances import lower
-from codegen.loops.nodes import If, LoopNode, Wait, map_children, walk_loops
+from codegen.loops.nodes import If, LoopNode, Wait
+from codegen.loops.traverse import map_children, walk_loops
 from poly.errors import ScheduleError
 from poly.ir.expr import Const, Index, Op
 from poly.lower.launches import launches

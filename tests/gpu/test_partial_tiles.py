@@ -260,8 +260,8 @@ def test_a_step_by_name() -> None:
     schedule = fk.Schedule.of(fk.parse(text({"m": 20, "n": 20, "k": 40}))).split("mm", "k", 16)
     schedule = schedule.reorder("mm", ["k_o", "i", "j", "k_i"])
     made = schedule.promote("mm", "k_o", "A", "shared", (1, 0), ahead=True, padded=True)
-    assert str(made).endswith("promote mm: k_o as A, shared, 1, 0, ahead, padded")
-    assert made.show == schedule.replay("promote mm: k_o as A, shared, 1, 0, padded, ahead").show
+    assert str(made).endswith("promote mm: k_o as A, shared, 1, 0, padded, ahead")
+    assert made.show == schedule.replay("promote mm: k_o as A, shared, 1, 0, ahead, padded").show
 
 
 # --- what must not spread --------------------------------------------------------------------

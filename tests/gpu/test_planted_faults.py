@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from codegen.loops.nodes import Block, Buffer, If, LoopNode, Store, Wait, map_children, walk_loops
+from codegen.loops.nodes import Block, Buffer, If, LoopNode, Store, Wait
+from codegen.loops.traverse import map_children, walk_loops
 from poly.ir.expr import Const, Expr, Index, Op, Read, substitute
 from tests.gpu.layers import Edit, findings, missing_layers
 from tests.gpu.programs import CASES, MATMUL, SHARED, Case

@@ -12,7 +12,8 @@ import pytest
 from codegen.gpu.emit import GpuSource, generate_gpu
 from codegen.loops.from_schedule import build_kernel
 from codegen.loops.lower_instances import lower
-from codegen.loops.nodes import Wait, walk_loops
+from codegen.loops.nodes import Wait
+from codegen.loops.traverse import walk_loops
 from poly.errors import ScheduleError
 from poly.lower.launches import launches
 from poly.schedule.schedule import Schedule

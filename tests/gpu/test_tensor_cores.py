@@ -18,7 +18,8 @@ from codegen.gpu.emit import GpuSource, generate_gpu
 from codegen.gpu.match_fragments import to_instructions
 from codegen.loops.from_schedule import build_kernel, build_loops
 from codegen.loops.lower_instances import _Lowering, lower
-from codegen.loops.nodes import For, If, LoopNode, MultiplyMatrices, Wait, map_children, walk_loops
+from codegen.loops.nodes import For, If, LoopNode, MultiplyMatrices, Wait
+from codegen.loops.traverse import map_children, walk_loops
 from poly.errors import IllegalScheduleError, ScheduleError
 from poly.ir.expr import Const, Index, Op
 from poly.ir.intrinsics import INTRINSICS

@@ -81,20 +81,21 @@ def test_show(cli: Cli) -> None:
     for heading in ("# program\n", "# schedule\n", "# tree\n", "# source\n"):
         assert heading in everything
     words = ("show", "-e", MATMUL, "--dtype", "float32", "--using", "written")
-    assert cli(*words, "--schedule").stdout == "(as written)\n"
-    two = cli(*words, "--tree", "--program").stdout
+    assert cli(*words, "--stage", "schedule").stdout == "(as written)\n"
+    two = cli(*words, "--stage", "tree", "--stage", "program").stdout
     assert two.startswith("# program\ndef f(") and "# source" not in two and "for k" in two
 
 
 def test_what_is_scheduled_is_shown(cli: Cli) -> None:
     words = ("-e", "ij,jk,kl->il", "--dtype", "float32")
-    assert "float32 A_B[I,K]" in cli("show", *words, "--program").stdout
-    assert "A_B" not in cli("show", *words, "--program", "--exact").stdout
-    assert "A_B" not in cli("show", *words, "--program", "--using", "written").stdout
+    assert "float32 A_B[I,K]" in cli("show", *words, "--stage", "rewritten").stdout
+    assert "A_B" not in cli("show", *words, "--stage", "program").stdout
+    assert "A_B" not in cli("show", *words, "--stage", "rewritten", "--exact").stdout
+    assert "A_B" not in cli("show", *words, "--stage", "rewritten", "--using", "written").stdout
     script = cli("compile", *words, "--emit", "schedule", "-o", "chain.sched")
     assert script.exit_code == 0
-    shown = cli("show", *words, "--using", "chain.sched", "--source").stdout
-    assert shown == cli("show", *words, "--source").stdout
+    shown = cli("show", *words, "--using", "chain.sched", "--stage", "source").stdout
+    assert shown == cli("show", *words, "--stage", "source").stdout
 
 
 def test_check(cli: Cli) -> None:
@@ -144,7 +145,7 @@ def test_targets(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert opencl.exit_code == 0 and "__kernel" in Path("mm.cl").read_text()
     own = fk.compile(DEFINITION, target="cuda-emulator")
     assert cuda.stdout.rstrip("\n") == own.source.rstrip("\n")
-    shown = cli("show", "mm.fk", "--target", "cuda", "--tree", "--source").stdout
+    shown = cli("show", "mm.fk", "--target", "cuda", "--stage", "tree", "--stage", "source").stdout
     assert "[block]" in shown and "__global__" in shown
     script = cli("compile", "mm.fk", "--target", "cuda", "--emit", "schedule", "-o", "mm.sched")
     assert script.exit_code == 0 and "map_threads" in Path("mm.sched").read_text()
@@ -404,5 +405,6 @@ def test_interrupted(tmp_path: Path) -> None:
 def test_the_module_has_one_entry_point() -> None:
     assert cli_module.main.name == "farkas"
     assert np.array_equal(sorted(cli_module.main.commands), [
-        "cache", "check", "compile", "demo", "diff", "doctor", "run", "show", "toolchain", "why",
+        "cache", "check", "compile", "demo", "diff", "doctor", "pipeline", "run", "show",
+        "toolchain", "why",
     ])  # fmt: skip

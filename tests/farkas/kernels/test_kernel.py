@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import codegen.c.kernel_unit
+import codegen.pipeline
 import farkas as fk
 from codegen.c.kernel_unit import generate
 from farkas.kernels.example_sizes import small_sizes
@@ -300,7 +300,7 @@ def test_loops_without_tiles_where_isl_cannot_generate_them(
             raise fk.ScheduleError("isl gives up")
         return generate(schedule, **names)
 
-    monkeypatch.setattr(codegen.c.kernel_unit, "generate", emit)
+    monkeypatch.setattr(codegen.pipeline, "generate", emit)
     text = "C[i,j] +=! A[i,k] * B[k,j]"
     kernel = fk.compile(text, threads=1)
     a, b = np.ones((9, 33), np.float32), np.ones((33, 20), np.float32)

@@ -70,9 +70,9 @@ def test_the_machine_decides_the_tile() -> None:
 
 def test_an_attempt_changes_nothing_if_it_is_refused() -> None:
     s = schedule(MATMUL)
-    assert attempt(s, "parallelize mm: k") is s
-    assert attempt(s, "parallelize mm: nothing") is s
-    assert str(attempt(s, "parallelize mm: i")) == "parallelize mm: i"
+    assert attempt(s, Schedule.parallelize, "mm", "k") is s
+    assert attempt(s, Schedule.parallelize, "mm", "nothing") is s
+    assert str(attempt(s, Schedule.parallelize, "mm", "i")) == "parallelize mm: i"
 
 
 @pytest.mark.parametrize(
