@@ -100,6 +100,9 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 
 MAX_LINES = 600
 
+#: Lines of a function, with its docstring and what is inside.
+MAX_FUNCTION = 60
+
 #: Files that may be longer, each with the reason.
 LONG_FILES: dict[str, str] = {}
 

@@ -6,6 +6,7 @@ Each is a static inline function, so that a kernel's text is complete and readab
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from codegen.c.operator_text import OWN
 from codegen.c.type_names import C_TYPES, SCHEDULE, suffix
@@ -62,7 +63,12 @@ def _helpers() -> dict[str, str]:
     return found
 
 
+#: Defines a helper: its name, the letters of its arguments, its body.
+_Define = Callable[[str, str, str], None]
+
+
 def _for_type(d: DType) -> dict[str, str]:
+    """The helpers for values of a type, by name."""
     c, s = C_TYPES[d.name], suffix(d)
     out: dict[str, str] = {}
 
@@ -71,22 +77,7 @@ def _for_type(d: DType) -> dict[str, str]:
         out[f"fk_{name}_{s}"] = f"static inline {c} fk_{name}_{s}({params})\n{{ {body} }}"
 
     if d.is_float:
-        f = "f" if d.bits == 32 else ""
-        define("max", "ab", "return (a > b || a != a) ? a : b;")
-        define("min", "ab", "return (a < b || a != a) ? a : b;")
-        define("sign", "x", f"return x != x ? x : ({c})((x > 0) - (x < 0));")
-        define("rsqrt", "x", f"return 1 / sqrt{f}(x);")
-        define("sigmoid", "x", f"return 1 / (1 + exp{f}(-x));")
-        define(
-            "mod", "ab",
-            f"{c} r = fmod{f}(a, b); "
-            f"return r == 0 ? copysign{f}(({c})0, b) : ((r < 0) != (b < 0)) ? r + b : r;",
-        )  # fmt: skip
-        define("floordiv", "ab", f"return floor{f}(a / b);")
-        if d.bits == 32:
-            for name in sorted(OWN):  # the same values as in vector lanes
-                v = "fk_splat_f32x4(x)"
-                define(f"near_{name}", "x", f"fk_f32x4 v = fk_near_{name}_f32x4({v}); return v[0];")
+        _for_floats(d, define)
         return out
     define("max", "ab", "return a > b ? a : b;")
     define("min", "ab", "return a < b ? a : b;")
@@ -97,43 +88,71 @@ def _for_type(d: DType) -> dict[str, str]:
     for name, symbol in (("add", "+"), ("sub", "-"), ("mul", "*")):
         define(name, "ab", f"return ({c})(({u})a {symbol} ({u})b);")
     if d.kind == "i":
-        minus = f"({c})(0 - ({u})%s)"
-        define("neg", "x", f"return {minus % 'x'};")
-        define("abs", "x", f"return x < 0 ? {minus % 'x'} : x;")
-        define("sign", "x", f"return ({c})((x > 0) - (x < 0));")
-        guard = f"if (b == 0) return 0; if (b == -1) return {minus % 'a'};"
-        zero = "if (b == 0 || b == -1) return 0;"
-        define("div", "ab", f"{guard} return ({c})(a / b);")
-        define("fmod", "ab", f"{zero} return ({c})(a % b);")
-        define(
-            "floordiv",
-            "ab",
-            f"{guard} return ({c})(a / b - ((a % b != 0) && ((a < 0) != (b < 0))));",
-        )
-        define(
-            "mod",
-            "ab",
-            f"{zero} {c} r = ({c})(a % b); "
-            f"return ({c})((r != 0 && ((r < 0) != (b < 0))) ? r + b : r);",
-        )
-        if d == INT32:
-            low = "(uint32_t)((int16_t)a * (int16_t)b)"
-            body = f"return (int32_t)({low} + (uint32_t)((a >> 16) * (b >> 16)));"
-            define("dot2", "ab", body)
-        define("shl", "ab", f"return (b < 0 || b >= {d.bits}) ? 0 : ({c})(({u})a << b);")
-        define(
-            "shr", "ab", f"return (b < 0 || b >= {d.bits}) ? ({c})(a < 0 ? -1 : 0) : ({c})(a >> b);"
-        )
+        _for_signed(d, u, define)
     else:
-        define("sign", "x", f"return ({c})(x > 0);")
-        define("bitnot", "x", f"return ({c})~x;")
-        for name in ("div", "floordiv"):
-            define(name, "ab", f"return b == 0 ? 0 : ({c})(a / b);")
-        for name in ("fmod", "mod"):
-            define(name, "ab", f"return b == 0 ? 0 : ({c})(a % b);")
-        define("shl", "ab", f"return b >= {d.bits} ? 0 : ({c})(({u})a << b);")
-        define("shr", "ab", f"return b >= {d.bits} ? 0 : ({c})(a >> b);")
+        _for_unsigned(d, u, define)
     return out
+
+
+def _for_floats(d: DType, define: _Define) -> None:
+    c, f = C_TYPES[d.name], "f" if d.bits == 32 else ""
+    define("max", "ab", "return (a > b || a != a) ? a : b;")
+    define("min", "ab", "return (a < b || a != a) ? a : b;")
+    define("sign", "x", f"return x != x ? x : ({c})((x > 0) - (x < 0));")
+    define("rsqrt", "x", f"return 1 / sqrt{f}(x);")
+    define("sigmoid", "x", f"return 1 / (1 + exp{f}(-x));")
+    define(
+        "mod", "ab",
+        f"{c} r = fmod{f}(a, b); "
+        f"return r == 0 ? copysign{f}(({c})0, b) : ((r < 0) != (b < 0)) ? r + b : r;",
+    )  # fmt: skip
+    define("floordiv", "ab", f"return floor{f}(a / b);")
+    if d.bits == 32:
+        for name in sorted(OWN):  # the same values as in vector lanes
+            v = "fk_splat_f32x4(x)"
+            define(f"near_{name}", "x", f"fk_f32x4 v = fk_near_{name}_f32x4({v}); return v[0];")
+
+
+def _for_signed(d: DType, u: str, define: _Define) -> None:
+    """u : the unsigned type of as many bits, or of 32."""
+    c = C_TYPES[d.name]
+    minus = f"({c})(0 - ({u})%s)"
+    define("neg", "x", f"return {minus % 'x'};")
+    define("abs", "x", f"return x < 0 ? {minus % 'x'} : x;")
+    define("sign", "x", f"return ({c})((x > 0) - (x < 0));")
+    guard = f"if (b == 0) return 0; if (b == -1) return {minus % 'a'};"
+    zero = "if (b == 0 || b == -1) return 0;"
+    define("div", "ab", f"{guard} return ({c})(a / b);")
+    define("fmod", "ab", f"{zero} return ({c})(a % b);")
+    define(
+        "floordiv",
+        "ab",
+        f"{guard} return ({c})(a / b - ((a % b != 0) && ((a < 0) != (b < 0))));",
+    )
+    define(
+        "mod",
+        "ab",
+        f"{zero} {c} r = ({c})(a % b); return ({c})((r != 0 && ((r < 0) != (b < 0))) ? r + b : r);",
+    )
+    if d == INT32:
+        low = "(uint32_t)((int16_t)a * (int16_t)b)"
+        body = f"return (int32_t)({low} + (uint32_t)((a >> 16) * (b >> 16)));"
+        define("dot2", "ab", body)
+    define("shl", "ab", f"return (b < 0 || b >= {d.bits}) ? 0 : ({c})(({u})a << b);")
+    define("shr", "ab", f"return (b < 0 || b >= {d.bits}) ? ({c})(a < 0 ? -1 : 0) : ({c})(a >> b);")
+
+
+def _for_unsigned(d: DType, u: str, define: _Define) -> None:
+    """u : the type, or that of 32 bits."""
+    c = C_TYPES[d.name]
+    define("sign", "x", f"return ({c})(x > 0);")
+    define("bitnot", "x", f"return ({c})~x;")
+    for name in ("div", "floordiv"):
+        define(name, "ab", f"return b == 0 ? 0 : ({c})(a / b);")
+    for name in ("fmod", "mod"):
+        define(name, "ab", f"return b == 0 ? 0 : ({c})(a % b);")
+    define("shl", "ab", f"return b >= {d.bits} ? 0 : ({c})(({u})a << b);")
+    define("shr", "ab", f"return b >= {d.bits} ? 0 : ({c})(a >> b);")
 
 
 HELPERS: dict[str, str] = _helpers()

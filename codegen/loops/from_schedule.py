@@ -40,7 +40,15 @@ from poly.ir.expr import (
 from poly.ir.intrinsics import ACCUMULATOR
 from poly.ir.linear_form import normal
 from poly.lower.auxiliary_statements import Combination, Fence
-from poly.lower.isl_tree import Around, IslBand, IslTree, kernel_context, kernel_to_isl, to_isl
+from poly.lower.isl_tree import (
+    Around,
+    IslBand,
+    IslPromote,
+    IslTree,
+    kernel_context,
+    kernel_to_isl,
+    to_isl,
+)
 from poly.lower.launches import Launch, padded_scop
 from poly.lower.place_barriers import with_barriers
 from poly.schedule.loop_kinds import only_on_gpu
@@ -197,65 +205,70 @@ class _Converter:
         if kind == types.for_:
             return self._for(ast, env, at)
         if kind == types.if_:
-            cond = self.expr(ast.if_get_cond(), env)
-            if isinstance(cond, Const) and cond.value:
-                return self.node(ast.if_get_then_node(), env, at)
-            then = self.node(ast.if_get_then_node(), env, at)
-            other = self.node(ast.if_get_else_node(), env, at) if ast.if_has_else_node() else None
-            if then == _NOTHING:
-                return _NOTHING if other is None else If(Op("not", (cond,)), other)
-            return If(cond, then, other)
+            return self._if(ast, env, at)
         if kind == types.block:
             listed = ast.block_get_children()
             inner = [self.node(listed.get_at(k), env, at) for k in range(listed.n_ast_node())]
             return block(join_buffers(inner))
         if kind == types.mark:
             what, number = ast.mark_get_id().get_name().split(":")
-            below = ast.mark_get_node()
             if what == "band":
-                return self.node(below, env, self.tree.bands[int(number)])
-            found = self.tree.promotes[int(number)]
-            promote, plan = found.node, found.plan
-            # isl leaves out loops of one iteration; such a loop tells no iterations apart.
-            prefix = tuple(env.get(_ITERATORS[k], Const(0)) for k in range(len(found.around)))
-            dtype = self.dtypes[promote.tensor]
-            if promote.scope == Scope.FRAGMENT:
-                dtype = ACCUMULATOR
-            body = self.node(below, env, at)
-            return Buffer(
-                promote.buffer,
-                promote.tensor,
-                dtype,
-                (*((2,) if promote.ahead else ()), *promote.layout.box(plan.sizes)),
-                promote.layout,
-                Scope.REGISTER if promote.scope == Scope.PARTIAL else promote.scope,
-                body,
-                prefix,
-                halves=promote.ahead,
-                padded=promote.padded,
-                accesses=promote.accesses,
-                inside=found.inside,
-                origins=tuple(
-                    None if o is None else self._origin(o, found.around, env, promote.buffer)
-                    for o in plan.origins
-                ),
-            )
+                return self.node(ast.mark_get_node(), env, self.tree.bands[int(number)])
+            body = self.node(ast.mark_get_node(), env, at)
+            return self._buffer(self.tree.promotes[int(number)], body, env)
         if kind == types.user:
-            call = ast.user_get_expr()
-            args = [self.expr(call.get_op_arg(k), env) for k in range(1, call.get_op_n_arg())]
-            name = call.get_op_arg(0).get_id().get_name()
-            fence = self.tree.copies.get(name)
-            if isinstance(fence, Combination):
-                return self._combine(fence)
-            if isinstance(fence, Fence):
-                return Wait() if fence.barrier else _NOTHING
-            if isinstance(fence, Copy) and fence.within:
-                zeros = Instance(zeros_of(fence).name, tuple(args))
-                return If(self._within(fence, args), Instance(name, tuple(args)), zeros)
-            if isinstance(fence, Copy) and fence.matrix and at is not None:
-                return _as_matrix(fence, args, at, env)
-            return Instance(name, tuple(args))
+            return self._instance(ast.user_get_expr(), env, at)
         raise LoopError(f"an isl AST node of type {kind} is not understood")
+
+    def _if(self, ast: isl.AstNode, env: dict[str, Expr], at: IslBand | None) -> LoopNode:
+        cond = self.expr(ast.if_get_cond(), env)
+        then = self.node(ast.if_get_then_node(), env, at)
+        if isinstance(cond, Const) and cond.value:
+            return then
+        other = self.node(ast.if_get_else_node(), env, at) if ast.if_has_else_node() else None
+        if then == _NOTHING:
+            return _NOTHING if other is None else If(Op("not", (cond,)), other)
+        return If(cond, then, other)
+
+    def _buffer(self, found: IslPromote, body: LoopNode, env: dict[str, Expr]) -> LoopNode:
+        """The buffer of a promotion around what uses it."""
+        promote, plan = found.node, found.plan
+        fragment = promote.scope == Scope.FRAGMENT
+        return Buffer(
+            promote.buffer,
+            promote.tensor,
+            ACCUMULATOR if fragment else self.dtypes[promote.tensor],
+            (*((2,) if promote.ahead else ()), *promote.layout.box(plan.sizes)),
+            promote.layout,
+            Scope.REGISTER if promote.scope == Scope.PARTIAL else promote.scope,
+            body,
+            # isl leaves out loops of one iteration; such a loop tells no iterations apart.
+            tuple(env.get(_ITERATORS[k], Const(0)) for k in range(len(found.around))),
+            halves=promote.ahead,
+            padded=promote.padded,
+            accesses=promote.accesses,
+            inside=found.inside,
+            origins=tuple(
+                None if o is None else self._origin(o, found.around, env, promote.buffer)
+                for o in plan.origins
+            ),
+        )
+
+    def _instance(self, call: isl.AstExpr, env: dict[str, Expr], at: IslBand | None) -> LoopNode:
+        """An instance of a statement, or what one that was added for isl stands for."""
+        args = [self.expr(call.get_op_arg(k), env) for k in range(1, call.get_op_n_arg())]
+        name = call.get_op_arg(0).get_id().get_name()
+        fence = self.tree.copies.get(name)
+        if isinstance(fence, Combination):
+            return self._combine(fence)
+        if isinstance(fence, Fence):
+            return Wait() if fence.barrier else _NOTHING
+        if isinstance(fence, Copy) and fence.within:
+            zeros = Instance(zeros_of(fence).name, tuple(args))
+            return If(self._within(fence, args), Instance(name, tuple(args)), zeros)
+        if isinstance(fence, Copy) and fence.matrix and at is not None:
+            return _as_matrix(fence, args, at, env)
+        return Instance(name, tuple(args))
 
     def _origin(
         self, origin: Expr, around: tuple[Around, ...], env: dict[str, Expr], buffer: str

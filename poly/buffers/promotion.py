@@ -20,7 +20,7 @@ The copies are statements ``in[p, e]`` with loops of their own over e.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import gcd
+from math import gcd, prod
 
 import islpy as isl
 
@@ -29,6 +29,7 @@ from poly.deps.dependences import value_flow
 from poly.deps.footprint import box_extent, prefix_map, prefix_relation
 from poly.deps.scop import Role, Scop, ScopStatement
 from poly.errors import CapacityError, ScheduleError
+from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Size, add, mul
 from poly.ir.intrinsics import ACCUMULATOR, Intrinsic
 from poly.ir.program import Tensor
@@ -118,6 +119,55 @@ def prefix_of(node: Promote, outer: list[Member]) -> list[Member]:
     return [m for m in outer if m.mark not in ON_THREADS]
 
 
+def _relations(
+    node: Promote, below: list[ScopStatement], outer: list[Member]
+) -> tuple[isl.Map | None, isl.Map | None]:
+    """Which elements an iteration of `outer` reads and writes; None: none."""
+    for s in below:
+        if any(m.get_tuple_name(isl.dim_type.out) == node.tensor for m in s.may_reads):
+            raise ScheduleError(
+                f"{node.tensor} cannot be promoted: {s.name} reads it at a place that depends "
+                "on data"
+            )
+    reads = prefix_relation(((s, m) for s in below for m in _reads(node, s)), outer, node.tensor)
+    writes = prefix_relation(((s, s.write) for s in below), outer, node.tensor)
+    if reads is None and writes is None:
+        names = ", ".join(s.name for s in below)
+        raise ScheduleError(f"{node.tensor} is not accessed by {names}; nothing to promote")
+    return reads, writes
+
+
+def _footprint(
+    node: Promote,
+    scop: Scop,
+    padded: list[ScopStatement],
+    outer: list[Member],
+    reads: isl.Map | None,
+    writes: isl.Map | None,
+) -> isl.Map:
+    """What the buffer has a place for: what is accessed, and beyond it what instructions reach."""
+    footprint = writes if reads is None else reads if writes is None else reads.union(writes)
+    assert footprint is not None
+    if node.padded or node.scope == Scope.FRAGMENT:
+        beyond = prefix_relation(
+            ((s, m) for s in padded for m in (s.write, *_reads(node, s))), outer, node.tensor
+        )
+        footprint = footprint if beyond is None else footprint.union(beyond)
+    return footprint.intersect_params(scop.context).coalesce()
+
+
+def _check_capacity(node: Promote, dtype: DType, sizes: tuple[int, ...]) -> None:
+    """Refuse a buffer that is too large for its scope."""
+    count = dtype.bytes * prod(sizes) * (2 if node.ahead else 1)
+    limits = {Scope.SHARED: SHARED_LIMIT, Scope.FRAGMENT: FRAGMENT_LIMIT}
+    limit = limits.get(node.scope, BUFFER_LIMIT)
+    if count > limit:
+        raise CapacityError(
+            f"the part of {node.tensor} to promote takes {count} bytes, over {limit}; "
+            "promote below an inner loop or use smaller tiles"
+        )
+
+
 def plan_promotion(
     node: Promote, scop: Scop, outer: list[Member], statements: tuple[str, ...]
 ) -> PromotionPlan:
@@ -132,42 +182,15 @@ def plan_promotion(
         return _partial(node, scop, outer, statements)
     tensor = scop.program.tensors[node.tensor]
     below = [scop.statement(name) for name in statements]
-    for s in below:
-        if any(m.get_tuple_name(isl.dim_type.out) == node.tensor for m in s.may_reads):
-            raise ScheduleError(
-                f"{node.tensor} cannot be promoted: {s.name} reads it at a place that depends "
-                "on data"
-            )
-    reads = prefix_relation(((s, m) for s in below for m in _reads(node, s)), outer, node.tensor)
-    writes = prefix_relation(((s, s.write) for s in below), outer, node.tensor)
-    footprint = writes if reads is None else reads if writes is None else reads.union(writes)
-    if footprint is None:
-        names = ", ".join(statements)
-        raise ScheduleError(f"{node.tensor} is not accessed by {names}; nothing to promote")
+    reads, writes = _relations(node, below, outer)
     padded = [scop.padded[name] for name in statements if name in scop.padded]
-    if node.padded or node.scope == Scope.FRAGMENT:
-        beyond = prefix_relation(
-            ((s, m) for s in padded for m in (s.write, *_reads(node, s))), outer, node.tensor
-        )
-        footprint = footprint if beyond is None else footprint.union(beyond)
-    footprint = footprint.intersect_params(scop.context).coalesce()
+    footprint = _footprint(node, scop, padded, outer, reads, writes)
     sizes = tuple(_constant_extent(footprint, k, node.tensor) for k in range(tensor.rank))
     sizes = node.layout.whole_blocks(sizes)
     if node.scope == Scope.REGISTER and sizes:
         sizes = _whole_vectors(node, scop, footprint, sizes)
     fragment = fragment_of(node, scop, outer, statements) if node.scope == Scope.FRAGMENT else None
-    count = (ACCUMULATOR if fragment else tensor.dtype).bytes
-    for size in sizes:
-        count *= size
-    count *= 2 if node.ahead else 1
-    limit = {Scope.SHARED: SHARED_LIMIT, Scope.FRAGMENT: FRAGMENT_LIMIT}.get(
-        node.scope, BUFFER_LIMIT
-    )
-    if count > limit:
-        raise CapacityError(
-            f"the part of {node.tensor} to promote takes {count} bytes, over {limit}; "
-            "promote below an inner loop or use smaller tiles"
-        )
+    _check_capacity(node, ACCUMULATOR if fragment else tensor.dtype, sizes)
     inward, outward = reads, writes
     if writes is not None:
         inward = _exposed(scop, node.tensor, outer, statements)
@@ -472,12 +495,11 @@ def _copy(
     """What copies `elements`, and fills the rest of the footprint of a padded buffer."""
     if elements is None:
         return None
-    depth = len(outer)
     elements = elements.intersect_params(scop.context).coalesce()
     copied, elements = elements, footprint if node.padded and inward else elements
     rank = len(sizes)
     name = f"{node.buffer}_{'in' if inward else 'out'}"
-    p, e = dims("p", depth), dims("e", rank)
+    p, e = dims("p", len(outer)), dims("e", rank)
     params = ", ".join(elements.get_var_names(isl.dim_type.param))
     pair = isl.Map(
         f"[{params}] -> {{ [[{', '.join(p)}] -> {node.tensor}[{', '.join(e)}]]"
@@ -489,61 +511,93 @@ def _copy(
     if not nothing and not elements.is_subset(copied):
         within = copied.domain_map().reverse().apply_range(pair).range()
         within = within.gist(extension.range()).coalesce()
-    instance = f"{name}[{', '.join(p + e)}]"
-
-    def member(loop: str, value: str, mark: LoopMark) -> Member:
-        return Member(loop, isl.UnionPwAff(f"[{params}] -> {{ {instance} -> [({value})] }}"), mark)
-
-    mark = Mark.UNROLL if node.scope == Scope.REGISTER else Mark.SEQ
-    dtype = scop.program.tensors[node.tensor].dtype
-    lanes = _lanes_below(node, scop) or VECTOR_BYTES // dtype.bytes
-    # Threads that copy together read neighbours, whatever the buffer's layout, and share out loops
-    # of several iterations.
-    order = [*node.layout.order]
-    if node.scope == Scope.SHARED:
-        order = sorted(range(rank), key=lambda k: sizes[k] > 1)
-    # Loops over aligned boxes run from 0, which makes places in the buffer plain.
-    places = [f"({e[k]} mod {sizes[k]})" if aligned[k] else e[k] for k in range(rank)]
-    for k, origin in enumerate(origins):
-        places[k] = (
-            places[k] if origin is None else f"(({e[k]} - {isl_expr(origin)}) mod {sizes[k]})"
-        )
-    loops = [(f"{node.buffer}_e{k}", places[k], sizes[k]) for k in order]
-    if node.layout.block is not None:
-        dim, size = node.layout.block
-        at = order.index(dim)
-        loop, place, _ = loops[at]
-        loops[at] = (f"{loop}_b", f"floor({place}/{size})", sizes[dim] // size)
-        loops.append((loop, f"({place} mod {size})", size))
-    members = [member(loop, place, mark) for loop, place, _ in loops]
-    if loops and in_lanes and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
-        loop, place, size = loops.pop()
-        # Rows of neighbours in memory, which are turned around a block at a time.
-        along = f"{node.buffer}_e{contiguous_dimension(scop.program.tensors[node.tensor])}"
-        turned = [m for m in members[:-1] if m.name == along and loop != along]
-        rest = [m for m in members[:-1] if m not in turned]
-        blocks = Mark.UNROLL if not turned and size // lanes <= MOST_VECTORS else mark
-        members = [
-            *rest,
-            member(f"{loop}_o", f"floor({place}/{lanes})", blocks),
-            *turned,
-            member(f"{loop}_i", f"{place} mod {lanes}", Mark.VECTOR),
-        ]
     together = 1 if in_lanes else _together(node, scop, inward, sizes, aligned)
     if within is not None and not _whole_groups(copied, together):
         together = 1
-    if together > 1:
-        loop, place, _ = loops[-1]
-        members[-1:] = [
-            member(f"{loop}_o", f"floor({place}/{together})", mark),
-            member(f"{loop}_i", f"{place} mod {together}", Mark.WIDE),
-        ]
+    # Loops over aligned boxes run from 0, which makes places in the buffer plain.
+    places = [f"({e[k]} mod {sizes[k]})" if aligned[k] else e[k] for k in range(rank)]
+    for k, origin in enumerate(origins):
+        if origin is not None:
+            places[k] = f"(({e[k]} - {isl_expr(origin)}) mod {sizes[k]})"
+    instance = f"[{params}] -> {{ {name}[{', '.join(p + e)}]"
+    members = _CopyLoops(node, scop, instance).over(places, sizes, in_lanes, together)
     return Copy(
         name, node.tensor, node.buffer, inward, tuple(m.name for m in outer), rank, sizes,
-        str(extension), tuple(members), node.scope == Scope.SHARED, ahead=node.ahead,
-        together=together,
+        str(extension), members, node.scope == Scope.SHARED, ahead=node.ahead, together=together,
         within="" if within is None else str(within), op="+=" if nothing else "",
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _CopyLoops:
+    """The loops over the elements of a copy.
+
+    instance : an isl map from an instance of the copy, without its range
+    """
+
+    node: Promote
+    scop: Scop
+    instance: str
+
+    def member(self, loop: str, value: str, mark: LoopMark) -> Member:
+        """A loop that runs through the values of an expression."""
+        return Member(loop, isl.UnionPwAff(f"{self.instance} -> [({value})] }}"), mark)
+
+    def over(
+        self, places: list[str], sizes: tuple[int, ...], in_lanes: bool, together: int
+    ) -> tuple[Member, ...]:
+        """The loops, outermost first.
+
+        places : in the buffer, dimension by dimension; together : elements that one access moves
+        """
+        mark = Mark.UNROLL if self.node.scope == Scope.REGISTER else Mark.SEQ
+        loops = self._dimensions(places, sizes)
+        members = [self.member(loop, place, mark) for loop, place, _ in loops]
+        dtype = self.scop.program.tensors[self.node.tensor].dtype
+        lanes = _lanes_below(self.node, self.scop) or VECTOR_BYTES // dtype.bytes
+        if loops and in_lanes and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
+            members = self._in_lanes(members, loops[-1], lanes, mark)
+        if together > 1:
+            loop, place, _ = loops[-1]
+            members[-1:] = [
+                self.member(f"{loop}_o", f"floor({place}/{together})", mark),
+                self.member(f"{loop}_i", f"{place} mod {together}", Mark.WIDE),
+            ]
+        return tuple(members)
+
+    def _dimensions(self, places: list[str], sizes: tuple[int, ...]) -> list[tuple[str, str, int]]:
+        """Loops over the dimensions of the buffer: name, place and extent, outermost first."""
+        # Threads that copy together read neighbours, whatever the buffer's layout, and share out
+        # loops of several iterations.
+        order = [*self.node.layout.order]
+        if self.node.scope == Scope.SHARED:
+            order = sorted(range(len(sizes)), key=lambda k: sizes[k] > 1)
+        loops = [(f"{self.node.buffer}_e{k}", places[k], sizes[k]) for k in order]
+        if self.node.layout.block is not None:
+            dim, size = self.node.layout.block
+            at = order.index(dim)
+            loop, place, _ = loops[at]
+            loops[at] = (f"{loop}_b", f"floor({place}/{size})", sizes[dim] // size)
+            loops.append((loop, f"({place} mod {size})", size))
+        return loops
+
+    def _in_lanes(
+        self, members: list[Member], innermost: tuple[str, str, int], lanes: int, mark: LoopMark
+    ) -> list[Member]:
+        """The loops with the innermost one in vector lanes."""
+        loop, place, size = innermost
+        # Rows of neighbours in memory, which are transposed a block at a time.
+        along = contiguous_dimension(self.scop.program.tensors[self.node.tensor])
+        name = f"{self.node.buffer}_e{along}"
+        transposed = [m for m in members[:-1] if m.name == name and loop != name]
+        rest = [m for m in members[:-1] if m not in transposed]
+        blocks = Mark.UNROLL if not transposed and size // lanes <= MOST_VECTORS else mark
+        return [
+            *rest,
+            self.member(f"{loop}_o", f"floor({place}/{lanes})", blocks),
+            *transposed,
+            self.member(f"{loop}_i", f"{place} mod {lanes}", Mark.VECTOR),
+        ]
 
 
 def _whole_groups(elements: isl.Map, count: int) -> bool:

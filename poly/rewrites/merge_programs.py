@@ -79,23 +79,9 @@ def merge(
     ProgramError : the programs have updated tensors, or a binding does not fit.  Sizes of the
         same name are one.
     """
-    for p in (first, second):
-        if p.updated:
-            raise ProgramError(f"{p.name} is not purely functional")
+    _check_bindings(first, second, bindings, shared or {})
     names = renamed(first, second, bindings, shared)
-    known = first.tensors
-    for mapping, legal in ((bindings, first.outputs), (shared or {}, first.inputs)):
-        for own, other in mapping.items():
-            mine = {t.name: t for t in second.inputs}.get(own)
-            theirs = {t.name: t for t in legal}.get(other)
-            if (
-                mine is None
-                or theirs is None
-                or mine.dtype != theirs.dtype
-                or not same_shape(mine, theirs)
-            ):
-                raise ProgramError(f"{own} of {second.name} cannot be {other} of {first.name}")
-    taken = {*known, *names.values()}
+    taken = {*first.tensors, *names.values()}
     statements = [
         *first.statements,
         *(_renamed_statement(s, names, taken) for s in second.statements),
@@ -125,6 +111,23 @@ def merge(
             constraints=tuple(dict.fromkeys((*first.constraints, *second.constraints))),
         )
     )
+
+
+def _check_bindings(
+    first: Program, second: Program, bindings: Mapping[str, str], shared: Mapping[str, str]
+) -> None:
+    """Refuse programs that have updated tensors, and bindings of tensors that differ."""
+    for p in (first, second):
+        if p.updated:
+            raise ProgramError(f"{p.name} is not purely functional")
+    inputs = {t.name: t for t in second.inputs}
+    for mapping, legal in ((bindings, first.outputs), (shared, first.inputs)):
+        known = {t.name: t for t in legal}
+        for own, other in mapping.items():
+            mine, theirs = inputs.get(own), known.get(other)
+            if mine is None or theirs is None or (mine.dtype != theirs.dtype) or (
+                not same_shape(mine, theirs)):  # fmt: skip
+                raise ProgramError(f"{own} of {second.name} cannot be {other} of {first.name}")
 
 
 def renamed(

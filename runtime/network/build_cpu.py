@@ -175,14 +175,7 @@ def _build(
             nodes = [n.origin for n in needed if n.program.digest == name]
             work.add(*kernel_unit(functions[name], nodes))
         tell("schedule and generate", len(programs), len(programs), "")
-        scratch = {
-            n.name: {
-                t.name: (t.dtype.bytes, _extents(functions[n.program.digest], t))
-                for t in functions[n.program.digest].workspace
-            }
-            for n in needed
-            if functions[n.program.digest].workspace
-        }
+        scratch = _scratch(needed, functions)
         places, workspaces = _places(graph, sharing, scratch)
         sizes = _Sizes(graph)
         passed = {n.name: sizes.of(functions[n.program.digest]) for n in needed}
@@ -214,6 +207,22 @@ def _build(
     return cache.put(
         key, {**files, LIBRARY: library, "meta.json": json.dumps(meta, indent=1).encode()}
     )
+
+
+def _scratch(
+    calls: Sequence[Call], functions: Mapping[str, CFunction]
+) -> dict[str, dict[str, tuple[int, tuple[Expr, ...]]]]:
+    """The width in bytes and the shape of each call's own temporaries.
+
+    functions : by the digest of the program
+    """
+    found = {}
+    for call in calls:
+        function = functions[call.program.digest]
+        if function.workspace:
+            own = {t.name: (t.dtype.bytes, _extents(function, t)) for t in function.workspace}
+            found[call.name] = own
+    return found
 
 
 def _generated(

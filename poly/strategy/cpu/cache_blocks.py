@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from poly.buffers.promotion import BUFFER_LIMIT
@@ -71,24 +72,17 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
         return Blocks(inside=others)
     size = scop.program.tensors[s.target.tensor].dtype.bytes
     extents = {x: core.extent(x) for x in s.loops}
-    width = core.vectors * core.lanes
     moved = {i for r in vectors for i in loops_of_read(r)}
     before = tuple(x for x in others if x in moved)
     after = tuple(x for x in others if x not in moved)
-
-    def of_tile(reductions: Mapping[str, int | None]) -> int:
-        """Bytes of the panel of one tile of v."""
-        return size * elements_read(vectors, {core.v: width, **reductions})
-
     whole = {r: extents[r] for r in core.reductions}
-    lone = all(extents[x] is not None for x in (core.w, *after)) and (
-        prod(extents[x] or 1 for x in (core.w, *after)) <= core.rows
-    )
-    # Accumulators whose lanes lie apart are slow to load, and taps that are written out long.
-    kept = lone or vector_stride(s.target, core.v, core.lanes) != 1 or bool(core.shaped)
+    panel = partial(_panel_bytes, core, vectors, size)
+    # Accumulators whose lanes lie apart are slow to load, and unrolled taps long.
+    scattered = vector_stride(s.target, core.v, core.lanes) != 1
+    kept = scattered or bool(core.shaped) or _one_tile_of_rows(core, after, extents)
     cut: dict[str, int] = {}
-    if None in whole.values() or (of_tile(whole) > machine.l2 // WHOLE and not kept):
-        iterations = machine.l2 // PART // (size * width * len(vectors))
+    if None in whole.values() or (panel(whole) > machine.l2 // WHOLE and not kept):
+        iterations = machine.l2 // PART // (size * core.width * len(vectors))
         cut = cut_loops(reduction_order(core), extents, max(8, iterations))
     if cut and core.shaped:
         share = _share(core, after, extents, machine.cores)
@@ -97,36 +91,51 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
             # Rows of one image, since there may be no other.
             before, after = (*before, *after[: unknown[-1]]), after[unknown[-1] :]
             share = (after[0], OPEN_OTHERS)
-        return Blocks(before, width, share, tuple(cut.items()), inside=after)
+        return Blocks(before, core.width, share, tuple(cut.items()), inside=after)
     block = {**whole, **cut}
-    tiles = None if extents[core.v] is None else -(-(extents[core.v] or 1) // width)
+    tiles = None if extents[core.v] is None else -(-(extents[core.v] or 1) // core.width)
     least = machine.l2 // 2 if cut else machine.l2 * STREAMED
     outside, rows, inside = _rows(core, after, extents, streams, block, size, machine, least)
     if tiles == 1 or (rows is None and not outside):
         outside, rows, inside = (), None, after
     packed = any(is_packed(r, core) for r in vectors)
     alone = any(balance(extents[x], machine.cores) >= 1 - IDLE for x in before)
-    most = max(1, BUFFER_LIMIT // max(1, of_tile(block)))
+    most = max(1, BUFFER_LIMIT // max(1, panel(block)))
     per_panel, even = _panel_tiles(tiles, most, machine.cores)
     share = None if even or alone else _share(core, after, extents, machine.cores)
     # Threads pack each a panel, or share the rows of one.
     if not cut and rows is None and not outside and not (packed and share and tiles == 1):
-        known = all(extents[x] is not None for x in (core.v, *before))
-        shares = (
-            before and extents[before[0]] and balance(extents[before[0]], machine.cores) >= 1 - IDLE
+        batch = panel({**whole, **{x: extents[x] for x in before}})
+        fits = all(extents[x] is not None for x in (core.v, *before)) and (
+            batch <= machine.l2 // WHOLE
         )
         # Panels of all products of a batch, packed before the first one is made, would not stay;
         # and threads that share a batch keep each product to themselves.
-        if (
-            known
-            and not shares
-            and of_tile({**whole, **{x: extents[x] for x in before}}) <= machine.l2 // WHOLE
-        ):
+        shares = before and extents[before[0]] and balance(extents[before[0]], machine.cores)
+        if fits and not (shares and shares >= 1 - IDLE):
             return Blocks(inside=others)
         return Blocks(before, inside=after)
     if not packed and not cut:
         return Blocks((), 0, None, (), (*before, *outside), rows, inside)
-    return Blocks(before, per_panel * width, share, tuple(cut.items()), outside, rows, inside)
+    return Blocks(before, per_panel * core.width, share, tuple(cut.items()), outside, rows, inside)
+
+
+def _panel_bytes(
+    core: Contraction, vectors: list[Read], size: int, loops: Mapping[str, int | None]
+) -> int:
+    """Bytes of the panel of one tile of v, for some iterations of other loops.
+
+    size : of an element
+    """
+    return size * elements_read(vectors, {core.v: core.width, **loops})
+
+
+def _one_tile_of_rows(
+    core: Contraction, after: tuple[str, ...], extents: Mapping[str, int | None]
+) -> bool:
+    """Whether all rows are in one register tile."""
+    rows = [extents[x] for x in (core.w, *after)]
+    return None not in rows and prod(x or 1 for x in rows) <= core.rows
 
 
 def cut_loops(

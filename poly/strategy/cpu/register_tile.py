@@ -58,6 +58,11 @@ class Contraction:
     def extent(self, loop: str) -> int | None:
         return dict(self.extents).get(loop)
 
+    @property
+    def width(self) -> int:
+        """Elements of v in a tile."""
+        return self.vectors * self.lanes
+
 
 def find_contraction(
     scop: Scop,
@@ -80,113 +85,124 @@ def find_contraction(
     if all(set(free) <= moved for moved in moves.values()):
         return None
     extents = static_extents(s) | dict.fromkeys(outside, 1)
-    lanes = machine.vector_bytes // tensor.dtype.bytes
-    best: tuple[tuple[int, ...], Contraction] | None = None
-    for v in free:
-        made = _with_vector(
-            s,
-            v,
-            free,
-            reductions,
-            reads,
-            moves,
-            extents,
+    update = _Update(s, free, reads, moves, extents, tensor.dtype.bytes, machine, rearranged)
+    made = [x for v in free if (x := update.with_vector(v)) is not None]
+    return max(made, key=lambda x: x[0])[1] if made else None
+
+
+@dataclass(frozen=True)
+class _Update:
+    """An update with reuse, of which each free loop may become the vector loop.
+
+    reads : its operands; moves : the loops that each moves with
+    element : bytes of one; rearranged : see `find_contraction`
+    """
+
+    s: ScopStatement
+    free: tuple[str, ...]
+    reads: list[Read]
+    moves: dict[Read, frozenset[str]]
+    extents: dict[str, int | None]
+    element: int
+    machine: Machine
+    rearranged: Collection[str]
+
+    def with_vector(self, v: str) -> tuple[tuple[int, ...], Contraction] | None:
+        """The contraction with vector loop v, and how good that is (greater is better)."""
+        s, extents = self.s, self.extents
+        lanes = self.lanes(v)
+        if (
+            lanes < (2 if self.element == 8 else 4)
+            or lane_dimension(s.target, v, lanes) is None
+            or not is_rectangular(s, v)
+        ):
+            return None
+        moving = [r for r in self.reads if v in self.moves[r]]
+        still = [r for r in self.reads if v not in self.moves[r]]
+        packed = self.packed(v, lanes, moving)
+        if not moving or packed is None:
+            return None
+        scattered = vector_stride(s.target, v, lanes) != 1
+        if extents[v] is None and scattered and len(packed) == len(moving):
+            # Nothing is contiguous along it, and it may be short: a batch, say.
+            wide = (x for x in self.free if (extents[x] or 0) >= lanes)
+            if any(vector_stride(s.target, x, lanes) == 1 for x in wide):
+                return None
+        for r in moving:
+            packs = vector_stride(r, v, lanes) != 1 and r.tensor not in self.rearranged
+            if packs and reuse_of(s, r, extents) < PACKING_REUSE:
+                return None
+        w = _row_loop(v, self.free, moving, still, extents)
+        reductions = s.source.reductions
+        vectors, rows = self.tile(v, w, lanes, moving, still, packed, scattered)
+        shaped = tuple(r for r in reductions if w and not is_rectangular(s, w, (r,)))
+        found = Contraction(
+            s.name, v, w, lanes, vectors, rows, packed, self.free, reductions, shaped,
+            tuple(extents.items()),
+        )  # fmt: skip
+        return self.score(found, moving, scattered), found
+
+    def lanes(self, v: str) -> int:
+        """Lanes of a vector along a loop: fewer than the machine has if it is shorter."""
+        lanes, extent = self.machine.vector_bytes // self.element, self.extents[v]
+        while extent is not None and lanes > extent:
+            lanes //= 2
+        return lanes
+
+    def packed(self, v: str, lanes: int, moving: list[Read]) -> tuple[tuple[str, int], ...] | None:
+        """Operands that are not contiguous along v, with its dimension; None if one has none."""
+        found: list[tuple[str, int]] = []
+        for r in moving:
+            if vector_stride(r, v, lanes) == 1:
+                continue
+            dim = plain_dimension(r, v)
+            if dim is None:
+                return None
+            found.append((r.tensor, dim))
+        return tuple(found)
+
+    def tile(
+        self, v: str, w: str, lanes: int, moving: list[Read], still: list[Read],
+        packed: tuple[tuple[str, int], ...], scattered: bool,
+    ) -> tuple[int, int]:  # fmt: skip
+        """Vectors and rows of the register tile."""
+        panel, length = self.element * lanes, 1
+        for loop in self.s.source.reductions:
+            panel *= self.extents[loop] or 1
+            length *= self.extents[loop] or 64
+        in_buffer = any(tensor not in self.rearranged for tensor, _ in packed)
+        most = max(1, BUFFER_LIMIT // panel) if in_buffer else self.machine.registers
+        # Where the rows' index in the target is not just w, only whole tiles begin at multiples.
+        exact = bool(w) and plain_dimension(self.s.target, w) is None
+
+        def loads(vectors: int, rows: int) -> tuple[int, int]:
+            """A row needs again what moves with w."""
+            of_vectors = sum(vectors * (rows if w in loops_of_read(r) else 1) for r in moving)
+            return of_vectors, sum(rows if w in loops_of_read(r) else 1 for r in still)
+
+        # Lanes that lie apart in memory are transposed in registers, `lanes` rows at a time.
+        cost = TileCost(loads, (SCATTER * lanes if scattered else 1) / length)
+        height = self.extents.get(w) if w else 1
+        return register_tile(self.extents[v], height, lanes, self.machine, most, exact, cost)
+
+    def score(self, found: Contraction, moving: list[Read], scattered: bool) -> tuple[int, ...]:
+        """How good a vector loop is, the most important first."""
+        v, lanes, extents = found.v, found.lanes, self.extents
+        extent = extents[v]
+        plain = all(plain_dimension(r, v) is not None for r in moving)
+        full = extent is None or extent >= FULL * (-(-extent // lanes) * lanes)
+        return (
+            int(full),
             lanes,
-            tensor.dtype.bytes,
-            machine,
-            rearranged,
+            int(bool(found.w)),
+            # Whether packing or transposing results pays depends on sizes: neither is safe.
+            int(None in extents.values() and plain and not scattered and not found.packed),
+            # The more loops reuse the vector operand, the less packing and loading it costs.
+            sum(all(x not in self.moves[r] for r in moving) for x in self.free),
+            int(not scattered),
+            -len(found.packed),
+            extent or 1 << 30,
         )
-        if made is not None and (best is None or made[0] > best[0]):
-            best = made
-    return best[1] if best is not None else None
-
-
-def _with_vector(
-    s: ScopStatement,
-    v: str,
-    free: tuple[str, ...],
-    reductions: tuple[str, ...],
-    reads: list[Read],
-    moves: dict[Read, frozenset[str]],
-    extents: dict[str, int | None],
-    lanes: int,
-    tensor_bytes: int,
-    machine: Machine,
-    rearranged: Collection[str],
-) -> tuple[tuple[int, ...], Contraction] | None:
-    """The contraction with vector loop v, and how good that is (greater is better)."""
-    extent = extents[v]
-    while extent is not None and lanes > extent:
-        lanes //= 2
-    if (
-        lanes < (2 if tensor_bytes == 8 else 4)
-        or lane_dimension(s.target, v, lanes) is None
-        or not is_rectangular(s, v)
-    ):
-        return None
-    moving = [r for r in reads if v in moves[r]]
-    still = [r for r in reads if v not in moves[r]]
-    if not moving:
-        return None
-    packed: list[tuple[str, int]] = []
-    for r in moving:
-        if vector_stride(r, v, lanes) == 1:
-            continue
-        dim = plain_dimension(r, v)
-        if dim is None:
-            return None
-        packed.append((r.tensor, dim))
-    scattered = vector_stride(s.target, v, lanes) != 1
-    if extent is None and scattered and len(packed) == len(moving):
-        # Nothing is contiguous along it, and it may be short: a batch, say.
-        wide = (x for x in free if (extents[x] or 0) >= lanes)
-        if any(vector_stride(s.target, x, lanes) == 1 for x in wide):
-            return None
-    w = _row_loop(v, free, moving, still, extents)
-    for r in moving:
-        packs = vector_stride(r, v, lanes) != 1 and r.tensor not in rearranged
-        if packs and reuse_of(s, r, extents) < PACKING_REUSE:
-            return None
-    panel = tensor_bytes * lanes
-    for loop in reductions:
-        panel *= extents[loop] or 1
-    in_buffer = any(tensor not in rearranged for tensor, _ in packed)
-    most = max(1, BUFFER_LIMIT // panel) if in_buffer else machine.registers
-    # Where the rows' place in the target is not just w, only whole tiles begin at multiples.
-    exact = bool(w) and plain_dimension(s.target, w) is None
-    height = extents.get(w) if w else 1
-    length = 1
-    for loop in reductions:
-        length *= extents[loop] or 64
-
-    def loads(vectors: int, rows: int) -> tuple[int, int]:
-        """A row needs again what moves with w."""
-        of_vectors = sum(vectors * (rows if w in loops_of_read(r) else 1) for r in moving)
-        return of_vectors, sum(rows if w in loops_of_read(r) else 1 for r in still)
-
-    # Lanes that lie apart in memory are turned around in registers, `lanes` rows at a time.
-    cost = TileCost(loads, (SCATTER * lanes if scattered else 1) / length)
-    vectors, rows = register_tile(extent, height, lanes, machine, most, exact, cost)
-    shaped = tuple(r for r in reductions if w and not is_rectangular(s, w, (r,)))
-    whole = all(plain_dimension(r, v) is not None for r in moving)
-    full = extent is None or extent >= FULL * (-(-extent // lanes) * lanes)
-    score = (
-        int(full),
-        lanes,
-        int(bool(w)),
-        # Whether packing or turning results around pays depends on sizes: neither is safe.
-        int(None in extents.values() and whole and not scattered and not packed),
-        # The more loops reuse the vector operand, the less packing and loading it costs.
-        sum(all(x not in moves[r] for r in moving) for x in free),
-        int(vector_stride(s.target, v, lanes) == 1),
-        -len(packed),
-        extent or 1 << 30,
-    )
-    found = Contraction(
-        s.name, v, w, lanes, vectors, rows, tuple(packed), free, reductions, shaped,
-        tuple(extents.items()),
-    )  # fmt: skip
-    return score, found
 
 
 def _row_loop(
