@@ -92,7 +92,7 @@ def emit_function(
     touched = {r.tensor for r in reads_in(body)}
     written = {s.target.tensor for s in program.statements}
     workspace = tuple(t for t in program.temps if t.name in touched)
-    needed = _used_sizes(body, program, touched)
+    needed = used_sizes(body, program, touched)
     sizes = tuple(s for s in program.sizes if s in needed)
     tensors = tuple(
         (t.name, f"{'' if t.name in written else 'const '}{C_TYPES[t.dtype.name]}")
@@ -176,7 +176,7 @@ def _comment_safe(text: str) -> str:
     return text.replace("*/", "* /").replace("/*", "/ *")
 
 
-def _used_sizes(body: LoopNode, program: Program, tensors: set[str]) -> set[str]:
+def used_sizes(body: LoopNode, program: Program, tensors: set[str]) -> set[str]:
     """The sizes, and numbers of the host's loops, that a body computes with."""
     used: set[str] = set()
     for node in walk_loops(body):

@@ -35,12 +35,12 @@ def network_unit(
     functions: Mapping[str, CFunction],
     places: Mapping[str, Place],
     workspaces: Mapping[str, Mapping[str, Place]],
-    sizes: Mapping[str, Sequence[str]],
+    sizes: Mapping[str, Sequence[int]],
 ) -> str:
     """The C text that makes the calls of a graph, in order.
 
     functions : by digest of the program; places : of every value; workspaces : for each call
-    (by name), the places of the function's temporaries; sizes : what it is passed for its sizes.
+    (by name), the places of the function's temporaries; sizes : the numbers of those that it takes
     """
     prototypes = [f"{f.prototype};" for f in functions.values()]
     lines = ["#include <stdint.h>", ""]
@@ -91,12 +91,12 @@ def _call(
     function: CFunction,
     places: Mapping[str, Place],
     workspaces: Mapping[str, Mapping[str, Place]],
-    sizes: Sequence[str],
+    sizes: Sequence[int],
     shared: bool,
 ) -> list[str]:
     """One call, by all threads or, of those that are there, by one."""
     found = argument_places(call, function, places, workspaces)
-    passed = list(sizes)
+    passed = [f"sizes[{n}]" for n in sizes]
     passed += [f"({c} *){p.text}" for (_, c), p in zip(function.tensors, found, strict=True)]
     origin = call.origin.replace("*/", "* /").replace("/*", "/ *").replace("\n", " ")
     lines = [f"/* {origin or call.name} */"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +11,7 @@ from codegen.c.function import (
     identifier,
     name_everything,
     statement_comments,
+    used_sizes,
 )
 from codegen.gpu.host_loops import build_host
 from codegen.gpu.loop_passes import GPU_LOOP_PASSES
@@ -30,11 +30,11 @@ from codegen.loops.kernel_context import KernelContext
 from codegen.loops.lower_instances import lower
 from codegen.loops.nodes import For, LoopNode, axis_of
 from codegen.loops.restrict import exchanged, stored_in
-from codegen.loops.traverse import reads_in, walk_loops
+from codegen.loops.traverse import map_children, reads_in, walk_loops
 from codegen.loops.verify import verify_loops
 from poly.buffers.promotion import SHARED_LIMIT
 from poly.errors import CapacityError
-from poly.ir.expr import Expr, evaluate_int, substitute
+from poly.ir.expr import Const, Expr, evaluate_int, substitute
 from poly.ir.program import Program, Tensor
 from poly.lower.launches import Launch, launches
 from poly.passes import Pass, run_passes
@@ -232,9 +232,8 @@ def _kernel(
     printer.ahead = frozenset(name for name, c in loops.copies.items() if c.ahead)
     lines = list(printer.body(body).generate())
     touched = {r.tensor for r in reads_in(body)}
-    # The grid knows of others, too.
-    words = set(re.findall(r"\w+", "\n".join([*lines, *printer.shared_arrays])))
-    sizes = tuple(s for s in (*program.sizes, *launch.host_names) if names.sizes[s] in words)
+    needed = used_sizes(_without_grid(body), program, touched)
+    sizes = tuple(s for s in (*program.sizes, *launch.host_names) if s in needed)
     order = argument_order(program, program.temps)
     tensors = tuple(t for t in order if t.name in touched)
     parameters = [f"const int64_t {names.sizes[s]}" for s in sizes]
@@ -270,7 +269,18 @@ def _kernel(
     return text, kernel, printer.combining
 
 
+def _without_grid(body: LoopNode) -> LoopNode:
+    """The loops of a kernel without the extents of its grid, but for those that it has to know."""
+
+    def visit(node: LoopNode) -> LoopNode:
+        if isinstance(node, For) and node.mark == Mark.BLOCK and not is_strided(node):
+            node = replace(node, upper=Const(1))
+        return map_children(node, visit)
+
+    return visit(body)
+
+
 def _blocks(body: LoopNode) -> list[For]:
     """The loops over blocks, x first."""
     found = [n for n in walk_loops(body) if isinstance(n, For) and n.mark == Mark.BLOCK]
-    return sorted(found, key=lambda n: n.var.rstrip("_"))
+    return sorted(found, key=axis_of)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import islpy as isl
 
 from codegen.loops.from_schedule import AST_BUDGET, converted
-from codegen.loops.nodes import LoopNode
+from codegen.loops.nodes import Instance, LaunchKernel, LoopNode
+from codegen.loops.traverse import map_children
 from poly.deps.footprint import prefix_map
 from poly.deps.legality import budget
 from poly.deps.scop import Scop
@@ -18,13 +19,8 @@ from poly.tree.nodes import Band, Kernel, Node
 from poly.tree.nodes import Sequence as InOrder
 
 
-def launch_name(launch: Launch) -> str:
-    """What one run of a launch is called."""
-    return f"launch{launch.number}"
-
-
 def build_host(scop: Scop, tree: Node, launches: Sequence[Launch]) -> LoopNode:
-    """Loops and conditions around instances ``launch0(numbers of the host's loops)``.
+    """Loops and conditions around `LaunchKernel` nodes.
 
     A launch of which no thread would do anything is left out.
 
@@ -41,7 +37,20 @@ def build_host(scop: Scop, tree: Node, launches: Sequence[Launch]) -> LoopNode:
         body = _node(tree, launches, 0)
         text = f'{{ domain: "{domain}"' + (f", child: {body} }}" if body else " }")
         schedule = isl.Schedule.read_from_str(scop.context.get_ctx(), text)
-        return converted(IslTree(schedule=schedule), scop, scop.context)
+        loops = converted(IslTree(schedule=schedule), scop, scop.context)
+    return _with_launches(loops, {_name(launch): launch.number for launch in launches})
+
+
+def _with_launches(node: LoopNode, numbers: Mapping[str, int]) -> LoopNode:
+    """The loops with a launch in place of each instance, by its name in isl."""
+    if isinstance(node, Instance):
+        return LaunchKernel(numbers[node.statement], node.args)
+    return map_children(node, lambda child: _with_launches(child, numbers))
+
+
+def _name(launch: Launch) -> str:
+    """What isl knows a launch by."""
+    return f"launch{launch.number}"
 
 
 def _instances(launch: Launch, scop: Scop) -> isl.Set:
@@ -53,7 +62,7 @@ def _instances(launch: Launch, scop: Scop) -> isl.Set:
         every = own if every is None else every.union(own)
     assert every is not None
     every = every.intersect_params(scop.context).coalesce()
-    return every.set_tuple_name(launch_name(launch))
+    return every.set_tuple_name(_name(launch))
 
 
 def _node(node: Node, launches: Sequence[Launch], depth: int) -> str:
@@ -91,4 +100,4 @@ def _launches_below(node: Node) -> list[int]:
 
 
 def _tuple(launch: Launch) -> str:
-    return f"{launch_name(launch)}[{', '.join(dims('p', len(launch.host)))}]"
+    return f"{_name(launch)}[{', '.join(dims('p', len(launch.host)))}]"

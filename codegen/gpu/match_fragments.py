@@ -53,7 +53,7 @@ def _visit(
     if isinstance(node, For):
         if isinstance(node.mark, Tensorized):
             return _instruction(node, kept, lanes, padded)
-        along_x = node.mark == Mark.THREAD and node.label.rstrip("_").endswith("x")
+        along_x = node.mark == Mark.THREAD and node.axis == 0
         if along_x or _differ(node.lower, lanes) or _differ(node.upper, lanes):
             if node.mark not in (Mark.THREAD, Mark.OWN_THREAD):
                 _check_together(f"the bounds of {node.label or node.var} differ", node)

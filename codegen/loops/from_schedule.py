@@ -112,10 +112,10 @@ def build_kernel(schedule: Schedule, launch: Launch) -> LoopProgram:
         if share.modulus:
             place = Op("mod", (place, Const(share.modulus)))
         body = For(name, place, add(place, Const(1)), 1, body, Mark.OWN_THREAD, name, (0, most - 1))
-    for name, count in zip(launch.thread_names, launch.block, strict=True):
-        body = For(name, Const(0), Const(count), 1, body, Mark.THREAD, name)
-    for name, extent in zip(launch.block_names, grid, strict=True):
-        body = For(name, Const(0), extent, 1, body, Mark.BLOCK, name)
+    for axis, (name, count) in enumerate(zip(launch.thread_names, launch.block, strict=True)):
+        body = For(name, Const(0), Const(count), 1, body, Mark.THREAD, name, axis=axis)
+    for axis, (name, extent) in enumerate(zip(launch.block_names, grid, strict=True)):
+        body = For(name, Const(0), extent, 1, body, Mark.BLOCK, name, axis=axis)
     return _checked(schedule, body, tree)
 
 

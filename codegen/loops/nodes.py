@@ -55,12 +55,11 @@ class Block(LoopNode, children=("children",)):
 class For(LoopNode, children=("body",), bounds=("lower", "upper")):
     """``for (var = lower; var < upper; var += step)``.
 
-    mark : ``seq``, ``parallel`` (iterations may run at once on threads), ``vector`` (in lanes),
-    ``unroll``; on a GPU, where each thread runs one iteration: ``block``, ``thread``, and
-    ``place`` for a number that follows from these.  `label` is the loop's name in the schedule.
+    label : its name in the schedule
     limits : the least and the greatest number that the schedule has for the loop, if known: what
         is left of a tile is of unknown size, but no more than a tile
     note : why it is not what the schedule asks for, to be said where it stands
+    axis : of a loop on blocks or threads: 0 for x, 1 for y, 2 for z
     """
 
     var: str
@@ -72,6 +71,7 @@ class For(LoopNode, children=("body",), bounds=("lower", "upper")):
     label: str = ""
     limits: tuple[int, int] | None = None
     note: str = ""
+    axis: int | None = None
 
     @property
     def trip(self) -> int | None:
@@ -203,6 +203,20 @@ class Instance(LoopNode, bounds=("args",)):
 
     def __str__(self) -> str:
         return f"{self.statement}({', '.join(map(str, self.args))})"
+
+
+@dataclass(frozen=True)
+class LaunchKernel(LoopNode, bounds=("args",)):
+    """The host starts a kernel.
+
+    number : which, of the kernels of a program; args : values of the host's loops around
+    """
+
+    number: int
+    args: tuple[Expr, ...]
+
+    def __str__(self) -> str:
+        return f"launch kernel {self.number}({', '.join(map(str, self.args))})"
 
 
 @dataclass(frozen=True)
@@ -340,7 +354,8 @@ class Fence(LoopNode):
 
 def axis_of(node: For) -> int:
     """The axis of a loop on blocks or threads: 0 for x, 1 for y, 2 for z."""
-    return "xyz".index(node.label.rstrip("_")[-1])
+    assert node.axis is not None, f"{node.var} is on no axis"
+    return node.axis
 
 
 def block(children: list[LoopNode]) -> LoopNode:

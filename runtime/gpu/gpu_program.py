@@ -8,7 +8,7 @@ from typing import Any
 
 from codegen.gpu.emit import GpuKernel, GpuSource
 from codegen.loops.grid_limits import MOST_BLOCKS
-from codegen.loops.nodes import Block, For, If, Instance, LoopNode
+from codegen.loops.nodes import Block, For, If, LaunchKernel, LoopNode
 from poly.errors import ArgumentError, ToolchainError
 from poly.ir.expr import evaluate_int
 from poly.ir.intrinsics import SUMS_ALIGNMENT
@@ -350,6 +350,5 @@ def _instances(node: LoopNode, env: dict[str, int]) -> Iterator[tuple[int, list[
         elif node.other is not None:
             yield from _instances(node.other, env)
     else:
-        assert isinstance(node, Instance)
-        number = int(node.statement.removeprefix("launch"))
-        yield number, [evaluate_int(e, env) for e in node.args]
+        assert isinstance(node, LaunchKernel)
+        yield node.number, [evaluate_int(e, env) for e in node.args]

@@ -243,7 +243,7 @@ def _generated(
 def _described(
     call: Call,
     function: CFunction,
-    sizes: Sequence[str],
+    sizes: Sequence[int],
     places: Mapping[str, Place],
     workspaces: Mapping[str, Mapping[str, Place]],
 ) -> list[object]:
@@ -252,9 +252,8 @@ def _described(
     That is its origin, its function, and the places of its sizes and tensors.
     """
     tensors = argument_places(call, function, places, workspaces)
-    numbers = [int(s.removeprefix("sizes[").removesuffix("]")) for s in sizes]
     return [
-        call.origin or call.name, function.symbol, numbers, [[p.index, p.offset] for p in tensors]
+        call.origin or call.name, function.symbol, [*sizes], [[p.index, p.offset] for p in tensors]
     ]  # fmt: skip
 
 
@@ -265,8 +264,8 @@ class _Sizes:
         self.graph = graph
         self.exprs: list[Expr] = []
 
-    def of(self, function: CFunction) -> list[str]:
-        """What a function is passed for its sizes, as C."""
+    def of(self, function: CFunction) -> list[int]:
+        """What a function is passed for its sizes, by number."""
         made = function.schedule.program.products
         found = []
         for name in function.sizes:
@@ -275,7 +274,7 @@ class _Sizes:
                 e = substitute(made[name], sizes=self.graph.derived)
             if e not in self.exprs:
                 self.exprs.append(e)
-            found.append(f"sizes[{self.exprs.index(e)}]")
+            found.append(self.exprs.index(e))
         return found
 
 

@@ -113,9 +113,7 @@ def _fuse_groups(
 
 def _with_updates(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
     """The statements of a group, and the updates whose initialisation is among them."""
-    updates = (
-        n.removesuffix("_init") for n in names if schedule.scop.statement(n).role == Role.INIT
-    )
+    updates = (s.source.name for s in map(schedule.scop.statement, names) if s.role == Role.INIT)
     return (*names, *(u for u in updates if u not in names and u in schedule.scop.by_name))
 
 
@@ -174,8 +172,8 @@ def _connected(schedule: Schedule, first: tuple[str, ...], second: tuple[str, ..
         if touched & written:
             return True
         # The initialisation of a reduction goes where its update goes.
-        if s.role == Role.INIT and name.removesuffix("_init") in schedule.scop.by_name:
-            update = schedule.scop.statement(name.removesuffix("_init"))
+        if s.role == Role.INIT and s.source.name in schedule.scop.by_name:
+            update = schedule.scop.statement(s.source.name)
             if {r.tensor for r in update.source.reads} & written:
                 return True
     return False
