@@ -23,7 +23,7 @@ from poly.ir.expr import (
     operand_dtype,
 )
 from poly.ir.operators import OPS
-from poly.lower.launches import MOST_THREADS
+from poly.machine.gpu import BLOCK_THREADS
 
 _INT_MAX = 2**31 - 1
 
@@ -62,7 +62,7 @@ def _index(e: Expr, names: Names, outer: int = 0) -> tuple[str, int | None]:
         text = str(value) if narrow else f"INT64_C({value})"
         return f"({text})" if value < 0 and outer > 0 else text, abs(value) if narrow else None
     if isinstance(e, Index):
-        return names.loops[e.name], MOST_THREADS - 1 if e.name in names.threads else None
+        return names.loops[e.name], BLOCK_THREADS - 1 if e.name in names.threads else None
     if isinstance(e, Size):
         return names.sizes[e.name], None
     if isinstance(e, (Read, Cast)):

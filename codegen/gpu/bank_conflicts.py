@@ -23,10 +23,9 @@ from poly.ir.expr import (
     sizes_of,
 )
 from poly.ir.intrinsics import INTRINSICS, SUMS_ALIGNMENT
+from poly.machine.gpu import BANK_BYTES, BANKS
 from poly.tree.kinds import Mark, Scope
 
-#: Banks of shared memory, each of so many bytes, which serve one place each at a time.
-BANKS, BANK_BYTES = 32, 4
 #: Elements by which rows are made longer: those first that keep rows aligned for vectors.
 _PADDING = (0, 4, 8, 1, 2)
 #: Rows that are aligned, of which several elements are read at once, may take so much more time.

@@ -32,11 +32,11 @@ from codegen.loops.nodes import For, LoopNode, axis_of
 from codegen.loops.restrict import exchanged, stored_in
 from codegen.loops.traverse import map_children, reads_in, walk_loops
 from codegen.loops.verify import verify_loops
-from poly.buffers.promotion import SHARED_LIMIT
 from poly.errors import CapacityError
 from poly.ir.expr import Const, Expr, evaluate_int, substitute
 from poly.ir.program import Program, Tensor
 from poly.lower.launches import Launch, launches
+from poly.machine.gpu import SHARED_BYTES
 from poly.passes import Pass, run_passes
 from poly.schedule.schedule import Schedule
 from poly.tree.kinds import Mark
@@ -209,7 +209,7 @@ def _loops(
     program = schedule.program
     loops = build_kernel(schedule, launch)
     body = lower_kernel(loops)
-    free = SHARED_LIMIT - memory_of_warps(body, program, launch.threads)
+    free = SHARED_BYTES - memory_of_warps(body, program, launch.threads)
     context = KernelContext(program, launch.block, free)
     body = run_passes(body, passes, context, lambda n: verify_loops(n, program))
     return loops, check_index_width(body, program, launch.host_names)
@@ -244,9 +244,9 @@ def _kernel(
         alone = "" if t.name in shared else f"{target.restrict} "
         parameters.append(f"{pointer}{alone}{names.tensors[t.name]}")
     total = sum(printer.shared_arrays.values())
-    if total > SHARED_LIMIT:
+    if total > SHARED_BYTES:
         raise CapacityError(
-            f"a block would share {total} bytes, over {SHARED_LIMIT}; use smaller tiles"
+            f"a block would share {total} bytes, over {SHARED_BYTES}; use smaller tiles"
         )
     head = printer.signature(symbol, parameters, launch.block)
     comments = [

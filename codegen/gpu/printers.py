@@ -45,6 +45,7 @@ from poly.errors import ScheduleError
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Op, Read
 from poly.ir.program import Program
+from poly.machine.gpu import WARP
 from poly.tree.kinds import Mark, Scope
 
 #: How a float16 is called: bits, which helpers load and store.
@@ -57,8 +58,6 @@ WRITTEN_OUT = 16
 #: Of longer sums, which the compiler might write out as a whole and run out of registers, so many
 #: terms are.
 AT_ONCE = 8
-#: Threads that run in step, and can read each other's registers.
-WARP = 32
 _LINEAR = "threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)"
 _NAMES = re.compile(r"\b[A-Za-z_]\w*\b")
 _SIZED = ("int8", "int16", "int32", "int64")

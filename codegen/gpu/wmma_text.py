@@ -19,9 +19,10 @@ from codegen.loops.traverse import children_of
 from poly.errors import ScheduleError
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Op, Read, add, mul
-from poly.ir.intrinsics import ACCUMULATOR, INTRINSICS, SUMS_ALIGNMENT, WARP, Intrinsic
+from poly.ir.intrinsics import ACCUMULATOR, INTRINSICS, SUMS_ALIGNMENT, Intrinsic
 from poly.ir.linear_form import linear_form, normal
 from poly.ir.program import Program
+from poly.machine.gpu import WARP
 from poly.tree.kinds import Scope
 
 #: A thread's part of a matrix of sums.

@@ -27,9 +27,7 @@ from poly.ir.expr import (
     simplify,
     sub,
 )
-
-#: Vectors of so many bytes have masked instructions on every processor that has them.
-MASKED_BYTES = 64
+from poly.machine.cpu import VECTOR_BYTES
 
 #: For each dimension of registers, the bounds of all loops that move along it.
 Rows = dict[tuple[str, int], set[tuple[Expr, Expr]]]
@@ -135,7 +133,7 @@ def _has_scalars(node: VectorStore, var: str) -> bool:
     some: what moves with lanes has masks of its own (`codegen.loops.loop_versioning`).
     """
     rows = [r for r in reads_of(node.store.value) if depends_on(r, var)]
-    masked = node.lanes * node.store.dtype.bytes == MASKED_BYTES
+    masked = node.lanes * node.store.dtype.bytes == VECTOR_BYTES
     return masked and node.store.op != "=" and not any(depends_on(r, node.var) for r in rows)
 
 

@@ -20,10 +20,11 @@ from codegen.loops.traverse import map_children, reads_in, walk_loops
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Op, Read, reads_of
 from poly.ir.linear_form import linear_form, normal
+from poly.machine.cpu import VECTOR_BYTES
 from poly.tree.kinds import Mark, Scope
 
-#: The longest vector, in bytes, that is written as one, and the fewest lanes that are masked.
-VECTOR_LIMIT, FEWEST_LANES = 64, 4
+#: The fewest lanes that are masked.
+FEWEST_LANES = 4
 
 
 def mask_widths(root: LoopNode) -> dict[str, int]:
@@ -61,7 +62,7 @@ def mask_widths(root: LoopNode) -> dict[str, int]:
         name: width
         for name, width in widths.items()
         if name in in_part - other
-        and FEWEST_LANES <= width <= VECTOR_LIMIT // (registers[name].bits // 8)
+        and FEWEST_LANES <= width <= VECTOR_BYTES // (registers[name].bits // 8)
     }
 
 

@@ -31,7 +31,7 @@ from codegen.loops.traverse import (
     reads_in,
     walk_loops,
 )
-from codegen.vector.mask_lanes import VECTOR_LIMIT, mask_widths, maskable, masked
+from codegen.vector.mask_lanes import mask_widths, maskable, masked
 from poly.ir.dtypes import BOOL, DType, identity
 from poly.ir.expr import (
     Cast,
@@ -53,6 +53,7 @@ from poly.ir.layout import Layout
 from poly.ir.linear_form import linear_form, normal
 from poly.ir.operators import INEXACT, OPS
 from poly.ir.program import Program
+from poly.machine.cpu import VECTOR_BYTES
 from poly.tree.kinds import Mark, Scope
 
 #: Lanes of a chunk where there are fewer iterations than the most lanes.
@@ -239,7 +240,7 @@ class _Loop:
             )
             for s in self.stores
         )
-        width = VECTOR_LIMIT * 8 // bits
+        width = VECTOR_BYTES * 8 // bits
         if self.most is not None and self.most > 0:
             width = min(width, 1 << (self.most.bit_length() - 1))
         if isinstance(self.span, Const) and int(self.span.value) < 2:

@@ -33,6 +33,8 @@ from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Size, add, mul
 from poly.ir.intrinsics import ACCUMULATOR, Intrinsic
 from poly.ir.program import Tensor
+from poly.machine.cpu import VECTOR_BYTES
+from poly.machine.gpu import SHARED_BYTES
 from poly.sets.isl_names import dims
 from poly.sets.to_isl import isl_expr
 from poly.tree.kinds import ON_THREADS, LoopMark, Mark, Scope, Tensorized
@@ -40,12 +42,8 @@ from poly.tree.nodes import Band, Member, Promote, walk_tree
 
 #: A promoted buffer is on a thread's stack; beyond this many bytes it is refused.
 BUFFER_LIMIT = 1 << 20
-#: What a block of threads may share on every GPU, in bytes.
-SHARED_LIMIT = 48 << 10
 #: What a warp may keep in fragments, in bytes: half of its threads' registers.
 FRAGMENT_LIMIT = 16 << 10
-#: The longest vector, in bytes, in which copies move contiguous elements.
-VECTOR_BYTES = 64
 #: Bytes that a thread of a GPU copies at once, at most, and at least if it copies several elements.
 TOGETHER, LEAST_TOGETHER = 16, 4
 #: Vectors of a row of a panel that are copied one after the other without a loop.
@@ -159,7 +157,7 @@ def _footprint(
 def _check_capacity(node: Promote, dtype: DType, sizes: tuple[int, ...]) -> None:
     """Refuse a buffer that is too large for its scope."""
     count = dtype.bytes * prod(sizes) * (2 if node.ahead else 1)
-    limits = {Scope.SHARED: SHARED_LIMIT, Scope.FRAGMENT: FRAGMENT_LIMIT}
+    limits = {Scope.SHARED: SHARED_BYTES, Scope.FRAGMENT: FRAGMENT_LIMIT}
     limit = limits.get(node.scope, BUFFER_LIMIT)
     if count > limit:
         raise CapacityError(

@@ -17,8 +17,6 @@ from poly.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read
 from poly.ir.program import Program, Range, Statement, Tensor
 
-#: Threads that run an instruction together: neighbours along x.
-WARP = 32
 #: What the elements of a fragment are.
 ACCUMULATOR = FLOAT32
 #: Rows of a matrix of sums in memory begin at multiples of so many bytes.

@@ -27,7 +27,7 @@ from poly.buffers.tensorize import instruction_of, matched
 from poly.deps.instances import end_value, function_of, member_limits
 from poly.deps.scop import Scop
 from poly.errors import CapacityError, ScheduleError
-from poly.ir.intrinsics import WARP
+from poly.machine.gpu import BLOCK_THREADS, BLOCK_THREADS_Z, WARP
 from poly.tree.kinds import ON_THREADS, Mark, Scope, Tensorized
 from poly.tree.nodes import (
     Band,
@@ -162,14 +162,14 @@ def _block(
             )
         block[0] = WARP
     x, y, z = block
-    if x * y * z > MOST_THREADS:
+    if x * y * z > BLOCK_THREADS:
         raise CapacityError(
-            f"a block would have {z} x {y} x {x} threads, over {MOST_THREADS}; use smaller tiles"
+            f"a block would have {z} x {y} x {x} threads, over {BLOCK_THREADS}; use smaller tiles"
         )
-    if z > MOST_DEEP:
+    if z > BLOCK_THREADS_Z:
         raise CapacityError(
-            f"a block would have {z} threads in z, over {MOST_DEEP}; put a shorter loop outermost "
-            "of those on threads"
+            f"a block would have {z} threads in z, over {BLOCK_THREADS_Z}; put a shorter loop "
+            "outermost of those on threads"
         )
     return x, y, z
 
@@ -373,18 +373,6 @@ def reduced_names(launch: Launch, statement: str) -> frozenset[str]:
     return frozenset(n for n in map(launch.parameter_of, reduced) if n is not None)
 
 
-#: Dimensions of a grid, and of a block of threads.
-MOST_DIMENSIONS = 3
-
-
-#: Threads of a block that every GPU has.
-MOST_THREADS = 1024
-
-
-#: And in z.
-MOST_DEEP = 64
-
-
 def thread_extent(member: Member, scop: Scop, what: str) -> int:
     """How many threads a loop takes: one more than its greatest number.
 
@@ -401,9 +389,9 @@ def thread_extent(member: Member, scop: Scop, what: str) -> int:
     least, greatest = limits
     if least < 0:
         raise ScheduleError(f"{what}: {member.name} begins at {least}; shift it to begin at 0")
-    if greatest >= MOST_THREADS:
+    if greatest >= BLOCK_THREADS:
         raise CapacityError(
             f"{what}: {member.name} has {greatest + 1} iterations, but a block at most "
-            f"{MOST_THREADS} threads; split it first"
+            f"{BLOCK_THREADS} threads; split it first"
         )
     return greatest + 1

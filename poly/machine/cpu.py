@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+#: The longest vector registers that there are, in bytes; these have masked instructions wherever
+#: there are any.
+VECTOR_BYTES = 64
+
 
 @dataclass(frozen=True)
 class Machine:

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: Threads that run in step, and can read each other's registers.
+WARP = 32
+#: Dimensions of a grid, and of a block of threads.
+DIMENSIONS = 3
+#: Threads that a block may have on every GPU, and in z.
+BLOCK_THREADS, BLOCK_THREADS_Z = 1024, 64
+#: Bytes that the threads of a block may share on every GPU.
+SHARED_BYTES = 48 << 10
+#: Banks of shared memory, each of so many bytes, which serve one access each at a time.
+BANKS, BANK_BYTES = 32, 4
+
 
 @dataclass(frozen=True)
 class GpuMachine:
@@ -19,8 +30,8 @@ class GpuMachine:
 
     name: str
     processors: int
-    warp: int = 32
-    shared_bytes: int = 48 << 10
+    warp: int = WARP
+    shared_bytes: int = SHARED_BYTES
     tensor_cores: bool = False
     rounded_float32: bool = False
 

@@ -15,7 +15,8 @@ from poly.deps.instances import function_of
 from poly.deps.scop import Role, Scop, ScopStatement
 from poly.errors import CapacityError, ScheduleError
 from poly.ir.layout import layout_of
-from poly.lower.launches import MOST_DIMENSIONS, thread_extent
+from poly.lower.launches import thread_extent
+from poly.machine.gpu import DIMENSIONS
 from poly.schedule.loop_transforms import fresh_buffer, loop_names, split
 from poly.tree.kinds import ON_THREADS, Mark, Scope, Tensorized
 from poly.tree.nodes import (
@@ -132,8 +133,8 @@ def map_blocks(tree: Node, scop: Scop, step: Step) -> Node:
     chosen = [nest.members[p] for p in positions]
     if positions != list(range(positions[0], positions[0] + len(positions))):
         raise ScheduleError(f"{step}: blocks need neighbouring loops, in the order of the nest")
-    if len(positions) > MOST_DIMENSIONS:
-        raise CapacityError(f"{step}: a grid has at most {MOST_DIMENSIONS} dimensions")
+    if len(positions) > DIMENSIONS:
+        raise CapacityError(f"{step}: a grid has at most {DIMENSIONS} dimensions")
     check_unmarked(step, *chosen)
     for name in statements_below(tree, nest, [s.name for s in scop.statements]):
         for m in loops_of(tree, name):
@@ -173,8 +174,8 @@ def _on_threads(
     for name in names:
         around = loops_of(tree, name)
         warps = any(isinstance(m.mark, Tensorized) for m in around)  # their threads are a dimension
-        if sum(m.mark in ON_THREADS for m in around) + len(chosen) + warps > MOST_DIMENSIONS:
-            raise CapacityError(f"{step}: a block has at most {MOST_DIMENSIONS} dimensions")
+        if sum(m.mark in ON_THREADS for m in around) + len(chosen) + warps > DIMENSIONS:
+            raise CapacityError(f"{step}: a block has at most {DIMENSIONS} dimensions")
         for m in around:
             if m.mark == Mark.PARALLEL:
                 raise ScheduleError(f"{step}: {m.name} around {name} is already marked parallel")

@@ -10,8 +10,7 @@ import pytest
 
 import farkas as fk
 from codegen.gpu.emit import generate_gpu
-from poly.buffers.promotion import SHARED_LIMIT
-from poly.machine.gpu import NAMED
+from poly.machine.gpu import NAMED, SHARED_BYTES
 from poly.schedule.schedule import Schedule
 from poly.strategy.gpu.auto_schedule import gpu_schedule
 
@@ -110,4 +109,4 @@ def test_what_is_said_of_the_example() -> None:
     kernel = fk.compile(block("farkas"), schedule=block("script own"), target="cuda-emulator")
     assert kernel.verify().close(1e-5)
     assert kernel.source.count("__syncthreads();") == block("c own-cuda").count("sync") == 2
-    assert f"{SHARED_LIMIT >> 10} KiB" in TEXT
+    assert f"{SHARED_BYTES >> 10} KiB" in TEXT

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from codegen.gpu.emit import GpuKernel, GpuSource
-from poly.buffers.promotion import SHARED_LIMIT
+from poly.machine.gpu import SHARED_BYTES
 from runtime.common.arguments import Array
 from runtime.cpu.toolchain import run_command
 from runtime.gpu.device import Device
@@ -98,7 +98,7 @@ class OclgrindDevice(Device):
         call = (self._text, self._arrays, self._given, self._launches)
         (folder / "call").write_bytes(pickle.dumps(call))
         simulator = ("oclgrind", "--data-races", "--uninitialized", "--log", str(folder / "log"))
-        simulator += ("--local-mem-size", str(SHARED_LIMIT), "--max-errors", "1000000")
+        simulator += ("--local-mem-size", str(SHARED_BYTES), "--max-errors", "1000000")
         script = str(Path(__file__).with_name("oclgrind_child.py"))
         child = (sys.executable, script, str(folder / "call"), str(folder / "results"))
         done = run_command((*simulator, *child), None, LONGEST)

@@ -13,9 +13,8 @@ import pytest
 
 import farkas as fk
 from codegen.gpu.emit import GpuSource, generate_gpu
-from poly.buffers.promotion import SHARED_LIMIT
 from poly.ir.program import Program
-from poly.machine.gpu import NAMED, GpuMachine
+from poly.machine.gpu import NAMED, SHARED_BYTES, GpuMachine
 from poly.strategy.gpu.auto_schedule import gpu_schedule
 from runtime.gpu.emulator import CpuDevice
 from runtime.gpu.gpu_program import GpuProgram
@@ -354,7 +353,7 @@ def test_large_tiles_leave_room_for_sums(dtype: str, n: int) -> None:
     """What warps need to round sums, or to store parts, is shared memory, too."""
     program = fk.parse(text({"m": n, "n": n, "k": n}, dtype, sums=dtype))
     (kernel,) = generate_gpu(gpu_schedule(fk.Schedule.of(program), MACHINE), "cuda").kernels
-    assert kernel.block == (32, 4, 2) and kernel.shared_bytes <= SHARED_LIMIT
+    assert kernel.block == (32, 4, 2) and kernel.shared_bytes <= SHARED_BYTES
 
 
 # --- machine code ----------------------------------------------------------------------------

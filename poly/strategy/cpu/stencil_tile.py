@@ -24,7 +24,7 @@ from poly.ir.accesses import (
 )
 from poly.ir.cost import CASES_LIMIT
 from poly.ir.expr import Read
-from poly.machine.cpu import Machine
+from poly.machine.cpu import VECTOR_BYTES, Machine
 from poly.strategy.common.queries import (
     is_rectangular,
     static_extents,
@@ -43,8 +43,6 @@ MOST_ROWS, LOADED = 14, 10
 OPEN_ROWS = 7
 #: The extent that a loop of unknown extent is taken to have.
 USUAL = 64
-#: Vectors of so many bytes have masked instructions, which vectors of unknown ends need.
-MASKED = 64
 #: What a multiply-add takes with its load: of neighbours, and of every other element.
 LOAD, LOAD_EVEN = 1.7, 3.3
 #: Cycles to turn around and move one vector.
@@ -98,7 +96,7 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
         return None
     if any(not is_rectangular(s, v, (r,)) for r in (*free, *reductions) if r not in (v, *along)):
         return None
-    if v in unknown and machine.vector_bytes < MASKED:
+    if v in unknown and machine.vector_bytes < VECTOR_BYTES:
         return None
     lanes = machine.vector_bytes // dtype.bytes
     while lanes // 2 >= extents[v]:

@@ -19,7 +19,7 @@ from poly.deps.instances import member_limits
 from poly.deps.scop import Role, ScopStatement
 from poly.ir.accesses import loops_of_read, plain_dimension, stride_of
 from poly.ir.expr import Const, Read
-from poly.machine.gpu import GpuMachine
+from poly.machine.gpu import DIMENSIONS, GpuMachine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import (
     accesses,
@@ -30,7 +30,6 @@ from poly.strategy.common.queries import (
 )
 from poly.strategy.common.tactic import Group, NoMatch, Tactic
 from poly.strategy.gpu.queries import (
-    DIMENSIONS,
     contiguity,
     in_register,
     in_registers,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from poly.machine.gpu import DIMENSIONS
 from poly.schedule.schedule import Schedule
-from poly.strategy.gpu.queries import DIMENSIONS, on_blocks
+from poly.strategy.gpu.queries import on_blocks
 
 #: Threads of a block.
 THREADS = 256

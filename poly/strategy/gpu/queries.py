@@ -12,7 +12,7 @@ from poly.deps.scop import Role
 from poly.ir.accesses import loops_of_read, plain_dimension, stride_of
 from poly.ir.expr import Read
 from poly.ir.linear_form import linear_form
-from poly.machine.gpu import GpuMachine
+from poly.machine.gpu import DIMENSIONS, GpuMachine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.grouping import CoreOf, groups
 from poly.strategy.common.queries import (
@@ -26,9 +26,6 @@ from poly.strategy.common.queries import (
 from poly.strategy.common.tactic import UnsuitableError
 from poly.tree.kinds import Scope
 from poly.tree.nodes import Band, loops_of, path_to
-
-#: Dimensions of a grid, and of a block.
-DIMENSIONS = 3
 
 
 def parallel_nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from math import gcd
 
 from poly.deps.scop import Role
-from poly.machine.gpu import GpuMachine
+from poly.machine.gpu import DIMENSIONS, GpuMachine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import attempt, loop_extents, nest
 from poly.strategy.common.tactic import Group, NoMatch, Tactic
 from poly.strategy.gpu.map_loops import THREADS, map_loops
-from poly.strategy.gpu.queries import DIMENSIONS, check_rows, contiguity, parallel_nest, unrolled
+from poly.strategy.gpu.queries import check_rows, contiguity, parallel_nest, unrolled
 from poly.strategy.gpu.vector_points import adjacent_elements
 from poly.tree.kinds import Scope
 from poly.tree.nodes import Promote, path_to

@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from poly.buffers.promotion import SHARED_LIMIT, contiguous_dimension
+from poly.buffers.promotion import contiguous_dimension
 from poly.deps.scop import ScopStatement
 from poly.ir.expr import Index, Read, indices_of
-from poly.ir.intrinsics import ACCUMULATOR, INTRINSICS, WARP, Intrinsic
+from poly.ir.intrinsics import ACCUMULATOR, INTRINSICS, Intrinsic
 from poly.ir.linear_form import linear_form
-from poly.machine.gpu import GpuMachine
+from poly.machine.gpu import SHARED_BYTES, WARP, GpuMachine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import attempt, dimension_at, loop_extents, nest
 from poly.strategy.common.tactic import Group, NoMatch, Tactic
@@ -117,7 +117,7 @@ class Shape:
         own += rows.block * columns.block * self.sums
 
         def suits(d: int) -> bool:
-            if 2 * (rows.block + columns.block) * d * self.bytes + own > SHARED_LIMIT:
+            if 2 * (rows.block + columns.block) * d * self.bytes + own > SHARED_BYTES:
                 return False
             if length is None:
                 return True
