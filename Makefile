@@ -1,6 +1,7 @@
 # make demo    set up, compile a real network and run it
 # make test    set up and run the checks: ruff, mypy, the tests that are not slow
 # make sweep   the slow tests
+# make dist    build sdist and wheel, and check that the wheel works alone
 # make bench   set up with what is compared, and measure side by side (BENCH=… for options)
 # make gpu     on a machine with a CUDA device: set up, check kernels on it, and measure them beside
 #              other libraries (GPU=… for options; WHEELS=folder installs from there alone); goes on
@@ -15,7 +16,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test sweep check bench gpu clean
+.PHONY: demo test sweep check bench gpu dist clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -31,6 +32,9 @@ check: $(VENV)/.installed-test
 
 sweep: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow
+
+dist:
+	PYTHON="$(PYTHON)" .ci/dist
 
 # For example: make bench BENCH="--quick --suite K --only rn_ --json now.json"
 BENCH ?=
