@@ -9,7 +9,7 @@ from codegen.loops.nodes import Buffer, For, LoopNode, Store, Tile, VectorStore
 from codegen.loops.traverse import children_of, own_bounds, own_values
 from poly.errors import FarkasError, ProgramError
 from poly.ir.dtypes import DType
-from poly.ir.expr import Expr, Read, dtype_of_expr, indices_of, walk
+from poly.ir.expr import Expr, Index, Read, dtype_of_expr, walk
 from poly.ir.program import Program
 from poly.tree.kinds import Scope
 
@@ -91,17 +91,16 @@ def _inside(node: Buffer, scope: _Scope) -> _Scope:
 
 
 def _check_expr(e: Expr, scope: _Scope) -> None:
-    for name in indices_of(e):
-        if name not in scope.bound:
-            raise LoopError(f"loop variable {name} is used outside its loop, in {e}")
-    for read in walk(e):
-        if not isinstance(read, Read):
-            continue
-        if read.tensor not in scope.ranks:
-            raise LoopError(f"{read} is of no tensor, and of no buffer around")
-        rank = scope.ranks[read.tensor]
-        if rank is not None and len(read.indices) != rank:
-            raise LoopError(f"{read} has {len(read.indices)} indices, expected {rank}")
+    for part in walk(e):
+        if isinstance(part, Index):
+            if part.name not in scope.bound:
+                raise LoopError(f"loop variable {part.name} is used outside its loop, in {e}")
+        elif isinstance(part, Read):
+            if part.tensor not in scope.ranks:
+                raise LoopError(f"{part} is of no tensor, and of no buffer around")
+            rank = scope.ranks[part.tensor]
+            if rank is not None and len(part.indices) != rank:
+                raise LoopError(f"{part} has {len(part.indices)} indices, expected {rank}")
 
 
 def _check_store(node: Store, scope: _Scope) -> None:
