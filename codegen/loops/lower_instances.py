@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from codegen.loops.from_schedule import LoopProgram
 from codegen.loops.index_ranges import Ranges, extreme, modulo, settle
 from codegen.loops.nodes import Buffer, For, Instance, LoopNode, Store, map_children, reads_in
-from poly.ir.dtypes import INT64, UINT64, DType, identity
+from poly.ir.dtypes import INT64, UINT64, identity
 from poly.ir.expr import (
     Cast,
     Const,
@@ -130,12 +129,21 @@ class _Lowering:
         if read.tensor not in self.program.tensors:
             return read
         shape = self.program.tensors[read.tensor].shape
-        dtypes = {**self.program.dtypes, **{b.name: b.dtype for b in buffers}}
         indices = tuple(
-            _clamped(i, extent, dtypes) if reads_of(i) else settle(i, ranges)
+            self._clamped(i, extent, buffers) if reads_of(i) else settle(i, ranges)
             for i, extent in zip(read.indices, shape, strict=True)
         )
         return replace(read, indices=indices)
+
+    def _clamped(self, index: Expr, extent: Expr, buffers: tuple[Buffer, ...]) -> Expr:
+        """A place that depends on data, in the tensor; a cast keeps it a value (`linear_form`).
+
+        A uint64 is bounded before the cast, which would make a negative number of a large one.
+        """
+        dtypes = {**self.program.dtypes, **{b.name: b.dtype for b in buffers}}
+        if dtype_of_expr(index, dtypes) == UINT64:
+            index = minimum(index, Const(INT64.limits[1], UINT64))
+        return maximum(Const(0), minimum(Cast(INT64, index), sub(extent, Const(1))))
 
     def _copy(self, node: Instance, buffers: tuple[Buffer, ...], ranges: Ranges) -> Store:
         copy = self.loops.copies[node.statement]
@@ -150,16 +158,6 @@ class _Lowering:
             return Store(inside, "=", Const(identity(copy.op, dtype)), dtype, node.statement)
         target, source = (inside, outside) if copy.inward else (outside, inside)
         return Store(target, copy.op or "=", source, dtype, node.statement)
-
-
-def _clamped(index: Expr, extent: Expr, dtypes: Mapping[str, DType]) -> Expr:
-    """A place that depends on data, in the tensor; the cast keeps it a value, see `linear_form`.
-
-    A uint64 is bounded before the cast, which would make a negative number of a large one.
-    """
-    if dtype_of_expr(index, dtypes) == UINT64:
-        index = minimum(index, Const((1 << 63) - 1, UINT64))
-    return maximum(Const(0), minimum(Cast(INT64, index), sub(extent, Const(1))))
 
 
 def _in_buffer(

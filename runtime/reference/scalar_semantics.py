@@ -214,7 +214,7 @@ def _lower_read(read: Read, scope: Scope) -> Function:
 def _as_place(values: Array, dtype: DType) -> Array:
     """Places as int64; a uint64 that is none, which is beyond any array, as the largest int64."""
     if dtype == UINT64:
-        values = np.minimum(values, np.uint64((1 << 63) - 1))
+        values = np.minimum(values, np.uint64(INT64.limits[1]))
     return convert(values, dtype, INT64)
 
 
