@@ -44,6 +44,7 @@ class CFunction:
     parallel : whether it shares work among the threads of the team that calls it; if not, one
         thread is to call it
     prototype, comments, body : its declaration, one comment a statement, its lines
+    thread_memory : bytes that it uses of `codegen.c.thread_memory`
     """
 
     schedule: Schedule
@@ -55,6 +56,7 @@ class CFunction:
     prototype: str
     comments: tuple[str, ...]
     body: tuple[str, ...]
+    thread_memory: int = 0
 
     @property
     def text(self) -> str:
@@ -78,7 +80,8 @@ def emit_function(schedule: Schedule, symbol: str) -> CFunction:
     program = schedule.program
     body = check_index_width(optimise(lower(build_loops(schedule)), program), program)
     names = name_everything(program, body)
-    lines = list(CTarget(program, names, schedule.exact).body(body).generate())
+    target = CTarget(program, names, schedule.exact)
+    lines = list(target.body(body).generate())
     touched = {r.tensor for r in reads_in(body)}
     written = {s.target.tensor for s in program.statements}
     workspace = tuple(t for t in program.temps if t.name in touched)
@@ -105,6 +108,7 @@ def emit_function(schedule: Schedule, symbol: str) -> CFunction:
         prototype,
         tuple(statement_comments(schedule)),
         tuple(lines),
+        target.memory.bytes,
     )
 
 
