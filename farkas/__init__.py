@@ -42,6 +42,7 @@ from farkas.errors import UntypedError
 from poly.errors import (
     ArgumentError,
     CacheError,
+    CacheWarning,
     FarkasError,
     IllegalScheduleError,
     LanguageError,
@@ -76,6 +77,7 @@ __all__ = [
     "ArgumentError",
     "Cache",
     "CacheError",
+    "CacheWarning",
     "DType",
     "DeviceModel",
     "FarkasError",

@@ -26,9 +26,9 @@ def store_source(key: str, source: GpuSource, script: str, cache: Cache) -> None
 
     Raises
     ------
-    CacheError : they cannot be stored.
+    CacheError : as `Cache.keep`.
     """
-    cache.put(key, {_FILE: pickle.dumps((script, source), protocol=5)})
+    cache.keep(key, {_FILE: pickle.dumps((script, source), protocol=5)})
 
 
 def recall_source(key: str, cache: Cache) -> tuple[str, GpuSource] | None:
