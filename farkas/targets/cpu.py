@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from farkas.targets.base import Target
 from runtime.common.arguments import check_threads
 from runtime.common.cache import Cache
-from runtime.cpu.toolchain import Toolchain
+from runtime.cpu.toolchain import Toolchain, cpu_identity, describe_compiler
 
 if TYPE_CHECKING:
     from codegen.c.kernel_source import KernelSource
@@ -32,6 +32,9 @@ class CpuTarget(Target):
     language: ClassVar[str] = "C"
     recalls: ClassVar[bool] = True
     lanes: ClassVar[bool] = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.toolchain, self.cache, self.threads)
 
     def automatic(self, program: Program, exact: bool) -> tuple[Schedule, KernelSource]:
         from codegen.c.kernel_unit import generate_automatic
@@ -70,3 +73,15 @@ class CpuTarget(Target):
     def check_threads(self, threads: int | None) -> None:
         if threads is not None:
             check_threads(threads)
+
+
+def _restored(toolchain: Toolchain, cache: Cache, threads: int | None) -> CpuTarget:
+    """A target that was pickled.  On another processor its compiler is described anew.
+
+    Raises
+    ------
+    ToolchainError : there is no such compiler here.
+    """
+    if toolchain.cpu != cpu_identity():
+        toolchain = describe_compiler(toolchain.command)
+    return CpuTarget(toolchain, cache, threads)

@@ -31,6 +31,9 @@ class DeviceTarget(Target):
     cache: Cache
     threads: None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.device.name, self.cache)
+
     @property
     def language(self) -> str:  # type: ignore[override]
         return {"cuda": "CUDA C", "opencl": "OpenCL C"}[self.device.dialect]
@@ -76,3 +79,10 @@ class DeviceTarget(Target):
         device = self.device
         on = device.stream(stream)
         return {n: device.fetch(n, v, on) if device.holds(v) else v for n, v in values.items()}
+
+
+def _restored(name: str, cache: Cache) -> DeviceTarget:
+    """A target that was pickled, on the device of its name.  Raises as `find_device`."""
+    from runtime.find_device import find_device
+
+    return DeviceTarget(find_device(name, cache), cache)

@@ -121,14 +121,14 @@ def find_toolchain(path: str | None = None) -> Toolchain:
         cannot build a shared library.
     """
     if path is not None:
-        return _describe((_executable(path, "cc="),))
+        return describe_compiler((path,), "cc=")
     words = shlex.split(os.environ.get("CC", ""))
     if words:
-        return _describe((_executable(words[0], "$CC: "), *words[1:]))
+        return describe_compiler(tuple(words), "$CC: ")
     for name in ("gcc", "clang", "cc"):
         found = shutil.which(name)
         if found is not None:
-            return _describe((os.path.abspath(found),))
+            return describe_compiler((found,))
     raise ToolchainError("no C compiler was found: install gcc or clang, or pass cc=…")
 
 
@@ -144,7 +144,14 @@ def _executable(name: str, where: str) -> str:
     raise ToolchainError(f"{where}{name} does not exist; {advice}")
 
 
-def _describe(command: tuple[str, ...]) -> Toolchain:
+def describe_compiler(command: tuple[str, ...], where: str = "") -> Toolchain:
+    """The toolchain of a command; `where` says who asked for it.
+
+    Raises
+    ------
+    ToolchainError : as `find_toolchain`.
+    """
+    command = (_executable(command[0], where), *command[1:])
     real = os.path.realpath(command[0])
     status = os.stat(real)
     return _describe_cached(command, real, status.st_mtime_ns, status.st_size)
