@@ -45,9 +45,19 @@ def with_team(toolchain: Toolchain, cache: Cache) -> Toolchain:
 
     It is the one that was given if its compiler is not gcc for Linux or has no OpenMP, if
     ``FARKAS_OPENMP=compiler``, or if the library cannot be built or loaded.
+
+    Raises
+    ------
+    ToolchainError : ``FARKAS_OPENMP`` is something else.
     """
+    chosen = os.environ.get(ENVIRONMENT, "")
+    if chosen not in ("", "compiler"):
+        raise ToolchainError(
+            f"{ENVIRONMENT} is {chosen!r}: set it to 'compiler', for the OpenMP library of the "
+            "compiler, or not at all"
+        )
     fitting = toolchain.kind == "gcc" and toolchain.openmp and "linux" in toolchain.target
-    if not fitting or os.environ.get(ENVIRONMENT) == "compiler":
+    if not fitting or chosen:
         return toolchain
     with _lock:
         if not _loaded and toolchain.identity not in _refused:
