@@ -42,6 +42,7 @@ from farkas.errors import UntypedError
 from poly.errors import (
     ArgumentError,
     CacheError,
+    CacheWarning,
     CapacityError,
     FarkasError,
     IllegalScheduleError,
@@ -78,6 +79,7 @@ __all__ = [
     "ArgumentError",
     "Cache",
     "CacheError",
+    "CacheWarning",
     "CapacityError",
     "DType",
     "DeviceModel",

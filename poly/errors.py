@@ -15,6 +15,8 @@ error                     what went wrong
 `ModelError`              an ONNX file that is broken, hostile or inconsistent
 `UnsupportedModelError`   an ONNX file with nodes that Farkas cannot compile yet
 ========================  =========================================================
+
+There is one warning, `CacheWarning`: the on-disk cache cannot be written to.
 """
 
 from __future__ import annotations
@@ -132,6 +134,10 @@ class ToolchainError(FarkasError):
 
 class CacheError(FarkasError):
     """The on-disk cache cannot be read, written or cleared."""
+
+
+class CacheWarning(UserWarning):
+    """The on-disk cache cannot be written to; work goes on without it."""
 
 
 class ModelError(FarkasError):

@@ -39,6 +39,7 @@ class CFunction:
     parallel : whether it shares work among the threads of the team that calls it; if not, one
         thread is to call it
     prototype, comments, body : its declaration, one comment a statement, its lines
+    thread_memory : bytes that it uses of `codegen.c.thread_memory`
     """
 
     schedule: Schedule
@@ -50,6 +51,7 @@ class CFunction:
     prototype: str
     comments: tuple[str, ...]
     body: tuple[str, ...]
+    thread_memory: int = 0
 
     @property
     def text(self) -> str:
@@ -88,7 +90,8 @@ def emit_function(
     program = schedule.program
     body = c_loops(schedule, passes)
     names = name_everything(program, body)
-    lines = list(CPrinter(program, names, schedule.exact).body(body).generate())
+    printer = CPrinter(program, names, schedule.exact)
+    lines = list(printer.body(body).generate())
     touched = {r.tensor for r in reads_in(body)}
     written = {s.target.tensor for s in program.statements}
     workspace = tuple(t for t in program.temps if t.name in touched)
@@ -115,6 +118,7 @@ def emit_function(
         prototype,
         tuple(statement_comments(schedule)),
         tuple(lines),
+        printer.memory.bytes,
     )
 
 

@@ -17,6 +17,7 @@ from codegen.c.function import (
 from codegen.c.kernel_source import KernelSource
 from codegen.c.loop_passes import C_LOOP_PASSES
 from codegen.c.prelude import prelude_for
+from codegen.c.thread_memory import definition
 from codegen.loops.nodes import LoopNode
 from poly.ir.expr import substitute
 from poly.ir.program import Program
@@ -49,7 +50,8 @@ def generate(
     symbol = symbol or f"fk_{identifier(program.name)}_{schedule.digest}"
     written = written or program
     function = emit_function(schedule, f"{symbol}_body", passes)
-    code = f"{function.static_text}\n\n{_entry(function, symbol, written)}"
+    own = definition(function.thread_memory)
+    code = "\n".join([*own, function.static_text, "", _entry(function, symbol, written)])
     text = f"{header_comment(schedule)}\n{prelude_for(code)}\n{code}"
     made = {n: e for n, e in program.products.items() if n not in written.sizes}
     workspace = tuple(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from codegen.c.function import CFunction, argument_order, header_comment, team
 from codegen.c.kernel_source import NETWORK_ENTRY
 from codegen.c.prelude import BFLOAT16_NAME, BFLOAT16_TYPE, prelude_for
+from codegen.c.thread_memory import declaration, definition
 from poly.ir.graph import Call
 
 _CALLS = "fk_calls"
@@ -47,6 +48,7 @@ def network_unit(
     if any(BFLOAT16_NAME in text for text in prototypes):
         lines.append(BFLOAT16_TYPE)
     lines += prototypes
+    lines += definition(max((f.thread_memory for f in functions.values()), default=0), others=True)
     shared = any(functions[call.program.digest].parallel for call in calls)
     given = "const int64_t *sizes, void *const *arrays"
     lines += ["", f"static void {_CALLS}({given})", "{"]
@@ -64,7 +66,7 @@ def network_unit(
 
 def kernel_unit(f: CFunction, nodes: Sequence[str]) -> tuple[str, str]:
     """The name and text of the file of one function, which is called for these nodes."""
-    code = f"{f.prototype};\n{f.text}\n"
+    code = "\n".join([*declaration(f.thread_memory), f"{f.prototype};", f.text, ""])
     return f"{f.symbol}.c", f"{header_comment(f.schedule, nodes)}\n{prelude_for(code)}\n{code}"
 
 

@@ -44,6 +44,10 @@ def _helpers() -> dict[str, str]:
             "/* x, which is computed where this stands */\n"
             'static inline int64_t fk_here(int64_t x) { __asm__("" : "+r"(x)); return x; }'
         ),
+        "fk_pointer": (
+            "/* p, which is computed where this stands */\n"
+            'static inline void *fk_pointer(void *p) { __asm__("" : "+r"(p)); return p; }'
+        ),
         "fk_bf16_load": (
             "static inline float fk_bf16_load(fk_bf16 x)\n"
             "{ uint32_t u = (uint32_t)x << 16; float f; memcpy(&f, &u, 4); return f; }"

@@ -16,6 +16,7 @@ import cgen
 
 from codegen.c.cgen_blocks import as_block, in_order
 from codegen.c.expr_text import Names, ValueText, index_text, literal
+from codegen.c.thread_memory import STACK_LIMIT, ThreadMemory, array
 from codegen.c.type_names import C_TYPES, SCHEDULE, lane_suffix, suffix, vector_type
 from codegen.c.vector_text import LaneText
 from codegen.loops.index_ranges import depends_on, flatten
@@ -70,6 +71,8 @@ class CPrinter:
     #: How stored elements are spelt, by the name of their type, and what prints values.
     types: Mapping[str, str] = C_TYPES
     value_text: type[ValueText] = ValueText
+    #: See `codegen.c.thread_memory`.
+    stack_limit: int | None = STACK_LIMIT
 
     def __init__(self, program: Program, identifiers: Names, exact: bool = False) -> None:
         self.program = program
@@ -77,6 +80,7 @@ class CPrinter:
         # Innermost buffers and registers of the code being printed, by name.
         self.buffers: dict[str, Any] = {}
         self.registers: dict[str, Any] = {}
+        self.memory = ThreadMemory(self.stack_limit)
         self._loops = dict(identifiers.loops)
         names = replace(identifiers, loops=self._loops, place=self.place, value=self._data)
         self.names = names
@@ -243,14 +247,13 @@ class CPrinter:
                 unused = "" if name in read else " __attribute__((unused))"
                 lines.append(cgen.Line(f"{kind} {name}{unused}{start};"))
         else:
-            shape = "".join(f"[{n}]" for n in node.shape)
             name = self.names.tensors[node.name]
-            c = self.types[node.dtype.name]
             if node.scope == Scope.REGISTER:
                 why = "an array, since its places are not constant"
                 lines.append(cgen.Line(f"/* {name}: {why} */"))
-            lines.append(cgen.Line(f"{c} {name}{shape} __attribute__((aligned(64)));"))
-            with self.inside(node):
+            with self.memory.place(node) as offset, self.inside(node):
+                declared = array(self.types[node.dtype.name], name, node.shape, offset)
+                lines.append(cgen.Line(declared))
                 body = self.statement(node.body)
         lines.append(body)
         return as_block(cgen.Collection(lines))

@@ -94,6 +94,7 @@ class KernelPrinter(CPrinter):
 
     types: Mapping[str, str] = {**C_TYPES, "float16": HALF}
     value_text = KernelText
+    stack_limit = None
 
     #: Identifiers that the language has beside C's.
     reserved: frozenset[str] = frozenset()

@@ -9,12 +9,13 @@ from codegen.loops.index_ranges import Ranges, extreme, modulo, settle
 from codegen.loops.nodes import Buffer, For, Instance, LoopNode, Store
 from codegen.loops.traverse import map_children, reads_in
 from poly.deps.scop import Role
-from poly.ir.dtypes import INT64, identity
+from poly.ir.dtypes import INT64, UINT64, identity
 from poly.ir.expr import (
     Cast,
     Const,
     Expr,
     Read,
+    dtype_of_expr,
     maximum,
     minimum,
     reads_of,
@@ -132,10 +133,20 @@ class _Lowering:
             return read
         shape = self.program.tensors[read.tensor].shape
         indices = tuple(
-            _clamped(i, extent) if reads_of(i) else settle(i, ranges)
+            self._clamped(i, extent, buffers) if reads_of(i) else settle(i, ranges)
             for i, extent in zip(read.indices, shape, strict=True)
         )
         return replace(read, indices=indices)
+
+    def _clamped(self, index: Expr, extent: Expr, buffers: tuple[Buffer, ...]) -> Expr:
+        """A place that depends on data, in the tensor; a cast keeps it a value (`linear_form`).
+
+        A uint64 is bounded before the cast, which would make a negative number of a large one.
+        """
+        dtypes = {**self.program.dtypes, **{b.name: b.dtype for b in buffers}}
+        if dtype_of_expr(index, dtypes) == UINT64:
+            index = minimum(index, Const(INT64.limits[1], UINT64))
+        return maximum(Const(0), minimum(Cast(INT64, index), sub(extent, Const(1))))
 
     def _copy(self, node: Instance, buffers: tuple[Buffer, ...], ranges: Ranges) -> Store:
         copy = self.loops.copies[node.statement]
@@ -150,11 +161,6 @@ class _Lowering:
             return Store(inside, "=", Const(identity(copy.op, dtype)), dtype, node.statement)
         target, source = (inside, outside) if copy.inward else (outside, inside)
         return Store(target, copy.op or "=", source, dtype, node.statement)
-
-
-def _clamped(index: Expr, extent: Expr) -> Expr:
-    """A place that depends on data, in the tensor; the cast keeps it a value, see `linear_form`."""
-    return maximum(Const(0), minimum(Cast(INT64, index), sub(extent, Const(1))))
 
 
 def _in_buffer(

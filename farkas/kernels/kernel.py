@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,7 +109,8 @@ class _Recipe:
 class Kernel:
     """A compiled comprehension; call it with arrays.  Made by `compile`.
 
-    Calls from several threads at once are safe.
+    Calls from several threads at once are safe.  A copy is the kernel itself; what is unpickled is
+    compiled again, or found in the cache.
     """
 
     def __init__(self, recipe: _Recipe, dtypes: Mapping[str, DType] | None) -> None:
@@ -121,6 +122,22 @@ class Kernel:
         self._fixed = None
         if dtypes is not None:
             self._fixed = self._add(tuple(dtypes[n] for n in recipe.source.names), dtypes)
+
+    # --- copying ---------------------------------------------------------------------------
+
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Kernel:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        recipe = self._recipe
+        if isinstance(recipe.schedule, Schedule):
+            recipe = replace(recipe, schedule=str(recipe.schedule))
+        elif callable(recipe.schedule):
+            recipe = replace(recipe, schedule=str(self.schedule))
+        return _restored, (recipe, self._dtypes, tuple(self._variants))
 
     # --- calling ---------------------------------------------------------------------------
 
@@ -372,10 +389,17 @@ class Kernel:
         ScheduleError, IllegalScheduleError, ArgumentError : as `compile`.
         """
         recipe = replace(self._recipe, schedule=schedule)
-        kernel = Kernel(recipe, self._dtypes)
-        for key in list(self._variants):
-            kernel._add(key, self._dtypes or dict(zip(recipe.source.names, key, strict=True)))
-        return kernel
+        return _restored(recipe, self._dtypes, tuple(self._variants))
+
+
+def _restored(
+    recipe: _Recipe, dtypes: Mapping[str, DType] | None, keys: Iterable[tuple[DType, ...]]
+) -> Kernel:
+    """A kernel that has been compiled for these combinations of element types."""
+    kernel = Kernel(recipe, dtypes)
+    for key in keys:
+        kernel._add(key, dtypes or dict(zip(recipe.source.names, key, strict=True)))
+    return kernel
 
 
 def signature(program: Program) -> str:

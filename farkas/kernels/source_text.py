@@ -61,7 +61,7 @@ class Text:
 
 
 def read_text(text: str) -> Text:
-    """Recognise a text.
+    """Recognise a text; a byte-order mark before it is left out.
 
     Raises
     ------
@@ -70,6 +70,7 @@ def read_text(text: str) -> Text:
     """
     if not isinstance(text, str):
         raise ArgumentError(f"the text is a {type(text).__name__}, expected a string")
+    text = text.removeprefix("\ufeff")
     if is_einsum(text):
         names = operand_names(text)
         operands = text.partition("->")[0].split(",")

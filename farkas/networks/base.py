@@ -9,7 +9,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -77,12 +77,23 @@ class Origin:
 class Network(ABC):
     """A compiled ONNX model; the base of `Model` and `StagedModel`.
 
+    A copy is the model itself; what is unpickled is compiled again, or found in the cache.
+
     Attributes: `inputs` and `outputs`, with their types as far as these are known; `report`.
     """
 
     origin: Origin
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (replace(self.origin, progress=None),)
 
     @abstractmethod
     def run(
@@ -186,6 +197,10 @@ class Model(runtime.network.cpu_model.Model, Network):
         from farkas.views.explain import explain_model
 
         return explain_model(self, run)
+
+
+def _restored(origin: Origin) -> Network:
+    return origin.compile(origin)
 
 
 def _names(ports: Sequence[OpenPort]) -> dict[str, None]:

@@ -92,6 +92,9 @@ class Target:
     name: str
     runner: Runner
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.machine, self.name, self.runner)
+
     @property
     def pipeline(self) -> Pipeline[Any, Any]:
         """Rewrites, tactics, loop passes and printer; loaded when they are first needed."""
@@ -127,3 +130,15 @@ class Target:
     def emit(self, schedule: Schedule, program: Program) -> Any:
         """The text of a schedule of a program, or of what `prepare` makes of it."""
         return self.pipeline.emit(schedule, program)
+
+
+def _restored(machine: Machine | GpuMachine, name: str, runner: Runner) -> Target:
+    """A target that was pickled; what runs, runs on the machine that is here."""
+    device = getattr(runner, "device", None)
+    if device is not None:
+        machine = device.machine
+    elif not isinstance(runner, NoRunner):
+        from poly.machine.cpu import host_machine
+
+        machine = host_machine()
+    return Target(machine, name, runner)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from farkas.targets.base import Runner
 from runtime.common.arguments import check_threads
 from runtime.common.cache import Cache
-from runtime.cpu.toolchain import Toolchain
+from runtime.cpu.toolchain import Toolchain, cpu_identity, describe_compiler
 
 if TYPE_CHECKING:
     from codegen.c.kernel_source import KernelSource
@@ -28,6 +28,9 @@ class CpuRunner(Runner):
     threads: int | None = None
     recalls: ClassVar[bool] = True
     one_thread: ClassVar[int | None] = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.toolchain, self.cache, self.threads)
 
     def load(self, source: KernelSource) -> LoadedKernel:
         from runtime.cpu.loaded_kernel import load_kernel
@@ -52,3 +55,15 @@ class CpuRunner(Runner):
     def check_threads(self, threads: int | None) -> None:
         if threads is not None:
             check_threads(threads)
+
+
+def _restored(toolchain: Toolchain, cache: Cache, threads: int | None) -> CpuRunner:
+    """A runner that was pickled.  On another processor its compiler is described anew.
+
+    Raises
+    ------
+    ToolchainError : there is no such compiler here.
+    """
+    if toolchain.cpu != cpu_identity():
+        toolchain = describe_compiler(toolchain.command)
+    return CpuRunner(toolchain, cache, threads)

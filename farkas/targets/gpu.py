@@ -27,6 +27,9 @@ class DeviceRunner(Runner):
     device: Device
     cache: Cache
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.device.name, self.cache)
+
     def load(self, source: GpuSource) -> GpuProgram:
         from runtime.gpu.gpu_program import GpuProgram
 
@@ -58,3 +61,10 @@ class DeviceRunner(Runner):
         device = self.device
         on = device.stream(stream)
         return {n: device.fetch(n, v, on) if device.holds(v) else v for n, v in values.items()}
+
+
+def _restored(name: str, cache: Cache) -> DeviceRunner:
+    """A runner that was pickled, on the device of its name.  Raises as `find_device`."""
+    from runtime.find_device import find_device
+
+    return DeviceRunner(find_device(name, cache), cache)

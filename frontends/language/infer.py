@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from frontends.language.draft import Draft, check_types, drafts_of, first_use, typed
 from frontends.language.linear import interval
+from frontends.language.literals import check_stored
 from frontends.language.ranges import Answer, Question, infer_ranges, tightest
 from frontends.language.resolve import Scope, did_you_mean
 from frontends.language.signature import Entry, Signature, signature_of
@@ -234,6 +235,7 @@ def _infer_dtypes(
                 d.node.span,
                 "'any' is max=!, 'all' is min=!; to count, cast to an integer",
             )
+        check_stored(d.node.value, d.value, target, known, scope)
     return {n: replace(e, dtype=known[n]) for n, e in entries.items()}
 
 

@@ -300,6 +300,8 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
             value = int(text)
         else:
             value = float(text)
+            if math.isinf(value):
+                raise _MistakeError("the number does not fit float64", span, "write inf if meant")
         if isinstance(value, int) and value >= 1 << 64:
             raise _MistakeError("the number does not fit 64 bits", span)
         return Number(span, value)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from frontends.language.spelling import closest
 from frontends.language.syntax import Access, Apply, Call, Chain, Name, Node, Number
 from poly.errors import LanguageError, Span
@@ -183,15 +185,30 @@ def _cast(node: Call, dtype: DType, arg: Expr, scope: Scope) -> Expr:
     value = arg.value
     if dtype.kind == "b":
         return Const(bool(value), dtype)
+    check_fits(value, dtype, node.span, scope)
     if dtype.is_float:
         # A NaN compares equal only to itself as an object, so there is one.
         number = float(value)
         return Const(math.nan if math.isnan(number) else number, dtype)
+    return Const(int(value), dtype)
+
+
+def check_fits(value: int | float, dtype: DType, span: Span, scope: Scope, hint: str = "") -> None:
+    """Refuse a number that an element type cannot hold; fractions are truncated, floats rounded.
+
+    Raises
+    ------
+    LanguageError : a whole number that is too small or too large, or a float that becomes infinite.
+    """
+    if dtype.is_float:
+        with np.errstate(over="ignore"):
+            rounded = float(np.asarray(float(value)).astype(dtype.numpy))
+        if math.isinf(rounded) and not math.isinf(value):
+            raise scope.fail(f"{value} does not fit {dtype}", span, hint or "write inf if meant")
+        return
     if not math.isfinite(value):
-        raise scope.fail(f"{value} is no {dtype}", node.span)
+        raise scope.fail(f"{value} is no {dtype}", span, hint)
     whole = int(value)
-    least = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else 0
-    most = (1 << (dtype.bits - (dtype.kind == "i"))) - 1
+    least, most = dtype.limits
     if not least <= whole <= most:
-        raise scope.fail(f"{whole} does not fit {dtype} ({least} to {most})", node.span)
-    return Const(whole, dtype)
+        raise scope.fail(f"{whole} does not fit {dtype} ({least} to {most})", span, hint)

@@ -42,6 +42,14 @@ class DType:
         return self.kind in "iu"
 
     @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest value of an integer type or of bool."""
+        if self.kind == "b":
+            return 0, 1
+        bits = self.bits - (self.kind == "i")
+        return -(1 << bits) if self.kind == "i" else 0, (1 << bits) - 1
+
+    @property
     def compute(self) -> DType:
         """The type in which expressions of this type are evaluated (float32 for 16-bit floats)."""
         return FLOAT32 if self.kind == "f" and self.bits == 16 else self
@@ -144,5 +152,4 @@ def identity(op: str, dtype: DType) -> int | float | bool:
         return not least
     if dtype.is_float:
         return float("-inf") if least else float("inf")
-    info = np.iinfo(dtype.numpy)
-    return int(info.min if least else info.max)
+    return dtype.limits[0 if least else 1]

@@ -38,13 +38,14 @@ class Line:
 
 
 def parse_script(text: str) -> tuple[Line, ...]:
-    """The lines of a script, in order.
+    """The lines of a script, in order; a byte-order mark before them is left out.
 
     Raises
     ------
     ScheduleError : naming the line that is no step, from 1.
     """
-    return tuple(_parse_line(raw, number) for number, raw in enumerate(text.splitlines(), 1))
+    lines = text.removeprefix("\ufeff").splitlines()
+    return tuple(_parse_line(raw, number) for number, raw in enumerate(lines, 1))
 
 
 def _parse_line(raw: str, number: int) -> Line:

@@ -5,10 +5,14 @@ processes that make one entry make equal ones and no lock is needed: an entry is
 temporary name and renamed into place, whole.  A process killed half-way leaves only a temporary
 folder, which a later one removes.  A manifest holds the size and SHA-256 of each file; an entry
 that does not match it is thrown away and built again, and is never loaded.
+
+If a directory cannot be written to (the disk is full, say), a temporary one stands in for it until
+the process ends, and a `CacheWarning` says so.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import hashlib
@@ -17,15 +21,19 @@ import os
 import re
 import shutil
 import stat
+import tempfile
+import threading
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
-from poly.errors import CacheError
+from poly.errors import CacheError, CacheWarning
 
 DEFAULT_LIMIT = 2 << 30
 ENVIRONMENT = "FARKAS_CACHE_DIR"
@@ -33,6 +41,8 @@ _FORMAT = "v1"
 _MANIFEST = "manifest.json"
 _STALE_SECONDS = 3600.0
 _CHUNK = 1 << 20
+#: Bytes that have to be free where something is compiled.
+_ROOM = 32 << 20
 _KEY = re.compile(r"[0-9a-f]{16,64}\Z")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 
@@ -119,21 +129,33 @@ class Cache:
 
     Raises
     ------
-    CacheError : the directory cannot be made, belongs to someone else, or others may write to
-        it: code is loaded from it.
+    CacheError : the directory belongs to someone else, or others may write to it: code is loaded
+        from it.  Or it cannot be made; for the user's cache directory, another one stands in.
     """
 
     def __init__(self, directory: str | Path | None = None, limit: int = DEFAULT_LIMIT) -> None:
         if limit <= 0:
             raise CacheError(f"the size limit of a cache must be positive, not {limit}")
-        chosen = directory or os.environ.get(ENVIRONMENT) or platformdirs.user_cache_dir("farkas")
-        self.directory = Path(chosen).expanduser().absolute()
+        self.directory = Path(directory).expanduser().absolute() if directory else _default()
         self.limit = limit
         self._entries = self.directory / _FORMAT
         self._temporary = self.directory / "temporary"
         self._unchecked: int | None = None  # bytes written since the last check of the limit
-        for folder in (self.directory, self._entries, self._temporary):
-            _make_private(folder)
+        try:
+            for folder in (self.directory, self._entries, self._temporary):
+                _make_private(folder)
+        except OSError as error:
+            if directory or os.environ.get(ENVIRONMENT):
+                raise CacheError(
+                    f"cannot make the cache directory {folder}: {error.strerror}; "
+                    f"choose another with Cache(directory=…) or {ENVIRONMENT}"
+                ) from error
+            _stand_in(self.directory, error)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default is another one for other users.
+        directory = None if self.directory == _default() else str(self.directory)
+        return Cache, (directory, self.limit)
 
     def get(self, key: str, unread: str | None = None) -> Entry | None:
         """The entry of a key if it is there and sound; marks it as used.
@@ -144,7 +166,10 @@ class Cache:
             them while it reads them
         """
         folder = self._folder(key)
-        if not folder.is_dir():
+        other = _STAND_INS.get(self.directory)
+        if other is not None and other.has(key):
+            return other.get(key, unread)
+        if not self.has(key):
             return None
         files = _verified_files(folder, key, unread)
         if files is None:
@@ -154,33 +179,60 @@ class Cache:
             os.utime(folder)
         return Entry(key, folder, tuple(sorted(files)), files)
 
+    def has(self, key: str) -> bool:
+        """Whether there is an entry, which may be damaged."""
+        try:
+            return self._folder(key).is_dir()
+        except OSError:
+            return False
+
     def discard(self, key: str) -> None:
         """Remove an entry, if it is there."""
         self._discard(self._folder(key))
+        if self.directory in _STAND_INS:
+            _STAND_INS[self.directory].discard(key)
 
     def put(self, key: str, files: Mapping[str, bytes | memoryview]) -> Entry:
         """Store files under a key; what another process stored there first is as good.
 
         Raises
         ------
-        CacheError : the files cannot be written (disk full, say); nothing is left behind.
+        CacheError : the files cannot be written, and nor can they to a temporary directory; nothing
+            is left behind.
         """
+        if self.directory in _STAND_INS:
+            return _STAND_INS[self.directory].put(key, files)
+        try:
+            return self._put(key, files)
+        except OSError as error:
+            return _stand_in(self.directory, error).put(key, files)
+
+    def keep(self, key: str, files: Mapping[str, bytes | memoryview]) -> None:
+        """Store files for other processes, if they can be written; this one does not need them.
+
+        Raises
+        ------
+        CacheError : others may write to the directory.
+        """
+        if self.directory in _STAND_INS:
+            return
+        try:
+            self._put(key, files)
+        except OSError as error:
+            _warn(self.directory, error)
+
+    def _put(self, key: str, files: Mapping[str, bytes | memoryview]) -> Entry:
         folder = self._folder(key)
         for name in files:
             if not _NAME.match(name) or name == _MANIFEST:
                 raise CacheError(f"{name!r} is no name for a file in the cache")
+        for parent in (self.directory, self._entries, self._temporary, folder.parent):
+            _make_private(parent)
+        written = self._write(key, files)
         try:
-            for parent in (self.directory, self._entries, self._temporary, folder.parent):
-                _make_private(parent)
-            written = self._write(key, files)
-            try:
-                self._rename(written, folder, key)
-            finally:
-                shutil.rmtree(written, ignore_errors=True)
-        except OSError as error:
-            raise CacheError(
-                f"cannot write to the cache at {self.directory}: {error.strerror or error}"
-            ) from error
+            self._rename(written, folder, key)
+        finally:
+            shutil.rmtree(written, ignore_errors=True)
         size = sum(map(len, files.values()))
         self._keep_limit(size, keep=folder)
         return Entry(key, folder, tuple(sorted(files)))
@@ -191,18 +243,22 @@ class Cache:
 
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:
-        """A private folder for making an entry, on the cache's file system; removed at the end.
+        """A private folder for making an entry; removed at the end.
 
         Raises
         ------
         CacheError : it cannot be made, or written to by what runs inside.
         """
-        _make_private(self._temporary)
         folder = self._temporary / f"{os.getpid()}-{uuid.uuid4().hex}"
         try:
+            _make_private(self._temporary)
             folder.mkdir(mode=0o700)
+            _check_room(folder)
         except OSError as error:
-            raise CacheError(f"cannot write to the cache: {folder}: {error.strerror}") from error
+            shutil.rmtree(folder, ignore_errors=True)
+            with _stand_in(self.directory, error).workspace() as other:
+                yield other
+            return
         try:
             yield folder
         except OSError as error:
@@ -308,6 +364,69 @@ class Cache:
                     _remove(path)
 
 
+#: The temporary directories that stand in for directories that cannot be written to.
+_STAND_INS: dict[Path, Cache] = {}
+_WARNED: set[Path] = set()
+_LOCK = threading.Lock()
+
+
+def _stand_in(directory: Path, error: OSError) -> Cache:
+    """The cache that takes the place of one that cannot be written to, until the process ends.
+
+    Raises
+    ------
+    CacheError : temporary directories cannot be written to, either.
+    """
+    with _LOCK:
+        if directory in _STAND_INS:
+            return _STAND_INS[directory]
+        problem = f"cannot write to the cache at {directory}: {error.strerror or error}"
+        if directory in (c.directory for c in _STAND_INS.values()):
+            raise CacheError(problem) from error
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="farkas-cache-"))
+        except OSError as other:
+            raise CacheError(f"{problem}; nor to a temporary directory: {other}") from error
+        _STAND_INS[directory] = Cache(folder)
+        atexit.register(_remove_own, folder, os.getpid())
+    _warn(directory, error)
+    return _STAND_INS[directory]
+
+
+def _remove_own(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # and not a child process
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _warn(directory: Path, error: OSError) -> None:
+    """Say once that a directory cannot be written to."""
+    if directory in _WARNED:
+        return
+    _WARNED.add(directory)
+    warnings.warn(
+        f"cannot write to the cache at {directory}: {error.strerror or error}; what is compiled is "
+        f"lost when the process ends: free some space, or choose another directory with cache=… or "
+        f"{ENVIRONMENT}",
+        CacheWarning,
+        stacklevel=2,
+    )
+
+
+def _check_room(folder: Path) -> None:
+    """Raise an `OSError` if there is no room for what a compiler writes."""
+    probe = folder / "probe"
+    probe.write_bytes(bytes(_CHUNK))
+    probe.unlink()
+    if shutil.disk_usage(folder).free < _ROOM:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _default() -> Path:
+    """The directory of a cache that nobody has chosen one for."""
+    chosen = os.environ.get(ENVIRONMENT) or platformdirs.user_cache_dir("farkas")
+    return Path(chosen).expanduser().absolute()
+
+
 def _fingerprint(data: bytes | memoryview) -> dict[str, int | str]:
     return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
@@ -336,17 +455,11 @@ def _verified_files(
 
 def _make_private(folder: Path) -> None:
     """Make a directory for the owner alone, or check that an existing one is safe to use."""
-    try:
-        if not folder.exists():
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir(mode=0o700)
-        status = folder.stat()
-    except OSError as error:
-        raise CacheError(
-            f"cannot make the cache directory {folder}: {error.strerror}; "
-            f"choose another with Cache(directory=…) or {ENVIRONMENT}"
-        ) from error
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+    status = folder.stat()
     if not stat.S_ISDIR(status.st_mode):
         raise CacheError(f"the cache directory {folder} is not a directory")
     if status.st_uid != os.geteuid():

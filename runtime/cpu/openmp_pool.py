@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -46,9 +45,19 @@ def with_team(toolchain: Toolchain, cache: Cache) -> Toolchain:
 
     It is the one that was given if its compiler is not gcc for Linux or has no OpenMP, if
     ``FARKAS_OPENMP=compiler``, or if the library cannot be built or loaded.
+
+    Raises
+    ------
+    ToolchainError : ``FARKAS_OPENMP`` is something else.
     """
+    chosen = os.environ.get(ENVIRONMENT, "")
+    if chosen not in ("", "compiler"):
+        raise ToolchainError(
+            f"{ENVIRONMENT} is {chosen!r}: set it to 'compiler', for the OpenMP library of the "
+            "compiler, or not at all"
+        )
     fitting = toolchain.kind == "gcc" and toolchain.openmp and "linux" in toolchain.target
-    if not fitting or os.environ.get(ENVIRONMENT) == "compiler":
+    if not fitting or chosen:
         return toolchain
     with _lock:
         if not _loaded and toolchain.identity not in _refused:
@@ -71,30 +80,19 @@ def load_team(toolchain: Toolchain, cache: Cache) -> ctypes.CDLL:
     Raises
     ------
     ToolchainError : the compiler failed.
-    OSError : the library cannot be loaded.
+    CacheError : the library cannot be stored.
+    OSError : it cannot be loaded.
     """
     flags = (*(f for f in toolchain.flags if f != OPENMP), "-pthread")
     plain = replace(toolchain, flags=flags)
     text = SOURCE.read_text(encoding="utf-8")
 
-    def build(folder: Path) -> dict[str, bytes]:
-        out = folder / LIBRARY
-        compile_shared(plain, {SOURCE.name: text}, (), out, TIMEOUT)
-        return {SOURCE.name: text.encode(), LIBRARY: out.read_bytes()}
-
-    def in_cache() -> dict[str, bytes]:
+    def build() -> dict[str, bytes]:
         with cache.workspace() as folder:
-            return build(folder)
+            out = folder / LIBRARY
+            compile_shared(plain, {SOURCE.name: text}, (), out, TIMEOUT)
+            return {SOURCE.name: text.encode(), LIBRARY: out.read_bytes()}
 
-    try:
-        path = cache.get_or_build(digest("team", plain.identity, text), in_cache).file(LIBRARY)
-        return _load(path)
-    except CacheError:  # it may be one for reading only, with kernels that need our threads
-        with tempfile.TemporaryDirectory(prefix="farkas-") as name:
-            build(Path(name))
-            return _load(Path(name, LIBRARY))
-
-
-def _load(path: Path) -> ctypes.CDLL:
+    path = cache.get_or_build(digest("team", plain.identity, text), build).file(LIBRARY)
     # Its names are its own, so that nothing else in the process finds them by accident.
     return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)

@@ -108,9 +108,9 @@ class Toolchain:
 def find_toolchain(path: str | None = None) -> Toolchain:
     """Find and describe a C compiler.
 
-    Taken is the first of: `path`, the environment variable ``CC`` (a command, arguments
-    allowed), then ``gcc``, ``clang`` and ``cc`` on the search path.  What was asked for by
-    `path` or ``CC`` is used or refused, never silently replaced by another compiler.
+    Taken is the first of: `path`, the environment variable ``CC`` (a path, or a command with
+    arguments, quoted as in a shell), then ``gcc``, ``clang`` and ``cc`` on the search path.  What
+    was asked for by `path` or ``CC`` is used or refused, never silently replaced by another.
 
     The compiler is asked once per process who it is and whether ``-march=native`` and
     ``-fopenmp`` work; one that lacks either still works, and `Toolchain.notes` says so.
@@ -121,15 +121,31 @@ def find_toolchain(path: str | None = None) -> Toolchain:
         cannot build a shared library.
     """
     if path is not None:
-        return _describe((_executable(path, "cc="),))
-    words = shlex.split(os.environ.get("CC", ""))
+        return describe_compiler((path,), "cc=")
+    words = _words_of_cc()
     if words:
-        return _describe((_executable(words[0], "$CC: "), *words[1:]))
+        return describe_compiler(words, "$CC: ")
     for name in ("gcc", "clang", "cc"):
         found = shutil.which(name)
         if found is not None:
-            return _describe((os.path.abspath(found),))
+            return describe_compiler((found,))
     raise ToolchainError("no C compiler was found: install gcc or clang, or pass cc=…")
+
+
+def _words_of_cc() -> tuple[str, ...]:
+    """The command in ``CC``, which may be the path of a compiler as it is; empty if not set."""
+    given = os.environ.get("CC", "").strip()
+    if shutil.which(given) is not None:
+        return (given,)
+    try:
+        words = tuple(shlex.split(given))
+    except ValueError as error:
+        raise ToolchainError(f"$CC is {given!r}, which no shell takes: {error}") from None
+    if len(words) > 1 and shutil.which(words[0]) is None:
+        raise ToolchainError(
+            f"$CC: {words[0]} does not exist; quote a path with blanks, as in CC=\"'a b/gcc' -m64\""
+        )
+    return words
 
 
 def _executable(name: str, where: str) -> str:
@@ -141,10 +157,20 @@ def _executable(name: str, where: str) -> str:
         raise ToolchainError(f"{where}{name} is a directory, not a compiler; {advice}")
     if os.path.exists(name):
         raise ToolchainError(f"{where}{name} is not executable; {advice}")
+    first, _, rest = name.strip().partition(" ")
+    if rest and shutil.which(first) is not None:
+        advice = "a compiler with arguments is given in $CC"
     raise ToolchainError(f"{where}{name} does not exist; {advice}")
 
 
-def _describe(command: tuple[str, ...]) -> Toolchain:
+def describe_compiler(command: tuple[str, ...], where: str = "") -> Toolchain:
+    """The toolchain of a command; `where` says who asked for it.
+
+    Raises
+    ------
+    ToolchainError : as `find_toolchain`.
+    """
+    command = (_executable(command[0], where), *command[1:])
     real = os.path.realpath(command[0])
     status = os.stat(real)
     return _describe_cached(command, real, status.st_mtime_ns, status.st_size)

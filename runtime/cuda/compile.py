@@ -79,7 +79,7 @@ def compile_cubin(
     ------
     ArgumentError : `arch` is no name of an architecture.
     ToolchainError : there is no compiler for it, or it failed.
-    CacheError : the result cannot be stored.
+    CacheError : as `runtime.common.cache.Cache.keep`.
     """
     if not _ARCHITECTURE.match(arch):
         raise ArgumentError(f"{arch!r} is no CUDA architecture; they are called sm_80, sm_90, …")
@@ -91,7 +91,7 @@ def compile_cubin(
         entry = cache.get(key)
         if entry is None:
             data, log = _compile(compiler, text, arch, flags)
-            cache.put(key, {_BINARY: data, _LOG: log.encode(), "kernels.cu": text.encode()})
+            cache.keep(key, {_BINARY: data, _LOG: log.encode(), "kernels.cu": text.encode()})
         else:
             data, log = entry.read(_BINARY), entry.read(_LOG).decode()
     return Cubin(data, arch, log, compiler.identity, read_resources(log))

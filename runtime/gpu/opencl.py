@@ -94,7 +94,7 @@ class OpenClDevice(Device):
         program = self._compile(text)
         (binary,) = program.get_info(cl.program_info.BINARIES)
         if binary:
-            self._cache.put(key, {_BINARY: binary, "kernels.cl": text.encode()})
+            self._cache.keep(key, {_BINARY: binary, "kernels.cl": text.encode()})
         return program
 
     def _compile(self, text: str) -> Any:

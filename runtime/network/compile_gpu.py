@@ -29,7 +29,7 @@ def compile_on_device(
     ------
     ScheduleError : there are no kernels for a call, as of element types that the device has not.
     ToolchainError : the device's compiler failed.
-    CacheError : what it made cannot be stored.
+    CacheError : as `runtime.common.cache.Cache.keep`.
     ArgumentError : the device has no room for the constants.
     """
     tell = progress or (lambda stage, done, total, what: None)

@@ -39,9 +39,9 @@ def store_kernels(key: str, kernels: StoredKernels, cache: Cache) -> None:
 
     Raises
     ------
-    CacheError : they cannot be stored.
+    CacheError : as `Cache.keep`.
     """
-    cache.put(key, {_FILE: pickle.dumps(kernels, protocol=5)})
+    cache.keep(key, {_FILE: pickle.dumps(kernels, protocol=5)})
 
 
 def recall_kernels(key: str, cache: Cache) -> StoredKernels | None:

@@ -75,7 +75,7 @@ def store_model(model: Model, key: str, cache: Cache, files: Mapping[str, str]) 
 
     Raises
     ------
-    CacheError : it cannot be written.
+    CacheError : as `Cache.keep`.
     """
     places: dict[str, tuple[np.dtype[Any], Shape, int]] = {}
     total = 0
@@ -90,7 +90,7 @@ def store_model(model: Model, key: str, cache: Cache, files: Mapping[str, str]) 
     graph = replace(model.graph, constants={})
     stored = _Stored(graph, places, total, model.plan, model.entry.key, model.report, files)
     parts = {name: block[a:b].data for name, a, b in _parts(total)}
-    cache.put(key, {_GRAPH: pickle.dumps(stored, protocol=5), **parts})
+    cache.keep(key, {_GRAPH: pickle.dumps(stored, protocol=5), **parts})
 
 
 def recall_model(

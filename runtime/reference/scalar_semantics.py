@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from poly.errors import ProgramError
-from poly.ir.dtypes import BOOL, FLOAT64, INT64, DType
+from poly.ir.dtypes import BOOL, FLOAT64, INT64, UINT64, DType
 from poly.ir.expr import (
     Cast,
     Const,
@@ -204,11 +204,18 @@ def _lower_read(read: Read, scope: Scope) -> Function:
         array = arrays[tensor]
         places = []
         for axis, (index, free) in enumerate(zip(indices, depends, strict=True)):
-            place = convert(index(points), index.dtype, INT64)
+            place = _as_place(index(points), index.dtype)
             places.append(_in_range(place, array.shape[axis], free, points, read, axis))
         return np.asarray(array[tuple(places)]).astype(compute, copy=False)
 
     return values
+
+
+def _as_place(values: Array, dtype: DType) -> Array:
+    """Places as int64; a uint64 that is none, which is beyond any array, as the largest int64."""
+    if dtype == UINT64:
+        values = np.minimum(values, np.uint64(INT64.limits[1]))
+    return convert(values, dtype, INT64)
 
 
 def _in_range(place: Array, extent: int, clamp: bool, points: Points, read: Read, at: int) -> Array:

@@ -215,17 +215,13 @@ if os.geteuid() == 0:
     os.setegid(65534)
     os.seteuid(65534)
 assert (fk.compile(known)(np.ones(3, np.float32)) == 2).all()
-for make in (lambda: fk.compile(other), lambda: fk.compile_onnx(tiny_net())):
-    try:
-        make()
-        print("compiled")
-    except fk.CacheError as error:
-        print(str(error).splitlines()[0])
+assert (fk.compile(other)(np.ones(3, np.float32)) == 3).all()
+fk.compile_onnx(tiny_net())
 """
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
-    """What is in it can be used; anything else is an error that says so."""
+    """What is in it can be used; anything else lies elsewhere, as a warning says once."""
     folder = tmp_path / "cache"
     fk.compile(TEXT, cache=folder)
     for path in [folder, *folder.rglob("*")]:
@@ -249,8 +245,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
         for path in [folder, *folder.rglob("*")]:
             path.chmod(0o700)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 2 and all("cannot write to the cache" in line for line in lines), lines
+    assert done.stderr.count("CacheWarning: cannot write to the cache") == 1, done.stderr
 
 
 def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:

@@ -43,11 +43,30 @@ def test_a_place_is_computed_as_a_value(place: str, dtype: str, schedule: str) -
         np.testing.assert_array_equal(got, want)
 
 
-def test_unsigned_places() -> None:
-    at = np.array([0, 9, 10, 2**63, 2**64 - 1], np.uint64)
-    kernel = fk.compile("def f(float32 T[V], uint64 at[N]) -> (Y) { Y[i] = T[at[i]] }")
-    expected = fk.evaluate(kernel.program, {"T": TABLE, "at": at})["Y"]
-    np.testing.assert_array_equal(kernel(TABLE, at), expected)
+@pytest.mark.parametrize("target", ["cpu", "opencl", "cuda-emulator"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
+def test_the_largest_unsigned_places_are_the_last_element(dtype: str, target: str) -> None:
+    most = int(np.iinfo(dtype).max)
+    at = np.array([0, 9, 10, most // 2, most // 2 + 1, most], dtype)
+    text = f"def f(float32 T[V], {dtype} at[N]) -> (Y) {{ Y[i] = T[at[i]] }}"
+    kernel = fk.compile(text, target=target)
+    wanted = TABLE[[0, 9, 9, 9, 9, 9]]
+    np.testing.assert_array_equal(kernel(TABLE, at), wanted)
+    np.testing.assert_array_equal(fk.evaluate(kernel.program, {"T": TABLE, "at": at})["Y"], wanted)
+
+
+@pytest.mark.parametrize("schedule", ["auto", "written"])
+def test_a_place_of_unsigned_numbers_is_computed_in_their_type(schedule: str) -> None:
+    at = np.array([0, 1, 10, 2**63, 2**64 - 1], np.uint64)
+    text = """def f(float32 T[V], uint64 at[N], int64 p[N]) -> (Y, Z) {
+        Y[i] = T[at[i] - 1]
+        Z[i] = T[uint64(p[i]) + 1]
+    }"""
+    kernel = fk.compile(text, schedule=schedule)
+    got = kernel(TABLE, at, at.astype(np.int64))
+    # 0 - 1 and 2**64 - 1 + 1 wrap around.
+    for array, places in zip(got, ([9, 0, 9, 9, 9], [1, 2, 9, 9, 0]), strict=True):
+        np.testing.assert_array_equal(array, TABLE[places])
 
 
 @pytest.mark.parametrize("fixed", [False, True])

@@ -9,7 +9,7 @@ from onnx import helper
 
 from frontends.onnx.core.comprehension_text import at, declare, function, line, literal, names
 from frontends.onnx.core.limits import checked_shape
-from frontends.onnx.core.node import Compute, Expanded, Node, Result, Unsupported, operator
+from frontends.onnx.core.node import Compute, Expanded, Node, Result, Same, Unsupported, operator
 from frontends.onnx.core.stages import TEXT
 from frontends.onnx.ml.common import DOMAIN, Rows, vector, versions_with, words
 from poly.ir.dtypes import FLOAT32, FLOAT64, INT64
@@ -94,6 +94,9 @@ def imputer(node: Node) -> Sequence[Result]:
     else:
         imputed = _per_feature(node, "imputed_value_int64s", np.int64, x.shape[-1])
         missing = node.integer("replaced_value_int64", 0)
+        least, most = x.dtype.limits
+        if not least <= missing <= most:
+            return [Same(x)]  # no element is that number
     if imputed is None:
         raise node.fail(f"there are no imputed values for {x.dtype}")
     imputed = imputed.astype(x.dtype.numpy)

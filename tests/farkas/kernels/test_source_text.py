@@ -23,6 +23,13 @@ def test_kinds() -> None:
     assert read_text(" b i j ,j->bi").inputs == (("A", 3), ("B", 1))
 
 
+@pytest.mark.parametrize("text", [MATMUL, DEFINITION, "ij,jk->ik"])
+def test_a_byte_order_mark_is_left_out(text: str) -> None:
+    assert read_text("\ufeff" + text) == read_text(text)
+    dtypes = None if text == DEFINITION else "float32"
+    assert fk.parse("\ufeff" + text, dtypes) == fk.parse(text, dtypes)
+
+
 @pytest.mark.parametrize(
     "dtypes",
     [

@@ -23,6 +23,7 @@ def place(error: LanguageError) -> str:
 
 
 X = "def f(float32 X[N,M]) -> (Y) { "
+U = "def f(uint8 U[N], int32 T[M]) -> (Y) { "
 
 
 @pytest.mark.parametrize(
@@ -127,6 +128,23 @@ X = "def f(float32 X[N,M]) -> (Y) { "
         (X + "Y[i,j] = abs(X[i,j], 2) }", "abs takes 1 argument, not 2", "abs(X[i,j], 2)"),
         (X + "Y[i,j] = float32(1, 2) }", "takes one value", "float32(1, 2)"),
         (X + "Y[i,j] = uint8(300) }", "300 does not fit uint8 (0 to 255)", "uint8(300)"),
+        (X + "Y[i,j] = float16(1e5) }", "100000.0 does not fit float16", "float16(1e5)"),
+        # literals that the type which they take cannot hold
+        (X + "Y[i,j] = X[i,j] * 1e400 }", "does not fit float64", "1e400"),
+        (X + "Y[i,j] = X[i,j] * 1e39 }", "1e+39 does not fit float32", "1e39"),
+        (U + "Y[i] = U[i] < 300 }", "300 does not fit uint8 (0 to 255)", "300"),
+        (U + "Y[i] = 255 <= U[i] < 256 }", "256 does not fit uint8 (0 to 255)", "256"),
+        (U + "Y[i] = U[i] > -1 }", "-1 does not fit uint8 (0 to 255)", "-1"),
+        (U + "Y[i] = U[i] + 300 }", "as in int64(…)", "300"),
+        (U + "Y[i] = min(U[i], 3, 256) }", "256 does not fit uint8", "256"),
+        (U + "Y[i] = max(1, 256, U[i]) }", "256 does not fit uint8", "256"),
+        (U + "Y[i] = select(U[i] < 5, 300, U[i]) }", "300 does not fit uint8", "300"),
+        (U + "Y[i] = U[i] + uint8(300 - 100) }", "300 does not fit uint8", "300"),
+        (U + "Y[i] = T[U[i] + 300] }", "300 does not fit uint8", "300"),
+        (U + "Y[i] = 3000000000 where i in 0:N }", "3000000000 does not fit int32", "3000000000"),
+        (U + "uint8 V[N]; V[i] = 1.5e3 where i in 0:N; Y[i] = V[i] }", "1500 does not", "1.5e3"),
+        (U + "uint8 V[N]; V[i] = inf where i in 0:N; Y[i] = V[i] }", "inf is no uint8", "inf"),
+        (U + "uint8 V[N]; V[i] +=! 300 where i in 0:N; Y[i] = V[i] }", "300 does not fit", "300"),
         (X + "Y[i,j] = int8(nan) }", "nan is no int8", "int8(nan)"),
         (X + "Y[i,j] = X[X[i,j],j] }", "an index must be an integer", "X[i,j]"),
         (X + "Y[i,j] = X[i,j] where i + 1 }", "this clause is no condition", "i + 1"),
@@ -212,3 +230,17 @@ def test_closest_prefers_a_slip_to_a_difference_in_case() -> None:
     assert closest("batch", ["BATCH", "bath"]) == "bath"
     assert closest("x", ["y", "X"]) == "X"
     assert closest("i", ["j", "k"]) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "U[i] < 255", "U[i] + 0xff", "int64(U[i]) + 300", "U[i] + 300.5", "300 / 2.0 + U[i]",
+        "select(300 < 400, U[i], 255)", "sqrt(300) * U[i]", "T[300]", "T[int64(U[i]) + 300]",
+        "inf", "-inf", "nan", "float32(300)", "float16(65504)", "bfloat16(3.3e38)",
+        "int8(-128)", "int8(-128.9)", "uint64(18446744073709551615)", "bool(300)",
+    ],
+)  # fmt: skip
+def test_literals_that_fit(value: str) -> None:
+    parse_program(f"{U}Y[i] = {value} where i in 0:N }}")
+    parse_program("def f(float16 X[N]) -> (float16 Y[N]) { Y[i] = X[i] * 1e5 }")

@@ -26,7 +26,9 @@ LITERALS = st.one_of(
     st.floats(allow_nan=False).map(Const),
     st.booleans().map(Const),
     st.just(Const(math.nan)),
-    st.floats(allow_nan=False).map(lambda v: Const(v, FLOAT32)),
+    (st.floats(-3e38, 3e38) | st.sampled_from([math.inf, -math.inf])).map(
+        lambda v: Const(v, FLOAT32)
+    ),
     st.integers(-(2**63), 2**63 - 1).map(lambda v: Const(v, INT64)),
 )
 LEAVES = st.one_of(LITERALS, st.sampled_from([Index("i"), Index("j"), Size("N"), Read("s", ())]))
@@ -58,7 +60,7 @@ EXPRESSIONS = st.recursive(LEAVES, _compound, max_leaves=25)
 @example(Op("sub", (Const(1), Op("sub", (Const(2), Const(-3))))))
 @example(Op("lt", (Op("lt", (Index("i"), Const(1))), Op("not", (Const(True),)))))
 @example(Op("neg", (Op("neg", (Op("bitnot", (Index("i"),)),)),)))
-@example(Const(1e300, FLOAT32))
+@example(Const(3.4028234663852886e38, FLOAT32))
 def test_expressions(expr: Expr) -> None:
     source = parse(f"Y[i] = {expr}")
     scope = Scope(source.text, ("N",), {"X": 2, "s": 0})

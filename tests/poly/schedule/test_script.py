@@ -34,6 +34,10 @@ def test_what_is_printed_parses_back(
     assert "\n".join(map(str, lines)) == text
 
 
+def test_a_byte_order_mark_is_left_out() -> None:
+    assert parse_script("\ufefftile S: i by 4") == parse_script("tile S: i by 4")
+
+
 def test_spaces_do_not_matter() -> None:
     assert parse_script("  tile   S :i ,j   by 4,8  as a,b ,c, d") == (
         Line(Step("tile", ("S",), ("i", "j"), (4, 8), ("a", "b", "c", "d"))),

@@ -1,17 +1,24 @@
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import stat
+import subprocess
+import sys
+import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from poly.errors import CacheError
+from poly.errors import CacheError, CacheWarning
 from runtime.common.cache import ENVIRONMENT, Cache, digest
 
 KEY = digest("a key")
@@ -166,14 +173,129 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
         Cache(tmp_path / "file")
 
 
-def test_a_full_disk_leaves_nothing(store: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Path, data: bytes) -> int:
-        raise OSError(28, "No space left on device")
+# --- directories that cannot be written to ---------------------------------------------------
 
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(CacheError, match="No space left"):
+
+def refuse(monkeypatch: pytest.MonkeyPatch, *below: Path) -> None:
+    """Let nothing be written below some directories, as on a full disk."""
+
+    def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Path, *args: Any, **named: Any) -> Any:
+            if any(self.is_relative_to(folder) for folder in below):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return method(self, *args, **named)
+
+        return call
+
+    for name in ("mkdir", "write_bytes", "write_text", "rename"):
+        monkeypatch.setattr(Path, name, guarded(getattr(Path, name)))
+
+
+def files_of(store: Cache) -> list[Path]:
+    return [p for p in store.directory.rglob("*") if p.is_file()]
+
+
+def test_on_a_full_disk_results_are_kept_until_the_process_ends(
+    store: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = store.put(digest("before"), FILES)
+    held = files_of(store)
+    refuse(monkeypatch, store.directory)
+    with pytest.warns(CacheWarning, match=r"No space left.*free some space") as caught:
+        entry = store.put(KEY, FILES)
+    assert len(caught) == 1
+    assert {name: entry.read(name) for name in entry.files} == FILES
+    assert files_of(store) == held
+    # Whoever asks next finds both, and is not warned again.
+    again = Cache(store.directory)
+    assert again.get(KEY) == entry and again.get(digest("before")) == before
+    assert again.get_or_build(digest("next"), lambda: FILES).files == entry.files
+    again.discard(KEY)
+    assert store.get(KEY) is None
+
+
+def test_a_workspace_on_a_full_disk_is_elsewhere(
+    store: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(monkeypatch, store.directory)
+    with pytest.warns(CacheWarning), store.workspace() as folder:
+        (folder / "x").write_text("")
+        assert not folder.is_relative_to(store.directory)
+    assert not folder.exists()
+
+
+def test_a_workspace_needs_room(store: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(store.directory)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1 << 20))
+    full = pytest.raises(CacheError, match="No space left")
+    with pytest.warns(CacheWarning), full, store.workspace():
+        pass
+
+
+def test_what_nobody_waits_for_is_left_out(store: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, store.directory)
+    with pytest.warns(CacheWarning):
+        store.keep(KEY, FILES)
+    store.keep(KEY, FILES)
+    assert store.get(KEY) is None and files_of(store) == []
+
+
+def test_temporary_directories_may_be_full_too(
+    store: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(prefix: str) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    refuse(monkeypatch, store.directory)
+    with pytest.raises(
+        CacheError, match=r"cannot write to the cache.*nor to a temporary directory"
+    ):
         store.put(KEY, FILES)
-    assert list((store.directory / "temporary").iterdir()) == []
+
+
+def test_the_user_s_cache_directory_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ENVIRONMENT)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    refuse(monkeypatch, tmp_path / "home")
+    with pytest.warns(CacheWarning, match="home/farkas"):
+        store = Cache()
+    assert store.get(KEY) is None
+    assert store.get_or_build(KEY, lambda: FILES) == store.get(KEY)
+    with pytest.raises(CacheError, match=r"No space left.*choose another"):
+        Cache(tmp_path / "home" / "chosen")
+
+
+def test_what_stands_in_is_removed_when_the_process_ends(tmp_path: Path) -> None:
+    code = f"""
+import os, warnings
+from pathlib import Path
+from runtime.common.cache import Cache
+warnings.simplefilter("ignore")
+store = Cache({str(tmp_path / "cache")!r})
+
+def refuse(path, target):
+    if path.is_relative_to(store.directory):
+        raise OSError(28, "No space left on device")
+    os.rename(path, target)
+
+Path.rename = refuse
+entry = store.put("{KEY}", {{"a": b"b"}})
+if os.fork() == 0:
+    raise SystemExit(0)
+os.wait()
+assert entry.read("a") == b"b"
+print(entry.path)
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not Path(done.stdout.strip()).exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["cache"]
 
 
 def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

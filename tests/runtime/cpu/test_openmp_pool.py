@@ -157,6 +157,19 @@ def test_the_compilers_library_can_be_asked_for(
         assert np.array_equal(plain(*given, threads=threads), want)
 
 
+def test_another_library_cannot_be_asked_for(
+    toolchain: Toolchain, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value in ("gcc", "Compiler", "0"):
+        monkeypatch.setenv(team.ENVIRONMENT, value)
+        with pytest.raises(ToolchainError, match=f"FARKAS_OPENMP is '{value}': set it to 'compil"):
+            team.with_team(toolchain, cache)
+        with pytest.raises(ToolchainError, match="FARKAS_OPENMP"):
+            product()(*arrays())
+    monkeypatch.setenv(team.ENVIRONMENT, "")
+    product()(*arrays())
+
+
 def test_it_is_for_gcc_with_threads_on_linux(toolchain: Toolchain, cache: Cache) -> None:
     flags = tuple(f for f in toolchain.flags if f != OPENMP)
     for other in (

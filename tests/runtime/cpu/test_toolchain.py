@@ -87,6 +87,33 @@ def test_the_environment_names_a_command(
         find_toolchain()
 
 
+def test_a_compiler_below_a_folder_with_a_blank(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: Toolchain
+) -> None:
+    (tmp_path / "a b").mkdir()
+    wrapper = script(tmp_path / "a b" / "cc", f'exec {toolchain.path} "$@"\n')
+    assert find_toolchain(str(wrapper)).command == (str(wrapper),)
+    for given, command in (
+        (f"{wrapper}", (str(wrapper),)),
+        (f"'{wrapper}'", (str(wrapper),)),
+        (f"'{wrapper}' -DX='a b'", (str(wrapper), "-DX=a b")),
+        (f"{toolchain.path} -O2", (toolchain.path, "-O2")),
+    ):
+        monkeypatch.setenv("CC", given)
+        found = find_toolchain()
+        assert found.command == command
+        compile_shared(found, {"a.c": ANSWER}, (), tmp_path / "a b" / "a.so")
+    for given, message in (
+        (f"{wrapper} -O2", "a does not exist; quote a path with blanks"),
+        (f"'{wrapper}", "which no shell takes: No closing quotation"),
+    ):
+        monkeypatch.setenv("CC", given)
+        with pytest.raises(ToolchainError, match=message):
+            find_toolchain()
+    with pytest.raises(ToolchainError, match=r"a compiler with arguments is given in \$CC"):
+        find_toolchain(f"{toolchain.path} -O2")
+
+
 GUARDED = """\
 #include <stdint.h>
 #ifndef __OPTIMIZE__

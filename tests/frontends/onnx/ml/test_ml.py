@@ -14,6 +14,7 @@ from tests.frontends.onnx.ml_support import DOMAIN, check, forest, ml_graph, ml_
 from tests.frontends.onnx.onnx_support import agree, floats, ort_run, run_graph
 
 FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
+INT32 = TensorProto.INT32
 SCORES = {"label": INT64, "scores": FLOAT}
 NUMBER = {"y": FLOAT}
 
@@ -183,6 +184,13 @@ def test_imputers():
     model = ml_model("Imputer", {"x": n}, {"y": INT64}, imputed_value_int64s=[9],
                      replaced_value_int64=2)  # fmt: skip
     agree(model, {"x": n})
+
+
+def test_an_imputer_of_a_number_that_the_type_does_not_have():
+    n = np.array([[1, 2, 3], [0, 2, 2]], np.int32)
+    model = ml_model("Imputer", {"x": n}, {"y": INT32}, imputed_value_int64s=[9],
+                     replaced_value_int64=2**32 + 2)  # fmt: skip
+    np.testing.assert_array_equal(run_graph(import_model(model), {"x": n})["y"], n)
 
 
 def test_binarizers():
