@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import farkas as fk
-from farkas.targets.cpu import CpuTarget
+from farkas.targets.cpu import CpuRunner
 from poly.errors import CacheError, ToolchainError
 from runtime.common.cache import Cache
 from runtime.cpu.toolchain import find_toolchain
@@ -101,10 +101,10 @@ def test_the_default_cache_stays_the_default(
 def test_another_processor() -> None:
     here = find_toolchain()
     elsewhere = replace(here, cpu="another one", flags=("-march=another",))
-    assert pickle.loads(pickle.dumps(CpuTarget(elsewhere, Cache()))).toolchain == here
+    assert pickle.loads(pickle.dumps(CpuRunner(elsewhere, Cache()))).toolchain == here
     gone = replace(elsewhere, path="/none/gcc")
     with pytest.raises(ToolchainError, match="/none/gcc does not exist"):
-        pickle.loads(pickle.dumps(CpuTarget(gone, Cache())))
+        pickle.loads(pickle.dumps(CpuRunner(gone, Cache())))
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda-emulator"])
