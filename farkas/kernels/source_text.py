@@ -59,7 +59,6 @@ class Text:
             return _renamed(program, name)
         return parse_program(self.text, dtypes, name)
 
-
     def check(self, sizes: Mapping[str, int] | None, name: str | None) -> None:
         """Find what is wrong with a text, or with its sizes, whatever the element types will be.
 

@@ -50,7 +50,8 @@ def compile_onnx(
         of a dimension by the dimension's name.  Dimensions that are left open are sizes of the
         kernels: the network is compiled at its first run, and that code serves every shape that
         satisfies its conditions (`StagedModel.conditions`).  It is compiled again only for shapes
-        that do not; `StagedModel.report` counts the kernels
+        that do not.  Sizes that are 0 or 1 in the first arrays are fixed to that: they may mean
+        broadcasting
     cc : the C compiler, by path; default is ``$CC``, then gcc, then clang
     cache : directory of compiled models; default is ``$FARKAS_CACHE_DIR``, then the user's
     progress : called with (stage, steps done, steps in all, what is being worked on)
