@@ -50,9 +50,13 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return match[0]
 
     parts = re.split(r"(^ *```.*?^ *```$)", markdown, flags=re.DOTALL | re.MULTILINE)
+    kind = ""
     for n, part in enumerate(parts):
         if n % 2:
+            before, kind = kind, part.split("\n")[0].strip("` ")
             parts[n] = re.sub(r"^( *```)([^\n]*)", _fence, part, count=1)
+            if before == "python refused" and kind == "text output":
+                parts[n] = parts[n].replace("```text", "```{ .text .wrap }", 1)
         else:
             part = re.sub(r"\]\(([^()\s]+)\)", link, part)
             parts[n] = re.sub(r"^((?:  )+)(?=\* )", lambda m: 2 * m[1], part, flags=re.MULTILINE)
