@@ -51,10 +51,11 @@ gpu: $(VENV)/.installed-gpu
 	    --json build/gpu.json --plot build/gpu $(GPU) || failed=1; \
 	test -z "$$failed"
 
-# A broken link, or a page that is not in mkdocs.yml, ends it with an error.
+# A broken link, or a page that is not in mkdocs.yml, ends it with an error (but not with --quiet,
+# which silences the warnings that --strict counts).
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m docs.tools.links
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open $(CURDIR)/build/site/index.html"
 
 # The stamps are made last, so an interrupted setup is done again.

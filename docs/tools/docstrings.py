@@ -31,7 +31,9 @@ class MarkdownDocstrings(griffe.Extension):
 def markdown(text: str) -> str:
     """A docstring as Markdown."""
     head, *rest = _SECTION.split(examples(text))
-    parts = [head.rstrip()]
+    # A paragraph may explain parameters, too.
+    paragraphs = head.rstrip().split("\n\n")
+    parts = [entries(p) if re.match(r"[a-z]\w*(, \w+)* : ", p) else p for p in paragraphs]
     for title, body in zip(rest[::2], rest[1::2], strict=True):
         if title in ("Returns", "Yields"):
             parts.append(f"**{title}** — {' '.join(body.split())}")
@@ -48,7 +50,9 @@ def entries(body: str) -> str:
             items[-1] += " " + line.strip()
         elif match := _ENTRY.match(line):
             names = ", ".join(f"`{n.strip()}`" for n in match[1].split(","))
-            items.append(f"* {names}: {line[match.end() :].strip()}")
+            kind, _, meaning = line[match.end() :].strip().rpartition("   ")
+            names += f" ({kind.strip()})" if kind else ""
+            items.append(f"* {names}: {meaning.strip()}")
         elif line.strip():
             items.append(line.strip())
     return "\n".join(items)
