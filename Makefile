@@ -6,6 +6,8 @@
 # make gpu     on a machine with a CUDA device: set up, check kernels on it, and measure them beside
 #              other libraries (GPU=… for options; WHEELS=folder installs from there alone); goes on
 #              to the end, and fails if something did
+# make docs    set up what the documentation needs, and build its site in build/site, which opens
+#              without a server: build/site/index.html
 # make clean   remove the environment and everything built
 #
 # Needed beforehand: Python 3.11 or later, make, and gcc or clang.
@@ -16,7 +18,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test sweep check bench gpu dist clean
+.PHONY: demo test sweep check bench gpu docs dist clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -53,6 +55,13 @@ gpu: $(VENV)/.installed-gpu
 	    --json build/gpu.json --plot build/gpu $(GPU) || failed=1; \
 	test -z "$$failed"
 
+# A broken link, or a page that is not in mkdocs.yml, ends it with an error (but not with --quiet,
+# which silences the warnings that --strict counts).
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m docs.tools.links
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open $(CURDIR)/build/site/index.html"
+
 # The stamps are made last, so an interrupted setup is done again.
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -69,6 +78,11 @@ $(VENV)/.installed: $(VENV)/.made setup.cfg pyproject.toml
 $(VENV)/.installed-test: $(VENV)/.made setup.cfg pyproject.toml
 	@echo "installing into $(VENV), with what the tests need"
 	@$(PIP) install --editable '.[test]'
+	@touch "$(VENV)/.installed" "$@"
+
+$(VENV)/.installed-docs: $(VENV)/.made setup.cfg pyproject.toml
+	@echo "installing into $(VENV), with what the documentation needs"
+	@$(PIP) install --editable '.[docs]'
 	@touch "$(VENV)/.installed" "$@"
 
 # Peers are optional: what cannot be installed is named and left out.

@@ -160,4 +160,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """The public names, with those that every module has; not what this module imports."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -1,27 +1,44 @@
-"""The examples in the README run."""
+"""The README is short, and its pictures are what the compiler and the recorded figures give.
+
+Its examples run with those of all other pages, in tests/test_docs.py.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+import pytest
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+from docs.tools import pictures
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MADE = pictures.pictures()
 
 
-def test_the_examples_run() -> None:
-    names: dict[str, Any] = {}
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    blocks = [b for b in blocks if ".onnx" not in b]  # those need a file
-    assert len(blocks) >= 2
-    blocks = [b.replace('target="cuda"', 'target="cuda-emulator"') for b in blocks]
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
-    result = names["evaluate"](names["f"], {"A": names["a"], "B": names["b"]})["C"]
-    assert np.array_equal(result, np.full((2, 4), 3, np.float32))
-    backwards = names["run_instances"](
-        names["f"], {"A": names["a"], "B": names["b"]}, None, reversed(names["order"])
-    )
-    assert not backwards["C"].any()
+def test_it_is_short_and_begins_with_a_formula() -> None:
+    assert len(README.splitlines()) < 150
+    assert README.index("```python") < 300
+
+
+def test_it_has_the_two_commands() -> None:
+    assert re.search(r"^make demo .*\nmake test ", README, re.MULTILINE)
+    targets = set(re.findall(r"`?make (\w+)", README)) - {"PYTHON"}
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+        assert re.search(rf"^# make {target} ", makefile, re.MULTILINE), target
+
+
+@pytest.mark.parametrize("name", sorted(MADE))
+def test_pictures_are_up_to_date(name: str) -> None:
+    """`python -m docs.tools.pictures` draws them."""
+    assert (pictures.FOLDER / name).read_text(encoding="utf-8") == MADE[name]
+    assert f"docs/pictures/{name}" in README
+
+
+def test_the_bars_are_the_recorded_figures() -> None:
+    found = dict(pictures.networks())
+    assert len(found) == 12 and list(found)[-1] == "geometric mean"
+    assert found["ResNet-50"] == 0.97 and min(found.values()) == 0.64

@@ -237,20 +237,18 @@ class CPrinter:
             with self.inside(node, registers):
                 body = self._with_registers(node, registers)
             kind = vector_type(node.dtype, lanes) if lanes > 1 else self.types[node.dtype.name]
-            # A partial tile does not touch all of them.
-            names = [n for n in self._register_names(node, lanes) if n in registers.used]
             read = set(_READ.findall("\n".join(body.generate())))
             # Masks keep lanes that were never written.
             start = " = {0}" if any(is_masked(n, node.name) for n in walk_loops(node)) else ""
-            for name in names:
+            # A partial tile does not touch all of them.
+            for name in (n for n in self._register_names(node, lanes) if n in registers.used):
                 # What is computed for nobody: an element of a temporary that no statement reads.
                 unused = "" if name in read else " __attribute__((unused))"
                 lines.append(cgen.Line(f"{kind} {name}{unused}{start};"))
         else:
             name = self.names.tensors[node.name]
             if node.scope == Scope.REGISTER:
-                why = "an array, since its places are not constant"
-                lines.append(cgen.Line(f"/* {name}: {why} */"))
+                lines.append(cgen.Line(f"/* {name}: {_INDEXED} */"))
             with self.memory.place(node) as offset, self.inside(node):
                 declared = array(self.types[node.dtype.name], name, node.shape, offset)
                 lines.append(cgen.Line(declared))
@@ -587,6 +585,7 @@ class CPrinter:
 
 
 _WORD = re.compile(r"\w+")
+_INDEXED = "an array, since its places are not constant"
 #: The names that are not just assigned to.
 _READ = re.compile(r"\b([A-Za-z_]\w*)\b(?! = )")
 #: How two accumulators become one, and the lanes of one a number.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from codegen.loops.index_ranges import replace_var
 from codegen.loops.nodes import Buffer, For, Store
 from codegen.vector.vectorise import lane_stride
-from poly.buffers.promotion import TOGETHER
+from poly.buffers.copies import TOGETHER
 from poly.ir.expr import Const, Read
 from poly.ir.linear_form import linear_form, normal
 from poly.tree.kinds import Mark, Scope

@@ -17,7 +17,7 @@ from codegen.loops.nodes import (
     axis_of,
 )
 from codegen.loops.traverse import children_of, map_children, reads_in, walk_loops
-from poly.buffers.promotion import TOGETHER
+from poly.buffers.copies import TOGETHER
 from poly.ir.expr import (
     evaluate_int,
     sizes_of,

@@ -21,7 +21,7 @@ from codegen.loops.nodes import Block, Buffer, For, If, IfAligned, LoopNode, Sto
 from codegen.loops.substitute import at_place
 from codegen.loops.traverse import map_children, map_exprs, own_variables, reads_in, walk_loops
 from codegen.vector.vectorise import lane_stride
-from poly.buffers.promotion import LEAST_TOGETHER, TOGETHER
+from poly.buffers.copies import LEAST_TOGETHER, TOGETHER
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Op, Read, add, indices_of, rewrite, sub
 from poly.ir.linear_form import linear_form, normal

@@ -9,7 +9,7 @@ from __future__ import annotations
 from codegen.c.printer import CPrinter
 from codegen.c.type_names import LANE_TYPES, lane_suffix
 from codegen.loops.nodes import Store, Together
-from poly.buffers.promotion import LEAST_TOGETHER, TOGETHER
+from poly.buffers.copies import LEAST_TOGETHER, TOGETHER
 from poly.ir.dtypes import DType
 from poly.ir.expr import Op, Read
 from poly.ir.linear_form import constant, linear_form

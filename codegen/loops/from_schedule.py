@@ -15,7 +15,7 @@ from codegen.loops.index_ranges import depends_on, replace_var
 from codegen.loops.nodes import Block, Buffer, Combine, For, If, Instance, LoopNode, Wait, block
 from codegen.loops.traverse import children_of, map_children, walk_loops
 from codegen.loops.verify import LoopError
-from poly.buffers.promotion import Copy
+from poly.buffers.copies import Copy
 from poly.deps.instances import member_limits
 from poly.deps.legality import budget
 from poly.deps.scop import Scop

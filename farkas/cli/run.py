@@ -158,8 +158,28 @@ def _complete(model: Network, arrays: dict[str, Array], seed: int | None) -> Non
     for port in missing:
         sizes = [e for e in port.shape or () if isinstance(e, int)]
         if port.shape is None or len(sizes) < len(port.shape):
-            raise ArgumentError(f"{port} has dynamic dimensions; give it a shape with --shape")
+            raise ArgumentError(_open_dimensions(port))
         arrays[port.name] = random_array(rng, port.dtype.numpy, tuple(sizes))
+
+
+def _open_dimensions(port: Any) -> str:
+    """What --random needs to know of an input, with the options to give it."""
+    if port.shape is None:
+        return f"{port} has no known rank; give its shape, as in --shape '{port.name}=1,3,224,224'"
+    names = dict.fromkeys(e for e in port.shape if isinstance(e, str) and e)
+    unnamed = sum(not isinstance(e, int) and not e for e in port.shape)
+    if unnamed:
+        extents = ",".join(str(e) if isinstance(e, int) else "1" for e in port.shape)
+        extents += "," if len(port.shape) == 1 else ""
+        options = f"--shape '{port.name}={extents}'"
+        what = "dimensions without a name" if unnamed > 1 else "a dimension without a name"
+        return f"{port} has {what}; give the shape, as in {options}"
+    many = len(names) > 1
+    what = f"the open dimension{'s' if many else ''} {', '.join(map(repr, names))}"
+    options = " ".join(
+        f"--shape '{name}=1'" if " " in name else f"--shape {name}=1" for name in names
+    )
+    return f"{port} has {what}; fix {'them' if many else 'it'}, as in {options}"
 
 
 def random_array(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:

@@ -49,9 +49,10 @@ def compile(
     >>> matmul = fk.compile("C[i,j] +=! A[i,k] * B[k,j]")
     >>> C = matmul(A, B)
 
-    A text without declared element types is compiled when the kernel is first called, for the
-    element types of those arrays (and once more for each other combination); with `dtypes`, or
-    if it is a definition, now.  One compiled kernel serves all sizes.
+    A text without declared element types is checked now as far as that goes without them, and
+    compiled when the kernel is first called, for the element types of those arrays (and once more
+    for each other combination); with `dtypes`, or if it is a definition, it is compiled now.  One
+    compiled kernel serves all sizes.
 
     Parameters
     ----------
@@ -86,6 +87,7 @@ def compile(
     found = target_of(cc, cache, threads, target)
     recipe = _Recipe(source, dict(by_name("sizes", sizes)), bool(exact), schedule, found, name)
     if dtypes is None and source.kind != "definition":
+        source.check(recipe.sizes, name)
         return Kernel(recipe, None)
     return Kernel(recipe, match_dtypes(source, dtypes))
 

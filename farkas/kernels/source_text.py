@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from frontends.language.einsum import einsum_program, is_einsum, operand_names
-from frontends.language.parse_program import parse_program, undeclared_inputs
+from frontends.language.parse_program import check_text, parse_program, undeclared_inputs
 from poly.errors import ArgumentError, ProgramError
-from poly.ir.dtypes import DType, dtype_of
+from poly.ir.dtypes import FLOAT32, DType, dtype_of
 from poly.ir.program import Program, check_program_name, specialise
 from poly.ir.size_values import known_sizes
 
@@ -58,6 +58,22 @@ class Text:
             program = einsum_program(self.text, [dtypes[n] for n in self.names])
             return _renamed(program, name)
         return parse_program(self.text, dtypes, name)
+
+    def check(self, sizes: Mapping[str, int] | None, name: str | None) -> None:
+        """Find what is wrong with a text, or with its sizes, whatever the element types will be.
+
+        Raises
+        ------
+        LanguageError, ArgumentError : as `program` and `fix_sizes`.
+        """
+        if name is not None:
+            _check_name(name)
+        if self.kind == "einsum":
+            program: Program | None = einsum_program(self.text, [FLOAT32] * len(self.inputs))
+        else:
+            program = check_text(self.text)
+        if program is not None:
+            fix_sizes(program, sizes)
 
 
 def read_text(text: str) -> Text:

@@ -1,7 +1,7 @@
 """`compile_onnx`: an ONNX network to a function of named arrays.
 
 A network of fixed shapes becomes a `Model` (on a GPU a `DeviceModel`), compiled as a whole; any
-other a `StagedModel`, which is compiled for the shapes that come.  Both are called in the same way.
+other becomes a `StagedModel`, which is compiled when it first runs.  Both are called the same way.
 """
 
 from __future__ import annotations
@@ -47,8 +47,11 @@ def compile_onnx(
     threads : threads of a run that does not say; default is every processor.  Such a run uses one
         if the network does less than starting threads takes
     shapes : sizes of dynamic dimensions: the shape of an input by the input's name, or the size
-        of a dimension by the dimension's name.  Without them, the model is compiled when arrays
-        come, once for each combination of shapes
+        of a dimension by the dimension's name.  Dimensions that are left open are sizes of the
+        kernels: the network is compiled at its first run, and that code serves every shape that
+        satisfies its conditions (`StagedModel.conditions`).  It is compiled again only for shapes
+        that do not.  Sizes that are 0 or 1 in the first arrays are fixed to that: they may mean
+        broadcasting
     cc : the C compiler, by path; default is ``$CC``, then gcc, then clang
     cache : directory of compiled models; default is ``$FARKAS_CACHE_DIR``, then the user's
     progress : called with (stage, steps done, steps in all, what is being worked on)

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,12 +32,17 @@ if TYPE_CHECKING:
     from runtime.network.gpu_model import GpuModel
 
 
+#: What nothing can reach: a kernel at more than twice the roofline says that the roofline was
+#: measured while the machine was busy.
+MOST = 2.0
+
+
 @dataclass(frozen=True)
 class Figures:
     """What a computation does and how near it comes to what the machine allows.
 
     operations : arithmetic, an upper bound; bytes : of inputs and outputs; seconds : None if it
-    was not run; roofline : None for a GPU, of which none was measured
+    was not run; roofline : None if it was not measured, as for GPUs
     """
 
     operations: int
@@ -69,7 +73,8 @@ class Figures:
         """The least time that the roofline allows over the time that it takes."""
         if not self.seconds or self.roofline is None:
             return None
-        return self.roofline.seconds(self.operations, self.bytes) / self.seconds
+        found = self.roofline.seconds(self.operations, self.bytes) / self.seconds
+        return found if found < MOST else None
 
     def __str__(self) -> str:
         parts = [
@@ -78,10 +83,12 @@ class Figures:
             + (f", bound by {self.bound}" if self.bound else "")
         ]
         if self.seconds:
+            share = self.share
             parts.append(
                 f"{seconds(self.seconds)}: {self.operations / self.seconds / 1e9:.3g} GFLOP/s, "
-                f"{self.bytes / self.seconds / 1e9:.3g} GB/s, {self.share or 0:.0%} of the "
-                f"roofline ({self.roofline})"
+                f"{self.bytes / self.seconds / 1e9:.3g} GB/s, "
+                + ("roofline not measured" if share is None else f"{share:.0%} of the roofline")
+                + (f" ({self.roofline})" if self.roofline and share is not None else "")
             )
         return "\n".join(parts)
 
@@ -99,8 +106,11 @@ def explain_kernel(compiled: Compiled, sizes: Mapping[str, int], run: bool) -> V
             raise ArgumentError("there is not enough memory for arrays of these sizes") from None
         given: dict[str, Any] = {**arrays, **{n: sizes[n] for n in undetermined(program)}}
         took = median_seconds(lambda: loaded(**given), budget=0.5)
+    # Of the program that is scheduled: a product that was split has fewer than as it was written.
+    scheduled = schedule.program
     figures = Figures(
-        operations_of_program(program, sizes), bytes_of_program(program, sizes), took,
+        operations_of_program(scheduled, all_sizes(scheduled, sizes)),
+        bytes_of_program(program, sizes), took,
         roofline(loaded.threads) if isinstance(loaded, LoadedKernel) else None,
     )  # fmt: skip
     at = ", ".join(f"{n}={v}" for n, v in sizes.items())
@@ -186,7 +196,9 @@ def explain_model(model: Model, run: bool) -> View:
         timings = {t.kernel: t.seconds for t in model.profile(inputs, 3)}
         symbols = _symbols(model)
         took = [timings.get(symbols.get(c.name, "")) for c in calls]
-    return _explained(graph, took, roofline(1), lanes=True, fallbacks=model.fallbacks)
+    limit = roofline(1)
+    note = "" if limit else "roofline not measured, the machine is busy"
+    return _explained(graph, took, limit, lanes=True, fallbacks=model.fallbacks, note=note)
 
 
 def explain_on_device(model: GpuModel, run: bool) -> View:
@@ -203,8 +215,9 @@ def explain_on_device(model: GpuModel, run: bool) -> View:
     launched = ["; ".join(counted(found.get(c.name, ()))) for c in calls]
     on = f"on {model.device.name} ({model.device.machine})"
     times = [took.get(c.name) for c in calls]
+    fallbacks = model.fallbacks
     return _explained(
-        model.graph, times, None, lanes=False, fallbacks=model.fallbacks, launched=launched, on=on
+        model.graph, times, None, lanes=False, fallbacks=fallbacks, launched=launched, note=on
     )
 
 
@@ -215,13 +228,13 @@ def _explained(
     lanes: bool,
     fallbacks: Mapping[str, Iterable[Sequence[str]]],
     launched: Sequence[str] | None = None,
-    on: str = "",
+    note: str = "",
 ) -> View:
     """A table with a line for each call, and what was not fused; lanes: see `unfused`.
 
     took : seconds of each call, where they are known
     fallbacks : for kernels whose first schedules could not be generated, these and why
-    launched : what a GPU runs for it; on : which GPU
+    launched : what a GPU runs for it; note : what to add to the first line
     """
     calls = [n for n in graph.nodes if isinstance(n, Call)]
     rows, lines = [], []
@@ -246,7 +259,7 @@ def _explained(
     head = (
         f"{graph.name}: {len(calls)} kernel calls for {_nodes(calls)} nodes; what is computed and "
         f"used inside kernels is {size_text(kept_bytes)} less to write and read"
-        + (f"; {on}" if on else "")
+        + (f"; {note}" if note else "")
     )
     titles = ["nodes", "time", "", "M ops", "in and out", "ops/byte",
               *(["bound by", "of roofline"] if limit else ()), "kept inside",
@@ -316,10 +329,22 @@ def unfused(graph: Graph, lanes: bool, most: int = 40) -> list[tuple[str, int, s
     return sorted(found, key=lambda row: -row[1])[:most]
 
 
-@cache
-def roofline(threads: int) -> Roofline:
-    """This machine's roofline, measured when it is first asked for; takes a second or two."""
-    return measure(threads, seconds=0.05, turns=5)
+#: Rooflines that were measured, by the number of threads.
+_measured: dict[int, Roofline] = {}
+
+
+def roofline(threads: int, turns: int = 3) -> Roofline | None:
+    """This machine's roofline, measured when it is first asked for; takes a second or two.
+
+    None if the machine is too busy: what was measured then is kept, and the next call adds to it.
+    """
+    found = _measured.get(threads)
+    for _ in range(turns):
+        if found is not None and found.is_plausible:
+            return found
+        more = measure(threads, seconds=0.05, turns=5)
+        found = _measured[threads] = more if found is None else found.best(more)
+    return found if found is not None and found.is_plausible else None
 
 
 def _symbols(model: Model) -> dict[str, str]:

@@ -48,6 +48,17 @@ def infer_program(source: Source, dtypes: Mapping[str, DType], name: str | None)
     )
 
 
+def check_without_types(source: Source) -> None:
+    """Find the mistakes of a text that do not depend on element types.
+
+    Raises
+    ------
+    LanguageError : for unknown or misspelt names, and ranges that cannot be inferred.
+    """
+    signature = signature_of(source)
+    _solve(source, signature, drafts_of(source, signature))
+
+
 def _with_dtypes(source: Source, signature: Signature, dtypes: Mapping[str, DType]) -> Signature:
     entries = signature.entries
     found = {}

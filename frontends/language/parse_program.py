@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from frontends.language.infer import infer_program
+from frontends.language.infer import check_without_types, infer_program
 from frontends.language.parser import parse
 from frontends.language.signature import undeclared
 from frontends.language.syntax import Source, accesses
 from poly.errors import LanguageError, ProgramError, Span
-from poly.ir.dtypes import DType
+from poly.ir.dtypes import BOOL, FLOAT32, INT64, DType
 from poly.ir.program import Program, verify_program
 from poly.sets.check_bounds import BoundsError, check_bounds
 
@@ -41,6 +41,37 @@ def parse_program(
         return check_bounds(verify_program(program))
     except ProgramError as error:
         raise _located(error, source, program) from None
+
+
+#: What is tried for element types that are not known yet.
+_GUESSES = (FLOAT32, INT64, BOOL)
+
+
+def check_text(text: str) -> Program | None:
+    """Check a one-liner before the element types of its inputs are known.
+
+    Names and ranges do not depend on types, and bounds do not either, but a program has types: it
+    is checked with the first of a few guesses that fits, and returned.  None if none fits.
+
+    Raises
+    ------
+    LanguageError : for every mistake that would be one with any element types.
+    """
+    source = parse(text)
+    check_without_types(source)
+    names = [e.name for e in undeclared(source)]
+    for guess in _GUESSES:
+        try:
+            program = infer_program(source, dict.fromkeys(names, guess), None)
+        except LanguageError:
+            continue
+        try:
+            return check_bounds(verify_program(program))
+        except BoundsError as error:
+            raise _located(error, source, program) from None
+        except ProgramError:
+            continue
+    return None
 
 
 def undeclared_inputs(text: str) -> tuple[tuple[str, int], ...]:

@@ -20,11 +20,12 @@ The copies are statements ``in[p, e]`` with loops of their own over e.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import gcd, prod
+from math import prod
 
 import islpy as isl
 
-from poly.buffers.tensorize import Matched, fragment_of
+from poly.buffers.copies import Copy, copy_of, in_matrices, lanes_below
+from poly.buffers.tensorize import fragment_of
 from poly.deps.dependences import value_flow
 from poly.deps.footprint import box_extent, prefix_map, prefix_relation
 from poly.deps.scop import Role, Scop, ScopStatement
@@ -32,68 +33,15 @@ from poly.errors import CapacityError, ScheduleError
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Size, add, mul
 from poly.ir.intrinsics import ACCUMULATOR, Intrinsic
-from poly.ir.program import Tensor
-from poly.machine.cpu import VECTOR_BYTES
 from poly.machine.gpu import SHARED_BYTES
 from poly.sets.isl_names import dims
-from poly.sets.to_isl import isl_expr
-from poly.tree.kinds import ON_THREADS, LoopMark, Mark, Scope, Tensorized
-from poly.tree.nodes import Band, Member, Promote, walk_tree
+from poly.tree.kinds import ON_THREADS, Mark, Scope
+from poly.tree.nodes import Member, Promote
 
 #: A promoted buffer is on a thread's stack; beyond this many bytes it is refused.
 BUFFER_LIMIT = 1 << 20
 #: What a warp may keep in fragments, in bytes: half of its threads' registers.
 FRAGMENT_LIMIT = 16 << 10
-#: Bytes that a thread of a GPU copies at once, at most, and at least if it copies several elements.
-TOGETHER, LEAST_TOGETHER = 16, 4
-#: Vectors of a row of a panel that are copied one after the other without a loop.
-MOST_VECTORS = 4
-
-
-@dataclass(frozen=True)
-class Copy:
-    """One extension statement: ``buffer[e mod size] = T[e]``, or back.
-
-    prefix : the loops around it of which each iteration has a buffer of its own, by name
-    shared : whether all threads of a block copy together
-    op : of partial results, which begin as its identity and are combined with what is there
-    ahead : it runs one iteration of the last of these loops before what it is for
-    matrix : the dimensions of the tensor in which all threads of a warp copy together, a matrix at
-        a time; the last loops run over them
-    together : how many neighbours a thread copies at once; if several, the last of the loops runs
-        over them
-    within : ``{ name[p, e] : … }``, where it copies, if it does not everywhere: elsewhere it stores
-        zeros
-    """
-
-    name: str
-    tensor: str
-    buffer: str
-    inward: bool
-    prefix: tuple[str, ...]
-    rank: int
-    sizes: tuple[int, ...]
-    extension: str
-    members: tuple[Member, ...]
-    shared: bool = False
-    op: str = ""
-    ahead: bool = False
-    matrix: tuple[int, ...] = ()
-    together: int = 1
-    within: str = ""
-
-    @property
-    def shared_out(self) -> tuple[Member, ...]:
-        """The loops whose iterations threads share among them."""
-        return self.members[:-1] if self.together > 1 else self.members
-
-    @property
-    def depth(self) -> int:
-        return len(self.prefix)
-
-    @property
-    def tuple_text(self) -> str:
-        return f"{self.name}[{', '.join(dims('x', self.depth + self.rank))}]"
 
 
 @dataclass(frozen=True)
@@ -212,11 +160,13 @@ def plan_promotion(
             None if whole else _origin(footprint, k, sizes[k]) for k, whole in enumerate(aligned)
         )
     made = [
-        _copy(node, scop, elements, inwards, outer, sizes, aligned, not mapped, footprint, origins)
+        copy_of(
+            node, scop, elements, inwards, outer, sizes, aligned, not mapped, footprint, origins
+        )
         for elements, inwards in ((inward, True), (outward, False))
     ]
     if fragment is not None:
-        made = [c if c is None else _in_matrices(c, fragment, sizes) for c in made]
+        made = [c if c is None else in_matrices(c, fragment, sizes) for c in made]
         if made[0] is not None and tensor.dtype != ACCUMULATOR:
             raise ScheduleError(
                 f"{node.tensor} cannot be kept in a fragment here: what is summed up already would "
@@ -265,27 +215,6 @@ def check_parts(plan: PromotionPlan, intrinsic: Intrinsic, what: str) -> None:
             )
 
 
-def _in_matrices(c: Copy, fragment: Matched, sizes: tuple[int, ...]) -> Copy:
-    """A copy whose innermost loops are those of a matrix of sums, marked as one instruction."""
-    mark, tile = (
-        Tensorized(fragment.intrinsic.name),
-        dict.fromkeys((fragment.rows, fragment.columns), 0),
-    )
-    tile |= zip(tile, fragment.intrinsic.extents, strict=False)
-    outer: list[Member] = []
-    inner: list[Member] = []
-    for d, m in enumerate(c.members):
-        extent = tile.get(d)
-        if extent is None:
-            outer.append(replace(m, mark=Mark.UNROLL))
-            continue
-        value = isl.Val(extent)
-        over = m.schedule.scale_down_val(value).floor()
-        outer.append(Member(f"{m.name}_o", over, Mark.UNROLL))
-        inner.append(Member(f"{m.name}_i", m.schedule.mod_val(value), mark))
-    return replace(c, members=(*outer, *inner), matrix=tuple(sorted(tile)))
-
-
 def _partial(
     node: Promote, scop: Scop, outer: list[Member], statements: tuple[str, ...]
 ) -> PromotionPlan:
@@ -311,7 +240,7 @@ def _partial(
     made = [
         replace(copy, op=s.source.op)
         for inward in (True, False)
-        if (copy := _copy(node, scop, elements, inward, outer, ones, aligned, False, elements))
+        if (copy := copy_of(node, scop, elements, inward, outer, ones, aligned, False, elements))
     ]
     return PromotionPlan(ones, made[0], made[1])
 
@@ -360,7 +289,7 @@ def _whole_vectors(
     """Registers for whole vectors along the last dimension in buffer order: of 56 elements and
     lanes in 16, the last 8 have a register of 16.
     """
-    lanes, last = _lanes_below(node, scop), node.layout.order[-1]
+    lanes, last = lanes_below(node, scop), node.layout.order[-1]
     if (
         node.layout.block is not None
         or lanes is None
@@ -462,176 +391,3 @@ def _leaving(
     if leaving is None or everything is None:
         return None
     return everything.intersect_domain(leaving.domain())
-
-
-def contiguous_dimension(tensor: Tensor) -> int:
-    """The dimension along which elements are neighbours in memory."""
-    return max((d for d, e in enumerate(tensor.shape) if e != Const(1)), default=tensor.rank - 1)
-
-
-def _lanes_below(node: Promote, scop: Scop) -> int | None:
-    """The number of lanes of the vector loops below, if there is one for all of them."""
-    widths: set[int] = set()
-    for inner in walk_tree(node.child):
-        for m in inner.members if isinstance(inner, Band) else ():
-            if m.mark == Mark.VECTOR:
-                domain = scop.domain.intersect(m.schedule.domain())
-                f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule)
-                image = domain.apply(isl.UnionMap.from_multi_union_pw_aff(f)).get_set_list()
-                if not image.n_set():
-                    continue  # it runs never
-                high = image.get_at(0).dim_max_val(0)
-                widths.add(int(high.to_python()) + 1 if high.is_int() else 0)
-    return widths.pop() if len(widths) == 1 and min(widths) > 1 else None
-
-
-def _copy(
-    node: Promote, scop: Scop, elements: isl.Map | None, inward: bool, outer: list[Member],
-    sizes: tuple[int, ...], aligned: tuple[bool, ...], in_lanes: bool, footprint: isl.Map,
-    origins: tuple[Expr | None, ...] = (),
-) -> Copy | None:  # fmt: skip
-    """What copies `elements`, and fills the rest of the footprint of a padded buffer."""
-    if elements is None:
-        return None
-    elements = elements.intersect_params(scop.context).coalesce()
-    copied, elements = elements, footprint if node.padded and inward else elements
-    rank = len(sizes)
-    name = f"{node.buffer}_{'in' if inward else 'out'}"
-    p, e = dims("p", len(outer)), dims("e", rank)
-    params = ", ".join(elements.get_var_names(isl.dim_type.param))
-    pair = isl.Map(
-        f"[{params}] -> {{ [[{', '.join(p)}] -> {node.tensor}[{', '.join(e)}]]"
-        f" -> {name}[{', '.join(p + e)}] }}"
-    )
-    # { [p] -> T[e] }  becomes  { [p] -> name[p, e] }
-    extension = elements.domain_map().reverse().apply_range(pair)
-    within, nothing = None, inward and bool(copied.is_empty()) and not elements.is_empty()
-    if not nothing and not elements.is_subset(copied):
-        within = copied.domain_map().reverse().apply_range(pair).range()
-        within = within.gist(extension.range()).coalesce()
-    together = 1 if in_lanes else _together(node, scop, inward, sizes, aligned)
-    if within is not None and not _whole_groups(copied, together):
-        together = 1
-    # Loops over aligned boxes run from 0, which makes places in the buffer plain.
-    places = [f"({e[k]} mod {sizes[k]})" if aligned[k] else e[k] for k in range(rank)]
-    for k, origin in enumerate(origins):
-        if origin is not None:
-            places[k] = f"(({e[k]} - {isl_expr(origin)}) mod {sizes[k]})"
-    instance = f"[{params}] -> {{ {name}[{', '.join(p + e)}]"
-    members = _CopyLoops(node, scop, instance).over(places, sizes, in_lanes, together)
-    return Copy(
-        name, node.tensor, node.buffer, inward, tuple(m.name for m in outer), rank, sizes,
-        str(extension), members, node.scope == Scope.SHARED, ahead=node.ahead, together=together,
-        within="" if within is None else str(within), op="+=" if nothing else "",
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _CopyLoops:
-    """The loops over the elements of a copy.
-
-    instance : an isl map from an instance of the copy, without its range
-    """
-
-    node: Promote
-    scop: Scop
-    instance: str
-
-    def member(self, loop: str, value: str, mark: LoopMark) -> Member:
-        """A loop that runs through the values of an expression."""
-        return Member(loop, isl.UnionPwAff(f"{self.instance} -> [({value})] }}"), mark)
-
-    def over(
-        self, places: list[str], sizes: tuple[int, ...], in_lanes: bool, together: int
-    ) -> tuple[Member, ...]:
-        """The loops, outermost first.
-
-        places : in the buffer, dimension by dimension; together : elements that one access moves
-        """
-        mark = Mark.UNROLL if self.node.scope == Scope.REGISTER else Mark.SEQ
-        loops = self._dimensions(places, sizes)
-        members = [self.member(loop, place, mark) for loop, place, _ in loops]
-        dtype = self.scop.program.tensors[self.node.tensor].dtype
-        lanes = _lanes_below(self.node, self.scop) or VECTOR_BYTES // dtype.bytes
-        if loops and in_lanes and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
-            members = self._in_lanes(members, loops[-1], lanes, mark)
-        if together > 1:
-            loop, place, _ = loops[-1]
-            members[-1:] = [
-                self.member(f"{loop}_o", f"floor({place}/{together})", mark),
-                self.member(f"{loop}_i", f"{place} mod {together}", Mark.WIDE),
-            ]
-        return tuple(members)
-
-    def _dimensions(self, places: list[str], sizes: tuple[int, ...]) -> list[tuple[str, str, int]]:
-        """Loops over the dimensions of the buffer: name, place and extent, outermost first."""
-        # Threads that copy together read neighbours, whatever the buffer's layout, and share out
-        # loops of several iterations.
-        order = [*self.node.layout.order]
-        if self.node.scope == Scope.SHARED:
-            order = sorted(range(len(sizes)), key=lambda k: sizes[k] > 1)
-        loops = [(f"{self.node.buffer}_e{k}", places[k], sizes[k]) for k in order]
-        if self.node.layout.block is not None:
-            dim, size = self.node.layout.block
-            at = order.index(dim)
-            loop, place, _ = loops[at]
-            loops[at] = (f"{loop}_b", f"floor({place}/{size})", sizes[dim] // size)
-            loops.append((loop, f"({place} mod {size})", size))
-        return loops
-
-    def _in_lanes(
-        self, members: list[Member], innermost: tuple[str, str, int], lanes: int, mark: LoopMark
-    ) -> list[Member]:
-        """The loops with the innermost one in vector lanes."""
-        loop, place, size = innermost
-        # Rows of neighbours in memory, which are transposed a block at a time.
-        along = contiguous_dimension(self.scop.program.tensors[self.node.tensor])
-        name = f"{self.node.buffer}_e{along}"
-        transposed = [m for m in members[:-1] if m.name == name and loop != name]
-        rest = [m for m in members[:-1] if m not in transposed]
-        blocks = Mark.UNROLL if not transposed and size // lanes <= MOST_VECTORS else mark
-        return [
-            *rest,
-            self.member(f"{loop}_o", f"floor({place}/{lanes})", blocks),
-            *transposed,
-            self.member(f"{loop}_i", f"{place} mod {lanes}", Mark.VECTOR),
-        ]
-
-
-def _whole_groups(elements: isl.Map, count: int) -> bool:
-    """Whether each `count` neighbours from a multiple of that on are all elements, or none."""
-    e = dims("e", elements.dim(isl.dim_type.out))
-    *outer, last = e
-    tensor = elements.get_tuple_name(isl.dim_type.out)
-    group = ", ".join([*outer, f"floor({last}/{count})"])
-    same = isl.Map(f"{{ {tensor}[{', '.join(e)}] -> [{group}] }}")
-    return bool(elements.apply_range(same).apply_range(same.reverse()).is_subset(elements))
-
-
-def _together(
-    node: Promote, scop: Scop, inward: bool, sizes: tuple[int, ...], aligned: tuple[bool, ...]
-) -> int:
-    """How many neighbours a thread of a GPU copies at once: as many as one access moves, where rows
-    are whole numbers of that, in the buffer, and in memory as far as it is known.
-
-    To shared memory these are numbers of up to 32 bits.
-    """
-    tensor = scop.program.tensors[node.tensor]
-    last, size = tensor.rank - 1, tensor.dtype.bytes
-    if last < 0 or node.layout.block is not None or node.layout.order[-1] != last:
-        return 1
-    length = tensor.shape[last]
-    if node.scope == Scope.REGISTER:
-        row = int(length.value) if isinstance(length, Const) and _has_rows(tensor) else TOGETHER
-        count = gcd(TOGETHER // size, sizes[last], row)
-        return count if count > 1 and count * size >= LEAST_TOGETHER else 1
-    count = TOGETHER // size
-    if node.scope != Scope.SHARED or tensor.dtype.bits not in (16, 32) or not inward:
-        return 1
-    whole = isinstance(length, Const) and int(length.value) % count == 0
-    return count if whole and aligned[last] and sizes[last] % count == 0 else 1
-
-
-def _has_rows(tensor: Tensor) -> bool:
-    """Whether elements have other neighbours than those along the last dimension."""
-    return any(e != Const(1) for e in tensor.shape[:-1])

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 import islpy as isl
 
-from poly.buffers.promotion import Copy, PromotionPlan, plan_promotion, prefix_of
+from poly.buffers.copies import Copy
+from poly.buffers.promotion import PromotionPlan, plan_promotion, prefix_of
 from poly.deps.instances import member_limits
 from poly.deps.scop import Scop
 from poly.errors import ScheduleError

@@ -13,7 +13,8 @@ import ctypes
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,27 @@ class Roofline:
     dram: float
     l2_bytes: int
     l3_bytes: int
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether the machine was quiet enough to measure: no level slower than the one below.
+
+        A level that is less than half as fast as the next one was measured while its threads
+        waited for something else.
+        """
+        rates = (self.l2, self.l3, self.dram)
+        nearer = all(2 * a >= b for a, b in pairwise(rates))
+        return nearer and min(rates) > 1e8 and self.flops > 1e8
+
+    def best(self, other: Roofline) -> Roofline:
+        """The faster of two measurements, rate by rate."""
+        return replace(
+            self,
+            flops=max(self.flops, other.flops),
+            l2=max(self.l2, other.l2),
+            l3=max(self.l3, other.l3),
+            dram=max(self.dram, other.dram),
+        )
 
     def bandwidth(self, count: int) -> float:
         """Bytes a second for data of this size: of the nearest level that holds all of it."""

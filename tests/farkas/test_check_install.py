@@ -49,6 +49,12 @@ def test_every_exported_name_is_there() -> None:
         fk.compil  # type: ignore[attr-defined]  # noqa: B018
 
 
+def test_names_that_are_listed_are_public() -> None:
+    listed = {name for name in dir(fk) if not name.startswith("__")}
+    assert listed == {name for name in fk.__all__ if not name.startswith("__")}
+    assert not listed & {"Any", "Path", "house", "sys", "check_packages"}
+
+
 def test_errors_have_one_base() -> None:
     for name in fk.__all__:
         value = getattr(fk, name)

@@ -52,7 +52,7 @@ DISPUTES = (
     Dispute(
         _of("Conv ConvTranspose"),
         r"expected nan",
-        "padding is not multiplied (docs/architecture.md), so that infinite weights stay out of "
+        "padding is not multiplied (docs/decisions.md), so that infinite weights stay out of "
         "what they do not reach; ONNX Runtime multiplies zeros by them, and ONNX leaves it open",
         infinite=True,
     ),

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from poly.buffers.promotion import TOGETHER
+from poly.buffers.copies import TOGETHER
 from poly.deps.instances import member_limits
 from poly.deps.scop import Role, ScopStatement
 from poly.ir.accesses import loops_of_read, plain_dimension, stride_of

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from poly.buffers.promotion import contiguous_dimension
+from poly.buffers.copies import contiguous_dimension
 from poly.deps.scop import ScopStatement
 from poly.ir.expr import Index, Read, indices_of
 from poly.ir.intrinsics import ACCUMULATOR, INTRINSICS, Intrinsic

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 
-from poly.buffers.promotion import TOGETHER
+from poly.buffers.copies import TOGETHER
 from poly.deps.scop import Role
 from poly.ir.accesses import stride_of
 from poly.ir.expr import Const, Index, Read

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ import pytest
 import farkas as fk
 from farkas.cli import main as cli_module
 from farkas.cli.exit_codes import DEFECT, INTERRUPTED
+from farkas.cli.run import _complete
+from frontends.onnx.core.value_types import OpenPort
+from poly.ir.dtypes import FLOAT32
 from tests.farkas.conftest import ROOT, Cli, Command
 
 MATMUL = "C[i,j] +=! A[i,k] * B[k,j]"
@@ -36,6 +40,26 @@ def test_help(cli: Cli, words: list[str]) -> None:
     assert result.stdout.startswith("Usage: farkas")
     if words not in (["cache", "info"], ["cache", "clear"]):
         assert "Example" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        (("batch", 3), "x[batch,3] has the open dimension 'batch'; fix it, as in --shape batch=1"),
+        (("n", "n"), "the open dimension 'n'; fix it, as in --shape n=1"),
+        (("a b", "c"), "'a b', 'c'; fix them, as in --shape 'a b=1' --shape c=1"),
+        ((None, 3), "a dimension without a name; give the shape, as in --shape 'x=1,3'"),
+        ((None,), "as in --shape 'x=1,'"),
+        (None, "no known rank; give its shape, as in --shape 'x=1,3,224,224'"),
+    ],
+)
+def test_random_names_what_is_open(
+    shape: tuple[int | str | None, ...] | None, message: str
+) -> None:
+    port = OpenPort("x", FLOAT32, shape)
+    with pytest.raises(fk.ArgumentError) as caught:
+        _complete(SimpleNamespace(inputs=(port,)), {}, 0)  # type: ignore[arg-type]
+    assert message in str(caught.value)
 
 
 def test_version(cli: Cli) -> None:

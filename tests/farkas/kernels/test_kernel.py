@@ -248,6 +248,35 @@ def test_bad_calls(arrays: tuple[Any, ...], named: dict[str, Any], message: str)
         fk.compile(MATMUL)(*arrays, **named)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Y[i] = sqroot(X[i])", "there is no function 'sqroot'"),
+        ("Y[batch] +=! X[bacth,k]", "almost called batch"),
+        ("Y[i] = X[i] + Z", "Z appears only on the right"),
+        ("Y[i] +=! X[i*j]", "range of i cannot be inferred"),
+        ("Y[i] = X[i-1] where i in 0:4", "is out of bounds"),
+        ("Y[i] = int8(300) + X[i]", "does not fit int8"),
+    ],
+)
+def test_a_mistake_is_found_before_types_are_known(text: str, message: str) -> None:
+    with pytest.raises(fk.LanguageError, match=message):
+        fk.compile(text)
+
+
+def test_what_depends_on_types_is_left_to_the_first_call() -> None:
+    """Element types that no guess has are no mistake of the text."""
+    for text in ("Y[i] = select(M[i], X[i] / 2, sqrt(X[i])) * T[I[i]]", "Y[i] = A[i] & 3"):
+        assert fk.compile(text).dtypes == ()
+    with pytest.raises(fk.ArgumentError, match="no size 'Q'"):
+        fk.compile(MATMUL, sizes={"Q": 3})
+    with pytest.raises(fk.ArgumentError, match="name"):
+        fk.compile("ij,jk->ik", name="a b")
+    either = fk.compile("Y[i] = A[i] and B[i]")  # of bool alone
+    with pytest.raises(fk.LanguageError):
+        either(random(3), random(3))
+
+
 def test_bad_arguments_of_compile(tmp_path: Path) -> None:
     with pytest.raises(fk.LanguageError):
         fk.compile("C[i,j] +=! A[i,k * B[k,j]")

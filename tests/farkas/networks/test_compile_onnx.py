@@ -169,7 +169,7 @@ def test_run_with_the_only_input(cli: Cli, tmp_path: Path, arrays: Arrays) -> No
         (["."], 1, "'.' is a directory"),
         (["x.npy"], 1, "error:"),
         (["cut.onnx"], 1, "error:"),
-        (["small.onnx", "--random"], 1, "dynamic"),
+        (["small.onnx", "--random"], 1, "open dimension 'batch'; fix it, as in --shape batch=1"),
         (["small.onnx", "--shape", "batch"], 2, "expected NAME=1,3,224,224"),
         (["small.onnx", "--shape", "batch=-1"], 2, "expected NAME=1,3,224,224"),
         (["small.onnx", "--shape", "batch=" + "9" * 30], 2, "expected NAME="),

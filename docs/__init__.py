@@ -1,0 +1,1 @@
+"""The documentation, and in `tools` what makes and checks it."""
