@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from operator import index
@@ -71,6 +72,12 @@ def check_step(step: Step) -> Step:
     needed = {"reschedule": 0, "fuse": 2}.get(step.primitive, 1)
     if len(step.statements) != needed:
         what = {0: "no statement", 1: "one statement", 2: "two statements"}[needed]
+        if needed == 1 and step.statements:
+            one_each = [replace(step, statements=(s,)) for s in step.statements]
+            raise ScheduleError(
+                f"{step}: {step.primitive} takes {what}; {in_turn(one_each)}; "
+                "a loop that statements share needs one step only"
+            )
         raise ScheduleError(f"{step.primitive} takes {what}, as in `{EXAMPLES[step.primitive]}`")
     for part, given, what in (
         ("l", step.loops, "loops"),
@@ -82,6 +89,12 @@ def check_step(step: Step) -> Step:
     if step.primitive in ("vectorize", "unroll") and step.words and not step.by:
         raise ScheduleError(f"{step}: only with a number are there new loops to name")
     return replace(step, by=tuple(numbers))
+
+
+def in_turn(steps: Sequence[Step]) -> str:
+    """What to write in place of a step that takes one thing at a time."""
+    more = ", and so on" if len(steps) > 3 else ""
+    return f"write {', then '.join(f'`{step}`' for step in steps[:3])}{more}"
 
 
 #: One step of each primitive, for messages and the documentation.
@@ -161,8 +174,12 @@ def same_band(tree: Node, step: Step, at_least: int) -> tuple[Band, list[int]]:
 
 
 def only_loop(tree: Node, step: Step) -> Place:
-    if len(step.loops) != 1:
-        raise ScheduleError(f"{step}: {step.primitive} takes one loop")
+    if not step.loops:
+        example = EXAMPLES[step.primitive]
+        raise ScheduleError(f"{step}: {step.primitive} takes one loop, as in `{example}`")
+    if len(step.loops) > 1:
+        one_each = [replace(step, loops=(loop,)) for loop in step.loops]
+        raise ScheduleError(f"{step}: {step.primitive} takes one loop; {in_turn(one_each)}")
     return find_loop(tree, step.statements[0], step.loops[0])
 
 
