@@ -396,23 +396,59 @@ def _check_depth(source: Source) -> None:
     roots += [e for d in (*source.inputs, *source.temps) for e in d.shape]
     roots += [e for d in source.outputs if isinstance(d, Declaration) for e in d.shape]
     roots += [e for s in source.statements for e in (s.target, s.value, *s.clauses)]
-    pending = [(root, 0) for root in roots]
-    while pending:
-        node, depth = pending.pop()
-        if depth > MAX_DEPTH:
-            raise LanguageError(
-                f"the expression is nested deeper than {MAX_DEPTH} levels",
-                source.text,
-                Span(node.span.start, node.span.start + 1),
-                "split it with a temporary",
+    for root in roots:
+        pending = [(root, 0)]
+        while pending:
+            node, depth = pending.pop()
+            if depth > MAX_DEPTH:
+                raise _too_deep(root, node, source.text)
+            below = children(node)
+            # What has many parts becomes operations of two, one inside of the other.
+            many = isinstance(node, Chain) or (
+                isinstance(node, Call) and node.fn.name in ("min", "max")
             )
-        below = children(node)
-        # What has many parts becomes operations of two, one inside of the other.
-        many = isinstance(node, Chain) or (
-            isinstance(node, Call) and node.fn.name in ("min", "max")
-        )
-        step = max(1, len(below) - 1) if many else 1
-        pending += [(child, depth + step) for child in below]
+            step = max(1, len(below) - 1) if many else 1
+            pending += [(child, depth + step) for child in below]
+
+
+#: Operators that follow each other without parentheses, and what that makes.
+_SERIES = {
+    **dict.fromkeys(("add", "sub"), "a sum of {} terms"),
+    **dict.fromkeys(("mul", "div", "floordiv", "mod"), "a product of {} factors"),
+    **dict.fromkeys(("and", "or"), "a condition of {} parts"),
+}
+
+
+def _too_deep(root: Node, node: Node, text: str) -> LanguageError:
+    """The error for an expression that is too deep at `node`: by a long series, or by nesting."""
+    count, series = 0, node
+    pending = [root]
+    while pending:
+        top = pending.pop()
+        terms, first = 1, top
+        while _kind(first) and _kind(first) == _kind(top):
+            terms += 1
+            pending += children(first)[1:]
+            first = children(first)[0]
+        pending += [first] if terms > 1 else children(first)
+        if terms > count:
+            count, series = terms, top
+    if count <= MAX_DEPTH // 2:
+        span = Span(node.span.start, node.span.start + 1)
+        message = f"the expression is nested deeper than {MAX_DEPTH} levels"
+        return LanguageError(message, text, span, "split it with a temporary")
+    return LanguageError(
+        f"{_kind(series).format(count)} is too long: an expression has at most {MAX_DEPTH} levels, "
+        "and each operator is one",
+        text,
+        Span(series.span.start, series.span.start + 1),
+        "split it into statements: T[i] = …; Y[i] = T[i] + …",
+    )
+
+
+def _kind(node: Node) -> str:
+    """What a series of which this is the last operator is called; "" for other nodes."""
+    return _SERIES.get(node.fn, "") if isinstance(node, Apply) else ""
 
 
 def _check_lines(source: Source) -> None:

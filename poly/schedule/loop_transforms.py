@@ -43,6 +43,7 @@ from poly.tree.steps import (
     Step,
     check_unmarked,
     find_loop,
+    in_turn,
     only_loop,
     same_band,
     with_member,
@@ -296,6 +297,14 @@ def sink(tree: Node, scop: Scop, step: Step) -> Node:
 
 @primitive("skew S: j, i by 1", numbers=True)
 def skew(tree: Node, scop: Scop, step: Step) -> Node:
+    if len(step.loops) > 2:
+        first, *others = step.loops
+        numbers = step.by if len(step.by) == len(others) else (step.by or (1,))[:1] * len(others)
+        one_each = [
+            replace(step, loops=(first, loop), by=(n,))
+            for loop, n in zip(others, numbers, strict=True)
+        ]
+        raise ScheduleError(f"{step}: skew adds one loop to another; {in_turn(one_each)}")
     if len(step.loops) != 2 or len(step.by) != 1:
         raise ScheduleError(f"{step}: write `skew S: j, i by 2` to run j + 2*i in place of j")
     place = find_loop(tree, step.statements[0], step.loops[0])

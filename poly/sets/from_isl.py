@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import islpy as isl
 
 from poly.ir.expr import Const, Expr, Op, Size, add, floordiv, mul
-from poly.sets.to_isl import least_point
+from poly.ir.program import Program
+from poly.sets.prove import limited
+from poly.sets.to_isl import context_set, least_point, parameters
 
 #: A condition of more alternatives than this is no help to anybody.
 MAX_ALTERNATIVES = 8
@@ -131,6 +133,22 @@ def witness(points: isl.Set, sizes: Sequence[str]) -> tuple[dict[str, int], tupl
         flat = flat.move_dims(isl.dim_type.set, 0, isl.dim_type.param, 0, n)
     values = least_point(flat)
     return dict(zip(sizes, values[:n], strict=True)), tuple(values[n:])
+
+
+def least_sizes(program: Program, bounds: Mapping[str, int]) -> dict[str, int] | None:
+    """The lexicographically least sizes, each from its bound on, that meet the preconditions.
+
+    Preconditions that are not affine are left out.  None: there are none, or it takes too long.
+    """
+    conditions = " and ".join(f"{name} >= {least}" for name, least in bounds.items())
+    try:
+        with limited():
+            allowed = context_set(program).intersect_params(
+                isl.Set(f"{parameters(program)} {{ : {conditions or 'true'} }}")
+            )
+            return None if allowed.is_empty() else witness(allowed, program.sizes)[0]
+    except isl.Error:
+        return None
 
 
 def _as_set(params: isl.Set) -> isl.Set:

@@ -17,7 +17,7 @@ from typing import Any
 
 from poly.errors import ScheduleError
 from poly.tree.nodes import Node
-from poly.tree.steps import Step
+from poly.tree.steps import Step, in_turn
 
 #: Makes a tree from a tree, its scop, a step, and for `reschedule` the dependences.
 Transform = Callable[..., Node]
@@ -79,6 +79,12 @@ class Primitive:
                 raise ScheduleError(f"{self.name}: {name!r} is no name; use letters, digits and _")
         if len(step.statements) != self.statements:
             what = ("no statement", "one statement", "two statements")[self.statements]
+            if self.statements == 1 and step.statements:
+                one_each = [replace(step, statements=(s,)) for s in step.statements]
+                raise ScheduleError(
+                    f"{step}: {self.name} takes {what}; {in_turn(one_each)}; "
+                    "a loop that statements share needs one step only"
+                )
             raise ScheduleError(f"{self.name} takes {what}, as in `{self.example}`")
         for allowed, given, what in (
             (self.loops, step.loops, "loops"),

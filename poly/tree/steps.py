@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from poly.errors import ScheduleError
 from poly.tree.kinds import Mark
@@ -30,6 +31,12 @@ class Step:
         if self.words:
             text += f" as {', '.join(self.words)}"
         return text
+
+
+def in_turn(steps: Sequence[Step]) -> str:
+    """What to write in place of a step that takes one thing at a time."""
+    more = ", and so on" if len(steps) > 3 else ""
+    return f"write {', then '.join(f'`{step}`' for step in steps[:3])}{more}"
 
 
 @dataclass(frozen=True)
@@ -77,8 +84,12 @@ def same_band(tree: Node, step: Step, at_least: int) -> tuple[Band, list[int]]:
 
 
 def only_loop(tree: Node, step: Step) -> Place:
-    if len(step.loops) != 1:
-        raise ScheduleError(f"{step}: {step.primitive} takes one loop")
+    if not step.loops:
+        example = EXAMPLES[step.primitive]
+        raise ScheduleError(f"{step}: {step.primitive} takes one loop, as in `{example}`")
+    if len(step.loops) > 1:
+        one_each = [replace(step, loops=(loop,)) for loop in step.loops]
+        raise ScheduleError(f"{step}: {step.primitive} takes one loop; {in_turn(one_each)}")
     return find_loop(tree, step.statements[0], step.loops[0])
 
 

@@ -10,6 +10,8 @@ from typing import Any, Protocol, TypeVar
 
 from hypothesis import strategies as st
 
+from poly.ir.dtypes import DTYPES
+
 T = TypeVar("T")
 
 FLOATS = ("float32", "float32", "float32", "float64", "float64", "float16", "bfloat16")
@@ -165,9 +167,26 @@ def words_of(text: str) -> set[str]:
 
 
 def weak_literal(c: Choices, profile: Profile, dtype: str) -> str:
-    """An expression of weak literals."""
+    """An expression of weak literals that an element type can hold."""
+    text = _weak(c, profile, dtype)
+    return re.sub(r"-?\b(0x\w+|\d[\d.]*(e[-+]?\d+)?)", lambda m: _fitting(m[0], dtype), text)
+
+
+def _fitting(literal: str, dtype: str) -> str:
+    """A literal, or one in its place that an element type can hold."""
+    if dtype in FLOATS:
+        most = {"float64": 1e308, "float16": 65504.0}.get(dtype, 3.0e38)
+        fits = "x" in literal or abs(float(literal)) <= most
+        return literal if fits else str(most)
+    least, greatest = DTYPES[dtype].limits
+    value = int(literal, 0)
+    return literal if least <= value <= greatest else str(abs(value) % (greatest + 1))
+
+
+def _weak(c: Choices, profile: Profile, dtype: str) -> str:
+    negative = "(3 - 5)" if dtype.startswith("u") else "(-(3))"
     whole = c.pick(("0", "1", "2", "3", "5", "7", "-1", "-3", "(2 + 3)", "(7 / 2)",
-                         "(-7 // 2)", "0x1f", "100", "(-(3))", "max(2, 5)"))  # fmt: skip
+                         "(-7 // 2)", "0x1f", "100", negative, "max(2, 5)"))  # fmt: skip
     if dtype not in FLOATS:
         if dtype == "int64" and c.chance(20):
             return c.pick(("(0x10000000000 * 3)", "9007199254740993", "-4611686018427387904"))

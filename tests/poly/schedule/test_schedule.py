@@ -201,7 +201,28 @@ BAD = [
     (Step("skew", ("mm",), ("i", "j"), ()), "write `skew S: j, i by 2`"),
     (Step("skew", ("mm",), ("i", "j"), (-(10**30),)), "is too large"),
     (Step("shift", ("mm",), ("i",), (1 << 31,)), "is too large"),
-    (Step("reverse", ("mm",), ()), "reverse takes one loop"),
+    (Step("reverse", ("mm",), ()), "reverse takes one loop, as in `reverse S: i`"),
+    (
+        Step("parallelize", ("mm",), ("i", "j")),
+        "parallelize takes one loop; write `parallelize mm: i`, then `parallelize mm: j`",
+    ),
+    (
+        Step("parallelize", ("mm_init", "mm"), ("i",)),
+        "takes one statement; write `parallelize mm_init: i`, then `parallelize mm: i`; a loop",
+    ),
+    (
+        Step("skew", ("mm",), ("k", "i", "j"), (2,)),
+        "skew adds one loop to another; write `skew mm: k, i by 2`, then `skew mm: k, j by 2`",
+    ),
+    (
+        Step("skew", ("mm",), ("k", "i", "j"), (2, 3)),
+        "write `skew mm: k, i by 2`, then `skew mm: k, j by 3`",
+    ),
+    (
+        Step("skew", ("mm_init", "mm"), ("j", "i"), (1,)),
+        "write `skew mm_init: j, i by 1`, then `skew mm: j, i by 1`",
+    ),
+    (Step("unroll", ("mm",), ("i", "j", "k", "l")), "then `unroll mm: k`, and so on"),
     (Step("parallelize", ("mm",), ("i",), (4,)), "parallelize takes no numbers"),
     (Step("parallelize", ("mm",), ("i",), (), ("x",)), "parallelize takes no words"),
     (Step("vectorize", ("mm",), ("j",)), None),
