@@ -90,3 +90,24 @@ def test_the_api_reference_has_all_public_names() -> None:
     errors = {n for n in fk.__all__ if n.endswith("Error")}
     assert described == set(fk.__all__) - errors - {"__version__"}
     assert all(f"`{name}`" in text for name in errors)
+
+
+def test_messages_that_are_explained_exist() -> None:
+    """Each has three words in a row that stand in the code, or is the output of an example."""
+    page = (ROOT / "docs" / "guides" / "troubleshooting.md").read_text(encoding="utf-8")
+    shown = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    packages = ("farkas", "frontends", "poly", "runtime")
+    files = [f for package in packages for f in (ROOT / package).rglob("*.py")]
+    code = "\n".join(f.read_text(encoding="utf-8") for f in files)
+    messages = re.findall(r"`([^`]+)`", "".join(re.findall(r"^\| (`.*?) \| ", page, re.MULTILINE)))
+    assert len(messages) > 15
+    for message in messages:
+        words = [run.split() for run in re.split(r"[^a-z ]+", message)]
+        found = (" ".join(w[n : n + 3]) for w in words for n in range(len(w) - 2))
+        assert message in shown or any(three in code for three in found), message
+
+
+def test_the_site_is_built_strictly() -> None:
+    """With ``--quiet``, mkdocs does not count the warnings that ``--strict`` makes errors."""
+    (command,) = re.findall(r"mkdocs build.*", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert command == "mkdocs build --strict"

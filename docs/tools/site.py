@@ -37,6 +37,10 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """A page as mkdocs reads Markdown."""
     if page.file.src_uri == "index.md":
         page.meta["hide"] = ["navigation"]
+    elif page.file.src_uri == "changes.md":
+        page.meta["search"] = {"exclude": True}
+    elif page.file.src_uri.startswith("guides/"):
+        page.meta["search"] = {"boost": 2}
     depth = page.file.src_uri.count("/")
     up = "../" * depth
 
@@ -85,6 +89,7 @@ def _fence(match: re.Match[str]) -> str:
 def on_page_content(html: str, page: Page, **_: Any) -> str:
     """A page with the outputs of its notebook."""
     outputs = _outputs.get(page.file.src_uri, [])
+    html = html.replace("<code>\\|</code>", "<code>|</code>")  # in a table, it has to be escaped
     # Long names in tables may be broken behind a dot or an underscore.
     html = re.sub(
         r"(?<=<code>)[\w.]{16,}(?=</code>)", lambda m: re.sub(r"([._])", r"\1<wbr>", m[0]), html
