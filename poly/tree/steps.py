@@ -85,7 +85,7 @@ def same_band(tree: Node, step: Step, at_least: int) -> tuple[Band, list[int]]:
 
 def only_loop(tree: Node, step: Step) -> Place:
     if not step.loops:
-        example = EXAMPLES[step.primitive]
+        example = replace(step, loops=("i",))
         raise ScheduleError(f"{step}: {step.primitive} takes one loop, as in `{example}`")
     if len(step.loops) > 1:
         one_each = [replace(step, loops=(loop,)) for loop in step.loops]
