@@ -201,7 +201,7 @@ BAD = [
     (Step("skew", ("mm",), ("i", "j"), ()), "write `skew S: j, i by 2`"),
     (Step("skew", ("mm",), ("i", "j"), (-(10**30),)), "is too large"),
     (Step("shift", ("mm",), ("i",), (1 << 31,)), "is too large"),
-    (Step("reverse", ("mm",), ()), "reverse takes one loop, as in `reverse S: i`"),
+    (Step("reverse", ("mm",), ()), "reverse takes one loop, as in `reverse mm: i`"),
     (
         Step("parallelize", ("mm",), ("i", "j")),
         "parallelize takes one loop; write `parallelize mm: i`, then `parallelize mm: j`",
