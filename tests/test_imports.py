@@ -1,4 +1,4 @@
-"""The shape of the house: imports run one way, and no file grows beyond reading."""
+"""The shape of the house: imports run one way, no file or function grows beyond reading."""
 
 from __future__ import annotations
 
@@ -105,6 +105,9 @@ MAX_FUNCTION = 60
 
 #: Files that may be longer, each with the reason.
 LONG_FILES: dict[str, str] = {}
+
+#: Functions that may be longer, as "path:name", each with the reason.
+LONG_FUNCTIONS: dict[str, str] = {}
 
 
 def modules_under(root: Path) -> dict[str, Path]:
@@ -327,3 +330,32 @@ def test_no_file_is_too_long() -> None:
 def test_a_planted_long_file_is_found(tmp_path: Path) -> None:
     root = plant(tmp_path, {"poly/ir/long.py": "x = 1\n" * (MAX_LINES + 1)})
     assert long_files(root) == [f"poly/ir/long.py: {MAX_LINES + 1} lines"]
+
+
+def long_functions(root: Path) -> list[str]:
+    """Functions and methods of the project, tests aside, with more lines than allowed."""
+    found = []
+    for folder in [*ALLOWED, "benchmarks"]:
+        for path in sorted((root / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(), str(path))):
+                if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    continue
+                name = f"{path.relative_to(root)}:{node.name}"
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MAX_FUNCTION and name not in LONG_FUNCTIONS:
+                    found.append(f"{name}: {lines} lines")
+    return found
+
+
+def test_no_function_is_too_long() -> None:
+    assert long_functions(ROOT) == []
+
+
+def test_a_planted_long_function_is_found(tmp_path: Path) -> None:
+    """Docstrings and nested functions count; decorators and what fits do not."""
+    fits = ["@cache", "def fits():", *["    x = 1"] * (MAX_FUNCTION - 1)]
+    method = ["class A:", "    def long(self):", '        """What."""', "        def inner():"]
+    method += ["            x = 1"] * (MAX_FUNCTION - 2)
+    text = "\n".join([*fits, *method])
+    root = plant(tmp_path, {"poly/ir/a.py": text})
+    assert long_functions(root) == [f"poly/ir/a.py:long: {MAX_FUNCTION + 1} lines"]

@@ -7,8 +7,9 @@ A set of members becomes a chain of nodes that ask for one member each, with one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,6 +68,65 @@ def _question(mode: str, value: float, kind: type) -> tuple[float, float, bool, 
     return low, high, swapped, False if mode == "NEQ" else None
 
 
+class _Link(NamedTuple):
+    """A node that asks for one member of a set: its feature, the member, its children."""
+
+    feature: int
+    member: float
+    yes: int
+    no: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Nodes:
+    """All listed nodes, reached or not, as in `Ensemble`; their questions are filled in."""
+
+    features: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    yes: np.ndarray
+    no: np.ndarray
+    nan_yes: np.ndarray
+    is_leaf: np.ndarray
+
+    def compare(self, place: int, mode: str, value: float, kind: type) -> None:
+        """Let a node ask what its mode says."""
+        self.low[place], self.high[place], swapped, lost = _question(mode, value, kind)
+        if swapped:
+            self.yes[place], self.no[place] = self.no[place], self.yes[place]
+            self.nan_yes[place] = not self.nan_yes[place]
+        if lost is not None:
+            self.nan_yes[place] = lost
+
+    def find_member(self, place: int, members: Sequence[float], start: int) -> list[_Link]:
+        """Let a node ask for the first member; the nodes from `start` on that ask for the rest."""
+        first = (members[0], members[0]) if members else (np.inf, -np.inf)
+        self.low[place], self.high[place] = first
+        links: list[_Link] = []
+        last = int(self.no[place])
+        for other in members[:0:-1]:
+            links.append(_Link(int(self.features[place]), other, int(self.yes[place]), last))
+            last = start + len(links) - 1
+        self.no[place] = last
+        return links
+
+    def with_links(self, links: Sequence[_Link]) -> _Nodes:
+        """These nodes, and then those of chains."""
+        if not links:
+            return self
+        tail = np.array([e.member for e in links])
+        more = np.zeros(len(links), bool)
+        return _Nodes(
+            np.concatenate([self.features, [e.feature for e in links]]),
+            np.concatenate([self.low, tail]),
+            np.concatenate([self.high, tail]),
+            np.concatenate([self.yes, [e.yes for e in links]]),
+            np.concatenate([self.no, [e.no for e in links]]),
+            np.concatenate([self.nan_yes, more]),
+            np.concatenate([self.is_leaf, more]),
+        )
+
+
 def ensemble_of(
     node: Node,
     dtype: DType,
@@ -106,50 +166,40 @@ def ensemble_of(
     if wrong.any():
         place = asked[wrong.argmax()]
         raise node.fail(f"a tree asks for feature {features[place]}, but there are {width}")
-    low, high = np.full(count, -np.inf), np.zeros(count)
-    yes, no, nan_yes = yes.copy(), no.copy(), missing.astype(bool).copy()
-    own = np.arange(count)
-    yes[is_leaf], no[is_leaf] = own[is_leaf], own[is_leaf]
-    extra: list[tuple[int, float, int, int]] = []  # feature, member, yes, no
+    low, high, own = np.full(count, -np.inf), np.zeros(count), np.arange(count)
+    yes, no = np.where(is_leaf, own, yes), np.where(is_leaf, own, no)
+    nodes = _Nodes(features, low, high, yes, no, missing.astype(bool), is_leaf)
+    links: list[_Link] = []
     sets = iter(members)
     for place in asked.tolist():
-        mode, value = modes[place], float(values[place])
-        if mode == "MEMBER":
-            member = list(next(sets))
-            low[place], high[place] = (member[0], member[0]) if member else (np.inf, -np.inf)
-            last = int(no[place])
-            for other in member[:0:-1]:
-                extra.append((int(features[place]), other, int(yes[place]), last))
-                last = count + len(extra) - 1
-            no[place] = last
-            continue
-        low[place], high[place], swapped, lost = _question(mode, value, kind)
-        if swapped:
-            yes[place], no[place] = no[place], yes[place]
-            nan_yes[place] = not nan_yes[place]
-        if lost is not None:
-            nan_yes[place] = lost
-    if extra:
-        tail = np.array([e[1] for e in extra])
-        more = np.zeros(len(extra), bool)
-        features = np.concatenate([features, [e[0] for e in extra]])
-        low, high = np.concatenate([low, tail]), np.concatenate([high, tail])
-        yes = np.concatenate([yes, [e[2] for e in extra]])
-        no = np.concatenate([no, [e[3] for e in extra]])
-        nan_yes, is_leaf = np.concatenate([nan_yes, more]), np.concatenate([is_leaf, more])
-    order, depth = _ordered(node, yes, no, is_leaf, roots)
-    place = np.full(len(yes), -1)
+        if modes[place] == "MEMBER":
+            links += nodes.find_member(place, list(next(sets)), count + len(links))
+        else:
+            nodes.compare(place, modes[place], float(values[place]), kind)
+    return _reached(node, nodes.with_links(links), roots, leaf_weights, kind)
+
+
+def _reached(
+    node: Node,
+    nodes: _Nodes,
+    roots: np.ndarray,
+    leaf_weights: tuple[np.ndarray, np.ndarray, np.ndarray],
+    kind: type,
+) -> Ensemble:
+    """The nodes that can be reached, renumbered."""
+    order, depth = _ordered(node, nodes.yes, nodes.no, nodes.is_leaf, roots)
+    place = np.full(len(nodes.yes), -1)
     place[order] = np.arange(len(order))
     at, target, weight = leaf_weights
-    kept = is_leaf[at] & (place[at] >= 0)
+    kept = nodes.is_leaf[at] & (place[at] >= 0)
     return Ensemble(
-        np.where(is_leaf, 0, features)[order],
-        low[order].astype(kind),
-        high[order].astype(kind),
-        place[yes[order]],
-        place[no[order]],
-        nan_yes[order],
-        is_leaf[order],
+        np.where(nodes.is_leaf, 0, nodes.features)[order],
+        nodes.low[order].astype(kind),
+        nodes.high[order].astype(kind),
+        place[nodes.yes[order]],
+        place[nodes.no[order]],
+        nodes.nan_yes[order],
+        nodes.is_leaf[order],
         place[roots],
         depth,
         place[at[kept]],
@@ -220,6 +270,59 @@ def _checked_modes(node: Node, modes: Sequence[str]) -> list[str]:
     return short
 
 
+@dataclass(frozen=True, eq=False)
+class _Places:
+    """Where the nodes stand that are named by tree and number."""
+
+    node: Node
+    places: Mapping[tuple[int, int], int]
+
+    @staticmethod
+    def of(node: Node, trees: np.ndarray, ids: np.ndarray) -> _Places:
+        """Places in the order of the list.
+
+        Raises
+        ------
+        ModelError : if a node is there twice.
+        """
+        places: dict[tuple[int, int], int] = {}
+        for place, key in enumerate(zip(trees.tolist(), ids.tolist(), strict=True)):
+            if places.setdefault(key, place) != place:
+                raise node.fail(f"node {key[1]} of tree {key[0]} is there twice")
+        return _Places(node, places)
+
+    def find(self, trees: np.ndarray, ids: np.ndarray, what: str) -> np.ndarray:
+        """The places of these nodes.
+
+        Raises
+        ------
+        ModelError : if there is no such node; `what` it is for.
+        """
+        result = np.empty(len(ids), np.int64)
+        for n, key in enumerate(zip(trees.tolist(), ids.tolist(), strict=True)):
+            place = self.places.get(key)
+            if place is None:
+                raise self.node.fail(f"tree {key[0]} has no node {key[1]}, {what}")
+            result[n] = place
+        return result
+
+
+def _listed_weights(
+    node: Node, dtype: DType, prefix: str, places: _Places
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The place of each leaf that has a weight, the target and the weight."""
+    targets = vector(node, f"{prefix}_ids", np.int64)
+    if targets is None or not len(targets):
+        none = np.zeros(0, np.int64)
+        return none, none, np.zeros(0, dtype.numpy)
+    trees, ids = (
+        _numbers(node, f"{prefix}_{name}", len(targets), np.int64)
+        for name in ("treeids", "nodeids")
+    )
+    weights = _numbers(node, f"{prefix}_weights", len(targets), dtype.numpy)
+    return places.find(trees, ids, "which has a weight"), targets, weights
+
+
 def listed_ensemble(node: Node, dtype: DType, width: int, prefix: str) -> Ensemble:
     """The trees of TreeEnsembleClassifier and TreeEnsembleRegressor, listed node by node.
 
@@ -241,37 +344,13 @@ def listed_ensemble(node: Node, dtype: DType, width: int, prefix: str) -> Ensemb
     )
     values = _numbers(node, "nodes_values", count, dtype.numpy)
     missing = _missing_flags(node, count)
-    places: dict[tuple[int, int], int] = {}
-    for place, key in enumerate(zip(trees.tolist(), ids.tolist(), strict=True)):
-        if places.setdefault(key, place) != place:
-            raise node.fail(f"node {key[1]} of tree {key[0]} is there twice")
-
-    def found(tree_ids: np.ndarray, node_ids: np.ndarray, what: str) -> np.ndarray:
-        result = np.empty(len(node_ids), np.int64)
-        for n, key in enumerate(zip(tree_ids.tolist(), node_ids.tolist(), strict=True)):
-            place = places.get(key)
-            if place is None:
-                raise node.fail(f"tree {key[0]} has no node {key[1]}, {what}")
-            result[n] = place
-        return result
-
+    places = _Places.of(node, trees, ids)
     asked = np.array([m != "LEAF" for m in modes])
     children = []
     for ids_of, what in ((yes, "a child for yes"), (no, "a child for no")):
         all_ = np.zeros(count, np.int64)
-        all_[asked] = found(trees[asked], ids_of[asked], what)
+        all_[asked] = places.find(trees[asked], ids_of[asked], what)
         children.append(all_)
-    targets = vector(node, f"{prefix}_ids", np.int64)
-    targets = np.zeros(0, np.int64) if targets is None else targets
-    leaf_trees, leaf_ids = (
-        _numbers(node, f"{prefix}_{name}", len(targets), np.int64) if len(targets) else targets
-        for name in ("treeids", "nodeids")
-    )
-    weights = (
-        _numbers(node, f"{prefix}_weights", len(targets), dtype.numpy)
-        if len(targets)
-        else np.zeros(0, dtype.numpy)
-    )
     return ensemble_of(
         node,
         dtype,
@@ -283,7 +362,7 @@ def listed_ensemble(node: Node, dtype: DType, width: int, prefix: str) -> Ensemb
         no=children[1],
         missing=missing,
         roots=np.sort(np.unique(trees, return_index=True)[1]),
-        leaf_weights=(found(leaf_trees, leaf_ids, "which has a weight"), targets, weights),
+        leaf_weights=_listed_weights(node, dtype, prefix, places),
     )
 
 

@@ -30,6 +30,10 @@ MAX_WEIGHTS = 1 << 28
 COMBINE = {"AVERAGE": "+=!", "SUM": "+=!", "MIN": "min=!", "MAX": "max=!"}
 
 
+#: An operand: its name, element type and array.
+_Table = tuple[str, DType, np.ndarray]
+
+
 @dataclass(frozen=True, eq=False)
 class Sums:
     """Declarations of operands, their arrays, and statements that make the numbers Q[n,k]."""
@@ -144,7 +148,7 @@ def _walk_in_pairs(
     weights = leaves.weights.copy()
     weights[place] = leaves.weights[:-1]
     narrow = UINT8 if 2 * rows.width <= 1 << 8 else INT32
-    tables: list[tuple[str, DType, np.ndarray]] = [
+    tables: list[_Table] = [
         ("F", narrow, features),
         ("V", dtype, high),
         ("first", INT32, first),
@@ -182,7 +186,7 @@ def _walk(rows: Rows, trees: Ensemble, leaves: _Leaves, targets: int, combine: s
     number = len(leaves.order)
     x, at = rows.number(feature="F[P[n,t,d]]"), "P[n,t,d]"
     question = f"{x} <= V[{at}]"
-    tables: list[tuple[str, DType, np.ndarray]] = [
+    tables: list[_Table] = [
         ("F", INT32, np.append(trees.features, 0)),
         ("V", dtype, np.append(trees.high, 0)),
         ("yes", INT32, np.append(trees.yes, count - 1)),
@@ -206,77 +210,114 @@ def _walk(rows: Rows, trees: Ensemble, leaves: _Leaves, targets: int, combine: s
     return _sums(rows, tables, lines)
 
 
+@dataclass(frozen=True)
+class _RowBlocks:
+    """Row r of block b is row lanes*b + r; the last block may be partly empty."""
+
+    outer: int
+    lanes: int
+
+    @staticmethod
+    def of(rows: Rows) -> _RowBlocks:
+        """Blocks that threads can share and whose answers stay in the cache."""
+        share = -(-rows.count // (BLOCKS_TO_SHARE * LEAST_LANES)) * LEAST_LANES
+        lanes = min(rows.count, share, ROWS_AT_ONCE)
+        return _RowBlocks(-(-rows.count // lanes), lanes)
+
+
 def _answers(
     rows: Rows, trees: Ensemble, blocks: Blocks, leaves: _Leaves, targets: int, combine: str
 ) -> Sums:
     """All questions of all blocks, then the leaf of each."""
-    dtype, order, following = rows.dtype, leaves.order, blocks.following
-    groups, absent = blocks.groups, order < 0
+    order, following, groups = leaves.order, blocks.following, blocks.groups
     if following is None:  # block t is that of tree t
         groups = (_ordered(groups[0], order),)
-    number = len(order)
-    share = -(-rows.count // (BLOCKS_TO_SHARE * LEAST_LANES)) * LEAST_LANES
-    lanes = min(rows.count, share, ROWS_AT_ONCE)
-    outer = -(-rows.count // lanes)
-    nan = any(bool(g.nan_yes.any()) for g in groups)
-    nodes = np.where(absent[:, None], len(trees.yes), blocks.leaves[order])
-    tables: list[tuple[str, DType, np.ndarray]] = [("W", dtype, leaves.weights[nodes])]
-    lines = _features(rows, outer, lanes, nan)
-    lines.append(declare("J", UINT8, (outer, sum(len(g.masks) for g in groups), lanes)))
+    cut = _RowBlocks.of(rows)
+    nodes = np.where((order < 0)[:, None], len(trees.yes), blocks.leaves[order])
+    tables: list[_Table] = [("W", rows.dtype, leaves.weights[nodes])]
+    lines = _features(rows, cut, any(bool(g.nan_yes.any()) for g in groups))
+    lines.append(declare("J", UINT8, (cut.outer, sum(len(g.masks) for g in groups), cut.lanes)))
     start = 0
     for place, group in enumerate(groups):
-        count, questions = group.masks.shape
-        f, v, u, m, a = (f"{name}{place}" for name in ("F", "V", "U", "M", "A"))
-        # In a second copy of the features, NaN is less than every number.
-        tables += [
-            (f, INT32, group.features + rows.width * group.nan_yes),
-            (v, dtype, group.high),
-            (m, UINT32, group.masks),
-        ]
-        if not trees.one_sided:
-            tables.append((u, dtype, group.low))
-        asked = []
-        for k in range(questions):
-            question = f"cols[b,{f}[g,{k}],r] <= {v}[g,{k}]"
-            if not trees.one_sided:
-                question = f"{u}[g,{k}] <= cols[b,{f}[g,{k}],r] and {question}"
-            asked.append(f"select({question}, 0xffffffff, {m}[g,{k}])")
-        each = {"b": outer, "g": count, "r": lanes}
-        at = f"{a}[b,g,r]"
-        lines += [
-            declare(a, UINT32, (outer, count, lanes)),
-            line(f"{at} = {' & '.join(asked)}", each),
-            line(f"J[b,{start} + g,r] = uint8((({at} & -{at}) * {TELLTALE}) >> 27)", each),
-        ]
-        start += count
+        tables += _group_tables(rows, trees, group, place)
+        lines += _group_answers(trees, group, place, start, cut)
+        start += len(group.masks)
     leaf = "J[b,{t},r]"
     if following is not None:
-        tables.append(("root", INT32, np.where(absent, 0, order)))
+        tables.append(("root", INT32, np.where(order < 0, 0, order)))
         tables.append(("next", INT32, following[order]))
-        first = "J[b,root[t],r]"
-        lines += [
-            declare("H", INT32, (outer, number, lanes)),
-            line(
-                f"H[b,t,r] = {BITS} * int32({first}) + int32(J[b,next[t,{first}],r])",
-                {"b": outer, "t": number, "r": lanes},
-            ),
-        ]
+        lines += _second_leaves(len(order), cut)
         leaf = "H[b,{t},r]"
-    ranges = {"b": outer, "k": leaves.count, "r": lanes}
-    lines.append(declare("sums", dtype, (outer, leaves.count, lanes)))
+    lines += _sums_of_lanes(rows, leaves, targets, combine, cut, leaf)
+    return _sums(rows, tables, lines)
+
+
+def _group_tables(rows: Rows, trees: Ensemble, group: Group, place: int) -> list[_Table]:
+    """The questions of a group and the masks of their answers."""
+    # In a second copy of the features, NaN is less than every number.
+    tables: list[_Table] = [
+        (f"F{place}", INT32, group.features + rows.width * group.nan_yes),
+        (f"V{place}", rows.dtype, group.high),
+        (f"M{place}", UINT32, group.masks),
+    ]
+    if not trees.one_sided:
+        tables.append((f"U{place}", rows.dtype, group.low))
+    return tables
+
+
+def _group_answers(
+    trees: Ensemble, group: Group, place: int, start: int, cut: _RowBlocks
+) -> list[str]:
+    """J[b,start + g,r]: the leaf of each block of a group, for each row."""
+    count, questions = group.masks.shape
+    f, v, u, m, a = (f"{name}{place}" for name in ("F", "V", "U", "M", "A"))
+    asked = []
+    for k in range(questions):
+        question = f"cols[b,{f}[g,{k}],r] <= {v}[g,{k}]"
+        if not trees.one_sided:
+            question = f"{u}[g,{k}] <= cols[b,{f}[g,{k}],r] and {question}"
+        asked.append(f"select({question}, 0xffffffff, {m}[g,{k}])")
+    each = {"b": cut.outer, "g": count, "r": cut.lanes}
+    at = f"{a}[b,g,r]"
+    return [
+        declare(a, UINT32, (cut.outer, count, cut.lanes)),
+        line(f"{at} = {' & '.join(asked)}", each),
+        line(f"J[b,{start} + g,r] = uint8((({at} & -{at}) * {TELLTALE}) >> 27)", each),
+    ]
+
+
+def _second_leaves(number: int, cut: _RowBlocks) -> list[str]:
+    """H[b,t,r]: the leaves of trees of two levels, from those of the first block and the next."""
+    first = "J[b,root[t],r]"
+    return [
+        declare("H", INT32, (cut.outer, number, cut.lanes)),
+        line(
+            f"H[b,t,r] = {BITS} * int32({first}) + int32(J[b,next[t,{first}],r])",
+            {"b": cut.outer, "t": number, "r": cut.lanes},
+        ),
+    ]
+
+
+def _sums_of_lanes(
+    rows: Rows, leaves: _Leaves, targets: int, combine: str, cut: _RowBlocks, leaf: str
+) -> list[str]:
+    """Q[n,k]: what the leaves give; `leaf` is the leaf of a tree {t}, as text."""
+    ranges = {"b": cut.outer, "k": leaves.count, "r": cut.lanes}
+    lines = [declare("sums", rows.dtype, (cut.outer, leaves.count, cut.lanes))]
     if leaves.is_grouped:
         tree = f"{leaves.each}*k + g"
         value = f"W[{tree},{leaf.format(t=tree)}]"
         lines.append(line(f"sums[b,k,r] {combine} {value}", {**ranges, "g": leaves.each}))
     else:
         value = f"W[t,{leaf.format(t='t')},k]"
-        lines.append(line(f"sums[b,k,r] {combine} {value}", {**ranges, "t": number}))
-    guards = [f"{lanes}*b + r < {rows.count}"] if outer * lanes > rows.count else []
-    lines += [
+        lines.append(line(f"sums[b,k,r] {combine} {value}", {**ranges, "t": len(leaves.order)}))
+    row = f"{cut.lanes}*b + r"
+    guards = [f"{row} < {rows.count}"] if cut.outer * cut.lanes > rows.count else []
+    return [
+        *lines,
         *_others(rows, leaves, targets),
-        line(f"Q[{lanes}*b + r,k + {leaves.first}] = sums[b,k,r]", ranges, guards),
+        line(f"Q[{row},k + {leaves.first}] = sums[b,k,r]", ranges, guards),
     ]
-    return _sums(rows, tables, lines)
 
 
 def _answers_of_trees(
@@ -288,7 +329,7 @@ def _answers_of_trees(
     number, questions = group.masks.shape
     nan = bool(group.nan_yes.any())
     nodes = np.where((order < 0)[:, None], len(trees.yes), blocks.leaves[order])
-    tables: list[tuple[str, DType, np.ndarray]] = [
+    tables: list[_Table] = [
         ("W", dtype, leaves.weights[nodes]),
         ("F", INT32, (group.features + rows.width * group.nan_yes).T),
         ("V", dtype, group.high.T),
@@ -358,14 +399,15 @@ def _others(rows: Rows, leaves: _Leaves, targets: int) -> list[str]:
     return lines
 
 
-def _features(rows: Rows, outer: int, lanes: int, nan: bool) -> list[str]:
+def _features(rows: Rows, cut: _RowBlocks, nan: bool) -> list[str]:
     """cols[b,c,r]: the features of blocks of rows, row by row beside each other."""
-    row = f"{lanes}*b + r"
-    if outer * lanes > rows.count:
+    row = f"{cut.lanes}*b + r"
+    if cut.outer * cut.lanes > rows.count:
         row = f"min({row}, {rows.count - 1})"
     read = rows.number(row=row)
-    ranges = {"b": outer, "c": rows.width, "r": lanes}
-    lines = [declare("cols", rows.dtype, (outer, (2 if nan else 1) * rows.width, lanes))]
+    ranges = {"b": cut.outer, "c": rows.width, "r": cut.lanes}
+    width = (2 if nan else 1) * rows.width
+    lines = [declare("cols", rows.dtype, (cut.outer, width, cut.lanes))]
     if not nan:
         return [*lines, line(f"cols[b,c,r] = {read}", ranges)]
     return [
@@ -375,7 +417,7 @@ def _features(rows: Rows, outer: int, lanes: int, nan: bool) -> list[str]:
     ]
 
 
-def _sums(rows: Rows, tables: list[tuple[str, DType, np.ndarray]], lines: list[str]) -> Sums:
+def _sums(rows: Rows, tables: list[_Table], lines: list[str]) -> Sums:
     arrays = [np.ascontiguousarray(a, kind.numpy) for _, kind, a in tables]
     operands = [declare(n, k, a.shape) for (n, k, _), a in zip(tables, arrays, strict=True)]
     return Sums([rows.declaration(), *operands], arrays, lines)

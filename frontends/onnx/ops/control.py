@@ -8,6 +8,7 @@ trip: its body is a model of its own, compiled for the shapes it meets.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, shape_inference
@@ -24,7 +25,7 @@ from frontends.onnx.bodies.loop_blocks import loop_block, scan_block
 from frontends.onnx.bodies.loop_bodies import Sequenced
 from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.node import Expanded, Node, Opaque, Result, Unsupported, Value, operator
-from frontends.onnx.core.stages import Array, Body
+from frontends.onnx.core.stages import Array, Body, OpaqueFunction
 from frontends.onnx.core.symbolic_dims import Dim, Extent, hint_of
 from frontends.onnx.core.tensors import ELEMENT_TYPES
 from poly.errors import ModelError
@@ -65,73 +66,90 @@ def _stacked(node: Node, parts: Sequence[str], axis: int, output: str) -> list[N
 def loop(node: Node) -> Sequence[Result]:
     """`body(trip, condition, state…) -> condition, state…, rows…` until the condition fails."""
     body, scope = node.subgraph("body"), node.surroundings
-    names = (*scope.proto.input, "", "")
     state = list(scope.proto.input[2:])
     if len(body.input) != len(state) + 2 or len(body.output) < len(state) + 1:
         raise node.fail("the body does not fit the operands")
     if any(not name for name in state):
         raise Unsupported("a loop with a state that is omitted")
-    rows = len(body.output) - 1 - len(state)
-    count, start = node.optional(0), node.optional(1)
     steady = _condition_stays(body)
-    trips = _trips(count, start) if steady else None
+    trips = _trips(node.optional(0), node.optional(1)) if steady else None
     if trips is not None and _is_long(trips, body):
         made = loop_block(node, body, trips, [scope.lookup(n) for n in state])
         if made is not None:
             return [made]
         few = hint_of(trips) * len(body.node) <= MAX_WRITTEN_OUT
         trips = int(trips) if few else None  # what runs trip by trip can be of any number
+    rows = len(body.output) - 1 - len(state)
     if trips is not None and (trips > 0 or not rows) and trips * len(body.node) <= MAX_WRITTEN_OUT:
-        nodes: list[NodeProto] = []
-        condition = names[1]
-        if not condition:
-            condition = f"{scope.prefix}condition"
-            nodes.append(constant_node(condition, np.array(True)))
-        collected: list[list[str]] = [[] for _ in range(rows)]
-        for trip in range(trips):
-            prefix = f"{scope.prefix}{trip}:"
-            nodes.append(constant_node(f"{prefix}trip", np.array(trip, np.int64)))
-            outputs = [f"{prefix}out{n}" for n in range(len(body.output))]
-            arguments = [f"{prefix}trip", condition, *state]
-            nodes += graph_body(body, arguments, outputs, prefix)
-            state = outputs[1 : 1 + len(state)]
-            for part, row in zip(collected, outputs[1 + len(state) :], strict=True):
-                part.append(row)
-        nodes += handed_on(state, scope.proto.output[: len(state)])
-        for parts, output in zip(collected, scope.proto.output[len(state) :], strict=False):
-            if output:
-                nodes += _stacked(node, parts, 0, output)
-        return [Expanded(tuple(nodes))]
-    types = [INT64, BOOL, *(scope.lookup(n).dtype for n in state)]
+        return [_loop_written_out(node, body, state, trips)]
+    return [_loop_trip_by_trip(node, body, state)]
+
+
+def _loop_written_out(node: Node, body: GraphProto, given: Sequence[str], trips: int) -> Expanded:
+    """The nodes of all trips, from the initial states that are given."""
+    scope, states = node.surroundings, len(given)
+    nodes: list[NodeProto] = []
+    condition = (*scope.proto.input, "", "")[1]
+    if not condition:
+        condition = f"{scope.prefix}condition"
+        nodes.append(constant_node(condition, np.array(True)))
+    state = list(given)
+    collected: list[list[str]] = [[] for _ in body.output[1 + states :]]
+    for trip in range(trips):
+        prefix = f"{scope.prefix}{trip}:"
+        nodes.append(constant_node(f"{prefix}trip", np.array(trip, np.int64)))
+        outputs = [f"{prefix}out{n}" for n in range(len(body.output))]
+        nodes += graph_body(body, [f"{prefix}trip", condition, *state], outputs, prefix)
+        state = outputs[1 : 1 + states]
+        for part, row in zip(collected, outputs[1 + states :], strict=True):
+            part.append(row)
+    nodes += handed_on(state, scope.proto.output[:states])
+    for parts, output in zip(collected, scope.proto.output[states:], strict=False):
+        if output:
+            nodes += _stacked(node, parts, 0, output)
+    return Expanded(tuple(nodes))
+
+
+def _loop_trip_by_trip(node: Node, body: GraphProto, state: Sequence[str]) -> Opaque:
+    """A loop whose body runs as a model of its own."""
+    scope = node.surroundings
+    values = [scope.lookup(n) for n in state]
+    types = [INT64, BOOL, *(v.dtype for v in values)]
     captured, model, made_types = _body(node, body, types)
+    types_out = [*types[2:], *made_types[1 + len(state) :]]
     free = [scope.lookup(n) for n in captured]
+    operands = (node.optional(0), node.optional(1), *values, *free)
+    run = _loop_run(body, len(state), captured)
+    return Opaque(operands, run, tuple(types_out), (model,))
+
+
+def _loop_run(body: GraphProto, states: int, captured: Sequence[str]) -> OpaqueFunction:
+    """What runs a loop on arrays: limit, condition, states, what the body captures."""
+    inputs = [v.name for v in body.input]
 
     def run(arrays: Sequence[Array | None], bodies: Sequence[Body]) -> Sequence[Array]:
         limit, go_on = arrays[0], arrays[1]
         most = None if limit is None else int(limit.reshape(-1)[0])
         condition = True if go_on is None else bool(go_on.reshape(-1)[0])
-        values = _there(arrays[2 : 2 + len(state)])
-        outer = dict(zip(captured, _there(arrays[2 + len(state) :]), strict=True))
-        collected: list[list[Array]] = [[] for _ in range(rows)]
+        values = _there(arrays[2 : 2 + states])
+        outer = dict(zip(captured, _there(arrays[2 + states :]), strict=True))
+        collected: list[list[Array]] = [[] for _ in body.output[1 + states :]]
         trip = 0
-        inputs = [v.name for v in body.input]
         while condition and (most is None or trip < most):
             own = [np.array(trip, np.int64), np.array(condition), *values]
             results = bodies[0]({**dict(zip(inputs, own, strict=True)), **outer})
             condition = bool(results[0].reshape(-1)[0])
-            values = list(results[1 : 1 + len(state)])
-            for part, row in zip(collected, results[1 + len(state) :], strict=True):
+            values = list(results[1 : 1 + states])
+            for part, row in zip(collected, results[1 + states :], strict=True):
                 part.append(row)
             trip += 1
         made = [
-            np.stack(part) if part else _no_rows(body.output[1 + len(state) + n])
+            np.stack(part) if part else _no_rows(body.output[1 + states + n])
             for n, part in enumerate(collected)
         ]
         return [*(np.asarray(v) for v in values), *made]
 
-    types_out = [*types[2:], *made_types[1 + len(state) :]]
-    operands = (count, start, *(scope.lookup(n) for n in state), *free)
-    return [Opaque(operands, run, tuple(types_out), (model,))]
+    return run
 
 
 def _there(arrays: Sequence[Array | None]) -> list[Array]:
@@ -211,92 +229,138 @@ def _no_rows(info: ValueInfoProto) -> Array:
     return np.zeros([0, *shape], None if dtype is None else dtype.numpy)
 
 
+@dataclass(frozen=True, eq=False)
+class _Scan:
+    """A Scan since opset 9, whose operands have no batch axis.
+
+    Attributes
+    ----------
+    given : the names of its operands, `states` initial states and then a name for each sequence
+    length : the number of steps
+    sequences, collected : where the part of a step lies in what is given, and in what is made
+    """
+
+    body: GraphProto
+    given: tuple[str, ...]
+    states: int
+    length: Extent
+    sequences: tuple[Sequenced, ...]
+    collected: tuple[Sequenced, ...]
+
+    @staticmethod
+    def of(node: Node) -> _Scan:
+        """What a node says.
+
+        Raises
+        ------
+        ModelError : if its body, operands and attributes do not go together.
+        """
+        body, given = node.subgraph("body"), node.surroundings.proto.input
+        count = node.integer("num_scan_inputs", 0)
+        states = len(given) - count
+        if states < 0 or len(body.input) != len(given) or len(body.output) < states or not count:
+            raise node.fail("the body does not fit the operands")
+        values = [node.required(n) for n in range(states, len(given))]
+        rows = len(body.output) - states
+        axes = _listed(node, "scan_input_axes", count)
+        axes = [node.axis(a, v.rank) for a, v in zip(axes, values, strict=True)]
+        backward = _listed(node, "scan_input_directions", count)
+        out_axes = _listed(node, "scan_output_axes", rows)
+        out_backward = _listed(node, "scan_output_directions", rows)
+        lengths = {v.shape[a] for a, v in zip(axes, values, strict=True)}
+        if len(lengths) != 1:
+            raise node.fail(f"sequences of {sorted(lengths)} elements do not go together")
+        (length,) = lengths
+        sequences = [Sequenced(a, bool(b)) for a, b in zip(axes, backward, strict=True)]
+        collected = [Sequenced(a, bool(b)) for a, b in zip(out_axes, out_backward, strict=True)]
+        return _Scan(body, tuple(given), states, length, tuple(sequences), tuple(collected))
+
+
 @operator("Scan")
 def scan(node: Node) -> Sequence[Result]:
     """`body(state…, elements…) -> state…, rows…` over the elements of sequences."""
-    body, scope = node.subgraph("body"), node.surroundings
     if node.opset < 9:
-        return [_scan_of_batches(node, body)]
-    given = scope.proto.input
-    count = node.integer("num_scan_inputs", 0)
-    states = len(given) - count
-    if states < 0 or len(body.input) != len(given) or len(body.output) < states or not count:
-        raise node.fail("the body does not fit the operands")
-    values = [node.required(n) for n in range(states, len(given))]
-    rows = len(body.output) - states
-    axes = _listed(node, "scan_input_axes", count)
-    axes = [node.axis(a, v.rank) for a, v in zip(axes, values, strict=True)]
-    backward = _listed(node, "scan_input_directions", count)
-    out_axes = _listed(node, "scan_output_axes", rows)
-    out_backward = _listed(node, "scan_output_directions", rows)
-    lengths = {v.shape[a] for a, v in zip(axes, values, strict=True)}
-    if len(lengths) != 1:
-        raise node.fail(f"sequences of {sorted(lengths)} elements do not go together")
-    (length,) = lengths
+        return [_scan_of_batches(node, node.subgraph("body"))]
+    found = _Scan.of(node)
+    body, length = found.body, found.length
     if _is_long(length, body):
-        sequenced = [Sequenced(a, bool(b)) for a, b in zip(axes, backward, strict=True)]
-        made = scan_block(
-            node, body, length,
-            [scope.lookup(n) for n in given[:states]],
-            list(zip(values, sequenced, strict=True)),
-            [Sequenced(a, bool(b)) for a, b in zip(out_axes, out_backward, strict=True)],
-        )  # fmt: skip
+        states = [node.surroundings.lookup(n) for n in found.given[: found.states]]
+        values = [node.required(n) for n in range(found.states, len(found.given))]
+        sequences = list(zip(values, found.sequences, strict=True))
+        made = scan_block(node, body, length, states, sequences, found.collected)
         if made is not None:
             return [made]
         length = int(length)
-    if length and length * (len(body.node) + 2 * count) <= MAX_WRITTEN_OUT:
-        nodes: list[NodeProto] = []
-        state = list(given[:states])
-        collected: list[list[str]] = [[] for _ in range(rows)]
-        for trip in range(length):
-            prefix = f"{scope.prefix}{trip}:"
-            elements = []
-            for n in range(count):
-                place = length - 1 - trip if backward[n] else trip
-                nodes.append(constant_node(f"{prefix}place{n}", np.array(place, np.int64)))
-                part = [given[states + n], f"{prefix}place{n}"]
-                nodes.append(helper.make_node("Gather", part, [f"{prefix}in{n}"], axis=axes[n]))
-                elements.append(f"{prefix}in{n}")
-            outputs = [f"{prefix}out{n}" for n in range(len(body.output))]
-            nodes += graph_body(body, [*state, *elements], outputs, prefix)
-            state = outputs[:states]
-            for parts, row in zip(collected, outputs[states:], strict=True):
-                parts.append(row)
-        nodes += handed_on(state, scope.proto.output[:states])
-        for n, output in enumerate(scope.proto.output[states:]):
-            if output:
-                parts = collected[n][::-1] if out_backward[n] else collected[n]
-                nodes += _stacked(node, parts, out_axes[n], output)
-        return [Expanded(tuple(nodes))]
-    types = [scope.lookup(n).dtype for n in given]
-    captured, model, made_types = _body(node, body, types)
-    free = [scope.lookup(n) for n in captured]
+    if length and length * (len(body.node) + 2 * len(found.sequences)) <= MAX_WRITTEN_OUT:
+        return [_scan_written_out(node, found, length)]
+    return [_scan_step_by_step(node, found, length)]
+
+
+def _scan_written_out(node: Node, found: _Scan, length: int) -> Expanded:
+    """The nodes of all steps."""
+    scope, body, states = node.surroundings, found.body, found.states
+    nodes: list[NodeProto] = []
+    state = list(found.given[:states])
+    collected: list[list[str]] = [[] for _ in found.collected]
+    for step in range(length):
+        prefix = f"{scope.prefix}{step}:"
+        elements = []
+        for n, how in enumerate(found.sequences):
+            place = length - 1 - step if how.backward else step
+            nodes.append(constant_node(f"{prefix}place{n}", np.array(place, np.int64)))
+            part = [found.given[states + n], f"{prefix}place{n}"]
+            nodes.append(helper.make_node("Gather", part, [f"{prefix}in{n}"], axis=how.axis))
+            elements.append(f"{prefix}in{n}")
+        outputs = [f"{prefix}out{n}" for n in range(len(body.output))]
+        nodes += graph_body(body, [*state, *elements], outputs, prefix)
+        state = outputs[:states]
+        for parts, row in zip(collected, outputs[states:], strict=True):
+            parts.append(row)
+    nodes += handed_on(state, scope.proto.output[:states])
+    for n, output in enumerate(scope.proto.output[states:]):
+        if output:
+            how, parts = found.collected[n], collected[n]
+            nodes += _stacked(node, parts[::-1] if how.backward else parts, how.axis, output)
+    return Expanded(tuple(nodes))
+
+
+def _scan_step_by_step(node: Node, found: _Scan, length: int) -> Opaque:
+    """A Scan whose body runs as a model of its own."""
+    scope = node.surroundings
+    values = [scope.lookup(n) for n in found.given]
+    types = [v.dtype for v in values]
+    captured, model, made_types = _body(node, found.body, types)
+    types_out = [*types[: found.states], *made_types[found.states :]]
+    operands = (*values, *(scope.lookup(n) for n in captured))
+    return Opaque(operands, _scan_run(found, length, captured), tuple(types_out), (model,))
+
+
+def _scan_run(found: _Scan, length: int, captured: Sequence[str]) -> OpaqueFunction:
+    """What runs a Scan on arrays: states, sequences, what the body captures."""
+    body, states, count = found.body, found.states, len(found.given)
     names = [v.name for v in body.input]
 
     def run(arrays: Sequence[Array | None], bodies: Sequence[Body]) -> Sequence[Array]:
         state = _there(arrays[:states])
-        outer = dict(zip(captured, _there(arrays[len(given) :]), strict=True))
-        given_sequences = _there(arrays[states : len(given)])
+        outer = dict(zip(captured, _there(arrays[count:]), strict=True))
         sequences = [
-            np.moveaxis(a, axis, 0)[:: -1 if back else 1]
-            for a, axis, back in zip(given_sequences, axes, backward, strict=True)
+            np.moveaxis(a, how.axis, 0)[:: -1 if how.backward else 1]
+            for a, how in zip(_there(arrays[states:count]), found.sequences, strict=True)
         ]
-        collected: list[list[Array]] = [[] for _ in range(rows)]
-        for trip in range(length):
-            own = [*state, *(np.ascontiguousarray(s[trip]) for s in sequences)]
+        collected: list[list[Array]] = [[] for _ in found.collected]
+        for step in range(length):
+            own = [*state, *(np.ascontiguousarray(s[step]) for s in sequences)]
             results = bodies[0]({**dict(zip(names, own, strict=True)), **outer})
             state = list(results[:states])
             for parts, row in zip(collected, results[states:], strict=True):
                 parts.append(row)
         made = []
-        for n, parts in enumerate(collected):
-            rest = parts[::-1] if out_backward[n] else parts
-            made.append(np.stack(rest, out_axes[n]) if rest else _no_rows(body.output[states + n]))
+        for n, (parts, how) in enumerate(zip(collected, found.collected, strict=True)):
+            rest = parts[::-1] if how.backward else parts
+            made.append(np.stack(rest, how.axis) if rest else _no_rows(body.output[states + n]))
         return [*(np.asarray(s) for s in state), *made]
 
-    types_out = [*types[:states], *made_types[states:]]
-    operands = (*(scope.lookup(n) for n in given), *free)
-    return [Opaque(operands, run, tuple(types_out), (model,))]
+    return run
 
 
 def _listed(node: Node, name: str, count: int) -> list[int]:

@@ -15,10 +15,10 @@ import numpy as np
 
 from frontends.onnx.core.comprehension_text import Extent, affine, at, declare, function, line, real
 from frontends.onnx.core.limits import checked_shape
-from frontends.onnx.core.node import Compute, Node, Result, operator
+from frontends.onnx.core.node import Compute, Node, Result, Value, operator
 from frontends.onnx.core.stages import Array, Body
 from frontends.onnx.ops.select import opaque, taken
-from frontends.onnx.ops.windows import axis_names, spatial, weights_kernel, windows
+from frontends.onnx.ops.windows import Window, axis_names, spatial, weights_kernel, windows
 
 _MODES = {"nearest": 1, "linear": 2, "cubic": 4}
 
@@ -149,6 +149,107 @@ def grid_sample(node: Node) -> Sequence[Result]:
     return [Compute(program, (x, grid))]
 
 
+@dataclass(frozen=True)
+class _Deformed:
+    """The places where the taps of a DeformConv read X, and statements about what they read.
+
+    Attributes
+    ----------
+    parts : the channels of each have offsets of their own
+    positions, taps : names of indices, by axis
+    """
+
+    x: Value
+    parts: int
+    windows: tuple[Window, ...]
+    positions: tuple[str, ...]
+    taps: tuple[str, ...]
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        return tuple(s.kernel for s in self.windows)
+
+    @property
+    def outs(self) -> tuple[Any, ...]:
+        return tuple(s.out for s in self.windows)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """For each channel, tap and position an element."""
+        return (*self.x.shape[:2], *self.kernel, *self.outs)
+
+    @property
+    def tap_number(self) -> list[tuple[int, str]]:
+        """The number of a tap, as terms."""
+        return [(math.prod(self.kernel[a + 1 :]), r) for a, r in enumerate(self.taps)]
+
+    def ranges(self, **channels: Extent) -> dict[str, Extent]:
+        """The ranges of the indices of elements that are read."""
+        places = zip((*self.taps, *self.positions), (*self.kernel, *self.outs), strict=True)
+        return {"n": self.x.shape[0], **channels, **dict(places)}
+
+    def read(self, tensor: str) -> str:
+        """An element that was read, of channel c of part h."""
+        channel = affine([(self.x.shape[1] // self.parts, "h"), (1, "c")])
+        return at(tensor, ["n", channel, *self.taps, *self.positions])
+
+    def places(self) -> list[str]:
+        """The place that a tap reads on each axis, as text."""
+        rank, found = len(self.taps), []
+        count = math.prod(self.kernel)
+        for a, (s, p, r) in enumerate(zip(self.windows, self.positions, self.taps, strict=True)):
+            terms = [
+                (count * rank, "h"),
+                *((rank * factor, name) for factor, name in self.tap_number),
+            ]
+            offset = at("D", ["n", affine(terms, a), *self.positions])
+            here = affine([(s.stride, p), (s.dilation, r)], -s.before)
+            found.append(f"float32({here}) + float32({offset})")
+        return found
+
+    def sampled(self) -> list[str]:
+        """S: what the taps read."""
+        axes = [Axis(size, "zeros", True) for size in self.x.shape[2:]]
+        corners = tuple(f"a{a}" for a in range(len(axes)))
+        outer = self.ranges(h=self.parts)
+        lines, reads, weight = _sampling(axes, self.places(), corners, 2, outer, False)
+        per_part = self.x.shape[1] // self.parts
+        x = at("X", ["n", affine([(per_part, "h"), (1, "c")]), *reads])
+        ranges = self.ranges(h=self.parts, c=per_part) | dict.fromkeys(corners, 2)
+        return [
+            *lines,
+            declare("S", self.x.dtype.compute, self.shape),
+            line(f"{self.read('S')} +=! {x} * {weight}", ranges),
+        ]
+
+    def masked(self) -> list[str]:
+        """SM: the same, each tap times a number of its own."""
+        number = affine([(math.prod(self.kernel), "h"), *self.tap_number])
+        factor = at("M", ["n", number, *self.positions])
+        ranges = self.ranges(h=self.parts, c=self.x.shape[1] // self.parts)
+        return [
+            declare("SM", self.x.dtype.compute, self.shape),
+            line(f"{self.read('SM')} = {self.read('S')} * {factor}", ranges),
+        ]
+
+    def convolved(self, source: str, weights: Value, group: int, has_bias: bool) -> list[str]:
+        """Y: the sum over taps and channels of what they read times F, and the bias."""
+        filters, channels = weights.shape[:2]
+        k = affine([(filters // group, "g"), (1, "k")])
+        channel = affine([(channels, "g"), (1, "c")])
+        value = at(source, ["n", channel, *self.taps, *self.positions])
+        product = f"{value} * {at('F', [k, 'c', *self.taps])}"
+        free: dict[str, Extent] = {"n": self.x.shape[0], "g": group, "k": filters // group}
+        free |= dict(zip(self.positions, self.outs, strict=True))
+        summed = free | {"c": channels} | dict(zip(self.taps, self.kernel, strict=True))
+        t, y = at("T", ["n", k, *self.positions]), at("Y", ["n", k, *self.positions])
+        return [
+            declare("T", self.x.dtype.compute, (self.x.shape[0], filters, *self.outs)),
+            line(f"{t} +=! {product}", summed),
+            line(f"{y} = {t}" + (f" + B[{k}]" if has_bias else ""), free),
+        ]
+
+
 @operator("DeformConv")
 def deform_conv(node: Node) -> Sequence[Result]:
     """A convolution, each tap of which reads X at a place that is moved by an offset."""
@@ -168,52 +269,13 @@ def deform_conv(node: Node) -> Sequence[Result]:
         raise node.fail(f"offsets of shape {list(offset.shape)}")
     if mask is not None and mask.shape != (x.shape[0], parts * count, *outs):
         raise node.fail(f"a mask of shape {list(mask.shape)}")
-    positions, taps = axis_names(node, rank)
-    corners = tuple(f"a{a}" for a in range(rank))
-    outer: dict[str, Extent] = {"n": x.shape[0], "h": parts}
-    outer |= dict(zip((*taps, *positions), (*kernel, *outs), strict=True))
-    tap = [(math.prod(kernel[a + 1 :]), r) for a, r in enumerate(taps)]
-    axes = [Axis(size, "zeros", True) for size in x.shape[2:]]
-    places = []
-    for a, (step, p, r) in enumerate(zip(steps, positions, taps, strict=True)):
-        index = affine([(count * rank, "h"), *((rank * f, r_) for f, r_ in tap)], a)
-        here = affine([(step.stride, p), (step.dilation, r)], -step.before)
-        places.append(f"float32({here}) + float32({at('D', ['n', index, *positions])})")
-    lines, reads, weight = _sampling(axes, places, corners, 2, outer, False)
-    per_part = x.shape[1] // parts
+    deformed = _Deformed(x, parts, steps, *axis_names(node, rank))
     shape = checked_shape((x.shape[0], filters, *outs), x.dtype, node.origin)
-    sampled: dict[str, Extent] = {"n": x.shape[0], "h": parts, "c": per_part}
-    sampled |= dict(zip((*taps, *positions), (*kernel, *outs), strict=True))
-    s = at("S", ["n", affine([(per_part, "h"), (1, "c")]), *taps, *positions])
-    read = at("X", ["n", affine([(per_part, "h"), (1, "c")]), *reads])
-    lines += [
-        declare("S", x.dtype.compute, (x.shape[0], x.shape[1], *kernel, *outs)),
-        line(f"{s} +=! {read} * {weight}", sampled | dict.fromkeys(corners, 2)),
-    ]
+    lines = deformed.sampled()
     if mask is not None:
-        moved = at("M", ["n", affine([(count, "h"), *tap]), *positions])
-        m = s.replace("S[", "SM[", 1)
-        lines += [
-            declare("SM", x.dtype.compute, (x.shape[0], x.shape[1], *kernel, *outs)),
-            line(f"{m} = {s} * {moved}", sampled),
-        ]
-    source = at(
-        "SM" if mask is not None else "S",
-        ["n", affine([(channels, "g"), (1, "c")]), *taps, *positions],
-    )
-    k = affine([(filters // group, "g"), (1, "k")])
-    product = f"{source} * {at('F', [k, 'c', *taps])}"
-    free: dict[str, Extent] = {"n": x.shape[0], "g": group, "k": filters // group}
-    free |= dict(zip(positions, outs, strict=True))
-    t, y = at("T", ["n", k, *positions]), at("Y", ["n", k, *positions])
-    lines += [
-        declare("T", x.dtype.compute, shape),
-        line(
-            f"{t} +=! {product}",
-            free | {"c": channels} | dict(zip(taps, kernel, strict=True)),
-        ),
-        line(f"{y} = {t}" + (f" + B[{k}]" if bias is not None else ""), free),
-    ]
+        lines += deformed.masked()
+    source = "S" if mask is None else "SM"
+    lines += deformed.convolved(source, w, group, bias is not None)
     named = [("X", x), ("F", w), ("D", offset), ("B", bias), ("M", mask)]
     values = [(n, v) for n, v in named if v is not None]
     inputs = [declare(n, v.dtype, v.shape) for n, v in values]

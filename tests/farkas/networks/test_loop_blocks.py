@@ -247,6 +247,27 @@ def test_an_opaque_operator_is_no_block() -> None:
     assert "Loop" in compiled.opaque_operators and not blocks_of(compiled)
 
 
+def test_an_opaque_operator_lets_a_scan_run_step_by_step() -> None:
+    body = body_of(
+        [
+            node("Add", ["a", "e"], ["b"]), node("NonZero", ["b"], ["places"]),
+            node("Neg", ["e"], ["row"]),
+        ],
+        [info("a", F, [3]), info("e", F, [3])],
+        [info("b", F, [3]), info("places", L, None), info("row", F, [3])],
+    )  # fmt: skip
+    scan = node(
+        "Scan", ["a0", "x"], ["last", "nonzero", "rows"], body=body, num_scan_inputs=1,
+        scan_input_axes=[1], scan_input_directions=[1],
+        scan_output_axes=[0, -1], scan_output_directions=[0, 1],
+    )  # fmt: skip
+    inputs: dict[str, tuple[int, Any]] = {"a0": (F, [3]), "x": (F, [3, 200])}
+    model = model_of([scan], inputs, {"last": F, "nonzero": L, "rows": F})
+    compiled = fk.compile_onnx(model)
+    agree(model, compiled, {"a0": np.abs(floats(3)) + 1, "x": np.abs(floats(3, 200))})
+    assert "Scan" in compiled.opaque_operators and not blocks_of(compiled)
+
+
 def test_a_loop_that_its_condition_ends_is_no_block() -> None:
     body = body_of(
         [
