@@ -19,7 +19,7 @@ _CALLS = "fk_calls"
 
 
 @dataclass(frozen=True)
-class Place:
+class Slot:
     """Where a value lies: in the `index`-th array that the caller passes, from `offset` bytes."""
 
     index: int
@@ -34,8 +34,8 @@ class Place:
 def network_unit(
     calls: Sequence[Call],
     functions: Mapping[str, CFunction],
-    places: Mapping[str, Place],
-    workspaces: Mapping[str, Mapping[str, Place]],
+    places: Mapping[str, Slot],
+    workspaces: Mapping[str, Mapping[str, Slot]],
     sizes: Mapping[str, Sequence[int]],
 ) -> str:
     """The C text that makes the calls of a graph, in order.
@@ -73,9 +73,9 @@ def kernel_unit(f: CFunction, nodes: Sequence[str]) -> tuple[str, str]:
 def argument_places(
     call: Call,
     function: CFunction,
-    places: Mapping[str, Place],
-    workspaces: Mapping[str, Mapping[str, Place]],
-) -> list[Place]:
+    places: Mapping[str, Slot],
+    workspaces: Mapping[str, Mapping[str, Slot]],
+) -> list[Slot]:
     """Where the tensors lie that a function is passed for a call, in order."""
     program = call.program
     values = {
@@ -91,8 +91,8 @@ def argument_places(
 def _call(
     call: Call,
     function: CFunction,
-    places: Mapping[str, Place],
-    workspaces: Mapping[str, Mapping[str, Place]],
+    places: Mapping[str, Slot],
+    workspaces: Mapping[str, Mapping[str, Slot]],
     sizes: Sequence[int],
     shared: bool,
 ) -> list[str]:

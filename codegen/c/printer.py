@@ -23,7 +23,7 @@ from codegen.loops.index_ranges import depends_on, flatten
 from codegen.loops.nodes import (
     Block,
     Buffer,
-    Fence,
+    CompilerFence,
     For,
     If,
     LoopNode,
@@ -139,7 +139,7 @@ class CPrinter:
             return self._transposed(node)
         if isinstance(node, Buffer):
             return self._buffer(node)
-        if isinstance(node, Fence):
+        if isinstance(node, CompilerFence):
             return cgen.Line('__asm__ volatile ("" : : : "memory"); /* read again, do not keep */')
         raise LoopError(f"{type(node).__name__} has no C form; it should have been lowered")
 

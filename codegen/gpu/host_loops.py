@@ -15,7 +15,7 @@ from poly.deps.scop import Scop
 from poly.lower.isl_tree import IslTree
 from poly.lower.launches import Launch
 from poly.sets.isl_names import dim, dims
-from poly.tree.nodes import Band, Kernel, Node
+from poly.tree.nodes import Band, KernelLeaf, Node
 from poly.tree.nodes import Sequence as InOrder
 
 
@@ -24,7 +24,7 @@ def build_host(scop: Scop, tree: Node, launches: Sequence[Launch]) -> LoopNode:
 
     A launch of which no thread would do anything is left out.
 
-    tree : what the host runs, with a `Kernel` for each launch
+    tree : what the host runs, with a `KernelLeaf` for each launch
 
     Raises
     ------
@@ -67,7 +67,7 @@ def _instances(launch: Launch, scop: Scop) -> isl.Set:
 
 def _node(node: Node, launches: Sequence[Launch], depth: int) -> str:
     """The node in isl's flow-style YAML; "" for a launch."""
-    if isinstance(node, Kernel):
+    if isinstance(node, KernelLeaf):
         return ""
     if isinstance(node, InOrder):
         children = []
@@ -91,7 +91,7 @@ def _node(node: Node, launches: Sequence[Launch], depth: int) -> str:
 
 
 def _launches_below(node: Node) -> list[int]:
-    if isinstance(node, Kernel):
+    if isinstance(node, KernelLeaf):
         return [node.number]
     if isinstance(node, InOrder):
         return [n for f in node.children for n in _launches_below(f.child)]

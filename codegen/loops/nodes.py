@@ -348,8 +348,11 @@ class Single(LoopNode, children=("body",)):
 
 
 @dataclass(frozen=True)
-class Fence(LoopNode):
+class CompilerFence(LoopNode):
     """What was read before is not kept, but read again."""
+
+    def __str__(self) -> str:
+        return "compiler fence"
 
 
 def axis_of(node: For) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from codegen.loops.nodes import Block, Buffer, Fence, If, LoopNode, VectorStore, block
+from codegen.loops.nodes import Block, Buffer, CompilerFence, If, LoopNode, VectorStore, block
 from codegen.loops.traverse import map_children, reads_in, walk_loops
 from codegen.vector.vectorise import lane_stride
 from poly.ir.expr import Read
@@ -36,7 +36,7 @@ def limit_register_pressure(root: LoopNode) -> LoopNode:
 def _fenced(node: Block, buffers: dict[str, Scope]) -> LoopNode:
     result: list[LoopNode] = []
     run: list[tuple[LoopNode, list[VectorStore]]] = []
-    for child in (*node.children, Fence()):
+    for child in (*node.children, CompilerFence()):
         updates = _updates(child, buffers)
         if updates:
             run.append((child, updates))
@@ -86,7 +86,7 @@ def _apart(
     nodes = [node for node, _ in run]
     if not kept or len(registers) + len(kept) <= _available(run):
         return nodes
-    return [n for k, one in enumerate(rounds) for n in ([Fence()] if k else []) + one]
+    return [n for k, one in enumerate(rounds) for n in ([CompilerFence()] if k else []) + one]
 
 
 def _available(run: Sequence[tuple[LoopNode, list[VectorStore]]]) -> int:

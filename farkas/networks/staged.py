@@ -32,7 +32,7 @@ from runtime.common.arguments import (
     is_plain,
     span_of,
 )
-from runtime.common.compile_report import Report
+from runtime.common.compile_report import CompileReport
 from runtime.network.profile import Timing, check_repeat
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class StagedModel(Network):
         #: The shapes of inputs that were found to fit.
         self._sound: set[tuple[tuple[int, ...], ...]] = set()
         self._lock = threading.RLock()
-        self._reports: list[Report] = []
+        self._reports: list[CompileReport] = []
         if first is not None:
             values = {p.name: _stand_in(p) for p in ports}
             if not first.demands & values.keys():
@@ -176,14 +176,14 @@ class StagedModel(Network):
         return f"<StagedModel of {len(self._source.nodes)} nodes>"
 
     @property
-    def report(self) -> Report:
+    def report(self) -> CompileReport:
         """What compiling took and made so far, all variants together."""
         stages: dict[str, float] = {}
         for report in self._reports:
             for name, seconds in report.stages:
                 stages[name] = stages.get(name, 0.0) + seconds
         parts = self._reports
-        return Report(
+        return CompileReport(
             tuple(stages.items()),
             sum(r.kernels for r in parts),
             sum(r.calls for r in parts),
@@ -361,7 +361,7 @@ class StagedModel(Network):
 
     def _took(self, stage: str, begin: float) -> None:
         took = time.perf_counter() - begin
-        self._reports.append(Report(((stage, took),), 0, 0, 0, 0, 0, True))
+        self._reports.append(CompileReport(((stage, took),), 0, 0, 0, 0, 0, True))
 
     # --- arguments ---
 

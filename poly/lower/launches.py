@@ -32,7 +32,7 @@ from poly.tree.kinds import ON_THREADS, Mark, Scope, Tensorized
 from poly.tree.nodes import (
     Band,
     Filter,
-    Kernel,
+    KernelLeaf,
     Member,
     Node,
     Promote,
@@ -89,7 +89,7 @@ class Launch:
 
 
 def launches(tree: Node, scop: Scop) -> tuple[Node, tuple[Launch, ...]]:
-    """What the host runs, with a `Kernel` for each launch, and the launches.
+    """What the host runs, with a `KernelLeaf` for each launch, and the launches.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def launches(tree: Node, scop: Scop) -> tuple[Node, tuple[Launch, ...]]:
 
     def kernel(node: Node, host: tuple[Member, ...], statements: tuple[str, ...]) -> Node:
         found.append(_launch(len(found), host, statements, node, scop))
-        return Kernel(len(found) - 1)
+        return KernelLeaf(len(found) - 1)
 
     everything = tuple(s.name for s in scop.statements)
     return visit_below(tree, (), everything), tuple(found)

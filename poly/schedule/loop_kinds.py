@@ -33,7 +33,7 @@ from poly.tree.nodes import (
     walk_tree,
 )
 from poly.tree.primitive import primitive
-from poly.tree.steps import Place, Step, check_unmarked, only_loop, same_band, with_member
+from poly.tree.steps import LoopRef, Step, check_unmarked, only_loop, same_band, with_member
 
 
 def only_on_gpu(tree: Node) -> str:
@@ -80,7 +80,7 @@ def parallelize(tree: Node, scop: Scop, step: Step) -> Node:
     return with_member(tree, place, replace(place.member, mark=Mark.PARALLEL))
 
 
-def _parallel_around(place: Place) -> list[Member]:
+def _parallel_around(place: LoopRef) -> list[Member]:
     """A member, and the parallel ones of its band with nothing else between."""
     members = place.band.members
     outside = takewhile(lambda m: m.mark == Mark.PARALLEL, reversed(members[: place.position]))
@@ -229,14 +229,14 @@ def reduce_threads(tree: Node, scop: Scop, step: Step) -> Node:
 
 def _in_parts(tree: Node, scop: Scop, s: ScopStatement, loop: str) -> Node:
     """Each thread's part of a reduction is kept around all loops that leave the target in place."""
-    around: list[Place] = []
+    around: list[LoopRef] = []
     for node in path_to(tree, s.name):
         if isinstance(node, Sequence) or (
             isinstance(node, Promote) and node.tensor == s.target.tensor
         ):
             around = []
         if isinstance(node, Band):
-            around += [Place(node, k) for k in range(len(node.members))]
+            around += [LoopRef(node, k) for k in range(len(node.members))]
     names = [p.member.name for p in around]
     first = names.index(loop)
     while first and around[first - 1].member.mark == Mark.SEQ and not _moves_target(

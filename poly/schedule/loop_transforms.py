@@ -39,7 +39,7 @@ from poly.tree.nodes import (
 )
 from poly.tree.primitive import primitive
 from poly.tree.steps import (
-    Place,
+    LoopRef,
     Step,
     check_unmarked,
     find_loop,
@@ -441,7 +441,7 @@ def _check_inside(step: Step, inner: Node, tensor: str, scope: Scope) -> None:
             raise ScheduleError(f"{step}: {tensor} is already promoted further in")
 
 
-def _check_around(step: Step, tree: Node, place: Place, tensor: str, scope: Scope) -> None:
+def _check_around(step: Step, tree: Node, place: LoopRef, tensor: str, scope: Scope) -> None:
     """Refuse promotions around a loop that have a part of the tensor for themselves."""
     for node in path_to(tree, step.statements[0]):
         if node is place.band:

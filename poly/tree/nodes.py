@@ -130,7 +130,7 @@ class Barrier(Node):
 
 
 @dataclass(frozen=True)
-class Kernel(Node):
+class KernelLeaf(Node):
     """One launch of a GPU's kernel, in the tree of what the host runs."""
 
     number: int
@@ -317,7 +317,7 @@ def _lines(node: Node, indent: str) -> Iterator[str]:
                 continue
             yield f"{indent}- {', '.join(f.statements)}"
             yield from _lines(f.child, indent + "  ")
-    elif isinstance(node, Kernel):
+    elif isinstance(node, KernelLeaf):
         yield f"{indent}launch {node.number}"
 
 

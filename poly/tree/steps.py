@@ -40,7 +40,7 @@ def in_turn(steps: Sequence[Step]) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class LoopRef:
     """A loop found in a tree: the band that holds it and its position there."""
 
     band: Band
@@ -51,7 +51,7 @@ class Place:
         return self.band.members[self.position]
 
 
-def find_loop(tree: Node, statement: str, loop: str) -> Place:
+def find_loop(tree: Node, statement: str, loop: str) -> LoopRef:
     """Where the loop named `loop` around `statement` is.
 
     Raises
@@ -62,7 +62,7 @@ def find_loop(tree: Node, statement: str, loop: str) -> Place:
         if isinstance(node, Band):
             for position, m in enumerate(node.members):
                 if m.name == loop:
-                    return Place(node, position)
+                    return LoopRef(node, position)
     names = ", ".join(m.name for m in loops_of(tree, statement))
     raise ScheduleError(f"there is no loop {loop} around {statement}; there are: {names or 'none'}")
 
@@ -83,7 +83,7 @@ def same_band(tree: Node, step: Step, at_least: int) -> tuple[Band, list[int]]:
     return places[0].band, [p.position for p in places]
 
 
-def only_loop(tree: Node, step: Step) -> Place:
+def only_loop(tree: Node, step: Step) -> LoopRef:
     if not step.loops:
         example = replace(step, loops=("i",))
         raise ScheduleError(f"{step}: {step.primitive} takes one loop, as in `{example}`")
@@ -93,7 +93,7 @@ def only_loop(tree: Node, step: Step) -> Place:
     return find_loop(tree, step.statements[0], step.loops[0])
 
 
-def with_member(tree: Node, place: Place, member: Member) -> Node:
+def with_member(tree: Node, place: LoopRef, member: Member) -> Node:
     members = list(place.band.members)
     members[place.position] = member
     return replace_node(tree, place.band, band(members, place.band.child))

@@ -24,7 +24,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Report:
+class CompileReport:
     """What compiling a model took and made.
 
     stages : (name, seconds); kernels : distinct compiled functions; calls : kernel calls a run;

@@ -19,7 +19,7 @@ from runtime.common.arguments import Array, Shape
 from runtime.common.cache import Cache
 from runtime.cuda.compile import Cubin, compile_cubin, find_cuda_compiler
 from runtime.cuda.launcher import CudaStream, Launcher
-from runtime.gpu.device import Device, DeviceArray, Launch, Operand, bytes_in
+from runtime.gpu.device import Device, DeviceArray, KernelLaunch, Operand, bytes_in
 from runtime.gpu.interop import CUDA, CUDA_MANAGED, HOST, borrow
 
 #: CUDA's second name for the default stream.
@@ -127,7 +127,7 @@ class CudaDevice(Device):
         function = module.functions[kernel.symbol]
         self.launcher.launch(function, grid, kernel.block, sizes, handles, stream)
 
-    def record(self, launches: Sequence[Launch]) -> Callable[[CudaStream], None]:
+    def record(self, launches: Sequence[KernelLaunch]) -> Callable[[CudaStream], None]:
         return _Replay(self.launcher, super().record(launches))
 
     def stream(self, value: Any) -> CudaStream:

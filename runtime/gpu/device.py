@@ -20,7 +20,7 @@ from poly.machine.gpu import ANY, GpuMachine
 from runtime.common.arguments import Array, Shape
 from runtime.common.cache import Cache
 from runtime.gpu.interop import HOST, cuda_interface, dlpack_capsule
-from runtime.gpu.memory_pool import Buffer, Pool, Residents
+from runtime.gpu.memory_pool import DeviceBuffer, Pool, Residents
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """The start of a kernel of a module: blocks in x, y and z, and what it takes."""
 
     module: Any
@@ -113,7 +113,7 @@ class Device(ABC):
         self.wait(found)
         return DeviceArray(self, buffer, array.shape, array.dtype, found, done=True)
 
-    def resident(self, array: Array) -> Buffer:
+    def resident(self, array: Array) -> DeviceBuffer:
         """Memory with the bytes of a constant; equal ones share it.
 
         Raises
@@ -122,14 +122,14 @@ class Device(ABC):
         """
         return self._residents.get(np.ascontiguousarray(array).reshape(array.shape))
 
-    def _kept(self, array: Array) -> Buffer:
+    def _kept(self, array: Array) -> DeviceBuffer:
         buffer = self.pool.take(array.nbytes, self.default_stream)
         buffer.lent = True  # whatever stream reads it
         self.write(buffer.handle, array, self.default_stream)
         self.wait(self.default_stream)
         return buffer
 
-    def record(self, launches: Sequence[Launch]) -> Callable[[Any], None]:
+    def record(self, launches: Sequence[KernelLaunch]) -> Callable[[Any], None]:
         """A function of a stream that starts kernels there, one after the other.
 
         Whoever calls it keeps their memory, and has one call follow the other.
@@ -353,7 +353,7 @@ class DeviceArray:
     def __init__(
         self,
         device: Device,
-        buffer: Buffer,
+        buffer: DeviceBuffer,
         shape: Shape,
         dtype: np.dtype[Any],
         stream: Any,

@@ -27,7 +27,7 @@ from runtime.common.arguments import (
     shape_of,
 )
 from runtime.gpu.device import Device, DeviceArray, Operand
-from runtime.gpu.memory_pool import Buffer
+from runtime.gpu.memory_pool import DeviceBuffer
 from runtime.gpu.operands import checked_operand, output_operand, span_on
 
 _MAX_PLANS = 256
@@ -171,7 +171,7 @@ class _Call:
         self._here = {id(v) for v in values if device.holds(v)}
         self._arrays = [v for v in values if id(v) in self._here]
         self.stream = device.stream_of_call(stream, self._arrays)
-        self._taken: list[Buffer] = []
+        self._taken: list[DeviceBuffer] = []
         self.inputs: dict[str, Array | Operand] = {}
 
     def _input(self, tensor: Tensor, value: Any, copy: bool) -> Array | Operand:
@@ -242,7 +242,7 @@ class _Call:
         outputs = {n: span_on(self.device, v) for n, v in given.items()}
         check_spans(self.program.updated, inputs, outputs)
 
-    def _take(self, count: int) -> Buffer:
+    def _take(self, count: int) -> DeviceBuffer:
         """A buffer that goes back to the pool at the end of the call."""
         buffer = self.device.pool.take(count, self.stream)
         self._taken.append(buffer)

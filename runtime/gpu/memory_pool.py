@@ -20,7 +20,7 @@ _MOST_KEPT = 1 << 30
 _GRAIN = 512
 
 
-class Buffer:
+class DeviceBuffer:
     """Memory of a device; it goes back to its pool when nobody has it any more.
 
     handle : what the device calls it; count : bytes, at least as many as were asked for
@@ -51,11 +51,11 @@ class Residents:
     put : gives a buffer with an array's bytes in it
     """
 
-    def __init__(self, put: Callable[[Array], Buffer]) -> None:
+    def __init__(self, put: Callable[[Array], DeviceBuffer]) -> None:
         self._put, self._lock = put, threading.Lock()
-        self._known: WeakValueDictionary[bytes, Buffer] = WeakValueDictionary()
+        self._known: WeakValueDictionary[bytes, DeviceBuffer] = WeakValueDictionary()
 
-    def get(self, array: Array) -> Buffer:
+    def get(self, array: Array) -> DeviceBuffer:
         """Memory with the bytes of a C-contiguous array, which nobody may write."""
         plain = array.reshape(-1).view(np.uint8)
         key = hashlib.sha256(plain.data).digest()
@@ -84,7 +84,7 @@ class Pool:
         self._kept: OrderedDict[tuple[Hashable, int], list[Any]] = OrderedDict()
         self.kept_bytes = 0
 
-    def take(self, count: int, stream: Hashable) -> Buffer:
+    def take(self, count: int, stream: Hashable) -> DeviceBuffer:
         """A buffer of at least so many bytes, and of one at least.
 
         Raises
@@ -96,7 +96,7 @@ class Pool:
             kept = self._kept.get((stream, count))
             if kept:
                 self.kept_bytes -= count
-                return Buffer(self, kept.pop(), count, stream)
+                return DeviceBuffer(self, kept.pop(), count, stream)
         try:
             handle = self._allocate(count)
         except MemoryError:
@@ -105,7 +105,7 @@ class Pool:
                 handle = self._allocate(count)
             except MemoryError:
                 raise ArgumentError(f"the device has no room for {count} bytes") from None
-        return Buffer(self, handle, count, stream)
+        return DeviceBuffer(self, handle, count, stream)
 
     def give(self, handle: Any, count: int, stream: Hashable, lent: bool) -> None:
         """Keep a buffer for the next use; those that wait longest go when there are too many."""

@@ -16,7 +16,7 @@ from poly.machine.gpu import GpuMachine
 from runtime.common.arguments import Array, Shape
 from runtime.common.cache import Cache, digest
 from runtime.cpu.toolchain import first_lines
-from runtime.gpu.device import Device, Launch, Operand, bytes_in
+from runtime.gpu.device import Device, KernelLaunch, Operand, bytes_in
 
 _BINARY = "program.bin"
 #: Hints that are no use to CPUs: of loops with two conditions that were written out, PoCL 3.0 makes
@@ -178,7 +178,7 @@ class OpenClDevice(Device):
         with self._lock, self._said(f"{kernel.symbol} cannot be started"):
             module[kernel.symbol](stream, total, kernel.block, *map(np.int64, sizes), *handles)
 
-    def record(self, launches: Sequence[Launch]) -> Callable[[Any], None]:
+    def record(self, launches: Sequence[KernelLaunch]) -> Callable[[Any], None]:
         cl = self._cl
         made = []
         with self._said("the launches cannot be recorded"):

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from codegen.c.function import CFunction, emit_function
-from codegen.c.network_unit import Place, argument_places, kernel_unit, network_unit
+from codegen.c.network_unit import Slot, argument_places, kernel_unit, network_unit
 from codegen.c.prelude import COMMON
 from codegen.pipeline import CPU, Generated
 from poly.deps.scop import build_scop
@@ -244,8 +244,8 @@ def _described(
     call: Call,
     function: CFunction,
     sizes: Sequence[int],
-    places: Mapping[str, Place],
-    workspaces: Mapping[str, Mapping[str, Place]],
+    places: Mapping[str, Slot],
+    workspaces: Mapping[str, Mapping[str, Slot]],
 ) -> list[object]:
     """A call as `runtime.network.profile` makes it.
 
@@ -377,17 +377,17 @@ def _with_layouts(
 
 def _places(
     graph: Graph, sharing: Sharing, scratch: Mapping[str, Mapping[str, object]]
-) -> tuple[dict[str, Place], dict[str, dict[str, Place]]]:
+) -> tuple[dict[str, Slot], dict[str, dict[str, Slot]]]:
     """Where values and temporaries lie in the arrays of a call, see `array_order`."""
     if graph.sizes:
         storages = storage_order(graph, sharing, scratch)
         places = {
-            name: Place(storages[root], sharing.starts[name])
+            name: Slot(storages[root], sharing.starts[name])
             for name, root in sharing.roots.items()
             if root in storages
         }
         workspaces = {
-            call: {t: Place(storages[f"{call}/{t}"]) for t in own} for call, own in scratch.items()
+            call: {t: Slot(storages[f"{call}/{t}"]) for t in own} for call, own in scratch.items()
         }
         return places, workspaces
     widths = scratch_bytes(scratch, {})  # type: ignore[arg-type]
@@ -419,22 +419,22 @@ def storage_order(
 
 def _closed_places(
     graph: Graph, plan: MemoryPlan, scratch: Mapping[str, Mapping[str, object]]
-) -> tuple[dict[str, Place], dict[str, dict[str, Place]]]:
+) -> tuple[dict[str, Slot], dict[str, dict[str, Slot]]]:
     """Where values and temporaries lie in the arrays of a call, see `array_order`."""
     order = array_order(graph)
     arena = len(order)
     index = {("out " if is_out else "in ") + name: n for n, (name, is_out) in enumerate(order)}
-    places: dict[str, Place] = {}
+    places: dict[str, Slot] = {}
     for name, root in plan.sharing.roots.items():
         start = plan.sharing.starts[name]
         if root in plan.direct:
-            places[name] = Place(index[f"out {plan.direct[root]}"], start)
+            places[name] = Slot(index[f"out {plan.direct[root]}"], start)
         elif f"in {root}" in index:
-            places[name] = Place(index[f"in {root}"], start)
+            places[name] = Slot(index[f"in {root}"], start)
         elif root in plan.offsets:
-            places[name] = Place(arena, plan.offsets[root] + start)
+            places[name] = Slot(arena, plan.offsets[root] + start)
     workspaces = {
-        call: {t: Place(arena, plan.offsets[f"{call}/{t}"]) for t in temps}
+        call: {t: Slot(arena, plan.offsets[f"{call}/{t}"]) for t in temps}
         for call, temps in scratch.items()
     }
     return places, workspaces

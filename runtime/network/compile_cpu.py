@@ -7,7 +7,7 @@ from poly.ir.graph import Graph, verify_graph
 from poly.machine.cpu import Machine, host_machine
 from runtime.common.arguments import check_threads, default_threads
 from runtime.common.cache import Cache
-from runtime.common.compile_report import Progress, Report
+from runtime.common.compile_report import CompileReport, Progress
 from runtime.cpu.openmp_pool import with_team
 from runtime.cpu.toolchain import Toolchain
 from runtime.network.build_cpu import Clock, build_graph, scratch_bytes
@@ -57,5 +57,7 @@ def compile_graph(
     calls = sum(map(built.sharing.runs, built.graph.nodes))
     constants = sum(a.nbytes for a in built.graph.constants.values())
     laps = tuple(clock.laps.items())
-    model.report = Report(laps, built.kernels, calls, arena, bound, constants, built.from_cache)
+    model.report = CompileReport(
+        laps, built.kernels, calls, arena, bound, constants, built.from_cache
+    )
     return model

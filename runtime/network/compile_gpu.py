@@ -5,7 +5,7 @@ from __future__ import annotations
 from codegen.pipeline import GPU
 from poly.ir.graph import Call, Graph, verify_graph
 from runtime.common.cache import Cache
-from runtime.common.compile_report import Progress, Report
+from runtime.common.compile_report import CompileReport, Progress
 from runtime.gpu.device import Device
 from runtime.network.build_cpu import Clock, sharing_of
 from runtime.network.build_gpu import build_kernels
@@ -48,5 +48,5 @@ def compile_on_device(
     arena, bound = (plan.arena, plan.bound) if plan else (0, 0)
     laps = tuple(clock.laps.items())
     known = all(k.from_cache for k in kernels.values())
-    model.report = Report(laps, len(kernels), len(calls), arena, bound, constants, known)
+    model.report = CompileReport(laps, len(kernels), len(calls), arena, bound, constants, known)
     return model

@@ -31,7 +31,7 @@ from runtime.common.arguments import (
     fits,
 )
 from runtime.common.cache import Cache, Entry
-from runtime.common.compile_report import Port, Report
+from runtime.common.compile_report import CompileReport, Port
 from runtime.cpu.fast_call import Quick, never, plan_bytes, quick_calls
 from runtime.cpu.shared_library import load_network
 from runtime.cpu.toolchain import Toolchain
@@ -47,7 +47,7 @@ class Model:
     Runs of one model from several threads take turns: they share the arena.
     """
 
-    report: Report
+    report: CompileReport
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ from runtime.common.arguments import (
     check_threads,
 )
 from runtime.common.cache import Cache
-from runtime.common.compile_report import Report
+from runtime.common.compile_report import CompileReport
 from runtime.cpu.fast_call import plan_bytes, quick_calls
 from runtime.cpu.shared_library import load_network
 from runtime.cpu.toolchain import Toolchain
@@ -66,7 +66,7 @@ class OpenModel:
     Runs from several threads take turns: they share the arena.
     """
 
-    report: Report
+    report: CompileReport
 
     def __init__(self, built: Built, threads: int, toolchain: Toolchain, cache: Cache) -> None:
         self.graph, self.entry, self.threads = built.graph, built.entry, threads

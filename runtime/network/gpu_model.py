@@ -26,10 +26,10 @@ from runtime.common.arguments import (
     check_spans,
     shape_of,
 )
-from runtime.common.compile_report import Port, Report
-from runtime.gpu.device import Device, DeviceArray, Launch, Operand
+from runtime.common.compile_report import CompileReport, Port
+from runtime.gpu.device import Device, DeviceArray, KernelLaunch, Operand
 from runtime.gpu.gpu_program import Grid, bytes_of, launches_of
-from runtime.gpu.memory_pool import Buffer
+from runtime.gpu.memory_pool import DeviceBuffer
 from runtime.gpu.operands import checked_operand, output_operand, span_on
 from runtime.network.bind_sizes import graph_at, size_places
 from runtime.network.build_gpu import DeviceKernels
@@ -95,7 +95,7 @@ class GpuModel:
     kernels : by the digest of the program; sharing : which values share storage
     """
 
-    report: Report
+    report: CompileReport
     #: As of `runtime.network.cpu_model.Model`: there is no number to choose.
     threads = None
 
@@ -114,12 +114,12 @@ class GpuModel:
             self.outputs = tuple(map(self._port, graph.outputs))
         self.calls = tuple(n for n in graph.nodes if isinstance(n, Call) and sharing.runs(n))
         self._shown = size_places(graph)
-        self._constants: dict[str, Buffer] = {
+        self._constants: dict[str, DeviceBuffer] = {
             n: device.resident(a) for n, a in graph.constants.items()
         }
         self._plans: OrderedDict[tuple[int, ...], _Plan] = OrderedDict()
         self._bound: dict[int, _Bound] = {}
-        self._memory: Buffer | None = None
+        self._memory: DeviceBuffer | None = None
         #: The stream of the last run, if there was one.
         self._last: list[Hashable] = []
         self._lock = threading.Lock()
@@ -384,7 +384,7 @@ class GpuModel:
             found = self._bound[id(plan)] = _Bound(replay, handles)
         return found
 
-    def _handles(self, plan: _Plan, memory: Buffer) -> dict[str, Any]:
+    def _handles(self, plan: _Plan, memory: DeviceBuffer) -> dict[str, Any]:
         """The memory of each value and temporary."""
         handles = {}
         for name, (constant, start, count) in plan.parts.items():
@@ -395,11 +395,11 @@ class GpuModel:
                 handles[name] = self.device.part(whole.handle, start, max(1, count))
         return handles
 
-    def _launches(self, plan: _Plan, handles: Mapping[str, Any]) -> Iterator[Launch]:
+    def _launches(self, plan: _Plan, handles: Mapping[str, Any]) -> Iterator[KernelLaunch]:
         for step in self.steps(plan):
             module = self._kernels[step.call.program.digest].module
             tensors = tuple(handles[p] for p in step.places)
-            yield Launch(module, step.kernel, step.grid, step.sizes, tensors)
+            yield KernelLaunch(module, step.kernel, step.grid, step.sizes, tensors)
 
     def _replay(self, plan: _Plan, handles: Mapping[str, Any], stream: Any) -> None:
         """A run of more launches than are kept."""

@@ -26,7 +26,7 @@ from poly.errors import CacheError
 from poly.ir.graph import Graph
 from runtime.common.arguments import ALIGNMENT, Array, Shape, aligned
 from runtime.common.cache import Cache, Entry, digest
-from runtime.common.compile_report import Report
+from runtime.common.compile_report import CompileReport
 from runtime.cpu.toolchain import Toolchain
 from runtime.network.cpu_model import Model
 from runtime.network.memory_plan import MemoryPlan
@@ -59,7 +59,7 @@ class _Stored:
     bytes: int
     plan: MemoryPlan
     library: str
-    report: Report
+    report: CompileReport
     files: Mapping[str, str]
 
 

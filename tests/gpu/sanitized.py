@@ -17,7 +17,7 @@ import numpy as np
 from codegen.gpu.emit import GpuKernel, GpuSource
 from runtime.cpu.toolchain import run_command
 from runtime.gpu.emulator import CpuDevice, on_cpu
-from runtime.gpu.memory_pool import Buffer, Pool
+from runtime.gpu.memory_pool import DeviceBuffer, Pool
 
 #: What g++ calls each sanitizer, and what else it is told.
 SANITIZERS = {
@@ -73,9 +73,9 @@ int main(int argc, char **argv) {
 class ExactMemory(Pool):
     """Gives buffers of exactly what is asked for, each of them new: one byte too far is seen."""
 
-    def take(self, count: int, stream: Hashable) -> Buffer:
+    def take(self, count: int, stream: Hashable) -> DeviceBuffer:
         count = max(count, 1)
-        return Buffer(self, self._allocate(count), count, stream)
+        return DeviceBuffer(self, self._allocate(count), count, stream)
 
     def give(self, handle: Any, count: int, stream: Hashable, lent: bool) -> None:
         self._free(handle)

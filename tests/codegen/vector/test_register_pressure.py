@@ -7,7 +7,16 @@ import pytest
 
 import farkas as fk
 from codegen.c.kernel_unit import generate
-from codegen.loops.nodes import Block, Buffer, Fence, If, LoopNode, Store, VectorStore, block
+from codegen.loops.nodes import (
+    Block,
+    Buffer,
+    CompilerFence,
+    If,
+    LoopNode,
+    Store,
+    VectorStore,
+    block,
+)
 from codegen.vector.register_pressure import limit_register_pressure
 from poly.ir.dtypes import FLOAT32
 from poly.ir.expr import Const, Index, Read, add, mul
@@ -84,8 +93,8 @@ def test_where_registers_suffice_all_is_kept(
     before, after = rounds(accumulators, taps, lanes)
     assert isinstance(before, Buffer) and isinstance(after, Buffer)
     assert isinstance(before.body, Block) and isinstance(after.body, Block)
-    kept = [n for n in after.body.children if not isinstance(n, Fence)]
+    kept = [n for n in after.body.children if not isinstance(n, CompilerFence)]
     assert tuple(kept) == before.body.children
-    places = [k for k, n in enumerate(after.body.children) if isinstance(n, Fence)]
+    places = [k for k, n in enumerate(after.body.children) if isinstance(n, CompilerFence)]
     assert len(places) == count
     assert places == [(accumulators + 1) * (k + 1) - 1 for k in range(count)]
