@@ -259,7 +259,7 @@ class CPrinter:
     def _with_registers(self, node: Buffer, registers: _Registers) -> cgen.Generable:
         """The body of a register buffer.
 
-        Matrices that are turned around after a loop need many registers beside the accumulators,
+        Matrices that are transposed after a loop need many registers beside the accumulators,
         and gcc then takes them from the accumulators inside the loop.  So these go to memory in
         between, behind a barrier, since gcc otherwise forwards what was stored.
         """
@@ -499,7 +499,7 @@ class CPrinter:
             for k, (column, part) in enumerate(zip(columns, within, strict=True)):
                 load = f"*(const fk_{shape}_u *)&{column}"
                 load = load if whole else f"fk_take_{shape}(&{column}, 0, {count})"
-                # What never takes part is turned around with the rest, but goes nowhere.
+                # Inactive rows are transposed with the rest, and not stored.
                 load, part = (load, part) if part is not None else (f"(fk_{shape}){{0}}", "")
                 lines.append(f"{part}{matrix}[{k}] = {load};")
         lines.append(f"fk_transpose_{shape}({matrix});")
@@ -561,7 +561,7 @@ class CPrinter:
         return self._register_of(read, var) if read.tensor in self.registers else None
 
     def distance(self, read: Read, var: str) -> Expr | None:
-        """How far apart in memory the elements in neighbouring lanes are; None if that varies."""
+        """The stride in memory between adjacent lanes; None if it varies."""
         for index in read.indices:
             rest = linear_form(index).without(Index(var))
             if any(depends_on(a, var) for a, _ in rest.terms):

@@ -31,7 +31,7 @@ from poly.ir.expr import (
 from poly.ir.linear_form import linear_form, normal, render
 from poly.ir.operators import INEXACT, OPS
 
-#: How many neighbouring lanes may share an element, see `lanelib`.
+#: How many adjacent lanes may share an element, see `lanelib`.
 SPREADS = (2, 4, 8)
 _INFIX = frozenset(("add", "sub", "mul", "bitand", "bitor", "bitxor"))
 

@@ -53,7 +53,7 @@ HALF = "fk_f16"
 #: Where shared arrays begin, the first that divides their length, so that none leaves a gap: rows
 #: of matrices of tensor cores, and what a thread may read at once.
 ALIGNMENTS = (32, 16)
-#: Loops of at most so many iterations, without others inside, are written out by the compiler.
+#: Loops of at most so many iterations, without others inside, are unrolled by the compiler.
 WRITTEN_OUT = 16
 #: Of longer sums, which the compiler might write out as a whole and run out of registers, so many
 #: terms are.
@@ -122,7 +122,7 @@ class KernelPrinter(CPrinter):
         super().__init__(program, identifiers, exact=True)
         #: Declarations of what a block shares, which stand at the head of the kernel, with bytes.
         self.shared_arrays: dict[str, int] = {}
-        #: Functions by which neighbouring threads combine what they have, by name.
+        #: Functions by which adjacent threads combine what they have, by name.
         self.combining: dict[str, str] = {}
         self.threads = 1
         #: Copies, and those for the next iteration, which need not end before the next barrier.

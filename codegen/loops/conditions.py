@@ -27,7 +27,7 @@ def all_of(conditions: Sequence[Expr]) -> Expr:
 
 def surely(condition: Expr, ranges: Ranges) -> bool | None:
     """Whether ``a < b`` or ``a <= b`` holds for all values of the variables (True), for none of
-    them (False), or who knows.
+    them (False), or None if unknown.
     """
     if not isinstance(condition, Op) or condition.fn not in ("lt", "le"):
         return None

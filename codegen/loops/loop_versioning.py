@@ -1,4 +1,4 @@
-"""Tiles of unknown sizes, written out for each number of rows that they may have.
+"""Tiles of unknown sizes, unrolled for each number of rows that they may have.
 
 What is left of an image has 1, 2, … rows less than a tile.  Where the tile is in registers, a
 condition on each row, or a row computed in vain, would cost more than the rows.  So there is a case
@@ -176,7 +176,7 @@ def _with_lanes(case: Case) -> Case:
 
 
 def _updates(node: LoopNode, ranges: Ranges) -> int:
-    """How many vector stores there will be when loops are written out."""
+    """How many vector stores there will be when loops are unrolled."""
     if isinstance(node, VectorStore):
         return 1
     if isinstance(node, For):

@@ -111,9 +111,9 @@ class Wait(LoopNode):
 
 @dataclass(frozen=True)
 class Combine(LoopNode, values=("target",)):
-    """What neighbouring threads of a block hold in `target`, combined by `op`, for all of them.
+    """What adjacent threads of a block hold in `target`, combined by `op`, for all of them.
 
-    threads : how many neighbours, a power of two
+    threads : how many threads, a power of two
     """
 
     target: Read
@@ -182,7 +182,7 @@ class MultiplyMatrices(LoopNode, values=("products",)):
 
 @dataclass(frozen=True)
 class Tile(LoopNode, children=("body",), bounds=("names",)):
-    """A register tile that is written out, with names for index expressions.
+    """An unrolled register tile, with names for index expressions.
 
     names : used in `body` as variables of loops are; none needs another one
     """

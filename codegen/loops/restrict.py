@@ -63,7 +63,7 @@ def touched_last(body: LoopNode, apart: Collection[str]) -> bool:
     """Whether a thread may touch, behind the last barrier of a part of a kernel, anything but what
     lies in global memory or in registers, which `apart` and the buffers inside name.
 
-    A loop may run never, and so ends nothing that is before it.
+    A loop may execute zero times, so it is not a barrier.
     """
     own = {n.name for n in walk_loops(body) if isinstance(n, Buffer) and n.scope == Scope.REGISTER}
     plain = {*apart, *own}

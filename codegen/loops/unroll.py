@@ -40,7 +40,7 @@ def unroll(root: LoopNode) -> LoopNode:
 
 
 def _in_cases(node: LoopNode, ranges: Ranges) -> LoopNode:
-    """Register tiles of unknown sizes in cases, each of them written out."""
+    """Register tiles of unknown sizes in cases, each of them unrolled."""
     if isinstance(node, For):
         low, high = (extreme(e, ranges, f) for e, f in ((node.lower, min), (node.upper, max)))
         ranges = {**ranges, node.var: (-FAR if low is None else low, FAR if high is None else high)}

@@ -30,7 +30,7 @@ def workshare(root: LoopNode) -> LoopNode:
 
 
 def _join(nodes: list[LoopNode]) -> list[LoopNode]:
-    """Merge neighbouring singles, so that they share one barrier."""
+    """Merge adjacent singles, so that they share one barrier."""
     result: list[LoopNode] = []
     for node in nodes:
         last = result[-1] if result else None

@@ -1,4 +1,4 @@
-"""Rounds: what a register tile that is written out does between two updates of one register.
+"""Rounds: what an unrolled register tile does between two updates of one register.
 
 The taps of a convolution read many elements of the image again.  A compiler that sees this keeps
 such elements, each in a register of lanes, until there are none left for the accumulators, and

@@ -24,7 +24,7 @@ from poly.tree.kinds import Mark, Scope
 
 #: With fewer rows, lanes are moved one by one.
 FEWEST_ROWS = 4
-#: Vectors that an iteration of a loop over rows may move, for all rows are written out.
+#: Vectors that an iteration of a loop over rows may move, for all rows are unrolled.
 MOST_COLUMNS = 4
 
 

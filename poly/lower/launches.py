@@ -256,7 +256,7 @@ def _thread_axes(node: Node) -> list[tuple[Member, int]]:
 
 
 def reducing(launch: Launch, node: Node) -> int:
-    """How many neighbouring threads combine what they have behind a node of a launch."""
+    """How many adjacent threads combine what they have after a node of a launch."""
     inside = _axes_below(launch, node, Mark.REDUCE)
     return prod(launch.block[: max(inside, default=-1) + 1])
 

@@ -13,7 +13,7 @@ anew in the next iteration.
 
 A node is described by what runs in it before its first barrier (`head`) and behind its last one
 (`tail`); a barrier is put where a tail meets a head that it conflicts with, as late as possible,
-which gives the fewest in a sequence.  A loop may run never, and so separates nothing.
+which gives the fewest in a sequence.  A loop may execute zero times, so it is not a barrier.
 
 All threads of a block run through the same loops, whether they have something to do there or not,
 so that a barrier may stand anywhere: see `poly.lower.isl_tree`.
@@ -172,7 +172,7 @@ class _Placer:
         if self._conflict(part.tail, part.head, carried, _begun_in(body)):
             body = sequence([Filter(statements, body), self._barrier(part.ahead)])
             part = replace(part, tail=())
-        # It may run never.
+        # It may execute zero times.
         return _Part(band([first], body), part.head, part.tail, False)
 
     def _check_ahead(self, part: _Part, loop: Member, statements: tuple[str, ...]) -> None:

@@ -135,7 +135,7 @@ class _Split:
 
     def path(self, factors: Sequence[_Factor]) -> list[tuple[int, ...]]:
         """The contractions, as positions among what is left; results go to the end."""
-        # Of equally good ways, the one that sums first over neighbouring elements of the largest.
+        # Of equally good ways, the one that sums first over adjacent elements of the largest.
         largest = max(factors, key=lambda f: self.instances(f.loops))
         sizes = {i: n + (i == largest.loops[-1]) / 16 for i, n in self.sizes.items()}
         inputs = [frozenset(f.loops) for f in factors]

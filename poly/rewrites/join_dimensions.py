@@ -37,7 +37,7 @@ Joints = frozenset[tuple[str, int]]
 def join_dimensions(program: Program) -> Program:
     """Join adjacent dimensions that every loop runs through together: fewer and longer loops.
 
-    Two neighbouring loops become one if they stand side by side in every access that moves with
+    Two adjacent loops become one if they stand side by side in every access that moves with
     either, and the second runs through its whole dimension there; the order of instances stays.
     A product of sizes becomes a size, with a constraint that says what it is.  Windows of one
     element do not stand between two loops.

@@ -53,7 +53,7 @@ from poly.rewrites.scatter_to_gather import gather_sums
 from poly.sets.check_bounds import if_proved
 from poly.sets.prove import proves
 
-#: More phases than this are not written out.
+#: More phases than this are not unrolled.
 MOST = 16
 
 

@@ -1,4 +1,4 @@
-"""What loops become: run on threads, in lanes, written out, on blocks and threads of a GPU.
+"""What loops become: parallel, vectorised, unrolled, blocks and threads of a GPU.
 
 As in `poly.schedule.loop_transforms`, legality is not judged here.
 """

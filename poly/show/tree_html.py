@@ -17,7 +17,7 @@ _MARKS: dict[LoopMark, tuple[str, str]] = {
     Mark.BLOCK: ("#2e9aa8", "its iterations run on blocks of a GPU"),
     Mark.THREAD: ("#d9822b", "its iterations run on threads of a block of a GPU"),
     Mark.REDUCE: ("#d9822b", "threads of a block of a GPU each sum up a part"),
-    Mark.UNROLL: ("#b59a1f", "its iterations are written out"),
+    Mark.UNROLL: ("#b59a1f", "it is unrolled"),
     **{
         Tensorized(name): ("#8a63d2", "part of an instruction of tensor cores")
         for name in INTRINSICS

@@ -1,6 +1,6 @@
 """The automatic schedule for CPUs: steps chosen from access relations and the machine, not names.
 
-1. *Arrange*: neighbouring statements share loops where that is legal, keeps them parallel, and
+1. *Arrange*: adjacent statements share loops where that is legal, keeps them parallel, and
    leaves a contraction's own loops free to be tiled; but not loops too short for all threads.
 2. *Contractions* (updates with reuse: some operand does not move with some free loop) get a
    register tile: a vector loop v along which one operand is broadcast and the others contiguous,

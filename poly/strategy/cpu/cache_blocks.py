@@ -141,7 +141,7 @@ def _one_tile_of_rows(
 def cut_loops(
     loops: tuple[str, ...], extents: Mapping[str, int | None], iterations: int
 ) -> dict[str, int]:
-    """Blocks of neighbouring loops (outermost first) of about so many iterations together.
+    """Blocks of adjacent loops (outermost first) of about so many iterations together.
 
     Known extents are used up from the inside; loops of unknown extent share what is left.  A loop
     that need not be cut is left out.

@@ -60,7 +60,7 @@ def find_tile(
 def cost_of(s: ScopStatement, core: Contraction, rearranged: Collection[str] = ()) -> float:
     """What a contraction's tile takes for an element of the result, as the cost of a stencil.
 
-    What does not lie along the lanes is turned around: the result, and each element that is
+    What is not contiguous along the lanes is transposed: the result, and each element that is
     packed as often as it is used for another result.
     """
     extents = {x: core.extent(x) or 64 for x in s.loops}

@@ -223,7 +223,7 @@ def _with_epilogue(
     """The statements of the tile: those fused with `core`, or it alone if they do not suit it."""
     s = core.statement
     together = fused_around(schedule, names, s)
-    # With taps written out, or three loops, the ends of a reduction in blocks would make very
+    # With taps unrolled, or three loops, the ends of a reduction in blocks would make very
     # much code: tiles are loaded and stored at each block instead.
     long = bool(blocks.reductions and core.shaped) or len(blocks.reductions) > MOST_CHUNKS
     if not long and has_lane_epilogue(schedule, together, s):
@@ -268,7 +268,7 @@ def _reductions(
 
 
 def _marks(schedule: Schedule, core: Contraction, together: tuple[str, ...], last: str) -> Schedule:
-    """Lanes, what is written out, and full tiles apart from partial ones."""
+    """Lanes, unrolled loops, and full tiles apart from partial ones."""
     s, v, w = core.statement, core.v, core.w
     for name in together:
         schedule = schedule.vectorize(name, f"{v}_i", core.lanes)

@@ -132,7 +132,7 @@ def _lanes(schedule: Schedule, name: str) -> Schedule:
     if member.mark != Mark.SEQ or not index:
         return schedule
     if not flags[inner]:
-        # A reduction over neighbouring elements; anything else is refused.
+        # A reduction over adjacent elements; anything else is refused.
         neighbours = any(stride_of(r, index) == 1 for r in s.source.reads)
         if not neighbours:
             return schedule

@@ -23,11 +23,11 @@ from poly.strategy.common.queries import is_rectangular, static_extents, tile_op
 
 #: Multiply-adds that have to be under way to keep the processor busy.
 IN_FLIGHT = 8
-#: Instructions to turn one of the vectors around in registers and store it.
+#: Instructions to transpose one of the vectors in registers and store it.
 SCATTER = 6
 #: The part of the lanes that has work, from which on a vector loop counts as full.
 FULL = 0.8
-#: Extents up to this are written out where they bound the loops of a tile, or its lanes (padding).
+#: Extents up to this are unrolled where they bound the loops of a tile, or its lanes (padding).
 UNROLLED_TAPS = 11
 #: An operand is packed if each of its elements is used this often at least.
 PACKING_REUSE = 1.5
@@ -215,7 +215,7 @@ def _row_loop(
     """The loop of a tile's rows: the one along which the fewest operands have to be loaded again.
 
     A vector that is loaded again costs more than a scalar.  Of equal loops that offer enough
-    rows, the innermost keeps neighbouring reads together.  "" if every row needs all operands.
+    rows, the innermost keeps adjacent reads together.  "" if every row needs all operands.
     """
     costs = {}
     for w in free:

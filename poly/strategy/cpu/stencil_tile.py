@@ -3,10 +3,10 @@
 Where each channel has its own weights, nothing but the taps reuses the image.  Lanes along the
 channels would have to turn it around in memory first, and the result back; lanes along its rows
 need neither.  Vectors begin at multiples of the lanes, and a tap that lies on the padding, or the
-end of a row, leaves some lanes out.  With the taps written out and several rows a tile, a vector
+end of a row, leaves some lanes out.  With the taps unrolled and several rows a tile, a vector
 that has been loaded serves all rows that it is a tap of.
 
-Where the extents are not known, what is left of an image is written out once for each number of
+Where the extents are not known, what is left of an image is unrolled once for each number of
 rows, see `codegen.loops.loop_versioning`, and a vector's ends are masks that are computed.
 """
 
@@ -45,7 +45,7 @@ OPEN_ROWS = 7
 USUAL = 64
 #: What a multiply-add takes with its load: of neighbours, and of every other element.
 LOAD, LOAD_EVEN = 1.7, 3.3
-#: Cycles to turn around and move one vector.
+#: Cycles to transpose and move one vector.
 TURN = 8
 
 

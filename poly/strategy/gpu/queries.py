@@ -102,7 +102,7 @@ def element_in_register(
     schedule: Schedule, names: tuple[str, ...], loops: Sequence[str]
 ) -> Schedule:
     """What one thread alone writes and reads, in a register: around the first of some loops in
-    which that is one element of the tensor.  Several would need loops that are written out.
+    which that is one element of the tensor.  Several would need unrolled loops.
     """
     for tensor in _own(schedule, names):
         for loop in loops:
