@@ -36,7 +36,7 @@ from poly.sets.isl_names import dims
 from poly.sets.to_isl import isl_expr
 from poly.tree.nodes import ON_THREADS, Band, Member, Promote, walk_tree
 
-#: A promoted buffer is on a thread's stack; beyond this many bytes it is refused.
+#: A promoted buffer belongs to one thread; beyond this many bytes it is refused.
 BUFFER_LIMIT = 1 << 20
 #: What a block of threads may share on every GPU, in bytes.
 SHARED_LIMIT = 48 << 10
