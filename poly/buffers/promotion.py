@@ -38,7 +38,7 @@ from poly.sets.isl_names import dims
 from poly.tree.kinds import ON_THREADS, Mark, Scope
 from poly.tree.nodes import Member, Promote
 
-#: A promoted buffer is on a thread's stack; beyond this many bytes it is refused.
+#: A promoted buffer belongs to one thread; beyond this many bytes it is refused.
 BUFFER_LIMIT = 1 << 20
 #: What a warp may keep in fragments, in bytes: half of its threads' registers.
 FRAGMENT_LIMIT = 16 << 10
