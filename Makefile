@@ -1,5 +1,6 @@
 # make demo    set up, compile a real network and run it
 # make test    set up and run the checks: ruff, mypy, the tests that are not slow
+# make test-fast   some tests of every stage, in a minute or two
 # make sweep   the slow tests
 # make dist    build sdist and wheel, and check that the wheel works alone
 # make bench   set up with what is compared, and measure side by side (BENCH=… for options)
@@ -18,7 +19,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test sweep check bench gpu docs dist clean
+.PHONY: demo test test-fast sweep check bench gpu docs dist clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -26,6 +27,9 @@ demo: $(VENV)/.installed
 
 test: check
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+
+test-fast: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n auto -m fast
 
 check: $(VENV)/.installed-test
 	$(BIN)/ruff check .

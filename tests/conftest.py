@@ -27,6 +27,20 @@ settings.register_profile(
 settings.load_profile("farkas")
 
 
+ROOT = Path(__file__).resolve().parent
+#: Files of tests that together ask something of every stage, for `make test-fast`.
+FAST = frozenset((ROOT / "fast.txt").read_text(encoding="utf-8").split())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its stage, the folder that it is in, and the fast ones."""
+    for item in items:
+        path = item.path.relative_to(ROOT)
+        item.add_marker(path.parts[0] if len(path.parts) > 1 else "house")
+        if path.as_posix() in FAST and item.get_closest_marker("slow") is None:
+            item.add_marker("fast")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Point every cache of this session to a fresh folder, child processes included.
