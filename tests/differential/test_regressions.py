@@ -149,7 +149,7 @@ FOUND: list[tuple[str, str, str]] = [
             Z[i] = 0 > A[i] where i in 0:16
             V[i] = int64(B[i]) != -3 where i in 0:16
             W[i] = int8(B[i]) <= -3 where i in 0:16
-            Y2[i] = B[i] <= -1 where i in 0:16
+            Y2[i] = B[i] <= 65535 where i in 0:16
             Z2[i] = ~B[i] <= B[15 - i] where i in 0:16
         }""",
         "",
