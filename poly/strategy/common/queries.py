@@ -28,7 +28,8 @@ BETTER_BALANCED = 0.1
 def static_extents(s: ScopStatement) -> dict[str, int | None]:
     """For each dimension of a statement, its constant extent over the domain, else None.
 
-    In a block, what is asked about is one step.
+    In a block, what is asked about is one step: the step has the extent 1, although there is a loop
+    over the steps; see `loop_extents`.
     """
     own = _own_constraints(s.domain)
     return {name: 1 if name == s.step else _extent(own, k) for k, name in enumerate(s.loops)}

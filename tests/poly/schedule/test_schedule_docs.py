@@ -24,12 +24,13 @@ def blocks(kind: str) -> list[str]:
 
 
 def test_the_page_of_primitives_is_that_of_the_code() -> None:
-    """`python -m docs.tools.primitives` writes it."""
-    assert primitives.PAGE.read_text(encoding="utf-8") == primitives.page()
+    renew = "python -m docs.tools.primitives writes docs/primitives.md anew"
+    assert primitives.PAGE.read_text(encoding="utf-8") == primitives.page(), renew
 
 
 def test_examples_of_steps_are_steps_that_have_a_method() -> None:
-    assert set(primitives.SHOWN) == set(PRIMITIVES)
+    differ = sorted(set(PRIMITIVES) ^ set(primitives.SHOWN))
+    assert not differ, f"docs/tools/primitives.py, SHOWN: an example for {differ}"
     for name, primitive in PRIMITIVES.items():
         (line,) = parse_script(primitive.example)
         assert line.step is not None and line.step.primitive == name
