@@ -59,7 +59,7 @@ def test_errors_have_one_base() -> None:
     for name in fk.__all__:
         value = getattr(fk, name)
         if isinstance(value, type) and issubclass(value, Exception):
-            assert issubclass(value, (fk.FarkasError, ForeignPackageError))
+            assert issubclass(value, (fk.FarkasError, ForeignPackageError, Warning))
 
 
 @pytest.mark.parametrize("package", PACKAGES)

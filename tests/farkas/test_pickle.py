@@ -54,7 +54,7 @@ def test_kernels_come_back_as_they_were(make: Callable[[], fk.Kernel]) -> None:
     assert (again.text, again.dtypes) == (kernel.text, kernel.dtypes)
     assert (again.program, again.source) == (kernel.program, kernel.source)
     assert again.target.language == kernel.target.language
-    assert again.target.cache.directory == kernel.target.cache.directory
+    assert again.target.runner.cache.directory == kernel.target.runner.cache.directory
     np.testing.assert_array_equal(again(A, B), expected)
 
 

@@ -206,10 +206,12 @@ def test_a_folder_for_temporary_files_that_is_full(tmp_path: Path) -> None:
 READ_ONLY = """
 import os, sys
 import numpy as np
+import numpy.ma  # which numpy would look for later, as another user
 import farkas as fk
 from tests.robustness.nets import tiny_net
 from frontends.onnx import import_model
-import runtime.network.cpu_model, farkas.kernels.kernel, poly.schedule.isl_scheduler_worker
+import codegen.pipeline, farkas.kernels.kernel, farkas.networks.import_and_compile
+import runtime.network.compile_cpu, runtime.network.cpu_model, poly.schedule.isl_scheduler_worker
 known, other = sys.argv[1:]
 if os.geteuid() == 0:
     os.setegid(65534)
