@@ -25,11 +25,6 @@ def pipelines_text() -> str:
     return "\n".join([_HEAD, *_page("C", CPU), *_page(gpu, CUDA)])
 
 
-def pipeline_text(pipeline: Pipeline[Any, Any]) -> str:
-    """One pipeline as Markdown."""
-    return "\n".join(_page(pipeline.language, pipeline))
-
-
 def _lists(pipeline: Pipeline[Any, Any]) -> tuple[object, ...]:
     strategy = pipeline.strategy
     return (
@@ -65,7 +60,8 @@ def _page(title: str, p: Pipeline[Any, Any]) -> list[str]:
         "",
         *_numbered(p.loop_passes),
     ]
-    lines += ["### Text", "", f"`{_printer(p)}`: {first_sentence(_function(p.printer))}", ""]
+    printer = getattr(p.printer, "func", p.printer)  # of a partial application
+    lines += ["### Text", "", f"`{printer.__name__}`: {first_sentence(printer)}", ""]
     return lines
 
 
@@ -78,11 +74,3 @@ def _numbered(
         lines.append(f"{number}. `{step.name}`{mode}: {step.about}")
         lines += [f"   * `{s.name}`: {s.about}" for s in (inner or {}).get(step.name, ())]
     return [*lines, ""]
-
-
-def _function(printer: Any) -> Any:
-    return getattr(printer, "func", printer)
-
-
-def _printer(pipeline: Pipeline[Any, Any]) -> str:
-    return str(_function(pipeline.printer).__name__).lstrip("_")

@@ -41,7 +41,7 @@ from poly.rewrites.polyphase import split_phases
 from poly.rewrites.split_dimensions import split_in_graph
 from poly.rewrites.split_reduction import split_reductions
 from poly.schedule.schedule import Schedule
-from poly.strategy.common.apply_tactics import Scheduled, Strategy, apply_tactics
+from poly.strategy.common.apply_tactics import Strategy, apply_tactics
 from poly.strategy.common.grouping import Parallel
 from poly.strategy.common.tactic import Choice
 from poly.strategy.cpu.auto_schedule import CPU_STRATEGY
@@ -159,15 +159,10 @@ class Pipeline(Generic[M, S]):
         ------
         ScheduleError : nothing could be generated of the written order either.
         """
-        attempts: tuple[tuple[str, Callable[[], Scheduled]], ...] = (
-            ("all tactics", lambda: apply_tactics(start, machine, self.strategy)),
-            ("plain tactics", lambda: apply_tactics(start, machine, self.strategy, plain=True)),
-            ("the written order", lambda: Scheduled(start, ())),
-        )
         fallbacks: list[tuple[str, str]] = []
-        for name, attempt in attempts[:-1]:
+        for name, plain in (("all tactics", False), ("plain tactics", True)):
             try:
-                found = attempt()
+                found = apply_tactics(start, machine, self.strategy, plain)
                 source = emit(found.schedule)
             except ScheduleError as error:
                 fallbacks.append((name, str(error)))

@@ -93,9 +93,9 @@ def map_exprs(
         node = replace(node, **{name: below})
     else:
         node = map_children(node, lambda c: map_exprs(c, fn, value))
-    made = {name: _mapped(getattr(node, name), fn) for name in (*node.BOUNDS, *node.VALUES)}
     if isinstance(node, Store):
-        made["value"] = (value or fn)(node.value)
+        return replace(node, target=_mapped(node.target, fn), value=(value or fn)(node.value))
+    made = {name: _mapped(getattr(node, name), fn) for name in (*node.BOUNDS, *node.VALUES)}
     return replace(node, **made) if made else node  # type: ignore[type-var]
 
 

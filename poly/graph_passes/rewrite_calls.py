@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from poly.ir.graph import Call, Graph
-from poly.ir.program import Program
-from poly.passes import Pass
+from poly.ir.program import Program, verify_program
+from poly.passes import Pass, run_passes
 
 
 def rewrite_calls(graph: Graph, rewrites: Sequence[Pass[Program]]) -> Graph:
     """Rewrite the program of each call."""
-
-    def changed(program: Program) -> Program:
-        for rewrite in rewrites:
-            program = rewrite(program)
-        return program
-
-    nodes = [replace(n, program=changed(n.program)) if isinstance(n, Call) else n
-             for n in graph.nodes]  # fmt: skip
+    nodes = (
+        replace(n, program=run_passes(n.program, rewrites, None, verify_program))
+        if isinstance(n, Call)
+        else n
+        for n in graph.nodes
+    )
     return replace(graph, nodes=tuple(nodes))
