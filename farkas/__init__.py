@@ -8,7 +8,7 @@
 
 ========================================  ==================================================
 `compile`, `Kernel`                       text to a function of numpy arrays
-`compile_onnx`, `Model`, `StagedModel`    an ONNX file to a function of named arrays
+`compile_onnx`, `Network`                 an ONNX file to a function of named arrays
 `parse`, `Program`                        what a text means
 `Schedule`, `auto_schedule`               execution orders, and the checked steps that make them
 `show`, `space`, `steps`, `footprints`    pictures of these, as HTML and as text
@@ -58,10 +58,8 @@ from poly.errors import (
 if TYPE_CHECKING:
     from farkas.kernels.kernel import Kernel, compile
     from farkas.kernels.source_text import parse
-    from farkas.networks.base import Model
     from farkas.networks.compile_onnx import compile_onnx
-    from farkas.networks.gpu_model import DeviceModel
-    from farkas.networks.staged import StagedModel
+    from farkas.networks.network import Network
     from farkas.views import View, explore, footprints, show, space, steps
     from poly.ir.dtypes import DTYPES, DType
     from poly.ir.program import Program
@@ -82,20 +80,18 @@ __all__ = [
     "CacheWarning",
     "CapacityError",
     "DType",
-    "DeviceModel",
     "FarkasError",
     "ForeignPackageError",
     "IllegalScheduleError",
     "Kernel",
     "LanguageError",
-    "Model",
     "ModelError",
+    "Network",
     "Program",
     "ProgramError",
     "Report",
     "Schedule",
     "ScheduleError",
-    "StagedModel",
     "Toolchain",
     "ToolchainError",
     "UndecidedError",
@@ -132,9 +128,7 @@ _HOMES = {
     "verify": "runtime.reference.verify",
     "Kernel": "farkas.kernels.kernel",
     "compile": "farkas.kernels.kernel",
-    "DeviceModel": "farkas.networks.gpu_model",
-    "Model": "farkas.networks.base",
-    "StagedModel": "farkas.networks.staged",
+    "Network": "farkas.networks.network",
     "compile_onnx": "farkas.networks.compile_onnx",
     "parse": "farkas.kernels.source_text",
     "View": "farkas.views",

@@ -14,8 +14,8 @@ import numpy as np
 from onnx import ModelProto
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from farkas.networks.base import Network
 from farkas.networks.compile_onnx import compile_onnx
+from farkas.networks.network import Network
 from farkas.targets.find_target import target_of
 from poly.errors import ArgumentError, ToolchainError
 

@@ -108,7 +108,7 @@ class Farkas(GpuPeer):
         def peak(second: Call) -> int:
             results: Any = second()
             made = sum(y.nbytes for y in results.values())
-            constants, block = model.report.constant_bytes, model.plan().bytes
+            constants, block = model.report.constant_bytes, model.compiled[0].plan().bytes
             return int(constants + block + work.sets * ends + made)
 
         return Rotation(tuple(calls), lambda y: [a.numpy() for a in y.values()], peak)

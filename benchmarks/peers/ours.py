@@ -97,10 +97,8 @@ def prepare_text(task: Task, threads: int, specialised: bool) -> Prepared:
 
 def prepare_model(model: Any, task: Task) -> Prepared:
     """A compiled network of whatever kind, with the task's inputs."""
-    import farkas as fk
-
     inputs = task.inputs
-    if isinstance(model, fk.Model):
+    if model.is_whole:
         out = {p.name: aligned(np.zeros(p.shape, p.dtype.numpy)) for p in model.outputs}
         return Prepared(lambda: model.run(inputs, out=out), _values)
     model.run(inputs)  # compiles what waited for shapes

@@ -22,8 +22,8 @@ from farkas.console.display import (
     working,
 )
 from farkas.kernels.kernel import compile
-from farkas.networks.base import Model
 from farkas.networks.compile_onnx import compile_onnx
+from farkas.networks.network import Network
 from frontends.onnx.model.light_models import load_light
 from poly.ir.graph import Call, View
 
@@ -72,7 +72,7 @@ def demo_network(console: Console, threads: int | None, name: str = NETWORK) -> 
     _heading(console, f"{name}, an ONNX network")
     with StageProgress(stderr_console(), verbose=True) as progress:
         model = compile_onnx(path, threads=threads, progress=progress)
-    assert isinstance(model, Model), "the networks of the onnx package have fixed shapes"
+    assert model.is_whole, "the networks of the onnx package have fixed shapes"
     describe(console, model)
     results = model.run(inputs)
     error = relative_error(results, expected)
@@ -92,11 +92,11 @@ def demo_network(console: Console, threads: int | None, name: str = NETWORK) -> 
     return held
 
 
-def describe(console: Console, model: Model) -> None:
+def describe(console: Console, model: Network) -> None:
     """What was compiled, and how long each stage took."""
-    report = model.report
-    calls = [n for n in model.graph.nodes if isinstance(n, Call)]
-    views = sum(isinstance(n, View) for n in model.graph.nodes)
+    report, (graph,) = model.report, model.graphs
+    calls = [n for n in graph.nodes if isinstance(n, Call)]
+    views = sum(isinstance(n, View) for n in graph.nodes)
     # Merged calls come from several nodes: "Conv 'c' + Relu 'r'".
     operators = Counter(
         "+".join(part.partition(" ")[0] for part in c.origin.split(" + ")) for c in calls

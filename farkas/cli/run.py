@@ -15,7 +15,7 @@ from farkas.console.files import Array, file_names, load_array, npy_bytes, outpu
 from poly.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from farkas.networks.base import Network
+    from farkas.networks.network import Network
     from runtime.network.profile import Timing
 
 
@@ -192,11 +192,9 @@ def random_array(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[in
 def _timed(
     model: Network, arrays: dict[str, Array], repeat: int
 ) -> tuple[list[float], dict[str, Array]]:
-    from farkas.networks.staged import StagedModel
-
     times = []
     results: dict[str, Array] = {}
-    if isinstance(model, StagedModel):
+    if not model.is_whole:
         model.run(arrays)  # which compiles what depends on shapes
     for _ in range(repeat):
         start = time.perf_counter()

@@ -1,16 +1,15 @@
 """`compile_onnx`: an ONNX network to a function of named arrays.
 
-A network of fixed shapes becomes a `Model` (on a GPU a `DeviceModel`), compiled as a whole; any
-other becomes a `StagedModel`, which is compiled when it first runs.  Both are called the same way.
+A network of fixed shapes is compiled as a whole; any other is compiled when it first runs.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from farkas.networks.base import Model, Origin
+from farkas.networks.network import Network, Origin
 from farkas.networks.network_cache import content_of, recall
 from farkas.targets.base import Target
 from farkas.targets.find_target import CacheLike, CompilerLike, target_of
@@ -18,10 +17,6 @@ from poly.errors import ArgumentError
 from poly.ir.size_values import by_name, whole_number
 from runtime.common.arguments import check_threads
 from runtime.common.compile_report import Progress
-
-if TYPE_CHECKING:
-    from farkas.networks.gpu_model import DeviceModel
-    from farkas.networks.staged import StagedModel
 
 __all__ = ["compile_onnx"]
 
@@ -35,7 +30,7 @@ def compile_onnx(
     cache: CacheLike = None,
     progress: Progress | None = None,
     target: str | Target = "cpu",
-) -> Model | DeviceModel | StagedModel:
+) -> Network:
     """Compile an ONNX network.
 
     >>> model = fk.compile_onnx("resnet50.onnx")
@@ -49,7 +44,7 @@ def compile_onnx(
     shapes : sizes of dynamic dimensions: the shape of an input by the input's name, or the size
         of a dimension by the dimension's name.  Dimensions that are left open are sizes of the
         kernels: the network is compiled at its first run, and that code serves every shape that
-        satisfies its conditions (`StagedModel.conditions`).  It is compiled again only for shapes
+        satisfies its conditions (`Network.conditions`).  It is compiled again only for shapes
         that do not.  Sizes that are 0 or 1 in the first arrays are fixed to that: they may mean
         broadcasting
     cc : the C compiler, by path; default is ``$CC``, then gcc, then clang
@@ -88,7 +83,7 @@ def _plain(shapes: Any) -> dict[str, tuple[int, ...] | int]:
     return found
 
 
-def _compiled(origin: Origin) -> Model | DeviceModel | StagedModel:
+def _compiled(origin: Origin) -> Network:
     """Compile what an origin describes; raises as `compile_onnx`."""
     content = content_of(origin) if origin.target.runner.recalls else None
     found = recall(content) if content is not None else None

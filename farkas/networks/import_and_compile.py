@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from farkas.networks.base import Model, Origin
+from farkas.networks.executable import WholeGraph
+from farkas.networks.network import Network, Origin
 from farkas.networks.network_cache import Content, remember
-from farkas.networks.staged import StagedModel, with_import
-from farkas.targets.cpu import CpuRunner
+from farkas.networks.stages import Stages
 from frontends.onnx import (
     DynamicShapeError,
     given_inputs,
@@ -18,33 +17,15 @@ from frontends.onnx import (
     unknown_operators,
 )
 from poly.errors import UnsupportedModelError
-
-if TYPE_CHECKING:
-    from farkas.networks.gpu_model import DeviceModel
-    from farkas.targets.base import Target
+from runtime.network.cpu_model import CpuModel
 
 
-def network_classes(
-    target: Target,
-) -> tuple[type[Model] | type[DeviceModel], type[StagedModel]]:
-    """What a network of fixed shapes becomes, and any other."""
-    if isinstance(target.runner, CpuRunner):
-        return Model, StagedModel
-    from farkas.networks.gpu_model import DeviceModel
-    from farkas.networks.staged_gpu import StagedDeviceModel
-
-    return DeviceModel, StagedDeviceModel
-
-
-def import_and_compile(
-    origin: Origin, content: Content | None
-) -> Model | DeviceModel | StagedModel:
+def import_and_compile(origin: Origin, content: Content | None) -> Network:
     """What `compile_onnx` does with a network that it has not compiled before.
 
     content : by which it is remembered, unless None
     """
     target, shapes, progress = origin.target, origin.shapes, origin.progress
-    whole, staged = network_classes(target)
     tell = progress or (lambda stage, done, total, what: None)
     start = time.perf_counter()
     is_file = isinstance(origin.model, (str, os.PathLike))
@@ -57,20 +38,18 @@ def import_and_compile(
         if found:
             raise UnsupportedModelError(found) from None
         tell("import", 1, 1, "")
-        return staged(origin, opened, opened.input_ports(shapes))
+        return Network(origin, Stages(origin, opened, opened.input_ports(shapes)))
     stage = import_stage(opened, given)
     tell("import", 1, 1, "")
     if not stage.is_whole:
-        return staged(origin, opened, opened.input_ports(shapes), first=stage)
+        return Network(origin, Stages(origin, opened, opened.input_ports(shapes), first=stage))
     assert stage.graph is not None
     took = time.perf_counter() - start
-    model: Model | DeviceModel = target.runner.compile(stage.graph, progress, whole)
-    assert isinstance(model, whole), "all shapes are given"
-    model.origin = origin
-    with_import(model, took)
-    if content is not None and isinstance(model, Model):
+    model = target.runner.compile(stage.graph, progress)
+    laps = [("import", took), *model.report.stages]
+    if content is not None and isinstance(model, CpuModel):
         start = time.perf_counter()
         remember(model, content, opened.external_files)
-        stages = (*model.report.stages, ("store", time.perf_counter() - start))
-        model.report = replace(model.report, stages=stages)
-    return model
+        laps.append(("store", time.perf_counter() - start))
+    model.report = replace(model.report, stages=tuple(laps))
+    return Network(origin, WholeGraph(model))

@@ -10,7 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from farkas.networks.base import Model, Origin
+from farkas.networks.executable import WholeGraph
+from farkas.networks.network import Network, Origin
 from farkas.targets.cpu import CpuRunner
 from poly.errors import CacheError
 from poly.machine.cpu import host_machine
@@ -18,6 +19,7 @@ from runtime.common.arguments import default_threads
 from runtime.common.fingerprint import code_digest, data_digest, file_digest
 from runtime.cpu.openmp_pool import with_team
 from runtime.cpu.toolchain import Toolchain
+from runtime.network.cpu_model import CpuModel
 from runtime.network.model_store import model_key, recall_model, store_model
 
 #: Everything between a file and a model; what any of it makes may change with its code.
@@ -69,20 +71,18 @@ def _digest(model: Any) -> str | None:
     return file_digest(model) if isinstance(model, (str, os.PathLike)) else None
 
 
-def recall(content: Content) -> Model | None:
+def recall(content: Content) -> Network | None:
     """The network, if it was compiled before."""
     target = _cpu(content)
     toolchain = with_team(target.toolchain, target.cache)
     threads = target.threads or default_threads()
     key = content.key(toolchain)
-    model = recall_model(key, toolchain, target.cache, threads, content.file_digest, Model)
-    if model is not None:
-        model.origin = content.origin
-    return model
+    found = recall_model(key, toolchain, target.cache, threads, content.file_digest)
+    return None if found is None else Network(content.origin, WholeGraph(found))
 
 
-def remember(model: Model, content: Content, files: Sequence[str]) -> None:
-    """Keep a network for the next time.
+def remember(model: CpuModel, content: Content, files: Sequence[str]) -> None:
+    """Keep what a network was compiled to for the next time.
 
     files : the names of files beside the network's that it was made from, too
     """

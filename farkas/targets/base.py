@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from poly.errors import ArgumentError
+from runtime.common.arguments import Span, check_output, span_of
 
 if TYPE_CHECKING:
     from codegen.loops.nodes import LoopNode
     from codegen.pipeline import Generated, Pipeline
     from poly.ir.graph import Graph
-    from poly.ir.program import Program
+    from poly.ir.program import Program, Tensor
     from poly.machine.cpu import Machine
     from poly.machine.gpu import GpuMachine
     from poly.schedule.schedule import Schedule
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from runtime.cpu.loaded_kernel import LoadedKernel
     from runtime.gpu.device import Device
     from runtime.gpu.gpu_program import GpuProgram
+    from runtime.network.compiled_graph import CompiledGraph
+
+Array = np.ndarray
 
 
 class Runner(ABC):
@@ -32,6 +36,8 @@ class Runner(ABC):
     recalls: ClassVar[bool] = False
     #: `threads` of a call that is to have one; None where calls have no such number.
     one_thread: ClassVar[int | None] = None
+    #: Whether there is a roofline to compare times with.
+    has_roofline: ClassVar[bool] = False
     #: Threads of a call that does not say; None: as many as there are, or no such number.
     threads: int | None = None
 
@@ -40,20 +46,22 @@ class Runner(ABC):
         """The function made of a text."""
 
     @abstractmethod
-    def compile(self, graph: Graph, progress: Progress | None = None, kind: Any = None) -> Any:
-        """A graph of fixed or open sizes, compiled.
-
-        kind : the class of what comes, one derived from the runner's own; None: that one
-        """
+    def compile(self, graph: Graph, progress: Progress | None = None) -> CompiledGraph:
+        """A graph of fixed or open sizes, compiled."""
 
     @abstractmethod
-    def check_threads(self, threads: int | None) -> None:
-        """Refuse a number of threads for a call that it cannot have; None is always right.
+    def check_call(self, threads: int | None, stream: Any) -> None:
+        """Refuse threads or a stream that a call cannot have; None is always right.
 
         Raises
         ------
-        ArgumentError : a number that is none, or a device that has no such number.
+        ArgumentError : a number that is none, or a device that has no such thing.
         """
+
+    @property
+    def where(self) -> str:
+        """The device, for people; "" for this machine's processor."""
+        return ""
 
     def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
         """Element type and shape of an array; None if it is none that the runner takes."""
@@ -61,9 +69,43 @@ class Runner(ABC):
             return value.dtype, value.shape
         return None
 
+    def held(self, values: Mapping[str, Any]) -> set[str]:
+        """The names of arrays that lie on a device."""
+        return set()
+
     def on_host(self, values: Mapping[str, Any], stream: Any = None) -> dict[str, Any]:
-        """Arrays, of which those that lie elsewhere are copied, behind what a stream does."""
+        """Arrays, of which those on a device are copied, behind what a stream does."""
         return dict(values)
+
+    def sent(self, values: Mapping[str, Array], stream: Any = None) -> dict[str, Any]:
+        """Arrays copied to the device, if there is one."""
+        return dict(values)
+
+    def spans(self, values: Mapping[str, Any], stream: Any = None) -> dict[str, Span]:
+        """What arrays take of memory, but for those that are copied or refused anyway."""
+        plain = {n: a for n, a in values.items() if isinstance(a, np.ndarray)}
+        return {n: span_of(a) for n, a in plain.items() if a.flags.c_contiguous}
+
+    def fill(
+        self,
+        out: Mapping[str, Any],
+        results: Mapping[str, Array],
+        tensors: Mapping[str, Tensor],
+        stream: Any = None,
+    ) -> dict[str, Any]:
+        """Copy results into the arrays that were given for them; all of these fit, or none is
+        written.
+
+        tensors : what each result is
+
+        Raises
+        ------
+        ArgumentError : an array that is not what its result needs.
+        """
+        arrays = {n: check_output(tensors[n], a, results[n].shape) for n, a in out.items()}
+        for name, array in arrays.items():
+            array[...] = results[name]
+        return dict(out)
 
 
 class NoRunner(Runner):
@@ -72,10 +114,10 @@ class NoRunner(Runner):
     def load(self, source: Any) -> LoadedKernel | GpuProgram:
         raise ArgumentError("the target is for texts alone, nothing runs on it")
 
-    def compile(self, graph: Graph, progress: Progress | None = None, kind: Any = None) -> Any:
+    def compile(self, graph: Graph, progress: Progress | None = None) -> CompiledGraph:
         raise ArgumentError("the target is for texts alone, nothing runs on it")
 
-    def check_threads(self, threads: int | None) -> None:
+    def check_call(self, threads: int | None, stream: Any) -> None:
         raise ArgumentError("the target is for texts alone, nothing runs on it")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from farkas.targets.base import Runner
-from runtime.common.arguments import check_threads
+from runtime.common.arguments import check_no_stream, check_threads
 from runtime.common.cache import Cache
 from runtime.cpu.toolchain import Toolchain, cpu_identity, describe_compiler
 
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from poly.ir.graph import Graph
     from runtime.common.compile_report import Progress
     from runtime.cpu.loaded_kernel import LoadedKernel
-    from runtime.network.cpu_model import Model
-    from runtime.network.cpu_open_model import OpenModel
+    from runtime.network.cpu_model import CpuModel
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,7 @@ class CpuRunner(Runner):
     cache: Cache
     threads: int | None = None
     recalls: ClassVar[bool] = True
+    has_roofline: ClassVar[bool] = True
     one_thread: ClassVar[int | None] = 1
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -37,11 +37,8 @@ class CpuRunner(Runner):
 
         return load_kernel(source, self.toolchain, self.cache, self.threads)
 
-    def compile(
-        self, graph: Graph, progress: Progress | None = None, kind: type[Model] | None = None
-    ) -> Model | OpenModel:
+    def compile(self, graph: Graph, progress: Progress | None = None) -> CpuModel:
         from runtime.network.compile_cpu import compile_graph
-        from runtime.network.cpu_model import Model
 
         return compile_graph(
             graph,
@@ -49,12 +46,12 @@ class CpuRunner(Runner):
             cache=self.cache,
             threads=self.threads,
             progress=progress,
-            kind=kind or Model,
         )
 
-    def check_threads(self, threads: int | None) -> None:
+    def check_call(self, threads: int | None, stream: Any) -> None:
         if threads is not None:
             check_threads(threads)
+        check_no_stream(stream)
 
 
 def _restored(toolchain: Toolchain, cache: Cache, threads: int | None) -> CpuRunner:

@@ -14,10 +14,14 @@ from runtime.common.cache import Cache
 if TYPE_CHECKING:
     from codegen.gpu.emit import GpuSource
     from poly.ir.graph import Graph
+    from poly.ir.program import Tensor
+    from runtime.common.arguments import Span
     from runtime.common.compile_report import Progress
     from runtime.gpu.device import Device
     from runtime.gpu.gpu_program import GpuProgram
     from runtime.network.gpu_model import GpuModel
+
+Array = np.ndarray
 
 
 @dataclass(frozen=True)
@@ -35,22 +39,18 @@ class DeviceRunner(Runner):
 
         return GpuProgram(source, self.device)
 
-    def compile(
-        self, graph: Graph, progress: Progress | None = None, kind: type[GpuModel] | None = None
-    ) -> GpuModel:
+    def compile(self, graph: Graph, progress: Progress | None = None) -> GpuModel:
         from runtime.network.compile_gpu import compile_on_device
-        from runtime.network.gpu_model import GpuModel
 
-        return compile_on_device(
-            graph,
-            device=self.device,
-            cache=self.cache,
-            progress=progress,
-            kind=kind or GpuModel,
-        )
+        return compile_on_device(graph, device=self.device, cache=self.cache, progress=progress)
 
-    def check_threads(self, threads: int | None) -> None:
+    def check_call(self, threads: int | None, stream: Any) -> None:
         self.device.check_threads(threads)
+        self.device.stream(stream)
+
+    @property
+    def where(self) -> str:
+        return f"on {self.device.name} ({self.device.machine})"
 
     def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
         if self.device.holds(value):
@@ -61,6 +61,43 @@ class DeviceRunner(Runner):
         device = self.device
         on = device.stream(stream)
         return {n: device.fetch(n, v, on) if device.holds(v) else v for n, v in values.items()}
+
+    def held(self, values: Mapping[str, Any]) -> set[str]:
+        return {n for n, v in values.items() if self.device.holds(v)}
+
+    def sent(self, values: Mapping[str, Array], stream: Any = None) -> dict[str, Any]:
+        device, on = self.device, self.device.stream(stream)
+        return {n: device.put(v, on) if _is_numeric(v) else v for n, v in values.items()}
+
+    def spans(self, values: Mapping[str, Any], stream: Any = None) -> dict[str, Span]:
+        from runtime.gpu.operands import span_on
+
+        device, on = self.device, self.device.stream(stream)
+        there = {n: device.operand(n, values[n], on) for n in self.held(values)}
+        return super().spans(values) | {n: span_on(device, a) for n, a in there.items()}
+
+    def fill(
+        self,
+        out: Mapping[str, Any],
+        results: Mapping[str, Array],
+        tensors: Mapping[str, Tensor],
+        stream: Any = None,
+    ) -> dict[str, Any]:
+        from runtime.gpu.operands import output_operand
+
+        device, on, there = self.device, self.device.stream(stream), self.held(out)
+        operands = {
+            n: output_operand(device, tensors[n], out[n], results[n].shape, on) for n in there
+        }
+        super().fill({n: a for n, a in out.items() if n not in there}, results, tensors)
+        for name, operand in operands.items():
+            device.write(operand.handle, np.ascontiguousarray(results[name]), on)
+        device.wait(on)
+        return dict(out)
+
+
+def _is_numeric(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and not value.dtype.hasobject
 
 
 def _restored(name: str, cache: Cache) -> DeviceRunner:

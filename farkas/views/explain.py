@@ -1,8 +1,7 @@
-"""`Kernel.explain` and `Model.explain`: what was fused, what was not and why, and what it costs."""
+"""`Kernel.explain` and `Network.explain`: what was fused, what was not, why, and what it costs."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from poly.errors import ArgumentError
 from poly.graph_passes.fuse_calls import why_apart
 from poly.ir.cost import bytes_of, bytes_of_program, operations_of_program
 from poly.ir.graph import Call, Graph
+from poly.ir.port import Port
 from poly.ir.size_values import all_sizes
 from poly.schedule.fusion_report import Handover, handovers
 from poly.show.markup import Markup, element, table
@@ -23,13 +23,13 @@ from runtime.common.arguments import undetermined
 from runtime.cpu.loaded_kernel import LoadedKernel
 from runtime.cpu.roofline import Roofline, measure
 from runtime.gpu.gpu_program import GpuProgram, Grid, launches_of
-from runtime.network.cpu_model import Model
 from runtime.reference.verify import random_inputs
 
 if TYPE_CHECKING:
     from codegen.gpu.emit import GpuKernel
+    from farkas.targets.base import Target
     from farkas.targets.compile_program import Compiled
-    from runtime.network.gpu_model import GpuModel
+    from runtime.network.compiled_graph import CompiledGraph
 
 
 #: What nothing can reach: a kernel at more than twice the roofline says that the roofline was
@@ -186,39 +186,28 @@ def _handover_table(found: Sequence[Handover]) -> str:
     return table(["tensor", "from, to", "shared loops", "", "size", "saved"], rows, left=4)
 
 
-def explain_model(model: Model, run: bool) -> View:
-    """What was fused in a model, what was not, and the time of each kernel; see `Model.explain`."""
-    graph = model.graph
-    calls = [n for n in graph.nodes if isinstance(n, Call)]
-    took: list[float | None] = [None] * len(calls)
-    if run:
-        inputs = {p.name: _array(p.shape, p.dtype.numpy) for p in model.inputs}
-        timings = {t.kernel: t.seconds for t in model.profile(inputs, 3)}
-        symbols = _symbols(model)
-        took = [timings.get(symbols.get(c.name, "")) for c in calls]
-    limit = roofline(1)
-    note = "" if limit else "roofline not measured, the machine is busy"
-    return _explained(graph, took, limit, lanes=True, fallbacks=model.fallbacks, note=note)
+def explain_network(target: Target, model: CompiledGraph, run: bool) -> View:
+    """What was fused in a network, what was not, and the time of each call; see `Network.explain`.
 
-
-def explain_on_device(model: GpuModel, run: bool) -> View:
-    """The same of a model on a GPU, with the launches of each call; see `DeviceModel.explain`."""
+    model : of fixed sizes
+    """
+    calls = [n for n in model.graph.nodes if isinstance(n, Call)]
     took: dict[str, float] = {}
     if run:
-        inputs = {p.name: _array(p.shape, p.dtype.numpy) for p in model.inputs}
-        timings = model.profile(inputs, 3)
+        timings = model.profile(dict(map(_made_up, model.inputs)), 3)
         took = {c.name: t.seconds for c, t in zip(model.calls, timings, strict=True)}
-    found: dict[str, list[str]] = {c.name: [] for c in model.calls}
-    for step in model.steps(model.plan()):
-        found[step.call.name].append(launch_text(step.kernel, step.grid))
-    calls = [n for n in model.graph.nodes if isinstance(n, Call)]
-    launched = ["; ".join(counted(found.get(c.name, ()))) for c in calls]
-    on = f"on {model.device.name} ({model.device.machine})"
-    times = [took.get(c.name) for c in calls]
-    fallbacks = model.fallbacks
+    started = model.launches()
+    launched = [
+        "; ".join(counted(launch_text(kernel, grid) for kernel, grid in started.get(c.name, ())))
+        for c in calls
+    ]
+    limit = roofline(1) if target.runner.has_roofline else None
+    where = target.runner.where
+    note = where or ("" if limit else "roofline not measured, the machine is busy")
     return _explained(
-        model.graph, times, None, lanes=False, fallbacks=fallbacks, launched=launched, note=on
-    )
+        model.graph, [took.get(c.name) for c in calls], limit, lanes=target.pipeline.lanes,
+        fallbacks=model.fallbacks, launched=launched if started else None, note=note,
+    )  # fmt: skip
 
 
 def _explained(
@@ -347,13 +336,6 @@ def roofline(threads: int, turns: int = 3) -> Roofline | None:
     return found if found is not None and found.is_plausible else None
 
 
-def _symbols(model: Model) -> dict[str, str]:
-    """The C function of each call, by the call's origin in the order of the calls."""
-    described = json.loads(model.entry.read("meta.json"))["calls"]
-    calls = [n for n in model.graph.nodes if isinstance(n, Call) and model.plan.sharing.runs(n)]
-    return {c.name: symbol for c, (_, symbol, *_) in zip(calls, described, strict=True)}
-
-
 def _nodes(calls: Sequence[Call]) -> int:
     return sum(c.origin.count(" + ") + 1 for c in calls)
 
@@ -367,8 +349,9 @@ def _paragraphs(text: str) -> list[str]:
     return [element("div", line) for line in text.splitlines()]
 
 
-def _array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An input for a run that is timed only."""
-    rng = np.random.default_rng(0)
+def _made_up(port: Port) -> tuple[str, np.ndarray]:
+    """An input for a run that is timed only, by its name."""
+    shape = tuple(e for e in port.shape or () if isinstance(e, int))
+    rng, dtype = np.random.default_rng(0), port.dtype.numpy
     values = rng.random(shape) if np.issubdtype(dtype, np.floating) else np.ones(shape)
-    return np.asarray(values).astype(dtype)
+    return port.name, np.asarray(values).astype(dtype)

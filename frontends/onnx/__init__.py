@@ -7,7 +7,7 @@ decided in `poly.graph_passes`.
 import frontends.onnx.ops.registry  # noqa: F401 - fills the registry
 from frontends.onnx.core.node import supported_operators
 from frontends.onnx.core.stages import Given, OpaqueCall, Pending, Stage
-from frontends.onnx.core.value_types import DynamicShapeError, OpenPort
+from frontends.onnx.core.value_types import DynamicShapeError
 from frontends.onnx.importer.diagnosis import Diagnosis, Examination, examine
 from frontends.onnx.importer.importer import import_model, import_stage
 from frontends.onnx.model.onnxruntime_peer import peer_values
@@ -20,7 +20,6 @@ __all__ = [
     "Given",
     "Maker",
     "OpaqueCall",
-    "OpenPort",
     "Pending",
     "Source",
     "Stage",

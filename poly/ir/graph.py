@@ -13,8 +13,9 @@ from math import prod
 import numpy as np
 
 from poly.errors import ProgramError
-from poly.ir.expr import Const, Expr, evaluate_int
+from poly.ir.expr import Const, Expr, Size, evaluate_int
 from poly.ir.linear_form import Linear, linear_form
+from poly.ir.port import Port
 from poly.ir.program import Program, Tensor
 
 
@@ -89,6 +90,15 @@ class Graph:
     def shape(self, value: str) -> tuple[int, ...]:
         """Concrete shape of a value."""
         return static_shape(self.values[value])
+
+    def port(self, value: str) -> Port:
+        """An input or output, with its sizes as far as they are fixed or have names."""
+        tensor = self.values[value]
+        shape = tuple(
+            int(e.value) if isinstance(e, Const) else e.name if isinstance(e, Size) else None
+            for e in tensor.shape
+        )
+        return Port(self.label(value), tensor.dtype, shape)
 
     def environment(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The values of all sizes, derived ones included."""

@@ -510,6 +510,12 @@ def default_threads() -> int:
     return os.cpu_count() or 1
 
 
+def check_no_stream(stream: Any) -> None:
+    """Refuse a stream on a CPU, where a call is over when it returns.  Raises `ArgumentError`."""
+    if stream is not None:
+        raise ArgumentError("stream= has no meaning on a CPU")
+
+
 def check_threads(threads: Any) -> int:
     """A number of threads.  Raises `ArgumentError` unless it is an integer from 1 to 4096."""
     value = whole_number("threads", threads)

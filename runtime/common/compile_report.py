@@ -1,26 +1,12 @@
-"""What is told of a compiled model: its inputs and outputs, and what compiling it took."""
+"""`CompileReport`: what compiling a network took and made."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from poly.ir.dtypes import DType
-
 #: Called with (stage, steps done, steps in all, what is being worked on).
 Progress = Callable[[str, int, int, str], None]
-
-
-@dataclass(frozen=True)
-class Port:
-    """An input or output of a model, under its name in the model file."""
-
-    name: str
-    dtype: DType
-    shape: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.dtype} {self.name}[{','.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True)

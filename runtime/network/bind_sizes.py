@@ -8,11 +8,10 @@ from dataclasses import replace
 from poly.errors import ArgumentError
 from poly.ir.expr import Size
 from poly.ir.graph import Graph, View
-from runtime.network.memory_plan import Sharing
-from runtime.network.plan_memory import value_bytes
+from runtime.network.memory_plan import Sharing, value_bytes
 
 
-def size_places(graph: Graph) -> tuple[tuple[int, int], ...]:
+def size_axes(graph: Graph) -> tuple[tuple[int, int], ...]:
     """Where each size of a graph can be read off: the position of an input, and its axis."""
     shown = {
         e.name: (n, axis)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from codegen.c.function import CFunction, emit_function
@@ -16,7 +15,7 @@ from codegen.c.network_unit import Slot, argument_places, kernel_unit, network_u
 from codegen.c.prelude import COMMON
 from codegen.pipeline import CPU, Generated
 from poly.deps.scop import build_scop
-from poly.ir.expr import Const, Expr, Op, Size, evaluate_int, substitute
+from poly.ir.expr import Const, Expr, Op, Size, substitute
 from poly.ir.graph import Call, Graph
 from poly.ir.layout import Layout, Mapper, relayout
 from poly.ir.program import Program, Tensor
@@ -30,8 +29,11 @@ from runtime.common.fingerprint import code_digest
 from runtime.cpu.compile_c import Compilation
 from runtime.cpu.shared_library import LIBRARY
 from runtime.cpu.toolchain import Toolchain
+from runtime.network.built import Built, Scratch, scratch_bytes
 from runtime.network.memory_plan import MemoryPlan, Sharing
-from runtime.network.plan_memory import plan_memory, share, views_only
+from runtime.network.plan_memory import plan_memory
+from runtime.network.pointer_order import Temporaries, pointer_order
+from runtime.network.share_storage import share, views_only
 
 _FORMAT = "6"
 
@@ -47,23 +49,6 @@ class Clock:
         now = time.perf_counter()
         self.laps[stage] = self.laps.get(stage, 0.0) + now - self._last
         self._last = now
-
-
-@dataclass(frozen=True, eq=False)
-class Built:
-    """A graph whose kernels lie compiled in the cache, and what the compiler says of it.
-
-    graph : with the layouts that its kernels want; scratch : the shape and width in bytes of each
-    call's own temporaries; sizes : what the entry point is passed, in order
-    """
-
-    graph: Graph
-    entry: Entry
-    sharing: Sharing
-    scratch: Mapping[str, Mapping[str, tuple[int, tuple[Expr, ...]]]]
-    sizes: tuple[Expr, ...]
-    kernels: int
-    from_cache: bool
 
 
 def build_graph(
@@ -105,13 +90,20 @@ def build_graph(
         for call, own in meta["scratch"].items()
     }
     sizes = tuple(map(read_expr, meta["sizes"]))
-    return Built(graph, entry, sharing_of(graph), scratch, sizes, meta["kernels"], found)
+    sharing = sharing_of(graph)
+    plan = _fixed_plan(graph, scratch, sharing)
+    return Built(graph, entry, sharing, scratch, sizes, meta["kernels"], found, plan)
+
+
+def _fixed_plan(graph: Graph, scratch: Scratch, sharing: Sharing) -> MemoryPlan | None:
+    """The plan of memory of a graph of fixed sizes."""
+    return None if graph.sizes else plan_memory(graph, scratch_bytes(scratch, {}), sharing)
 
 
 def sharing_of(graph: Graph, grain: int = 1) -> Sharing:
     """What shares storage; for open sizes only what does for all of them.
 
-    grain : see `runtime.network.plan_memory.share`
+    grain : see `runtime.network.share_storage.share`
     """
     return views_only(graph) if graph.sizes else share(graph, grain)
 
@@ -176,7 +168,8 @@ def _build(
             work.add(*kernel_unit(functions[name], nodes))
         tell("schedule and generate", len(programs), len(programs), "")
         scratch = _scratch(needed, functions)
-        places, workspaces = _places(graph, sharing, scratch)
+        plan = _fixed_plan(graph, scratch, sharing)
+        places, workspaces = _slots(graph, sharing, scratch, plan)
         sizes = _Sizes(graph)
         passed = {n.name: sizes.of(functions[n.program.digest]) for n in needed}
         work.add("network.c", network_unit(needed, functions, places, workspaces, passed))
@@ -284,19 +277,6 @@ def _extents(function: CFunction, tensor: Tensor) -> tuple[Expr, ...]:
     return tuple(substitute(e, sizes=made) for e in tensor.shape)
 
 
-def scratch_bytes(
-    scratch: Mapping[str, Mapping[str, tuple[int, tuple[Expr, ...]]]], env: Mapping[str, int]
-) -> dict[str, dict[str, int]]:
-    """The bytes of each call's temporaries, for sizes."""
-    return {
-        call: {
-            t: width * math.prod(evaluate_int(e, env) for e in shape)
-            for t, (width, shape) in own.items()
-        }
-        for call, own in scratch.items()
-    }
-
-
 def _choose_layouts(
     graph: Graph, machine: Machine, tell: Progress
 ) -> list[tuple[str, dict[str, Layout]]]:
@@ -375,75 +355,32 @@ def _with_layouts(
     )
 
 
-def _places(
-    graph: Graph, sharing: Sharing, scratch: Mapping[str, Mapping[str, object]]
+def _slots(
+    graph: Graph, sharing: Sharing, scratch: Temporaries, plan: MemoryPlan | None
 ) -> tuple[dict[str, Slot], dict[str, dict[str, Slot]]]:
-    """Where values and temporaries lie in the arrays of a call, see `array_order`."""
-    if graph.sizes:
-        storages = storage_order(graph, sharing, scratch)
-        places = {
-            name: Slot(storages[root], sharing.starts[name])
-            for name, root in sharing.roots.items()
-            if root in storages
-        }
-        workspaces = {
-            call: {t: Slot(storages[f"{call}/{t}"]) for t in own} for call, own in scratch.items()
-        }
-        return places, workspaces
-    widths = scratch_bytes(scratch, {})  # type: ignore[arg-type]
-    return _closed_places(graph, plan_memory(graph, widths, sharing), scratch)
+    """Where values and the temporaries of calls lie: a pointer, and bytes behind it.
 
-
-def storage_order(
-    graph: Graph, sharing: Sharing, scratch: Mapping[str, Mapping[str, object]]
-) -> dict[str, int]:
-    """The position of each storage and temporary among the arrays that a call of an open graph
-    passes: first the inputs, then the outputs.
-
-    Where those lie that are no inputs, outputs or constants, depends on the sizes.  An output that
-    is filled after the call has a position, too, which no storage has.
+    plan : of memory, for a graph of fixed sizes
     """
-    order = {name: n for n, name in enumerate(graph.inputs)}
-    for position, name in enumerate(graph.outputs, len(order)):
-        if sharing.roots[name] not in graph.constants:
-            order.setdefault(sharing.roots[name], position)
-    made = (sharing.roots[n] for node in graph.nodes for n in node.outputs)
-    temporaries = (f"{call}/{t}" for call, own in scratch.items() for t in own)
-    count = len(graph.inputs) + len(graph.outputs)
-    for name in (*sorted(graph.constants), *made, *temporaries):
-        if name not in order:
-            order[name] = count
-            count += 1
-    return order
-
-
-def _closed_places(
-    graph: Graph, plan: MemoryPlan, scratch: Mapping[str, Mapping[str, object]]
-) -> tuple[dict[str, Slot], dict[str, dict[str, Slot]]]:
-    """Where values and temporaries lie in the arrays of a call, see `array_order`."""
-    order = array_order(graph)
-    arena = len(order)
-    index = {("out " if is_out else "in ") + name: n for n, (name, is_out) in enumerate(order)}
-    places: dict[str, Slot] = {}
-    for name, root in plan.sharing.roots.items():
-        start = plan.sharing.starts[name]
+    order = pointer_order(graph, sharing, scratch)
+    starts, roots = sharing.starts, sharing.roots.items()
+    if plan is None:
+        own = order.positions
+        return (
+            {name: Slot(own[root], starts[name]) for name, root in roots if root in own},
+            {call: {t: Slot(own[f"{call}/{t}"]) for t in ts} for call, ts in scratch.items()},
+        )
+    assert order.arena is not None
+    outputs = {name: n for n, name in enumerate(graph.outputs, len(graph.inputs))}
+    values: dict[str, Slot] = {}
+    for name, root in roots:
         if root in plan.direct:
-            places[name] = Slot(index[f"out {plan.direct[root]}"], start)
-        elif f"in {root}" in index:
-            places[name] = Slot(index[f"in {root}"], start)
+            values[name] = Slot(outputs[plan.direct[root]], starts[name])
+        elif root in order.positions:
+            values[name] = Slot(order.positions[root], starts[name])
         elif root in plan.offsets:
-            places[name] = Slot(arena, plan.offsets[root] + start)
-    workspaces = {
-        call: {t: Slot(arena, plan.offsets[f"{call}/{t}"]) for t in temps}
-        for call, temps in scratch.items()
+            values[name] = Slot(order.arena, plan.offsets[root] + starts[name])
+    return values, {
+        call: {t: Slot(order.arena, plan.offsets[f"{call}/{t}"]) for t in ts}
+        for call, ts in scratch.items()
     }
-    return places, workspaces
-
-
-def array_order(graph: Graph) -> list[tuple[str, bool]]:
-    """The arrays that a call passes, as (value, whether it is an output); the arena comes last."""
-    return [
-        *((name, False) for name in graph.inputs),
-        *((name, True) for name in graph.outputs),
-        *((name, False) for name in sorted(graph.constants)),
-    ]

@@ -10,10 +10,8 @@ from runtime.common.cache import Cache
 from runtime.common.compile_report import CompileReport, Progress
 from runtime.cpu.openmp_pool import with_team
 from runtime.cpu.toolchain import Toolchain
-from runtime.network.build_cpu import Clock, build_graph, scratch_bytes
-from runtime.network.cpu_model import Model
-from runtime.network.cpu_open_model import OpenModel
-from runtime.network.plan_memory import plan_memory
+from runtime.network.build_cpu import Clock, build_graph
+from runtime.network.cpu_model import CpuModel
 from runtime.reference.evaluate import evaluate
 
 
@@ -25,11 +23,8 @@ def compile_graph(
     threads: int | None = None,
     machine: Machine | None = None,
     progress: Progress | None = None,
-    kind: type[Model] = Model,
-) -> Model | OpenModel:
+) -> CpuModel:
     """Compile a graph: merged calls, layouts, schedules, C, library, memory plan.
-
-    kind : the class of models of fixed shapes
 
     Raises
     ------
@@ -45,13 +40,8 @@ def compile_graph(
     graph = CPU.optimise(verify_graph(graph), machine, evaluate)
     clock.lap("graph")
     built = build_graph(graph, machine, toolchain, cache, tell, clock)
-    model: Model | OpenModel
-    if graph.sizes:
-        model, arena, bound = OpenModel(built, count, toolchain, cache), 0, 0
-    else:
-        plan = plan_memory(built.graph, scratch_bytes(built.scratch, {}), built.sharing)
-        model = kind(built.graph, plan, built.entry, count, toolchain, cache)
-        arena, bound = plan.arena, plan.bound
+    model = CpuModel(built, count, toolchain, cache)
+    arena, bound = (built.plan.arena, built.plan.bound) if built.plan else (0, 0)
     clock.lap("load")
     tell("load", 1, 1, "library and constants")
     calls = sum(map(built.sharing.runs, built.graph.nodes))

@@ -19,11 +19,10 @@ def compile_on_device(
     device: Device,
     cache: Cache,
     progress: Progress | None = None,
-    kind: type[GpuModel] = GpuModel,
 ) -> GpuModel:
     """Compile a graph for a device: merged calls, schedules, kernels, memory plan.
 
-    cache : where the texts of kernels are kept; kind : the class of models
+    cache : where the texts of kernels are kept
 
     Raises
     ------
@@ -40,7 +39,7 @@ def compile_on_device(
     calls = [n for n in graph.nodes if isinstance(n, Call) and sharing.runs(n)]
     kernels = build_kernels(calls, device, cache, tell, clock)
     tell("load", 0, 1, "constants")
-    model = kind(graph, kernels, device, sharing)
+    model = GpuModel(graph, kernels, device, sharing)
     plan = None if graph.sizes else model.plan()
     clock.lap("load")
     tell("load", 1, 1, "constants")

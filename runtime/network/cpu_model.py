@@ -1,125 +1,127 @@
-"""`Model`: a graph of fixed shapes, compiled into one library, and called on numpy arrays."""
+"""`CpuModel`: a graph of fixed or open sizes, compiled into one library, called on numpy arrays."""
 
 from __future__ import annotations
 
 import ctypes
 import json
 import threading
+from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from poly.errors import ArgumentError
 from poly.ir.cost import WORTH_SHARING, work_of_program
 from poly.ir.dtypes import UINT8
-from poly.ir.graph import Call, Graph
+from poly.ir.expr import evaluate_int
+from poly.ir.graph import Call
 from poly.ir.program import Tensor
-from poly.ir.size_values import by_name
+from poly.ir.size_values import by_name, check_size
 from runtime.common.arguments import (
     ALIGNMENT,
-    READABLE,
     WRITEABLE,
     Array,
+    Shape,
     address,
     aligned_copy,
     allocate,
     check_input,
     check_names,
+    check_no_stream,
     check_output,
     check_threads,
     clash,
     fits,
 )
-from runtime.common.cache import Cache, Entry
-from runtime.common.compile_report import CompileReport, Port
-from runtime.cpu.fast_call import Quick, never, plan_bytes, quick_calls
+from runtime.common.cache import Cache
+from runtime.cpu.fast_call import plan_bytes, quick_calls
 from runtime.cpu.shared_library import load_network
 from runtime.cpu.toolchain import Toolchain
+from runtime.network.bind_sizes import graph_at, size_axes
+from runtime.network.built import Built, scratch_bytes
+from runtime.network.compiled_graph import CompiledGraph
 from runtime.network.memory_plan import MemoryPlan, fill_copied
+from runtime.network.plan_memory import plan_memory
+from runtime.network.pointer_order import pointer_order
 from runtime.network.profile import Timing, check_repeat, time_calls
 
+#: Plans of memory that are kept, one for each combination of sizes.
+KEPT = 256
+#: Plans of calls that are compared with a new one in compiled code, one after the other.
+AT_ONCE = 32
 
-class Model:
-    """A compiled graph.
 
-    Attributes: `graph` (as compiled), `plan` (memory), `report`, `threads`, `inputs`, `outputs`,
-    and the names of the latter two.
-    Runs of one model from several threads take turns: they share the arena.
+@dataclass(frozen=True, eq=False)
+class CallPlan:
+    """What a call with certain sizes needs.
+
+    shapes : of inputs and outputs; arguments : the numbers that the entry point is passed
+    offsets : bytes from the arena's start, by the position of the pointer
+    little : whether it takes less than starting threads does
     """
 
-    report: CompileReport
+    shapes: Mapping[str, Shape]
+    memory: MemoryPlan
+    arguments: tuple[int, ...]
+    offsets: Mapping[int, int]
+    little: bool
 
-    def __init__(
-        self,
-        graph: Graph,
-        plan: MemoryPlan,
-        entry: Entry,
-        threads: int,
-        toolchain: Toolchain,
-        cache: Cache,
-    ) -> None:
-        self.graph, self.plan, self.entry, self.threads = graph, plan, entry, threads
-        self.inputs = tuple(self._port(name) for name in graph.inputs)
-        self.outputs = tuple(self._port(name) for name in graph.outputs)
-        self.input_names = tuple(port.name for port in self.inputs)
-        self.output_names = tuple(port.name for port in self.outputs)
-        #: What the arrays of a call need to be, to be passed as they are.
-        self._reads = tuple((p.name, p.dtype.numpy, p.shape) for p in self.inputs)
-        self._writes = tuple((p.name, p.dtype.numpy, p.shape) for p in self.outputs)
-        self._library, self._function = load_network(entry)
-        self._constants = [
-            aligned_copy(graph.constants[n], ALIGNMENT) for n in sorted(graph.constants)
-        ]
-        self._arena = allocate(Tensor("the arena", UINT8, ()), (plan.arena + ALIGNMENT,))
-        start = -(-address(self._arena) // ALIGNMENT) * ALIGNMENT
-        fixed = [*map(address, self._constants), start]
-        count = len(self.inputs) + len(self.outputs)
-        #: The arrays of a call; inputs and outputs are filled in each time.
-        self._pointers = (ctypes.c_void_p * (count + len(fixed)))(*([None] * count), *fixed)
+
+class CpuModel(CompiledGraph):
+    """A compiled graph on this machine's processor; its runs share an arena."""
+
+    threads: int
+
+    def __init__(self, built: Built, threads: int, toolchain: Toolchain, cache: Cache) -> None:
+        graph = built.graph
+        calls = [n for n in graph.nodes if isinstance(n, Call) and built.sharing.runs(n)]
+        super().__init__(graph, calls, threads)
+        self.built, self.entry = built, built.entry
+        self._axes = size_axes(graph)
+        self._library, self._function = load_network(built.entry)
+        self._order = pointer_order(graph, built.sharing, built.scratch)
+        self._constants = {n: aligned_copy(a, ALIGNMENT) for n, a in graph.constants.items()}
+        #: What a call passes: inputs, outputs, constants, and memory in the arena.
+        self._pointers = (ctypes.c_void_p * self._order.count)()
+        for name, array in self._constants.items():
+            self._pointers[self._order.positions[name]] = address(array)
+        self._plans: OrderedDict[tuple[int, ...], CallPlan] = OrderedDict()
+        self._arena = _reserved(0)
         self._lock = threading.Lock()
-        calls = [n for n in graph.nodes if isinstance(n, Call) and plan.sharing.runs(n)]
-        self._little = sum(work_of_program(n.program, {}) for n in calls) < WORTH_SHARING
-        #: Makes a run in one step, see `runtime.cpu.fast_call`.
-        self._quick = self._quick_run(fixed, toolchain, cache)
-        #: Where the arrays of the last call with `out` lay.
-        self._apart: list[int] = []
-
-    def _port(self, name: str) -> Port:
-        tensor = self.graph.values[name]
-        return Port(self.graph.label(name), tensor.dtype, self.graph.shape(name))
-
-    def _quick_run(self, fixed: list[int], toolchain: Toolchain, cache: Cache) -> Quick:
-        inputs = [(self.graph.values[v], self.graph.shape(v), True) for v in self.graph.inputs]
-        outputs = [(self.graph.values[v], self.graph.shape(v), -1) for v in self.graph.outputs]
-        made = plan_bytes(
-            self._function, self._usual_threads, self._little, inputs, outputs, more=fixed
-        )
-        return never if made is None else quick_calls([made], toolchain, cache)
-
-    @property
-    def _usual_threads(self) -> int:
-        """The threads of a run that does not say."""
-        return 1 if self._little else self.threads
+        #: Calls of shapes that are made in one step, see `runtime.cpu.fast_call`.
+        self._quick_plans: list[bytes] = []
+        self._quick = quick_calls(self._quick_plans, toolchain, cache)
+        #: Of the calls that are made in one step, if outputs are filled after these.
+        self._copied: MemoryPlan | None = None
+        #: Where the arrays of the last call with `out` lay, and its sizes.
+        self._apart: tuple[tuple[int, ...], list[int]] | None = None
+        if not graph.sizes:
+            plan = self.plan()
+            self._point(plan)
+            self._keep(plan)
 
     def __repr__(self) -> str:
-        return f"<Model {self.graph.name}: {len(self.graph.nodes)} nodes>"
+        sizes = f" of {', '.join(self.graph.sizes)}" if self.graph.sizes else ""
+        return f"<CpuModel {self.graph.name}{sizes}: {len(self.graph.nodes)} nodes>"
 
     @property
     def source(self) -> dict[str, str]:
-        """The generated C, file by file."""
         return {n: self.entry.read(n).decode() for n in self.entry.files if n.endswith(".c")}
 
     @property
     def schedules(self) -> dict[str, str]:
-        """The schedule script of each kernel, by its C name."""
         found: dict[str, str] = json.loads(self.entry.read("meta.json"))["schedules"]
         return found
 
     @property
     def fallbacks(self) -> dict[str, tuple[tuple[str, str], ...]]:
-        """For kernels whose first schedules could not be generated, these and why, by symbol."""
         found = json.loads(self.entry.read("meta.json"))["fallbacks"]
         return {symbol: tuple(map(tuple, tried)) for symbol, tried in found.items()}
+
+    def launches(self) -> dict[str, list[Any]]:
+        return {}
+
+    # --- running --------------------------------------------------------------------------------
 
     def run(
         self,
@@ -127,58 +129,45 @@ class Model:
         threads: int | None = None,
         *,
         out: Mapping[str, Array] | None = None,
+        stream: Any = None,
     ) -> dict[str, Array]:
-        """Run the model: arrays by input name in, arrays by output name out, in graph order.
-
-        out : arrays to write to, for some or all outputs by name.
-
-        Raises
-        ------
-        ArgumentError : an input is missing, unknown, or of another dtype or shape; an array of
-            `out` is not what the output needs, or shares memory with an input.
-        """
-        out = by_name("outputs", out)
-        results = self._at_once(inputs, threads, out)
+        check_no_stream(stream)
+        results = self.run_again(inputs, threads, out=out)
         if results is not None:
             return results
-        inputs = by_name("inputs", inputs)
-        count = self._usual_threads if threads is None else check_threads(threads)
+        inputs, out = by_name("inputs", inputs), by_name("outputs", out)
+        count = None if threads is None else check_threads(threads)
         given = self._given(inputs)
-        outputs = self._outputs(out)
-        places = [address(array) for array in (*given, *outputs)]
-        # Shapes are fixed, so what was apart at these places is apart again.
-        if out and places != self._apart:
-            found = clash((*given, *outputs), places, len(given))
-            if found is not None:
-                name = self.output_names[found[1] - len(given)]
-                raise ArgumentError(f"out: {name} shares memory with another array")
-            self._apart = places
+        sizes = self._sizes(given)
         with self._lock:
-            for position, place in enumerate(places):
-                self._pointers[position] = place
-            self._function(count, None, self._pointers)
-            if self.plan.copied:
-                fill_copied(self.graph, self.plan, given, outputs)
+            plan = self.plan(sizes)
+        self._check_shapes(given, plan)
+        outputs = self._outputs(out, plan)
+        addresses = [address(array) for array in (*given, *outputs)]
+        if out:
+            self._check_apart(sizes, given, outputs, addresses)
+        with self._lock:
+            self._point(plan)
+            for position, at in enumerate(addresses):
+                self._pointers[position] = at
+            self._function(count or self._usual_threads(plan), _numbers(plan), self._pointers)
+            fill_copied(self.graph, plan.memory, given, outputs)
+            self._keep(plan)
         return dict(zip(self.output_names, outputs, strict=True))
 
-    def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
-        """Median seconds of each call, one after the other, with one thread."""
-        check_repeat(repeat)
-        given, outputs = self._given(by_name("inputs", inputs)), self._outputs({})
-        with self._lock:
-            for position, array in enumerate((*given, *outputs)):
-                self._pointers[position] = address(array)
-            return time_calls(self._library, self.entry, list(self._pointers), (), repeat)
-
-    def _at_once(
-        self, inputs: Mapping[str, Any], threads: Any, out: Mapping[str, Any] | None
+    def run_again(
+        self,
+        inputs: Mapping[str, Any],
+        threads: Any = None,
+        *,
+        out: Mapping[str, Any] | None = None,
     ) -> dict[str, Array] | None:
-        """A run whose arguments are as they should be; None leaves it to the careful path."""
+        """A run whose arrays are just as those of an earlier one; None leaves it to `run`."""
         if type(inputs) is not dict or len(inputs) != len(self.input_names):
             return None
         given = tuple(map(inputs.get, self.input_names))
         places = None
-        if out:
+        if out is not None and (type(out) is not dict or out):
             if type(out) is not dict or len(out) != len(self.output_names):
                 return None
             places = tuple(map(out.get, self.output_names))
@@ -187,43 +176,141 @@ class Model:
             if made is NotImplemented:
                 return None
             results = (made,) if len(self.output_names) == 1 else made
-            if self.plan.copied:
-                fill_copied(self.graph, self.plan, given, results)
+            if self._copied is not None:
+                fill_copied(self.graph, self._copied, given, results)
         return dict(zip(self.output_names, results, strict=True))
+
+    def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
+        """Median seconds of each call, one after the other, with one thread."""
+        check_repeat(repeat)
+        given = self._given(by_name("inputs", inputs))
+        with self._lock:
+            plan = self.plan(self._sizes(given))
+            self._check_shapes(given, plan)
+            self._point(plan)
+            outputs = self._outputs({}, plan)
+            for position, array in enumerate((*given, *outputs)):
+                self._pointers[position] = address(array)
+            return time_calls(
+                self._library, self.entry, list(self._pointers), plan.arguments, repeat
+            )
+
+    def _usual_threads(self, plan: CallPlan) -> int:
+        """The threads of a run that does not say."""
+        return 1 if plan.little else self.threads
+
+    # --- arguments ------------------------------------------------------------------------------
 
     def _given(self, inputs: Mapping[str, Any]) -> list[Array]:
         """The inputs in order, copied where they cannot be read as they are."""
-        arrays: list[Array] = []
-        for name, dtype, shape in self._reads:
-            array = inputs.get(name)
-            if array is None or not fits(array, dtype, shape, READABLE):
-                break
-            arrays.append(array)
-        if len(arrays) == len(self._reads) == len(inputs):
-            return arrays
         check_names("input", inputs, self.input_names)
-        arrays = []
+        arrays: list[Array] = []
         for value, port in zip(self.graph.inputs, self.inputs, strict=True):
+            tensor = replace(self.graph.values[value], name=port.name)
             if port.name not in inputs:
                 raise ArgumentError(f"input {port} is missing")
-            tensor = replace(self.graph.values[value], name=port.name)
-            array = check_input(tensor, inputs[port.name])
-            if array.shape != port.shape:
-                raise ArgumentError(f"{port.name} has shape {array.shape}, not {port.shape}")
-            arrays.append(array)
+            arrays.append(check_input(tensor, inputs[port.name]))
         return arrays
 
-    def _outputs(self, out: Mapping[str, Array]) -> list[Array]:
+    def _sizes(self, given: list[Array]) -> tuple[int, ...]:
+        """The sizes that the shapes of the inputs show."""
+        return tuple(given[position].shape[axis] for position, axis in self._axes)
+
+    def _check_shapes(self, given: list[Array], plan: CallPlan) -> None:
+        for value, array in zip(self.graph.inputs, given, strict=True):
+            wanted = plan.shapes[value]
+            if array.shape != wanted:
+                name = self.graph.label(value)
+                raise ArgumentError(f"{name} has shape {array.shape}, not {wanted}")
+
+    def _outputs(self, out: Mapping[str, Any], plan: CallPlan) -> list[Array]:
         """The outputs in order: those of `out`, and new ones."""
         check_names("output", out, self.output_names)
         outputs: list[Array] = []
-        for name, dtype, shape in self._writes:
+        for value, name in zip(self.graph.outputs, self.output_names, strict=True):
+            tensor, shape = self.graph.values[value], plan.shapes[value]
             array = out.get(name)
-            if array is None or not fits(array, dtype, shape, WRITEABLE):
-                tensor = self.graph.values[self.graph.outputs[len(outputs)]]
-                if name in out:
-                    array = check_output(replace(tensor, name=name), array, shape)
-                else:
-                    array = allocate(tensor, shape)
+            if array is None:
+                array = allocate(tensor, shape)
+            elif not fits(array, tensor.dtype.numpy, shape, WRITEABLE):
+                array = check_output(replace(tensor, name=name), array, shape)
             outputs.append(array)
         return outputs
+
+    def _check_apart(
+        self, sizes: tuple[int, ...], given: list[Array], outputs: list[Array], at: list[int]
+    ) -> None:
+        """Refuse outputs that share memory; raises `ArgumentError`.  at : the address of each."""
+        # What was apart at these addresses is apart again, as shapes follow from the sizes.
+        if self._apart == (sizes, at):
+            return
+        found = clash((*given, *outputs), at, len(given))
+        if found is not None:
+            name = self.output_names[found[1] - len(given)]
+            raise ArgumentError(f"out: {name} shares memory with another array")
+        self._apart = sizes, at
+
+    # --- plans ----------------------------------------------------------------------------------
+
+    def plan(self, sizes: tuple[int, ...] = ()) -> CallPlan:
+        """The plan for sizes, in the order of the graph's.
+
+        Raises
+        ------
+        ArgumentError : the graph is not valid for these sizes.
+        """
+        found = self._plans.get(sizes)
+        if found is not None:
+            self._plans.move_to_end(sizes)
+            return found
+        built, graph, env, memory = self.built, self.graph, dict[str, int](), self.built.plan
+        if memory is None:
+            env, graph, sharing = graph_at(self.graph, sizes, built.sharing)
+            memory = plan_memory(graph, scratch_bytes(built.scratch, env), sharing)
+        work = sum(work_of_program(n.program, env) for n in self.calls)
+        found = self._plans[sizes] = CallPlan(
+            {n: graph.shape(n) for n in (*graph.inputs, *graph.outputs)},
+            memory,
+            tuple(check_size(f"{e}", evaluate_int(e, env)) for e in built.sizes),
+            self._order.offsets(memory),
+            work < WORTH_SHARING,
+        )
+        while len(self._plans) > KEPT:
+            self._plans.popitem(last=False)
+        return found
+
+    def _point(self, plan: CallPlan) -> None:
+        """Let the pointers into the arena point to where a plan has them."""
+        if plan.memory.arena + ALIGNMENT > self._arena.nbytes:
+            self._arena = _reserved(plan.memory.arena)
+            self._quick_plans.clear()  # they point into the old one
+        start = -(-address(self._arena) // ALIGNMENT) * ALIGNMENT
+        for position, offset in plan.offsets.items():
+            self._pointers[position] = start + offset
+
+    def _keep(self, plan: CallPlan) -> None:
+        """Let calls of a plan, to which the pointers belong, be made in one step."""
+        graph, ends = self.graph, len(self.inputs) + len(self.outputs)
+        made = plan_bytes(
+            self._function,
+            self._usual_threads(plan),
+            plan.little,
+            [(graph.values[n], plan.shapes[n], True) for n in graph.inputs],
+            [(graph.values[n], plan.shapes[n], -1) for n in graph.outputs],
+            sizes=plan.arguments,
+            more=[p or 0 for p in self._pointers[ends:]],
+        )
+        if made is not None and made not in self._quick_plans:
+            self._quick_plans.insert(0, made)
+            del self._quick_plans[AT_ONCE:]
+        self._copied = plan.memory if plan.memory.copied else None
+
+
+def _reserved(count: int) -> Array:
+    """Memory for an arena, of which some is needed to align it."""
+    return allocate(Tensor("the arena", UINT8, ()), (count + ALIGNMENT,))
+
+
+def _numbers(plan: CallPlan) -> Any:
+    """The sizes as the entry point takes them."""
+    return (ctypes.c_int64 * len(plan.arguments))(*plan.arguments) if plan.arguments else None

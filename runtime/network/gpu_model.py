@@ -26,15 +26,15 @@ from runtime.common.arguments import (
     check_spans,
     shape_of,
 )
-from runtime.common.compile_report import CompileReport, Port
 from runtime.gpu.device import Device, DeviceArray, KernelLaunch, Operand
 from runtime.gpu.gpu_program import Grid, bytes_of, launches_of
 from runtime.gpu.memory_pool import DeviceBuffer
 from runtime.gpu.operands import checked_operand, output_operand, span_on
-from runtime.network.bind_sizes import graph_at, size_places
+from runtime.network.bind_sizes import graph_at, size_axes
 from runtime.network.build_gpu import DeviceKernels
-from runtime.network.memory_plan import Sharing
-from runtime.network.plan_memory import plan_memory, up_to, value_bytes
+from runtime.network.compiled_graph import CompiledGraph
+from runtime.network.memory_plan import Sharing, value_bytes
+from runtime.network.plan_memory import plan_memory, up_to
 from runtime.network.profile import Timing, check_repeat
 
 #: Combinations of sizes of which the plan is kept.
@@ -85,19 +85,11 @@ class _Bound:
     handles: Mapping[str, Any]
 
 
-class GpuModel:
-    """A compiled graph of fixed or open sizes on a device.
-
-    Attributes: `graph` (as compiled), `device`, `report`, `inputs` and `outputs` (if all shapes
-    are fixed), and the names of the latter two.
-    Runs of one model from several threads take turns: they share their memory.
+class GpuModel(CompiledGraph):
+    """A compiled graph on a device; its runs share their memory.
 
     kernels : by the digest of the program; sharing : which values share storage
     """
-
-    report: CompileReport
-    #: As of `runtime.network.cpu_model.Model`: there is no number to choose.
-    threads = None
 
     def __init__(
         self,
@@ -106,14 +98,10 @@ class GpuModel:
         device: Device,
         sharing: Sharing,
     ) -> None:
-        self.graph, self.device, self._kernels, self.sharing = graph, device, kernels, sharing
-        self.input_names = tuple(map(graph.label, graph.inputs))
-        self.output_names = tuple(map(graph.label, graph.outputs))
-        if not graph.sizes:
-            self.inputs = tuple(map(self._port, graph.inputs))
-            self.outputs = tuple(map(self._port, graph.outputs))
-        self.calls = tuple(n for n in graph.nodes if isinstance(n, Call) and sharing.runs(n))
-        self._shown = size_places(graph)
+        calls = [n for n in graph.nodes if isinstance(n, Call) and sharing.runs(n)]
+        super().__init__(graph, calls, threads=None)
+        self.device, self._kernels, self.sharing = device, kernels, sharing
+        self._axes = size_axes(graph)
         self._constants: dict[str, DeviceBuffer] = {
             n: device.resident(a) for n, a in graph.constants.items()
         }
@@ -124,27 +112,21 @@ class GpuModel:
         self._last: list[Hashable] = []
         self._lock = threading.Lock()
 
-    def _port(self, name: str) -> Port:
-        return Port(self.graph.label(name), self.graph.values[name].dtype, self.graph.shape(name))
-
     def __repr__(self) -> str:
         return f"<GpuModel {self.graph.name} on {self.device.name}>"
 
     @property
     def source(self) -> dict[str, str]:
-        """The text of each program's kernels, by the symbol of the first one."""
         sources = (k.source for k in self._kernels.values())
         return {s.kernels[0].symbol: s.text for s in sources if s.kernels}
 
     @property
     def schedules(self) -> dict[str, str]:
-        """The schedule script of each program, by the symbol of its first kernel."""
         stored = (k.stored for k in self._kernels.values())
         return {s.source.kernels[0].symbol: s.schedule for s in stored if s.source.kernels}
 
     @property
     def fallbacks(self) -> dict[str, tuple[tuple[str, str], ...]]:
-        """For programs whose first schedules could not be generated, these and why, by symbol."""
         stored = (k.stored for k in self._kernels.values())
         return {
             s.source.kernels[0].symbol: s.fallbacks
@@ -162,20 +144,14 @@ class GpuModel:
         out: Mapping[str, Any] | None = None,
         stream: Any = None,
     ) -> dict[str, Any]:
-        """Run the model: arrays by input name in, arrays by output name out, in graph order.
+        """As of `CompiledGraph`.
 
         If all inputs lie on the device, so do outputs that are not given, as `DeviceArray`, and
-        the call may return before they are done; else they are numpy arrays.
-
-        Parameters
-        ----------
-        out : arrays to write to, on the device or not, for some or all outputs by name
-        stream : as of `runtime.gpu.gpu_program.GpuProgram`
+        the call may return before they are done; else they are numpy arrays.  `stream` is as of
+        `runtime.gpu.gpu_program.GpuProgram`.
 
         Raises
         ------
-        ArgumentError : an input is missing, unknown, or of another dtype or shape; an array of
-            `out` is not what the output needs, or shares memory with another one; `threads`.
         ToolchainError : a kernel failed.
         """
         self.device.check_threads(threads)
@@ -233,7 +209,7 @@ class GpuModel:
     def _sizes(self, arrays: Mapping[str, Array | Operand]) -> tuple[int, ...]:
         """The sizes that the shapes of the inputs show."""
         shapes = [arrays[v].shape for v in self.graph.inputs]
-        return tuple(shapes[position][axis] for position, axis in self._shown)
+        return tuple(shapes[position][axis] for position, axis in self._axes)
 
     def _check_shapes(self, arrays: Mapping[str, Array | Operand], plan: _Plan) -> None:
         for value, array in arrays.items():
@@ -346,6 +322,14 @@ class GpuModel:
         """The bytes of a call's temporaries, by name."""
         source = self._kernels[call.program.digest].source
         return {t.name: bytes_of(t, shape_of(t, env)) for t in source.workspace}
+
+    def launches(self) -> dict[str, list[tuple[GpuKernel, Grid]]]:
+        if self.graph.sizes:
+            return {}
+        found: dict[str, list[tuple[GpuKernel, Grid]]] = {c.name: [] for c in self.calls}
+        for step in self.steps(self.plan()):
+            found[step.call.name].append((step.kernel, step.grid))
+        return found
 
     def steps(self, plan: _Plan) -> Iterator[Step]:
         """The launches of a run in order.

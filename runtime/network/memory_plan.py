@@ -67,3 +67,11 @@ def fill_copied(
         else:
             source = outputs[graph.outputs.index(plan.direct[root])]
         outputs[position][...] = source.reshape(outputs[position].shape)
+
+
+def value_bytes(graph: Graph, name: str) -> int:
+    """The size of a value's array in bytes."""
+    count = graph.values[name].dtype.bytes
+    for extent in graph.shape(name):
+        count *= extent
+    return count

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -28,10 +28,9 @@ from runtime.common.arguments import ALIGNMENT, Array, Shape, aligned
 from runtime.common.cache import Cache, Entry, digest
 from runtime.common.compile_report import CompileReport
 from runtime.cpu.toolchain import Toolchain
-from runtime.network.cpu_model import Model
+from runtime.network.built import Built
+from runtime.network.cpu_model import CpuModel
 from runtime.network.memory_plan import MemoryPlan
-
-M = TypeVar("M", bound=Model)
 
 _FORMAT = "1"
 _GRAPH = "graph.pickle"
@@ -68,7 +67,7 @@ def model_key(toolchain: Toolchain, *parts: str) -> str:
     return digest("stored model", _FORMAT, sys.version, np.__version__, toolchain.identity, *parts)
 
 
-def store_model(model: Model, key: str, cache: Cache, files: Mapping[str, str]) -> None:
+def store_model(model: CpuModel, key: str, cache: Cache, files: Mapping[str, str]) -> None:
     """Put a model into the cache, unless it would take too much of it.
 
     files : digests of files that it was made from, by name
@@ -87,8 +86,9 @@ def store_model(model: Model, key: str, cache: Cache, files: Mapping[str, str]) 
     block = np.zeros(total, np.uint8)
     for name, array in _views(block, places).items():
         array[...] = model.graph.constants[name]
+    assert model.built.plan is not None, "only networks of fixed sizes are stored"
     graph = replace(model.graph, constants={})
-    stored = _Stored(graph, places, total, model.plan, model.entry.key, model.report, files)
+    stored = _Stored(graph, places, total, model.built.plan, model.entry.key, model.report, files)
     parts = {name: block[a:b].data for name, a, b in _parts(total)}
     cache.keep(key, {_GRAPH: pickle.dumps(stored, protocol=5), **parts})
 
@@ -99,12 +99,10 @@ def recall_model(
     cache: Cache,
     threads: int,
     file_digest: Callable[[str], str | None],
-    kind: type[M],
-) -> M | None:
+) -> CpuModel | None:
     """The model that is stored under a key, None unless all of it is there and sound.
 
     file_digest : what the digest of a file that the model was made from is now
-    kind : the class of the model
 
     Raises
     ------
@@ -126,7 +124,9 @@ def recall_model(
         cache.discard(key)
         return None
     graph = replace(stored.graph, constants=_views(block, stored.places))
-    model = kind(graph, stored.plan, library, threads, toolchain, cache)
+    kernels, plan = stored.report.kernels, stored.plan
+    built = Built(graph, library, plan.sharing, {}, (), kernels, True, plan)
+    model = CpuModel(built, threads, toolchain, cache)
     took = time.perf_counter() - start
     model.report = replace(stored.report, stages=(("load", took),), from_cache=True)
     return model

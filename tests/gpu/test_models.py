@@ -19,6 +19,7 @@ from frontends.onnx.model.light_models import load_light, randomised
 from runtime.common.cache import Cache
 from runtime.find_device import find_device
 from runtime.gpu.device import Device, DeviceArray
+from runtime.network.cpu_model import CpuModel
 from runtime.network.gpu_model import GpuModel
 from tests.frontends.onnx.onnx_support import ort_run
 from tests.gpu.networks import NETWORKS, Arrays, Network, attention, floats, image, joined
@@ -134,7 +135,7 @@ def test_outputs_that_are_given(device: Device) -> None:
 def test_open_sizes_take_arrays_of_the_device(device: Device) -> None:
     network = NETWORKS["open batch"]()
     model = fk.compile_onnx(network.model, target=device.name)
-    assert isinstance(model, fk.StagedModel)
+    assert not model.is_whole
     for arrays in network.arrays:
         expected = ort_run(network.model, arrays)
         out = device.put(np.zeros_like(expected["y"]))
@@ -183,7 +184,7 @@ def test_weights_are_copied_once(emulator: Device, monkeypatch: pytest.MonkeyPat
     copies = Copies(emulator, monkeypatch)
     network = Network(image(channels=2), ({"x": floats(7, 1, 2, 8, 8)},))
     model = fk.compile_onnx(network.model, target=emulator.name)
-    assert isinstance(model, GpuModel) and sum(copies.written) == model.report.constant_bytes > 0
+    assert model.is_whole and sum(copies.written) == model.report.constant_bytes > 0
     # One for all kernels, and what the cache has is built again.
     assert copies.built == 1 < model.report.kernels
     copies.written.clear()
@@ -215,13 +216,14 @@ def test_equal_programs_share_kernels(emulator: Device) -> None:
 
 def test_values_lie_where_memory_of_the_device_may_begin(device: Device) -> None:
     model = fk.compile_onnx(joined(), target=device.name)
-    assert isinstance(model, GpuModel)
-    plan = model.plan()
+    (graph,) = model.compiled
+    assert isinstance(graph, GpuModel)
+    plan = graph.plan()
     assert all(start % device.alignment == 0 for _, start, _ in plan.parts.values())
     ends = [start + count for memory, start, count in plan.parts.values() if not memory]
     assert max(ends) <= plan.bytes
     # What begins at a multiple is made in its place; the rest is put there.
-    assert 0 < len(model.sharing.joined) < 3
+    assert 0 < len(graph.sharing.joined) < 3
 
 
 def test_runs_of_one_model_take_turns(emulator: Device) -> None:
@@ -256,22 +258,22 @@ def test_targets_are_not_confused(tmp_path: Path, emulator: Device) -> None:
     kinds = []
     for target in ("cpu", emulator.name, "cpu", emulator.name):
         model = fk.compile_onnx(path, target=target)
-        kinds.append(type(model))
+        kinds.append(type(model.compiled[0]))
         agree(model.run(arrays), ort_run(image(), arrays))
-    assert kinds == [fk.Model, fk.DeviceModel, fk.Model, fk.DeviceModel]
+    assert kinds == [CpuModel, GpuModel, CpuModel, GpuModel]
 
 
 def test_specialized_models_have_one_plan(emulator: Device) -> None:
     model = fk.compile_onnx(attention("rows"), target=emulator.name)
     fixed = model.specialize(rows=4)
-    assert isinstance(fixed, fk.DeviceModel)
+    assert fixed.is_whole
     arrays = {"x": floats(3, 1, 4, 16)}
     agree(fixed.run(arrays), ort_run(attention("rows"), arrays))
 
 
 def test_explain_has_the_launches(emulator: Device) -> None:
     model = fk.compile_onnx(image(), target=emulator.name)
-    assert isinstance(model, fk.DeviceModel)
+    assert model.is_whole
     text = str(model.explain())
     for symbol in model.source:
         assert f"{symbol}: " in text
@@ -353,7 +355,7 @@ def test_all_arrays_for_outputs_fit_or_none_is_written(device: Device) -> None:
     network = NETWORKS["places"]()
     (arrays,) = network.arrays
     model = fk.compile_onnx(network.model, target=device.name)
-    assert isinstance(model, fk.StagedModel)
+    assert not model.is_whole
     expected = model.run(arrays)
     *others, last = expected
     assert others

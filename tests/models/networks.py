@@ -90,13 +90,13 @@ def random_weights_error(path: Path, inputs: Arrays, cache: Path, seed: int = 1)
     return relative_error(fk.compile_onnx(model, cache=cache).run(images), expected)
 
 
-def _compiled(path: Path, cache: Path) -> tuple[float, fk.Model]:
+def _compiled(path: Path, cache: Path) -> tuple[float, fk.Network]:
     start = time.perf_counter()
     model = fk.compile_onnx(path, cache=cache)
     return time.perf_counter() - start, model
 
 
-def _median_run(model: fk.Model, inputs: Arrays) -> float:
+def _median_run(model: fk.Network, inputs: Arrays) -> float:
     times = []
     model.run(inputs)
     for _ in range(5):

@@ -14,7 +14,7 @@ Arrays = dict[str, np.ndarray]
 node = helper.make_node
 
 
-def check(model: onnx.ModelProto, inputs: Arrays, rtol: float = 1e-5) -> fk.Model:
+def check(model: onnx.ModelProto, inputs: Arrays, rtol: float = 1e-5) -> fk.Network:
     """Compile a model and compare it with ONNX Runtime, on one and on two threads, twice."""
     compiled = fk.compile_onnx(model)
     before = {name: array.copy() for name, array in inputs.items()}

@@ -11,24 +11,24 @@ import numpy as np
 import farkas as fk
 import runtime.network.compile_cpu
 from runtime.cpu.toolchain import find_toolchain
-from runtime.network.build_cpu import scratch_bytes
+from runtime.network.built import scratch_bytes
 from runtime.network.compile_cpu import compile_graph
-from runtime.network.cpu_model import Model
-from runtime.network.cpu_open_model import OpenModel, storage_order
+from runtime.network.cpu_model import CpuModel
+from runtime.network.pointer_order import pointer_order
 from tests.mutation.workers import Answer, Arrays, error_text
 from tests.robustness.sanitized import Array, Batch, Run
 
 
 def run_sanitized(data: bytes, inputs: Arrays) -> Answer:
     """Run a model, and each call of each network that it is compiled to under the sanitizers."""
-    calls: list[tuple[Model | OpenModel, Run]] = []
+    calls: list[tuple[CpuModel, Run]] = []
 
     def recording(graph: Any, **options: Any) -> Any:
         compiled: Any = compile_graph(graph, **options)
         plain = compiled.run
 
         def run(given: Arrays, *rest: Any, **more: Any) -> Any:
-            arguments = _closed_call if isinstance(compiled, Model) else _open_call
+            arguments = _open_call if compiled.graph.sizes else _closed_call
             results = plain(given, *rest, **more)
             calls.append((compiled, arguments(compiled, given, results)))
             return results
@@ -57,24 +57,24 @@ def run_sanitized(data: bytes, inputs: Arrays) -> Answer:
         runtime.network.compile_cpu.compile_graph = compile_graph
 
 
-def _closed_call(model: Model, given: Arrays, results: Arrays) -> Run:
+def _closed_call(model: CpuModel, given: Arrays, results: Arrays) -> Run:
     """The call of a network of fixed shapes: inputs, outputs, constants, the arena."""
     arrays = [_given(given[n]) for n in model.input_names]
     arrays += [Array(results[n].nbytes, results[n].itemsize) for n in model.output_names]
     arrays += [_held(model.graph.constants[n]) for n in sorted(model.graph.constants)]
-    arrays.append(Array(model.plan.arena, 1, None, False, True))
+    arrays.append(Array(model.plan().memory.arena, 1, None, False, True))
     return Run("fk_network", (), tuple(arrays), 2)
 
 
-def _open_call(model: OpenModel, given: Arrays, results: Arrays) -> Run:
+def _open_call(model: CpuModel, given: Arrays, results: Arrays) -> Run:
     """The call of a network of open sizes, every storage in a block of its own."""
-    _, sizes = model._given(given)
-    plan, built, graph = model._plan(sizes), model._built, model.graph
+    sizes = model._sizes(model._given(given))
+    plan, built, graph = model.plan(sizes), model.built, model.graph
     environment = graph.environment(dict(zip(graph.sizes, sizes, strict=True)))
     counts = dict(plan.memory.sharing.bytes)
     for call, own in scratch_bytes(built.scratch, environment).items():
         counts |= {f"{call}/{name}": count for name, count in own.items()}
-    places = storage_order(graph, built.sharing, built.scratch)
+    places = pointer_order(graph, built.sharing, built.scratch).positions
     # An output that is filled after the call has a place that no storage has.
     arrays = [Array(0, 1)] * (max(places.values(), default=-1) + 1)
     for name, place in places.items():
@@ -87,7 +87,7 @@ def _open_call(model: OpenModel, given: Arrays, results: Arrays) -> Run:
             arrays[place] = Array(made.nbytes, made.itemsize)
         else:
             arrays[place] = Array(counts.get(name, 0), 1, None, False, True)
-    return Run("fk_network", tuple(plan.sizes.tolist()), tuple(arrays), 2)
+    return Run("fk_network", plan.arguments, tuple(arrays), 2)
 
 
 def _given(array: Any) -> Array:

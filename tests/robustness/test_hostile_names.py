@@ -54,7 +54,7 @@ def test_names_in_a_model(name: str, tmp_path: Path) -> None:
     proto = hostile_model(name)
     model = fk.compile_onnx(proto)
     check_text(model.source)
-    assert warnings_of(model.entry.read("meta.json")) == ""
+    assert warnings_of(model.compiled[0].entry.read("meta.json")) == ""
     inputs = {f"x{name}": floats(3, 4)}
     results = model.run(inputs)
     assert list(results) == [f"y{name}", f"r{name}"]

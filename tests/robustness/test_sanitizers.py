@@ -66,6 +66,7 @@ def test_a_network(sanitizers: Toolchain, tmp_path: Path) -> None:
 def check_network(proto: object, toolchain: Toolchain, folder: Path) -> None:
     """A network through its one entry point, and each of its kernels by itself."""
     model = fk.compile_onnx(proto)
+    (graph,), (compiled,) = model.graphs, model.compiled
     rng = np.random.default_rng(0)
     inputs = {p.name: rng.random(p.shape).astype(p.dtype.numpy) for p in model.inputs}
     outputs = model.run(inputs)
@@ -73,9 +74,9 @@ def check_network(proto: object, toolchain: Toolchain, folder: Path) -> None:
     batch.add("fk_network", model.source)
     given = [Array(a.nbytes, a.itemsize, a.tobytes()) for a in inputs.values()]
     made = [Array(a.nbytes, a.itemsize, None, True) for a in outputs.values()]
-    constants = [model.graph.constants[n] for n in sorted(model.graph.constants)]
+    constants = [graph.constants[n] for n in sorted(graph.constants)]
     held = [Array(a.nbytes, a.itemsize, a.tobytes()) for a in constants]
-    arena = Array(model.plan.arena, 1, None, False, True)
+    arena = Array(compiled.plan().memory.arena, 1, None, False, True)
     for threads in (1, 2):
         batch.runs.append(Run("fk_network", (), (*given, *made, *held, arena), threads))
     code, errors, data = batch.execute(toolchain, folder / "whole")
@@ -86,10 +87,8 @@ def check_network(proto: object, toolchain: Toolchain, folder: Path) -> None:
     np.testing.assert_allclose(got, np.frombuffer(expected, np.float32), rtol=1e-4, atol=1e-5)
     assert data[:half] == data[half:]  # however many threads there are
     sweep = Sweep()
-    for digest in dict.fromkeys(n.program.digest for n in model.graph.nodes if isinstance(n, Call)):
-        call = next(
-            n for n in model.graph.nodes if isinstance(n, Call) and n.program.digest == digest
-        )
+    for digest in dict.fromkeys(n.program.digest for n in graph.nodes if isinstance(n, Call)):
+        call = next(n for n in graph.nodes if isinstance(n, Call) and n.program.digest == digest)
         sweep.add(call.program, {})
     sweep.check(toolchain, folder / "each")
 

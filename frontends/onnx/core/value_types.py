@@ -14,63 +14,12 @@ from frontends.onnx.core.stages import TEXT
 from frontends.onnx.core.tensors import ELEMENT_TYPES, type_name
 from poly.errors import ArgumentError, ModelError
 from poly.ir.dtypes import FLOAT32, DType
+from poly.ir.port import Port
 
 Shapes = Mapping[str, Sequence[int] | int]
 
 #: The element types that values may have while a model runs.
 _TYPES = {**ELEMENT_TYPES, onnx.TensorProto.STRING: TEXT}
-
-
-@dataclass(frozen=True)
-class OpenPort:
-    """An input or output: sizes where they are fixed, names where these are given, else None.
-
-    `shape` is None if not even the rank is known.
-    """
-
-    name: str
-    dtype: DType
-    shape: tuple[int | str | None, ...] | None
-
-    def __str__(self) -> str:
-        if self.shape is None:
-            return f"{self.dtype} {self.name}"
-        sizes = ",".join("?" if e is None else str(e) for e in self.shape)
-        return f"{self.dtype} {self.name}[{sizes}]"
-
-    @property
-    def axes(self) -> tuple[str | None, ...] | None:
-        """Names for the sizes of open axes, None for fixed ones; None if the rank is unknown.
-
-        Axes of one name have one size; what has no name gets one of its own.
-        """
-        if self.shape is None:
-            return None
-        return tuple(
-            None if isinstance(e, int) else e or f"{self.name}.{a}"
-            for a, e in enumerate(self.shape)
-        )
-
-    def check(self, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
-        """Check an array's shape; `sizes` collects those of named dimensions.
-
-        Raises
-        ------
-        ArgumentError : if it does not fit.
-        """
-        if self.shape is None:
-            return
-        if len(shape) != len(self.shape):
-            raise ArgumentError(f"{self.name} has shape {shape}, not {self}")
-        for axis, (extent, size) in enumerate(zip(self.shape, shape, strict=True)):
-            if isinstance(extent, str):
-                if sizes.setdefault(extent, size) != size:
-                    raise ArgumentError(
-                        f"{self.name}: dimension {axis} is {size}, "
-                        f"but '{extent}' is {sizes[extent]} in another input"
-                    )
-            elif extent is not None and extent != size:
-                raise ArgumentError(f"{self.name} has shape {shape}, not {self}")
 
 
 class DynamicShapeError(ModelError):
@@ -212,7 +161,7 @@ def input_shape(
     return checked_shape(result, dtype, f"input '{shown}'")
 
 
-def open_port(info: ValueInfoProto, claim: Claim | None, shapes: Shapes) -> OpenPort:
+def open_port(info: ValueInfoProto, claim: Claim | None, shapes: Shapes) -> Port:
     """What the model and `shapes` tell of an input or output.
 
     Raises
@@ -221,13 +170,13 @@ def open_port(info: ValueInfoProto, claim: Claim | None, shapes: Shapes) -> Open
     """
     dtype = _TYPES.get(claim.element_type if claim else 0, FLOAT32)
     if info.type.WhichOneof("value") not in (None, "tensor_type"):
-        return OpenPort(info.name, DType(kind_of(info.type), "o", 0), None)
+        return Port(info.name, DType(kind_of(info.type), "o", 0), None)
     if claim is None or claim.extents is None:
         given = shapes.get(info.name)
         shape = (given,) if isinstance(given, int) else given
-        return OpenPort(info.name, dtype, None if shape is None else tuple(shape))
+        return Port(info.name, dtype, None if shape is None else tuple(shape))
     try:
-        return OpenPort(info.name, dtype, input_shape(info, claim, dtype, shapes))
+        return Port(info.name, dtype, input_shape(info, claim, dtype, shapes))
     except DynamicShapeError:
         dims = info.type.tensor_type.shape.dim
         extents: list[int | str | None] = []
@@ -235,7 +184,7 @@ def open_port(info: ValueInfoProto, claim: Claim | None, shapes: Shapes) -> Open
             if extent is None and dim.dim_param in shapes:
                 extent = _named(dim.dim_param, shapes[dim.dim_param])
             extents.append(extent if extent is not None else dim.dim_param or None)
-        return OpenPort(info.name, dtype, tuple(extents))
+        return Port(info.name, dtype, tuple(extents))
 
 
 def _named(name: str, given: Sequence[int] | int) -> int:

@@ -11,13 +11,14 @@ from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.node import Value
 from frontends.onnx.core.stages import Given, Pending
 from frontends.onnx.core.symbolic_dims import hint_of
-from frontends.onnx.core.value_types import OpenPort, Shapes
+from frontends.onnx.core.value_types import Shapes
 from frontends.onnx.importer.importer import Importer
 from frontends.onnx.model.loading import domain_of, shown_name, shown_operator
 from frontends.onnx.model.source import Source, unknown_operators
 from poly.errors import ModelError
 from poly.ir.cost import work_of_program
 from poly.ir.graph import Call
+from poly.ir.port import Port
 
 #: What may become of a node, the good first.
 COMPREHENSION, VIEW, KNOWN, EXPANDED = "comprehension", "view", "known now", "written out"
@@ -58,7 +59,7 @@ class Examination:
     """What becomes of a model's nodes, and the inputs that it was examined for."""
 
     nodes: tuple[Diagnosis, ...]
-    inputs: tuple[OpenPort, ...]
+    inputs: tuple[Port, ...]
 
     @property
     def problems(self) -> tuple[Diagnosis, ...]:
@@ -93,7 +94,7 @@ def examine(source: Source, shapes: Shapes | None = None) -> Examination:
     return Examination((*examiner.found, *more), ports)
 
 
-def _stand_ins(ports: Sequence[OpenPort]) -> dict[str, Given]:
+def _stand_ins(ports: Sequence[Port]) -> dict[str, Given]:
     sizes: dict[str, int] = {}
     given = {}
     for port in ports:

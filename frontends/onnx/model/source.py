@@ -17,7 +17,6 @@ from frontends.onnx.core.stages import Given, Pending
 from frontends.onnx.core.tensors import ELEMENT_TYPES
 from frontends.onnx.core.value_types import (
     Claim,
-    OpenPort,
     Shapes,
     check_shapes,
     claim_of,
@@ -43,6 +42,7 @@ from frontends.onnx.model.loading import (
 )
 from poly.errors import ArgumentError, ModelError, UnsupportedNode
 from poly.ir.dtypes import DType
+from poly.ir.port import Port
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -115,7 +115,7 @@ class Source:
         """The names of the files beside the model's in which tensors lie."""
         return external_files(self.model)
 
-    def input_ports(self, shapes: Shapes) -> tuple[OpenPort, ...]:
+    def input_ports(self, shapes: Shapes) -> tuple[Port, ...]:
         """The inputs, as far as the model and `shapes` tell what they are.
 
         Raises
@@ -133,7 +133,7 @@ class Source:
         return tuple(ports)
 
     @cached_property
-    def output_ports(self) -> tuple[OpenPort, ...]:
+    def output_ports(self) -> tuple[Port, ...]:
         """The outputs, as far as the model tells what they are."""
         return tuple(open_port(info, claim_of(info), {}) for info in self.model.graph.output)
 

@@ -17,8 +17,8 @@ from farkas.cli import main as cli_module
 from farkas.cli.exit_codes import DEFECT, INTERRUPTED
 from farkas.cli.run import _complete
 from farkas.targets.stages import STAGES
-from frontends.onnx.core.value_types import OpenPort
 from poly.ir.dtypes import FLOAT32
+from poly.ir.port import Port
 from tests.farkas.conftest import ROOT, Cli, Command
 
 MATMUL = "C[i,j] +=! A[i,k] * B[k,j]"
@@ -57,7 +57,7 @@ def test_help(cli: Cli, words: list[str]) -> None:
 def test_random_names_what_is_open(
     shape: tuple[int | str | None, ...] | None, message: str
 ) -> None:
-    port = OpenPort("x", FLOAT32, shape)
+    port = Port("x", FLOAT32, shape)
     with pytest.raises(fk.ArgumentError) as caught:
         _complete(SimpleNamespace(inputs=(port,)), {}, 0)  # type: ignore[arg-type]
     assert message in str(caught.value)

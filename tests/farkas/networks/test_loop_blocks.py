@@ -60,11 +60,7 @@ def agree(model: onnx.ModelProto, compiled: Any, arrays: Arrays) -> None:
 
 def blocks_of(model: Any) -> list[str]:
     """The names of the programs that have blocks."""
-    if isinstance(model, fk.Model):
-        graphs = [model.graph]
-    else:
-        graphs = [v.model.graph for v in model._variants() if v.model is not None]
-    calls = [n for g in graphs for n in g.nodes if hasattr(n, "program")]
+    calls = [n for g in model.graphs for n in g.nodes if hasattr(n, "program")]
     return [n.program.name for n in calls if n.program.has_blocks]
 
 
@@ -153,7 +149,7 @@ def test_scan_without_states_and_with_views() -> None:
     scan = node("Scan", ["x"], ["p", "q", "r"], body=body, num_scan_inputs=1)
     model = model_of([scan], {"x": (F, [30, 2, 3])}, {"p": F, "q": F, "r": F})
     compiled = fk.compile_onnx(model)
-    assert isinstance(compiled, fk.Model) and not blocks_of(compiled)  # all steps at once
+    assert compiled.is_whole and not blocks_of(compiled)  # all steps at once
     agree(model, compiled, {"x": floats(30, 2, 3)})
 
 

@@ -13,7 +13,7 @@ from poly.schedule.schedule import Schedule
 from runtime.common.cache import ENVIRONMENT
 from runtime.cpu.fast_call import never
 from runtime.network import build_cpu as graph_build
-from runtime.network.cpu_open_model import OpenModel
+from runtime.network.cpu_model import CpuModel
 from tests.farkas.open_networks import (
     F,
     L,
@@ -158,12 +158,12 @@ def test_calls_of_shapes_that_come_again(name: str, monkeypatch: pytest.MonkeyPa
     if sum(a.size for a in small.values()) > sum(a.size for a in large.values()):
         small, large = large, small
     expected = [compiled.run(arrays) for arrays in (small, large)]
-    (variant,) = compiled._variants()
-    assert isinstance(variant.model, OpenModel)
+    (graph,) = compiled.compiled
+    assert isinstance(graph, CpuModel)
     careful = []
-    original = OpenModel._given
+    original = CpuModel._given
     monkeypatch.setattr(
-        OpenModel, "_given", lambda self, given: careful.append(1) or original(self, given)
+        CpuModel, "_given", lambda self, given: careful.append(1) or original(self, given)
     )
     for threads in (None, 1, 2):
         for arrays, wanted in ((large, expected[1]), (small, expected[0])):
@@ -172,7 +172,7 @@ def test_calls_of_shapes_that_come_again(name: str, monkeypatch: pytest.MonkeyPa
                 assert array.tobytes() == wanted[output].tobytes()
                 assert not np.shares_memory(array, wanted[output])
     # Where plans are used at all, only a shape whose plan fell with the old arena takes its time.
-    assert len(careful) <= 1 or variant.model._quick is never
+    assert len(careful) <= 1 or graph._quick is never
     for bad in (
         {n: a.astype(np.float64) for n, a in small.items()},
         {n: a[None] for n, a in small.items()},

@@ -154,7 +154,7 @@ def test_a_model_explains_itself() -> None:
     told = model.explain()
     assert told.text.startswith("little: 2 kernel calls for 4 nodes")
     assert "Conv 'first' + Relu 'relu'" in told.text
-    ((value, size, _, user, why),) = unfused(model.graph, lanes=True)
+    ((value, size, _, user, why),) = unfused(model.graphs[0], lanes=True)
     assert (value, size) == ("r", 16 * 16 * 16 * 4)
     assert user == "Conv 'second' + Add 'skip'"
     assert why == "a contraction would compute the value again for each use"

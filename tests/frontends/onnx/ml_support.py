@@ -139,7 +139,7 @@ def rows_of(count: int, width: int, seed: int = 0, holes: bool = False) -> np.nd
     return x
 
 
-def check(model: onnx.ModelProto, inputs, rtol: float = 1e-5) -> fk.Model | fk.StagedModel:
+def check(model: onnx.ModelProto, inputs, rtol: float = 1e-5) -> fk.Network:
     """Compile a model, and compare all its outputs, whatever they are, with ONNX Runtime's."""
     compiled = fk.compile_onnx(model, threads=1)
     found, expected = compiled.run(inputs), ort_run(model, inputs)

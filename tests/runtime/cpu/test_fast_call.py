@@ -19,11 +19,12 @@ from runtime.common.cache import Cache
 from runtime.cpu import fast_call as quick
 from runtime.cpu.loaded_kernel import LoadedKernel, load_kernel
 from runtime.cpu.toolchain import Toolchain
-from runtime.network.cpu_model import Model
+from runtime.network.cpu_model import CpuModel
 from tests.runtime.cpu.test_loaded_kernel import outputs_by_workspace, source
 from tests.runtime.programs import N, add_source, i, program, read, span, statement, tensor
 
-#: In these tests, `LoadedKernel._plan` or `Model._given` set to None fails what is no quick call.
+#: In these tests, `LoadedKernel._plan` or `CpuModel._given` set to None fails what is not
+#: a quick call.
 Array = np.ndarray[Any, np.dtype[Any]]
 X = np.arange(5, dtype=np.float32)
 
@@ -340,7 +341,7 @@ def test_other_threads_run_beside_a_kernel_with_work(toolchain: Toolchain, cache
 # --- models ---------------------------------------------------------------------------------
 
 
-def small_model(folder: Path) -> Model:
+def small_model(folder: Path) -> fk.Network:
     """Two inputs, three outputs of which one is an input again."""
     kinds = {n: helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3]) for n in "abxyz"}
     nodes = [
@@ -357,7 +358,7 @@ def test_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = small_model(tmp_path / "cache")
     given = {n: np.random.default_rng(0).standard_normal((2, 3)).astype("f4") for n in "ab"}
     with monkeypatch.context() as patch:
-        patch.setattr(Model, "_given", None)
+        patch.setattr(CpuModel, "_given", None)
         out = {n: np.empty((2, 3), np.float32) for n in "zyx"}
         for result in (model.run(given), model.run(given, threads=2), model.run(given, out=out)):
             assert list(result) == ["x", "y", "z"]
@@ -377,7 +378,7 @@ def test_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = {n: np.empty((2, 3), np.float32) for n in "xyz"}
     outs = (*written, whole, {**whole, "y": whole["x"]}, {**whole, "z": given["b"]})
     found = [outcome(lambda: tuple(model.run(x, out=y).values())) for x in cases for y in outs]  # noqa: B023
-    monkeypatch.setattr(model, "_quick", quick.never)
+    monkeypatch.setattr(model.compiled[0], "_quick", quick.never)
     slow = [outcome(lambda: tuple(model.run(x, out=y).values())) for x in cases for y in outs]  # noqa: B023
     assert found == slow and sum(isinstance(x, list) for x in found) > 5
 

@@ -18,7 +18,8 @@ from poly.graph_passes.simplify_graph import copied_parts
 from poly.ir.graph import Call, Graph
 from poly.machine.gpu import ANY
 from runtime.network.memory_plan import MemoryPlan
-from runtime.network.plan_memory import plan_memory, share
+from runtime.network.plan_memory import plan_memory
+from runtime.network.share_storage import share
 from runtime.reference.evaluate import evaluate
 from tests.frontends.onnx.onnx_support import close, floats, model_of, ort_run, run_graph
 
@@ -72,7 +73,7 @@ def planned(
     """The plan of a model, checked: results, and the concatenations that need not run."""
     model = model_of(nodes, inputs, outputs)
     graph = CUDA.optimise(import_model(model), ANY, evaluate)
-    plan = plan_memory(graph, {})
+    plan = plan_memory(graph, {}, share(graph))
     calls = [n.origin for n in graph.nodes if isinstance(n, Call) and not plan.sharing.runs(n)]
     assert [o.split("'")[1] for o in calls] == skipped
     for name, array in run_graph(graph, inputs).items():
@@ -261,4 +262,6 @@ def test_a_compiled_network_without_concatenations() -> None:
     compiled = fk.compile_onnx(model)
     for threads in (1, 2):
         close(compiled.run(X, threads=threads), ort_run(model, X))
-    assert compiled.report.calls == 5 and len(compiled.plan.sharing.joined) == 2
+    assert (
+        compiled.report.calls == 5 and len(compiled.compiled[0].plan().memory.sharing.joined) == 2
+    )

@@ -43,7 +43,7 @@ def arrays_of(batch: int, rows: int, others: int) -> Arrays:
     }
 
 
-def agree(proto: onnx.ModelProto, model: fk.Model | fk.StagedModel, arrays: Arrays) -> None:
+def agree(proto: onnx.ModelProto, model: fk.Network, arrays: Arrays) -> None:
     session = onnxruntime.InferenceSession(proto.SerializeToString())
     for found, wanted in zip(model.run(arrays).values(), session.run(None, arrays), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
@@ -70,7 +70,7 @@ def test_all_dimensions_fixed_make_one_model(tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "attention.onnx")
     model = fk.compile_onnx(tmp_path / "attention.onnx", shapes={"rows": 3})
     fixed = model.specialize(batch=2, others=6)
-    assert isinstance(fixed, fk.Model)
+    assert fixed.is_whole
     agree(proto, fixed, arrays_of(2, 3, 6))
     with pytest.raises(fk.ArgumentError, match="'rows' is fixed already; no named dimension is"):
         fixed.specialize(rows=3)

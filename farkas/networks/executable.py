@@ -1,0 +1,86 @@
+"""`Executable`: what runs a network, which is compiled as a whole or (`Stages`) stage by stage."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from poly.ir.port import Port
+from runtime.common.compile_report import CompileReport
+from runtime.network.profile import Timing
+
+if TYPE_CHECKING:
+    from runtime.network.compiled_graph import CompiledGraph
+
+
+class Executable(ABC):
+    """Arrays by name in, arrays by name out; `run`, `profile` and all else as of `Network`."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    threads: int | None
+
+    @abstractmethod
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        threads: int | None = None,
+        *,
+        out: Mapping[str, Any] | None = None,
+        stream: Any = None,
+    ) -> dict[str, Any]:
+        """Run it once."""
+
+    @abstractmethod
+    def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
+        """Median seconds of each compiled call."""
+
+    @property
+    @abstractmethod
+    def compiled(self) -> tuple[CompiledGraph, ...]:
+        """The graphs that were compiled so far."""
+
+    @property
+    @abstractmethod
+    def report(self) -> CompileReport:
+        """What compiling took and made so far."""
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """For each of these graphs, what has to hold of sizes for it to be used again."""
+        return ("fixed sizes",)
+
+    @property
+    def opaque_operators(self) -> tuple[str, ...]:
+        """The operators that ran as numpy so far, each once."""
+        return ()
+
+
+class WholeGraph(Executable):
+    """A network whose shapes are fixed: one compiled graph."""
+
+    def __init__(self, graph: CompiledGraph) -> None:
+        self.graph = graph
+        self.inputs, self.outputs, self.threads = graph.inputs, graph.outputs, graph.threads
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        threads: int | None = None,
+        *,
+        out: Mapping[str, Any] | None = None,
+        stream: Any = None,
+    ) -> dict[str, Any]:
+        return self.graph.run(inputs, threads, out=out, stream=stream)
+
+    def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
+        return self.graph.profile(inputs, repeat)
+
+    @property
+    def compiled(self) -> tuple[CompiledGraph, ...]:
+        return (self.graph,)
+
+    @property
+    def report(self) -> CompileReport:
+        return self.graph.report

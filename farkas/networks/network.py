@@ -1,0 +1,305 @@
+"""`Network`: an ONNX network as a function of named arrays, wherever and however it is compiled.
+
+What reads models and compares values is loaded when it is needed.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from farkas.networks.executable import Executable, WholeGraph
+from farkas.targets.base import Target
+from poly.errors import ArgumentError
+from poly.ir.port import Port
+from poly.ir.size_values import by_name
+from runtime.common.compile_report import CompileReport, Progress
+from runtime.network.profile import Timing, check_repeat
+
+if TYPE_CHECKING:
+    from farkas.networks.compare import Comparison
+    from farkas.views.page import View
+    from frontends.onnx import Source
+    from poly.ir.graph import Graph
+    from runtime.gpu.device import Device
+    from runtime.network.compiled_graph import CompiledGraph
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What a model was compiled from: enough to compile it again in another way.
+
+    compile : what compiles an origin; model : a path, bytes or a message; a file is read again, so
+    that no weights are kept; shapes : the sizes that were given; outputs : names of values that are
+    given beside the outputs
+    """
+
+    compile: Callable[[Origin], Network]
+    model: Any
+    target: Target
+    shapes: Mapping[str, Sequence[int] | int]
+    progress: Progress | None = None
+    outputs: tuple[str, ...] = ()
+
+    def open(self) -> Source:
+        """The model, read again."""
+        from frontends.onnx import open_model
+
+        return open_model(self.model).giving(self.outputs)
+
+    def specialized(self, sizes: Mapping[str, int]) -> Origin:
+        """The same with named dimensions fixed.
+
+        Raises
+        ------
+        ArgumentError : a name that is unknown or fixed already, or a size that is none.
+        """
+        source = self.open()
+        known, free = (_names(source.input_ports(s)) for s in ({}, self.shapes))
+        for name, size in sizes.items():
+            if name not in free:
+                reason = "is fixed already" if name in known else "is no dimension of the inputs"
+                raise ArgumentError(f"'{name}' {reason}; {_listed(free)}")
+            try:
+                is_size = not isinstance(size, bool) and operator.index(size) > 0
+            except TypeError:
+                is_size = False
+            if not is_size:
+                raise ArgumentError(f"'{name}' must be a positive integer, not {size!r}")
+        fixed = {n: operator.index(s) for n, s in sizes.items()}
+        return replace(self, shapes={**self.shapes, **fixed})
+
+
+class Network:
+    """A compiled ONNX network.
+
+    With all shapes fixed it is compiled as a whole, before the first run.  Any other is compiled
+    when arrays come, and what was compiled serves all shapes that satisfy its `conditions`.  Where
+    the shape of a value depends on elements, that is done stage by stage.
+
+    Runs from several threads take turns: they share their memory.  A copy is the network itself;
+    what is unpickled is compiled again, or found in the cache.
+
+    Attributes: `inputs` and `outputs`, with their types as far as these are known.
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+    def __init__(self, origin: Origin, executable: Executable) -> None:
+        self.origin, self._executable = origin, executable
+        self.inputs, self.outputs = executable.inputs, executable.outputs
+
+    def __repr__(self) -> str:
+        calls = f"{self.report.calls} calls" if self.is_whole else "open sizes"
+        return f"<Network of {calls}, for {self.origin.target.name}>"
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (replace(self.origin, progress=None),)
+
+    # --- running --------------------------------------------------------------------------------
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        threads: int | None = None,
+        *,
+        out: Mapping[str, Any] | None = None,
+        stream: Any = None,
+    ) -> dict[str, Any]:
+        """Run the network: arrays by input name in, arrays by output name out, in its order.
+
+        Arrays are numpy's; on a GPU they may lie there.  If all inputs do, so do outputs that are
+        not given, as `runtime.gpu.device.DeviceArray`, and the call may return before they are
+        done.  Shapes for which nothing is compiled yet are compiled first.
+
+        Parameters
+        ----------
+        threads : of this run, on a CPU; default is what the network was compiled with
+        out : arrays to write to, for some or all outputs by name
+        stream : on a GPU, where the work goes: CUDA's handle or what has one, or a queue of OpenCL
+
+        Raises
+        ------
+        ArgumentError : an input is missing, unknown, or does not fit what the model says; an array
+            of `out` is not what the output needs, or shares memory with another one; `threads` on
+            a GPU, `stream` on a CPU.
+        ModelError : the model cannot be run on arrays of these shapes.
+        UnsupportedModelError : nodes that cannot be compiled for these shapes.
+        ToolchainError : a kernel of a GPU failed.
+        """
+        return self._executable.run(inputs, threads, out=out, stream=stream)
+
+    def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
+        """Median seconds of each compiled call, one after the other.
+
+        On a CPU with one thread; on a GPU with what the host does for it.  What runs as numpy is
+        run, and not measured.
+        """
+        check_repeat(repeat)
+        return self._executable.profile(inputs, repeat)
+
+    # --- what was compiled ----------------------------------------------------------------------
+
+    @property
+    def report(self) -> CompileReport:
+        """What compiling took and made so far."""
+        return self._executable.report
+
+    @property
+    def compiled(self) -> tuple[CompiledGraph, ...]:
+        """What was compiled so far: one graph of fixed shapes, or those of the stages."""
+        return self._executable.compiled
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """Kernels and values of what was compiled so far."""
+        return tuple(c.graph for c in self.compiled)
+
+    @property
+    def source(self) -> dict[str, str]:
+        """The generated text by file; with several stages, ``stage0/``… come before the name."""
+        return _joined([c.source for c in self.compiled], "/")
+
+    @property
+    def schedules(self) -> dict[str, str]:
+        """The schedule script of each kernel, by its name in the text."""
+        return _joined([c.schedules for c in self.compiled], " ")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all shapes are fixed, and the network is compiled as a whole."""
+        return isinstance(self._executable, WholeGraph)
+
+    @property
+    def threads(self) -> int | None:
+        """Threads of a run that does not say; None: all, or on a GPU no such number."""
+        return self._executable.threads
+
+    @property
+    def device(self) -> Device:
+        """The GPU that it runs on.  Raises `ArgumentError` for other targets."""
+        return self.origin.target.device
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """For each stage that was compiled, what has to hold of sizes for it to be used again."""
+        return self._executable.conditions
+
+    @property
+    def opaque_operators(self) -> tuple[str, ...]:
+        """The operators that ran as numpy so far, each once."""
+        return self._executable.opaque_operators
+
+    def explain(self, run: bool = True) -> View:
+        """What was fused and what that saves, what was not and why, and what each kernel costs.
+
+        Bytes and times depend on sizes.  With sizes left open there are none, and only the stages
+        compiled so far are shown: ``network.specialize(batch=1).explain()`` has all.
+
+        run : time the kernels, with one thread and made-up inputs
+        """
+        from farkas.views.explain import explain_graphs, explain_network
+
+        if not self.is_whole:
+            return explain_graphs(self.graphs, self.origin.target.pipeline.lanes)
+        return explain_network(self.origin.target, self.compiled[0], run)
+
+    def _repr_html_(self) -> str:
+        from farkas.views import show
+
+        return show(self)._repr_html_()
+
+    def specialize(self, **sizes: int) -> Network:
+        """The model compiled for sizes of named dynamic dimensions; this one stays as it is.
+
+        >>> one = model.specialize(batch=1)
+
+        With no dynamic dimension left, it is compiled as a whole, at once.  Names that are no
+        identifiers: ``specialize(**{"batch size": 4})``.
+
+        Raises
+        ------
+        ArgumentError : a name that is unknown or fixed already, or a size that is no positive int.
+        ModelError, UnsupportedModelError : the model cannot be compiled for these sizes.
+        """
+        return self.origin.compile(self.origin.specialized(sizes))
+
+    def compare(
+        self,
+        reference: Any,
+        inputs: Mapping[str, Any],
+        *,
+        rtol: float | None = None,
+        atol: float = 1e-5,
+    ) -> Comparison:
+        """Which value of the model is the first, in the order of its nodes, that diverges.
+
+        >>> print(model.compare("onnxruntime", inputs))
+
+        The outputs are compared first, as the model computes them.  If one diverges, or the
+        reference names values between the nodes, the model is compiled once more to give these as
+        well; if all of them agree then, merging calls is to blame, and the value is found that must
+        be stored for the outputs to agree.
+
+        Parameters
+        ----------
+        reference : ``"onnxruntime"``, which is asked for every value; a mapping from names of
+            values to arrays; a function of the inputs by name that gives such a mapping, or the
+            outputs in a list; or a session with ``run`` and ``get_outputs``
+        rtol, atol : floats agree if no element is farther off than `atol` plus `rtol` times the
+            largest magnitude in its tensor (0.001, more for types of few bits), integers if none
+            is farther off than `atol`
+
+        Raises
+        ------
+        ArgumentError : another kind of reference, or one that names what is not in the model.
+        ModelError : ONNX Runtime cannot run the model.
+        """
+
+        from farkas.networks.compare import Tolerance, compare
+
+        inputs = self.origin.target.runner.on_host(by_name("inputs", inputs))
+
+        def values(names: tuple[str, ...]) -> Mapping[str, Array]:
+            outputs = (*self.origin.outputs, *names)
+            network = self.origin.compile(replace(self.origin, outputs=outputs)) if names else self
+            return network.run(inputs)
+
+        tolerance = Tolerance(rtol, atol)
+        return compare(self.origin.open(), values, reference, inputs, tolerance)
+
+
+def _restored(origin: Origin) -> Network:
+    return origin.compile(origin)
+
+
+def _joined(parts: list[Mapping[str, str]], separator: str) -> dict[str, str]:
+    """Mappings in one; the names of several are told apart by the number of the stage."""
+    if len(parts) == 1:
+        return dict(parts[0])
+    numbered = list(enumerate(parts))
+    return {f"stage{n}{separator}{k}": text for n, part in numbered for k, text in part.items()}
+
+
+def _names(ports: Sequence[Port]) -> dict[str, None]:
+    """The names of dynamic dimensions, in order."""
+    return {e: None for port in ports for e in port.shape or () if isinstance(e, str)}
+
+
+def _listed(names: Mapping[str, None]) -> str:
+    if not names:
+        return "no named dimension is dynamic"
+    return "the dynamic dimensions are " + ", ".join(f"'{n}'" for n in names)

@@ -1,0 +1,339 @@
+"""`Stages`: a network whose shapes are found when it runs.
+
+Inputs with dynamic dimensions, operators whose results have shapes that depend on data, and
+operators that need elements before they can be compiled (the shape that a Reshape asks for) all
+make a network wait.  It is compiled when arrays come, stage by stage, and what was compiled is kept
+for the next arrays of the same shapes.  Stages are made in `frontends.onnx.core.stages`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from farkas.networks.executable import Executable
+from farkas.networks.network import Origin
+from farkas.networks.variants import KEPT, Start, Variant, following
+from frontends.onnx import Given, OpaqueCall, Source, Stage, import_stage
+from poly.errors import ArgumentError, CapacityError, UndecidedError
+from poly.ir.expr import Const
+from poly.ir.graph import Graph
+from poly.ir.port import Port
+from poly.ir.program import Tensor
+from poly.ir.size_values import by_name
+from runtime.common.arguments import check_input, check_names, check_spans, is_plain
+from runtime.common.compile_report import CompileReport
+from runtime.network.profile import Timing
+
+if TYPE_CHECKING:
+    from farkas.targets.base import Runner
+    from runtime.network.compiled_graph import CompiledGraph
+
+Array = np.ndarray
+
+
+class Stages(Executable):
+    """A network, compiled for the shapes that come.
+
+    Calls from several threads take turns.
+    """
+
+    def __init__(
+        self,
+        origin: Origin,
+        source: Source,
+        ports: Sequence[Port],
+        first: Stage | None = None,
+    ) -> None:
+        self._origin, self._source = origin, source
+        self.inputs, self.outputs = tuple(ports), source.output_ports
+        self.threads = self._runner.threads
+        self._start = Start(None, {p.name: p.axes for p in ports}, {})
+        self._types = {p.name: p.dtype.numpy for p in ports}
+        #: The shapes of inputs that were found to fit.
+        self._sound: set[tuple[tuple[int, ...], ...]] = set()
+        self._lock = threading.RLock()
+        self._reports: list[CompileReport] = []
+        if first is not None:
+            values = {p.name: _stand_in(p) for p in ports}
+            if not first.demands & values.keys():
+                self._add(self._start, values, first)
+
+    def __repr__(self) -> str:
+        return f"<Stages of {len(self._source.nodes)} nodes>"
+
+    @property
+    def _runner(self) -> Runner:
+        return self._origin.target.runner
+
+    @property
+    def report(self) -> CompileReport:
+        """What compiling took and made so far, all variants together."""
+        stages: dict[str, float] = {}
+        for report in self._reports:
+            for name, seconds in report.stages:
+                stages[name] = stages.get(name, 0.0) + seconds
+        parts = self._reports
+        return CompileReport(
+            tuple(stages.items()),
+            sum(r.kernels for r in parts),
+            sum(r.calls for r in parts),
+            sum(r.arena_bytes for r in parts),
+            sum(r.arena_bound for r in parts),
+            sum(r.constant_bytes for r in parts),
+            all(r.from_cache for r in parts),
+        )
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """For each stage that was compiled, what has to hold of sizes for it to be used again."""
+        return tuple(
+            ", ".join(map(str, v.stage.conditions)) or "fixed sizes" for v in self._variants()
+        )
+
+    @property
+    def opaque_operators(self) -> tuple[str, ...]:
+        """The operators that ran as numpy so far, each once."""
+        return tuple(
+            dict.fromkeys(call.operator for v in self._variants() for call in v.stage.opaque)
+        )
+
+    @property
+    def compiled(self) -> tuple[CompiledGraph, ...]:
+        return tuple(v.model for v in self._variants() if v.model is not None)
+
+    def _variants(self) -> list[Variant]:
+        """Everything that was compiled, from the first stage on."""
+        found: list[Variant] = []
+        starts: list[Start | None] = [self._start]
+        while starts:
+            start = starts.pop()
+            if start is not None:
+                found += start.variants
+                starts += [v.next for v in start.variants]
+        return found
+
+    # --- running --------------------------------------------------------------------------------
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        threads: int | None = None,
+        *,
+        out: Mapping[str, Any] | None = None,
+        stream: Any = None,
+    ) -> dict[str, Any]:
+        runner = self._runner
+        runner.check_call(threads, stream)
+        inputs, out = by_name("inputs", inputs), by_name("outputs", out)
+        given = {n: a for n, a in out.items() if a is not None}
+        check_names("output", given, [p.name for p in self.outputs])
+        there = runner.held(inputs)
+        # Arrays on a device are used as they are where one stage is the whole network, and compiled
+        # for their shapes already; else they are copied to the host, as are values between stages.
+        ready = self._ready(inputs) if there else None
+        if ready is not None:
+            return ready.run(inputs, threads, out=given, stream=stream)
+        values = self._checked(runner.on_host(inputs, stream))
+        if given:
+            check_spans((), runner.spans(inputs, stream), runner.spans(given, stream))
+        with self._lock:
+            first = self._variant(self._start, values)
+            if first.stage.is_whole and first.model is not None:
+                wanted = {n: values[n] for n in first.model.input_names}
+                results = first.model.run(wanted, threads, out=given, stream=stream)
+            else:
+                results = self._through(first, values, threads)
+                tensors = {n: _output_tensor(n, results[n]) for n in given}
+                results |= runner.fill(given, results, tensors, stream)
+        if inputs and len(there) == len(inputs):
+            results |= runner.sent({n: a for n, a in results.items() if n not in given}, stream)
+        return results
+
+    def _ready(self, inputs: Mapping[str, Any]) -> CompiledGraph | None:
+        """What is compiled for arrays of these shapes, if it is the whole network."""
+        if self._start.demanded or inputs.keys() != self._types.keys():
+            return None
+        values = {}
+        for name, value in inputs.items():
+            found = self._runner.describe(name, value)
+            if found is None:
+                return None
+            # Of which only type and shape are asked for, and which takes no memory.
+            values[name] = np.broadcast_to(np.zeros((), found[0]), found[1])
+        with self._lock:
+            variant = self._start.find(values)
+        return variant.model if variant is not None and variant.stage.is_whole else None
+
+    def _through(
+        self, first: Variant, values: dict[str, Array], threads: int | None
+    ) -> dict[str, Array]:
+        """The outputs, stage after stage, from the inputs."""
+        given, variant = dict(values), first
+        values |= self._start.fixed
+        self._run_stage(variant, values, threads)
+        while variant.next is not None:
+            start = variant.next
+            values |= start.fixed
+            variant = self._variant(start, values)
+            self._run_stage(variant, values, threads)
+        results: dict[str, Array] = {}
+        for port in self.outputs:
+            array = values[port.name]
+            # Nobody else may hold what is given away.
+            shared = any(array is other for other in (*given.values(), *results.values()))
+            is_own = not shared and getattr(array, "base", None) is None
+            results[port.name] = array if is_own else array.copy()
+        return results
+
+    def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
+        values = self._checked(self._runner.on_host(by_name("inputs", inputs)))
+        start: Start | None = self._start
+        found: list[Timing] = []
+        with self._lock:
+            while start is not None:
+                values |= start.fixed
+                variant = self._variant(start, values)
+                if variant.model is not None:
+                    given = {n: values[n] for n in variant.model.input_names}
+                    found += variant.model.profile(given, repeat)
+                self._run_stage(variant, values, self._runner.one_thread)
+                start = variant.next
+        return tuple(found)
+
+    def _run_stage(self, variant: Variant, values: dict[str, Array], threads: int | None) -> None:
+        stage = variant.stage
+        if variant.model is not None:
+            wanted = {n: values[n] for n in variant.model.input_names}
+            results = variant.model.run(wanted, threads)
+            values |= {n: results[s] for n, s in stage.results.items() if s in results}
+        values |= {n: values[s] for n, s in stage.results.items() if s in values and n != s}
+        values |= stage.known
+        for call, bodies in zip(stage.opaque, variant.bodies, strict=True):
+            _call(call, bodies, values, threads)
+
+    # --- compiling ------------------------------------------------------------------------------
+
+    def _variant(self, start: Start, values: Mapping[str, Array]) -> Variant:
+        """The compiled stage for these values."""
+        while True:
+            found = start.find(values)
+            if found is not None:
+                return found
+            begin = time.perf_counter()
+            stage = import_stage(self._source, start.given(values), start.pending)
+            self._took("import", begin)
+            more = stage.demands & start.reads.keys() - start.demanded
+            if not more:
+                return self._add(start, values, stage)
+            start.demanded |= more  # elements that are there already
+
+    def _add(self, start: Start, values: Mapping[str, Array], stage: Stage) -> Variant:
+        """Compile a stage, and keep it."""
+        model = None
+        if stage.graph is not None:
+            try:
+                model = self._compiled(stage.graph)
+            except (UndecidedError, CapacityError):
+                if not stage.graph.sizes:
+                    raise
+                # isl gave up on the open sizes; fixed ones are easier.
+                given = {n: g.closed() for n, g in start.given(values).items()}
+                stage = import_stage(self._source, given, start.pending)
+                assert stage.graph is not None
+                model = self._compiled(stage.graph)
+            self._reports.append(model.report)
+        bodies = tuple(tuple(self._body(proto) for proto in call.bodies) for call in stage.opaque)
+        known = {n: values[n].copy() for n in start.demanded}
+        made = Variant(stage, known, model, following(start, stage), bodies)
+        start.variants.insert(0, made)
+        if len(start.variants) > KEPT:
+            start.recent.clear()
+            del start.variants[KEPT:]
+        return made
+
+    def _compiled(self, graph: Graph) -> CompiledGraph:
+        return self._runner.compile(graph, self._origin.progress)
+
+    def _body(self, proto: Any) -> Stages:
+        origin = replace(self._origin, model=proto, shapes={}, progress=None, outputs=())
+        source = origin.open()
+        return Stages(origin, source, source.input_ports({}))
+
+    def _took(self, stage: str, begin: float) -> None:
+        took = time.perf_counter() - begin
+        self._reports.append(CompileReport(((stage, took),), 0, 0, 0, 0, 0, True))
+
+    # --- arguments ------------------------------------------------------------------------------
+
+    def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """The inputs as arrays that fit what the model says."""
+        known = self._as_before(inputs)
+        if known is not None:
+            return known
+        check_names("input", inputs, [p.name for p in self.inputs])
+        values: dict[str, Array] = {}
+        sizes: dict[str, int] = {}
+        for port in self.inputs:
+            if port.name not in inputs:
+                raise ArgumentError(f"input {port} is missing")
+            rank = np.ndim(inputs[port.name])
+            shape = tuple(Const(0) for _ in range(rank))
+            array = check_input(Tensor(port.name, port.dtype, shape), inputs[port.name])
+            port.check(array.shape, sizes)
+            values[port.name] = array
+        if len(self._sound) >= KEPT:
+            self._sound.clear()
+        self._sound.add(tuple(a.shape for a in values.values()))
+        return values
+
+    def _as_before(self, inputs: Mapping[str, Any]) -> dict[str, Array] | None:
+        """The inputs if they are plain arrays whose shapes were found to fit before, else None."""
+        values: dict[str, Any] = {n: inputs.get(n) for n in self._types}
+        if len(inputs) != len(values):
+            return None
+        shapes = []
+        for array, dtype in zip(values.values(), self._types.values(), strict=True):
+            if not is_plain(array, dtype):
+                return None
+            shapes.append(array.shape)
+        return values if tuple(shapes) in self._sound else None
+
+
+def _stand_in(port: Port) -> Array:
+    """An array of the shape of a port, all of whose dimensions are fixed, without memory."""
+    assert port.shape is not None
+    shape = tuple(e for e in port.shape if isinstance(e, int))
+    return np.broadcast_to(np.zeros((), port.dtype.numpy), shape)
+
+
+def _call(
+    call: OpaqueCall,
+    bodies: Sequence[Executable],
+    values: dict[str, Array],
+    threads: int | None,
+) -> None:
+    """Run an opaque operator on values, and add what it gives."""
+    arrays = [values[n] if n else None for n in call.inputs]
+
+    def runner(body: Executable) -> Any:
+        return lambda given: list(body.run(given, threads).values())
+
+    results = call(arrays, [runner(b) for b in bodies])
+    for name, array in zip(call.outputs, results, strict=False):
+        if name:
+            tensor = isinstance(array, (np.ndarray, np.generic))
+            values[name] = np.ascontiguousarray(array).reshape(array.shape) if tensor else array
+
+
+def _output_tensor(name: str, made: Any) -> Tensor:
+    """What an array for a result has to be.  Raises `ArgumentError` if the result is no array."""
+    dtype = Given.of(made).dtype
+    if dtype.kind == "o":
+        raise ArgumentError(f"{name} is a {dtype} and needs no array")
+    return Tensor(name, dtype, tuple(map(Const, made.shape)))

@@ -1,0 +1,60 @@
+"""`Port`: an input or output of a network, under its name in the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poly.errors import ArgumentError
+from poly.ir.dtypes import DType
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output: sizes where they are fixed, names where these are given, else None.
+
+    `shape` is None if not even the rank is known.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int | str | None, ...] | None
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return f"{self.dtype} {self.name}"
+        sizes = ",".join("?" if e is None else str(e) for e in self.shape)
+        return f"{self.dtype} {self.name}[{sizes}]"
+
+    @property
+    def axes(self) -> tuple[str | None, ...] | None:
+        """Names for the sizes of open axes, None for fixed ones; None if the rank is unknown.
+
+        Axes of one name have one size; what has no name gets one of its own.
+        """
+        if self.shape is None:
+            return None
+        return tuple(
+            None if isinstance(e, int) else e or f"{self.name}.{a}"
+            for a, e in enumerate(self.shape)
+        )
+
+    def check(self, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
+        """Check an array's shape; `sizes` collects those of named dimensions.
+
+        Raises
+        ------
+        ArgumentError : if it does not fit.
+        """
+        if self.shape is None:
+            return
+        if len(shape) != len(self.shape):
+            raise ArgumentError(f"{self.name} has shape {shape}, not {self}")
+        for axis, (extent, size) in enumerate(zip(self.shape, shape, strict=True)):
+            if isinstance(extent, str):
+                if sizes.setdefault(extent, size) != size:
+                    raise ArgumentError(
+                        f"{self.name}: dimension {axis} is {size}, "
+                        f"but '{extent}' is {sizes[extent]} in another input"
+                    )
+            elif extent is not None and extent != size:
+                raise ArgumentError(f"{self.name} has shape {shape}, not {self}")

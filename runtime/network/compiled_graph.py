@@ -1,0 +1,85 @@
+"""`CompiledGraph`: a graph that can be run; `CpuModel` and `GpuModel` are the two kinds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from poly.ir.graph import Call, Graph
+from poly.ir.port import Port
+from runtime.common.compile_report import CompileReport
+from runtime.network.profile import Timing
+
+if TYPE_CHECKING:
+    from codegen.gpu.emit import GpuKernel
+    from runtime.gpu.gpu_program import Grid
+
+
+class CompiledGraph(ABC):
+    """A graph of fixed or open sizes, compiled and loaded.
+
+    Runs of one from several threads take turns: they share their memory.
+
+    graph : as compiled; calls : those that a run makes, in order
+    inputs, outputs : with their names in the model
+    threads : of a run that does not say; None where there is no such number
+    """
+
+    report: CompileReport
+    threads: int | None
+
+    def __init__(self, graph: Graph, calls: Sequence[Call], threads: int | None) -> None:
+        self.graph, self.calls, self.threads = graph, tuple(calls), threads
+        self.inputs: tuple[Port, ...] = tuple(map(graph.port, graph.inputs))
+        self.outputs: tuple[Port, ...] = tuple(map(graph.port, graph.outputs))
+        self.input_names = tuple(port.name for port in self.inputs)
+        self.output_names = tuple(port.name for port in self.outputs)
+
+    @property
+    @abstractmethod
+    def source(self) -> dict[str, str]:
+        """The generated text: on a CPU by file, on a GPU by the symbol of the first kernel."""
+
+    @property
+    @abstractmethod
+    def schedules(self) -> dict[str, str]:
+        """The schedule script of each program, by the symbol of its (first) kernel."""
+
+    @property
+    @abstractmethod
+    def fallbacks(self) -> dict[str, tuple[tuple[str, str], ...]]:
+        """For programs whose first schedules could not be generated, these and why, by symbol."""
+
+    @abstractmethod
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        threads: int | None = None,
+        *,
+        out: Mapping[str, Any] | None = None,
+        stream: Any = None,
+    ) -> dict[str, Any]:
+        """Arrays by input name in, arrays by output name out, in the graph's order.
+
+        Parameters
+        ----------
+        out : arrays to write to, for some or all outputs by name
+        stream : where the work goes, on a GPU
+
+        Raises
+        ------
+        ArgumentError : an input is missing, unknown, or of another dtype or shape; an array of
+            `out` is not what the output needs, or shares memory with another one; `threads` on a
+            GPU, `stream` on a CPU.
+        """
+
+    @abstractmethod
+    def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
+        """Median seconds of each call, one after the other."""
+
+    @abstractmethod
+    def launches(self) -> Mapping[str, Sequence[tuple[GpuKernel, Grid]]]:
+        """The kernels that each call starts, by the call's name; empty if sizes are open, or on a
+        CPU, where a call is one function.
+        """
