@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import re
 import signal
 import tempfile
 import threading
@@ -26,6 +27,7 @@ import numpy as np
 from codegen.c.kernel_source import KernelSource
 from codegen.c.kernel_unit import generate
 from codegen.c.prelude import prelude_for
+from codegen.c.thread_memory import NAME as THREAD_MEMORY
 from poly.errors import ArgumentError, ToolchainError
 from poly.ir.expr import evaluate_int
 from poly.ir.program import Program
@@ -199,7 +201,11 @@ def make_inputs(
 def split_source(source: KernelSource) -> tuple[str, str]:
     """The comment at the head of a kernel, and its functions without the prelude."""
     start = source.text.index(f"static void {source.symbol}_body(")
-    return source.text[: source.text.index("*/") + 2], source.text[start:]
+    memory = re.search(rf"^static _Thread_local .*{THREAD_MEMORY}.*\n", source.text, re.MULTILINE)
+    code = (memory[0] if memory else "") + source.text[start:]
+    # Each kernel of a batch has its own.
+    code = code.replace(THREAD_MEMORY, f"{THREAD_MEMORY}_{source.symbol}")
+    return source.text[: source.text.index("*/") + 2], code
 
 
 def build(
@@ -232,8 +238,7 @@ def build(
             found = str(error)
         if found:
             complaints[s.symbol] = found
-    if not complaints:
-        complaints[sources[0].symbol] = f"the batch was refused, but no kernel alone: {warnings}"
+    assert complaints, f"the batch was refused, but no kernel alone: {warnings}"
     if good and not out.exists():
         again, _ = build(good, toolchain, folder, level)
         return again, complaints
