@@ -37,7 +37,7 @@ check: $(VENV)/.installed-test
 	$(BIN)/mypy
 
 sweep: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --timeout 10800
 
 dist:
 	PYTHON="$(PYTHON)" .ci/dist

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from poly.errors import FarkasError, ScheduleError
+
 T = TypeVar("T")
 
 
@@ -42,13 +44,40 @@ class Pass(Generic[T]):
 
 
 def run_passes(value: T, passes: Iterable[Pass[T]], context: Any, check: Callable[[T], T]) -> T:
-    """A value after each pass in turn, verified in between.
+    """A value after each pass in turn, verified.
 
     context : what passes may ask beside the value; check : the verifier, which returns its argument
+
+    Raises
+    ------
+    FarkasError : that of a pass; that of the verifier, which names the pass after which it failed.
+    """
+    passes, result = tuple(passes), value
+    try:
+        for step in passes:
+            result = step(result, context)
+        return check(result)
+    except ScheduleError:
+        raise
+    except Exception:
+        _find_fault(value, passes, context, check)
+        raise
+
+
+def _find_fault(value: T, passes: Iterable[Pass[T]], context: Any, check: Callable[[T], T]) -> None:
+    """Run passes again, verifying after each: that takes long, so it is done after a failure only.
+
+    Raises
+    ------
+    FarkasError : that of the verifier, with the name of the pass.
     """
     for step in passes:
-        value = check(step(value, context))
-    return value
+        value = step(value, context)
+        try:
+            check(value)
+        except FarkasError as error:
+            error.add_note(f"after the pass {step.name}")
+            raise
 
 
 def first_sentence(documented: object) -> str:

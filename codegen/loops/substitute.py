@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from codegen.loops.index_ranges import depends_on, replace_var
 from codegen.loops.nodes import LoopNode
 from codegen.loops.traverse import map_exprs
@@ -15,7 +13,10 @@ def simplify_indices(root: LoopNode) -> LoopNode:
     """Bring the indices of all accesses into linear normal form."""
 
     def visit(e: Expr) -> Expr:
-        return replace(e, indices=tuple(map(normal, e.indices))) if isinstance(e, Read) else e
+        if not isinstance(e, Read):
+            return e
+        indices = tuple(map(normal, e.indices))
+        return e if indices == e.indices else Read(e.tensor, indices)
 
     return map_exprs(root, lambda e: rewrite(e, visit))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -69,15 +70,30 @@ def own_variables(node: LoopNode) -> set[str]:
 
 
 def map_children(node: LoopNode, fn: Callable[[LoopNode], LoopNode]) -> LoopNode:
-    """The node with `fn` applied to its direct children; vector stores are left as they are."""
+    """The node with `fn` applied to its direct children; vector stores are left as they are.
+
+    What stays the same is not copied.
+    """
     if isinstance(node, (VectorStore, Transposed)) or not node.CHILDREN:
         return node
     if isinstance(node, Block):
-        return block([fn(c) for c in node.children])
-    made = {name: _mapped(getattr(node, name), fn) for name in node.CHILDREN}
-    if isinstance(node, Together) and not all(isinstance(s, Store) for s in made["stores"]):
-        return block([*made["stores"]])
-    return replace(node, **made)  # type: ignore[type-var]
+        children = [fn(c) for c in node.children]
+        same = all(map(operator.is_, children, node.children))
+        flat = len(children) != 1 and not any(isinstance(c, Block) for c in children)
+        return node if same and flat else block(children)
+    if isinstance(node, Together):
+        stores = _mapped(node.stores, fn)
+        if not all(isinstance(s, Store) for s in stores):
+            return block([*stores])
+        return replace(node, stores=stores)
+    return _changed(node, {name: _mapped(getattr(node, name), fn) for name in node.CHILDREN})
+
+
+def _changed(node: LoopNode, fields: Mapping[str, Any]) -> LoopNode:
+    """The node with other values of fields; itself if all of them are the ones that it has."""
+    if all(getattr(node, name) is value for name, value in fields.items()):
+        return node
+    return replace(node, **fields)  # type: ignore[type-var]
 
 
 def map_exprs(
@@ -90,13 +106,14 @@ def map_exprs(
     if isinstance(node, (VectorStore, Transposed)):
         (name,) = node.CHILDREN
         below = _mapped(getattr(node, name), lambda c: map_exprs(c, fn, value))
-        node = replace(node, **{name: below})
+        node = _changed(node, {name: below})
     else:
         node = map_children(node, lambda c: map_exprs(c, fn, value))
     if isinstance(node, Store):
-        return replace(node, target=_mapped(node.target, fn), value=(value or fn)(node.value))
-    made = {name: _mapped(getattr(node, name), fn) for name in (*node.BOUNDS, *node.VALUES)}
-    return replace(node, **made) if made else node  # type: ignore[type-var]
+        made = {"target": _mapped(node.target, fn), "value": (value or fn)(node.value)}
+    else:
+        made = {name: _mapped(getattr(node, name), fn) for name in (*node.BOUNDS, *node.VALUES)}
+    return _changed(node, made)
 
 
 def _mapped(value: Any, fn: Callable[[Any], Any]) -> Any:
@@ -106,8 +123,12 @@ def _mapped(value: Any, fn: Callable[[Any], Any]) -> Any:
         assert isinstance(made, Read) or not isinstance(value, Read), "an element stays one"
         return made
     if isinstance(value, Matrix):
-        return replace(value, first=_mapped(value.first, fn))
-    return tuple(_mapped(part, fn) for part in value) if isinstance(value, tuple) else value
+        first = _mapped(value.first, fn)
+        return value if first is value.first else replace(value, first=first)
+    if isinstance(value, tuple):
+        parts = tuple([_mapped(part, fn) for part in value])
+        return value if all(map(operator.is_, parts, value)) else parts
+    return value
 
 
 def show_loops(node: LoopNode, indent: str = "") -> str:

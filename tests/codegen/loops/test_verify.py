@@ -12,6 +12,7 @@ from codegen.loops.verify import LoopError, verify_loops
 from poly.ir.dtypes import DTYPES
 from poly.ir.expr import Const, Index, Op, Read, add
 from poly.ir.layout import Layout
+from poly.passes import Pass, run_passes
 from poly.tree.kinds import Scope
 
 PROGRAM = fk.parse("def f(float32 X[8,8]) -> (Y) { Y[i] +=! X[i,j] }")
@@ -53,6 +54,20 @@ def with_body(body: LoopNode) -> LoopNode:
 def test_what_breaks_a_rule(tree: LoopNode, message: str) -> None:
     with pytest.raises(LoopError, match=message):
         verify_loops(tree, PROGRAM)
+
+
+def test_the_pass_that_breaks_a_tree_is_named() -> None:
+    def keep(tree: LoopNode) -> LoopNode:
+        return tree
+
+    def lose_the_loop(tree: LoopNode) -> LoopNode:
+        return INNER
+
+    passes = [Pass(keep), Pass(lose_the_loop), Pass(keep)]
+    with pytest.raises(LoopError) as caught:
+        run_passes(GOOD, passes, None, lambda tree: verify_loops(tree, PROGRAM))
+    assert caught.value.__notes__ == ["after the pass lose_the_loop"]
+    assert run_passes(GOOD, passes[:1], None, lambda tree: verify_loops(tree, PROGRAM)) is GOOD
 
 
 def test_what_breaks_none() -> None:
