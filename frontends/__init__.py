@@ -1,4 +1,4 @@
-"""What users write, as programs and graphs: the language in `language`, ONNX in `onnx`.
+"""Front ends, from user input to programs and graphs: the language, and ONNX.
 
 Nothing is scheduled or generated here.
 """

@@ -1,4 +1,4 @@
 """Tensor comprehensions and einsum strings: grammar, names, ranges, types.
 
-`parse_program` is the entry.  Networks are in `frontends.onnx`.
+`parse_program` is the entry point.  Networks are in `frontends.onnx`.
 """

@@ -30,7 +30,7 @@ class Draft:
 
     `explicit` has the bounds of ``i in lo:hi`` clauses; `indices` are free indices in order of
     appearance on the left, then `reductions`: those of the value, of the ranges, of the guards.
-    In a block, whose number is `block`, its index is the first.
+    In block number `block`, the block's index is the first.
     """
 
     node: Assignment
@@ -66,7 +66,7 @@ def drafts_of(source: Source, signature: Signature) -> tuple[Draft, ...]:
         name = default_name(position)
         if node.label is not None:
             name = check_new_name(node.label, "a statement", source.text)
-        # The initialisation of a statement has a name of its own, which no other may take.
+        # The initialisation of a statement has its own name, which must be unique, too.
         for used in (name, f"{name}_init") if node.init else (name,):
             if used in taken:
                 raise scope.fail(
@@ -82,12 +82,12 @@ def drafts_of(source: Source, signature: Signature) -> tuple[Draft, ...]:
 def _draft(node: Assignment, name: str, scope: Scope, block: int) -> Draft:
     target = resolve(node.target, scope)
     assert isinstance(target, Read)
-    _check_place(node.target, scope)
+    _check_target(node.target, scope)
     value = resolve(node.value, scope)
     explicit = _explicit(node, scope)
     guards: list[Expr] = []
     for clause in node.guards:
-        # A chain is as many guards; one written with `and` stays one.
+        # A chain becomes one guard for each comparison; a guard with `and` stays one.
         found = comparisons(clause, scope) if isinstance(clause, Chain) else ()
         guards += found or (resolve(clause, scope),)
     free = indices_of(target)
@@ -112,31 +112,31 @@ def _along_block(
     bounds: tuple[str, Expr, Expr],
     scope: Scope,
 ) -> tuple[str, ...]:
-    """The free indices of a statement in a block, that of the block first."""
+    """The free indices of a statement in a block, with the block's index first."""
     step, *ends = bounds
     for name in (i for e in ends for i in indices_of(e)):
         raise scope.fail(
-            f"{name} is no size, and the bounds of a block consist of sizes and integers",
+            f"{name} is not a size: the bounds of a block may use only sizes and integers",
             loop.range.span,
             did_you_mean(name, list(scope.sizes)),
         )
     if step not in free:
         raise scope.fail(
-            f"{step} does not stand on the left, so that each step would write the same",
+            f"{step} is not an index on the left, so every step would write the same elements",
             node.target.span,
-            f"keep what each step makes: {node.target.tensor.name}[{step},…]",
+            f"keep the result of each step: {node.target.tensor.name}[{step},…]",
         )
     return (step, *(i for i in free if i != step))
 
 
-def _check_place(target: Access, scope: Scope) -> None:
-    for place in target.indices:
-        for part in walk(place):
+def _check_target(target: Access, scope: Scope) -> None:
+    for index in target.indices:
+        for part in walk(index):
             if isinstance(part, Access):
                 raise scope.fail(
-                    "the place of a write cannot depend on data",
+                    "the indices of a write cannot depend on data",
                     part.span,
-                    "turn it round: gather with a read Y[i] = X[I[i]]",
+                    "write it as a gather instead: Y[i] = X[I[i]]",
                 )
 
 
@@ -164,26 +164,26 @@ def _check_indices(draft: Draft, scope: Scope) -> None:
     explicit = {i for i, _, _ in draft.explicit}
     _check_range_bounds(draft, scope, explicit)
     for index in draft.reductions:
-        place = first_use(draft.node, index)
+        span = first_use(draft.node, index)
         if draft.op == "=":
             near = did_you_mean(index, [*draft.free, *(s for s in scope.sizes if len(s) > 1)])
             note = near or f"sum over it with +=! (or *=, max=, min=), or add {index} on the left"
             if not near and index[:1].isupper():
-                note = f"if {index} is meant as a size, it has to stand in the shape of a tensor"
-            raise scope.fail(f"{index} appears only on the right of a plain '='", place, note)
+                note = f"if {index} is meant as a size, use it in the shape of a tensor"
+            raise scope.fail(f"{index} appears only on the right of a plain '='", span, note)
         if index in explicit:
             continue
         for other in draft.indices:
             if is_near(index, other) and not _share_an_access(draft.node, index, other):
                 raise scope.fail(
-                    f"{index} would be a reduction index, and is almost called {other}",
-                    place,
+                    f"{index} would be a reduction index, but looks like a misspelt {other}",
+                    span,
                     f"did you mean {other!r}? if not, give its range: where {index} in 0:…",
                 )
 
 
 def _check_range_bounds(draft: Draft, scope: Scope, explicit: set[str]) -> None:
-    """A name that only stands in the bounds of a range is most likely a size that is not there."""
+    """Refuse names that appear only in the bounds of a range: most likely undeclared sizes."""
     used = {
         n.name
         for node in (draft.node.target, draft.node.value, *draft.node.guards)
@@ -212,7 +212,7 @@ def _share_an_access(node: Assignment, index: str, other: str) -> bool:
 
 
 def first_use(node: Assignment, name: str) -> Span:
-    """Where a name first stands in the value, the clauses or the target of a statement."""
+    """The first use of a name in the value, the clauses or the target of a statement."""
     for root in (node.value, *node.clauses, node.target):
         for part in walk(root):
             if isinstance(part, Name) and part.name == name:
@@ -221,7 +221,7 @@ def first_use(node: Assignment, name: str) -> Span:
 
 
 def check_types(draft: Draft, dtypes: dict[str, DType], scope: Scope) -> DType:
-    """The element type of the value, with errors at the smallest part that has none.
+    """The element type of the value; an error points at the smallest part without one.
 
     Raises
     ------
@@ -230,24 +230,24 @@ def check_types(draft: Draft, dtypes: dict[str, DType], scope: Scope) -> DType:
     for clause in draft.node.guards:
         if typed(clause, dtypes, scope).kind != "b":
             raise scope.fail(
-                "this clause is no condition", clause.span, "write a comparison, or i in lo:hi"
+                "this clause is not a condition", clause.span, "write a comparison, or i in lo:hi"
             )
-    for place in (
+    for part in (
         *draft.node.target.indices,
         *(b for r in draft.node.ranges for b in (r.lo, r.hi)),
     ):
-        if not typed(place, dtypes, scope).is_integer:
-            raise scope.fail("an index or a bound must be an integer", place.span)
+        if not typed(part, dtypes, scope).is_integer:
+            raise scope.fail("an index or a bound must be an integer", part.span)
     return typed(draft.node.value, dtypes, scope)
 
 
 def typed(node: Node, dtypes: dict[str, DType], scope: Scope) -> DType:
     """The element type of a surface expression; see `check_types`."""
     if isinstance(node, Access):
-        for place in node.indices:
-            if not typed(place, dtypes, scope).is_integer:
+        for index in node.indices:
+            if not typed(index, dtypes, scope).is_integer:
                 raise scope.fail(
-                    "an index must be an integer", place.span, "cast it, as in int64(x)"
+                    "an index must be an integer", index.span, "cast it, as in int64(x)"
                 )
     else:
         for child in children(node):

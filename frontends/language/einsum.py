@@ -1,4 +1,4 @@
-"""Einsum strings, with numpy's meaning, as programs."""
+"""Einsum strings as programs, with numpy's semantics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHAPE = re.compile(r"\s*[A-Za-z\s]*(,[A-Za-z\s]*)*(->[A-Za-z\s]*)?\s*\Z")
 
 
 def is_einsum(text: str) -> bool:
-    """Whether a text is a string of einsum subscripts, and not of comprehensions.
+    """Whether a text is einsum subscripts rather than comprehensions.
 
     >>> is_einsum("ij,jk->ik"), is_einsum("C[i,j] +=! A[i,k] * B[k,j]")
     (True, False)
@@ -27,7 +27,7 @@ def is_einsum(text: str) -> bool:
 def einsum_program(subscripts: str, dtypes: Sequence[DType]) -> Program:
     """The program of an einsum; operands are A, B, … and the result is ``out``.
 
-    As in numpy: blanks mean nothing, upper and lower case letters are different, a repeated letter
+    As in numpy: blanks are ignored, upper and lower case letters differ, a repeated letter
     takes a diagonal, and without ``->`` the result has the letters that occur once, in
     alphabetical order.  Operand names that are letters of the subscripts are skipped.
 
@@ -71,7 +71,7 @@ def _split(subscripts: str) -> tuple[list[str], str]:
     at = subscripts.find("...")
     if at >= 0:
         raise LanguageError(
-            "an ellipsis stands for a number of dimensions that is not known here",
+            "an ellipsis stands for an unknown number of dimensions",
             subscripts,
             Span(at, at + 3),
             "write the dimensions as letters: bij,bjk->bik",
@@ -80,7 +80,7 @@ def _split(subscripts: str) -> tuple[list[str], str]:
         bad = re.search(r"[^A-Za-z,\s]", subscripts.replace("->", "  "))
         at = bad.start() if bad else 0
         raise LanguageError(
-            "these are no einsum subscripts",
+            "these are not einsum subscripts",
             subscripts,
             Span(at, at + 1),
             "subscripts are letters and commas: ij,jk->ik",
@@ -91,8 +91,8 @@ def _split(subscripts: str) -> tuple[list[str], str]:
     if not arrow:
         return operands, "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
     for c in right:
-        place = subscripts.index(c, subscripts.index("->"))
-        span = Span(place, place + 1)
+        position = subscripts.index(c, subscripts.index("->"))
+        span = Span(position, position + 1)
         if c not in letters:
             raise LanguageError(f"no operand has the index {c!r}", subscripts, span)
         if right.count(c) > 1:

@@ -66,7 +66,7 @@ def _with_dtypes(source: Source, signature: Signature, dtypes: Mapping[str, DTyp
         if tensor not in entries:
             near = did_you_mean(tensor, list(entries))
             raise LanguageError(
-                f"there is no tensor {tensor!r} to be of type {dtype}", source.text, None, near
+                f"there is no tensor {tensor!r} to give the type {dtype}", source.text, None, near
             )
         entry = entries[tensor]
         if entry.dtype not in (None, dtype):
@@ -165,7 +165,7 @@ def _unresolved(
         message = f"the range of {index} cannot be inferred"
         hint = near or f"add it: where {index} in 0:…"
         if index[:1].isupper() and index not in d.free and not near:
-            hint += f"; or, if {index} is a size, let it stand in the shape of a tensor"
+            hint += f"; or, if {index} is a size, use it in the shape of a tensor"
     return LanguageError(message, source.text, first_use(d.node, index), hint)
 
 
@@ -183,11 +183,11 @@ def _add_shape(
         return
     extents: list[list[Expr]] = [[] for _ in range(entries[tensor].rank)]
     for d in writers:
-        for n, place in enumerate(d.target.indices):
-            bounds = interval(place, answers[d.name].intervals)
+        for n, index in enumerate(d.target.indices):
+            bounds = interval(index, answers[d.name].intervals)
             if bounds is None:
                 raise LanguageError(
-                    f"the extent of {tensor} cannot be inferred from {place}, which is not affine",
+                    f"the extent of {tensor} cannot be inferred from {index}, which is not affine",
                     source.text,
                     d.node.target.indices[n].span,
                     f"declare the shape of {tensor}",
@@ -215,7 +215,7 @@ def _infer_dtypes(
     known = {n: e.dtype for n, e in entries.items() if e.dtype is not None}
     scope = Scope(source.text, signature.sizes, {n: e.rank for n, e in entries.items()})
     open_ = [n for n, e in entries.items() if e.dtype is None]
-    # Each round can only widen types, of which there are few, so this ends soon.
+    # Each round can only widen types, and there are few types, so this ends soon.
     for _ in range(4 * len(open_) + 1):
         before = dict(known)
         for tensor in open_:
@@ -261,7 +261,7 @@ def _check_known(read: Read, known: Mapping[str, DType], source: Source, d: Draf
 
 
 def _joined(writers: list[Draft], known: dict[str, DType], scope: Scope, entry: Entry) -> DType:
-    """The type in which all the values fit: literals take the type of the other values."""
+    """The type that holds all the values; literals take the type of the other values."""
     for d in writers:
         typed(d.node.value, known, scope)
     joined = writers[0].value

@@ -10,7 +10,7 @@ from poly.ir.linear_form import Linear, atom, constant, linear_form, render
 
 
 def linear(expr: Expr) -> Linear | None:
-    """The linear form of an expression over indices and sizes; None if it is none."""
+    """The linear form of an expression over indices and sizes; None if it is not linear."""
     for e in walk(expr):
         if isinstance(e, Const):
             known = type(e.value) is int
@@ -85,9 +85,9 @@ def _interval_of_atom(a: Expr, env: Mapping[str, Interval]) -> Interval | None:
 def solve_upper(
     expr: Expr, limit: Linear, index: str, env: Mapping[str, Interval]
 ) -> Bounds | None:
-    """What ``expr <= limit`` says of `index`, whatever the indices in `env` are.
+    """The bounds that ``expr <= limit`` puts on `index`, for all values of the indices in `env`.
 
-    None if nothing can be said, because `index` stands where it cannot be isolated.
+    None if `index` cannot be isolated.
     """
     return _solve(expr, limit, True, index, env)
 
@@ -95,7 +95,7 @@ def solve_upper(
 def solve_lower(
     expr: Expr, limit: Linear, index: str, env: Mapping[str, Interval]
 ) -> Bounds | None:
-    """What ``expr >= limit`` says of `index`, whatever the indices in `env` are."""
+    """The bounds that ``expr >= limit`` puts on `index`, for all values of the indices in `env`."""
     return _solve(expr, limit, False, index, env)
 
 
@@ -138,7 +138,7 @@ def _solve(
         inner = room.scale(d) + (d - 1 if below else 0)
         return _solve(a.args[0], inner, below, index, env)
     if (a.fn == "max") == below and a.fn in ("min", "max"):
-        # max(x, y) <= u means both are; arguments without the index promise nothing for it.
+        # max(x, y) <= u means both are; arguments without the index say nothing about it.
         parts = [_solve(x, room, below, index, env) for x in a.args if index in indices_of(x)]
         if len(parts) == len(a.args) and all(p is not None for p in parts):
             result = Bounds()

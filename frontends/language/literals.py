@@ -1,4 +1,4 @@
-"""Whether the types that literals take can hold them; a literal takes the type of what it meets."""
+"""Checks that literals fit their types; a literal takes the type of the other operand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_stored(
 ) -> None:
     """Check the literals of a value that is stored in a tensor of type `target`.
 
-    value : what `node` has been resolved to
+    value : the expression that `node` resolves to
 
     Raises
     ------
@@ -28,7 +28,7 @@ def check_stored(
 
 
 class _Checker:
-    """Walks a value with the type that each part of it is wanted in, as it will be computed."""
+    """Walks a value with the type in which each part is computed."""
 
     def __init__(self, dtypes: Mapping[str, DType], scope: Scope) -> None:
         self.dtypes, self.scope = dtypes, scope
@@ -41,8 +41,8 @@ class _Checker:
         elif isinstance(expr, Cast):
             self.check(children(node)[0], expr.arg, expr.dtype)
         elif isinstance(expr, Read):
-            for place, index in zip(children(node), expr.indices, strict=True):
-                self.check(place, index, INT64)
+            for child, index in zip(children(node), expr.indices, strict=True):
+                self.check(child, index, INT64)
         elif isinstance(node, Chain):
             pairs = [expr]
             for _ in node.fns[1:]:
@@ -54,7 +54,7 @@ class _Checker:
             self._check_operands(children(node), expr, want)
 
     def _check_operands(self, nodes: tuple[Node, ...], expr: Expr, want: DType | None) -> None:
-        """Check what an operator is applied to; min and max of many are taken two at a time."""
+        """Check the operands of an operator; min and max of several are applied two at a time."""
         assert isinstance(expr, Op)
         args = expr.args
         met = operand_dtype(expr, self.dtypes, want) if any(map(is_weak, args)) else None
@@ -69,4 +69,4 @@ def _hint(dtype: DType) -> str:
     if dtype.bits == 64:
         return ""
     wider = "float64" if dtype.is_float else "int64"
-    return f"a literal takes the type of what it meets: cast that, as in {wider}(…)"
+    return f"a literal takes the type of the other operand: cast that, as in {wider}(…)"

@@ -25,15 +25,15 @@ from poly.sets.check_bounds import BoundsError, check_bounds
 def parse_program(
     text: str, dtypes: Mapping[str, DType] | None = None, name: str | None = None
 ) -> Program:
-    """The program that a text means: inferred, verified, and proved in bounds.
+    """The program of a text: inferred, verified, and proved in bounds.
 
     `dtypes` gives the element types that the text does not declare, which are those of a
-    one-liner's inputs; `name` overrides the program's name.  What has to hold of the sizes for
-    the program to stay in bounds is added to its `constraints`.
+    one-liner's inputs; `name` overrides the program's name.  Conditions on the sizes
+    that keep the program in bounds are added to its `constraints`.
 
     Raises
     ------
-    LanguageError : for every mistake, with a caret wherever it has a place.
+    LanguageError : for every mistake, with a caret where its position is known.
     """
     source = parse(text)
     program = infer_program(source, dtypes or {}, name)
@@ -43,19 +43,19 @@ def parse_program(
         raise _located(error, source, program) from None
 
 
-#: What is tried for element types that are not known yet.
+#: Element types to try for inputs whose types are not known yet.
 _GUESSES = (FLOAT32, INT64, BOOL)
 
 
 def check_text(text: str) -> Program | None:
     """Check a one-liner before the element types of its inputs are known.
 
-    Names and ranges do not depend on types, and bounds do not either, but a program has types: it
-    is checked with the first of a few guesses that fits, and returned.  None if none fits.
+    Names, ranges and bounds do not depend on types, but a program has types, so the first of a few
+    guesses that fits is checked and returned.  None if none fits.
 
     Raises
     ------
-    LanguageError : for every mistake that would be one with any element types.
+    LanguageError : for mistakes that do not depend on element types.
     """
     source = parse(text)
     check_without_types(source)

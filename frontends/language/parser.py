@@ -36,7 +36,7 @@ from poly.errors import LanguageError, Span
 #: Deeper expressions are refused, so that no later stage can run out of stack.
 MAX_DEPTH = 120
 
-#: Longer texts are refused; no program that a person or an importer writes comes near.
+#: Longer texts are refused; real programs are far shorter.
 MAX_LENGTH = 1_000_000
 
 _INFIX = {
@@ -49,7 +49,7 @@ _WORDS: dict[str, int | float | bool] = {
 }  # fmt: skip
 _KEYWORDS = ("def", "where", "in", "and", "or", "not", "for")
 
-#: What tokens are called in messages; the operators are all called the same.
+#: Names of tokens in messages; all operators share one.
 _TOKENS = {
     "NAME": "a name",
     "NUMBER": "a number",
@@ -79,7 +79,7 @@ def parse(text: str) -> Source:
 
     Raises
     ------
-    LanguageError : with a caret under the first place that cannot be understood.
+    LanguageError : with a caret under the first token that cannot be parsed.
     """
     if len(text) > MAX_LENGTH:
         raise LanguageError(f"the text has {len(text)} characters; the limit is {MAX_LENGTH}")
@@ -92,7 +92,7 @@ def parse(text: str) -> Source:
     except UnexpectedCharacters as error:
         at = int(error.pos_in_stream or 0)
         raise LanguageError(
-            f"{text[at]!r} is no character of the language", text, Span(at, at + 1)
+            f"{text[at]!r} is not a character of the language", text, Span(at, at + 1)
         ) from None
     except VisitError as error:
         mistake = error.orig_exc
@@ -118,7 +118,7 @@ def _parser() -> Lark:
 
 
 class _MistakeError(Exception):
-    """A mistake found while nodes are built, before the text is at hand."""
+    """A mistake found while nodes are built, where the text is not available."""
 
     def __init__(self, message: str, span: Span, hint: str = "") -> None:
         super().__init__(message)
@@ -137,7 +137,7 @@ class _Parts:
         if self.head is None:
             if temps:
                 raise LanguageError(
-                    "a declaration needs a definition around it",
+                    "a declaration is allowed only in a definition",
                     text,
                     temps[0].span,
                     "write def f(float32 X[N]) -> (Y) { … }",
@@ -234,13 +234,13 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
             if isinstance(s, tuple):
                 inner = s[0].loop.span
                 raise _MistakeError(
-                    "a block cannot stand in a block",
+                    "blocks cannot be nested",
                     Span(inner.start, inner.start + len("for")),
-                    "loops inside of a step need not be written",
+                    "the loops inside a step follow from the indices of its statements",
                 )
         if not statements:
             raise _MistakeError("there is no statement in this block", span)
-        # The range of the block is one of each statement.
+        # Every statement of the block gets its range.
         return tuple(replace(s, clauses=(bounds, *s.clauses), loop=loop) for s in statements)
 
     def label(self, meta: Meta, items: list[Token]) -> Name:
@@ -361,13 +361,13 @@ def _token_error(text: str, error: UnexpectedToken) -> LanguageError:
     for word in [*re.finditer(r"[A-Za-z_]\w*", text[: span.start])][-2:]:
         meant = [k for k in _KEYWORDS if is_near(word[0], k) or word[0].lower() == k != word[0]]
         if meant:
-            place = Span(*word.span())
+            where = Span(*word.span())
             message = f"{word[0]!r} is not understood here"
-            return LanguageError(message, text, place, f"did you mean {meant[0]!r}?")
+            return LanguageError(message, text, where, f"did you mean {meant[0]!r}?")
     if token == "[" and expected == {"NAME"}:
         hint = "a declaration begins with its element type: float32 A[N,K]"
     if expected == {"LSQB"}:
-        hint = "a shape stands behind the name: float32 A[N,K], of a scalar float32 a[]"
+        hint = "a shape follows the name: float32 A[N,K], or float32 a[] for a scalar"
     if token.type == "UPDATE" or (token.type == "COMPARE" and "UPDATE" in expected):
         if expected & {"RSQB", "RPAR"} and "UPDATE" not in expected:
             hint = "is a bracket not closed?"
@@ -376,7 +376,7 @@ def _token_error(text: str, error: UnexpectedToken) -> LanguageError:
         else:
             hint = "a statement assigns to an element: Y[i] = X[i], or s[] = 0 when s is a scalar"
     return LanguageError(
-        f"{str(token)!r} stands where {_wanted(expected)} is expected", text, span, hint
+        f"found {str(token)!r} where {_wanted(expected)} is expected", text, span, hint
     )
 
 
@@ -403,7 +403,7 @@ def _check_depth(source: Source) -> None:
             if depth > MAX_DEPTH:
                 raise _too_deep(root, node, source.text)
             below = children(node)
-            # What has many parts becomes operations of two, one inside of the other.
+            # Chains, and min or max of several arguments, become nested binary operations.
             many = isinstance(node, Chain) or (
                 isinstance(node, Call) and node.fn.name in ("min", "max")
             )
@@ -411,7 +411,7 @@ def _check_depth(source: Source) -> None:
             pending += [(child, depth + step) for child in below]
 
 
-#: Operators that follow each other without parentheses, and what that makes.
+#: Operators that are chained without parentheses, and what messages call the series.
 _SERIES = {
     **dict.fromkeys(("add", "sub"), "a sum of {} terms"),
     **dict.fromkeys(("mul", "div", "floordiv", "mod"), "a product of {} factors"),
@@ -447,7 +447,7 @@ def _too_deep(root: Node, node: Node, text: str) -> LanguageError:
 
 
 def _kind(node: Node) -> str:
-    """What a series of which this is the last operator is called; "" for other nodes."""
+    """The name of the series that ends with this operator; "" for other nodes."""
     return _SERIES.get(node.fn, "") if isinstance(node, Apply) else ""
 
 

@@ -27,7 +27,7 @@ from poly.sets.prove import proves
 
 @dataclass(frozen=True)
 class Question:
-    """What is known of a statement before inference.
+    """What is known about a statement before inference.
 
     `explicit` are the ``i in lo:hi`` clauses, whose bounds may use other indices; `accesses` are
     pairs of an index expression and the extent of its dimension.
@@ -52,7 +52,7 @@ class Answer:
 
 
 def infer_ranges(question: Question) -> Answer:
-    """Resolve as many indices as possible; see the module's text for the rule."""
+    """Resolve as many indices as possible, by the rule of the module's docstring."""
     return _Solver(question).solve()
 
 
@@ -102,8 +102,8 @@ class _Solver:
 
     def _access_round(self) -> bool:
         found: dict[str, Bounds] = {}
-        for place, extent in self.q.accesses:
-            self._collect(place, extent, found)
+        for access, extent in self.q.accesses:
+            self._collect(access, extent, found)
         for guard in self.bounding:
             (index,) = indices_of(guard)
             bounds = self._bounds_of(guard)
@@ -119,24 +119,24 @@ class _Solver:
             self.env[index] = (low, high - 1)
         return bool(resolved)
 
-    def _collect(self, place: Expr, extent: Expr, found: dict[str, Bounds]) -> None:
+    def _collect(self, access: Expr, extent: Expr, found: dict[str, Bounds]) -> None:
         size = linear(extent)
-        unknown = [i for i in indices_of(place) if i not in self.ranges]
-        if size is None or reads_of(place) or len(unknown) != 1 or unknown[0] in self.q.explicit:
+        unknown = [i for i in indices_of(access) if i not in self.ranges]
+        if size is None or reads_of(access) or len(unknown) != 1 or unknown[0] in self.q.explicit:
             return
         index = unknown[0]
         guarded = any(index in indices_of(g) for g in self.guards)
         sides: tuple[tuple[Callable[..., Bounds | None], Linear, Expr], ...] = (
-            (solve_lower, constant(0), Op("ge", (place, Const(0)))),
-            (solve_upper, size - 1, Op("lt", (place, extent))),
+            (solve_lower, constant(0), Op("ge", (access, Const(0)))),
+            (solve_upper, size - 1, Op("lt", (access, extent))),
         )
         for solve, limit, goal in sides:
-            bounds = solve(place, limit, index, self.env)
+            bounds = solve(access, limit, index, self.env)
             if bounds is not None and not (guarded and self._follows(goal)):
                 found[index] = found.get(index, Bounds()) + bounds
 
     def _follows(self, goal: Expr) -> bool:
-        """Whether the guards alone keep an access inside: then it says nothing of the ranges."""
+        """Whether the guards alone keep an access in bounds, so that it limits no range."""
         known = [
             Op(fn, args)
             for r in self.ranges.values()
@@ -184,7 +184,7 @@ class _Solver:
 def tightest(
     fn: str, candidates: Sequence[Expr], sizes: tuple[str, ...], constraints: tuple[Expr, ...]
 ) -> Expr:
-    """The ``min`` or ``max`` of the candidates without those that others make redundant."""
+    """The ``min`` or ``max`` of the candidates, without redundant ones."""
     pick = minimum if fn == "min" else maximum
     kept = list(dict.fromkeys(candidates))
     for c in list(kept):

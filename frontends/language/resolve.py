@@ -22,7 +22,7 @@ class Scope:
     """The names that an expression may use.
 
     `ranks` has every tensor that is known so far.  When `indices` is False (shapes, constraints)
-    a name must be a size; otherwise a name that is no size is an index.
+    a name must be a size; otherwise a name that is not a size is an index.
     """
 
     text: str
@@ -70,7 +70,7 @@ def resolve_dtype(name: Name, text: str) -> DType:
 
 
 def resolve(node: Node, scope: Scope) -> Expr:
-    """The expression that a surface node stands for.
+    """The expression of a surface node.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def _cast(node: Call, dtype: DType, arg: Expr, scope: Scope) -> Expr:
         return Const(bool(value), dtype)
     check_fits(value, dtype, node.span, scope)
     if dtype.is_float:
-        # A NaN compares equal only to itself as an object, so there is one.
+        # NaN equals nothing but the same object, so all NaN constants share one.
         number = float(value)
         return Const(math.nan if math.isnan(number) else number, dtype)
     return Const(int(value), dtype)
@@ -207,7 +207,7 @@ def check_fits(value: int | float, dtype: DType, span: Span, scope: Scope, hint:
             raise scope.fail(f"{value} does not fit {dtype}", span, hint or "write inf if meant")
         return
     if not math.isfinite(value):
-        raise scope.fail(f"{value} is no {dtype}", span, hint)
+        raise scope.fail(f"{value} does not fit {dtype}", span, hint)
     whole = int(value)
     least, most = dtype.limits
     if not least <= whole <= most:

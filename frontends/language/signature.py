@@ -1,4 +1,4 @@
-"""Which tensors and sizes a text has: declared in a definition, derived in a one-liner."""
+"""The tensors and sizes of a text: declared in a definition, derived in a one-liner."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from poly.ir.program import check_integer
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor as far as the text declares it; `dtype` and `shape` None are to be inferred."""
+    """A tensor as the text declares it; a `dtype` or `shape` of None is to be inferred."""
 
     name: str
     rank: int
@@ -72,7 +72,7 @@ def signature_of(source: Source) -> Signature:
 
     Raises
     ------
-    LanguageError : for names declared twice or not at all, outputs that nothing writes, and
+    LanguageError : for names declared twice or not at all, outputs that are never written, and
         names that look like misspellings of others.
     """
     if not source.statements:
@@ -150,7 +150,7 @@ def _check_not_misspelt(name: str, outputs: list[str], target: Access, text: str
                 f"{name} is written, but not declared",
                 text,
                 target.tensor.span,
-                f"did you mean {other!r}? declare a temporary that is really called so",
+                f"did you mean {other!r}? if not, declare {name} as a temporary",
             )
 
 
@@ -180,7 +180,7 @@ def _declared_sizes(source: Source, declarations: list[Declaration]) -> tuple[st
                 near = [s for s in inputs if is_near(n.name, s)]
                 if near:
                     raise LanguageError(
-                        f"size {n.name} is not known from any input",
+                        f"size {n.name} is not in the shape of any input",
                         source.text,
                         n.span,
                         f"did you mean {near[0]!r}?",
@@ -263,7 +263,7 @@ def undeclared(source: Source) -> tuple[Entry, ...]:
                 f"{name} is read, but never written",
                 source.text,
                 access.tensor.span,
-                f"did you mean {near[0]!r}? an input of this name has to be declared",
+                f"did you mean {near[0]!r}? if not, declare {name} as an input",
             )
         inputs[name] = Entry(name, rank, access.tensor.span)
     return tuple(inputs.values())
@@ -289,7 +289,9 @@ def _one_liner(source: Source) -> Signature:
         else:
             temps.append(entry)
     if not outputs:
-        raise LanguageError("every tensor is read again, so nothing is the result", source.text)
+        raise LanguageError(
+            "there is no output: every tensor is read again after it is written", source.text
+        )
     return Signature(
         sizes,
         tuple(replace(e, shape=tuple(map(Size, shapes[e.name]))) for e in inputs),
@@ -299,7 +301,7 @@ def _one_liner(source: Source) -> Signature:
 
 
 def _is_last(source: Source, name: str) -> bool:
-    """Whether no statement after the last write to a tensor reads it: then it is a result."""
+    """Whether no statement reads a tensor after its last write, so that it is an output."""
     last = max(n for n, s in enumerate(source.statements) if s.target.tensor.name == name)
     return not any(
         a.tensor.name == name for s in source.statements[last + 1 :] for a in accesses(s.value)
@@ -309,16 +311,16 @@ def _is_last(source: Source, name: str) -> bool:
 def _derived_shapes(source: Source, inputs: tuple[Entry, ...]) -> dict[str, tuple[str, ...]]:
     """A size for each dimension of each input, named after the index that spans it.
 
-    Dimensions that are spanned by one letter, anywhere in the text, have one size.
+    Dimensions that share an index anywhere in the text share a size.
     """
     spans: dict[tuple[str, int], list[str]] = {}
     for s in source.statements:
         fixed = {r.index.name for r in s.ranges}
         for node in (s.value, *s.target.indices, *s.guards):
             for access in accesses(node):
-                for d, place in enumerate(access.indices):
-                    if isinstance(place, Name) and place.name not in fixed:
-                        spans.setdefault((access.tensor.name, d), []).append(place.name)
+                for d, index in enumerate(access.indices):
+                    if isinstance(index, Name) and index.name not in fixed:
+                        spans.setdefault((access.tensor.name, d), []).append(index.name)
     group: dict[str, str] = {}
 
     def root(letter: str) -> str:
@@ -360,7 +362,7 @@ def _is_word(name: str) -> bool:
 
 
 def _names_in_use(source: Source) -> set[str]:
-    """Tensors, and names that stand as an index somewhere: no size may be called like these."""
+    """The names of tensors and indices, which no size may take."""
     used: set[str] = set()
     for s in source.statements:
         used.update(r.index.name for r in s.ranges)

@@ -1,4 +1,4 @@
-"""Which declared name a misspelt one was probably meant to be."""
+"""Guesses which declared name a misspelt one was meant to be."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LEAST_LENGTH = 4
 
 
 def closest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that an unknown name most resembles, if any does."""
+    """The candidate that an unknown name resembles most; None if it resembles none."""
     others = [c for c in dict.fromkeys(candidates) if c != name]
     near = [c for c in others if is_near(name, c)]
     near += [c for c in others if c.lower() == name.lower()]

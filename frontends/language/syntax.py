@@ -1,4 +1,4 @@
-"""The surface syntax of comprehensions: what the parser found, with its place in the text.
+"""The surface syntax of comprehensions: what the parser found, with its position in the text.
 
 Nothing here is resolved: a `Name` may turn out to be an index, a size or a mistake.
 """
@@ -13,7 +13,7 @@ from poly.errors import Span
 
 @dataclass(frozen=True)
 class Node:
-    """Base of all surface nodes; `span` is the node's place in the text."""
+    """Base of all surface nodes; `span` is the node's position in the text."""
 
     span: Span
 
@@ -58,7 +58,7 @@ class Apply(Node):
 
 @dataclass(frozen=True)
 class Chain(Node):
-    """``a <= b < c``: every neighbouring pair compared."""
+    """``a <= b < c``: every adjacent pair compared."""
 
     fns: tuple[str, ...]
     args: tuple[Node, ...]
@@ -91,9 +91,9 @@ class Loop(Node):
 
 @dataclass(frozen=True)
 class Assignment(Node):
-    """``label: target op value where clauses``; a clause that is no range is a guard.
+    """``label: target op value where clauses``; a clause that is not a range is a guard.
 
-    loop : of the block that it stands in
+    loop : the head of the enclosing block, if there is one
     """
 
     label: Name | None
@@ -132,7 +132,7 @@ class Source:
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """The direct parts of an expression; the name of an accessed tensor or function is none."""
+    """The direct parts of an expression, without the name of its tensor or function."""
     if isinstance(node, Access):
         return node.indices
     if isinstance(node, (Call, Apply, Chain)):

@@ -252,7 +252,7 @@ def test_bad_calls(arrays: tuple[Any, ...], named: dict[str, Any], message: str)
     ("text", "message"),
     [
         ("Y[i] = sqroot(X[i])", "there is no function 'sqroot'"),
-        ("Y[batch] +=! X[bacth,k]", "almost called batch"),
+        ("Y[batch] +=! X[bacth,k]", "misspelt batch"),
         ("Y[i] = X[i] + Z", "Z appears only on the right"),
         ("Y[i] +=! X[i*j]", "range of i cannot be inferred"),
         ("Y[i] = X[i-1] where i in 0:4", "is out of bounds"),

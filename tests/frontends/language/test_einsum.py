@@ -100,8 +100,8 @@ def test_types() -> None:
         ("i...->i", "an ellipsis", "..."),
         ("ij->ik", "no operand has the index 'k'", "k"),
         ("ij->ii", "the result has the index 'i' twice", "i"),
-        ("ij,j1->i", "these are no einsum subscripts", "1"),
-        ("ij->i->j", "these are no einsum subscripts", None),
+        ("ij,j1->i", "these are not einsum subscripts", "1"),
+        ("ij->i->j", "these are not einsum subscripts", None),
     ],
 )
 def test_errors(subscripts: str, message: str, at: str | None) -> None:
