@@ -1,7 +1,7 @@
-"""ONNX models to graphs of comprehensions; `import_model` and `import_stage` are the entries.
+"""ONNX models to graphs of comprehensions; the entry points are `import_model` and `import_stage`.
 
-Files, operators, bodies and the importer have folders of their own.  What becomes of a graph is
-decided in `poly.graph_passes`.
+Files, operators, bodies and the importer have folders of their own; passes over graphs are in
+`poly.graph_passes`.
 """
 
 import frontends.onnx.ops.registry  # noqa: F401 - fills the registry

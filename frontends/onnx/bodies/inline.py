@@ -1,7 +1,7 @@
-"""Bodies of functions, branches and loops, written out in place of the node that uses them.
+"""Inlines the bodies of functions, branches and loops in place of the node that uses them.
 
-Every name that a body defines gets a prefix of its own; names that it captures stay.  What a
-body gives is handed on by Identity nodes, which cost nothing.
+Every name that a body defines gets a unique prefix; names that it captures stay.  Identity nodes,
+which cost nothing, connect the results of a body to the outputs of the node.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def graph_body(
 
 
 def handed_on(results: Iterable[str], outputs: Iterable[str]) -> list[NodeProto]:
-    """Identity nodes from the results to the outputs that are wanted."""
+    """Identity nodes from the results to the outputs that are used."""
     pairs = zip(results, outputs, strict=False)
     return [helper.make_node("Identity", [r], [o]) for r, o in pairs if o]
 
 
 def constant_node(name: str, array: Array) -> NodeProto:
-    """A node that gives an array."""
+    """A Constant node of an array."""
     return helper.make_node("Constant", [], [name], value=nh.from_array(array))
 
 
@@ -111,7 +111,7 @@ def _rename_graph(
     prefix: str,
     attributes: Mapping[str, AttributeProto] | None,
 ) -> None:
-    """Rename what a nested subgraph captures; what it defines itself hides outer names."""
+    """Rename what a nested subgraph captures; names that it defines hide outer ones."""
     own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
     own |= {n for inner in graph.node for n in inner.output}
     visible = {k: v for k, v in names.items() if k not in own}

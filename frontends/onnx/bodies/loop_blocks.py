@@ -19,7 +19,7 @@ from poly.ir.dtypes import BOOL, INT64, DType
 def loop_block(
     node: Node, body: GraphProto, trips: Extent, states: Sequence[Value]
 ) -> Compute | None:
-    """A Loop that ends after so many trips: final states and rows; None if it is no block."""
+    """A Loop of a known trip count as a block: final states and rows; None if it cannot be one."""
     inner = GraphProto()
     inner.CopyFrom(body)
     del inner.output[0]  # the condition, which stays true
@@ -40,7 +40,7 @@ def scan_block(
     collected: Sequence[Sequenced],
     batch: Extent | None = None,
 ) -> Compute | None:
-    """A Scan: final states and collected sequences; None if it is no block.
+    """A Scan as a block: final states and collected sequences; None if it cannot be one.
 
     batch : the first extent of all operands and results, None if they have no such axis
     """
@@ -85,9 +85,9 @@ def _block(
         made = Body(graph, count, trip, states, sequences, captured, collected, batch)
         return as_block(node.operator.lower(), made)
     except (NoBlockError, ModelError, LanguageError, ProgramError):
-        return None  # what is wrong with a body shows when it runs
+        return None  # errors in a body are reported when it runs
 
 
 def _part(dtype: DType, shape: tuple[Extent, ...], how: Sequenced) -> Given:
-    """What a step gets of a sequence."""
+    """The type of a step's part of a sequence."""
     return Given(dtype, (*shape[: how.axis], *shape[how.axis + 1 :]))

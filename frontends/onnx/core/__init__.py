@@ -1,4 +1,4 @@
-"""What all of the ONNX front end shares: nodes and the registry of operators, types, sizes, text.
+"""Shared by the whole ONNX front end: nodes, the operator registry, types, sizes and text.
 
 Nothing here reads a file or knows a particular operator.
 """

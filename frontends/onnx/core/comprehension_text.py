@@ -1,4 +1,4 @@
-"""Writing comprehensions: the small helpers with which operators compose their text.
+"""Small helpers with which operators compose the text of comprehensions.
 
 Operators write programs with concrete sizes and explicit ranges and with tensor names of their
 own, so that two nodes that compute the same thing have the same text, are parsed once, and have
@@ -31,7 +31,7 @@ def parsed(text: str) -> Program:
 
     Raises
     ------
-    LanguageError, ProgramError : if an operator wrote nonsense, which is a defect of Farkas.
+    LanguageError, ProgramError : if an operator wrote an invalid program, a defect of Farkas.
     """
     program = parse_program(text)
     return verify_program(program)
@@ -73,7 +73,7 @@ def real(value: Any, factor: float = 1.0) -> str:
 
 
 def count_text(count: object) -> str:
-    """A number of elements by which floats are divided."""
+    """A number of elements as text, to divide floats by."""
     return str(count) if isinstance(count, Dim) else str(float(count))  # type: ignore[arg-type]
 
 
@@ -121,18 +121,18 @@ def line(assignment: str, ranges: Mapping[str, Extent], guards: Iterable[str] = 
     return f"{assignment} where {where}" if where else assignment
 
 
-#: What the names of open sizes look like; no index or tensor is named so.
+#: The form of names of open sizes, which no index or tensor has.
 _SIZE = re.compile(r"\bs_\w+")
 
 
 def elements(array: np.ndarray, dtype: DType) -> Program:
-    """The program that gives the elements of a small array, which may be open sizes."""
+    """The program whose output is a small array, whose elements may be open sizes."""
     indices = names(array.ndim)
     flat = list(array.reshape(-1))
     value = f"{dtype}({flat[-1]})"
-    place = affine([(math.prod(array.shape[a + 1 :]), i) for a, i in enumerate(indices)])
+    position = affine([(math.prod(array.shape[a + 1 :]), i) for a, i in enumerate(indices)])
     for n in range(len(flat) - 2, -1, -1):
-        value = f"select({place} == {n}, {dtype}({flat[n]}), {value})"
+        value = f"select({position} == {n}, {dtype}({flat[n]}), {value})"
     ranges = dict(zip(indices, array.shape, strict=True))
     body = line(f"{at('Y', indices)} = {value}", ranges)
     return function("elements", [], [declare("Y", dtype, array.shape)], [body])

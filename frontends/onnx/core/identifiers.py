@@ -6,7 +6,7 @@ import re
 
 from poly.ir.program import RESERVED
 
-#: Words that C, OpenMP, CUDA and OpenCL keep for themselves.
+#: Reserved words of C, OpenMP, CUDA and OpenCL.
 C_WORDS = frozenset(
     "auto break case char const continue default do double else enum extern float for goto if "
     "inline int long register restrict return short signed sizeof static struct switch typedef "
@@ -23,7 +23,7 @@ class Mangler:
     """Gives each name of one namespace a unique identifier, the same one each time.
 
     An identifier starts with a letter, holds ASCII letters, digits and single underscores only,
-    is no word of the language, of isl or of C, and has at most 60 characters.
+    is not a word of the language, isl or C, and has at most 60 characters.
 
     >>> m = Mangler()
     >>> m("gpu_0/data_0"), m("gpu_0.data_0"), m("int"), m("0;}")

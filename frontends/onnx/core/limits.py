@@ -1,4 +1,4 @@
-"""What a model file may ask for; everything beyond is refused before memory is allocated."""
+"""Limits on what a model file may ask for, checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_NODES = 1 << 18
 MAX_FANIN = 1 << 14
 #: How deep functions and branches may be nested.
 MAX_DEPTH = 64
-#: Elements of known operands up to which an opaque operator runs while the model is imported.
+#: The most elements of a known operand with which an opaque operator runs at import.
 MAX_FOLDED = 1 << 16
 #: Constants that a model describes without storing them (ConstantOfShape, Range, …), in total.
 MAX_GENERATED_BYTES = 1 << 31
@@ -28,14 +28,14 @@ def checked_shape(dims: Sequence[Any], dtype: DType, what: str) -> tuple[Any, ..
 
     Raises
     ------
-    ModelError : for a negative or absurd extent, rank or size.
+    ModelError : for a negative extent, or a rank or size beyond the limits.
     """
     shape = tuple(d if isinstance(d, Dim) else int(d) for d in dims[: MAX_RANK + 1])
     if len(dims) > MAX_RANK:
         raise ModelError(f"{what} has rank {len(dims)}; at most {MAX_RANK} is possible")
     if any(d < 0 for d in shape):
         raise ModelError(f"{what} has a negative extent: {list(shape)}")
-    # Zero-element tensors may not hide an overflow of their strides either.
+    # The strides of a tensor without elements must not overflow, either.
     if math.prod(max(hint_of(d), 1) for d in shape) * dtype.bytes > MAX_TENSOR_BYTES:
         raise ModelError(
             f"{what} of shape {list(shape)} would take more than {MAX_TENSOR_BYTES >> 30} GiB"

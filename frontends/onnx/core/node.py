@@ -1,4 +1,4 @@
-"""What an operator sees of a node, and what it gives back.
+"""The interface of operators: the node that an operator gets, and the results that it returns.
 
 An operator is a pure function from a `Node` to results, which in order define the node's
 outputs:
@@ -7,7 +7,7 @@ outputs:
 `Reshaped`   the same elements under another shape
 `Same`       the value itself
 `Known`      an array that is known now
-`Opaque`     numpy functions on whole arrays, for what is no comprehension; defines all outputs
+`Opaque`     a numpy function on whole arrays, in place of a comprehension; defines all outputs
 `Expanded`   other nodes in place of this one; defines all outputs
 """
 
@@ -86,8 +86,8 @@ class Known:
 class Opaque:
     """All outputs of a node, computed by numpy while the model runs.
 
-    `types` of the outputs; their shapes are found when they are there.  `bodies` are subgraphs
-    as models, which `run` may call.
+    `types` are those of the outputs, whose shapes are known once they are computed.  `bodies` are
+    subgraphs as models, which `run` may call.
     """
 
     inputs: tuple[Value | None, ...]
@@ -98,9 +98,9 @@ class Opaque:
 
 @dataclass(frozen=True, eq=False)
 class Expanded:
-    """Nodes that define what the node defines, in an order in which they can run.
+    """Nodes that define the outputs of the node, in an order in which they can run.
 
-    `versions` are the opsets that hold for them, None for those of the node.
+    `versions` are their opsets, None for those of the node.
     """
 
     nodes: tuple[NodeProto, ...]
@@ -111,7 +111,7 @@ Result = Compute | Reshaped | Same | Known | Opaque | Expanded
 
 
 class Unsupported(Exception):  # noqa: N818 - a signal to the importer, which reports all at once
-    """A sound node that cannot be compiled yet; never leaves this package."""
+    """A valid node that cannot be compiled yet; never leaves this package."""
 
 
 class NotKnownError(Unsupported):
@@ -124,11 +124,11 @@ class NotKnownError(Unsupported):
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """Where a node stands: what operators with subgraphs need beyond their operands.
+    """The context of a node, which operators with subgraphs need beyond their operands.
 
-    proto : the node as it stands in the model; prefix : starts no other name of the model;
-    lookup : the value of a name; graph_of : the graph of a body, whose open sizes are those of
-    this import, for what is given to its inputs
+    proto : the node in the model; prefix : no other name of the model starts with it;
+    lookup : the value of a name; graph_of : the graph of a body for given inputs, with the open
+    sizes of this import
     """
 
     proto: NodeProto
@@ -143,7 +143,7 @@ class Scope:
 class Node:
     """One node of a model: its operator, operands and attributes.
 
-    `outputs` tells for each output whether the model names it; an omitted input is None.
+    `outputs` says for each output whether the model names it; an omitted input is None.
     """
 
     operator: str
@@ -157,7 +157,7 @@ class Node:
 
     @property
     def origin(self) -> str:
-        """For people: ``Conv 'conv1' (opset 11)``."""
+        """For messages: ``Conv 'conv1' (opset 11)``."""
         return f"{self.operator} '{printable(self.name)}' (opset {self.opset})"
 
     def fail(self, message: str) -> ModelError:
@@ -204,7 +204,7 @@ class Node:
             return None
         if value.array is None:
             raise NotKnownError(
-                f"{what} must be known at compile time, but depend on an input", value
+                f"{what} must be known at compile time, not computed from an input", value
             )
         return value.array
 
@@ -226,14 +226,14 @@ class Node:
 
     @property
     def surroundings(self) -> Scope:
-        """Where the node stands in its model."""
+        """The context of the node in its model."""
         assert self.scope is not None, "every node that is imported has a scope"
         return self.scope
 
     # --- attributes ---
 
     def subgraph(self, name: str) -> GraphProto:
-        """A subgraph, which must be there."""
+        """A subgraph, which is required."""
         value = self._attribute(name, GraphProto, None)
         if not isinstance(value, GraphProto):
             raise self.fail(f"attribute {name} is missing")
@@ -251,7 +251,7 @@ class Node:
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """A switch, 0 or 1: what another number would mean, nobody says."""
+        """A switch; numbers other than 0 and 1 are refused, because ONNX gives them no meaning."""
         value = self.integer(name, int(default))
         if value not in (0, 1):
             raise self.fail(f"attribute {name} is {value}, not 0 or 1")

@@ -1,10 +1,10 @@
 """Stages: a model cut where compiling must wait for data.
 
-A model is imported as far as its shapes are known.  What stands in the way is either an operator
-whose result has a shape that depends on data (NonZero, NonMaxSuppression, a Loop …), or one that
-needs the elements of a value before it can be compiled (the shape that a Reshape asks for).
-Then the import stops there: what came before is a graph to compile and run, and the rest is
-imported when its values are there.  A model of fixed shapes without such operators is one stage.
+A model is imported as far as its shapes are known.  The import stops at operators
+whose results have shapes that depend on data (NonZero, NonMaxSuppression, a Loop …), and at those
+that need the elements of a value to be compiled (Reshape needs the new shape).  The nodes before
+them are a graph to compile and run; the rest is imported once the values are known.
+A model of fixed shapes without such operators is one stage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from poly.ir.expr import Expr
 from poly.ir.graph import Graph
 
 Array = np.ndarray
-#: Types with which no program computes: only opaque operators make and take what has them.
+#: Types that no program computes with: only opaque operators produce and consume such values.
 TEXT = DType("string", "o", 0)
 NO_TENSOR = DType("sequence", "o", 0)
 
@@ -32,7 +32,7 @@ OpaqueFunction = Callable[[Sequence[Array | None], Sequence[Body]], Sequence[Arr
 
 
 def type_of(value: Array) -> DType:
-    """The element type of an array, or what it is instead."""
+    """The element type of an array, `TEXT` for strings, `NO_TENSOR` for anything else."""
     if not isinstance(value, np.ndarray):
         return NO_TENSOR
     return TEXT if value.dtype == object else dtype_of(value.dtype)
@@ -40,7 +40,7 @@ def type_of(value: Array) -> DType:
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What is known of a value from which an import starts: its type, and maybe its elements.
+    """What is known about an input of an import: its type, and maybe its elements.
 
     `open` names the sizes of the axes that may differ from call to call, None for the others.
     """
@@ -59,7 +59,7 @@ class Given:
 
     @staticmethod
     def of(array: Array, known: bool = False) -> Given:
-        """What an array tells: its type, and its elements if they may decide what is compiled."""
+        """The type of an array, and its elements if `known`: they may decide what is compiled."""
         dtype = type_of(array)
         shape = () if dtype == NO_TENSOR else array.shape
         return Given(dtype, shape, array if known else None)
@@ -71,12 +71,12 @@ class Pending:
 
     node: NodeProto
     versions: Mapping[str, int]
-    depth: int = 0  # of bodies that it was written out from
+    depth: int = 0  # of the bodies that it was inlined from
 
 
 @dataclass(frozen=True, eq=False)
 class OpaqueCall:
-    """A use of an operator that is no comprehension: numpy computes it on whole arrays.
+    """A call of an operator without a comprehension: numpy computes it on whole arrays.
 
     `inputs` and `outputs` are names of the model, "" where omitted; `bodies` are the models of
     its subgraphs.
@@ -96,7 +96,7 @@ class OpaqueCall:
 
         Raises
         ------
-        ModelError : arrays that the operator cannot take, or for whose results there is no memory.
+        ModelError : arrays that the operator does not accept, or too little memory for its results.
         """
         try:
             with np.errstate(all="ignore"):
@@ -117,16 +117,16 @@ class Stage:
     Attributes
     ----------
     graph : computes what later stages and the caller need; None if there is nothing to compute
-    inputs : of each value from which the import started and which it used, the type and the
-        extents, by name where they are open
-    sizes : where the name of an open size comes from
-    conditions : what has to hold of the open sizes for all this to be valid
-    results : for each name of the model that is needed later and was defined here, the name under
-        which the graph takes or gives it
-    known : elements of the values that are needed later and are known already
+    inputs : the type and the extents (names of open ones) of each input of the import that
+        was used
+    sizes : for each open size, the name of its axis
+    conditions : on the open sizes, under which the stage is valid
+    results : for each name of the model that is defined here and needed later, its name among
+        the inputs and outputs of the graph
+    known : elements of values that are needed later and are already known
     opaque : operators to run after the graph, in order
-    demands : names of the values whose elements the rest cannot do without
-    rest : nodes that wait for what `opaque` gives and `demands` asks for
+    demands : names of the values whose elements the rest needs
+    rest : nodes that wait for the results of `opaque` and for `demands`
     needs : all names that `rest` and the model's outputs read
     is_whole : the graph is the model, with its inputs and outputs in order
     """
@@ -154,6 +154,6 @@ class Stage:
             lines.append(f"valid where {', '.join(map(str, self.conditions))}")
         lines += [str(call) for call in self.opaque]
         if self.rest:
-            names = ", ".join(sorted(self.demands)) or "the shapes of what they gave"
+            names = ", ".join(sorted(self.demands)) or "the shapes of their results"
             lines.append(f"then {len(self.rest)} nodes, which need {names}")
         return "\n".join(lines)

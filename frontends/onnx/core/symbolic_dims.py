@@ -1,10 +1,10 @@
-"""Extents that are not known: polynomials over sizes that behave like integers.
+"""Extents that are unknown at compile time: polynomials over sizes that behave like integers.
 
 A dynamic dimension of an input is a size, named ``s_…``.  Operators compute with it as with any
-integer; what they ask about it (is it equal to that, is it negative?) is answered for the arrays
-at hand, and the answer is kept as a condition under which what was imported is valid, unless it
-holds for all sizes.  Whoever needs the number itself (a list of so many elements) gets it, and a
-condition that it stays the same.  Conditions are what a compiled model checks before it runs.
+integer; comparisons (is it equal to that, is it negative?) are answered for the current arrays,
+and the answer is kept as a condition under which the import is valid, unless it holds for all
+sizes.  Code that needs the number itself (for a list of that length) gets it, along with a
+condition that it stays the same.  A compiled model checks the conditions before it runs.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Extent = Any
 
 @dataclass(eq=False)
 class Sizes:
-    """The sizes of one import, for which the arrays at hand give `hints`.
+    """The sizes of one import; `hints` are their values for the current arrays.
 
     quotients : sizes that stand for ``dividend // divisor``
     products : sizes that stand for products of sizes, which are not affine
-    conditions : what was asked and decided: linear forms that are 0, not 0 or not negative
+    conditions : what comparisons decided: linear forms that are 0, not 0 or not negative
     """
 
     hints: dict[str, int] = field(default_factory=dict)
@@ -41,12 +41,12 @@ class Sizes:
     conditions: dict[tuple[str, Dim], None] = field(default_factory=dict)
 
     def size(self, name: str, hint: int) -> Dim:
-        """A size of its own."""
+        """A new size."""
         self.hints[name] = hint
         return Dim((((name,), 1),), self)
 
     def quotient(self, dividend: Dim, divisor: int) -> Extent:
-        """``dividend // divisor``, which is no polynomial.
+        """``dividend // divisor``, which is not a polynomial.
 
         Raises
         ------
@@ -82,11 +82,11 @@ class Sizes:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The sizes that inputs show."""
+        """The sizes in the shapes of inputs."""
         return tuple(n for n in self.hints if n not in self.quotients)
 
     def extent(self, e: Expr) -> Extent:
-        """The extent that an expression of a program is."""
+        """The extent of an expression of a program."""
         if isinstance(e, Const):
             return int(e.value)
         if isinstance(e, Size):
@@ -101,7 +101,7 @@ class Sizes:
         return made | {n: Dim(((m, 1),), self).full for n, m in self.products.items()}
 
     def facts(self, used: Collection[str]) -> list[str]:
-        """What programs over the sizes `used` may rely on, as conditions of the language."""
+        """What programs over the sizes `used` may assume, as conditions of the language."""
         found: list[str] = []
         for name, (dividend, divisor) in self.quotients.items():
             if name in used:
@@ -125,18 +125,18 @@ class Sizes:
         return (*found, *(Op(fns[k], (form.full, zero)) for k, form in self.conditions))
 
 
-#: The sizes of the import that is going on.
+#: The sizes of the import in progress.
 CURRENT: ContextVar[Sizes | None] = ContextVar("sizes", default=None)
 
 
 class Dim:
-    """A polynomial over sizes with integer coefficients; see the module.
+    """A polynomial over sizes with integer coefficients; see the module's docstring.
 
     Arithmetic gives an int where no size is left.
     """
 
     __slots__ = ("sizes", "terms")
-    #: numpy leaves operators to this class.
+    #: Makes numpy defer to the operators of this class.
     __array_ufunc__ = None
 
     def __init__(self, terms: Iterable[tuple[Monomial, int]], sizes: Sizes) -> None:
@@ -147,11 +147,11 @@ class Dim:
 
     @property
     def hint(self) -> int:
-        """The value for the arrays at hand."""
+        """The value for the current arrays."""
         return self.value(self.sizes.hints)
 
     def value(self, env: Mapping[str, int]) -> int:
-        """The value for sizes."""
+        """The value for given sizes."""
         return sum(c * math.prod(env[n] for n in m) for m, c in self.terms)
 
     @property
@@ -165,7 +165,7 @@ class Dim:
         return total
 
     def __int__(self) -> int:
-        """The value for the arrays at hand, for good."""
+        """The value for the current arrays, and a condition that it stays the same."""
         hint = self.hint
         rest = self - hint
         if isinstance(rest, Dim):
@@ -184,7 +184,7 @@ class Dim:
 
     @property
     def expr(self) -> Expr:
-        """The expression of programs, in which products and quotients are sizes of their own."""
+        """The expression in programs, where products and quotients are sizes, too."""
         return self._expr(affine=True)
 
     @property
@@ -303,7 +303,7 @@ class Dim:
         return other // int(self)
 
     def _exact(self, other: Dim) -> Extent | None:
-        """The quotient by a product that every term contains, None if some do not."""
+        """The quotient by a product that is a factor of every term; None if it is not."""
         if self.terms == other.terms:
             return 1
         if len(other.terms) != 1:
@@ -344,7 +344,7 @@ class Dim:
     def __abs__(self) -> Extent:
         return self if self >= 0 else -self
 
-    # --- questions ---
+    # --- comparisons ---
 
     def __hash__(self) -> int:
         return hash(self.terms)
@@ -398,17 +398,17 @@ _MEANING: dict[str, Callable[..., Extent]] = {
 
 
 def hint_of(extent: Extent) -> int:
-    """The value of an extent for the arrays at hand, without a condition."""
+    """The value of an extent for the current arrays; records no condition."""
     return extent.hint if isinstance(extent, Dim) else extent
 
 
 def is_one(extent: Extent) -> bool:
-    """Whether an extent is 1 for all sizes; asks nothing."""
+    """Whether an extent is 1 for all sizes; records no condition."""
     return not isinstance(extent, Dim) and extent == 1
 
 
 def certainly_less(a: Extent, b: Extent) -> bool:
-    """Whether a < b for all sizes; asks nothing."""
+    """Whether a < b for all sizes; records no condition."""
     rest = b - a - 1
     if isinstance(rest, Dim):
         return rest.least is not None and rest.least >= 0
@@ -416,7 +416,7 @@ def certainly_less(a: Extent, b: Extent) -> bool:
 
 
 def same(a: Iterable[Extent], b: Iterable[Extent]) -> bool:
-    """Whether two shapes are equal for all sizes; asks nothing."""
+    """Whether two shapes are equal for all sizes; records no condition."""
     mine, other = list(a), list(b)
     return len(mine) == len(other) and all(
         x.terms == y.terms if isinstance(x, Dim) and isinstance(y, Dim) else x is y or _plain(x, y)
@@ -444,12 +444,12 @@ def holds_sizes(array: np.ndarray) -> bool:
 
 
 def concrete(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """An array of numbers: extents in it are fixed to what they are now."""
+    """An array of numbers: extents in it are fixed at their current values."""
     if not holds_sizes(array):
         return array
     return np.array([int(e) for e in array.reshape(-1)], dtype).reshape(array.shape)
 
 
 def extent_expr(extent: Extent) -> Expr:
-    """An extent as programs and tensors have it."""
+    """An extent as an expression of programs and tensors."""
     return extent.expr if isinstance(extent, Dim) else Const(int(extent))

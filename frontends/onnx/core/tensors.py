@@ -1,4 +1,4 @@
-"""Tensors as they stand in a model file, checked before anything is allocated."""
+"""Tensors of a model file, checked before anything is allocated."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ def tensor_array(tensor: TensorProto, what: str, folder: Path | None) -> np.ndar
     Parameters
     ----------
     tensor : must have an element type of `ELEMENT_TYPES`
-    what : how messages call it
+    what : its name in messages
     folder : of the model, for external data; None if the model did not come from a file
 
     Raises
     ------
-    ModelError : if the data does not fit the shape, or lies where it may not lie.
+    ModelError : if the data does not fit the shape, or is stored outside the model's folder.
     """
     dtype = ELEMENT_TYPES.get(tensor.data_type)
     if dtype is None:
@@ -130,7 +130,7 @@ def tensor_array(tensor: TensorProto, what: str, folder: Path | None) -> np.ndar
 
 
 def _typed(values: object, dtype: DType, what: str) -> np.ndarray:
-    """The elements of a typed field; 16-bit floats stand there as their bits."""
+    """The elements of a typed field; 16-bit floats are stored as their bits."""
     wide = np.array(values, dtype={"f": np.float64, "u": np.uint64}.get(dtype.kind, np.int64))
     if dtype in (FLOAT16, BFLOAT16):
         wide = np.array(values, dtype=np.int64)
@@ -142,16 +142,16 @@ def _typed(values: object, dtype: DType, what: str) -> np.ndarray:
     if dtype.is_integer and wide.size:
         info = np.iinfo(dtype.numpy)
         if not info.min <= int(wide.min()) <= int(wide.max()) <= info.max:
-            raise ModelError(f"{what} holds a number that is no {dtype}")
+            raise ModelError(f"{what} holds a number that does not fit {dtype}")
     with np.errstate(over="ignore", invalid="ignore"):
         narrow: np.ndarray = wide.astype(dtype.numpy)
     return narrow
 
 
 def _external(tensor: TensorProto, what: str, folder: Path | None, size: int) -> np.ndarray:
-    """The bytes of a tensor that lies in a file beside the model."""
+    """The bytes of a tensor that is stored in a file of its own."""
     if folder is None:
-        raise ModelError(f"{what} lies in another file; pass the path of the model")
+        raise ModelError(f"{what} is stored in another file; pass the path of the model")
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
     shown = printable(location)
@@ -164,12 +164,12 @@ def _external(tensor: TensorProto, what: str, folder: Path | None, size: int) ->
         or Path(location).is_absolute()
         or location.startswith(("/", "\\"))
     ):
-        raise ModelError(f"{what} names '{shown}', which is no file in the folder of the model")
+        raise ModelError(f"{what} names '{shown}', which is not a file in the folder of the model")
     numbers = {}
     for key, default in (("offset", 0), ("length", size)):
         text = entries.get(key, str(default))
         if not (text.isascii() and text.isdigit() and len(text) < 20):
-            raise ModelError(f"{what}: {key} '{printable(text)}' is no number")
+            raise ModelError(f"{what}: {key} '{printable(text)}' is not a number")
         numbers[key] = int(text)
     if numbers["length"] != size:
         raise ModelError(f"{what} needs {size} bytes, but the file says {numbers['length']}")
@@ -183,13 +183,13 @@ def _external(tensor: TensorProto, what: str, folder: Path | None, size: int) ->
             if not stat.S_ISREG(status.st_mode):
                 raise ModelError(f"{what}: '{shown}' is not a regular file")
             if numbers["offset"] + size > status.st_size:
-                raise ModelError(f"{what} ends after the end of '{shown}'")
+                raise ModelError(f"{what} extends past the end of '{shown}'")
             file.seek(numbers["offset"])
             data = np.fromfile(file, dtype=np.uint8, count=size)
     except OSError as error:
         raise ModelError(f"{what}: '{shown}' cannot be read: {error.strerror}") from error
     if data.size != size:
-        raise ModelError(f"{what} ends after the end of '{shown}'")
+        raise ModelError(f"{what} extends past the end of '{shown}'")
     return data
 
 

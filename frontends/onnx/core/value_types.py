@@ -1,4 +1,4 @@
-"""What a model says about the types of its values: inputs made static, claims checked."""
+"""The types that a model claims for its values, and the shapes of its inputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DynamicShapeError(ModelError):
 
 @dataclass(frozen=True)
 class Claim:
-    """What a model says about a value: element type number, and extents (None if unknown)."""
+    """A model's claim about a value: element type number, and extents (None if unknown)."""
 
     element_type: int
     extents: tuple[int | None, ...] | None
@@ -105,7 +105,7 @@ def claims(model: ModelProto) -> dict[str, Claim]:
 
 
 def kind_of(proto: TypeProto) -> str:
-    """What a type is, for messages."""
+    """The kind of a type, for messages."""
     kind = proto.WhichOneof("value")
     return (kind or "unknown type").replace("_type", "").replace("_", " ")
 
@@ -162,7 +162,7 @@ def input_shape(
 
 
 def open_port(info: ValueInfoProto, claim: Claim | None, shapes: Shapes) -> Port:
-    """What the model and `shapes` tell of an input or output.
+    """An input or output, as far as the model and `shapes` describe it.
 
     Raises
     ------

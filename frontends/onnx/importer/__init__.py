@@ -1,4 +1,4 @@
-"""From a model to a graph: node by node, with what names have become, constants folded.
+"""Import of a model as a graph, node by node, with constant folding.
 
-What a node means is in `frontends.onnx.ops` and `ml`.
+The operators are in `frontends.onnx.ops` and `ml`.
 """

@@ -1,4 +1,4 @@
-"""What will become of each node of a model: found without compiling anything."""
+"""How each node of a model is imported, found without compiling anything."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from poly.ir.cost import work_of_program
 from poly.ir.graph import Call
 from poly.ir.port import Port
 
-#: What may become of a node, the good first.
-COMPREHENSION, VIEW, KNOWN, EXPANDED = "comprehension", "view", "known now", "written out"
-OPAQUE, LATER, UNSUPPORTED, BROKEN = "opaque", "when data is there", "not supported", "broken"
+#: The ways in which a node may be imported, the best first.
+COMPREHENSION, VIEW, KNOWN, EXPANDED = "comprehension", "view", "known now", "inlined"
+OPAQUE, LATER, UNSUPPORTED, BROKEN = "opaque", "when data is known", "not supported", "broken"
 
-#: Sizes that open axes are taken for, in turn: two of one name are one.
+#: Sizes that stand in for open axes, in turn; axes of the same name share one.
 _STAND_INS = (7, 11, 13, 17, 19, 23, 29, 31)
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What becomes of one node.
+    """How one node is imported.
 
-    how : one of the words above; reason : for what is not compiled now; types : of its results;
-    work : simple operations, and bytes : of operands and results, for the sizes at hand
+    how : one of the words above; reason : why it is not compiled now; types : of its results;
+    work : simple operations; bytes : of operands and results, both for the current sizes
     """
 
     name: str
@@ -56,24 +56,24 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Examination:
-    """What becomes of a model's nodes, and the inputs that it was examined for."""
+    """How a model's nodes are imported, and the inputs that it was examined for."""
 
     nodes: tuple[Diagnosis, ...]
     inputs: tuple[Port, ...]
 
     @property
     def problems(self) -> tuple[Diagnosis, ...]:
-        """The nodes for which the model cannot be compiled."""
+        """The nodes that keep the model from being compiled."""
         return tuple(n for n in self.nodes if n.is_problem)
 
     @property
     def counts(self) -> Mapping[tuple[str, str], int]:
-        """How many nodes of each operator become what."""
+        """The number of nodes by operator and by how they are imported."""
         return Counter((n.operator, n.how) for n in self.nodes)
 
 
 def examine(source: Source, shapes: Shapes | None = None) -> Examination:
-    """What becomes of each node; where sizes are open, as far as that does not depend on them.
+    """How each node is imported; with open sizes, as far as it does not depend on them.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def examine(source: Source, shapes: Shapes | None = None) -> Examination:
         for n in unknown_operators(source)
     )
     if any(p.shape is None for p in ports):
-        return Examination(unknown, ports)  # without ranks, only operators can be told
+        return Examination(unknown, ports)  # without ranks, only operators can be checked
     examiner = _Examiner(source, _stand_ins(ports))
     examiner.examine()
     found = {(d.name, d.operator) for d in examiner.found if d.is_problem}
@@ -111,7 +111,7 @@ def _stand_ins(ports: Sequence[Port]) -> dict[str, Given]:
 
 
 class _Examiner(Importer):
-    """An import that goes on after every problem, and keeps what became of each node."""
+    """An import that continues after every problem and records how each node was imported."""
 
     def __init__(self, source: Source, given: Mapping[str, Given]) -> None:
         super().__init__(source, given)
@@ -150,9 +150,9 @@ class _Examiner(Importer):
                 how = COMPREHENSION
             else:
                 how = VIEW if calls else KNOWN
-        self.found.append(self._told(pending, how, reason, before[0]))
+        self.found.append(self._diagnosis(pending, how, reason, before[0]))
 
-    def _told(self, pending: Pending, how: str, reason: str, first: int) -> Diagnosis:
+    def _diagnosis(self, pending: Pending, how: str, reason: str, first: int) -> Diagnosis:
         proto = pending.node
         results = [self.env.get(n) for n in proto.output if n]
         values = [v for v in results if isinstance(v, Value)]

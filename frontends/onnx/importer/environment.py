@@ -1,4 +1,4 @@
-"""What the names of a model have become while it is imported."""
+"""The values of the names of a model while it is imported."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from poly.sets.prove import proves
 
 
 class Environment:
-    """The state of one import: what each name of the model has become so far.
+    """The state of one import: the values that names of the model have so far.
 
     env : the value of a name, or a text that says why there is none
-    tainted : names whose types are hearsay; hosted : names of what is no tensor
-    used : names that were looked at; shapes : of the values from which the import starts
-    values, constants, nodes, labels : of the graph that is being made
-    sizes : the open sizes; size_origins : the names of the axes that they are the sizes of
+    tainted : names whose types are unverified; hosted : names of values that are not tensors
+    used : names that were looked up; shapes : of the inputs of the import
+    values, constants, nodes, labels : of the graph that is being built
+    sizes : the open sizes; size_origins : for each of them, the name of its axis
     """
 
     def __init__(self, source: Source, given: Mapping[str, Given], is_first: bool) -> None:
@@ -71,7 +71,7 @@ class Environment:
         self.unsupported: list[UnsupportedNode] = []
 
     def _validity(self, graph: Graph | None) -> dict[str, Any]:
-        """For which values a stage is valid: what the import and the programs take for granted."""
+        """What a stage is valid for: the assumptions of the import and of the programs."""
         inputs = {
             name: (given.dtype, self.shapes[name])
             for name, given in self.given.items()
@@ -92,7 +92,7 @@ class Environment:
         return {"inputs": inputs, "sizes": self.size_origins, "conditions": tuple(conditions)}
 
     def _graph(self, inputs: Sequence[str], outputs: Sequence[str], keep: bool) -> Graph:
-        """The graph of what was imported; `keep` inputs that are not used."""
+        """The graph of what was imported; `keep` says to keep unused inputs."""
         result = Graph(
             name=Mangler().fresh(self.model.graph.name or "model"),
             inputs=tuple(inputs),
@@ -117,7 +117,7 @@ class Environment:
         )
 
     def _shows(self, name: str) -> bool:
-        """Whether a value of the import's start was looked at, and has open sizes."""
+        """Whether an input of the import was looked up and has open sizes."""
         return self.labels[name] in self.used and bool(
             {s for e in self.values[name].shape for s in sizes_of(e)}
         )
@@ -125,7 +125,7 @@ class Environment:
     # --- values ---
 
     def _declare_inputs(self) -> None:
-        """Declare what the import starts from; what has known elements is a constant."""
+        """Declare the inputs of the import; those with known elements become constants."""
         for name, given in self.given.items():
             if given.array is not None:
                 self.env[name] = self._known(name, given.array, given.dtype)
@@ -161,7 +161,7 @@ class Environment:
                     )
 
     def _shape(self, label: str, given: Given) -> tuple[Extent, ...]:
-        """The shape of a value from which the import starts; extents of 0 and 1 are fixed."""
+        """The shape of an input of the import; extents of 0 and 1 are fixed."""
         names = given.open or (None,) * len(given.shape)
         shape: list[Extent] = []
         shown: list[int | str] = []
@@ -189,7 +189,7 @@ class Environment:
         return value
 
     def _host(self, name: str) -> None:
-        """Define what is no tensor, and so no operand."""
+        """Define a value that is not a tensor, and so cannot be an operand."""
         self.tainted.discard(name)
         self.hosted.add(name)
         self.env[name] = "is a sequence"

@@ -1,6 +1,6 @@
-"""Programs evaluated at compile time, on the few integers of which shapes are made.
+"""Programs evaluated at compile time, on the few integers of shape arithmetic.
 
-This is an interpreter of `poly.ir.program` in its plainest form, one instance after the other, so
+This is a plain interpreter of `poly.ir.program`, which runs one instance after another, so
 that shape arithmetic (Shape, Gather, Concat, Mul, …) folds by the same comprehensions that the
 operators are compiled from.  It is meant for hundreds of elements, not for data.
 """
@@ -31,7 +31,7 @@ MAX_INSTANCES = 8192
 
 
 def foldable(program: Program, arrays: Sequence[np.ndarray | None]) -> bool:
-    """Whether a call is small and made of known values: shape arithmetic, not data."""
+    """Whether a call is small and its operands are known: shape arithmetic, not data."""
     if program.sizes or any(a is None for a in arrays):
         return False
     for tensor in (*program.inputs, *program.outputs):
@@ -81,16 +81,16 @@ def _run(s: Statement, store: dict[str, np.ndarray], types: Mapping[str, DType])
         for point in itertools.product(*(ranges[i] for i in free)):
             env = dict(zip(free, point, strict=True))
             if all(evaluate_int(g, env) for g in s.free_guards):
-                target[_place(s.target, env, store, types)] = start
+                target[_index(s.target, env, store, types)] = start
     for point in itertools.product(*(ranges[i] for i in s.indices)):
         env = dict(zip(s.indices, point, strict=True))
         if not all(evaluate_int(g, env) for g in s.guards):
             continue
-        place = _place(s.target, env, store, types)
+        index = _index(s.target, env, store, types)
         value = _value(s.value, env, store, types)
         if s.op != "=":
-            value = _UPDATES[s.op](target[place], value)
-        target[place] = _convert(value, dtype)
+            value = _UPDATES[s.op](target[index], value)
+        target[index] = _convert(value, dtype)
 
 
 _UPDATES: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
@@ -101,14 +101,14 @@ _UPDATES: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
 }
 
 
-def _place(
+def _index(
     read: Read, env: Mapping[str, int], store: Mapping[str, np.ndarray], types: Mapping[str, DType]
 ) -> tuple[int, ...]:
     shape = store[read.tensor].shape
-    place = tuple(int(_value(i, env, store, types)) for i in read.indices)
-    if any(not 0 <= p < e for p, e in zip(place, shape, strict=True)):
-        raise ProgramError(f"{read} leaves {read.tensor} at {list(place)}")
-    return place
+    index = tuple(int(_value(i, env, store, types)) for i in read.indices)
+    if any(not 0 <= p < e for p, e in zip(index, shape, strict=True)):
+        raise ProgramError(f"{read} is out of bounds of {read.tensor} at {list(index)}")
+    return index
 
 
 def _value(
@@ -116,7 +116,7 @@ def _value(
 ) -> Scalar:
     """The value of an expression in its own type."""
     if isinstance(e, Read):
-        element = store[e.tensor][_place(e, env, store, types)]
+        element = store[e.tensor][_index(e, env, store, types)]
         return np.int64(element) if isinstance(element, int) else element
     if isinstance(e, Index):
         return np.int64(env[e.name])
@@ -132,7 +132,7 @@ def _value(
     if e.fn in ("and", "or", "not"):
         truth = [bool(_value(a, env, store, types)) for a in e.args]
         return np.bool_({"and": all, "or": any}[e.fn](truth) if len(truth) > 1 else not truth[0])
-    # A literal takes the type of what it meets, and so do both operands of an operator.
+    # A literal takes the type of the other operand.
     if e.fn in ("lt", "le", "gt", "ge", "eq", "ne", "isnan", "isinf"):
         common = dtype_of_expr(Op("max", e.args) if len(e.args) == 2 else e.args[0], types)
     else:
@@ -144,7 +144,7 @@ def _value(
 
 
 def _open_value(fn: str, args: Sequence[Any]) -> Scalar:
-    """The value of an operation on open sizes; the few that shape arithmetic needs keep them."""
+    """The value of an operation on open sizes, which the operations of shape arithmetic keep."""
     found = _OPEN.get(fn)
     if found is None:
         return _MEANING[fn](*(np.int64(int(a)) for a in args))
@@ -166,7 +166,7 @@ def _literal(e: Const) -> Scalar:
 
 
 def _convert(value: Scalar, dtype: DType) -> Scalar:
-    """A value in another type; floats beyond an integer type wrap, as they must somehow."""
+    """A value in another type; floats beyond the range of an integer type wrap."""
     if isinstance(value, Dim):
         if dtype.is_integer:
             return value
@@ -199,7 +199,7 @@ def _erf(a: Scalar) -> Scalar:
 
 
 def _quotient(a: Any, b: Any) -> Any:
-    """Towards zero; sizes are not negative, and nothing is asked about them where that is clear."""
+    """The quotient, rounded towards zero; records no condition on sizes that cannot be negative."""
     if a >= 0 and b > 0:
         return a // b
     return int(_divide(np.int64(int(a)), np.int64(int(b))))

@@ -1,8 +1,8 @@
 """Import of ONNX models: nodes in order become calls of programs, views and constants.
 
-Shapes are static here.  Operators (`frontends.onnx.ops.registry`) infer the shapes as they go: the
+Shapes are static here.  Operators (`frontends.onnx.ops.registry`) infer shapes as they go: the
 outputs of a node have the shapes of its program's outputs, and these are checked against what
-the model claims.  Where shapes or elements are not known yet, the import stops and goes on in
+the model claims.  Where shapes or elements are not known yet, the import stops and continues in
 another stage (`frontends.onnx.core.stages`).
 """
 
@@ -79,16 +79,16 @@ __all__ = ["import_model", "import_stage"]
 def import_stage(
     source: Source, given: Mapping[str, Given], pending: Sequence[Pending] | None = None
 ) -> Stage:
-    """What can be compiled of a model, or of the nodes that an earlier stage left.
+    """Import as much as can be compiled of a model, or of the nodes that an earlier stage left.
 
     Parameters
     ----------
-    given : the values from which to start: inputs, and what earlier stages gave
+    given : the values to start from: inputs, and results of earlier stages
 
     Raises
     ------
     ModelError : an inconsistent model.
-    UnsupportedModelError : a sound model with nodes that cannot be compiled, all of them named.
+    UnsupportedModelError : a valid model with nodes that cannot be compiled; it names them all.
     """
     while True:
         try:
@@ -115,7 +115,7 @@ def import_model(
     ------
     ModelError : a file that is broken, hostile or inconsistent, or a dynamic dimension that
         `shapes` does not give.
-    UnsupportedModelError : a sound model with nodes that cannot be compiled, all of them named.
+    UnsupportedModelError : a valid model with nodes that cannot be compiled; it names them all.
     ArgumentError : `shapes` that do not fit the model.
     """
     opened = open_model(source)
@@ -123,7 +123,7 @@ def import_model(
 
 
 class _CloseError(Exception):
-    """Comprehensions over these sizes cannot be written, or not be proved to be in bounds."""
+    """Comprehensions over these sizes cannot be written, or cannot be proved in bounds."""
 
     def __init__(self, names: frozenset[str]) -> None:
         super().__init__(", ".join(sorted(names)))
@@ -147,7 +147,7 @@ class Importer(Environment):
         self.demands: dict[str, None] = {}
         self.postponed: list[UnsupportedNode] = []  # nodes that only a later stage can import
         self.inferred: dict[str, tuple[DType, tuple[int, ...]]] | None = None
-        self.generated = self.written_out = 0
+        self.generated = self.expanded = 0
 
     def graph(self) -> Graph:
         """The whole model as one graph."""
@@ -159,7 +159,7 @@ class Importer(Environment):
         )
 
     def stage(self) -> Stage:
-        """What can be compiled now."""
+        """As much as can be compiled now."""
         self._run()
         if self.unsupported:
             raise UnsupportedModelError(tuple(self.unsupported))
@@ -181,7 +181,7 @@ class Importer(Environment):
             if isinstance(value, str):
                 continue
             if value.array is not None:
-                # What depends on open sizes is computed, and known again in the next stage.
+                # Values that depend on open sizes are computed, and known again in the next stage.
                 if not holds_sizes(value.array):
                     known[name] = value.array
                     continue
@@ -230,34 +230,34 @@ class Importer(Environment):
     def _import_node(self, pending: Pending) -> None:
         """Import a node; if it has to wait, still find out whether it can be compiled."""
         proto = pending.node
-        hearsay = any(n in self.tainted for n in used_names(proto))
+        unverified = any(n in self.tainted for n in used_names(proto))
         before = len(self.nodes), len(self.opaque)
         try:
-            self._import_known(pending, hearsay)
+            self._import_known(pending, unverified)
         except NotKnownError as reason:
-            if not hearsay:
+            if not unverified:
                 self.demands[self.labels[reason.value.name]] = None
                 self.postponed.append(self._reported(pending, str(reason)))
-            hearsay = True
+            unverified = True
             self._skip(proto)
         except Unsupported as reason:
             self.unsupported.append(self._reported(pending, str(reason)))
             self._skip(proto)
         except ModelError:
-            if not hearsay:
+            if not unverified:
                 raise
-            self._skip(proto)  # what is known of its operands is only hearsay
-        if hearsay:
+            self._skip(proto)  # its operands may not have these types
+        if unverified:
             del self.nodes[before[0] :], self.opaque[before[1] :]
             self.rest.append(pending)
             self.tainted.update(filter(None, proto.output))
 
-    def _import_known(self, pending: Pending, hearsay: bool) -> None:
+    def _import_known(self, pending: Pending, unverified: bool) -> None:
         proto, domain = pending.node, domain_of(pending.node.domain)
         own = self.functions.get((domain, proto.op_type))
         if own is not None:
             versions = opsets_of(own)
-            if not hearsay:
+            if not unverified:
                 body = function_body(own, proto, self._prefix(pending))
                 self._expand(pending, Expanded(tuple(body), versions))
             else:
@@ -288,18 +288,18 @@ class Importer(Environment):
             body = function_body(found, proto, self._prefix(pending))
             results = [Expanded(tuple(body), {**pending.versions, **opsets_of(found)})]
         for result in results:
-            if isinstance(result, Expanded) and not hearsay:
+            if isinstance(result, Expanded) and not unverified:
                 self._expand(pending, result)
             elif isinstance(result, Opaque):
                 self._call_opaque(pending, node, result)
             if isinstance(result, (Expanded, Opaque)):
-                if hearsay:
+                if unverified:
                     self._skip(proto)
                 return
         self._define(proto, node, results)
 
     def _open_names(self, node: Node) -> frozenset[str]:
-        """Where the open sizes come from that a node sees."""
+        """The names of the axes whose open sizes appear in the operands of a node."""
         extents = [e for v in node.inputs if v is not None for e in v.shape]
         for value in node.inputs:
             if value is not None and value.array is not None and holds_sizes(value.array):
@@ -308,14 +308,15 @@ class Importer(Environment):
         return frozenset(self.size_origins[s] for s in sizes)
 
     def _prefix(self, pending: Pending) -> str:
-        """What no other name of the model starts with; outputs have distinct names."""
+        """A prefix that no other name of the model has, because names of outputs are distinct."""
         return next(filter(None, pending.node.output), "") + self.source.separator
 
     def _expand(self, pending: Pending, result: Expanded) -> None:
         """Import the nodes of a body next."""
-        self.written_out += len(result.nodes)
-        if pending.depth >= MAX_DEPTH or self.written_out > MAX_NODES:
-            raise ModelError(f"{describe(pending.node)}: functions are nested without an end")
+        self.expanded += len(result.nodes)
+        if pending.depth >= MAX_DEPTH or self.expanded > MAX_NODES:
+            where = describe(pending.node)
+            raise ModelError(f"{where}: functions are nested too deeply, or call themselves")
         versions = pending.versions if result.versions is None else result.versions
         self.work.extendleft(
             Pending(n, versions, pending.depth + 1) for n in reversed(result.nodes)
@@ -337,9 +338,9 @@ class Importer(Environment):
         ):
             for name, array in zip(names, call(arrays), strict=False):
                 if name:
-                    self._bind(name, self._known(name, array), hearsay=False)
+                    self._bind(name, self._known(name, array), unverified=False)
             return
-        reason = "it is no comprehension, and cannot be part of one graph"
+        reason = "it has no comprehension, and so cannot be part of a single graph"
         self.postponed.append(self._reported(pending, reason))
         self.opaque.append(call)
         self._skip(pending.node)
@@ -418,26 +419,26 @@ class Importer(Environment):
                 self.env[name] = self._declare(Value(self._name(name), *known))
 
     def _define(self, proto: NodeProto, node: Node, results: Sequence[Result]) -> None:
-        """Define the outputs of a node from what its operator gave."""
+        """Define the outputs of a node from the results of its operator."""
         names = iter(proto.output)
-        hearsay = any(n in self.tainted for n in proto.input)
+        unverified = any(n in self.tainted for n in proto.input)
         for result in results:
             if isinstance(result, Compute):
-                self._compute(node, result, names, hearsay)
+                self._compute(node, result, names, unverified)
                 continue
-            assert not isinstance(result, (Opaque, Expanded)), "these define everything at once"
+            assert not isinstance(result, (Opaque, Expanded)), "these define all outputs at once"
             name = next(names, "")
             if name:
-                self._bind(name, self._plain(node, result, name), hearsay)
+                self._bind(name, self._plain(node, result, name), unverified)
         for name in names:
             if name:
                 raise Unsupported(f"its output '{printable(name)}' is not computed")
 
-    def _bind(self, name: str, value: Value, hearsay: bool) -> None:
+    def _bind(self, name: str, value: Value, unverified: bool) -> None:
         claim = self.source.claims.get(name)
-        if claim is not None and not hearsay:
+        if claim is not None and not unverified:
             claim.check(value.dtype, value.shape, f"value '{printable(name)}'")
-        if hearsay:
+        if unverified:
             self.tainted.add(name)
         self.env[name] = value
 
@@ -460,7 +461,7 @@ class Importer(Environment):
         self.nodes.append(view)
         return value
 
-    def _compute(self, node: Node, result: Compute, names: Iterator[str], hearsay: bool) -> None:
+    def _compute(self, node: Node, result: Compute, names: Iterator[str], unverified: bool) -> None:
         program = result.program
         arrays = [i if isinstance(i, np.ndarray) else i.array for i in result.inputs]
         labels = [next(names, "") for _ in program.outputs]
@@ -468,7 +469,7 @@ class Importer(Environment):
             outputs = fold(program, [a for a in arrays if a is not None])
             for label, array, t in zip(labels, outputs, program.outputs, strict=True):
                 if label:
-                    self._bind(label, self._known(label, array, t.dtype), hearsay)
+                    self._bind(label, self._known(label, array, t.dtype), unverified)
             return
         call_name = self._node_name(node)
         inputs = tuple(
@@ -482,14 +483,14 @@ class Importer(Environment):
             value = self._declare(Value(name, tensor.dtype, shape))
             outputs_.append(name)
             if label:
-                self._bind(label, value, hearsay)
+                self._bind(label, value, unverified)
         self.nodes.append(Call(call_name, program, inputs, tuple(outputs_), node.origin))
 
     def _node_name(self, node: Node) -> str:
         return self.mangle_node.fresh(node.name or node.operator)
 
     def _count(self, node: Node, array: np.ndarray) -> None:
-        """Keep account of constants that the file describes without containing them."""
+        """Count the bytes of constants that the file describes without storing them."""
         self.generated += array.nbytes
         if self.generated > MAX_GENERATED_BYTES:
             raise node.fail(

@@ -1,7 +1,7 @@
-"""Tensors of strings: no program computes with them, but opaque operators make and pass them on.
+"""Tensors of strings: only opaque operators produce them and pass them on.
 
-Labels of classes are often strings.  They are arrays of objects while a model runs, as ONNX
-Runtime gives them.
+Labels of classes are often strings.  While a model runs they are arrays of objects, as in ONNX
+Runtime.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from frontends.onnx.core.node import Node, Opaque, Operator, Reshaped, Result, S
 from frontends.onnx.core.stages import TEXT, Array, Body
 from poly.errors import ModelError
 
-#: Operators of the default domain that give strings another shape, or none.
+#: Operators of the default domain that copy strings, maybe to another shape.
 _PASSED_ON = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
 
 def string_array(tensor: TensorProto, what: str) -> np.ndarray:
-    """The strings of a tensor of them.
+    """The elements of a tensor of strings.
 
     Raises
     ------
-    ModelError : if there are not as many as the shape says.
+    ModelError : if their number does not match the shape.
     """
     shape = tuple(tensor.dims)
     if len(shape) > MAX_RANK or any(d < 0 for d in shape):
@@ -42,18 +42,18 @@ def string_array(tensor: TensorProto, what: str) -> np.ndarray:
 
 
 def on_strings(node: Node, function: Operator) -> Sequence[Result]:
-    """What an operator makes of operands some of which are strings.
+    """The results of an operator with operands that are strings.
 
     Raises
     ------
-    Unsupported : if it does more than pass them on.
+    Unsupported : if it does more than copy them.
     """
     if node.domain:
         return function(node)
     if node.operator == "Cast" and node.integer("to", 0) == TensorProto.STRING:
         return [Same(node.required(0))]
     if node.operator not in _PASSED_ON:
-        raise Unsupported("an operand is a tensor of strings")
+        raise Unsupported("the operator cannot process tensors of strings yet")
     (result,) = function(node)
     if not isinstance(result, Reshaped):
         return [result]

@@ -1,4 +1,4 @@
-"""Files of ONNX models: reading and checking them, their functions, and the models onnx ships.
+"""Reads and checks files of ONNX models, their functions, and the models that onnx ships.
 
-What becomes of a model's nodes is decided in `frontends.onnx.importer`.
+Nodes are imported in `frontends.onnx.importer`.
 """

@@ -52,7 +52,7 @@ def decode_attributes(
     Raises
     ------
     ModelError : for attributes that the operator does not have, twice, or of the wrong type.
-    Unsupported : for element types that programs do not compute with.
+    Unsupported : for element types that programs cannot compute with.
     """
     result: dict[str, object] = {}
     for attribute in node.attribute:
@@ -61,10 +61,10 @@ def decode_attributes(
         if name in result:
             raise ModelError(f"{where} is given twice")
         if attribute.ref_attr_name:
-            raise ModelError(f"{where} refers to an attribute of a function, but is in none")
+            raise ModelError(f"{where} refers to an attribute of a function, outside of any")
         declared = schema.attributes.get(name)
         if declared is None:
-            raise ModelError(f"{where} does not exist")
+            raise ModelError(f"{where} does not exist in this opset")
         kind = attribute.type
         if _DECLARED.get(declared.type) != kind:
             raise ModelError(f"{where} has the wrong type")
@@ -83,7 +83,7 @@ def decode_attributes(
         elif kind == _A.GRAPH:
             result[name] = attribute.g
         else:
-            result[name] = None  # types, sparse tensors: nothing that operators take
+            result[name] = None  # types and sparse tensors, which no operator here uses
     for name, declared in schema.attributes.items():
         if declared.required and name not in result:
             raise ModelError(f"{describe(node)}: attribute '{name}' is missing")
@@ -106,7 +106,8 @@ def check_operands(node: Node, schema: onnx.defs.OpSchema) -> None:
         )
         raise node.fail(f"{count} inputs, but the operator takes {wanted}")
     if not schema.min_output <= len(node.outputs) <= schema.max_output:
-        raise node.fail(f"{len(node.outputs)} outputs are too many or too few")
+        wanted = f"{schema.min_output} to {schema.max_output}"
+        raise node.fail(f"{len(node.outputs)} outputs, but the operator has {wanted}")
     allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
     bound: dict[str, Value] = {}
     for position, value in enumerate(node.inputs):
@@ -126,7 +127,7 @@ def check_operands(node: Node, schema: onnx.defs.OpSchema) -> None:
             )
 
 
-#: Names in the schemas where they differ from numpy's.
+#: Names of the schemas that differ from numpy's.
 _SCHEMA_TYPES = {"float32": "float", "float64": "double"}
 
 
@@ -136,4 +137,4 @@ def _check_type(
     name = f"tensor({_SCHEMA_TYPES.get(value.dtype.name, value.dtype.name)})"
     types = allowed.get(type_str, {type_str})
     if name not in types:
-        raise node.fail(f"input '{formal}' is {value.dtype}, which the operator does not take")
+        raise node.fail(f"input '{formal}' is {value.dtype}, which the operator does not accept")

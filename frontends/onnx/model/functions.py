@@ -1,6 +1,6 @@
-"""Operators that the onnx package defines by other operators.
+"""Operators that the onnx package defines as functions of other operators.
 
-Schemas are `onnx.defs.OpSchema`, of which the package's types leave out the functions.
+Schemas are `onnx.defs.OpSchema`, whose type stubs lack the functions.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml"})
 
 
 def has_function(schema: Any) -> bool:
-    """Whether the operator is defined by a body."""
+    """Whether the operator has a function body."""
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def function_of(node: Node, schema: Any) -> FunctionProto | None:
-    """The body that defines a node at its opset, None if there is none."""
+    """The function body of a node at its opset, None if it has none."""
     data = b""
     version = _newest(schema.function_opset_versions, node.opset)
     if version:
@@ -40,7 +40,7 @@ def function_of(node: Node, schema: Any) -> FunctionProto | None:
         return None
     function = FunctionProto()
     function.ParseFromString(data)
-    # Defaults of the schema hold where the node says nothing.
+    # Attributes that the node omits have the defaults of the schema.
     given = {a.name for a in function.attribute_proto}
     for name, declared in schema.attributes.items():
         if name not in given and declared.default_value.name:

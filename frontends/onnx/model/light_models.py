@@ -1,7 +1,7 @@
 """The light models that come with the onnx package: real networks without their weights.
 
-Their weights are constants (ConstantOfShape), so that each file has some kilobytes; beside each
-lies the output for one fixed input.  Equal weights hide mistakes in the order of elements, and
+Their weights are constants (ConstantOfShape), so that each file has some kilobytes; the output
+for one fixed input is stored with each.  Equal weights hide mistakes in the order of elements, and
 so `randomised` gives a model weights that differ.
 """
 
@@ -108,7 +108,7 @@ def randomised(model: ModelProto, seed: int = 0) -> ModelProto:
 
 
 def _uses(graph: onnx.GraphProto) -> Mapping[str, tuple[NodeProto, int]]:
-    """For each value its first use that is not merely a new shape: the node and the position."""
+    """For each value its first use that is not a reshape: the node and the input's number."""
     first: dict[str, tuple[NodeProto, int]] = {}
     for node in reversed(graph.node):
         for position, name in enumerate(node.input):
@@ -126,7 +126,7 @@ def _draw(
     shape: tuple[int, ...],
     uses: Mapping[str, tuple[NodeProto, int]],
 ) -> np.ndarray | None:
-    """Random values that suit the use of a weight; None for a value that is no weight."""
+    """Random values that suit the use of a weight; None for a value that is not a weight."""
     if name not in uses:
         return None
     node, position = uses[name]

@@ -1,6 +1,6 @@
-"""From a path, bytes or a message to a model whose structure is sound.
+"""From a path, bytes or a message to a model with a valid structure.
 
-A model file is hostile input.  After `load` and `check_structure`, every name is text, every
+Model files are untrusted input.  After `load` and `check_structure`, every name is text, every
 value has one definition, which comes before its uses, and nothing has been allocated that the
 file did not contain.
 """
@@ -27,7 +27,7 @@ from poly.errors import ModelError
 
 @dataclass(frozen=True)
 class Loaded:
-    """A parsed model, the folder it lies in (None unless it came from a file), and its name."""
+    """A parsed model, its folder (None unless it came from a file), and its name."""
 
     model: ModelProto
     folder: Path | None
@@ -39,7 +39,7 @@ def load(source: str | os.PathLike[str] | bytes | ModelProto) -> Loaded:
 
     Raises
     ------
-    ModelError : if it cannot be read, is too large, or is no model.
+    ModelError : if it cannot be read, is too large, or is not a model.
     """
     if isinstance(source, ModelProto):
         return Loaded(source, None, "the model")
@@ -54,12 +54,12 @@ def load(source: str | os.PathLike[str] | bytes | ModelProto) -> Loaded:
     if not data:
         raise ModelError(f"{shown} is empty")
     if len(data) > MAX_MODEL_BYTES:
-        raise ModelError(f"{shown} exceeds 2 GiB; large weights must lie in external data")
+        raise ModelError(f"{shown} exceeds 2 GiB; store large weights as external data")
     model = ModelProto()
     try:
         model.ParseFromString(data)
     except (DecodeError, ValueError, RecursionError) as error:
-        raise ModelError(f"{shown} is no ONNX model, or it is truncated") from error
+        raise ModelError(f"{shown} is not an ONNX model, or it is truncated") from error
     return Loaded(model, folder, shown)
 
 
@@ -79,7 +79,7 @@ def _read(path: Path, shown: str) -> bytes:
         raise
     with open(descriptor, "rb") as file:
         if status.st_size > MAX_MODEL_BYTES:
-            raise ModelError(f"{shown} exceeds 2 GiB; large weights must lie in external data")
+            raise ModelError(f"{shown} exceeds 2 GiB; store large weights as external data")
         try:
             return file.read(MAX_MODEL_BYTES + 1)
         except OSError as error:
@@ -99,14 +99,14 @@ def _fields(descriptor: Any) -> tuple[tuple[tuple[str, bool], ...], tuple[tuple[
 
 
 def _is_repeated(field: Any) -> bool:
-    """Whether a field is a list, as old and new versions of protobuf tell it."""
+    """Whether a field is a list, in old and new versions of protobuf."""
     if hasattr(field, "is_repeated"):
         return bool(field.is_repeated)
     return bool(field.label == FieldDescriptor.LABEL_REPEATED)
 
 
 def external_files(model: ModelProto) -> tuple[str, ...]:
-    """The names of the files in which tensors lie that are not in the model's own."""
+    """The names of the files of external tensors."""
     found: dict[str, None] = {}
     for message in _messages(model):
         if isinstance(message, TensorProto) and message.data_location == TensorProto.EXTERNAL:
@@ -115,7 +115,7 @@ def external_files(model: ModelProto) -> tuple[str, ...]:
 
 
 def check_text(model: ModelProto) -> None:
-    """Check that everything that should be text is: protobuf gives broken text as bytes.
+    """Check all text fields: protobuf gives text that is not UTF-8 as bytes.
 
     Raises
     ------
@@ -125,11 +125,11 @@ def check_text(model: ModelProto) -> None:
         for name, repeated in _fields(message.DESCRIPTOR)[0]:
             values = getattr(message, name) if repeated else (getattr(message, name),)
             if not all(isinstance(v, str) for v in values):
-                raise ModelError(f"the model is broken: a {name.replace('_', ' ')} is not text")
+                raise ModelError(f"the model is broken: a {name.replace('_', ' ')} is not UTF-8")
 
 
 def _messages(model: ModelProto) -> Iterator[Any]:
-    """A model and everything inside."""
+    """A model and all messages in it."""
     pending: list[Any] = [model]
     while pending:
         message = pending.pop()
@@ -146,7 +146,7 @@ def opset_versions(model: ModelProto) -> dict[str, int]:
 
     Raises
     ------
-    ModelError : if a domain has two, or the default domain one that does not exist yet.
+    ModelError : if a domain has two, or that of the default domain is newer than the onnx package.
     """
     versions: dict[str, int] = {}
     for entry in model.opset_import:
@@ -164,14 +164,14 @@ def opset_versions(model: ModelProto) -> dict[str, int]:
 
 
 def check_structure(model: ModelProto) -> list[NodeProto]:
-    """The nodes in an order in which they can run, once the wiring is found sound.
+    """Check that the graph is well formed, and sort its nodes topologically.
 
     Raises
     ------
     ModelError : duplicate definitions, undefined values, cycles, no graph, no output.
     """
     if not model.HasField("graph"):
-        raise ModelError("this is no ONNX model: it has no graph")
+        raise ModelError("this is not an ONNX model: it has no graph")
     graph = model.graph
     if len(graph.node) > MAX_NODES:
         raise ModelError(f"the model has {len(graph.node)} nodes; at most {MAX_NODES} are possible")
@@ -197,13 +197,11 @@ def check_structure(model: ModelProto) -> list[NodeProto]:
     for node, names in zip(graph.node, uses, strict=True):
         for name in node.input:
             if name and name not in known:
-                raise ModelError(
-                    f"{describe(node)} uses '{printable(name)}', which is defined nowhere"
-                )
+                raise ModelError(f"{describe(node)} uses '{printable(name)}', which is not defined")
         names &= known
     for value in graph.output:
         if value.name not in known:
-            raise ModelError(f"output '{printable(value.name)}' is defined nowhere")
+            raise ModelError(f"output '{printable(value.name)}' is not defined")
     return _ordered(graph, producer, uses)
 
 
@@ -248,7 +246,7 @@ def _ordered(
 
 
 def used_names(node: NodeProto) -> Iterator[str]:
-    """Names of all values that a node reads, those that its subgraphs capture included."""
+    """Names of all values that a node reads, including those that its subgraphs capture."""
     pending = [node]
     while pending:
         current = pending.pop()
@@ -278,12 +276,12 @@ def live_nodes(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeP
 
 
 def domain_of(name: str) -> str:
-    """The default domain has two names."""
+    """The domain, with "" for both names of the default one."""
     return "" if name == "ai.onnx" else name
 
 
 def opsets_of(function: FunctionProto) -> dict[str, int]:
-    """The opset of each domain that holds in the body of a function."""
+    """The opset of each domain in the body of a function."""
     return {domain_of(o.domain): o.version for o in function.opset_import}
 
 

@@ -1,4 +1,4 @@
-"""The same model in ONNX Runtime, asked for any of its values."""
+"""Runs the same model in ONNX Runtime, for any of its values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from frontends.onnx.model.source import Source
 from poly.errors import ArgumentError, ModelError
 
-#: Where ONNX Runtime looks for weights outside of a file that it gets as bytes.
+#: The folder of external weights, for a model that ONNX Runtime gets as bytes.
 _FOLDER = "session.model_external_initializers_file_folder_path"
 
 
@@ -39,6 +39,6 @@ def peer_values(source: Source, inputs: Mapping[str, Any]) -> dict[str, Any]:
         data = source.model.SerializeToString()
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         return dict(zip(source.outputs, session.run(list(source.outputs), given), strict=True))
-    except Exception as error:  # it has many types of errors, which are no public ones
+    except Exception as error:  # it has many types of errors, none of them public
         line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ModelError(f"ONNX Runtime does not run the model: {line[:300]}") from error
+        raise ModelError(f"ONNX Runtime cannot run the model: {line[:300]}") from error

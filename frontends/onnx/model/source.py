@@ -1,4 +1,4 @@
-"""A model whose structure is sound, and what can be told of it before shapes are known."""
+"""A model with a valid structure, and what is known about it before shapes are."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _R = TypeVar("_R")
 
 
 def reported(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Whatever goes wrong is an error for the user."""
+    """Turns every exception into an error for the user."""
 
     @wraps(function)
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -58,9 +58,9 @@ def reported(function: Callable[_P, _R]) -> Callable[_P, _R]:
         except (ModelError, ArgumentError):
             raise
         except UnicodeDecodeError as error:
-            raise ModelError("the model is broken: a name in it is not text") from error
+            raise ModelError("the model is broken: a name is not UTF-8") from error
         except MemoryError as error:
-            raise ModelError("the model needs more memory than there is") from error
+            raise ModelError("there is not enough memory for the model") from error
         except Exception as error:  # a defect, but a user of a broken file should read a message
             raise ModelError(
                 f"the model cannot be imported; this is a defect of Farkas, please report it: "
@@ -72,7 +72,7 @@ def reported(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 @dataclass(frozen=True)
 class Maker:
-    """The node that makes a value, as the model has it: its name, operator and opset."""
+    """The node of the model that computes a value: its name, operator and opset."""
 
     name: str
     operator: str
@@ -84,10 +84,10 @@ class Maker:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A model whose structure is sound, from which stages are imported.
+    """A model with a valid structure, from which stages are imported.
 
-    inputs : what has to be passed, as the model describes it; claims : what it says about other
-    values; nodes : those on which the outputs depend, in order
+    inputs : those that have to be passed; claims : of the model, about other values; nodes :
+    those on which the outputs depend, in order
     """
 
     loaded: Loaded
@@ -103,7 +103,7 @@ class Source:
 
     @cached_property
     def separator(self) -> str:
-        """What stands in no name of the model, between the parts of a name from a body."""
+        """A separator that no name of the model contains, for prefixes of names in bodies."""
         names = {n for p in self.nodes for n in (*used_names(p.node), *p.node.output)}
         found = "::"
         while any(found in name for name in names):
@@ -112,11 +112,11 @@ class Source:
 
     @property
     def external_files(self) -> tuple[str, ...]:
-        """The names of the files beside the model's in which tensors lie."""
+        """The names of the files of external tensors."""
         return external_files(self.model)
 
     def input_ports(self, shapes: Shapes) -> tuple[Port, ...]:
-        """The inputs, as far as the model and `shapes` tell what they are.
+        """The inputs, as far as the model and `shapes` describe them.
 
         Raises
         ------
@@ -128,13 +128,13 @@ class Source:
         for info in self.inputs:
             claim = self.claim(info)
             if claim is None:
-                raise ModelError(f"an argument like '{printable(info.name)}' cannot be passed")
+                raise ModelError(f"input '{printable(info.name)}' has a type that cannot be passed")
             ports.append(open_port(info, claim, shapes))
         return tuple(ports)
 
     @cached_property
     def output_ports(self) -> tuple[Port, ...]:
-        """The outputs, as far as the model tells what they are."""
+        """The outputs, as far as the model describes them."""
         return tuple(open_port(info, claim_of(info), {}) for info in self.model.graph.output)
 
     def giving(self, names: Sequence[str]) -> Source:
@@ -149,7 +149,7 @@ class Source:
 
     @cached_property
     def makers(self) -> Mapping[str, Maker]:
-        """Which node makes each value on which the outputs depend, in the order of nodes."""
+        """The node that computes each value on which the outputs depend, in the order of nodes."""
         found: dict[str, Maker] = {}
         for node, versions in ((p.node, p.versions) for p in self.nodes):
             opset = versions.get(domain_of(node.domain), 0)
@@ -158,11 +158,11 @@ class Source:
         return found
 
     def claim(self, info: onnx.ValueInfoProto) -> Claim | None:
-        """What the model says of an input, None unless its type can be passed.
+        """The claim of the model about an input, None unless its type can be passed.
 
         Raises
         ------
-        ModelError : if it says nothing of the element type.
+        ModelError : if the model does not give an element type.
         """
         claim = claim_of(info)
         if claim is not None and not claim.element_type:
@@ -217,7 +217,7 @@ def given_inputs(source: Source, shapes: Shapes | None = None) -> dict[str, Give
 
 
 def unknown_operators(source: Source) -> tuple[UnsupportedNode, ...]:
-    """The nodes that no shapes can make compile, those in functions and subgraphs included."""
+    """The nodes that cannot be compiled for any shapes, also in functions and subgraphs."""
     found: dict[UnsupportedNode, None] = {}
     functions = {(domain_of(f.domain), f.name): f for f in source.model.functions}
     work = [(p.node, p.versions) for p in source.nodes]
@@ -248,7 +248,7 @@ def unknown_operators(source: Source) -> tuple[UnsupportedNode, ...]:
 
 
 def withdrawn(operator: str, domain: str) -> bool:
-    """Whether an operator is gone for good, and not merely replaced by a better version."""
+    """Whether an operator was removed, and not only replaced by a newer version."""
     if domain:
         return False
     newest = schema_of(operator, onnx.defs.onnx_opset_version())
@@ -256,7 +256,7 @@ def withdrawn(operator: str, domain: str) -> bool:
 
 
 def infer_types(model: ModelProto) -> dict[str, tuple[DType, tuple[int, ...]]]:
-    """What onnx's own shape inference knows for certain, so that a report can go on."""
+    """Types by onnx's own shape inference, so that a report covers the rest of the model."""
     slim = ModelProto()
     slim.CopyFrom(model)
     for tensor in slim.graph.initializer:
@@ -264,7 +264,7 @@ def infer_types(model: ModelProto) -> dict[str, tuple[DType, tuple[int, ...]]]:
             tensor.raw_data = b""
     try:
         inferred = onnx.shape_inference.infer_shapes(slim, data_prop=True)
-    except Exception:  # whatever it is, the report only becomes shorter
+    except Exception:  # the report only becomes shorter
         return {}
     result = {}
     for info in (*inferred.graph.value_info, *inferred.graph.output):

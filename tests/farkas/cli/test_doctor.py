@@ -43,7 +43,7 @@ def test_what_becomes_of_nodes() -> None:
     ]  # fmt: skip
     found = hows(model(nodes, ["n", 3]))
     assert found["a"] == "comprehension" and found["r"] == "view" and found["i"] == "opaque"
-    assert found["c"] == found["y0"] == found["y"] == "when data is there"
+    assert found["c"] == found["y0"] == found["y"] == "when data is known"
 
 
 def test_all_problems_at_once(cli: Cli) -> None:

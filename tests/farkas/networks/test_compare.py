@@ -242,7 +242,7 @@ def test_onnx_runtime_refuses_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
     model = fk.compile_onnx(chain())
     monkeypatch.setattr(onnxruntime, "InferenceSession", refuse)
-    with pytest.raises(fk.ModelError, match=r"ONNX Runtime does not run the model: no$"):
+    with pytest.raises(fk.ModelError, match=r"ONNX Runtime cannot run the model: no$"):
         model.compare("onnxruntime", some())
 
 

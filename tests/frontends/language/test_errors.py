@@ -143,7 +143,7 @@ U = "def f(uint8 U[N], int32 T[M]) -> (Y) { "
         (U + "Y[i] = T[U[i] + 300] }", "300 does not fit uint8", "300"),
         (U + "Y[i] = 3000000000 where i in 0:N }", "3000000000 does not fit int32", "3000000000"),
         (U + "uint8 V[N]; V[i] = 1.5e3 where i in 0:N; Y[i] = V[i] }", "1500 does not", "1.5e3"),
-        (U + "uint8 V[N]; V[i] = inf where i in 0:N; Y[i] = V[i] }", "inf does not fit uint8", "inf"),
+        (U + "uint8 V[N]; V[i] = inf where i in 0:N; Y[i] = V[i] }", "inf does not fit", "inf"),
         (U + "uint8 V[N]; V[i] +=! 300 where i in 0:N; Y[i] = V[i] }", "300 does not fit", "300"),
         (X + "Y[i,j] = int8(nan) }", "nan does not fit int8", "int8(nan)"),
         (X + "Y[i,j] = X[X[i,j],j] }", "an index must be an integer", "X[i,j]"),

@@ -139,7 +139,7 @@ def test_spans_are_places_in_the_text() -> None:
         ("Y[i] = X[i] Where i in 0:3", "did you mean 'where'?", "Where"),
         ("Y[i] = 99999999999999999999", "does not fit 64 bits", "99999999999999999999"),
         ("Y[i] = 9" + "9" * 5000, "does not fit 64 bits", "9" * 5001),
-        ("float32 T[N]; Y[i] = T[i]", "a declaration is allowed only in a definition", "float32 T[N]"),
+        ("float32 T[N]; Y[i] = T[i]", "a declaration is allowed only", "float32 T[N]"),
         ("def f(float32 X[N]) -> (Y) { Y[i] = X[i]", "the text ends where", " "),
         ("def f(float32 X[N]) -> Y { Y[i] = X[i] }", "found 'Y' where '(' is expected", "Y"),
         ("def f(float32 X[N]) -> () { Y[i] = X[i] }", "found ')' where a name is expected", ")"),

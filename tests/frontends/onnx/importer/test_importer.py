@@ -187,8 +187,8 @@ def test_claims_are_checked():
 def cases():
     yield "no graph", onnx.ModelProto(ir_version=8), "no graph"
     yield "no output", build([relu()], outputs=()), "no output"
-    yield "undefined", build([relu("z")]), "uses 'z', which is defined nowhere"
-    yield "missing output", build([relu("x", "t")]), "output 'y' is defined nowhere"
+    yield "undefined", build([relu("z")]), "uses 'z', which is not defined"
+    yield "missing output", build([relu("x", "t")]), "output 'y' is not defined"
     yield "cycle", build([relu("t", "y"), relu("y", "t")]), "depends on its own output"
     yield "self", build([relu("y", "y")]), "depends on its own output"
     yield "twice", build([relu(), relu()]), "'y' is defined twice"
@@ -223,7 +223,7 @@ def cases():
     )
     yield "mixed types", mixed, "input 'B' is int64, but another one is float32"
     boolean = build([relu()], [("x", TensorProto.BOOL, [1])])
-    yield "types", boolean, "which the operator does not take"
+    yield "types", boolean, "which the operator does not accept"
     shapes = build(
         [helper.make_node("Add", ["x", "w"], ["y"])], constants={"w": np.ones(2, np.float32)}
     )
@@ -273,7 +273,7 @@ def with_weight(**fields) -> onnx.ModelProto:
         ({"data_type": F, "dims": [-3]}, "negative"),
         ({"data_type": 0, "dims": [3]}, "does not exist"),
         ({"data_type": 77, "dims": [3]}, "does not exist"),
-        ({"data_type": TensorProto.INT8, "dims": [1], "int32_data": [300]}, "is no int8"),
+        ({"data_type": TensorProto.INT8, "dims": [1], "int32_data": [300]}, "does not fit int8"),
         ({"data_type": TensorProto.FLOAT16, "dims": [1], "int32_data": [70000]}, "16 bits"),
         (
             {"data_type": F, "dims": [1], "segment": TensorProto.Segment(begin=0, end=1)},
