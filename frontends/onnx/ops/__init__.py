@@ -1,4 +1,4 @@
-"""Operators of ONNX as comprehensions, one family a file; `registry` imports all of them.
+"""Operators of ONNX as comprehensions, one file for each family; `registry` imports all of them.
 
-How a model is walked and its names are kept is in `frontends.onnx.importer`.
+The import of models, which calls them, is in `frontends.onnx.importer`.
 """

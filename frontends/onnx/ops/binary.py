@@ -113,7 +113,7 @@ def power(node: Node) -> Sequence[Result]:
     else:
         value = "pow({0}, {1})"
     if exponent is not None and "{1}" not in value and all(e == 1 for e in b.shape):
-        # The exponent is gone from the text, and so it need not be an operand.
+        # The text does not use the exponent, so it is not an operand.
         rank = max(a.rank, b.rank) if node.opset >= 7 else a.rank
         if rank == a.rank:
             return [_unary_power(node, a, value)]
@@ -207,7 +207,7 @@ def arange(node: Node) -> Sequence[Result]:
         raise node.fail("start, limit and delta must be scalars")
     first, last, step = values
     if not step or any(v != v or abs(v) == float("inf") for v in values):
-        raise node.fail(f"a range from {first} to {last} by {step} does not exist")
+        raise node.fail(f"a range from {first} to {last} by {step} is not finite")
     if dtype.is_float and dtype.bits == 16:
         raise Unsupported(f"Range of {dtype}")
     span = last - first

@@ -11,7 +11,7 @@ from frontends.onnx.core.symbolic_dims import Dim, Extent
 
 
 def broadcast(node: Node, shapes: Sequence[Sequence[Extent]]) -> tuple[Extent, ...]:
-    """The common shape.  Open sizes are taken for no 1; if they are, they are equal all the same.
+    """The common shape; an open size is treated as different from 1.
 
     Raises
     ------
@@ -22,7 +22,7 @@ def broadcast(node: Node, shapes: Sequence[Sequence[Extent]]) -> tuple[Extent, .
     for axis in range(rank):
         all_extents = [s[axis - rank] for s in shapes if rank - axis <= len(s)]
         extents = [e for e in all_extents if isinstance(e, Dim) or e != 1]
-        extents.sort(key=lambda e: isinstance(e, Dim))  # a number is better than an open size
+        extents.sort(key=lambda e: isinstance(e, Dim))  # prefer a number to an open size
         if any(e != extents[0] for e in extents):
             raise node.fail(f"shapes {', '.join(str(list(s)) for s in shapes)} do not broadcast")
         result.append(extents[0] if extents else 1)
@@ -46,7 +46,7 @@ def operand(tensor: str, shape: Sequence[int], indices: Sequence[str], out: Sequ
 
 
 def _repeats(extent: Extent, out: Extent) -> bool:
-    """Whether the one element of an axis is read for all of `out`."""
+    """Whether an axis of one element is broadcast."""
     if isinstance(extent, Dim):
         return bool(extent != out)
     return extent == 1 and (isinstance(out, Dim) or out != 1)

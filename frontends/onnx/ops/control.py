@@ -1,8 +1,8 @@
-"""If, Loop and Scan: branches that are known and loops of few trips are written out.
+"""If, Loop and Scan: known branches are inlined, and loops of few trips are unrolled.
 
 Longer loops of a known number of trips, which may be an open size, become blocks of the language if
-their bodies are comprehensions (`frontends.onnx.bodies.loop_blocks`).  What is left runs trip by
-trip: its body is a model of its own, compiled for the shapes it meets.
+their bodies are comprehensions (`frontends.onnx.bodies.loop_blocks`).  All others run trip by
+trip: the body is a model of its own, compiled for the shapes of its operands.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from frontends.onnx.core.tensors import ELEMENT_TYPES
 from poly.errors import ModelError
 from poly.ir.dtypes import BOOL, INT64, DType
 
-#: Loops that are no blocks are written out if that makes at most so many nodes …
-MAX_WRITTEN_OUT = 512
-#: … and so are all of them that make few, whose steps can be merged then.
+#: The most nodes of an unrolled loop that cannot be a block …
+MAX_UNROLLED = 512
+#: … and of one that is unrolled without trying a block, because its steps can be merged.
 MAX_SHORT = 64
 
 
 @operator("If")
 def branch(node: Node) -> Sequence[Result]:
-    """The nodes of the branch that is taken; the condition is waited for."""
+    """The nodes of the branch that is taken; the import waits for the condition."""
     condition = node.known(0, "the condition")
     if condition is None or condition.size != 1 or condition.dtype != np.bool_:
         raise node.fail("the condition must be one bool")
@@ -70,23 +70,23 @@ def loop(node: Node) -> Sequence[Result]:
     if len(body.input) != len(state) + 2 or len(body.output) < len(state) + 1:
         raise node.fail("the body does not fit the operands")
     if any(not name for name in state):
-        raise Unsupported("a loop with a state that is omitted")
+        raise Unsupported("omitted states of a loop")
     steady = _condition_stays(body)
     trips = _trips(node.optional(0), node.optional(1)) if steady else None
     if trips is not None and _is_long(trips, body):
         made = loop_block(node, body, trips, [scope.lookup(n) for n in state])
         if made is not None:
             return [made]
-        few = hint_of(trips) * len(body.node) <= MAX_WRITTEN_OUT
-        trips = int(trips) if few else None  # what runs trip by trip can be of any number
+        few = hint_of(trips) * len(body.node) <= MAX_UNROLLED
+        trips = int(trips) if few else None  # trip by trip, any number will do
     rows = len(body.output) - 1 - len(state)
-    if trips is not None and (trips > 0 or not rows) and trips * len(body.node) <= MAX_WRITTEN_OUT:
-        return [_loop_written_out(node, body, state, trips)]
+    if trips is not None and (trips > 0 or not rows) and trips * len(body.node) <= MAX_UNROLLED:
+        return [_unrolled_loop(node, body, state, trips)]
     return [_loop_trip_by_trip(node, body, state)]
 
 
-def _loop_written_out(node: Node, body: GraphProto, given: Sequence[str], trips: int) -> Expanded:
-    """The nodes of all trips, from the initial states that are given."""
+def _unrolled_loop(node: Node, body: GraphProto, given: Sequence[str], trips: int) -> Expanded:
+    """The nodes of all trips, from the initial states `given`."""
     scope, states = node.surroundings, len(given)
     nodes: list[NodeProto] = []
     condition = (*scope.proto.input, "", "")[1]
@@ -124,7 +124,7 @@ def _loop_trip_by_trip(node: Node, body: GraphProto, state: Sequence[str]) -> Op
 
 
 def _loop_run(body: GraphProto, states: int, captured: Sequence[str]) -> OpaqueFunction:
-    """What runs a loop on arrays: limit, condition, states, what the body captures."""
+    """The function that runs a loop on arrays: limit, condition, states, captured values."""
     inputs = [v.name for v in body.input]
 
     def run(arrays: Sequence[Array | None], bodies: Sequence[Body]) -> Sequence[Array]:
@@ -160,7 +160,7 @@ def _there(arrays: Sequence[Array | None]) -> list[Array]:
 
 
 def _condition_stays(body: GraphProto) -> bool:
-    """Whether the body hands its condition on, or gives a constant that is true."""
+    """Whether the body returns its condition unchanged, or a constant that is true."""
     producers = {o: n for n in body.node for o in n.output}
     stored = {t.name: t for t in body.initializer}
     name = body.output[0].name
@@ -178,12 +178,12 @@ def _condition_stays(body: GraphProto) -> bool:
 
 
 def _is_long(trips: Extent, body: GraphProto) -> bool:
-    """Whether to try a block before the steps are written out."""
+    """Whether to try a block before unrolling."""
     return isinstance(trips, Dim) or trips * len(body.node) > MAX_SHORT
 
 
 def _trips(count: Value | None, start: Value | None) -> Extent | None:
-    """How often a loop runs whose condition stays as it is, if that is known."""
+    """The trip count of a loop whose condition does not change, None if unknown."""
     if start is not None:
         if start.array is None:
             return None
@@ -198,7 +198,7 @@ def _trips(count: Value | None, start: Value | None) -> Extent | None:
 def _body(
     node: Node, body: GraphProto, types: Sequence[DType]
 ) -> tuple[list[str], ModelProto, list[DType]]:
-    """What a body captures and is not known, the body as a model, the types of its outputs."""
+    """The captured names of unknown values, the body as a model, the types of its outputs."""
     scope = node.surroundings
     captured: dict[str, DType | Array] = {}
     for name in captured_names(body):
@@ -210,19 +210,19 @@ def _body(
 
 
 def _output_type(info: ValueInfoProto, model: ModelProto) -> DType:
-    """The element type of an output of a body, as the body says or its operators give."""
+    """The element type of an output of a body, declared or inferred."""
     found = ELEMENT_TYPES.get(info.type.tensor_type.elem_type)
     if found is None:
         inferred = shape_inference.infer_shapes(model).graph.output
         numbers = {v.name: v.type.tensor_type.elem_type for v in inferred}
         found = ELEMENT_TYPES.get(numbers.get(info.name, 0))
     if found is None:
-        raise Unsupported(f"a body that does not tell the type of '{printable(info.name)}'")
+        raise Unsupported(f"a body that does not give the type of '{printable(info.name)}'")
     return found
 
 
 def _no_rows(info: ValueInfoProto) -> Array:
-    """What a loop without a trip collects: no rows of the shape that the body claims."""
+    """The rows that a loop of no trips collects: none, of the shape that the body claims."""
     tensor = info.type.tensor_type
     shape = [d.dim_value for d in tensor.shape.dim]
     dtype = ELEMENT_TYPES.get(tensor.elem_type)
@@ -237,7 +237,7 @@ class _Scan:
     ----------
     given : the names of its operands, `states` initial states and then a name for each sequence
     length : the number of steps
-    sequences, collected : where the part of a step lies in what is given, and in what is made
+    sequences, collected : the part of a step in each operand, and in each collected result
     """
 
     body: GraphProto
@@ -249,11 +249,11 @@ class _Scan:
 
     @staticmethod
     def of(node: Node) -> _Scan:
-        """What a node says.
+        """The Scan of a node, checked.
 
         Raises
         ------
-        ModelError : if its body, operands and attributes do not go together.
+        ModelError : if its body, operands and attributes do not match.
         """
         body, given = node.subgraph("body"), node.surroundings.proto.input
         count = node.integer("num_scan_inputs", 0)
@@ -269,7 +269,7 @@ class _Scan:
         out_backward = _listed(node, "scan_output_directions", rows)
         lengths = {v.shape[a] for a, v in zip(axes, values, strict=True)}
         if len(lengths) != 1:
-            raise node.fail(f"sequences of {sorted(lengths)} elements do not go together")
+            raise node.fail(f"sequences must be equally long, but have {sorted(lengths)} elements")
         (length,) = lengths
         sequences = [Sequenced(a, bool(b)) for a, b in zip(axes, backward, strict=True)]
         collected = [Sequenced(a, bool(b)) for a, b in zip(out_axes, out_backward, strict=True)]
@@ -291,12 +291,12 @@ def scan(node: Node) -> Sequence[Result]:
         if made is not None:
             return [made]
         length = int(length)
-    if length and length * (len(body.node) + 2 * len(found.sequences)) <= MAX_WRITTEN_OUT:
-        return [_scan_written_out(node, found, length)]
+    if length and length * (len(body.node) + 2 * len(found.sequences)) <= MAX_UNROLLED:
+        return [_unrolled_scan(node, found, length)]
     return [_scan_step_by_step(node, found, length)]
 
 
-def _scan_written_out(node: Node, found: _Scan, length: int) -> Expanded:
+def _unrolled_scan(node: Node, found: _Scan, length: int) -> Expanded:
     """The nodes of all steps."""
     scope, body, states = node.surroundings, found.body, found.states
     nodes: list[NodeProto] = []
@@ -306,8 +306,8 @@ def _scan_written_out(node: Node, found: _Scan, length: int) -> Expanded:
         prefix = f"{scope.prefix}{step}:"
         elements = []
         for n, how in enumerate(found.sequences):
-            place = length - 1 - step if how.backward else step
-            nodes.append(constant_node(f"{prefix}place{n}", np.array(place, np.int64)))
+            position = length - 1 - step if how.backward else step
+            nodes.append(constant_node(f"{prefix}place{n}", np.array(position, np.int64)))
             part = [found.given[states + n], f"{prefix}place{n}"]
             nodes.append(helper.make_node("Gather", part, [f"{prefix}in{n}"], axis=how.axis))
             elements.append(f"{prefix}in{n}")
@@ -336,7 +336,7 @@ def _scan_step_by_step(node: Node, found: _Scan, length: int) -> Opaque:
 
 
 def _scan_run(found: _Scan, length: int, captured: Sequence[str]) -> OpaqueFunction:
-    """What runs a Scan on arrays: states, sequences, what the body captures."""
+    """The function that runs a Scan on arrays: states, sequences, captured values."""
     body, states, count = found.body, found.states, len(found.given)
     names = [v.name for v in body.input]
 

@@ -44,7 +44,7 @@ def convolution(node: Node, x: Value, w: Value) -> Convolution:
 
     Raises
     ------
-    ModelError : if shapes and attributes do not go together.
+    ModelError : if shapes and attributes do not match.
     """
     if x.rank < 3 or w.rank != x.rank:
         raise node.fail(f"an input of rank {x.rank} with weights of rank {w.rank}")
@@ -121,7 +121,7 @@ def conv(node: Node) -> Sequence[Result]:
 
 @operator("ConvTranspose")
 def conv_transpose(node: Node) -> Sequence[Result]:
-    """Y[n,k,p] = B[k] + sum over c, r of X[n,c,(p+pad-d*r)/s] * W[c,k,r], where that is whole."""
+    """Y[n,k,p] = B[k] + sum over c, r of X[n,c,(p+pad-d*r)/s] * W[c,k,r], where s divides it."""
     x, w, b = node.required(0), node.required(1), node.optional(2)
     if x.rank < 3 or w.rank != x.rank:
         raise node.fail(f"an input of rank {x.rank} with weights of rank {w.rank}")
@@ -139,14 +139,14 @@ def conv_transpose(node: Node) -> Sequence[Result]:
     strides = spatial(node, "strides", rank, 1)
     dilations = spatial(node, "dilations", rank, 1)
     positions, taps = axis_names(node, rank)
-    places, guards = [], []
+    sources, guards = [], []
     for a in range(rank):
         step, size = strides[a], x.shape[2 + a]
         scaled = affine([(1, positions[a]), (-dilations[a], taps[a])], begins[a])
-        place = f"({scaled}) // {step}" if step > 1 else scaled
+        source = f"({scaled}) // {step}" if step > 1 else scaled
         guards += [f"({scaled}) % {step} == 0"] if step > 1 else []
-        guards += [f"0 <= {place}", f"{place} < {size}"]
-        places.append(place)
+        guards += [f"0 <= {source}", f"{source} < {size}"]
+        sources.append(source)
     shape = checked_shape((x.shape[0], filters, *outs), x.dtype, node.origin)
     ranges: dict[str, Extent] = {"n": x.shape[0]}
     if group > 1:
@@ -157,7 +157,7 @@ def conv_transpose(node: Node) -> Sequence[Result]:
     groups = [(per_group, "g"), (1, "k")] if group > 1 else [(1, "k")]
     k = affine(groups)
     c = affine([(channels, "g"), (1, "c")] if group > 1 else [(1, "c")])
-    value = f"{at('X', ['n', c, *places])} * {at('W', [c, 'k', *taps])}"
+    value = f"{at('X', ['n', c, *sources])} * {at('W', [c, 'k', *taps])}"
     y, t = at("Y", ["n", k, *positions]), at("T", ["n", k, *positions])
     if b is None:
         lines = [line(f"{y} +=! {value}", ranges, guards)]

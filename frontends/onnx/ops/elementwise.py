@@ -126,7 +126,7 @@ def is_nan(node: Node) -> Sequence[Result]:
 
 @operator("IsInf")
 def is_inf(node: Node) -> Sequence[Result]:
-    """Whether an element is infinite, of the signs that are asked for."""
+    """Whether an element is infinite, with one of the signs that the attributes select."""
     positive, negative = node.flag("detect_positive", True), node.flag("detect_negative", True)
     if positive and negative:
         text = "isinf({0})"
@@ -139,7 +139,7 @@ def is_inf(node: Node) -> Sequence[Result]:
 
 @operator("Identity", "Dropout")
 def identity(node: Node) -> Sequence[Result]:
-    """The operand; Dropout does nothing when a model is only used."""
+    """The operand; Dropout does nothing in inference."""
     x = node.required(0)
     if node.operator == "Identity":
         return [Same(x)]
@@ -251,7 +251,7 @@ def bit_cast(node: Node) -> Sequence[Result]:
     x = node.required(0)
     to = element_type(node.integer("to", 0), node)
     if to.bits != x.dtype.bits:
-        raise node.fail(f"{x.dtype} and {to} are not equally wide")
+        raise node.fail(f"{x.dtype} and {to} differ in width")
     if to == x.dtype:
         return [Same(x)]
     return opaque([x], [to], lambda arrays, _: [taken(arrays, 0).view(to.numpy)])

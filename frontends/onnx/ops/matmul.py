@@ -51,7 +51,7 @@ def product(node: Node, a: Value, b: Value) -> Product:
     ModelError : if the shapes do not multiply.
     """
     if a.rank == 0 or b.rank == 0:
-        raise node.fail("a scalar is no matrix")
+        raise node.fail("a scalar is not a matrix")
     inner = a.shape[-1]
     if inner != (b.shape[-2] if b.rank > 1 else b.shape[0]):
         raise node.fail(f"shapes {list(a.shape)} and {list(b.shape)} do not multiply")
@@ -102,7 +102,7 @@ def gemm(node: Node) -> Sequence[Result]:
     """Y = alpha * A' * B' + beta * C."""
     a, b, c = node.required(0), node.required(1), node.optional(2)
     if a.rank != 2 or b.rank != 2:
-        raise node.fail(f"ranks {a.rank} and {b.rank} are not those of matrices")
+        raise node.fail(f"operands of rank {a.rank} and {b.rank} are not matrices")
     trans_a, trans_b = node.flag("transA"), node.flag("transB")
     rows, inner = a.shape[::-1] if trans_a else a.shape
     other, columns = b.shape[::-1] if trans_b else b.shape
@@ -139,7 +139,7 @@ def gemm(node: Node) -> Sequence[Result]:
 
 @operator("Einsum")
 def einsum(node: Node) -> Sequence[Result]:
-    """The comprehension that the equation is."""
+    """The equation as a comprehension."""
     values = node.operands
     equation = node.word("equation", "").replace(" ", "")
     left, arrow, right = equation.partition("->")
@@ -221,7 +221,7 @@ def determinant(node: Node) -> Sequence[Result]:
     """The determinants of matrices."""
     x = node.required(0)
     if x.rank < 2 or x.shape[-1] != x.shape[-2]:
-        raise node.fail(f"shape {list(x.shape)} is not that of square matrices")
+        raise node.fail(f"an operand of shape {list(x.shape)} has no square matrices")
 
     def run(arrays: Sequence[Array | None], _: Sequence[Body]) -> Sequence[Array]:
         matrices = taken(arrays, 0)

@@ -60,16 +60,16 @@ def transpose(node: Node) -> Sequence[Result]:
     if perm is None:
         perm = tuple(reversed(range(x.rank)))
     if sorted(perm) != list(range(x.rank)):
-        raise node.fail(f"{list(perm)} is no permutation of {x.rank} axes")
+        raise node.fail(f"{list(perm)} is not a permutation of {x.rank} axes")
     shape = tuple(x.shape[p] for p in perm)
     moving = [p for p in perm if not is_one(x.shape[p])]
     if moving == sorted(moving) or x.size == 0:
         return [Same(x) if same(shape, x.shape) else Reshaped(x, shape)]
     indices = names(x.rank)
-    places = [""] * x.rank
+    source = [""] * x.rank
     for axis, p in enumerate(perm):
-        places[p] = indices[axis]
-    return [indexed("transpose", {"X": x}, x.dtype, shape, at("X", places))]
+        source[p] = indices[axis]
+    return [indexed("transpose", {"X": x}, x.dtype, shape, at("X", source))]
 
 
 @operator("Expand")
@@ -114,19 +114,19 @@ def tile(node: Node) -> Sequence[Result]:
     indices = names(x.rank)
     again = names(x.rank, ("a", "b", "d", "e", "f", "g"))
     ranges: dict[str, Extent] = {}
-    places = []
+    target = []
     for r, extent, a, i in zip(repeats, x.shape, again, indices, strict=True):
         if r != 1:
             ranges[a] = r
         ranges[i] = extent
-        places.append(i if r == 1 else affine([(extent, a), (1, i)]))
-    body = line(f"{at('Y', places)} = {at('X', indices)}", ranges)
+        target.append(i if r == 1 else affine([(extent, a), (1, i)]))
+    body = line(f"{at('Y', target)} = {at('X', indices)}", ranges)
     inputs, outputs = [declare("X", x.dtype, x.shape)], [declare("Y", x.dtype, shape)]
     return [Compute(function("tile", inputs, outputs, [body]), (x,))]
 
 
 def _tiled_by_axes(node: Node) -> Expanded:
-    """Each repetition as an axis of its own, since an open extent is no factor of an index."""
+    """Tiling by one new axis for each axis, since an open extent cannot be a factor of an index."""
     scope, rank = node.surroundings, node.required(0).rank
     (x, repeats, *_), (output, *_) = scope.proto.input, scope.proto.output
     make, at_ = helper.make_node, scope.prefix.__add__
@@ -168,9 +168,9 @@ def concat(node: Node) -> Sequence[Result]:
             if a != axis
         ):
             raise node.fail(f"{list(value.shape)} does not line up with {list(first.shape)}")
-        place = [affine([(1, i)], offset if a == axis else 0) for a, i in enumerate(indices)]
+        target = [affine([(1, i)], offset if a == axis else 0) for a, i in enumerate(indices)]
         name = local.setdefault(value, f"X{len(local)}")
-        body = f"{at('Y', place)} = {at(name, indices)}"
+        body = f"{at('Y', target)} = {at(name, indices)}"
         lines.append(line(body, dict(zip(indices, value.shape, strict=True))))
         offset += value.shape[axis]
     if len(values) == 1:
@@ -210,9 +210,9 @@ def split(node: Node) -> Sequence[Result]:
     outputs, lines, offset = [], [], 0
     for n, part in enumerate(parts):
         shape = (*x.shape[:axis], part, *x.shape[axis + 1 :])
-        place = [affine([(1, i)], offset if a == axis else 0) for a, i in enumerate(indices)]
+        source = [affine([(1, i)], offset if a == axis else 0) for a, i in enumerate(indices)]
         outputs.append(declare(f"Y{n}", x.dtype, shape))
-        body = f"{at(f'Y{n}', indices)} = {at('X', place)}"
+        body = f"{at(f'Y{n}', indices)} = {at('X', source)}"
         lines.append(line(body, dict(zip(indices, shape, strict=True))))
         offset += part
     program = function("split", [declare("X", x.dtype, x.shape)], outputs, lines)
@@ -237,19 +237,19 @@ def slice_(node: Node) -> Sequence[Result]:
         raise node.fail("starts, ends, axes and steps have different lengths")
     node.axes(axes, x.rank)
     indices, shape = names(x.rank), list(x.shape)
-    places = list(indices)
+    source = list(indices)
     for start, end, signed, step in zip(starts, ends, axes, steps, strict=True):
         axis = node.axis(signed, x.rank)
         if step == 0:
             raise node.fail("a step is 0")
         first, count = _sliced(start, end, step, x.shape[axis])
         shape[axis] = count
-        places[axis] = affine([(step, indices[axis])], first)
+        source[axis] = affine([(step, indices[axis])], first)
         if is_one(count):
-            places[axis] = str(first)
-    if same(shape, x.shape) and places == list(indices):
+            source[axis] = str(first)
+    if same(shape, x.shape) and source == list(indices):
         return [Same(x)]
-    return [indexed("slice", {"X": x}, x.dtype, shape, at("X", places))]
+    return [indexed("slice", {"X": x}, x.dtype, shape, at("X", source))]
 
 
 def _sliced(start: Extent, end: Extent, step: int, size: Extent) -> tuple[Extent, Extent]:
@@ -261,9 +261,9 @@ def _sliced(start: Extent, end: Extent, step: int, size: Extent) -> tuple[Extent
     low, high = (0, size) if step > 0 else (-1, size - 1)
     far = (1 << 31) - 1  # what exporters write for "to the end"; no size is that large
     first, last = (
-        size if step > 0 and not isinstance(place, Dim) and place >= far
-        else min(max(place + size if place < 0 else place, low), high)
-        for place in (start, end)
+        size if step > 0 and not isinstance(bound, Dim) and bound >= far
+        else min(max(bound + size if bound < 0 else bound, low), high)
+        for bound in (start, end)
     )  # fmt: skip
     if not isinstance(end, Dim) and _below(end, step):
         last = -1
@@ -272,13 +272,13 @@ def _sliced(start: Extent, end: Extent, step: int, size: Extent) -> tuple[Extent
 
 
 def _below(end: int, step: int) -> bool:
-    """Whether an end lies before the first element for any size, going backwards."""
+    """Whether a slice that runs backwards includes the first element for any size."""
     return step < 0 and end < -(1 << 31)
 
 
 @operator("Gather")
 def gather(node: Node) -> Sequence[Result]:
-    """Y[.., i.., ..] = X[.., I[i..], ..]; known indices that progress evenly become affine."""
+    """Y[.., i.., ..] = X[.., I[i..], ..]; known indices with a constant step become affine."""
     x, which = node.required(0), node.required(1)
     if x.rank == 0:
         raise node.fail("a scalar has no axis")
@@ -289,36 +289,36 @@ def gather(node: Node) -> Sequence[Result]:
     indices = names(len(shape))
     inner = indices[axis : axis + which.rank]
     operands: dict[str, Value] = {"X": x}
-    place = None
+    chosen = None
     if which.array is not None:
         flat = [i if isinstance(i, Dim) else int(i) for i in which.array.reshape(-1)]
         if flat and not -size <= min(flat) <= max(flat) < size:
             raise node.fail(f"an index is out of range for {size} elements")
-        place = _progression([i + size if i < 0 else i for i in flat], inner)
+        chosen = _progression([i + size if i < 0 else i for i in flat], inner)
     elif size == 0 and which.size:
-        raise node.fail("there is nothing to gather from")
-    if place is None:
+        raise node.fail("the operand is empty, so there is nothing to gather")
+    if chosen is None:
         operands["I"] = which
-        place = within(at("I", inner), size)
-    places = [*indices[:axis], place, *indices[axis + which.rank :]]
-    return [indexed("gather", operands, x.dtype, shape, at("X", places))]
+        chosen = within(at("I", inner), size)
+    source = [*indices[:axis], chosen, *indices[axis + which.rank :]]
+    return [indexed("gather", operands, x.dtype, shape, at("X", source))]
 
 
 def within(index: str, size: int) -> str:
-    """An index that is read from a tensor: negative ones count from the end; kept inside."""
+    """An index that is read from a tensor, clamped to it; negative ones count from the end."""
     return f"min(max(select({index} < 0, {index} + {size}, {index}), 0), {max(size - 1, 0)})"
 
 
-def _progression(places: Sequence[Extent], indices: Sequence[str]) -> str | None:
+def _progression(values: Sequence[Extent], indices: Sequence[str]) -> str | None:
     """The affine text for a scalar, or a vector with a constant step."""
-    if not places:
+    if not values:
         return "0"
-    if len(places) == 1:
-        return str(places[0])
-    steps = {b - a for a, b in pairwise(places)}
+    if len(values) == 1:
+        return str(values[0])
+    steps = {b - a for a, b in pairwise(values)}
     if len(indices) != 1 or len(steps) != 1 or any(isinstance(s, Dim) for s in steps):
         return None
-    return affine([(int(*steps), indices[0])], places[0])
+    return affine([(int(*steps), indices[0])], values[0])
 
 
 @operator("GatherElements")
@@ -331,17 +331,17 @@ def gather_elements(node: Node) -> Sequence[Result]:
     if any(e > f for a, (e, f) in enumerate(zip(which.shape, x.shape, strict=True)) if a != axis):
         raise node.fail(f"indices {list(which.shape)} exceed {list(x.shape)}")
     if x.shape[axis] == 0 and which.size:
-        raise node.fail("there is nothing to gather from")
+        raise node.fail("the operand is empty, so there is nothing to gather")
     shape = result_shape(node, which.shape, x)
     indices = list(names(x.rank))
-    place = within(at("I", indices), x.shape[axis])
-    places = [*indices[:axis], place, *indices[axis + 1 :]]
-    return [indexed("gather_elements", {"X": x, "I": which}, x.dtype, shape, at("X", places))]
+    chosen = within(at("I", indices), x.shape[axis])
+    source = [*indices[:axis], chosen, *indices[axis + 1 :]]
+    return [indexed("gather_elements", {"X": x, "I": which}, x.dtype, shape, at("X", source))]
 
 
 @operator("GatherND")
 def gather_nd(node: Node) -> Sequence[Result]:
-    """Whole slices, each named by a vector of indices."""
+    """Slices, each selected by a vector of indices."""
     x, which = node.required(0), node.required(1)
     batch = node.integer("batch_dims", 0)
     if which.rank == 0 or not 0 <= batch < min(x.rank, which.rank):
@@ -351,20 +351,20 @@ def gather_nd(node: Node) -> Sequence[Result]:
         raise node.fail(f"indices {list(which.shape)} do not fit {list(x.shape)}")
     shape = result_shape(node, (*which.shape[:-1], *x.shape[batch + depth :]), x)
     if math.prod(shape) and 0 in x.shape[batch : batch + depth]:
-        raise node.fail("there is nothing to gather from")
+        raise node.fail("the operand is empty, so there is nothing to gather")
     indices = names(len(shape))
     head = indices[: which.rank - 1]
-    places = [
+    source = [
         *indices[:batch],
         *(within(at("I", (*head, d)), x.shape[batch + d]) for d in range(depth)),
         *indices[which.rank - 1 :],
     ]
-    return [indexed("gather_nd", {"X": x, "I": which}, x.dtype, shape, at("X", places))]
+    return [indexed("gather_nd", {"X": x, "I": which}, x.dtype, shape, at("X", source))]
 
 
 @operator("Pad")
 def pad(node: Node) -> Sequence[Result]:
-    """The operand inside a frame, each side of which is one statement of copies."""
+    """The operand with padding on all sides."""
     x = node.required(0)
     mode = node.word("mode", "constant")
     before, after = _pads(node, x)
@@ -378,7 +378,7 @@ def pad(node: Node) -> Sequence[Result]:
     if mode not in ("edge", "reflect", "wrap"):
         raise node.fail(f"mode {mode!r} does not exist")
     if x.size == 0:
-        raise node.fail("there is nothing to repeat")
+        raise node.fail(f"mode {mode} cannot pad an empty operand")
     return [_pad_copy(node, x, mode, before, after, shape)]
 
 
@@ -419,10 +419,10 @@ def _pad_constant(node: Node, x: Value, before: Sequence[int], shape: Sequence[i
     inside: dict[str, Extent] = {}
     for i, b, extent, out in zip(indices, before, x.shape, shape, strict=True):
         inside[i] = (max(b, 0), max(min(b + extent, out), max(b, 0)))
-    places = [affine([(1, i)], -b) for i, b in zip(indices, before, strict=True)]
+    source = [affine([(1, i)], -b) for i, b in zip(indices, before, strict=True)]
     lines = [
         line(f"{at('Y', indices)} = {text}", dict(zip(indices, shape, strict=True))),
-        line(f"{at('Y', indices)} = {at('X', places)}", inside),
+        line(f"{at('Y', indices)} = {at('X', source)}", inside),
     ]
     inputs = [declare(n, v.dtype, v.shape) for n, v in operands.items()]
     program = function("pad", inputs, [declare("Y", x.dtype, shape)], lines)
@@ -447,8 +447,8 @@ def _pad_copy(
             raise Unsupported("reflection by more than the operand's extent")
         if mode == "wrap" and not (isinstance(extent, Dim) and b <= extent and a <= extent):
             shift = (-b) % extent
-            place = i if shift == 0 else f"({i} + {shift})"
-            inner = [((0, out), f"{place} % {extent}" if b or a else i)]
+            shifted = i if shift == 0 else f"({i} + {shift})"
+            inner = [((0, out), f"{shifted} % {extent}" if b or a else i)]
         else:
             low, high = {
                 "edge": ("0", str(extent - 1)),
@@ -516,10 +516,10 @@ def trilu(node: Node) -> Sequence[Result]:
     """The upper or lower triangle, 0 elsewhere."""
     x = node.required(0)
     if x.rank < 2:
-        raise node.fail(f"rank {x.rank} is not that of matrices")
+        raise node.fail(f"an operand of rank {x.rank} has no matrices")
     given = node.known_ints(1, "the diagonal")
     k = given[0] if given else 0
-    # A diagonal outside the matrix is as good as the nearest one outside.
+    # All diagonals outside the matrix are equivalent to the nearest one.
     k = min(max(k, -x.shape[-2] - 1), x.shape[-1] + 1)
     indices = names(x.rank)
     row, column = indices[-2:]
@@ -534,7 +534,7 @@ def eye_like(node: Node) -> Sequence[Result]:
     """Ones on a diagonal."""
     x = node.required(0)
     if x.rank != 2:
-        raise node.fail(f"rank {x.rank} is not that of a matrix")
+        raise node.fail(f"an operand of rank {x.rank} is not a matrix")
     to = node.integer("dtype", 0)
     dtype = element_type(to, node) if to else x.dtype
     k = min(max(node.integer("k", 0), -x.shape[0] - 1), x.shape[1] + 1)
@@ -545,7 +545,7 @@ def eye_like(node: Node) -> Sequence[Result]:
 
 @operator("OneHot")
 def one_hot(node: Node) -> Sequence[Result]:
-    """values[1] where the index equals the position, values[0] elsewhere."""
+    """values[1] at the index that an element gives, values[0] elsewhere."""
     which, values = node.required(0), node.required(2)
     depth: Sequence[Extent] | np.ndarray | None
     if node.required(1).dtype.is_integer:

@@ -30,9 +30,9 @@ def batch_normalization(node: Node) -> Sequence[Result]:
     ):
         raise Unsupported("BatchNormalization in training mode")
     if any(node.outputs[1:]):
-        raise Unsupported("the statistics that BatchNormalization gives while training")
+        raise Unsupported("the statistics that BatchNormalization returns in training mode")
     if x.rank < 1:
-        raise node.fail("the input is a scalar")
+        raise node.fail("the input is a scalar, and has no channels")
     channels = x.shape[1] if x.rank > 1 else 1
     spatial = node.opset >= 9 or node.flag("spatial", True)
     expected = (channels,) if spatial else x.shape[1:]
@@ -41,15 +41,15 @@ def batch_normalization(node: Node) -> Sequence[Result]:
             raise node.fail(f"a parameter has shape {list(value.shape)}, not {list(expected)}")
     indices = ("n", "c", *names(x.rank - 2, ("p", "q", "u")))[: x.rank]
     ranges: dict[str, Extent] = dict(zip(indices, x.shape, strict=True))
-    places: tuple[str | int, ...] = indices[1:2] if spatial else indices[1:]
-    outer: dict[str, Extent] = {str(i): ranges[str(i)] for i in places}
+    index: tuple[str | int, ...] = indices[1:2] if spatial else indices[1:]
+    outer: dict[str, Extent] = {str(i): ranges[str(i)] for i in index}
     if x.rank == 1:
-        places, outer = (0,), {}
+        index, outer = (0,), {}
     epsilon = literal(node.number("epsilon", 1e-5))
     compute = x.dtype.compute
-    a, b = at("A", places), at("B", places)
-    mean = at("M", places)
-    scale = f"{at('S', places)} / sqrt({at('V', places)} + {epsilon})"
+    a, b = at("A", index), at("B", index)
+    mean = at("M", index)
+    scale = f"{at('S', index)} / sqrt({at('V', index)} + {epsilon})"
     lines = [
         declare("A", compute, expected),
         line(f"{a} = {scale}", outer),
@@ -61,7 +61,7 @@ def batch_normalization(node: Node) -> Sequence[Result]:
 
 
 def _softmax_axes(node: Node, x: Value) -> tuple[int, ...]:
-    """One axis since opset 13; before, all axes from the given one on."""
+    """One axis since opset 13; in older opsets all axes from the given one on."""
     if node.opset >= 13:
         if x.rank == 0:
             raise node.fail("a scalar has no axis")
@@ -176,13 +176,13 @@ def group_normalization(node: Node) -> Sequence[Result]:
     width = x.shape[1] // groups
     where = "g" if node.opset < 21 else f"g*{width} + c"
     spatial = names(x.rank - 2, ("p", "q", "u"))
-    place = ("n", f"g*{width} + c", *spatial)
+    element = ("n", f"g*{width} + c", *spatial)
     outer: dict[str, Extent] = {"n": x.shape[0], "g": groups}
     ranges = outer | {"c": width} | dict(zip(spatial, x.shape[2:], strict=True))
     count = 1
     for extent in (width, *x.shape[2:]):
         count *= extent
-    compute, shape, source = x.dtype.compute, (x.shape[0], groups), at("X", place)
+    compute, shape, source = x.dtype.compute, (x.shape[0], groups), at("X", element)
     epsilon = literal(node.number("epsilon", 1e-5))
     value = f"({source} - M[n,g]) / sqrt(V[n,g] + {epsilon}) * S[{where}] + B[{where}]"
     lines = [
@@ -194,7 +194,7 @@ def group_normalization(node: Node) -> Sequence[Result]:
         line(f"Q[n,g] +=! ({source} - M[n,g]) * ({source} - M[n,g])", ranges),
         declare("V", compute, shape),
         line(f"V[n,g] = Q[n,g] / {count_text(count)}", outer),
-        line(f"{at('Y', place)} = {value}", ranges),
+        line(f"{at('Y', element)} = {value}", ranges),
     ]
     inputs = [declare(n, v.dtype, v.shape) for n, v in (("X", x), ("S", s), ("B", b))]
     program = function("group_normalization", inputs, [declare("Y", x.dtype, x.shape)], lines)

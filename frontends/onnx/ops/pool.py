@@ -22,7 +22,7 @@ from poly.ir.dtypes import INT64
 
 
 class _Pool:
-    """What all sliding pools share: windows, names, ranges and the read of the input."""
+    """Shared by all sliding pools: windows, names, ranges and the read of the input."""
 
     def __init__(self, node: Node) -> None:
         x = node.required(0)
@@ -75,20 +75,20 @@ def max_pool(node: Node) -> Sequence[Result]:
             declare("J", INT64, pool.shape),
             line(f"{pool.at('J')} min=! {best}", pool.ranges, pool.guards),
         ]
-        place = pool.at("J")
+        position = pool.at("J")
         if node.integer("storage_order", 0):
-            # The first maximum is that in row-major order, its index counts by columns.
-            parts, rest = [], place
+            # The first maximum in row-major order, but its index in column-major order.
+            parts, rest = [], position
             for size in reversed(x.shape[2:]):
                 parts.append((f"({rest} % {size})", size))
                 rest = f"({rest} // {size})"
-            place = _flat(parts)
-        lines.append(line(f"{pool.at('I')} = {whole} + {place}", pool.outer))
+            position = _flat(parts)
+        lines.append(line(f"{pool.at('I')} = {whole} + {position}", pool.outer))
     return [Compute(function("max_pool", pool.inputs, outputs, lines), (x,))]
 
 
 def _flat(axes: Sequence[tuple[str, int]]) -> str:
-    """The position of an element among all, from its index along each axis."""
+    """The flat index of an element, from its index along each axis."""
     text = ""
     for index, size in axes:
         text = f"({text})*{size} + ({index})" if text else f"({index})"
@@ -142,7 +142,7 @@ def _powers(node: Node) -> tuple[str, str]:
     default = 2
     p = node.number("p", 2.0) if node.opset < 2 else float(node.integer("p", default))
     if not 0 < p < float("inf"):
-        raise node.fail(f"p = {p} is no norm")
+        raise node.fail(f"p = {p} is not the exponent of a norm; it must be finite and positive")
     if p == 1:
         return "abs({0})", "{0}"
     if p == 2:
@@ -198,23 +198,23 @@ def global_lp_pool(node: Node) -> Sequence[Result]:
 
 @operator("LRN")
 def lrn(node: Node) -> Sequence[Result]:
-    """Y[n,c] = X[n,c] / (bias + alpha/size * sum of squares of neighbouring channels)^beta."""
+    """Y[n,c] = X[n,c] / (bias + alpha/size * sum of squares of nearby channels)^beta."""
     x = node.required(0)
     size = node.integer("size", 0)
     if x.rank < 2 or not 1 <= size < 1 << 31:
-        raise node.fail(f"rank {x.rank} and size {size} make no sense")
+        raise node.fail(f"size {size} and an input of rank {x.rank}; at least 1 and 2 are needed")
     before, after = (size - 1) // 2, size // 2
     channels = x.shape[1]
     indices = ["n", "c", *names(x.rank - 2, ("p", "q", "u"))]
     outer: dict[str, Extent] = dict(zip(indices, x.shape, strict=True))
     guards = []
     if size > 1:
-        neighbour = affine([(1, "c"), (1, "j")], -before)
+        channel = affine([(1, "c"), (1, "j")], -before)
         ranges = outer | {"j": before + after + 1}
-        guards = [f"0 <= {neighbour}", f"{neighbour} < {channels}"]
+        guards = [f"0 <= {channel}", f"{channel} < {channels}"]
     else:
-        neighbour, ranges = "c", outer
-    source = at("X", ["n", neighbour, *indices[2:]])
+        channel, ranges = "c", outer
+    source = at("X", ["n", channel, *indices[2:]])
     scale = literal(node.number("alpha", 1e-4) / size)
     bias, beta = literal(node.number("bias", 1.0)), literal(node.number("beta", 0.75))
     t = at("T", indices)

@@ -1,4 +1,4 @@
-"""Quantised operators: sums of integers are sums of integers, rounded once at the end."""
+"""Quantised operators: exact sums of integers, rounded once at the end."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def saturated(value: str, dtype: DType) -> str:
     return f"{dtype}(min(max(round({value}), {float(info.min)!r}), {float(info.max)!r}))"
 
 
-def _scale_place(node: Node, x: Value, scale: Value, indices: Sequence[str]) -> list[str | int]:
-    """Where the scale of an element lies: for all, along an axis, or by blocks."""
+def _scale_index(node: Node, x: Value, scale: Value, indices: Sequence[str]) -> list[str | int]:
+    """The index of an element's scale: one for all, along an axis, or for blocks."""
     if scale.rank == 0 or scale.shape == (1,):
         return [0] * scale.rank
     block = node.integer("block_size", 0)
@@ -48,12 +48,12 @@ def quantize(node: Node) -> Sequence[Result]:
     if zero is not None and zero.shape != scale.shape:
         raise node.fail(f"zero points {list(zero.shape)} for scales {list(scale.shape)}")
     indices = names(x.rank)
-    place = _scale_place(node, x, scale, indices)
+    scale_index = _scale_index(node, x, scale, indices)
     inputs = {"X": x, "S": scale}
-    value = f"round(float32({at('X', indices)}) / float32({at('S', place)}))"
+    value = f"round(float32({at('X', indices)}) / float32({at('S', scale_index)}))"
     if zero is not None:
         inputs["Z"] = zero
-        value += f" + float32({at('Z', place)})"
+        value += f" + float32({at('Z', scale_index)})"
     return [indexed("quantize", inputs, to, x.shape, saturated(value, to))]
 
 
@@ -66,13 +66,13 @@ def dequantize(node: Node) -> Sequence[Result]:
     if zero is not None and zero.shape != scale.shape:
         raise node.fail(f"zero points {list(zero.shape)} for scales {list(scale.shape)}")
     indices = names(x.rank)
-    place = _scale_place(node, x, scale, indices)
+    scale_index = _scale_index(node, x, scale, indices)
     inputs = {"X": x, "S": scale}
     value = f"int32({at('X', indices)})"
     if zero is not None:
         inputs["Z"] = zero
-        value = f"({value} - int32({at('Z', place)}))"
-    text = f"float32({value}) * float32({at('S', place)})"
+        value = f"({value} - int32({at('Z', scale_index)}))"
+    text = f"float32({value}) * float32({at('S', scale_index)})"
     return [indexed("dequantize", inputs, to, x.shape, f"{to}({text})")]
 
 
@@ -101,16 +101,16 @@ def dynamic_quantize(node: Node) -> Sequence[Result]:
 
 
 def _shifted(
-    node: Node, what: str, zero: Value | None, tensor: str, places: Sequence[str | int] | None
+    node: Node, what: str, zero: Value | None, tensor: str, index: Sequence[str | int] | None
 ) -> str:
-    """The format over the read of an integer operand from which its zero point is taken."""
+    """A format over the read of an integer operand, which subtracts its zero point."""
     if zero is None or (zero.array is not None and not zero.array.any()):
         return "int32({0})"
     if zero.size == 1:
         return f"(int32({{0}}) - int32({at(tensor, [0] * zero.rank)}))"
-    if places is None or len(places) != zero.rank:
+    if index is None or len(index) != zero.rank:
         raise node.fail(f"zero points of shape {list(zero.shape)} for {what}")
-    return f"(int32({{0}}) - int32({at(tensor, places)}))"
+    return f"(int32({{0}}) - int32({at(tensor, index)}))"
 
 
 def _zero_inputs(formats: dict[str, tuple[str, Value | None]]) -> dict[str, Value]:
@@ -166,11 +166,11 @@ def _factor(
 ) -> str:
     """sa * sb / sy, as a float32; adds the scales to the operands."""
     reads = []
-    for tensor, value, places in (("SA", a, rows), ("SB", b, columns), ("SY", y, None)):
-        if value.size != 1 and (places is None or len(places) != value.rank):
+    for tensor, value, index in (("SA", a, rows), ("SB", b, columns), ("SY", y, None)):
+        if value.size != 1 and (index is None or len(index) != value.rank):
             raise node.fail(f"scales of shape {list(value.shape)}")
         operands[tensor] = value
-        where = [0] * value.rank if value.size == 1 else places
+        where = [0] * value.rank if value.size == 1 else index
         reads.append(f"float32({at(tensor, where or ())})")
     return f"({reads[0]} * {reads[1]} / {reads[2]})"
 
@@ -197,27 +197,25 @@ def _requantised(
     return Compute(program, tuple(operands.values()))
 
 
-def _row_places(node: Node, value: Value | None, output: Sequence[str]) -> list[str | int] | None:
-    """Where one value a row lies: a vector, or a matrix with one column."""
+def _row_index(node: Node, value: Value | None, output: Sequence[str]) -> list[str | int] | None:
+    """The index of a value for each row: in a vector, or in a matrix with one column."""
     if value is None or value.size == 1:
         return None
     if value.rank == 1:
         return ["i"]
     if value.shape[-1] != 1:
-        raise node.fail(f"one value a row, not {list(value.shape)}")
+        raise node.fail(f"one value for each row is needed, not {list(value.shape)}")
     return [*output[len(output) - 1 - value.rank : -2], "i", 0]
 
 
-def _column_places(
-    node: Node, value: Value | None, output: Sequence[str]
-) -> list[str | int] | None:
-    """Where one value a column lies: a vector, or a matrix with one row."""
+def _column_index(node: Node, value: Value | None, output: Sequence[str]) -> list[str | int] | None:
+    """The index of a value for each column: in a vector, or in a matrix with one row."""
     if value is None or value.size == 1:
         return None
     if value.rank == 1:
         return ["j"]
     if value.shape[-2] != 1:
-        raise node.fail(f"one value a column, not {list(value.shape)}")
+        raise node.fail(f"one value for each column is needed, not {list(value.shape)}")
     return [*output[len(output) - value.rank : -2], 0, "j"]
 
 
@@ -226,8 +224,8 @@ def matmul_integer(node: Node) -> Sequence[Result]:
     """Y = (A - za) (B - zb) in 32 bits."""
     a, b, a_zero, b_zero = node.required(0), node.required(1), node.optional(2), node.optional(3)
     p = product(node, a, b)
-    left = _shifted(node, "A", a_zero, "ZA", _row_places(node, a_zero, p.output))
-    right = _shifted(node, "B", b_zero, "ZB", _column_places(node, b_zero, p.output))
+    left = _shifted(node, "A", a_zero, "ZA", _row_index(node, a_zero, p.output))
+    right = _shifted(node, "B", b_zero, "ZB", _column_index(node, b_zero, p.output))
     operands = {"A": a, "B": b} | _zero_inputs({"ZA": (left, a_zero), "ZB": (right, b_zero)})
     inputs = [declare(n, v.dtype, v.shape) for n, v in operands.items()]
     program = function(
@@ -241,7 +239,7 @@ def qlinear_matmul(node: Node) -> Sequence[Result]:
     """Y = saturate(round((A - za) (B - zb) * sa * sb / sy) + zy)."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.required(p) for p in range(8))
     p = product(node, a, b)
-    rows, columns = _row_places(node, a_zero, p.output), _column_places(node, b_zero, p.output)
+    rows, columns = _row_index(node, a_zero, p.output), _column_index(node, b_zero, p.output)
     left = _shifted(node, "A", a_zero, "ZA", rows)
     right = _shifted(node, "B", b_zero, "ZB", columns)
     operands = {"A": a, "B": b} | _zero_inputs({"ZA": (left, a_zero), "ZB": (right, b_zero)})
@@ -251,8 +249,8 @@ def qlinear_matmul(node: Node) -> Sequence[Result]:
         a_scale,
         b_scale,
         y_scale,
-        _row_places(node, a_scale, p.output),
-        _column_places(node, b_scale, p.output),
+        _row_index(node, a_scale, p.output),
+        _column_index(node, b_scale, p.output),
     )
     body = p.sum("T", left, right)
     return [_requantised("qlinear_matmul", operands, body, p, at("T", p.output), scale, y_zero)]

@@ -2,10 +2,10 @@
 
 What the inputs contribute to the gates is one product for all steps, `G`; the steps then follow
 one another in a block of the language, which adds what the last step's hidden state contributes
-and computes the next state.  States are kept for all steps: `H[d,s,…]` is what direction d has
+and computes the next state.  States are kept for all steps: `H[d,s,…]` is the state of direction d
 before its step s.  A direction that runs backwards counts its steps from the end.
 
-With lengths for each sequence, a step behind its end keeps the state, and gives 0.
+With lengths for each sequence, a step after its end keeps the state and outputs 0.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Writer:
         self.every: dict[str, Extent] = {"t": self.of.steps, **self.free}
 
     def operand(self, name: str, value: Value | np.ndarray, what: np.ndarray | None = None) -> str:
-        """Declare an input; `what` is the part of a known value that is needed."""
+        """Declare an input; `what` is the needed part of a known value."""
         found = value if what is None else np.ascontiguousarray(what)
         dtype = self.of.x.dtype if isinstance(value, np.ndarray) else value.dtype
         self.inputs.append(declare(name, dtype, found.shape))
@@ -44,12 +44,12 @@ class _Writer:
         return name
 
     def temporary(self, name: str, *shape: int) -> str:
-        """Declare a tensor of the program's own."""
+        """Declare a temporary of the program."""
         self.lines.append(declare(name, self.dtype, shape))
         return name
 
     def directions(self) -> Iterator[tuple[Sequence[Activation], str, dict[str, Extent]]]:
-        """Functions, place and range: those of all directions at once if they are the same."""
+        """Activations, index and range of each direction; of both at once if they have the same."""
         functions = self.of.functions
         if len(functions) == 2 and functions[0] == functions[1]:
             yield functions[0], "d", {"d": 2}
@@ -58,13 +58,13 @@ class _Writer:
             yield own, str(n), {}
 
     def every_direction(self) -> tuple[str, dict[str, Extent]]:
-        """Place and range of what is the same in all directions."""
+        """Index and range of statements that are the same in all directions."""
         return ("d", {"d": 2}) if self.of.directions == 2 else ("0", {})
 
     # --- before the steps -----------------------------------------------------------------
 
     def masks(self) -> None:
-        """Which steps each sequence has, if that differs."""
+        """M, which steps each sequence has, if lengths differ."""
         if self.of.lengths is None:
             return
         self.operand("L", self.of.lengths)
@@ -73,7 +73,7 @@ class _Writer:
         self.lines.append(line("M[t,b] = t < L[b]", ranges))
 
     def gate_inputs(self, bias: Sequence[str]) -> None:
-        """G, what inputs and bias contribute; `bias` are the terms in {d} and n."""
+        """G, the contribution of inputs and bias; `bias` are its terms in {d} and n."""
         f, ranges = self.of, {"t": self.of.steps, "b": self.of.batch, "n": self.columns}
         self.operand("X", f.x)
         self.temporary("G", f.directions, f.steps, f.batch, self.columns)
@@ -84,13 +84,13 @@ class _Writer:
             if f.w.array is not None:
                 weights = self.operand(f"W{d}", f.w, f.w.array[d])
             weight = at(weights, ["n", "i"] if f.w.array is not None else [d, "n", "i"])
-            place, source = f"{f.steps - 1} - t" if reverse else "t", "X"
+            step, source = f"{f.steps - 1} - t" if reverse else "t", "X"
             if reverse and f.lengths is not None:
-                source, place = self.temporary("V", f.steps, f.batch, f.inputs), "t"
+                source, step = self.temporary("V", f.steps, f.batch, f.inputs), "t"
                 last = ["b", "L[b] - 1 - t", "i"] if f.batch_first else ["L[b] - 1 - t", "b", "i"]
                 own: dict[str, Extent] = {"t": f.steps, "b": f.batch, "i": f.inputs}
                 self.lines.append(line(f"V[t,b,i] = {at('X', last)}", own))
-            order = ["b", place, "i"] if f.batch_first and source == "X" else [place, "b", "i"]
+            order = ["b", step, "i"] if f.batch_first and source == "X" else [step, "b", "i"]
             product = f"{at(source, order)} * {weight}"
             if not bias:
                 self.lines.append(line(f"G[{d},t,b,n] +=! {product}", ranges | {"i": f.inputs}))
@@ -104,55 +104,55 @@ class _Writer:
     def start(self) -> None:
         """The states before the first step."""
         f = self.of
-        place, ranges = self.every_direction()
+        direction, ranges = self.every_direction()
         for state, value in zip(self.states, f.initial, strict=True):
             self.temporary(state, f.directions, f.steps + 1, f.batch, f.hidden)
             source = "0"
             if value is not None:
                 self.operand(f"{state}0", value)
-                order = ["b", place, "j"] if f.batch_first else [place, "b", "j"]
+                order = ["b", direction, "j"] if f.batch_first else [direction, "b", "j"]
                 source = at(f"{state}0", order)
-            self.lines.append(line(f"{state}[{place},0,b,j] = {source}", ranges | self.free))
+            self.lines.append(line(f"{state}[{direction},0,b,j] = {source}", ranges | self.free))
 
     # --- steps ----------------------------------------------------------------------------
 
     def product(self, name: str, rows: tuple[int, int], target: str, source: str, op: str) -> None:
         """Add rows of R times a vector: ``target[d,t,b,n] op R[d,n,k] * source[d,t,b,k]``.
 
-        rows : the first and the one behind the last; n counts from the first
+        rows : the first and the one after the last; n counts from the first
         """
         f, (first, end) = self.of, rows
-        place, ranges = self.every_direction()
+        direction, ranges = self.every_direction()
         row = affine([(1, "n")], first)
         if f.r.array is not None:
             self.operand(name, f.r, f.r.array[:, first:end])
-            weight = f"{name}[{place},n,k]"
+            weight = f"{name}[{direction},n,k]"
         else:
-            # Rows that each step reads lie together.
+            # Transposed, so that each step reads contiguous rows.
             if not any(o is f.r for o in self.operands):
                 self.operand("R", f.r)
             self.temporary(name, f.directions, f.hidden, end - first)
-            turned: dict[str, Extent] = {**ranges, "k": f.hidden, "n": end - first}
-            self.lines.append(line(f"{name}[{place},k,n] = R[{place},{row},k]", turned))
-            weight = f"{name}[{place},k,n]"
+            transposed: dict[str, Extent] = {**ranges, "k": f.hidden, "n": end - first}
+            self.lines.append(line(f"{name}[{direction},k,n] = R[{direction},{row},k]", transposed))
+            weight = f"{name}[{direction},k,n]"
         own: dict[str, Extent] = {**ranges, "b": f.batch, "n": end - first, "k": f.hidden}
         self.steps.append(
-            line(f"{target}[{place},t,b,n] {op} {weight} * {source}[{place},t,b,k]", own)
+            line(f"{target}[{direction},t,b,n] {op} {weight} * {source}[{direction},t,b,k]", own)
         )
 
     def unit(self, k: int) -> str:
-        """The column of hidden unit j in the k-th part of what lies side by side."""
+        """The column of hidden unit j in the k-th of the concatenated parts."""
         return affine([(1, "j")], k * self.of.hidden)
 
-    def each(self, text: str, place: str, ranges: dict[str, Extent]) -> None:
-        """A statement for each hidden unit of a step; {d} stands for the place."""
-        self.steps.append(line(text.replace("{d}", place), ranges | self.free))
+    def each(self, text: str, direction: str, ranges: dict[str, Extent]) -> None:
+        """A statement for each hidden unit of a step; {d} stands for the direction."""
+        self.steps.append(line(text.replace("{d}", direction), ranges | self.free))
 
-    def next_state(self, state: str, value: str, place: str, ranges: dict[str, Extent]) -> None:
-        """The state after the step, which is the one before it behind the end of a sequence."""
+    def next_state(self, state: str, value: str, direction: str, ranges: dict[str, Extent]) -> None:
+        """Compute the state after the step; after the end of a sequence it does not change."""
         if self.of.lengths is not None:
             value = f"select(M[t,b], {value}, {state}[{{d}},t,b,j])"
-        self.each(f"{state}[{{d}},t+1,b,j] = {value}", place, ranges)
+        self.each(f"{state}[{{d}},t+1,b,j] = {value}", direction, ranges)
 
     # --- results --------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class _Writer:
         wanted = [k for k in range(1 + len(self.states)) if node.has_output(k)]
         if not wanted:
             return []
-        # Outputs of a program follow one another; one between two others may be there for nobody.
+        # Results define consecutive outputs, so unused ones between others are computed, too.
         outputs, skipped = [], [Known(np.zeros(0, np.float32))] * wanted[0]
         after: list[str] = []
         dtype = f.x.dtype
@@ -174,11 +174,11 @@ class _Writer:
                 after += [self._sequence(d) for d in range(f.directions)]
                 continue
             state = self.states[k - 1]
-            place, ranges = self.every_direction()
-            order = ["b", place, "j"] if f.batch_first else [place, "b", "j"]
+            direction, ranges = self.every_direction()
+            order = ["b", direction, "j"] if f.batch_first else [direction, "b", "j"]
             first = (f.batch, f.directions) if f.batch_first else (f.directions, f.batch)
             outputs.append(declare(f"Y{state}", dtype, (*first, f.hidden)))
-            last = f"{state}[{place},{f.steps},b,j]"
+            last = f"{state}[{direction},{f.steps},b,j]"
             after.append(line(f"{at(f'Y{state}', order)} = {last}", ranges | self.free))
         head = f"for t in 0:{f.steps} {{"
         body = [*self.lines, head, *(f"    {s}" for s in self.steps), "}", *after]
@@ -186,10 +186,10 @@ class _Writer:
         return [*skipped, Compute(program, tuple(self.operands))]
 
     def _sequence(self, d: int) -> str:
-        """What a direction leaves for each step of the sequence."""
+        """The statement for the outputs of a direction, for all steps."""
         f = self.of
-        place = str(d)
-        order = ["b", "t", place, "j"] if f.batch_first else ["t", place, "b", "j"]
+        direction = str(d)
+        order = ["b", "t", direction, "j"] if f.batch_first else ["t", direction, "b", "j"]
         step = "t + 1" if not f.reverse[d] else f"{f.steps} - t"
         if f.reverse[d] and f.lengths is not None:
             step = "L[b] - t"
@@ -207,8 +207,8 @@ def rnn(node: Node) -> Sequence[Result]:
     w.gate_inputs(_bias(w))
     w.start()
     w.product("F", (0, w.columns), "G", "H", "+=")
-    for (f,), place, ranges in w.directions():
-        w.next_state("H", f("G[{d},t,b,j]"), place, ranges)
+    for (f,), direction, ranges in w.directions():
+        w.next_state("H", f("G[{d},t,b,j]"), direction, ranges)
     return w.results()
 
 
@@ -225,7 +225,7 @@ def gru(node: Node) -> Sequence[Result]:
     if linear:
         w.gate_inputs(_bias(w)[:1])
         w.start()
-        # What is in the product that r is a factor of stays apart.
+        # Kept apart from G, because r is a factor of a part of it.
         w.temporary("S", f.directions, f.steps, f.batch, w.columns)
         w.product("F", (0, w.columns), "S", "H", "+=!")
     else:
@@ -244,14 +244,14 @@ def gru(node: Node) -> Sequence[Result]:
         return value if f.bias is None else f"({value} + B[{{d}},{w.unit(3 + k)}])"
 
     if not linear:
-        for (activation, _), place, ranges in w.directions():
-            w.each(f"Q[{{d}},t,b,j] = {activation(gate(1))} * H[{{d}},t,b,j]", place, ranges)
+        for (activation, _), direction, ranges in w.directions():
+            w.each(f"Q[{{d}},t,b,j] = {activation(gate(1))} * H[{{d}},t,b,j]", direction, ranges)
         w.product("E", (2 * hidden, w.columns), "S", "Q", "+=!")
-    for (activation, g), place, ranges in w.directions():
+    for (activation, g), direction, ranges in w.directions():
         reset = f"{activation(gate(1))} * {state_part(2)}" if linear else "S[{d},t,b,j]"
         made = f"{gate(2)} + {reset}"
         z = activation(gate(0))
-        w.next_state("H", f"(1 - {z}) * {g(made)} + {z} * H[{{d}},t,b,j]", place, ranges)
+        w.next_state("H", f"(1 - {z}) * {g(made)} + {z} * H[{{d}},t,b,j]", direction, ranges)
     return w.results()
 
 
@@ -275,18 +275,18 @@ def lstm(node: Node) -> Sequence[Result]:
             return value
         return f"{value} + P[{{d}},{w.unit(k)}] * C[{{d}},{step},b,j]"
 
-    for (f, g, h), place, ranges in w.directions():
+    for (f, g, h), direction, ranges in w.directions():
         i = f(gate(0))
         forget = f"(1 - {i})" if coupled else f(gate(2))
         made = f"{forget} * C[{{d}},t,b,j] + {i} * {g(gate(3))}"
-        w.next_state("C", made, place, ranges)
-        # Other implementations clip what gates are made of, and not what the cell holds.
-        w.next_state("H", f"{f(gate(1, 't+1'))} * {h('C[{d},t+1,b,j]', False)}", place, ranges)
+        w.next_state("C", made, direction, ranges)
+        # As in other implementations, inputs of gates are clipped, but the cell state is not.
+        w.next_state("H", f"{f(gate(1, 't+1'))} * {h('C[{d},t+1,b,j]', False)}", direction, ranges)
     return w.results()
 
 
 def _bias(w: _Writer) -> list[str]:
-    """The terms of the bias that are added to each gate: those of W, and those of R."""
+    """The terms of the bias of each gate: that of W and that of R."""
     if w.of.bias is None:
         return []
     w.operand("B", w.of.bias)

@@ -1,4 +1,4 @@
-"""What the recurrent operators share: their attributes, operands and shapes, checked."""
+"""Shared by the recurrent operators: their attributes, operands and shapes, checked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from frontends.onnx.core.comprehension_text import literal
 from frontends.onnx.core.limits import checked_shape
 from frontends.onnx.core.node import Node, Value
 
-#: For each function its value over {0}, {alpha} and {beta}, and the defaults of those it has.
+#: For each function a format over {0}, {alpha} and {beta}, and the defaults of its parameters.
 ACTIVATIONS: dict[str, tuple[str, Mapping[str, float]]] = {
     "relu": ("max({0}, 0)", {}),
     "tanh": ("tanh({0})", {}),
@@ -28,7 +28,7 @@ ACTIVATIONS: dict[str, tuple[str, Mapping[str, float]]] = {
 
 @dataclass(frozen=True)
 class Activation:
-    """A function of one value, with its numbers written out."""
+    """A function of one value, with the values of its parameters."""
 
     text: str
     clip: float | None
@@ -76,7 +76,7 @@ def recurrence(node: Node, gates: int, defaults: tuple[str, ...], states: int) -
 
     Raises
     ------
-    ModelError : for operands and attributes that do not fit together.
+    ModelError : for operands and attributes that do not match.
     """
     x, w, r = node.required(0), node.required(1), node.required(2)
     reverse = _directions(node)
@@ -120,7 +120,7 @@ def check_shape(node: Node, name: str, value: Value | None, shape: tuple[int, ..
 
     Raises
     ------
-    ModelError : if it has another one.
+    ModelError : if it differs.
     """
     if value is not None and value.shape != shape:
         raise node.fail(f"{name} has shape {list(value.shape)}, expected {list(shape)}")
@@ -145,7 +145,7 @@ def _functions(
     clip = node.number("clip", 0.0) if "clip" in node.attributes else None
     if clip is not None and not clip > 0:
         raise node.fail(f"clip = {clip} is not positive")
-    # Each function takes the next number only if it has one to take.
+    # Each function takes as many of the next numbers as it has parameters.
     given = {k: iter(_list(node, f"activation_{k}", float)) for k in ("alpha", "beta")}
     made = []
     for name in names:

@@ -92,7 +92,7 @@ def _register(name: str) -> None:
         accumulate: DType = x.dtype.compute
         extra, peak = [], ""
         if "{2}" in final:
-            # The maximum comes off first, so that exp cannot overflow; an infinite one stays.
+            # The maximum is subtracted first, so that exp cannot overflow, unless it is infinite.
             peak = r.inner("P")
             extra = [
                 declare("M", accumulate, r.inner_shape),
@@ -178,13 +178,13 @@ def cumulative(node: Node) -> Sequence[Result]:
         return [Same(x)]
 
     def element(tensor: str, step: int) -> str:
-        """The element `step` behind the current one, in the direction of the sum."""
-        place = (
+        """The element `step` after the current one, in the direction of the sum."""
+        position = (
             (f"{size - 1 - step} - {i}" if reverse else f"{i} + {step}")
             if step
             else (f"{size - 1} - {i}" if reverse else i)
         )
-        return at(tensor, [*indices[:axis], place, *indices[axis + 1 :]])
+        return at(tensor, [*indices[:axis], position, *indices[axis + 1 :]])
 
     accumulate = x.dtype.compute
     direct = accumulate == x.dtype

@@ -1,7 +1,8 @@
-"""Resampling: nearest neighbours as a copy with quasi-affine or tabulated indices, others as sums.
+"""Resampling: nearest-neighbour as a copy by quasi-affine or tabulated indices, others as sums.
 
-Interpolation runs over one axis after the other: with tables I of elements and W of weights,
-Y[p] is the sum over taps r of X[I[p,r]] * W[p,r].  For open sizes, the program computes the tables.
+Interpolation runs over one axis after another: with tables I of elements and W of weights,
+Y[p] is the sum over filter taps r of X[I[p,r]] * W[p,r].  For open sizes, the program computes the
+tables.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from poly.ir.dtypes import BOOL, FLOAT32, FLOAT64, INT64, DType
 
 
 def _table(text: np.ndarray, index: str, size: int) -> str | None:
-    """Quasi-affine text for a table of source positions, if a simple one fits."""
+    """Quasi-affine text for a table of source indices, None if no simple one fits."""
     out = len(text)
     positions = np.arange(out)
     for scale in {max(1, out // max(size, 1)), max(1, -(-out // max(size, 1)))}:
@@ -50,47 +51,47 @@ def _nearest(
     coordinates: str,
     rounding: str,
 ) -> Result:
-    """Y[p,q] = X[I0[p],I1[q]], with text in place of tables where that is simple."""
+    """Y[p,q] = X[I0[p],I1[q]], with quasi-affine indices instead of tables where possible."""
     shape = result_shape(node, sizes, x)
     indices = names(x.rank)
     inputs: list[str] = [declare("X", x.dtype, x.shape)]
     operands: list[Value | np.ndarray] = [x]
-    places, lines = [], []
+    sources, lines = [], []
     for axis, (extent, out, scale, i) in enumerate(
         zip(x.shape, shape, scales, indices, strict=True)
     ):
         table = f"I{axis}"
         if is_open(extent, out):
-            place = whole_scale(scale, coordinates, rounding, i)
-            if place is None:
+            source = whole_scale(scale, coordinates, rounding, i)
+            if source is None:
                 where = coordinate(coordinates, i, scale, extent, out, "float32")
                 nearest = ROUNDINGS[rounding][1].format(where)
                 lines += [
                     declare(table, INT64, (out,)),
                     line(f"{table}[{i}] = int64({nearest})", {i: out}),
                 ]
-                place = f"{table}[{i}]"
+                source = f"{table}[{i}]"
         else:
-            found = _nearest_places(extent, out, scale, coordinates, rounding)
-            place = _table(found, i, extent)
-            if place is None:
+            found = _nearest_indices(extent, out, scale, coordinates, rounding)
+            source = _table(found, i, extent)
+            if source is None:
                 inputs.append(declare(table, INT64, (out,)))
                 operands.append(found)
-                place = f"min(max({table}[{i}], 0), {extent - 1})"
-        places.append(place)
-    if same(shape, x.shape) and places == list(indices):
+                source = f"min(max({table}[{i}], 0), {extent - 1})"
+        sources.append(source)
+    if same(shape, x.shape) and sources == list(indices):
         return Same(x)
     lines.append(
-        line(f"{at('Y', indices)} = {at('X', places)}", dict(zip(indices, shape, strict=True)))
+        line(f"{at('Y', indices)} = {at('X', sources)}", dict(zip(indices, shape, strict=True)))
     )
     program = function("resize_nearest", inputs, [declare("Y", x.dtype, shape)], lines)
     return Compute(program, tuple(operands))
 
 
-def _nearest_places(
+def _nearest_indices(
     extent: int, out: int, scale: Scale, coordinates: str, rounding: str
 ) -> np.ndarray:
-    """The elements that the positions of an axis of known sizes take."""
+    """The source index of each output position of an axis of known sizes."""
     if out == extent and scale == 1:
         return np.arange(out)
     where = COORDINATES[coordinates](np.arange(out, dtype=np.float32), scale, extent, out)
@@ -132,7 +133,7 @@ def upsample(node: Node) -> Sequence[Result]:
 
 @operator("Resize", since=10)
 def resize(node: Node) -> Sequence[Result]:
-    """Nearest neighbours, linear and cubic interpolation in all coordinate and rounding modes."""
+    """Nearest-neighbour, linear and cubic resampling in all coordinate and rounding modes."""
     x = node.required(0)
     mode = node.word("mode", "nearest")
     if mode not in ("nearest", "linear", "cubic"):
@@ -152,11 +153,11 @@ def resize(node: Node) -> Sequence[Result]:
         raise node.fail(f"nearest_mode {rounding!r} does not exist")
     sizes = list(result_shape(node, sizes, x))
     if x.size == 0 and all(sizes):
-        raise node.fail("there is nothing to resize")
+        raise node.fail("the operand is empty, so there is nothing to resize")
     if mode != "nearest":
         return [_interpolated(node, x, sizes, scales, coordinates, mode)]
     if coordinates == "tf_crop_and_resize":
-        raise Unsupported("nearest neighbours of a crop")
+        raise Unsupported("nearest-neighbour resampling of a cropped region")
     return [_nearest(node, x, sizes, scales, coordinates, rounding)]
 
 
@@ -191,7 +192,7 @@ def _taps(
     narrow = min(scale, 1.0) if node.flag("antialias") else 1.0
     reach = math.ceil(radius / narrow)
     if reach * len(where) > 1 << 24:
-        raise node.fail(f"{2 * reach} taps for {len(where)} positions")
+        raise node.fail(f"{2 * reach} filter taps for {len(where)} positions are too many")
     taps = np.arange(1 - reach, 1 + reach)
     elements = np.floor(where)[:, None] + taps
     weights = kernel((elements - where[:, None]) * narrow, node.number("cubic_coeff_a", -0.75))
@@ -199,7 +200,7 @@ def _taps(
         weights = np.where((elements >= 0) & (elements < extent), weights, 0.0)
     if narrow < 1 or node.flag("exclude_outside"):
         weights = weights / weights.sum(1, keepdims=True)
-    used = np.flatnonzero(weights.any(0))  # without taps that never count
+    used = np.flatnonzero(weights.any(0))  # without taps whose weights are all 0
     first, last = (int(used[0]), int(used[-1]) + 1) if used.size else (0, 1)
     inside = np.clip(elements, 0, extent - 1).astype(np.int64)
     return np.ascontiguousarray(inside[:, first:last]), np.ascontiguousarray(weights[:, first:last])
@@ -208,7 +209,7 @@ def _taps(
 def _positions(
     extent: int, out: int, scale: float, coordinates: str, crop: tuple[float, float]
 ) -> np.ndarray:
-    """Where in the input the output positions of an axis lie."""
+    """The coordinates in the input of the output positions of an axis."""
     position = np.arange(out, dtype=np.float64)
     if coordinates == "tf_crop_and_resize":
         start, end = crop
@@ -221,7 +222,7 @@ def _positions(
 
 
 def _crops(node: Node, rank: int) -> dict[int, tuple[float, float]]:
-    """The part of each axis that is taken, from 0 to 1."""
+    """The cropped part of each axis, in fractions of its extent."""
     given = node.known(1, "the region")
     listed = node.ints("axes")
     axes = range(rank) if listed is None else [node.axis(a, rank) for a in listed]
@@ -246,7 +247,7 @@ class _Interpolation:
         self.shape, self.source, self.count = list(x.shape), "X", 0
 
     def axis(self, axis: int, out: Extent, scale: Scale) -> None:
-        """Write the sum along one axis, unless it stays as it is."""
+        """Add the sum along one axis, unless the axis is unchanged."""
         extent, i, n = self.x.shape[axis], self.indices[axis], self.count
         computed = is_open(extent, out)
         if computed and (
@@ -261,10 +262,10 @@ class _Interpolation:
         else:
             assert not isinstance(scale, Formula)
             crop = self.crops.get(axis, (0.0, 1.0))
-            places = _positions(extent, out, scale, self.coordinates, crop)
-            if out == extent and np.array_equal(places, np.arange(out)):
+            positions = _positions(extent, out, scale, self.coordinates, crop)
+            if out == extent and np.array_equal(positions, np.arange(out)):
                 return
-            taps = self._tables(places, extent, scale, i)
+            taps = self._tables(positions, extent, scale, i)
         self.shape[axis] = out
         read = [f"I{n}[{i},r]" if a == axis else index for a, index in enumerate(self.indices)]
         ranges = dict(zip(self.indices, self.shape, strict=True)) | {"r": taps}
@@ -279,12 +280,12 @@ class _Interpolation:
         self.inputs.append(declare(name, dtype, array.shape))
         self.operands.append(array.astype(dtype.numpy))
 
-    def _tables(self, places: np.ndarray, extent: int, scale: float, i: str) -> int:
+    def _tables(self, positions: np.ndarray, extent: int, scale: float, i: str) -> int:
         """Elements and weights as constants; gives the number of taps."""
-        elements, weights = _taps(self.node, places, extent, scale, self.mode)
+        elements, weights = _taps(self.node, positions, extent, scale, self.mode)
         self._operand(f"I{self.count}", INT64, elements)
         self._operand(f"W{self.count}", self.kept, weights)
-        beyond = (places < 0) | (places > extent - 1)
+        beyond = (positions < 0) | (positions > extent - 1)
         if self.crops and beyond.any():
             self._operand(f"E{self.count}", BOOL, beyond)
             self.outside.append(f"E{self.count}[{i}]")
@@ -298,8 +299,8 @@ class _Interpolation:
             narrow = min(scale, 1.0)
             reach = math.ceil(reach / narrow)
         where = coordinate(self.coordinates, i, scale, extent, out, "float64")
-        place, element, weight = f"C{n}[{i}]", f"I{n}[{i},r]", f"W{n}[{i},r]"
-        distance = f"((float64({element}) - {place}) * {narrow!r})"
+        centre, element, weight = f"C{n}[{i}]", f"I{n}[{i},r]", f"W{n}[{i},r]"
+        distance = f"((float64({element}) - {centre}) * {narrow!r})"
         a = literal(node.number("cubic_coeff_a", -0.75))
         value = _KERNELS[self.mode].format(d=distance, a=a)
         if node.flag("exclude_outside"):
@@ -307,9 +308,9 @@ class _Interpolation:
         every: dict[str, Extent] = {i: out, "r": 2 * reach}
         self.lines += [
             declare(f"C{n}", FLOAT64, (out,)),
-            line(f"{place} = {where}", {i: out}),
+            line(f"{centre} = {where}", {i: out}),
             declare(f"I{n}", INT64, (out, 2 * reach)),
-            line(f"{element} = int64(floor({place})) + r - {reach - 1}", every),
+            line(f"{element} = int64(floor({centre})) + r - {reach - 1}", every),
             declare(f"W{n}", self.kept, (out, 2 * reach)),
         ]
         if narrow == 1 and not node.flag("exclude_outside"):
@@ -325,7 +326,7 @@ class _Interpolation:
         return 2 * reach
 
     def result(self) -> Result:
-        """The program, or the operand if no axis moved."""
+        """The program, or the operand if no axis changed."""
         if not self.count:
             return Same(self.x)
         x, value = self.x, at(self.source, self.indices)
@@ -349,7 +350,7 @@ def _interpolated(
     coordinates: str,
     mode: str,
 ) -> Result:
-    """One sum an axis; what shrinks first makes the later ones smaller."""
+    """One sum for each axis, those that shrink first, to make later sums smaller."""
     made = _Interpolation(node, x, coordinates, mode)
     grown = [hint_of(out) / hint_of(extent) for extent, out in zip(x.shape, sizes, strict=True)]
     for axis in sorted(range(x.rank), key=grown.__getitem__):

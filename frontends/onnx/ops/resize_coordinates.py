@@ -1,7 +1,7 @@
-"""Where the results of a resampling lie in the input, as tables or as text for open sizes.
+"""Coordinates in the input of the results of a resampling.
 
 Coordinates are formulas over the output position p, the scale s and the extents n (in) and m (out).
-For known sizes these are numbers, for open ones `Formula`, so that each is written once.
+They apply to numbers for known sizes and to `Formula` for open ones.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROUNDINGS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
 
 @dataclass(frozen=True)
 class Formula:
-    """A number that is computed when the program runs; `of` is the size that it may be."""
+    """The text of a number that the program computes; `of` is its size, if it is just a size."""
 
     text: str
     of: Extent = None
@@ -70,7 +70,7 @@ Scale = float | Formula
 
 
 def scaled(extent: Extent, scale: float) -> Extent:
-    """``floor(extent * scale)``, without asking for an extent if the scale is a simple fraction."""
+    """``floor(extent * scale)``; an open extent stays open if the scale is a simple fraction."""
     numerator, denominator = scale.as_integer_ratio()
     if isinstance(extent, Dim) and denominator <= 1 << 16:
         return extent * numerator // denominator
@@ -78,14 +78,14 @@ def scaled(extent: Extent, scale: float) -> Extent:
 
 
 def ratio(size: Extent, extent: Extent) -> Scale:
-    """The scale of an axis that gets a size."""
+    """The scale from an extent to a new size."""
     if isinstance(size, Dim) or isinstance(extent, Dim):
         return _size(size, "float64") / _size(extent, "float64")
     return float(size / extent)
 
 
 def is_open(extent: Extent, out: Extent) -> bool:
-    """Whether the places of an axis can only be computed when the program runs."""
+    """Whether the coordinates of an axis have to be computed by the program."""
     return isinstance(extent, Dim) or isinstance(out, Dim)
 
 
@@ -93,7 +93,7 @@ def coordinate(mode: str, index: str, scale: Scale, extent: Extent, out: Extent,
     """The text of the coordinate of the output position `index`, where sizes are open."""
     sizes = (_size(extent, dtype), _size(out, dtype))
     if mode == "align_corners" and not isinstance(scale, Formula) and out > 1:
-        # Of a size that was not rounded down.
+        # By the size before it is rounded down.
         last = sizes[0] * scale - 1
         return str(Formula(f"{dtype}({index})") * ((sizes[0] - 1) / last))
     return str(COORDINATES[mode](Formula(f"{dtype}({index})"), scale, *sizes))
@@ -104,7 +104,7 @@ def _size(extent: Extent, dtype: str) -> Formula:
 
 
 def whole_scale(scale: Scale, coordinates: str, rounding: str, index: str) -> str | None:
-    """The source position for a whole scale, whatever the extent; None if there is no such text."""
+    """The source index for a whole scale, whatever the extent; None if there is no such text."""
     if isinstance(scale, Formula):
         return None
     if scale == 1:

@@ -1,7 +1,7 @@
-"""Operators that sample images at places that data give.
+"""Operators that sample images at data-dependent coordinates.
 
-Sampling along one axis is a sum over taps: I[..,r] is the element that tap r reads, and W[..,r] how
-much it counts, 0 outside of the image if that is how it is padded.
+Sampling along one axis is a sum over filter taps: I[..,r] is the element that tap r reads, W[..,r]
+its weight, which is 0 outside of an image that is padded by zeros.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ _MODES = {"nearest": 1, "linear": 2, "cubic": 4}
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of an image that is sampled: its extent, padding, and whether -1 is a centre."""
+    """A sampled axis: its extent, its padding, and whether -1 is the centre of an element."""
 
     size: Any  # an int or open
     padding: str
     aligned: bool
 
-    def place(self, coordinate: str) -> str:
-        """The place from a coordinate between -1 and 1, in elements."""
+    def in_elements(self, coordinate: str) -> str:
+        """A coordinate between -1 and 1, converted to elements."""
         if self.aligned:
             return f"({coordinate} + 1) * {real(self.size - 1, 0.5)}"
         return f"(({coordinate} + 1) * {real(self.size)} - 1) * 0.5"
 
-    def padded(self, place: str) -> str:
-        """A place, moved into the image unless what is outside counts as zero."""
+    def padded(self, coordinate: str) -> str:
+        """A coordinate, moved into the image unless elements outside are zeros."""
         if self.padding == "border":
-            return f"min(max({place}, 0.0), {real(self.size - 1)})"
+            return f"min(max({coordinate}, 0.0), {real(self.size - 1)})"
         if self.padding == "reflection":
             low, span = (0.0, self.size - 1) if self.aligned else (-0.5, self.size)
             if not span:
-                return f"{place} * 0.0"
-            away, twice = f"abs({place} - {low!r})", real(2 * span)
+                return f"{coordinate} * 0.0"
+            away, twice = f"abs({coordinate} - {low!r})", real(2 * span)
             rest = f"({away} - {twice} * floor({away} / {twice}))"
             return f"({low!r} + min({rest}, {twice} - {rest}))"
-        return place
+        return coordinate
 
     def element(self, index: str) -> str:
-        """The element that an integer index reads; outside the nearest one, or its mirror."""
+        """The element that an integer index reads: outside the nearest or the mirrored one."""
         if self.padding != "reflection" or self.size == 1:
             return index
         period = 2 * (self.size - 1) if self.aligned else 2 * self.size
@@ -66,7 +66,7 @@ class Axis:
 
 
 def _weight(taps: int, rest: str, tap: str) -> str:
-    """The weight of a tap, for the part of the place behind the element of tap 0 (cubic: 1)."""
+    """The weight of a tap; `rest` is the distance from the element of tap 0 (cubic: of tap 1)."""
     if taps == 1:
         return "1.0"
     if taps == 2:
@@ -79,7 +79,7 @@ def _weight(taps: int, rest: str, tap: str) -> str:
 
 def _sampling(
     axes: Sequence[Axis],
-    places: Sequence[str],
+    coordinates: Sequence[str],
     taps: Sequence[str],
     count: int,
     outer: dict[str, Extent],
@@ -87,14 +87,14 @@ def _sampling(
 ) -> tuple[list[str], list[str], str]:
     """Statements for the elements and weights of each axis, their reads, product of the weights.
 
-    places : in elements, as text over the indices of `outer`; exact : round to an element
+    coordinates : in elements, as text over the indices of `outer`; exact : round to an element
     """
     lines, reads, weights = [], [], []
     shape = [e[1] - e[0] if isinstance(e, tuple) else e for e in outer.values()]
     indices = list(outer)
-    for n, (axis, place, tap) in enumerate(zip(axes, places, taps, strict=True)):
+    for n, (axis, coordinate, tap) in enumerate(zip(axes, coordinates, taps, strict=True)):
         g, i, w = at(f"G{n}", indices), at(f"I{n}", [*indices, tap]), at(f"W{n}", [*indices, tap])
-        moved = axis.padded(f"round({place})" if exact else place)
+        moved = axis.padded(f"round({coordinate})" if exact else coordinate)
         ranges: dict[str, Extent] = outer | {tap: count}
         base = f"int64({'round' if exact else 'floor'}({g}))"
         index = base if count == 1 else f"({base} + {tap} - {count // 2 - 1})"
@@ -124,17 +124,17 @@ def grid_sample(node: Node) -> Sequence[Result]:
     if mode not in _MODES or padding not in ("zeros", "border", "reflection"):
         raise node.fail(f"mode {mode!r}, padding_mode {padding!r}")
     if 0 in x.shape[2:]:
-        raise node.fail("there is nothing to sample")
+        raise node.fail("the image is empty, so there is nothing to sample")
     count = _MODES[mode]
     positions, taps = axis_names(node, rank)
     outer: dict[str, Extent] = {"n": x.shape[0]}
     outer |= dict(zip(positions, grid.shape[1:-1], strict=True))
     axes = [Axis(size, padding, aligned) for size in x.shape[2:]]
-    places = [
-        axis.place(f"float32({at('N', ['n', *positions, rank - 1 - a])})")
+    coordinates = [
+        axis.in_elements(f"float32({at('N', ['n', *positions, rank - 1 - a])})")
         for a, axis in enumerate(axes)
     ]
-    lines, reads, weight = _sampling(axes, places, taps, count, outer, mode == "nearest")
+    lines, reads, weight = _sampling(axes, coordinates, taps, count, outer, mode == "nearest")
     shape = checked_shape((*x.shape[:2], *grid.shape[1:-1]), x.dtype, node.origin)
     free: dict[str, Extent] = dict(zip(("n", "c", *positions), shape, strict=True))
     value = f"{at('X', ['n', 'c', *reads])} * {weight}"
@@ -151,11 +151,11 @@ def grid_sample(node: Node) -> Sequence[Result]:
 
 @dataclass(frozen=True)
 class _Deformed:
-    """The places where the taps of a DeformConv read X, and statements about what they read.
+    """The coordinates at which the taps of a DeformConv read X, and statements over these reads.
 
     Attributes
     ----------
-    parts : the channels of each have offsets of their own
+    parts : groups of channels, each with its own offsets
     positions, taps : names of indices, by axis
     """
 
@@ -175,26 +175,26 @@ class _Deformed:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """For each channel, tap and position an element."""
+        """The shape of the sampled values: channel, tap and position."""
         return (*self.x.shape[:2], *self.kernel, *self.outs)
 
     @property
     def tap_number(self) -> list[tuple[int, str]]:
-        """The number of a tap, as terms."""
+        """The number of a tap, as affine terms."""
         return [(math.prod(self.kernel[a + 1 :]), r) for a, r in enumerate(self.taps)]
 
     def ranges(self, **channels: Extent) -> dict[str, Extent]:
         """The ranges of the indices of elements that are read."""
-        places = zip((*self.taps, *self.positions), (*self.kernel, *self.outs), strict=True)
-        return {"n": self.x.shape[0], **channels, **dict(places)}
+        extents = zip((*self.taps, *self.positions), (*self.kernel, *self.outs), strict=True)
+        return {"n": self.x.shape[0], **channels, **dict(extents)}
 
     def read(self, tensor: str) -> str:
-        """An element that was read, of channel c of part h."""
+        """A sampled value, of channel c of part h."""
         channel = affine([(self.x.shape[1] // self.parts, "h"), (1, "c")])
         return at(tensor, ["n", channel, *self.taps, *self.positions])
 
-    def places(self) -> list[str]:
-        """The place that a tap reads on each axis, as text."""
+    def coordinates(self) -> list[str]:
+        """The coordinate that a tap reads on each axis, as text."""
         rank, found = len(self.taps), []
         count = math.prod(self.kernel)
         for a, (s, p, r) in enumerate(zip(self.windows, self.positions, self.taps, strict=True)):
@@ -208,11 +208,11 @@ class _Deformed:
         return found
 
     def sampled(self) -> list[str]:
-        """S: what the taps read."""
+        """Statements for S, the sampled values."""
         axes = [Axis(size, "zeros", True) for size in self.x.shape[2:]]
         corners = tuple(f"a{a}" for a in range(len(axes)))
         outer = self.ranges(h=self.parts)
-        lines, reads, weight = _sampling(axes, self.places(), corners, 2, outer, False)
+        lines, reads, weight = _sampling(axes, self.coordinates(), corners, 2, outer, False)
         per_part = self.x.shape[1] // self.parts
         x = at("X", ["n", affine([(per_part, "h"), (1, "c")]), *reads])
         ranges = self.ranges(h=self.parts, c=per_part) | dict.fromkeys(corners, 2)
@@ -223,7 +223,7 @@ class _Deformed:
         ]
 
     def masked(self) -> list[str]:
-        """SM: the same, each tap times a number of its own."""
+        """Statements for SM, the sampled values times the mask of their taps."""
         number = affine([(math.prod(self.kernel), "h"), *self.tap_number])
         factor = at("M", ["n", number, *self.positions])
         ranges = self.ranges(h=self.parts, c=self.x.shape[1] // self.parts)
@@ -233,7 +233,7 @@ class _Deformed:
         ]
 
     def convolved(self, source: str, weights: Value, group: int, has_bias: bool) -> list[str]:
-        """Y: the sum over taps and channels of what they read times F, and the bias."""
+        """Statements for Y: sampled values times F, summed over taps and channels, and the bias."""
         filters, channels = weights.shape[:2]
         k = affine([(filters // group, "g"), (1, "k")])
         channel = affine([(channels, "g"), (1, "c")])
@@ -252,7 +252,7 @@ class _Deformed:
 
 @operator("DeformConv")
 def deform_conv(node: Node) -> Sequence[Result]:
-    """A convolution, each tap of which reads X at a place that is moved by an offset."""
+    """A convolution, each tap of which reads X at coordinates moved by an offset."""
     x, w, offset = node.required(0), node.required(1), node.required(2)
     bias, mask = node.optional(3), node.optional(4)
     rank = x.rank - 2
@@ -317,14 +317,14 @@ def roi_align(node: Node) -> Sequence[Result]:
 def _roi_axis(
     start: float, extent: float, cells: int, ratio: int, size: int
 ) -> tuple[Array, Array, Array]:
-    """Elements and weights [cell, sample, 2] along an axis, and whether samples are inside."""
+    """Elements and weights [cell, sample, 2] along an axis, and which samples are inside."""
     samples = ratio or max(math.ceil(extent / cells), 0)
     cell = np.arange(cells)[:, None]
-    place = start + (cell + (np.arange(samples) + 0.5) / max(samples, 1)) * extent / cells
-    inside = (place >= -1) & (place <= size)
-    place = np.clip(place, 0, size - 1)
-    low = np.minimum(place.astype(np.int64), size - 1)
-    rest = place - low
+    coordinate = start + (cell + (np.arange(samples) + 0.5) / max(samples, 1)) * extent / cells
+    inside = (coordinate >= -1) & (coordinate <= size)
+    coordinate = np.clip(coordinate, 0, size - 1)
+    low = np.minimum(coordinate.astype(np.int64), size - 1)
+    rest = coordinate - low
     elements = np.stack([low, np.minimum(low + 1, size - 1)], -1)
     return elements, np.stack([1 - rest, rest], -1), inside
 

@@ -1,4 +1,4 @@
-"""Operators that write to places: some of them known, others only while the model runs."""
+"""Operators that write to given indices, which may be known only while the model runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from frontends.onnx.ops.windows import axis_names, spatial
 _UPDATES = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
-def _update(y: Array, places: tuple[Array, ...], values: Array, how: str) -> None:
-    """Put values at places; of two at the same place, the last one stays."""
+def _update(y: Array, indices: tuple[Array, ...], values: Array, how: str) -> None:
+    """Update elements at indices; of two values for one element, the last one is kept."""
     if how == "none":
-        y[places] = values
+        y[indices] = values
     else:
-        _UPDATES[how].at(y, places, values)
+        _UPDATES[how].at(y, indices, values)
 
 
 def _reduction(node: Node) -> str:
@@ -44,9 +44,9 @@ def scatter_elements(node: Node) -> Sequence[Result]:
 
     def run(arrays: Sequence[Array | None], _: Sequence[Body]) -> Sequence[Array]:
         y, index = taken(arrays, 0).copy(), taken(arrays, 1)
-        places: list[Array] = list(np.indices(index.shape, sparse=True))
-        places[axis] = index
-        _update(y, tuple(places), taken(arrays, 2), how)
+        indices: list[Array] = list(np.indices(index.shape, sparse=True))
+        indices[axis] = index
+        _update(y, tuple(indices), taken(arrays, 2), how)
         return [y]
 
     return opaque([x, which, updates], [x.dtype], run)
@@ -54,7 +54,7 @@ def scatter_elements(node: Node) -> Sequence[Result]:
 
 @operator("ScatterND")
 def scatter_nd(node: Node) -> Sequence[Result]:
-    """Y = X, then whole slices, each named by a vector of indices, are replaced."""
+    """Y = X, then slices, each selected by a vector of indices, are updated."""
     x, which, updates = node.required(0), node.required(1), node.required(2)
     depth = which.shape[-1] if which.rank else 0
     if not 1 <= depth <= x.rank or updates.shape != (*which.shape[:-1], *x.shape[depth:]):
@@ -73,7 +73,7 @@ def scatter_nd(node: Node) -> Sequence[Result]:
 
 @operator("TensorScatter")
 def tensor_scatter(node: Node) -> Sequence[Result]:
-    """Y = X with U written from W[batch] on along an axis, round its end if it is circular."""
+    """Y = X with U written from W[batch] on along an axis, wrapping around if circular."""
     x, updates = node.required(0), node.required(1)
     axis = node.axis(node.integer("axis", -2), x.rank)
     mode = node.word("mode", "linear")
@@ -90,13 +90,13 @@ def tensor_scatter(node: Node) -> Sequence[Result]:
         size, count = y.shape[axis], new.shape[axis]
         for batch in range(len(y)):
             start = 0 if starts is None else int(starts[batch])
-            places = np.arange(start, start + count)
+            written = np.arange(start, start + count)
             if mode == "circular":
-                places %= size
+                written %= size
             elif count and not 0 <= start <= size - count:
                 raise ValueError(f"{count} elements from {start} on exceed {size}")
             row = np.moveaxis(y[batch], axis - 1, 0)
-            row[places] = np.moveaxis(new[batch], axis - 1, 0)
+            row[written] = np.moveaxis(new[batch], axis - 1, 0)
         return [y]
 
     return opaque([x, updates, node.optional(2)], [x.dtype], run)
@@ -104,7 +104,7 @@ def tensor_scatter(node: Node) -> Sequence[Result]:
 
 @operator("MaxUnpool")
 def max_unpool(node: Node) -> Sequence[Result]:
-    """Zeros, with each element of X where MaxPool found it."""
+    """Zeros, with each element of X at the index where MaxPool found it."""
     x, which = node.required(0), node.required(1)
     rank = x.rank - 2
     kernel = node.ints("kernel_shape") or ()
@@ -161,17 +161,17 @@ def col_to_im(node: Node) -> Sequence[Result]:
     terms = [(math.prod(block), "c")]
     terms += [(math.prod(block[a + 1 :]), r) for a, r in enumerate(taps)]
     where = [(math.prod(counts[a + 1 :]), p) for a, p in enumerate(positions)]
-    places = [
+    target = [
         affine([(strides[a], positions[a]), (dilations[a], taps[a])], -pads[a]) for a in range(rank)
     ]
-    guards = [g for p, e in zip(places, image, strict=True) for g in (f"0 <= {p}", f"{p} < {e}")]
+    guards = [g for p, e in zip(target, image, strict=True) for g in (f"0 <= {p}", f"{p} < {e}")]
     source = at("X", ["n", affine(terms), affine(where)])
     lines = [
         line(
             f"{at('Y', ['n', 'c', *spread])} = 0",
             everywhere | dict(zip(spread, image, strict=True)),
         ),
-        line(f"{at('Y', ['n', 'c', *places])} += {source}", ranges, guards),
+        line(f"{at('Y', ['n', 'c', *target])} += {source}", ranges, guards),
     ]
     program = function(
         "col2im", [declare("X", x.dtype, x.shape)], [declare("Y", x.dtype, shape)], lines

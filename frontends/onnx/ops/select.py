@@ -1,4 +1,4 @@
-"""Operators that pick elements by their values: where they lie depends on data."""
+"""Operators that select elements by value, at data-dependent indices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def given(arrays: Sequence[Array | None], position: int) -> Array | None:
 
 
 def taken(arrays: Sequence[Array | None], position: int) -> Array:
-    """The array of an operand that is there."""
+    """The array of an operand that is not omitted."""
     array = arrays[position]
     assert array is not None, "the schema was checked"
     return array
@@ -34,7 +34,7 @@ def taken(arrays: Sequence[Array | None], position: int) -> Array:
 
 @operator("NonZero")
 def non_zero(node: Node) -> Sequence[Result]:
-    """The places of the elements that are not zero, one a column."""
+    """The indices of the elements that are not zero, one in each column."""
 
     def run(arrays: Sequence[Array | None], _: Sequence[Body]) -> Sequence[Array]:
         x = np.atleast_1d(taken(arrays, 0))
@@ -58,7 +58,7 @@ def compress(node: Node) -> Sequence[Result]:
 
 @operator("Unique")
 def unique(node: Node) -> Sequence[Result]:
-    """Distinct elements or slices, where each first stands, which each one is, how many."""
+    """Distinct elements or slices, their first indices, the inverse mapping, and their counts."""
     x = node.required(0)
     ordered = node.flag("sorted", True)
     axis = node.attributes.get("axis")
@@ -69,10 +69,10 @@ def unique(node: Node) -> Sequence[Result]:
         inverse = inverse.reshape(-1)
         if not ordered:
             order = np.argsort(first, kind="stable")
-            place = np.empty_like(order)
-            place[order] = np.arange(len(order))
+            rank = np.empty_like(order)
+            rank[order] = np.arange(len(order))
             found = np.take(found, order, along or 0)
-            first, inverse, counts = first[order], place[inverse], counts[order]
+            first, inverse, counts = first[order], rank[inverse], counts[order]
         return [found, *(a.astype(np.int64) for a in (first, inverse, counts))]
 
     return opaque([x], [x.dtype, INT64, INT64, INT64], run)
@@ -80,7 +80,7 @@ def unique(node: Node) -> Sequence[Result]:
 
 @operator("TopK")
 def top_k(node: Node) -> Sequence[Result]:
-    """The k greatest (or least) elements along an axis and their places; the first of equals."""
+    """The k greatest (or least) elements along an axis, the first of equals, and their indices."""
     x = node.required(0)
     if x.rank == 0:
         raise node.fail("a scalar has no axis")
@@ -111,7 +111,7 @@ def top_k(node: Node) -> Sequence[Result]:
 
 @operator("NonMaxSuppression")
 def non_max_suppression(node: Node) -> Sequence[Result]:
-    """For each batch and class the boxes of high scores that overlap no better one too much."""
+    """For each batch and class, boxes of high scores that do not overlap a better one too much."""
     boxes, scores = node.required(0), node.required(1)
     if boxes.rank != 3 or boxes.shape[2] != 4 or scores.rank != 3:
         raise node.fail(f"boxes {list(boxes.shape)} and scores {list(scores.shape)}")
@@ -137,7 +137,7 @@ def _number(array: Array | None) -> float | None:
 
 
 def _corners(boxes: Array, centred: bool) -> Array:
-    """Boxes as (y, x) of the lower and of the upper corner."""
+    """Boxes as (y, x) of the lower and the upper corner."""
     if centred:
         centre, half = boxes[..., 1::-1], boxes[..., :1:-1] / 2
         return np.concatenate([centre - half, centre + half], -1)
@@ -148,7 +148,7 @@ def _corners(boxes: Array, centred: bool) -> Array:
 def _suppressed(
     corners: Array, score: Array, most: int, overlap: float, least: float | None
 ) -> list[int]:
-    """Places of the boxes that are kept, best first."""
+    """The indices of the boxes that are kept, best first."""
     order = np.argsort(-score, kind="stable")
     if least is not None:
         order = order[score[order] > least]
@@ -175,7 +175,7 @@ def reverse_sequence(node: Node) -> Sequence[Result]:
         raise node.fail(f"axes {time} and {batch}, lengths {list(lengths.shape)}")
     indices = names(x.rank)
     t, length = indices[time], f"L[{indices[batch]}]"
-    place = f"select({t} < {length}, {length} - 1 - {t}, {t})"
-    places = [place if a == time else i for a, i in enumerate(indices)]
+    reversed_ = f"select({t} < {length}, {length} - 1 - {t}, {t})"
+    source = [reversed_ if a == time else i for a, i in enumerate(indices)]
     operands = {"X": x, "L": lengths}
-    return [indexed("reverse_sequence", operands, x.dtype, x.shape, at("X", places))]
+    return [indexed("reverse_sequence", operands, x.dtype, x.shape, at("X", source))]

@@ -33,7 +33,7 @@ def _view(node: Node, x: Value, shape: Sequence[int]) -> Result:
 
 @operator("Reshape")
 def reshape(node: Node) -> Sequence[Result]:
-    """Another shape; 0 copies an extent (unless allowzero), -1 is what is left."""
+    """Another shape; 0 copies an extent (unless allowzero), -1 takes the remaining elements."""
     x = node.required(0)
     given = node.ints("shape") if node.opset < 5 else node.known_ints(1, "the new shape")
     if given is None:
@@ -46,7 +46,7 @@ def reshape(node: Node) -> Sequence[Result]:
                     raise node.fail(f"{shape} copies axis {axis} of rank {x.rank}")
                 shape[axis] = x.shape[axis]
     if shape.count(-1) > 1 or any(e < -1 for e in shape):
-        raise node.fail(f"{list(given)} is no shape")
+        raise node.fail(f"{list(given)} is not a shape")
     if -1 in shape:
         known = math.prod(e for e in shape if e != -1)
         if known == 0 or x.size % known:
@@ -110,7 +110,7 @@ def size_of(node: Node) -> Sequence[Result]:
 
 @operator("Constant")
 def constant(node: Node) -> Sequence[Result]:
-    """A tensor, number or list of numbers that stands in the model."""
+    """A tensor, number or list of numbers stored in the model."""
     attributes = {k: v for k, v in node.attributes.items() if k != "name"}
     if len(attributes) != 1:
         raise node.fail("exactly one value must be given")

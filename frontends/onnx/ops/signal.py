@@ -14,7 +14,7 @@ from frontends.onnx.core.tensors import element_type
 from frontends.onnx.ops.select import opaque, taken
 from poly.ir.dtypes import FLOAT32, DType
 
-#: Elements of a table of a transform; longer ones are done by numpy.
+#: The most elements of a transform's table; numpy computes longer transforms.
 MAX_TABLE = 1 << 22
 
 
@@ -23,7 +23,7 @@ def _table(length: int, used: int, outputs: int, inverse: bool, parts: int, dtyp
 
     exp(∓2πi·kn/length), times 1/length for the inverse.
     """
-    # Angles are reduced as integers, so that large ones lose nothing.
+    # Angles are reduced as integers, so that large ones stay exact.
     turns = np.outer(np.arange(outputs), np.arange(used)) % length
     angles = (2 if inverse else -2) * np.pi * turns / length
     real, imaginary = np.cos(angles), np.sin(angles)
@@ -38,7 +38,7 @@ def dft(node: Node) -> Sequence[Result]:
     """Y[..,k,..,o] += X[..,n,..,c] * W[k,o,n,c], a product with a table of sines and cosines."""
     x = node.required(0)
     if x.rank < 2 or x.shape[-1] not in (1, 2):
-        raise node.fail(f"an operand of shape {list(x.shape)} is no signal")
+        raise node.fail(f"an operand of shape {list(x.shape)} is not a signal")
     if node.opset < 20:
         axis = node.axis(node.integer("axis", 1), x.rank)
     else:
@@ -93,7 +93,7 @@ def _transformed(name: str, x: Value, axis: int, table: Array, shape: tuple[int,
 
 
 def _real_inverse(node: Node, x: Value, axis: int, length: int) -> Sequence[Result]:
-    """The real signal of which X is the first half of the transform."""
+    """The real signal whose transform has X as its first half."""
     used = min(x.shape[axis], length // 2 + 1)
     turns = np.outer(np.arange(length), np.arange(used)) % length
     angles = 2 * np.pi * turns / length
@@ -122,7 +122,7 @@ def stft(node: Node) -> Sequence[Result]:
     elif x.rank == 3 and x.shape[2] in (1, 2):
         shape_in, read, parts = x.shape, "X[b,{0}*f + n,c]", x.shape[2]
     else:
-        raise node.fail(f"an operand of shape {list(x.shape)} is no signal")
+        raise node.fail(f"an operand of shape {list(x.shape)} is not a signal")
     length = lengths[0] if lengths else window.shape[0] if window is not None else shape_in[1]
     if not step or step[0] < 1 or not 1 <= length <= shape_in[1]:
         raise node.fail(f"step {step}, length {length} of {shape_in[1]}")

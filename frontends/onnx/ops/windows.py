@@ -12,7 +12,7 @@ from frontends.onnx.core.comprehension_text import affine
 from frontends.onnx.core.node import Node
 from frontends.onnx.core.symbolic_dims import Extent, certainly_less
 
-#: Names of output positions and of positions inside the window.
+#: Index names of output positions, and of filter taps: the elements of a window.
 POSITIONS = ("p", "q", "u")
 TAPS = ("r", "s", "t")
 
@@ -31,15 +31,15 @@ class Window:
 
     @property
     def last(self) -> Extent:
-        """The greatest index of an input element, inside or not."""
+        """The greatest index of an input element that a window reads, in bounds or not."""
         return (self.out - 1) * self.stride + (self.kernel - 1) * self.dilation - self.before
 
     @property
     def has_taps(self) -> bool:
         """Whether the window needs a reduction index.
 
-        A window of one element needs none, unless it can lie in the padding: a condition
-        without a reduction index would restrict the initialisation as well.
+        A window of one element needs none, unless it can be in the padding: a guard without a
+        reduction index would also restrict the initialisation.
         """
         return self.kernel != 1 or self.before > 0 or not certainly_less(self.last, self.size)
 
@@ -51,7 +51,7 @@ class Window:
         return affine(terms, -self.before)
 
     def guards(self, position: str, tap: str) -> list[str]:
-        """The conditions that keep the input index inside, none where it always is."""
+        """The guards that keep the input index in bounds, none if it always is."""
         index = self.index(position, tap)
         guards = [f"0 <= {index}"] if self.before > 0 else []
         always = certainly_less(self.last, self.size)
@@ -83,7 +83,7 @@ def weights_kernel(node: Node, weights: Sequence[int]) -> tuple[int, ...]:
 
     Raises
     ------
-    ModelError : for an empty kernel, or a `kernel_shape` that says something else.
+    ModelError : for an empty kernel, or a `kernel_shape` that differs from the weights.
     """
     kernel = node.ints("kernel_shape")
     if kernel is not None and kernel != tuple(weights[2:]):
@@ -156,7 +156,7 @@ def windows(
 
 
 def axis_names(node: Node, rank: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the positions and taps for `rank` spatial axes."""
+    """Index names of the output positions and taps for `rank` spatial axes."""
     if rank <= len(POSITIONS):
         return POSITIONS[:rank], TAPS[:rank]
     return tuple(f"p{a}" for a in range(rank)), tuple(f"r{a}" for a in range(rank))
