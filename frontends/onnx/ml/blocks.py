@@ -3,7 +3,7 @@
 After C. Lucchese et al., QuickScorer, 2015: the leaves of a block are bits, from left to right; a
 question that is answered with no clears those on its yes side, and the lowest bit that is left is
 the leaf.  No answer depends on another one, so that rows are lanes of a vector: more questions
-than on one way down, but no jumps.  A tree of more leaves is a block whose leaves are blocks.
+than on one path down, but no jumps.  A tree of more leaves is a block whose leaves are blocks.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from frontends.onnx.ml.ensembles import Ensemble
 
 #: Leaves of a block: bits of an uint32.
 BITS = 32
-#: The upper five bits of its product with a power of two tell which one that is (de Bruijn).
+#: The upper five bits of its product with a power of two identify the power (de Bruijn).
 TELLTALE = 0x077CB531
 _ALL = (1 << BITS) - 1
-#: A walk goes down one node in the time of so many answers in lanes.
+#: The number of vectorised answers that take as long as a walk down by one node.
 ANSWERS_PER_STEP = 128
-#: Blocks whose numbers of questions differ by less stand together.
+#: Blocks whose numbers of questions differ by less are in one group.
 STEP = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Blocks of about as many questions [block, question], filled up with idle ones.
+    """Blocks of about equally many questions [block, question], padded with idle ones.
 
     `nan_yes` : where NaN is a yes; `masks` : the bits that are left after a no
     """
@@ -46,10 +46,10 @@ class Blocks:
 
     Attributes
     ----------
-    following : for each tree and leaf of its first block the block where it goes on; None if all
-        trees are one block
-    leaves : for each tree and place the node of the ensemble; places are leaves of the block or,
-        if there are two levels, 32 * leaf of the first + leaf of the second
+    following : for each tree and leaf of its first block the next block; None if all trees are one
+        block
+    leaves : for each tree and slot the node of the ensemble; slots are leaves of the block or, if
+        there are two levels, 32 * leaf of the first + leaf of the second
 
     Leaves have the numbers that `TELLTALE` gives their bits.
     """
@@ -75,10 +75,10 @@ def blocks_of(trees: Ensemble) -> Blocks | None:
     if len(np.unique(children)) != len(children) or not len(asked):
         return None
     if trees.nan_yes.any() and not (trees.one_sided and np.isfinite(trees.high).all()):
-        return None  # see `Blocks.nan_yes` in programs: NaN becomes a number for it
+        return None  # programs replace NaN by a number, which needs one-sided questions
     yes, no = trees.yes.tolist(), trees.no.tolist()
     count = np.ones(len(yes), np.int64)
-    for here in asked[::-1].tolist():  # children stand behind their parents
+    for here in asked[::-1].tolist():  # children come after their parents
         count[here] = count[yes[here]] + count[no[here]]
     best: list[list[_Block]] = []
     fewest = ANSWERS_PER_STEP * trees.depth * len(trees.roots) + 1
@@ -115,7 +115,7 @@ def _cut(
 def _heavy(
     root: int, yes: Sequence[int], no: Sequence[int], count: Sequence[int], limit: int
 ) -> int:
-    """How many nodes have more than `limit` leaves below them, as far as that matters."""
+    """How many nodes have more than `limit` leaves below them, counted up to `BITS`."""
     found, stack = 0, [root]
     while stack and found < BITS:
         here = stack.pop()
@@ -137,11 +137,11 @@ def _block(
         if count[here] <= limit:
             exits.append(here)
             return
-        place, first = len(nodes), len(exits)
+        index, first = len(nodes), len(exits)
         nodes.append(here)
         cleared.append(0)
         visit(yes[here])
-        cleared[place] = (1 << len(exits)) - (1 << first)
+        cleared[index] = (1 << len(exits)) - (1 << first)
         visit(no[here])
 
     visit(root)
@@ -173,13 +173,13 @@ def _tables(trees: Ensemble, cut: list[list[_Block]]) -> Blocks:
             leaves[t, told[: len(first.exits)]] = first.exits
             continue
         rest = iter(below)
-        for place, leaf in zip(told, first.exits, strict=False):
-            start = BITS * place
-            if trees.is_leaf[leaf]:  # whatever another block says
+        for slot, leaf in zip(told, first.exits, strict=False):
+            start = BITS * slot
+            if trees.is_leaf[leaf]:  # whatever the second block answers
                 leaves[t, start : start + BITS] = leaf
                 continue
             block = next(rest)
-            following[t, place] = number[id(block)]
+            following[t, slot] = number[id(block)]
             leaves[t, start + told[: len(block.exits)]] = block.exits
     groups = tuple(_group(trees, part) for part in parts)
     return Blocks(groups, following if two else None, leaves)
@@ -188,10 +188,10 @@ def _tables(trees: Ensemble, cut: list[list[_Block]]) -> Blocks:
 def _group(trees: Ensemble, part: Sequence[_Block]) -> Group:
     shape = (len(part), _size(part))
     nodes, masks = np.zeros(shape, np.int64), np.full(shape, _ALL, np.uint32)
-    for place, block in enumerate(part):
+    for row, block in enumerate(part):
         size = len(block.nodes)
-        nodes[place, :size] = block.nodes
-        masks[place, :size] = _ALL ^ np.array(block.cleared, np.int64)
+        nodes[row, :size] = block.nodes
+        masks[row, :size] = _ALL ^ np.array(block.cleared, np.int64)
     idle = masks == _ALL
     return Group(
         np.where(idle, 0, trees.features[nodes]),

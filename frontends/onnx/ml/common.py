@@ -1,4 +1,4 @@
-"""What the operators of ai.onnx.ml share: rows of features, post transforms, class labels."""
+"""Shared by the operators of ai.onnx.ml: rows of features, post transforms, class labels."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Rows:
 
     @staticmethod
     def of(node: Node, position: int = 0, double: bool = True) -> Rows:
-        """The rows of an operand; float64 stays what it is if `double`.
+        """The rows of an operand; float64 is kept if `double`.
 
         Raises
         ------
@@ -66,7 +66,7 @@ class Rows:
         return declare(name, self.value.dtype, self.value.shape)
 
     def at(self, row: str = "n", feature: str = "c", name: str = "X") -> str:
-        """One feature as it is stored."""
+        """One feature in the type of the operand."""
         return f"{name}[{row},{feature}]" if self.value.rank == 2 else f"{name}[{feature}]"
 
     def number(self, row: str = "n", feature: str = "c") -> str:
@@ -125,7 +125,7 @@ def transformed(kind: str, dtype: DType, rows: int, width: int, out: DType) -> l
         ]
     each = "exp(S[n,k] - top[n])"
     added = "exps[n,k]"
-    if kind == "SOFTMAX_ZERO":  # what is 0 stays 0, and is no part of the sum
+    if kind == "SOFTMAX_ZERO":  # zeros stay 0, and are not in the sum
         each = f"select(abs(S[n,k]) > 0.0000001, {each}, S[n,k] * exp(-top[n]))"
         added = "select(abs(S[n,k]) > 0.0000001, exps[n,k], 0)"
     return [
@@ -167,9 +167,9 @@ def best_class(rows: int, width: int, labels: str = "T", scores: str = "S") -> l
 
 
 def class_labels(node: Node, numbers: str) -> np.ndarray | Expanded:
-    """The class labels that are numbers; a node whose labels are strings becomes two.
+    """The class labels if they are numbers; a node whose labels are strings becomes two nodes.
 
-    The first has the places of the labels in place of these, the second looks them up.
+    The first computes the indices of labels, the second looks the labels up.
 
     Parameters
     ----------
@@ -178,27 +178,27 @@ def class_labels(node: Node, numbers: str) -> np.ndarray | Expanded:
     found = vector(node, numbers, np.int64)
     strings = words(node, "classlabels_strings")
     if strings:
-        return _with_places(node, numbers, strings)
+        return _with_indices(node, numbers, strings)
     if found is None or not len(found):
         raise node.fail("there are no class labels")
     return found
 
 
-def _with_places(node: Node, numbers: str, strings: Sequence[str]) -> Expanded:
+def _with_indices(node: Node, numbers: str, strings: Sequence[str]) -> Expanded:
     proto, scope = node.surroundings.proto, node.surroundings
-    places = f"{scope.prefix}place"
+    found = f"{scope.prefix}place"
     first = type(proto)()
     first.CopyFrom(proto)
     kept = [a for a in proto.attribute if a.name not in ("classlabels_strings", numbers)]
     del first.attribute[:], first.output[:]
     first.attribute.extend(kept)
     first.attribute.append(helper.make_attribute(numbers, list(range(len(strings)))))
-    first.output.extend([places, *proto.output[1:]])
-    # With other than two labels, one number still tells two classes, which are 0 and 1.
+    first.output.extend([found, *proto.output[1:]])
+    # With a single label there are still two classes, which are called 0 and 1.
     known = list(strings) if len(strings) > 1 else ["0", "1"]
     second = helper.make_node(
         "LabelEncoder",
-        [places],
+        [found],
         [proto.output[0]],
         domain=DOMAIN,
         keys_int64s=list(range(len(known))),

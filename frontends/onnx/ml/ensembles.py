@@ -1,7 +1,7 @@
-"""Tree ensembles as tables: what the attributes of the operators on trees mean, checked.
+"""Tree ensembles as tables: the attributes of the operators on trees, decoded and checked.
 
-Whatever the mode of a node, it becomes a question "is low <= x <= high", by exchanging its
-children (x >= v is not x < v) and taking the next smaller number (x < v is x <= the one before v).
+The question of a node becomes "is low <= x <= high" in every mode, by exchanging its children
+(x >= v is not x < v) and taking the next smaller number (x < v is x <= the number before v).
 A set of members becomes a chain of nodes that ask for one member each, with one child for yes.
 """
 
@@ -23,7 +23,7 @@ MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER", "LEAF")
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Trees, node after node; what cannot be reached is left out.
+    """Trees, node after node, without unreachable nodes.
 
     Attributes
     ----------
@@ -31,8 +31,8 @@ class Ensemble:
     yes, no : its children; those of a leaf are itself
     nan_yes : where NaN is a yes
     is_leaf, roots : which nodes are leaves, and the first node of each tree
-    depth : questions on the longest way
-    leaves, targets, weights : what leaves give: node, target, number
+    depth : questions on the longest path
+    leaves, targets, weights : for each weight of a leaf the node, the target, the number
     """
 
     features: np.ndarray
@@ -62,7 +62,7 @@ def _question(mode: str, value: float, kind: type) -> tuple[float, float, bool, 
         with np.errstate(under="ignore", over="ignore"):
             high = float(np.nextafter(kind(value), kind(-np.inf)))
         if value == -np.inf:
-            low = np.inf  # nothing is less
+            low = np.inf  # no number is less
     elif mode in ("EQ", "NEQ"):
         low = value
     return low, high, swapped, False if mode == "NEQ" else None
@@ -89,25 +89,25 @@ class _Nodes:
     nan_yes: np.ndarray
     is_leaf: np.ndarray
 
-    def compare(self, place: int, mode: str, value: float, kind: type) -> None:
-        """Let a node ask what its mode says."""
-        self.low[place], self.high[place], swapped, lost = _question(mode, value, kind)
+    def compare(self, index: int, mode: str, value: float, kind: type) -> None:
+        """Set the question of a node by its mode."""
+        self.low[index], self.high[index], swapped, lost = _question(mode, value, kind)
         if swapped:
-            self.yes[place], self.no[place] = self.no[place], self.yes[place]
-            self.nan_yes[place] = not self.nan_yes[place]
+            self.yes[index], self.no[index] = self.no[index], self.yes[index]
+            self.nan_yes[index] = not self.nan_yes[index]
         if lost is not None:
-            self.nan_yes[place] = lost
+            self.nan_yes[index] = lost
 
-    def find_member(self, place: int, members: Sequence[float], start: int) -> list[_Link]:
-        """Let a node ask for the first member; the nodes from `start` on that ask for the rest."""
+    def find_member(self, index: int, members: Sequence[float], start: int) -> list[_Link]:
+        """Let a node ask for the first member; gives the nodes, from `start` on, for the others."""
         first = (members[0], members[0]) if members else (np.inf, -np.inf)
-        self.low[place], self.high[place] = first
+        self.low[index], self.high[index] = first
         links: list[_Link] = []
-        last = int(self.no[place])
+        last = int(self.no[index])
         for other in members[:0:-1]:
-            links.append(_Link(int(self.features[place]), other, int(self.yes[place]), last))
+            links.append(_Link(int(self.features[index]), other, int(self.yes[index]), last))
             last = start + len(links) - 1
-        self.no[place] = last
+        self.no[index] = last
         return links
 
     def with_links(self, links: Sequence[_Link]) -> _Nodes:
@@ -147,35 +147,35 @@ def ensemble_of(
     Parameters
     ----------
     width : how many features there are
-    yes, no : places of children; those of leaves mean nothing
+    yes, no : indices of children; those of leaves are ignored
     missing : where NaN goes to the child for yes
-    leaf_weights : place of the leaf, target, weight
+    leaf_weights : index of the leaf, target, weight
     members : the set of each node of mode MEMBER, in order
 
     Raises
     ------
-    ModelError : if it is no forest, or asks for features that do not exist.
+    ModelError : if the nodes are not trees, or ask for features that do not exist.
     """
     kind = dtype.numpy.type
     count = len(modes)
     if count + sum(map(len, members)) > MAX_NODES * 64:
-        raise node.fail(f"{count} nodes of trees are too many")
+        raise node.fail(f"{count} tree nodes are too many")
     is_leaf = np.array([m == "LEAF" for m in modes], bool)
     asked = np.flatnonzero(~is_leaf)
     wrong = (features[asked] < 0) | (features[asked] >= width)
     if wrong.any():
-        place = asked[wrong.argmax()]
-        raise node.fail(f"a tree asks for feature {features[place]}, but there are {width}")
+        index = asked[wrong.argmax()]
+        raise node.fail(f"a tree asks for feature {features[index]}, but there are {width}")
     low, high, own = np.full(count, -np.inf), np.zeros(count), np.arange(count)
     yes, no = np.where(is_leaf, own, yes), np.where(is_leaf, own, no)
     nodes = _Nodes(features, low, high, yes, no, missing.astype(bool), is_leaf)
     links: list[_Link] = []
     sets = iter(members)
-    for place in asked.tolist():
-        if modes[place] == "MEMBER":
-            links += nodes.find_member(place, list(next(sets)), count + len(links))
+    for index in asked.tolist():
+        if modes[index] == "MEMBER":
+            links += nodes.find_member(index, list(next(sets)), count + len(links))
         else:
-            nodes.compare(place, modes[place], float(values[place]), kind)
+            nodes.compare(index, modes[index], float(values[index]), kind)
     return _reached(node, nodes.with_links(links), roots, leaf_weights, kind)
 
 
@@ -188,21 +188,21 @@ def _reached(
 ) -> Ensemble:
     """The nodes that can be reached, renumbered."""
     order, depth = _ordered(node, nodes.yes, nodes.no, nodes.is_leaf, roots)
-    place = np.full(len(nodes.yes), -1)
-    place[order] = np.arange(len(order))
+    new = np.full(len(nodes.yes), -1)
+    new[order] = np.arange(len(order))
     at, target, weight = leaf_weights
-    kept = nodes.is_leaf[at] & (place[at] >= 0)
+    kept = nodes.is_leaf[at] & (new[at] >= 0)
     return Ensemble(
         np.where(nodes.is_leaf, 0, nodes.features)[order],
         nodes.low[order].astype(kind),
         nodes.high[order].astype(kind),
-        place[nodes.yes[order]],
-        place[nodes.no[order]],
+        new[nodes.yes[order]],
+        new[nodes.no[order]],
         nodes.nan_yes[order],
         nodes.is_leaf[order],
-        place[roots],
+        new[roots],
         depth,
-        place[at[kept]],
+        new[at[kept]],
         target[kept],
         weight[kept].astype(kind),
     )
@@ -215,9 +215,9 @@ def _ordered(
 
     Raises
     ------
-    ModelError : if a way comes back to where it was.
+    ModelError : if the nodes of a tree form a cycle.
     """
-    level = [-1] * len(yes)  # questions on the longest way down from a node, when that is known
+    level = [-1] * len(yes)  # questions on the longest path down from a node, -1 while unknown
     is_open = [False] * len(yes)
     left, right, leaf = yes.tolist(), no.tolist(), is_leaf.tolist()
     order: list[int] = []
@@ -271,46 +271,46 @@ def _checked_modes(node: Node, modes: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Places:
-    """Where the nodes stand that are named by tree and number."""
+class _NodeIndex:
+    """The indices of nodes that are named by tree and number."""
 
     node: Node
-    places: Mapping[tuple[int, int], int]
+    indices: Mapping[tuple[int, int], int]
 
     @staticmethod
-    def of(node: Node, trees: np.ndarray, ids: np.ndarray) -> _Places:
-        """Places in the order of the list.
+    def of(node: Node, trees: np.ndarray, ids: np.ndarray) -> _NodeIndex:
+        """Number the nodes in the order of the list.
 
         Raises
         ------
-        ModelError : if a node is there twice.
+        ModelError : if a node is listed twice.
         """
-        places: dict[tuple[int, int], int] = {}
-        for place, key in enumerate(zip(trees.tolist(), ids.tolist(), strict=True)):
-            if places.setdefault(key, place) != place:
-                raise node.fail(f"node {key[1]} of tree {key[0]} is there twice")
-        return _Places(node, places)
+        indices: dict[tuple[int, int], int] = {}
+        for index, key in enumerate(zip(trees.tolist(), ids.tolist(), strict=True)):
+            if indices.setdefault(key, index) != index:
+                raise node.fail(f"node {key[1]} of tree {key[0]} is listed twice")
+        return _NodeIndex(node, indices)
 
     def find(self, trees: np.ndarray, ids: np.ndarray, what: str) -> np.ndarray:
-        """The places of these nodes.
+        """The indices of these nodes.
 
         Raises
         ------
-        ModelError : if there is no such node; `what` it is for.
+        ModelError : if there is no such node; `what` says what it is needed for.
         """
         result = np.empty(len(ids), np.int64)
         for n, key in enumerate(zip(trees.tolist(), ids.tolist(), strict=True)):
-            place = self.places.get(key)
-            if place is None:
+            index = self.indices.get(key)
+            if index is None:
                 raise self.node.fail(f"tree {key[0]} has no node {key[1]}, {what}")
-            result[n] = place
+            result[n] = index
         return result
 
 
 def _listed_weights(
-    node: Node, dtype: DType, prefix: str, places: _Places
+    node: Node, dtype: DType, prefix: str, listed: _NodeIndex
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The place of each leaf that has a weight, the target and the weight."""
+    """For each weight of a leaf the index of the leaf, the target and the weight."""
     targets = vector(node, f"{prefix}_ids", np.int64)
     if targets is None or not len(targets):
         none = np.zeros(0, np.int64)
@@ -320,7 +320,7 @@ def _listed_weights(
         for name in ("treeids", "nodeids")
     )
     weights = _numbers(node, f"{prefix}_weights", len(targets), dtype.numpy)
-    return places.find(trees, ids, "which has a weight"), targets, weights
+    return listed.find(trees, ids, "which has a weight"), targets, weights
 
 
 def listed_ensemble(node: Node, dtype: DType, width: int, prefix: str) -> Ensemble:
@@ -332,7 +332,7 @@ def listed_ensemble(node: Node, dtype: DType, width: int, prefix: str) -> Ensemb
 
     Raises
     ------
-    ModelError : if they are no trees.
+    ModelError : if they are not trees.
     """
     modes = _checked_modes(node, words(node, "nodes_modes") or ())
     count = len(modes)
@@ -344,12 +344,12 @@ def listed_ensemble(node: Node, dtype: DType, width: int, prefix: str) -> Ensemb
     )
     values = _numbers(node, "nodes_values", count, dtype.numpy)
     missing = _missing_flags(node, count)
-    places = _Places.of(node, trees, ids)
+    listed = _NodeIndex.of(node, trees, ids)
     asked = np.array([m != "LEAF" for m in modes])
     children = []
     for ids_of, what in ((yes, "a child for yes"), (no, "a child for no")):
         all_ = np.zeros(count, np.int64)
-        all_[asked] = places.find(trees[asked], ids_of[asked], what)
+        all_[asked] = listed.find(trees[asked], ids_of[asked], what)
         children.append(all_)
     return ensemble_of(
         node,
@@ -362,7 +362,7 @@ def listed_ensemble(node: Node, dtype: DType, width: int, prefix: str) -> Ensemb
         no=children[1],
         missing=missing,
         roots=np.sort(np.unique(trees, return_index=True)[1]),
-        leaf_weights=_listed_weights(node, dtype, prefix, places),
+        leaf_weights=_listed_weights(node, dtype, prefix, listed),
     )
 
 
@@ -371,7 +371,7 @@ def linked_ensemble(node: Node, dtype: DType, width: int) -> Ensemble:
 
     Raises
     ------
-    ModelError : if they are no trees.
+    ModelError : if they are not trees.
     """
     numbers = vector(node, "nodes_modes", np.int64)
     assert numbers is not None, "a required attribute"

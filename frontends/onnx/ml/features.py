@@ -84,7 +84,7 @@ def normalizer(node: Node) -> Sequence[Result]:
 
 @operator("Imputer", domain=DOMAIN)
 def imputer(node: Node) -> Sequence[Result]:
-    """What is missing, replaced by a number for its feature."""
+    """Missing elements, replaced by a number for their feature."""
     x = node.required(0)
     if not x.rank:
         raise node.fail("a scalar has no features")
@@ -140,25 +140,25 @@ def binarizer(node: Node) -> Sequence[Result]:
 
 @operator("ArrayFeatureExtractor", domain=DOMAIN)
 def array_feature_extractor(node: Node) -> Sequence[Result]:
-    """The elements at given places of the last axis."""
+    """The elements at given indices of the last axis."""
     x, y = node.required(0), node.required(1)
     if not x.rank or not x.shape[-1]:
         raise node.fail("there are no features")
     if not y.size:
-        raise node.fail("no places are given")
+        raise node.fail("no indices are given")
     if y.array is not None and not 0 <= int(y.array.min()) <= int(y.array.max()) < x.shape[-1]:
-        raise node.fail(f"a place is not among {x.shape[-1]} features")
+        raise node.fail(f"an index is out of range for {x.shape[-1]} features")
     outer = x.shape[:-1] or (1,)
     if x.dtype == TEXT:
         return [_strings_at(node)]
     indices = names(len(outer))
-    places = names(y.rank, ("p", "q", "r", "s"))
+    inner = names(y.rank, ("p", "q", "r", "s"))
     flat, step = "0", y.size
-    for index, extent in zip(places, y.shape, strict=True):
+    for index, extent in zip(inner, y.shape, strict=True):
         step //= max(extent, 1)
         flat = f"{flat} + {step}*{index}"
-    source = [*(indices if x.rank > 1 else ()), at("P", places)]
-    ranges = dict(zip((*indices, *places), (*outer, *y.shape), strict=True))
+    source = [*(indices if x.rank > 1 else ()), at("P", inner)]
+    ranges = dict(zip((*indices, *inner), (*outer, *y.shape), strict=True))
     program = function(
         "extract",
         [declare("X", x.dtype, x.shape), declare("P", INT64, y.shape)],
@@ -169,7 +169,7 @@ def array_feature_extractor(node: Node) -> Sequence[Result]:
 
 
 def _strings_at(node: Node) -> Expanded:
-    """Strings that are known: their places are extracted, and then looked up."""
+    """Known strings: their indices are extracted, and then looked up."""
     x, scope = node.required(0), node.surroundings
     if x.array is None:
         raise Unsupported("strings that are computed while the model runs")
@@ -217,7 +217,7 @@ def feature_vectorizer(node: Node) -> Sequence[Result]:
 
 @operator("OneHotEncoder", domain=DOMAIN)
 def one_hot_encoder(node: Node) -> Sequence[Result]:
-    """A 1 at the place of the category; none of them stands for an unknown one."""
+    """A 1 at the index of the category, and only zeros for an unknown one."""
     x = node.required(0)
     if words(node, "cats_strings") or x.dtype == TEXT:
         raise Unsupported("categories that are strings")

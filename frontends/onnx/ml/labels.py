@@ -40,7 +40,7 @@ def _listed(node: Node, what: str) -> np.ndarray | None:
 
 
 def _default(node: Node, kind: np.dtype) -> Any:
-    """What stands for unknown keys."""
+    """The value for unknown keys."""
     tensor = node.attributes.get("default_tensor")
     if isinstance(tensor, np.ndarray) and tensor.size == 1 and kind.kind != "O":
         return tensor.reshape(-1)[0].astype(kind)
@@ -53,7 +53,7 @@ def _default(node: Node, kind: np.dtype) -> Any:
 
 @operator("LabelEncoder", since=2, domain=DOMAIN)
 def label_encoder(node: Node) -> Sequence[Result]:
-    """The value that stands beside the key in a table."""
+    """The value of each key in a table."""
     keys, values = _listed(node, "keys"), _listed(node, "values")
     if keys is None or values is None or len(keys) != len(values) or not len(keys):
         raise node.fail("keys and values must be lists of equal length")
@@ -62,7 +62,7 @@ def label_encoder(node: Node) -> Sequence[Result]:
 
 @operator("LabelEncoder", domain=DOMAIN)
 def old_label_encoder(node: Node) -> Sequence[Result]:
-    """Strings to their places in a list, or back."""
+    """Strings to their indices in a list, or back."""
     return [_between(node, words(node, "classes_strings"), None)]
 
 
@@ -76,7 +76,7 @@ def category_mapper(node: Node) -> Sequence[Result]:
 
 
 def _between(node: Node, strings: Sequence[str] | None, numbers: np.ndarray | None) -> Result:
-    """A table of strings and integers (or places), in the direction that the operand asks for."""
+    """A table of strings and integers (or indices), in the direction of the operand's type."""
     if not strings:
         raise node.fail("there are no strings")
     texts = _as_strings(strings)
@@ -90,7 +90,7 @@ def _between(node: Node, strings: Sequence[str] | None, numbers: np.ndarray | No
 
 
 def _looked_up(node: Node, keys: np.ndarray, values: np.ndarray, default: Any) -> Result:
-    """The operand's elements among the keys, of which the first of equal ones counts."""
+    """The values of the operand's elements; of equal keys the first is used."""
     x = node.required(0)
     kind = TEXT if keys.dtype == object else dtype_of(keys.dtype)
     if x.dtype != kind:
@@ -107,33 +107,33 @@ def _looked_up(node: Node, keys: np.ndarray, values: np.ndarray, default: Any) -
 def _from_table(
     x: Value, keys: np.ndarray, values: np.ndarray, default: Any, first: int, last: int
 ) -> Compute:
-    """A value for each integer in reach of the keys; at both ends stands what others get."""
+    """A table of the integers that the keys span; both ends hold the default of all others."""
     table = np.full(last - first + 3, default, values.dtype)
     table[keys[::-1].astype(np.int64) - (first - 1)] = values[::-1]
     indices = names(x.rank)
     read = at("X", indices)
     number = read if x.dtype.name == "int64" else f"int64({read})"
     low, high = literal(first - 1), literal(last + 1)
-    place = f"max(min({number}, {high}), {low}) - {literal(first)} + 1"
+    index = f"max(min({number}, {high}), {low}) - {literal(first)} + 1"
     out = dtype_of(values.dtype)
     program = function(
         "label",
         [declare("X", x.dtype, x.shape), declare("T", out, table.shape)],
         [declare("Y", out, x.shape)],
-        [line(f"{at('Y', indices)} = T[{place}]", dict(zip(indices, x.shape, strict=True)))],
+        [line(f"{at('Y', indices)} = T[{index}]", dict(zip(indices, x.shape, strict=True)))],
     )
     return Compute(program, (x, table))
 
 
 def _searched(node: Node, x: Value, keys: np.ndarray, values: np.ndarray, default: Any) -> Compute:
-    """Each element compared with each key; since opset 4, NaN is one."""
+    """Each element compared with each key; since opset 4, NaN equals NaN."""
     indices = names(x.rank)
     read, out = at("X", indices), dtype_of(values.dtype)
     ranges = dict(zip(indices, x.shape, strict=True))
     same = f"{read} == K[k]"
     if node.opset >= 4 and x.dtype.is_float and np.isnan(keys.astype(np.float64)).any():
         same = f"{same} or isnan({read}) and isnan(K[k])"
-    place = at("P", indices)
+    index = at("P", indices)
     program = function(
         "label",
         [
@@ -145,10 +145,10 @@ def _searched(node: Node, x: Value, keys: np.ndarray, values: np.ndarray, defaul
         [
             declare("P", dtype_of(np.int64), x.shape),
             line(
-                f"{place} min=! select({same}, k, {len(keys)})",
+                f"{index} min=! select({same}, k, {len(keys)})",
                 {**ranges, "k": len(keys)},
             ),
-            line(f"{at('Y', indices)} = V[{place}]", ranges),
+            line(f"{at('Y', indices)} = V[{index}]", ranges),
         ],
     )
     return Compute(program, (x, keys, np.append(values, np.array([default], values.dtype))))
@@ -158,15 +158,15 @@ def _opaque(x: Value, keys: np.ndarray, values: np.ndarray, default: Any) -> Opa
     """A table with strings on one side or both."""
     out = TEXT if values.dtype == object else dtype_of(values.dtype)
     table = dict(zip(keys[::-1].tolist(), values[::-1].tolist(), strict=True))
-    # Places in a list, as classifiers give them, are an array's indices.
-    places = keys.dtype != object and np.array_equal(keys, np.arange(len(keys)))
+    # Indices in a list, which classifiers compute, can index an array.
+    is_dense = keys.dtype != object and np.array_equal(keys, np.arange(len(keys)))
     others = np.empty(len(values) + 1, values.dtype)
     others[:-1], others[-1] = values, default
 
     def run(arrays: Sequence[Array | None], bodies: Sequence[Body]) -> Sequence[Array]:
         given = arrays[0]
         assert given is not None
-        if places:
+        if is_dense:
             inside = (given >= 0) & (given < len(values))
             return [others[np.where(inside, given, len(values)).astype(np.int64)]]
         found = np.empty(given.shape, values.dtype)

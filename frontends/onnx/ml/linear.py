@@ -63,7 +63,7 @@ def linear_regressor(node: Node) -> Sequence[Result]:
     operands, lines = _product(rows, count)
     kind = transform_of(node)
     if count == 1 and kind != "PROBIT":
-        kind = "NONE"  # as ONNX Runtime: one number is no distribution
+        kind = "NONE"  # like ONNX Runtime: one number is not a distribution
     lines += transformed(kind, FLOAT32, rows.count, count, FLOAT32)
     out = [declare("Z", FLOAT32, (rows.count, count))]
     program = function("linear_regressor", operands, out, lines)

@@ -175,11 +175,11 @@ def _pair_weights(node: Node, per_class: Sequence[int]) -> np.ndarray:
     count = classes * (classes - 1) // 2
     checked_shape((count, supports), FLOAT32, node.origin)
     pairs = np.zeros((count, supports), np.float32)
-    places = ((i, j) for i in range(classes) for j in range(i + 1, classes))
-    for place, (i, j) in enumerate(places):
+    both = ((i, j) for i in range(classes) for j in range(i + 1, classes))
+    for pair, (i, j) in enumerate(both):
         own, other = slice(starts[i], starts[i + 1]), slice(starts[j], starts[j + 1])
-        pairs[place, own] = given[j - 1, own]
-        pairs[place, other] = given[i, other]
+        pairs[pair, own] = given[j - 1, own]
+        pairs[pair, other] = given[i, other]
     return pairs
 
 
@@ -194,7 +194,7 @@ def _votes(
     """Every two classes are compared; the scores are those of the comparisons."""
     count, classes, kind = len(pairs), len(labels), transform_of(node)
     first, second = np.triu_indices(classes, 1)
-    # Who wins a comparison: column 0 if its sum is positive, else column 1.
+    # The winner of a comparison: row 0 if its sum is positive, else row 1.
     sides = np.zeros((2, count, classes), np.int64)
     sides[0, np.arange(count), first] = sides[1, np.arange(count), second] = 1
     lines = [
@@ -210,7 +210,7 @@ def _votes(
         ),
     ]
     if classes == 2 and _all_positive(node):
-        # ONNX Runtime takes the numbers for probabilities, and votes nevertheless.
+        # ONNX Runtime treats the numbers as probabilities, but votes nevertheless.
         lines.append(line("L[n] = select(S[n,0] > 0, C[0], C[1])", {"n": rows.count}))
     else:
         lines += best_class(rows.count, classes, "C", "votes")
@@ -281,7 +281,7 @@ def _probabilities(
     b: np.ndarray,
     labels: np.ndarray,
 ) -> Opaque:
-    """Probabilities of classes from those of pairs, by an iteration that ends when it is near."""
+    """Probabilities of classes from those of pairs, by an iteration that stops near convergence."""
     first, second = np.triu_indices(len(labels), 1)
     if transform_of(node) != "NONE":
         raise Unsupported("a post transform of probabilities")
@@ -291,9 +291,9 @@ def _probabilities(
         x = arrays[0].reshape(rows.count, rows.width).astype(np.float32)
         sums = kernel.values(x) @ pairs.T + rho
         votes = np.zeros((rows.count, len(labels)), np.int64)
-        for place, (i, j) in enumerate(zip(first, second, strict=True)):
-            votes[:, i] += sums[:, place] > 0
-            votes[:, j] += sums[:, place] <= 0
+        for pair, (i, j) in enumerate(zip(first, second, strict=True)):
+            votes[:, i] += sums[:, pair] > 0
+            votes[:, j] += sums[:, pair] <= 0
         won = 1 / (1 + np.exp(sums * a + b))
         scores = coupled(np.clip(won, 1e-7, 1 - 1e-7).astype(np.float32), len(labels))
         return [labels[votes.argmax(1)], scores]

@@ -1,8 +1,8 @@
 """Probabilities of classes from those of pairs of classes.
 
 T.-F. Wu, C.-J. Lin and R. C. Weng, Probability estimates for multi-class classification by
-pairwise coupling, 2004; the iteration of LIBSVM, for all rows at once.  It ends early, so that its
-result depends on its steps.
+pairwise coupling, 2004; the iteration of LIBSVM, for all rows at once.  It stops early, so that
+its result depends on its steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Comprehensions that sum up, for each row and target, what the leaves of trees give.
+"""Comprehensions that combine, for each row and target, the weights of leaves of trees.
 
-A few rows *walk*: the node at which a row stands in a tree is a recurrence over the depth, and
-leaves are their own children, so that all ways are equally long.  Many rows answer the questions
+A few rows *walk*: the node that a row has reached in a tree is a recurrence over the depth, and
+leaves are their own children, so that all paths are equally long.  Many rows answer the questions
 of whole blocks of a tree at once (`frontends.onnx.ml.blocks`), with rows as lanes of vectors; a
 few rows do so with trees as lanes, if a tree is one block.
 """
@@ -19,7 +19,7 @@ from frontends.onnx.ml.common import Rows
 from frontends.onnx.ml.ensembles import Ensemble
 from poly.ir.dtypes import INT32, UINT8, UINT32, DType
 
-#: Fewer rows or trees fill no vector.
+#: Fewer rows or trees do not fill a vector.
 LEAST_LANES = 16
 #: Rows whose answers stay in the cache, and blocks of rows that threads can share.
 ROWS_AT_ONCE, BLOCKS_TO_SHARE = 128, 2
@@ -36,7 +36,7 @@ _Table = tuple[str, DType, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Declarations of operands, their arrays, and statements that make the numbers Q[n,k]."""
+    """Declarations of operands, their arrays, and statements that compute Q[n,k]."""
 
     operands: list[str]
     arrays: list[np.ndarray]
@@ -45,10 +45,10 @@ class Sums:
 
 @dataclass(frozen=True, eq=False)
 class _Leaves:
-    """What leaves give: [node] if each tree votes for one target, else [node, target].
+    """Weights of leaves: [node] if each tree votes for one target, else [node, target].
 
-    `order` are the trees, target after target from `first` on, `each` as many for every one; -1
-    for none.  Other targets have the number `nothing`.
+    `order` are the trees, target after target from `first` on, `each` trees for each target, padded
+    with -1.  Other targets have the number `nothing`.
     """
 
     weights: np.ndarray
@@ -81,11 +81,11 @@ def sums_of(node: Node, rows: Rows, trees: Ensemble, targets: int, aggregate: st
 
 
 def _leaves(node: Node, trees: Ensemble, targets: int, aggregate: str) -> _Leaves:
-    """Weights by node, one more for what gives nothing, and the trees in the order of targets."""
+    """Weights by node, one more for an absent tree, and the trees in the order of targets."""
     nothing = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
     count, number = len(trees.yes), len(trees.roots)
     together = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
-    # The nodes of a tree stand together, from its root on, unless trees share them.
+    # The nodes of a tree are contiguous, from its root on, unless trees share nodes.
     tree = np.searchsorted(np.sort(trees.roots), trees.leaves, side="right") - 1
     tree = np.argsort(trees.roots)[tree]
     voted = np.full(number, -1, np.int64)
@@ -110,7 +110,7 @@ def _leaves(node: Node, trees: Ensemble, targets: int, aggregate: str) -> _Leave
 
 
 def _pairs(trees: Ensemble) -> np.ndarray | None:
-    """Places of the nodes such that the child for no stands behind that for yes.
+    """New indices of the nodes, such that the child for no follows that for yes.
 
     None if nodes are shared, or ask for more than x <= a finite number.
     """
@@ -120,39 +120,39 @@ def _pairs(trees: Ensemble) -> np.ndarray | None:
         return None
     if not trees.one_sided or not np.isfinite(trees.high[asked]).all():
         return None
-    place = np.zeros(len(trees.yes), np.int64)
-    place[trees.roots] = np.arange(len(trees.roots))
-    place[trees.yes[asked]] = len(trees.roots) + 2 * np.arange(len(asked))
-    place[trees.no[asked]] = place[trees.yes[asked]] + 1
-    return place
+    new = np.zeros(len(trees.yes), np.int64)
+    new[trees.roots] = np.arange(len(trees.roots))
+    new[trees.yes[asked]] = len(trees.roots) + 2 * np.arange(len(asked))
+    new[trees.no[asked]] = new[trees.yes[asked]] + 1
+    return new
 
 
 def _walk_in_pairs(
     rows: Rows,
     trees: Ensemble,
-    place: np.ndarray,
+    new: np.ndarray,
     leaves: _Leaves,
     targets: int,
     combine: str,
 ) -> Sums:
-    """A step that adds the answer to the place of the first child, so that nothing jumps.
+    """Walks whose steps add the answer to the index of the first child, without branches.
 
-    Leaves ask whether something is greater than infinity, and go on to themselves.
+    Leaves ask whether a number is greater than infinity, and stay where they are.
     """
-    dtype, count, number = rows.dtype, len(place) + 1, len(leaves.order)
+    dtype, count, number = rows.dtype, len(new) + 1, len(leaves.order)
     features, high, first = np.zeros(count, np.int64), np.full(count, np.inf), np.arange(count)
     asked = np.flatnonzero(~trees.is_leaf)
-    features[place] = np.where(trees.is_leaf, 0, trees.features + rows.width * trees.nan_yes)
-    high[place[asked]] = trees.high[asked]
-    first[place[asked]] = place[trees.yes[asked]]
+    features[new] = np.where(trees.is_leaf, 0, trees.features + rows.width * trees.nan_yes)
+    high[new[asked]] = trees.high[asked]
+    first[new[asked]] = new[trees.yes[asked]]
     weights = leaves.weights.copy()
-    weights[place] = leaves.weights[:-1]
+    weights[new] = leaves.weights[:-1]
     narrow = UINT8 if 2 * rows.width <= 1 << 8 else INT32
     tables: list[_Table] = [
         ("F", narrow, features),
         ("V", dtype, high),
         ("first", INT32, first),
-        ("R", INT32, np.append(place[trees.roots], count - 1)[leaves.order]),
+        ("R", INT32, np.append(new[trees.roots], count - 1)[leaves.order]),
         ("W", dtype, weights),
     ]
     each, at = {"n": rows.count, "t": number}, "P[n,t,d]"
@@ -170,7 +170,7 @@ def _walk_in_pairs(
 
 
 def _ends(rows: Rows, trees: Ensemble, leaves: _Leaves, targets: int, combine: str) -> list[str]:
-    """What the nodes give at which the rows end."""
+    """Statements that combine the weights of the leaves that rows reach."""
     lines = _others(rows, leaves, targets)
     if leaves.is_grouped:
         end = f"P[n,{leaves.each}*k + g,{trees.depth}]"
@@ -238,9 +238,9 @@ def _answers(
     lines = _features(rows, cut, any(bool(g.nan_yes.any()) for g in groups))
     lines.append(declare("J", UINT8, (cut.outer, sum(len(g.masks) for g in groups), cut.lanes)))
     start = 0
-    for place, group in enumerate(groups):
-        tables += _group_tables(rows, trees, group, place)
-        lines += _group_answers(trees, group, place, start, cut)
+    for number, group in enumerate(groups):
+        tables += _group_tables(rows, trees, group, number)
+        lines += _group_answers(trees, group, number, start, cut)
         start += len(group.masks)
     leaf = "J[b,{t},r]"
     if following is not None:
@@ -252,25 +252,25 @@ def _answers(
     return _sums(rows, tables, lines)
 
 
-def _group_tables(rows: Rows, trees: Ensemble, group: Group, place: int) -> list[_Table]:
+def _group_tables(rows: Rows, trees: Ensemble, group: Group, number: int) -> list[_Table]:
     """The questions of a group and the masks of their answers."""
     # In a second copy of the features, NaN is less than every number.
     tables: list[_Table] = [
-        (f"F{place}", INT32, group.features + rows.width * group.nan_yes),
-        (f"V{place}", rows.dtype, group.high),
-        (f"M{place}", UINT32, group.masks),
+        (f"F{number}", INT32, group.features + rows.width * group.nan_yes),
+        (f"V{number}", rows.dtype, group.high),
+        (f"M{number}", UINT32, group.masks),
     ]
     if not trees.one_sided:
-        tables.append((f"U{place}", rows.dtype, group.low))
+        tables.append((f"U{number}", rows.dtype, group.low))
     return tables
 
 
 def _group_answers(
-    trees: Ensemble, group: Group, place: int, start: int, cut: _RowBlocks
+    trees: Ensemble, group: Group, number: int, start: int, cut: _RowBlocks
 ) -> list[str]:
     """J[b,start + g,r]: the leaf of each block of a group, for each row."""
     count, questions = group.masks.shape
-    f, v, u, m, a = (f"{name}{place}" for name in ("F", "V", "U", "M", "A"))
+    f, v, u, m, a = (f"{name}{number}" for name in ("F", "V", "U", "M", "A"))
     asked = []
     for k in range(questions):
         question = f"cols[b,{f}[g,{k}],r] <= {v}[g,{k}]"
@@ -301,7 +301,7 @@ def _second_leaves(number: int, cut: _RowBlocks) -> list[str]:
 def _sums_of_lanes(
     rows: Rows, leaves: _Leaves, targets: int, combine: str, cut: _RowBlocks, leaf: str
 ) -> list[str]:
-    """Q[n,k]: what the leaves give; `leaf` is the leaf of a tree {t}, as text."""
+    """Q[n,k]: the combined weights; `leaf` is the leaf of a tree {t}, as text."""
     ranges = {"b": cut.outer, "k": leaves.count, "r": cut.lanes}
     lines = [declare("sums", rows.dtype, (cut.outer, leaves.count, cut.lanes))]
     if leaves.is_grouped:
@@ -378,7 +378,7 @@ def _columns(rows: Rows, nan: bool) -> list[str]:
 
 
 def _ordered(group: Group, order: np.ndarray) -> Group:
-    """The blocks of trees in another order; what stands for no tree asks idle questions."""
+    """The blocks of trees in another order; -1 gives a block of idle questions."""
     masks = np.where((order < 0)[:, None], np.uint32(0xFFFFFFFF), group.masks[order])
     return Group(
         group.features[order],
@@ -400,7 +400,7 @@ def _others(rows: Rows, leaves: _Leaves, targets: int) -> list[str]:
 
 
 def _features(rows: Rows, cut: _RowBlocks, nan: bool) -> list[str]:
-    """cols[b,c,r]: the features of blocks of rows, row by row beside each other."""
+    """cols[b,c,r]: the features of blocks of rows, with rows as lanes."""
     row = f"{cut.lanes}*b + r"
     if cut.outer * cut.lanes > rows.count:
         row = f"min({row}, {rows.count - 1})"

@@ -46,7 +46,7 @@ def _regression(
     elif aggregate != "SUM":
         value = "select(isinf(Q[n,k]), 0, Q[n,k])"  # no tree has such a target
     if targets == 1 and kind != "PROBIT":
-        kind = "NONE"  # as ONNX Runtime: one number is no distribution
+        kind = "NONE"  # like ONNX Runtime: one number is not a distribution
     lines = [
         *walk.lines,
         declare("S", rows.dtype, (rows.count, targets)),
@@ -115,7 +115,7 @@ def tree_ensemble_classifier(node: Node) -> Sequence[Result]:
         arrays.append(base if len(base) else np.zeros(count, dtype.numpy))
         operands.append(declare("B", dtype, (count,)))
         ranked = "S"
-        if not len(base) and not voted.all() and voted.any():  # nobody votes for some classes
+        if not len(base) and not voted.all() and voted.any():  # some classes get no votes
             ranked = "ranked"
             lines += [
                 declare("ranked", dtype, (rows.count, count)),
@@ -178,7 +178,7 @@ def _two_classes(
     first = f"Q[n,0]{plus(terms[0])}" if voted[0] else "0"
     last = "Q[n,1]" if second else "0"
     if len(base) == 2 and second:
-        # ONNX Runtime takes the sum of the first class for the logit of the second.
+        # ONNX Runtime uses the sum of the first class as the logit of the second.
         last = f"Q[n,0]{plus(terms[1])}"
         first = f"-({last})" if voted[0] else "0"
     lines = [

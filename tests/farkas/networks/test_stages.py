@@ -364,7 +364,7 @@ def test_a_function_that_calls_itself_is_refused() -> None:
     again = helper.make_function("local", "Again", ["a"], ["b"], body, imports)
     node = helper.make_node("Again", ["x"], ["y"], domain="local")
     model = build([node], {"x": (F, [4])}, {"y": F}, functions=[again])
-    with pytest.raises(fk.ModelError, match="nested without an end"):
+    with pytest.raises(fk.ModelError, match="nested too deeply"):
         fk.compile_onnx(model)
 
 
