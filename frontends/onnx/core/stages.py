@@ -112,7 +112,7 @@ class OpaqueCall:
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """What can be compiled from the values known so far, and what has to wait.
+    """The part of a model that can be compiled from known values, and the rest, which has to wait.
 
     Attributes
     ----------

@@ -101,7 +101,7 @@ class Sizes:
         return made | {n: Dim(((m, 1),), self).full for n, m in self.products.items()}
 
     def facts(self, used: Collection[str]) -> list[str]:
-        """What programs over the sizes `used` may assume, as conditions of the language."""
+        """The conditions that programs over the sizes `used` may assume, in the language."""
         found: list[str] = []
         for name, (dividend, divisor) in self.quotients.items():
             if name in used:

@@ -71,7 +71,7 @@ class Environment:
         self.unsupported: list[UnsupportedNode] = []
 
     def _validity(self, graph: Graph | None) -> dict[str, Any]:
-        """What a stage is valid for: the assumptions of the import and of the programs."""
+        """The inputs, sizes and conditions for which a stage is valid."""
         inputs = {
             name: (given.dtype, self.shapes[name])
             for name, given in self.given.items()

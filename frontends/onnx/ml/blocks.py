@@ -165,22 +165,22 @@ def _tables(trees: Ensemble, cut: list[list[_Block]]) -> Blocks:
     parts = _parts(cut)
     number = {id(b): n for n, b in enumerate(b for part in parts for b in part)}
     two = len(parts) > 1
-    told = np.array([((TELLTALE << bit) & _ALL) >> 27 for bit in range(BITS)])
+    slots = np.array([((TELLTALE << bit) & _ALL) >> 27 for bit in range(BITS)])
     following = np.zeros((len(cut), BITS), np.int32)
     leaves = np.zeros((len(cut), BITS * BITS if two else BITS), np.int64)
     for t, (first, *below) in enumerate(cut):
         if not two:
-            leaves[t, told[: len(first.exits)]] = first.exits
+            leaves[t, slots[: len(first.exits)]] = first.exits
             continue
         rest = iter(below)
-        for slot, leaf in zip(told, first.exits, strict=False):
+        for slot, leaf in zip(slots, first.exits, strict=False):
             start = BITS * slot
             if trees.is_leaf[leaf]:  # whatever the second block answers
                 leaves[t, start : start + BITS] = leaf
                 continue
             block = next(rest)
             following[t, slot] = number[id(block)]
-            leaves[t, start + told[: len(block.exits)]] = block.exits
+            leaves[t, start + slots[: len(block.exits)]] = block.exits
     groups = tuple(_group(trees, part) for part in parts)
     return Blocks(groups, following if two else None, leaves)
 

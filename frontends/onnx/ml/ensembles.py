@@ -165,7 +165,7 @@ def ensemble_of(
     wrong = (features[asked] < 0) | (features[asked] >= width)
     if wrong.any():
         index = asked[wrong.argmax()]
-        raise node.fail(f"a tree asks for feature {features[index]}, but there are {width}")
+        raise node.fail(f"a tree asks for feature {features[index]}, but there are only {width}")
     low, high, own = np.full(count, -np.inf), np.zeros(count), np.arange(count)
     yes, no = np.where(is_leaf, own, yes), np.where(is_leaf, own, no)
     nodes = _Nodes(features, low, high, yes, no, missing.astype(bool), is_leaf)

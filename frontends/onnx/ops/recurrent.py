@@ -1,7 +1,7 @@
 """RNN, GRU and LSTM.
 
-What the inputs contribute to the gates is one product for all steps, `G`; the steps then follow
-one another in a block of the language, which adds what the last step's hidden state contributes
+The contribution of the inputs to the gates is one product for all steps, `G`; the steps then run
+one after another in a block of the language, which adds the contribution of the last hidden state
 and computes the next state.  States are kept for all steps: `H[d,s,…]` is the state of direction d
 before its step s.  A direction that runs backwards counts its steps from the end.
 
