@@ -221,7 +221,7 @@ BAD_TREES = [
     ({"nodes_truenodeids": [9, 0, 0]}, "has no node 9, a child for yes"),
     ({"nodes_falsenodeids": [-1, 0, 0]}, "has no node -1, a child for no"),
     ({"nodes_nodeids": [0, 1, 1]}, "node 1 of tree 0 is listed twice"),
-    ({"nodes_featureids": [2, 0, 0]}, "asks for feature 2, but there are 2"),
+    ({"nodes_featureids": [2, 0, 0]}, "asks for feature 2, but there are only 2"),
     ({"nodes_modes": ["BRANCH_MAYBE", "LEAF", "LEAF"]}, "no node mode 'MAYBE'"),
     ({"nodes_values": [0.0]}, "nodes_values has 1 entries for 3"),
     ({"target_nodeids": [1, 7]}, "has no node 7, which has a weight"),
