@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -210,6 +211,17 @@ class Expected:
     relative: float
 
 
+@cache
+def source_of(
+    program: Program, *, auto: bool = True, exact: bool = False, machine: Machine | None = None
+) -> KernelSource:
+    """The kernel of a program, generated once for all sizes that it is run at."""
+    if not auto:
+        return generate(Schedule.of(program, exact), written=program)
+    prepared = Schedule.of(CPU.prepare(program, machine, exact), exact)
+    return generate(auto_schedule(prepared, machine), written=program)
+
+
 class Sweep:
     """Programs with sizes, run under the sanitizers and compared with the reference."""
 
@@ -217,25 +229,9 @@ class Sweep:
         self.batch = Batch()
         self.expected: list[Expected] = []
 
-    def add(
-        self,
-        program: Program,
-        sizes: Mapping[str, int],
-        *,
-        auto: bool = True,
-        exact: bool = False,
-        machine: Machine | None = None,
-        threads: Sequence[int] = (1, 2),
-        inputs: Mapping[str, np.ndarray] | None = None,
-        seed: int = 0,
-    ) -> None:
-        """Add one program at one size; `inputs` replaces some of the random arrays."""
-        if auto:
-            prepared = Schedule.of(CPU.prepare(program, machine, exact), exact)
-            schedule = auto_schedule(prepared, machine)
-        else:
-            schedule = Schedule.of(program, exact)
-        self.add_source(generate(schedule, written=program), sizes, threads, inputs, seed)
+    def add(self, program: Program, sizes: Mapping[str, int], seed: int = 0) -> None:
+        """Add one program at one size, with its automatic schedule."""
+        self.add_source(source_of(program), sizes, seed=seed)
 
     def add_source(
         self,

@@ -19,7 +19,7 @@ from poly.schedule.schedule import Schedule
 from runtime.cpu.toolchain import Toolchain
 from tests.robustness.kernels import CASES, MORE, PAIRS, Case, cast_case, integer_case
 from tests.robustness.nets import conv_net, dense_net
-from tests.robustness.sanitized import OPTIMISED, Array, Batch, Run, Sweep, available
+from tests.robustness.sanitized import OPTIMISED, Array, Batch, Run, Sweep, available, source_of
 
 INTEGERS = [d.name for d in DTYPES.values() if d.kind in "iu"]
 
@@ -47,9 +47,8 @@ def add(sweep: Sweep, case: Case, machine: Machine | None = None) -> None:
         if case.fixed:
             program, run_sizes = fix_sizes(program, run_sizes), {}
         inputs = {t.name: case.inputs[t.name] for t in program.inputs if t.name in case.inputs}
-        sweep.add(
-            program, run_sizes, auto=case.auto, exact=case.exact, machine=machine, inputs=inputs
-        )
+        source = source_of(program, auto=case.auto, exact=case.exact, machine=machine)
+        sweep.add_source(source, run_sizes, inputs=inputs)
 
 
 def test_kernels_of_all_kinds(sanitizers: Toolchain, tmp_path: Path) -> None:

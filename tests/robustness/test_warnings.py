@@ -35,9 +35,15 @@ def test_all_kinds(toolchain: Toolchain, tmp_path: Path) -> None:
         sizes = {n: v for n, v in case.sizes[0].items() if n in program.sizes}
         schedules = [Schedule.of(program), Schedule.of(program, exact=True)]
         schedules.append(auto_schedule(Schedule.of(fix_sizes(program, sizes))))
-        if "padded" not in program.name:  # it takes long
-            schedules.append(auto_schedule(schedules[0], MACHINES[0]))
         sources += [generate(s).text for s in schedules]
+    assert warnings_of(sources, toolchain, tmp_path, "-fsyntax-only") == ""
+
+
+@pytest.mark.slow
+def test_other_processors(toolchain: Toolchain, tmp_path: Path) -> None:
+    programs = [fk.parse(case.text, case.dtypes) for case in (*CASES, *MORE)]
+    schedules = [auto_schedule(Schedule.of(p), m) for p in programs for m in MACHINES]
+    sources = [generate(s).text for s in schedules]
     assert warnings_of(sources, toolchain, tmp_path, "-fsyntax-only") == ""
 
 
