@@ -1,4 +1,4 @@
-"""From schedules to text: loops, vectors, and the C, CUDA or OpenCL that spells them.
+"""Generate code from schedules: loop IR, vectors, and C, CUDA or OpenCL text.
 
-Only lists of passes and the way back from text lie here; each folder says what it has.
+This folder holds the pipelines and the tracing of generated text; see each subpackage for the rest.
 """

@@ -1,4 +1,4 @@
-"""A pipeline as text: everything that a kind of target runs, in order, with a sentence each."""
+"""Describe pipelines as text: everything that a kind of target runs, in order."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a target runs, from a graph or a program to generated text: one `Pipeline` for each kind.
+"""The pipeline of each kind of target, from a graph or a program to generated text.
 
-Everything that runs is listed here, in order; docs/pipeline.md is made of these lists.
+Everything that runs is listed here, in order; docs/pipeline.md is generated from these lists.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ Rewrites = tuple[Pass[Program], ...]
 
 @dataclass(frozen=True)
 class Generated(Generic[S]):
-    """An automatic schedule and what was generated of it.
+    """An automatic schedule and the code generated from it.
 
     choices : how each group of statements got its schedule
-    fallbacks : what was tried before, each with the reason why nothing could be generated of it
+    fallbacks : schedules tried before, each with the reason why no code could be generated from it
     """
 
     schedule: Schedule
@@ -74,16 +74,16 @@ class Pipeline(Generic[M, S]):
 
     Attributes
     ----------
-    name : as ``target=`` takes it; language : of its texts
+    name : as ``target=`` takes it; language : of its generated text
     lanes : whether sums are kept in registers with several lanes of one type
     graph_passes : over a network
     graph_rewrites : of the programs of its calls, by one of these passes
-    call_rewrites : of the program of a call, when the network is done
+    call_rewrites : of the program of a call, once the network is rewritten
     rewrites : of a single program
     strategy : from a program to a schedule
     loop_passes : over the loops that isl generates
     lower : from a schedule and these passes to the loops of each function or kernel
-    printer : from a schedule, the program that callers see, and these passes to a text
+    printer : from a schedule, the program that callers see, and these passes to text
     """
 
     name: str
@@ -99,12 +99,12 @@ class Pipeline(Generic[M, S]):
     printer: Callable[[Schedule, Program, Sequence[Pass[LoopNode]]], S]
 
     def optimise(self, graph: Graph, machine: M, evaluate: Evaluate) -> Graph:
-        """A graph of fewer calls that do more each; `evaluate` computes constants."""
+        """Rewrite a graph to fewer, larger calls; `evaluate` computes constants."""
         context = GraphContext(machine, self.lanes, self.graph_rewrites, evaluate)
         return run_passes(graph, self.graph_passes, context, verify_graph)
 
     def prepare(self, program: Program, machine: M, exact: bool = False) -> Program:
-        """The program that is scheduled in place of one that a user wrote.
+        """Rewrite a user's program to the one that is scheduled.
 
         exact : only with rewrites that keep every bit of the results
         """
@@ -112,7 +112,7 @@ class Pipeline(Generic[M, S]):
         return run_passes(program, passes, machine, verify_program)
 
     def prepare_call(self, program: Program, machine: M) -> Program:
-        """The program that is scheduled in place of that of a call."""
+        """Rewrite the program of a call to the one that is scheduled."""
         return run_passes(program, self.call_rewrites, machine, verify_program)
 
     def loops(self, schedule: Schedule) -> tuple[LoopNode, ...]:
@@ -120,16 +120,16 @@ class Pipeline(Generic[M, S]):
 
         Raises
         ------
-        ScheduleError : as `emit`.
+        ScheduleError : see `emit`.
         """
         return self.lower(schedule, self.loop_passes)
 
     def emit(self, schedule: Schedule, written: Program) -> S:
-        """The text of a schedule of a program, or of what `prepare` made of it.
+        """Generate text for a schedule of a program, or of what `prepare` made of it.
 
         Raises
         ------
-        ScheduleError : the schedule has what the target has not, or isl's budget did not do.
+        ScheduleError : the target does not support the schedule, or isl exceeded its budget.
         """
         return self.printer(schedule, written, self.loop_passes)
 
@@ -138,7 +138,7 @@ class Pipeline(Generic[M, S]):
 
         Raises
         ------
-        ScheduleError : there is no text for it, as of element types that the target has not.
+        ScheduleError : no text can be generated, for example for element types the target lacks.
         """
         start = Schedule.of(self.prepare(program, machine, exact), exact)
         return self.generate(start, machine, lambda schedule: self.emit(schedule, program))
@@ -146,18 +146,18 @@ class Pipeline(Generic[M, S]):
     def automatic_call(
         self, program: Program, machine: M, emit: Callable[[Schedule], T]
     ) -> Generated[T]:
-        """The same of the program of a call; `emit` makes what is kept of it."""
+        """The same for the program of a call; `emit` makes the result that is kept."""
         return self.generate(Schedule.of(self.prepare_call(program, machine)), machine, emit)
 
     def generate(self, start: Schedule, machine: M, emit: Callable[[Schedule], T]) -> Generated[T]:
-        """The fastest schedule of which something can be generated, and what that is.
+        """Try schedules from the fastest on until code can be generated.
 
-        Where isl cannot generate what tiles leave of open sizes, plain loops do, and in the end
-        those that were written.
+        Where isl cannot generate the remainders of tiles with open sizes, plain loops are tried,
+        and then the written order.
 
         Raises
         ------
-        ScheduleError : nothing could be generated of the written order either.
+        ScheduleError : no code could be generated from the written order either.
         """
         fallbacks: list[tuple[str, str]] = []
         for name, plain in (("all tactics", False), ("plain tactics", True)):
@@ -248,6 +248,6 @@ OPENCL = replace(
     CUDA, name="opencl", language="OpenCL C", printer=partial(print_kernels, dialect="opencl")
 )
 
-#: The pipelines for GPUs by the dialect of their texts, and all.
+#: The GPU pipelines by dialect, and all pipelines.
 GPU = {p.name: p for p in (CUDA, OPENCL)}
 PIPELINES: dict[str, Pipeline[Any, Any]] = {CPU.name: CPU, **GPU}

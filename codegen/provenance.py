@@ -1,7 +1,7 @@
-"""From a line of generated C back to the statements, loops and nodes that it came from.
+"""Trace a line of generated C to the statements, loops and nodes that it came from.
 
-Everything is read from the text itself, which carries it in comments, so that a file that was
-written out long ago can still be asked.
+Everything is read from comments in the text itself, so that a file generated long ago can still be
+traced.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-#: In CUDA C, what stands before the name has a line of its own.
+#: In CUDA C, the qualifiers before the name are on their own line.
 _FUNCTION = re.compile(r"(?:(?:static )?void )?(\w+)\(.*\)$")
 _RUNS = re.compile(r"\s*/\* (\w+(?:, \w+)*) \*/$")
 _SAYS = re.compile(r"/\* (\w+): (\w+ of .*) \*/$")
@@ -23,7 +23,7 @@ class Traced:
     """Where one line of generated C comes from.
 
     function : "" outside of functions; loops : those around it, outermost first
-    statements : the statements that run in the loops around it; one where the line computes
+    statements : the statements that run in the loops around it; one if the line computes
     """
 
     number: int
@@ -37,7 +37,7 @@ class Traced:
 class Unit:
     """A generated translation unit, line by line.
 
-    meanings : what its comments say of each statement, by function and name
+    meanings : the comments about each statement, by function and name
     schedule : the steps in its header; nodes : of the model, in the order of the calls
     """
 

@@ -1,4 +1,4 @@
-"""Loops as C: expressions, vectors, whole functions, kernels and networks.
+"""Print loops as C: expressions, vectors, functions, kernels and networks.
 
-The dialects for GPUs build on this, in `codegen.gpu`.
+The GPU dialects in `codegen.gpu` build on this.
 """

@@ -1,4 +1,4 @@
-"""C statements put together: in order, and in braces."""
+"""Join C statements: in sequence, and in braces."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import cgen
 
 
 def in_order(lines: list[str]) -> cgen.Generable:
-    """Statements of which the last may use names that the others declare."""
+    """Join statements in order; later ones may use names that earlier ones declare."""
     made = [cgen.Line(line) for line in lines]
     return made[0] if len(made) == 1 else cgen.Block(made)
 
@@ -16,7 +16,7 @@ def _is_comment(line: cgen.Generable) -> bool:
 
 
 def as_block(body: cgen.Generable) -> cgen.Block:
-    """The statements in braces, braces never doubled."""
+    """Put the statements in braces, unless they already are."""
     if isinstance(body, cgen.Collection):
         if not body.contents:
             return cgen.Block([])

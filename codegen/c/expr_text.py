@@ -30,31 +30,31 @@ _INT_MAX = 2**31 - 1
 
 @dataclass(frozen=True)
 class Names:
-    """C identifiers of tensors, sizes and loop variables, and how an element is addressed.
+    """C identifiers of tensors, sizes and loop variables, and how elements are addressed.
 
-    `value` prints what stands in an index and is computed like any value, in its own type.
-    `threads` are the loops whose variable is the number of a thread, an int.
+    `value` prints a value that occurs inside an index, computed in its own type.
+    `threads` are the loops whose variable is a thread number, an int.
     """
 
     tensors: Mapping[str, str]
     sizes: Mapping[str, str]
     loops: Mapping[str, str]
-    place: Callable[[Read], str]
+    lvalue: Callable[[Read], str]
     value: Callable[[Expr], str]
     threads: frozenset[str] = frozenset()
 
 
 def index_text(e: Expr, names: Names, outer: int = 0) -> str:
-    """An integer expression of loop variables and sizes; `outer` is the precedence around it.
+    """Print an integer expression of loop variables and sizes; `outer` is the outer precedence.
 
-    It is computed in 64 bits wherever 32 might not do.
+    It is computed in 64 bits wherever 32 bits might overflow.
     """
     return _index(e, names, outer)[0]
 
 
 def _index(e: Expr, names: Names, outer: int = 0) -> tuple[str, int | None]:
-    """The text of an index, and what it is at most, without its sign, where C computes it in 32
-    bits; None where it has 64.
+    """The text of an index, and the largest magnitude it can have if C computes it in 32 bits;
+    None if it is computed in 64 bits.
     """
     if isinstance(e, Const):
         value = int(e.value)
@@ -87,26 +87,26 @@ def _index(e: Expr, names: Names, outer: int = 0) -> tuple[str, int | None]:
     most = None
     if most_left is not None and most_right is not None:
         together = most_left + most_right
-        # Quotients, remainders and comparisons, which are 0 or 1, are no more than what is left.
+        # A quotient, remainder or comparison (0 or 1) is at most its left operand in magnitude.
         known = {"*": most_left * most_right, "+": together, "-": together}
         most = known.get(symbol, max(1, most_left))
         if most > _INT_MAX:
             left, most = f"(int64_t){_index(e.args[0], names, 20)[0]}", None
     text = f"{left}{symbol}{right}" if tight else f"{left} {symbol} {right}"
-    # && inside || and arithmetic inside comparisons get parentheses that C does not need but
-    # compilers warn about.
+    # C needs no parentheses around && inside || or arithmetic inside comparisons, but compilers
+    # warn without them.
     if p < outer or (symbol == "&&" and outer > 0):
         text = f"({text})"
     return text, most
 
 
 class ValueText:
-    """Prints values; `dtypes` are the element types of tensors and buffers.
+    """Print values as C; `dtypes` are the element types of tensors and buffers.
 
-    exact : functions such as exp are the C library's.
+    exact : call the C library for functions such as exp
     """
 
-    #: Whether the compiler takes it that signed integers wrap around.
+    #: Whether the compiler assumes that signed integers wrap around.
     wraps = True
 
     def __init__(self, names: Names, dtypes: Mapping[str, DType], exact: bool = False) -> None:
@@ -116,9 +116,9 @@ class ValueText:
         return dtype_of_expr(e, self.dtypes)
 
     def text(self, e: Expr, want: DType | None = None) -> str:
-        """C text of the value of `e` in the compute type of `want` (of its own type if None).
+        """C text of the value of `e` in the compute type of `want` (by default its own type).
 
-        An expression over weak literals only is evaluated in the type that is wanted.
+        An expression of weak literals only is evaluated in the wanted type.
         """
         own = dtype_where(e, self.dtypes, want)
         want = own if want is None else want
@@ -127,7 +127,7 @@ class ValueText:
         if isinstance(e, (Index, Size)):
             return self._convert(index_text(e, self.names, 20), own, want)
         if isinstance(e, Read):
-            return self._convert(self.load(self.names.place(e), own), own, want)
+            return self._convert(self.load(self.names.lvalue(e), own), own, want)
         if isinstance(e, Cast):
             return self._convert(self._cast(e), e.dtype, want)
         assert isinstance(e, Op)
@@ -136,35 +136,35 @@ class ValueText:
     def store(self, target: Read, op: str, value: Expr) -> str:
         """``target = value`` or ``target = target op value`` as a C statement."""
         dtype = self.dtypes[target.tensor]
-        place = self.names.place(target)
+        lvalue = self.names.lvalue(target)
         if op == "=":
-            # A double becomes a float16 in one rounding; a bfloat16 goes by way of float.
+            # A double rounds to float16 in one step; a bfloat16 goes through float.
             direct = dtype.name == "float16" and dtype_where(value, self.dtypes, dtype) == FLOAT64
             text = self.text(value, FLOAT64 if direct else dtype)
-            return f"{place} = {self.stored(text, dtype, direct)};"
+            return f"{lvalue} = {self.stored(text, dtype, direct)};"
         fn = {"+=": "add", "*=": "mul", "max=": "max", "min=": "min"}[op]
         narrow = dtype.bits < 32 or dtype.kind == "b"
         if op in ("+=", "*=") and not narrow and (self.wraps or dtype.kind != "i"):
-            return f"{place} {op} {self.text(value, dtype)};"
-        combined = self.operation(fn, dtype, [self.load(place, dtype), self.text(value, dtype)])
-        return f"{place} = {self.stored(combined, dtype)};"
+            return f"{lvalue} {op} {self.text(value, dtype)};"
+        combined = self.operation(fn, dtype, [self.load(lvalue, dtype), self.text(value, dtype)])
+        return f"{lvalue} = {self.stored(combined, dtype)};"
 
     def operation(self, fn: str, dtype: DType, args: list[str]) -> str:
-        """An operator on arguments in the compute type of `dtype`."""
+        """Apply an operator to arguments in the compute type of `dtype`."""
         return apply(fn, dtype, args, self.exact, self.wraps)
 
-    # --- hooks of a dialect --------------------------------------------------------------------
+    # --- dialect hooks ---------------------------------------------------------------------------
 
-    def load(self, place: str, dtype: DType) -> str:
-        """A stored element in its compute type."""
+    def load(self, lvalue: str, dtype: DType) -> str:
+        """Convert a stored element to its compute type."""
         if dtype.name == "bfloat16":
-            return f"fk_bf16_load({place})"
+            return f"fk_bf16_load({lvalue})"
         if dtype.name == "float16":
-            return f"(float){place}"
-        return f"({place} != 0)" if dtype.kind == "b" else place
+            return f"(float){lvalue}"
+        return f"({lvalue} != 0)" if dtype.kind == "b" else lvalue
 
     def stored(self, text: str, dtype: DType, wide: bool = False) -> str:
-        """A value in its compute type as it is stored.
+        """Convert a value in its compute type to its storage type.
 
         wide : the value is a double, to be rounded once
         """
@@ -195,7 +195,7 @@ class ValueText:
         if own == e.dtype:
             return inner
         if own.kind == "b" and e.dtype.is_integer:
-            # A comparison as a number: compilers warn about arithmetic on it otherwise.
+            # Make a comparison a number: compilers warn about arithmetic on a comparison.
             inner = f"{inner} ? 1 : 0"
         return f"({C_TYPES[e.dtype.name]})({inner})"
 
@@ -220,7 +220,7 @@ class ValueText:
 
 
 def literal(value: int | float | bool, dtype: DType, typed: bool = False) -> str:
-    """A number as a C literal of the compute type of `dtype`; a `typed` one is rounded to it."""
+    """Print a number as a C literal of the compute type of `dtype`; round it first if `typed`."""
     d = dtype.compute
     if d.kind == "b":
         return "1" if value else "0"
@@ -232,7 +232,7 @@ def literal(value: int | float | bool, dtype: DType, typed: bool = False) -> str
             return f"{double}NAN"
         if np.isinf(number):
             return f"{double}INFINITY" if number > 0 else f"(-{double}INFINITY)"
-        # The shortest decimal that stands for this very number.
+        # The shortest decimal that reads back as this number.
         text = str(number)
         if not any(ch in text for ch in ".e"):
             text += ".0"

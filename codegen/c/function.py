@@ -1,4 +1,4 @@
-"""One scheduled program as one C function that every thread of a team runs."""
+"""One scheduled program as one C function, which every thread of a team runs."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ class CFunction:
     Attributes
     ----------
     symbol : its C name
-    sizes : the program's sizes that it takes, in order
-    tensors : the tensors that it takes, in order, each with its C type
-    workspace : temporaries that its caller provides
-    parallel : whether it shares work among the threads of the team that calls it; if not, one
-        thread is to call it
-    prototype, comments, body : its declaration, one comment a statement, its lines
-    thread_memory : bytes that it uses of `codegen.c.thread_memory`
+    sizes : the program sizes it takes, in order
+    tensors : the tensors it takes, in order, each with its C type
+    workspace : temporaries that the caller provides
+    parallel : whether the calling team shares the work; if not, only one thread may call it
+    prototype, comments, body : its declaration, one comment per statement, its lines
+    thread_memory : bytes it uses of `codegen.c.thread_memory`
     """
 
     schedule: Schedule
@@ -55,7 +54,7 @@ class CFunction:
 
     @property
     def text(self) -> str:
-        """The definition, below one comment a statement."""
+        """The definition, preceded by one comment per statement."""
         return "\n".join([*self.comments, self.prototype, *self.body])
 
     @property
@@ -69,8 +68,8 @@ def c_loops(schedule: Schedule, passes: Sequence[Pass[LoopNode]] = C_LOOP_PASSES
 
     Raises
     ------
-    ScheduleError : if isl could not generate the loops within its budget, or these would compute
-        with numbers beyond 64 bits.
+    ScheduleError : isl exceeded its budget, or the loops would compute with numbers beyond
+        64 bits.
     """
     program = schedule.program
     body = lower(build_loops(schedule))
@@ -81,11 +80,11 @@ def c_loops(schedule: Schedule, passes: Sequence[Pass[LoopNode]] = C_LOOP_PASSES
 def emit_function(
     schedule: Schedule, symbol: str, passes: Sequence[Pass[LoopNode]] = C_LOOP_PASSES
 ) -> CFunction:
-    """The C function for a schedule.
+    """Generate the C function for a schedule.
 
     Raises
     ------
-    ScheduleError : as `c_loops`.
+    ScheduleError : see `c_loops`.
     """
     program = schedule.program
     body = c_loops(schedule, passes)
@@ -123,15 +122,15 @@ def emit_function(
 
 
 def argument_order(program: Program, workspace: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The tensors that a kernel's caller passes: inputs, outputs, workspace, each once."""
+    """The tensors a kernel's caller passes: inputs, outputs, workspace, each once."""
     inputs = (t for t in program.inputs if t.name not in program.updated)
     return (*inputs, *program.outputs, *workspace)
 
 
 def team(call: str) -> list[str]:
-    """The lines that have `threads` threads make a call together.
+    """The lines that make a call on a team of `threads` threads.
 
-    One thread alone calls as it is: a team of one costs more than a small kernel.
+    A single thread calls directly: a team of one costs more than a small kernel.
     """
     return [
         "  if (threads > 1) {",
@@ -150,9 +149,9 @@ def identifier(name: str) -> str:
 
 
 def header_comment(schedule: Schedule, nodes: Iterable[str] = ()) -> str:
-    """What the code computes and in which order, as a comment; `codegen.provenance` reads it.
+    """A comment with the computation and its schedule; `codegen.provenance` reads it.
 
-    nodes : of a network, where it is called for them
+    nodes : the network nodes that call the code, if any
     """
     mode = "exact" if schedule.exact else "reassociating"
     steps = [str(step) for step in schedule.steps] or ["as written"]
@@ -169,7 +168,7 @@ def header_comment(schedule: Schedule, nodes: Iterable[str] = ()) -> str:
 
 
 def statement_comments(schedule: Schedule) -> list[str]:
-    """One comment a statement: its name, and the comprehension that it came from."""
+    """One comment per statement: its name and the comprehension it came from."""
     return [
         f"/* {s.name}: {s.role} of {_comment_safe(str(s.source))} */"
         for s in schedule.scop.statements
@@ -181,13 +180,13 @@ def _comment_safe(text: str) -> str:
 
 
 def used_sizes(body: LoopNode, program: Program, tensors: set[str]) -> set[str]:
-    """The sizes, and numbers of the host's loops, that a body computes with."""
+    """The sizes and host loop variables that a body computes with."""
     used: set[str] = set()
     for node in walk_loops(body):
         for e in (*own_bounds(node), *own_values(node)):
             used |= {x.name for x in walk(e) if isinstance(x, Size)}
     for name in tensors & set(program.tensors):
-        # The first extent takes no part in a row-major address.
+        # The first extent does not affect a row-major address.
         for extent in program.tensors[name].shape[1:]:
             used |= {x.name for x in walk(extent) if isinstance(x, Size)}
     return used
@@ -199,9 +198,9 @@ def name_everything(
     more: Iterable[str] = (),
     reserved: frozenset[str] = frozenset(),
 ) -> Names:
-    """C identifiers for tensors, buffers, sizes and loops, all different and none reserved.
+    """Choose C identifiers for tensors, buffers, sizes and loops, distinct and not reserved.
 
-    more : other sizes; reserved : what else the language has
+    more : other sizes; reserved : reserved words beyond C's
     """
     taken = set[str]()
 

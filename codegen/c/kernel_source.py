@@ -1,4 +1,4 @@
-"""`KernelSource`: the C text of one program, and all that is needed to build and call it."""
+"""`KernelSource`: the C text of one program, with all that is needed to build and call it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ class KernelSource:
     * ``sizes`` holds one value for each of ``program.sizes``, in that order;
     * ``tensors`` points to the program's inputs that are not updated, then to its outputs (an
       updated tensor already holds a copy of its input), then to `workspace`, each row-major;
-    * inputs and outputs are aligned to their element, workspace to 64 bytes and uninitialised;
-    * a tensor without elements still has a pointer, which must not be read.
+    * inputs and outputs are aligned to their element type; workspace is aligned to 64 bytes and
+      uninitialised;
+    * a tensor without elements still has a pointer, which must not be dereferenced.
 
     Attributes
     ----------
-    program : Program                what callers see; it says how arguments are checked
+    program : Program                the program as callers see it; determines argument checks
     symbol : str                     the C name of the entry point
     text : str                       the translation unit
-    flags : tuple of str             compiler flags beyond the toolchain's own
+    flags : tuple of str             compiler flags in addition to the toolchain's own
     workspace : tuple of Tensor      temporaries that the caller allocates, in order
     """
 

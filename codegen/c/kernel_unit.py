@@ -35,16 +35,16 @@ def generate(
 
     The text carries the program and the schedule's script as comments.
 
-    symbol : the name of the entry point; by default it is made from the program's name and the
+    symbol : the name of the entry point; by default made from the program's name and the
         schedule's digest
-    written : the program that callers see, if that is another one than the schedule's.  It has
-        the same inputs and outputs, maybe in other shapes of as many elements, and all sizes but
+    written : the program that callers see, if it differs from the schedule's.  It has the same
+        inputs and outputs, possibly in other shapes with as many elements, and all sizes except
         those that are products of others.
-    passes : over the loops
+    passes : the loop passes
 
     Raises
     ------
-    ScheduleError : if isl could not generate the loops within its budget.
+    ScheduleError : isl exceeded its budget.
     """
     program = schedule.program
     symbol = symbol or f"fk_{identifier(program.name)}_{schedule.digest}"

@@ -1,7 +1,7 @@
-"""One entry point for a whole graph: every kernel called in order by one team of threads.
+"""One entry point for a whole graph: a single team of threads calls all kernels in order.
 
-Each distinct program is one function in a translation unit of its own, so that they compile in
-parallel; a layer costs a barrier and not a fork.
+Each distinct program is one function in its own translation unit, so that units compile in
+parallel; a layer then costs a barrier instead of a fork.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CALLS = "fk_calls"
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a value lies: in the `index`-th array that the caller passes, from `offset` bytes."""
+    """Where a value is stored: in the `index`-th array the caller passes, at `offset` bytes."""
 
     index: int
     offset: int = 0
@@ -34,14 +34,14 @@ class Slot:
 def network_unit(
     calls: Sequence[Call],
     functions: Mapping[str, CFunction],
-    places: Mapping[str, Slot],
+    slots: Mapping[str, Slot],
     workspaces: Mapping[str, Mapping[str, Slot]],
     sizes: Mapping[str, Sequence[int]],
 ) -> str:
     """The C text that makes the calls of a graph, in order.
 
-    functions : by digest of the program; places : of every value; workspaces : for each call
-    (by name), the places of the function's temporaries; sizes : the numbers of those that it takes
+    functions : by program digest; slots : of every value; workspaces : for each call (by name),
+    the slots of the function's temporaries; sizes : the values of the sizes that a call takes
     """
     prototypes = [f"{f.prototype};" for f in functions.values()]
     lines = ["#include <stdint.h>", ""]
@@ -55,7 +55,7 @@ def network_unit(
     for call in calls:
         function = functions[call.program.digest]
         own = sizes[call.name]
-        lines += [f"  {line}" for line in _call(call, function, places, workspaces, own, shared)]
+        lines += [f"  {line}" for line in _call(call, function, slots, workspaces, own, shared)]
     lines += ["  (void)sizes;", "  (void)arrays;", "}", ""]
     head = f"void {NETWORK_ENTRY}(int32_t threads, {given})"
     lines += [f"{head};", head, "{"]
@@ -65,18 +65,18 @@ def network_unit(
 
 
 def kernel_unit(f: CFunction, nodes: Sequence[str]) -> tuple[str, str]:
-    """The name and text of the file of one function, which is called for these nodes."""
+    """The file name and text of one function, which these nodes call."""
     code = "\n".join([*declaration(f.thread_memory), f"{f.prototype};", f.text, ""])
     return f"{f.symbol}.c", f"{header_comment(f.schedule, nodes)}\n{prelude_for(code)}\n{code}"
 
 
-def argument_places(
+def argument_slots(
     call: Call,
     function: CFunction,
-    places: Mapping[str, Slot],
+    slots: Mapping[str, Slot],
     workspaces: Mapping[str, Mapping[str, Slot]],
 ) -> list[Slot]:
-    """Where the tensors lie that a function is passed for a call, in order."""
+    """The slots of the tensors that a call passes to its function, in order."""
     program = call.program
     values = {
         **dict(zip((t.name for t in program.inputs), call.inputs, strict=True)),
@@ -85,19 +85,19 @@ def argument_places(
     own = workspaces.get(call.name, {})
     known = {t.name for t in argument_order(program, function.workspace)}
     assert all(name in known for name, _ in function.tensors)
-    return [places[values[n]] if n in values else own[n] for n, _ in function.tensors]
+    return [slots[values[n]] if n in values else own[n] for n, _ in function.tensors]
 
 
 def _call(
     call: Call,
     function: CFunction,
-    places: Mapping[str, Slot],
+    slots: Mapping[str, Slot],
     workspaces: Mapping[str, Mapping[str, Slot]],
     sizes: Sequence[int],
     shared: bool,
 ) -> list[str]:
-    """One call, by all threads or, of those that are there, by one."""
-    found = argument_places(call, function, places, workspaces)
+    """One call: by all threads, or by one of those present."""
+    found = argument_slots(call, function, slots, workspaces)
     passed = [f"sizes[{n}]" for n in sizes]
     passed += [f"({c} *){p.text}" for (_, c), p in zip(function.tensors, found, strict=True)]
     origin = call.origin.replace("*/", "* /").replace("/*", "/ *").replace("\n", " ")

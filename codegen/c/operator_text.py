@@ -1,4 +1,4 @@
-"""Operators of the language as C text, on scalars."""
+"""The language's operators as C text, on scalars."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from poly.errors import ProgramError
 from poly.ir.dtypes import DType
 from poly.ir.operators import OPS
 
-#: Those that `codegen.c.vector_math` has for float32.
+#: Functions that `codegen.c.vector_math` implements for float32.
 OWN = frozenset("exp log tanh sigmoid erf".split())
-#: Helpers of `codegen.c.prelude` that wrap around, for compilers that take it that nothing does.
+#: Helpers of `codegen.c.prelude` that wrap around, for compilers which assume no overflow.
 WRAPPING = frozenset("add sub mul neg".split())
 #: Scalar helpers of `codegen.c.prelude`.
 _HELPERS = frozenset("max min sign abs div floordiv mod shl shr dot2 rsqrt sigmoid".split())
 
 
 def is_own(fn: str, dtype: DType, exact: bool) -> bool:
-    """Whether a function is computed by our own code in place of the C library's."""
+    """Whether our own code computes a function instead of the C library."""
     return fn in OWN and dtype.compute.name == "float32" and not exact
 
 
 def apply(fn: str, dtype: DType, args: list[str], exact: bool, wraps: bool = True) -> str:
     """One arithmetic operator on arguments that already have the compute type of `dtype`.
 
-    wraps : whether the compiler takes it that signed integers wrap around, as ``-fwrapv`` says
+    wraps : whether the compiler assumes that signed integers wrap around, as with ``-fwrapv``
     """
     d = dtype.compute
     c = C_TYPES[d.name]
@@ -36,7 +36,7 @@ def apply(fn: str, dtype: DType, args: list[str], exact: bool, wraps: bool = Tru
         if d.kind == "b":
             return f"(!{args[0]})"
         if fn == "bitnot" and d.kind == "u" and d.bits < 32:
-            # A function: compilers warn where the complement of a promoted number is compared.
+            # A function call: compilers warn when the complement of a promoted integer is compared.
             return f"fk_bitnot_{suffix(d)}({args[0]})"
         text = f"({OPS[fn].symbol}{args[0]})"
         return f"({c}){text}" if d.bits < 32 else text
@@ -58,7 +58,7 @@ def apply(fn: str, dtype: DType, args: list[str], exact: bool, wraps: bool = Tru
 
 
 def _may_overflow(fn: str, d: DType) -> bool:
-    """Whether a signed type of C may be too small: narrow numbers become an int of 32 bits."""
+    """Whether a signed C type may overflow: narrow integers are promoted to a 32-bit int."""
     return (d.kind == "i" and d.bits >= 32) or (fn == "mul" and d.kind == "u" and d.bits == 16)
 
 

@@ -1,6 +1,6 @@
-"""What stands above generated code: includes, types, and the helpers that a kernel uses.
+"""What precedes generated code: includes, types, and the helpers that a kernel uses.
 
-Each is a static inline function, so that a kernel's text is complete and readable by itself.
+Each helper is a static inline function, so that a kernel's text is self-contained.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from codegen.c.type_names import C_TYPES, SCHEDULE, suffix
 from codegen.c.vector_helpers import INTRINSICS, lane_prelude
 from poly.ir.dtypes import DTYPES, INT32, DType
 
-#: What all generated C includes.
+#: Included by all generated C.
 HEADERS = """\
 #include <float.h>
 #include <math.h>
@@ -22,7 +22,7 @@ HEADERS = """\
 """
 
 
-#: What most kernels of a network include; the intrinsics take longer to read than a small kernel.
+#: Included by most kernels of a network; parsing the intrinsics takes longer than a small kernel.
 COMMON = f"{HEADERS}{INTRINSICS}\n"
 
 
@@ -67,7 +67,7 @@ def _helpers() -> dict[str, str]:
     return found
 
 
-#: Defines a helper: its name, the letters of its arguments, its body.
+#: Defines a helper from its name, the letters of its arguments, and its body.
 _Define = Callable[[str, str, str], None]
 
 
@@ -87,7 +87,7 @@ def _for_type(d: DType) -> dict[str, str]:
     define("min", "ab", "return a < b ? a : b;")
     if d.kind == "b":
         return out
-    # Unsigned, where numbers wrap around in every compiler; those of 16 bits become an int.
+    # Unsigned arithmetic wraps around in every compiler; 16-bit operands are promoted to int.
     u = C_TYPES[f"uint{max(d.bits, 32)}"]
     for name, symbol in (("add", "+"), ("sub", "-"), ("mul", "*")):
         define(name, "ab", f"return ({c})(({u})a {symbol} ({u})b);")
@@ -118,7 +118,7 @@ def _for_floats(d: DType, define: _Define) -> None:
 
 
 def _for_signed(d: DType, u: str, define: _Define) -> None:
-    """u : the unsigned type of as many bits, or of 32."""
+    """u : the unsigned type with as many bits, at least 32."""
     c = C_TYPES[d.name]
     minus = f"({c})(0 - ({u})%s)"
     define("neg", "x", f"return {minus % 'x'};")
@@ -147,7 +147,7 @@ def _for_signed(d: DType, u: str, define: _Define) -> None:
 
 
 def _for_unsigned(d: DType, u: str, define: _Define) -> None:
-    """u : the type, or that of 32 bits."""
+    """u : the type itself, or its 32-bit version."""
     c = C_TYPES[d.name]
     define("sign", "x", f"return ({c})(x > 0);")
     define("bitnot", "x", f"return ({c})~x;")
@@ -161,7 +161,7 @@ def _for_unsigned(d: DType, u: str, define: _Define) -> None:
 
 HELPERS: dict[str, str] = _helpers()
 
-#: Buffers are filled and used under conditions of which gcc sees not that they are the same.
+#: Buffers are filled and used under the same conditions, which gcc cannot always see.
 _QUIET = """\
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -174,7 +174,7 @@ _SCHEDULE = f"""\
 _BUFFER = re.compile(r"^ +\w+ \w+(\[\d+\])*( __attribute__\(\(aligned\(64\)\)\))?;$", re.MULTILINE)
 
 
-#: C has no such type; values of it are bits until they are loaded.
+#: C has no such type; its values are bit patterns until they are loaded.
 BFLOAT16_NAME = "fk_bf16"
 BFLOAT16_TYPE = f"typedef uint16_t {BFLOAT16_NAME};"
 
@@ -191,7 +191,7 @@ def prelude_for(body: str) -> str:
     lanes = lane_prelude(body)
     called = set(_HELPER.findall("\n".join([body, *lanes])))
     used = [text for name, text in HELPERS.items() if name in called]
-    # A scalar form of a function on vectors stands behind these, all others before.
+    # The scalar form of a vector function follows the vector helpers; all others precede them.
     parts += [text for text in used if "fk_splat" not in text]
     parts += lane_prelude("\n".join([body, *used]))
     parts += [text for text in used if "fk_splat" in text]

@@ -56,19 +56,19 @@ from poly.tree.kinds import Mark, Scope
 
 @dataclass(frozen=True)
 class _Registers:
-    """A buffer that has become variables, one for each constant place."""
+    """A buffer turned into variables, one for each constant index."""
 
     buffer: Buffer
     lanes: int
     used: set[str] = field(default_factory=set)
-    #: Where variables lie after they have been put into memory.
+    #: The array that holds the variables after they have been spilled to memory.
     kept: dict[str, str] = field(default_factory=dict)
 
 
 class CPrinter:
-    """Prints loop IR as C statements."""
+    """Print loop IR as C statements."""
 
-    #: How stored elements are spelt, by the name of their type, and what prints values.
+    #: C spelling of stored elements by type name, and what prints values.
     types: Mapping[str, str] = C_TYPES
     value_text: type[ValueText] = ValueText
     #: See `codegen.c.thread_memory`.
@@ -82,27 +82,27 @@ class CPrinter:
         self.registers: dict[str, Any] = {}
         self.memory = ThreadMemory(self.stack_limit)
         self._loops = dict(identifiers.loops)
-        names = replace(identifiers, loops=self._loops, place=self.place, value=self._data)
+        names = replace(identifiers, loops=self._loops, lvalue=self.lvalue, value=self._data)
         self.names = names
         self.dtypes: dict[str, DType] = dict(program.dtypes)
         self._announced: tuple[str, ...] = ()
         self._count = 0
-        #: In a tile: names for what places have in common, and the variables that are its own.
+        #: In a tile: names for the common parts of addresses, and the variables it declares.
         self._bases: dict[Expr, Index] | None = None
         self._inner: set[str] = set()
         self._multiples: dict[str, int] = {}
-        #: The condition under which lanes of what is being printed take part; None: always.
+        #: The condition under which lanes of the code being printed are active; None: always.
         self._when: Expr | None = None
         self.values = self.value_text(names, self.dtypes, exact)
 
-    # --- hooks of the dialect --------------------------------------------------------------
+    # --- dialect hooks -------------------------------------------------------------------------
 
     def parallel_for(self, loop: cgen.Generable, depth: int) -> cgen.Generable:
         """`depth` loops whose iterations are shared among the threads that all run this code."""
         collapse = f" collapse({depth})" if depth > 1 else ""
         return cgen.Collection([cgen.Pragma(f"omp for{collapse} schedule({SCHEDULE})"), loop])
 
-    def goes_on(self, node: For) -> str:
+    def continues(self, node: For) -> str:
         """The condition under which a loop has another iteration."""
         return f"{self.names.loops[node.var]} < {index_text(node.upper, self.names, 5)}"
 
@@ -116,7 +116,7 @@ class CPrinter:
     # --- statements ------------------------------------------------------------------------
 
     def statement(self, node: LoopNode) -> cgen.Generable:
-        """The C of one node."""
+        """Print one node."""
         if isinstance(node, Block):
             return cgen.Collection([self._commented(c) for c in node.children])
         if isinstance(node, For):
@@ -144,13 +144,13 @@ class CPrinter:
         raise LoopError(f"{type(node).__name__} has no C form; it should have been lowered")
 
     def body(self, node: LoopNode) -> cgen.Generable:
-        """A function body in braces, which says what runs where; `codegen.provenance` reads it."""
+        """A function body in braces, with the comments that `codegen.provenance` reads."""
         return cgen.Block([self._commented(node)])
 
     def _commented(self, node: LoopNode) -> cgen.Generable:
-        """A node below a comment that names the statements it runs, unless it stands already.
+        """A node below a comment naming the statements it runs, unless that comment is in effect.
 
-        A comment holds to the end of the braces around it, or to the next one between them.
+        A comment holds to the end of the enclosing braces, or to the next comment in them.
         """
         names = statements_in(node)
         if isinstance(node, Block) or not names:
@@ -162,10 +162,10 @@ class CPrinter:
         return text if known else cgen.Collection([cgen.Line(f"/* {', '.join(names)} */"), text])
 
     def _tile(self, node: Tile) -> cgen.Generable:
-        """A tile behind the names that it uses.
+        """A tile, preceded by the declarations of the names it uses.
 
-        Places in it are counted from ones that C compilers have to take as they are: they would
-        keep, and move on, a pointer for each row of each such tile, most of them in memory.
+        Addresses in it are offsets from opaque bases: otherwise C compilers keep and advance a
+        pointer for each row of each such tile, and spill most of them.
         """
         before, self._bases = self._bases, {}
         self._inner = own_variables(node.body)
@@ -175,7 +175,7 @@ class CPrinter:
             f"const int64_t {index.name} = fk_here({index_text(value, self.names)});"
             for value, index in bases.items()
         ]
-        # Of registers that nobody else reads all lanes are computed, without their ends.
+        # All lanes of registers that nothing else reads are computed, so their ends go unused.
         used = set(_WORD.findall("\n".join([*lines, *inner.generate()])))
         named = [(self.names.loops[name], value) for name, value in node.names]
         lines[:0] = [
@@ -196,7 +196,7 @@ class CPrinter:
         self._multiples[node.var] = gcd(first, node.step)
         body = as_block(self.statement(inner))
         self._multiples[node.var] = before
-        loop = cgen.For(f"int64_t {var} = {lower}", self.goes_on(node), step, body)
+        loop = cgen.For(f"int64_t {var} = {lower}", self.continues(node), step, body)
         if node.note:
             loop = cgen.Collection([cgen.Line(f"/* {var}: {node.note} */"), loop])
         if node.mark == Mark.PARALLEL:
@@ -213,7 +213,7 @@ class CPrinter:
 
     @contextmanager
     def inside(self, node: Buffer, registers: _Registers | None = None) -> Iterator[None]:
-        """What a buffer's name stands for inside of it; behind it, what it stood for before."""
+        """Bind a buffer's name inside its scope, and restore the outer meaning after it."""
         before = self.buffers, self.registers
         self.dtypes[node.name] = node.dtype
         self.buffers = {**self.buffers, node.name: node}
@@ -238,18 +238,18 @@ class CPrinter:
                 body = self._with_registers(node, registers)
             kind = vector_type(node.dtype, lanes) if lanes > 1 else self.types[node.dtype.name]
             read = set(_READ.findall("\n".join(body.generate())))
-            # Masks keep lanes that were never written.
+            # Masked stores keep lanes that were never written.
             start = " = {0}" if any(is_masked(n, node.name) for n in walk_loops(node)) else ""
-            # A partial tile does not touch all of them.
+            # A partial tile does not use all of them.
             for name in (n for n in self._register_names(node, lanes) if n in registers.used):
-                # What is computed for nobody: an element of a temporary that no statement reads.
+                # Nobody uses it: an element of a temporary that no statement reads.
                 unused = "" if name in read else " __attribute__((unused))"
                 lines.append(cgen.Line(f"{kind} {name}{unused}{start};"))
         else:
             name = self.names.tensors[node.name]
             if node.scope == Scope.REGISTER:
                 lines.append(cgen.Line(f"/* {name}: {_INDEXED} */"))
-            with self.memory.place(node) as offset, self.inside(node):
+            with self.memory.reserve(node) as offset, self.inside(node):
                 declared = array(self.types[node.dtype.name], name, node.shape, offset)
                 lines.append(cgen.Line(declared))
                 body = self.statement(node.body)
@@ -259,9 +259,9 @@ class CPrinter:
     def _with_registers(self, node: Buffer, registers: _Registers) -> cgen.Generable:
         """The body of a register buffer.
 
-        Matrices that are transposed after a loop need many registers beside the accumulators,
-        and gcc then takes them from the accumulators inside the loop.  So these go to memory in
-        between, behind a barrier, since gcc otherwise forwards what was stored.
+        Matrices transposed after a loop need many registers besides the accumulators, and gcc
+        then takes them from the accumulators inside the loop.  So the accumulators go through
+        memory first, with a compiler barrier, since gcc would otherwise forward the stored values.
         """
         children = node.body.children if isinstance(node.body, Block) else ()
         loops = [
@@ -281,14 +281,14 @@ class CPrinter:
         return cgen.Collection([before, *map(cgen.Line, lines), self.statement(after)])
 
     def _parts(self, node: Buffer) -> list[str]:
-        """The vectors that hold what the lanes of a reduction have combined so far."""
+        """The vectors that hold what each lane of a reduction has combined so far."""
         return [self._register(node.name, (k,)) for k in range(node.shape[0])]
 
     def _is_accumulator(self, name: str) -> bool:
         return name in self.registers and self.registers[name].buffer.scope == Scope.LANES
 
     def _combined(self, node: Buffer) -> str:
-        """All lanes of an accumulator in one number, always in the same order."""
+        """All lanes of an accumulator combined into one number, always in the same order."""
         name = f"{suffix(node.dtype)}x{node.shape[1]}"
         values = self._parts(node)
         while len(values) > 1:
@@ -298,18 +298,18 @@ class CPrinter:
         return f"{_ACROSS[node.op]}_{name}({values[0]})"
 
     def _register_names(self, node: Buffer, lanes: int) -> list[str]:
-        places: list[tuple[int, ...]] = [()]
+        indices: list[tuple[int, ...]] = [()]
         *outer, last = node.shape or (1,)
         for extent in (*outer, -(-last // lanes)):
-            places = [(*p, k) for p in places for k in range(extent)]
-        return [self._register(node.name, p) for p in places]
+            indices = [(*i, k) for i in indices for k in range(extent)]
+        return [self._register(node.name, i) for i in indices]
 
-    def _register(self, buffer: str, place: tuple[int, ...]) -> str:
-        return "_".join([self.names.tensors[buffer], *map(str, place)])
+    def _register(self, buffer: str, index: tuple[int, ...]) -> str:
+        return "_".join([self.names.tensors[buffer], *map(str, index)])
 
-    # --- places ----------------------------------------------------------------------------
+    # --- addresses -------------------------------------------------------------------------
 
-    def place(self, read: Read) -> str:
+    def lvalue(self, read: Read) -> str:
         """The C lvalue of an element of a tensor, of a buffer, or of a register."""
         name = self.names.tensors[read.tensor]
         if self._is_accumulator(read.tensor):
@@ -321,17 +321,17 @@ class CPrinter:
         return f"{name}[{index_text(self.offset(read), self.names)}]"
 
     def _data(self, e: Expr) -> str:
-        """A value that decides a place, as an int64."""
+        """A value that determines an index, as an int64."""
         return self.values.text(e, INT64)
 
     def offset(self, read: Read) -> Expr:
-        """Row-major position of an element in its tensor, Horner-style."""
+        """Row-major offset of an element in its tensor, in Horner form."""
         shape = self.program.tensors[read.tensor].shape
         result: Expr = Const(0)
         steps: Expr = Const(0)
         for index, extent in zip(read.indices, shape, strict=True):
             if self._bases is not None:
-                # What all rows and taps of a tile have in common, and how far this one is from it.
+                # The part common to all rows and filter taps of a tile, and the offset from it.
                 step = Const(linear_form(index).constant)
                 index, steps = simplify(sub(index, step)), add(mul(steps, extent), step)
             result = add(mul(result, extent), index)
@@ -348,22 +348,22 @@ class CPrinter:
     def _register_of(self, read: Read, var: str | None) -> str:
         registers = self.registers[read.tensor]
         lanes = registers.lanes
-        place: list[int] = []
+        constants: list[int] = []
         lane = ""
         for index in read.indices or (Const(0),):
             form = linear_form(index)
             if var is not None:
                 form = form.without(Index(var))
             elif form.terms:
-                # Inside a loop over the lanes of a vector: a place that depends on this value.
+                # Inside a loop over the lanes of a vector: an index that depends on the lane.
                 ((moving, _),) = form.terms
                 lane = f"[{index_text(moving, self.names)}]"
-            place.append(form.constant)
+            constants.append(form.constant)
         if registers.buffer.scope == Scope.LANES:
-            place.pop()
+            constants.pop()
         else:
-            place[-1] //= lanes
-        name = self._register(read.tensor, tuple(place))
+            constants[-1] //= lanes
+        name = self._register(read.tensor, tuple(constants))
         registers.used.add(name)
         return str(registers.kept.get(name, name)) + lane
 
@@ -376,7 +376,7 @@ class CPrinter:
         text = LaneText(self, var, lanes)
         if lane_stride(store.target, var) != 1:
             return self._scatter(node, text)
-        target = self._vector_place(store.target, var, lanes)
+        target = self._vector_lvalue(store.target, var, lanes)
         if store.op == "=":
             line = f"{target} = {text.stored(store.value, store.dtype)};"
         elif self._is_accumulator(store.target.tensor):
@@ -386,14 +386,14 @@ class CPrinter:
         return in_order([*text.before, line])
 
     def _maskable(self, node: LoopNode) -> bool:
-        """Whether a node only updates vectors that are variables."""
+        """Whether a node only updates vectors kept in variables."""
         if isinstance(node, VectorStore):
             return node.store.target.tensor in self.registers
         inside = isinstance(node, (Block, If)) and all(map(self._maskable, children_of(node)))
         return inside and not (isinstance(node, If) and node.other is not None)
 
     def _under_mask(self, node: If) -> cgen.Generable:
-        """What a condition guards, without a branch: where it fails, no lane takes part."""
+        """The body of a condition, without a branch: where it fails, no lane is active."""
         before = self._when
         self._when = node.cond if before is None else Op("and", (before, node.cond))
         try:
@@ -402,7 +402,7 @@ class CPrinter:
             self._when = before
 
     def _masked_store(self, node: VectorStore) -> cgen.Generable:
-        """Only some lanes of a register, or of memory, change."""
+        """Store only some lanes of a register or of memory."""
         store, when = node.store, self._when
         last = Const(node.lanes) if node.last is None else node.last
         part = None if node.last is None else (node.first, last)
@@ -427,12 +427,12 @@ class CPrinter:
                 value = f"fk_among_{name}({begin}, {end}, {value}, {target})"
             line = f"{target} = {value};"
         elif lane_stride(store.target, node.var) == 1:
-            line = f"fk_put_{name}({text.places_of_part(store.target)}, {value});"
+            line = f"fk_put_{name}({text.active_lanes(store.target)}, {value});"
         else:
             kind, made = vector_type(store.dtype, node.lanes), self.fresh()
             text.before.append(f"const {kind} {made} = {value};")
             lane = self.names.loops[node.var]
-            line = f"{text.each_lane()} {self.place(store.target)} = {made}[{lane}];"
+            line = f"{text.each_lane()} {self.lvalue(store.target)} = {made}[{lane}];"
         return in_order([*text.before, line])
 
     def _updated(self, store: Store, text: LaneText, target: str) -> str:
@@ -444,7 +444,7 @@ class CPrinter:
         return f"{target} = {text.rounded(value, dtype)};"
 
     def _accumulate(self, node: VectorStore, text: LaneText, target: str) -> str:
-        """One more value in each lane of an accumulator."""
+        """Combine one more value into each lane of an accumulator."""
         store = node.store
         value = text.vector(store.value, store.dtype)
         if node.first != Const(0):
@@ -453,23 +453,23 @@ class CPrinter:
             value = f"fk_from_{name}({index_text(node.first, self.names)}, {value}, {start})"
         if store.op in ("+=", "*="):
             return f"{target} {store.op} {value};"
-        # The value first: whether it is a NaN need not wait for the value before it.
+        # Value first: whether it is NaN can then be tested without waiting for the previous one.
         return f"{target} = {text.apply(UPDATES[store.op], store.dtype, [value, target])};"
 
     def _scatter(self, node: VectorStore, text: LaneText) -> cgen.Generable:
-        """Lanes that are not neighbours in memory are stored one by one."""
+        """Store lanes that are not contiguous in memory one by one."""
         store, lanes, lane = node.store, node.lanes, self.names.loops[node.var]
         kind, name = vector_type(store.dtype, lanes), self.fresh()
         value = text.stored(store.value, store.dtype)
         loop = f"for (int64_t {lane} = 0; {lane} < {lanes}; {lane}++)"
         lines = [
             f"const {kind} {name} = {value};",
-            f"{loop} {self.place(store.target)} = {name}[{lane}];",
+            f"{loop} {self.lvalue(store.target)} = {name}[{lane}];",
         ]
         return in_order([*text.before, *lines])
 
     def _transposed(self, node: Transposed) -> cgen.Generable:
-        """Rows to registers, the matrix turned, and its columns stored; or the other way round."""
+        """Load rows, transpose the matrix in registers and store its columns, or the reverse."""
         first, most = node.rows[0], len(node.rows)
         lanes, dtype = first.lanes, first.store.dtype
         shape = f"{lane_suffix(dtype)}x{lanes}"
@@ -481,7 +481,7 @@ class CPrinter:
         apart = first.store.target if node.scattered else first.store.value
         assert isinstance(apart, Read)
         columns = [
-            self.place(LaneText(self, first.var, lanes).first(apart, Const(lane)))
+            self.lvalue(LaneText(self, first.var, lanes).first(apart, Const(lane)))
             for lane in range(lanes)
         ]
         within = [self._takes_part(first, lane) for lane in range(lanes)]
@@ -493,13 +493,13 @@ class CPrinter:
                 value = text.stored(r.store.value, dtype)
                 given = " ".join([*text.before, f"{matrix}[{k}] = {value};"])
                 lines.append(f"{row[k]}{{ {given} }}" if row[k] or text.before else given)
-            # What is not filled is not stored either.
+            # Registers that are not loaded are not stored either.
             lines += [f"{matrix}[{k}] = {matrix}[0];" for k in range(most, lanes)]
         else:
             for k, (column, part) in enumerate(zip(columns, within, strict=True)):
                 load = f"*(const fk_{shape}_u *)&{column}"
                 load = load if whole else f"fk_take_{shape}(&{column}, 0, {count})"
-                # Inactive rows are transposed with the rest, and not stored.
+                # Inactive rows are transposed with the rest, but not stored.
                 load, part = (load, part) if part is not None else (f"(fk_{shape}){{0}}", "")
                 lines.append(f"{part}{matrix}[{k}] = {load};")
         lines.append(f"fk_transpose_{shape}({matrix});")
@@ -515,7 +515,7 @@ class CPrinter:
         return cgen.Block([cgen.Line(line) for line in lines])
 
     def _takes_part(self, node: VectorStore, lane: int) -> str | None:
-        """The condition on which a lane of a store takes part: "" for always, None for never."""
+        """The condition under which a lane of a store is active: "" for always, None for never."""
         if node.last is None:
             return ""
         conditions = [Op("le", (node.first, Const(lane))), Op("lt", (Const(lane), node.last))]
@@ -530,30 +530,30 @@ class CPrinter:
         return f"if ({' && '.join(open_)}) " if open_ else ""
 
     def _row_stored(self, node: VectorStore, value: str) -> str:
-        """A vector goes to the target of a store."""
+        """Store a vector to a store's target."""
         target, lanes = node.store.target, node.lanes
-        place = self._vector_place(target, node.var, lanes)
+        lvalue = self._vector_lvalue(target, node.var, lanes)
         if node.last is None or target.tensor in self.registers:
-            return f"{place} = {value};"
+            return f"{lvalue} = {value};"
         shape = f"{lane_suffix(self.dtypes[target.tensor])}x{lanes}"
-        return f"fk_put_{shape}({self._lane_text(node).places_of_part(target)}, {value});"
+        return f"fk_put_{shape}({self._lane_text(node).active_lanes(target)}, {value});"
 
     def _lane_text(self, node: VectorStore) -> LaneText:
         part = None if node.last is None else (node.first, node.last)
         return LaneText(self, node.var, node.lanes, part)
 
-    def _vector_place(self, read: Read, var: str, lanes: int) -> str:
+    def _vector_lvalue(self, read: Read, var: str, lanes: int) -> str:
         """A vector lvalue whose lane 0 is the element at lane 0."""
         if read.tensor in self.registers:
             return self._register_of(read, var)
         first = Read(read.tensor, tuple(_lane_zero(i, var) for i in read.indices))
-        return f"*({vector_type(self.dtypes[read.tensor], lanes)}_u *)&{self.place(first)}"
+        return f"*({vector_type(self.dtypes[read.tensor], lanes)}_u *)&{self.lvalue(first)}"
 
-    # --- what `LaneText` asks for --------------------------------------------------------------
+    # --- required by `LaneText` ----------------------------------------------------------------
 
     @property
     def in_tile(self) -> bool:
-        """Whether lanes may be none, and what all places have in common has a name."""
+        """Whether there may be no lanes, and the common part of all addresses has a name."""
         return self._bases is not None
 
     def register(self, read: Read, var: str) -> str | None:
@@ -575,20 +575,20 @@ class CPrinter:
         return self.offset(Read(read.tensor, moved))
 
     def multiple(self, var: str) -> int:
-        """What divides the numbers of the loop that is being printed."""
+        """A divisor of all values of the loop that is being printed."""
         return self._multiples.get(var, 1)
 
     def fresh(self) -> str:
-        """A name for a value in lanes."""
+        """A new name for a vector value."""
         self._count += 1
         return f"fk_lanes{self._count}"
 
 
 _WORD = re.compile(r"\w+")
 _INDEXED = "an array, since its places are not constant"
-#: The names that are not just assigned to.
+#: Names that occur other than as the target of an assignment.
 _READ = re.compile(r"\b([A-Za-z_]\w*)\b(?! = )")
-#: How two accumulators become one, and the lanes of one a number.
+#: How two accumulators are combined, and the lanes of one into a number.
 _COMBINE = {"+=": "({a} + {b})", "*=": "({a} * {b})", "max=": "fk_max_{name}({a}, {b})",
             "min=": "fk_min_{name}({a}, {b})"}  # fmt: skip
 _ACROSS = {"+=": "fk_sum", "*=": "fk_product", "max=": "fk_greatest", "min=": "fk_least"}

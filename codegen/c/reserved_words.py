@@ -8,7 +8,7 @@ from codegen.c.type_names import C_TYPES, MATH
 
 _FUNCTIONS = (*MATH, "rsqrt", "fma", "fmin", "fmax")
 
-#: Keywords, names of the code's own, and what the headers that it includes define.
+#: Keywords, names that the generated code uses, and those that its headers define.
 C_RESERVED = frozenset(
     "lane_values auto break case char const continue default do double else enum extern float "
     "for goto if inline int long register restrict return short signed sizeof static struct "
@@ -20,8 +20,8 @@ C_RESERVED = frozenset(
     "MAXFLOAT SNAN SNANF SNANL".split()
 ) | {*C_TYPES.values(), *_FUNCTIONS, *(f"{name}f" for name in _FUNCTIONS)}
 
-#: C++, which CUDA is, with the names that a kernel finds its place by and what it calls; and what
-#: the headers of the emulator define.
+#: C++, as CUDA uses it, the built-in variables and functions of kernels, and what the headers of
+#: the emulator define.
 CUDA_RESERVED = frozenset(
     "alignas alignof and and_eq bitand bitor bool catch char8_t char16_t char32_t class co_await "
     "co_return co_yield compl concept const_cast consteval constexpr constinit decltype delete "
@@ -44,7 +44,7 @@ OPENCL_RESERVED = frozenset(
     "mem_fence min max abs clamp mad isequal vec_step".split()
 )
 
-#: Macros of standard headers, which are many: limits, constants, and what builds of these.
+#: Macros of standard headers: limits, constants, and names derived from these.
 _MACROS = re.compile(
     r"(FLT|L?DBL|FP|U?INT(8|16|32|64|MAX|PTR)?|SIZE|PTRDIFF|WCHAR|WINT|SIG|U?CHAR|SCHAR|U?SHRT"
     r"|U?L?LONG|HUGE|MATH|DECIMAL|EXIT|RAND|SEEK|TMP|FOPEN|FILENAME|POSIX|FD|MS|MB|PROT|MAP|MADV"
@@ -52,7 +52,7 @@ _MACROS = re.compile(
     r"|M_(E|LOG(2|10)E|LN(2|10)|([12]_)?PI(_[24])?|2_SQRTPI|SQRT(2|1_2))([fl][0-9]*x?)?"
     r"|SNANF[0-9]+X?|hto[bl]e[0-9]+|[bl]e[0-9]+toh"
 )
-#: Vectors, and functions of OpenCL that are named by types.
+#: Vector types, and OpenCL functions named after types.
 _TYPED = re.compile(
     r"u?(char|short|int|long)(2|3|4|8|16)|(float|double|half)(2|3|4|8|16)|v(load|store)\w*"
     r"|(as|convert)_\w+|image[123]d_\w+|cl_\w+"
@@ -60,9 +60,9 @@ _TYPED = re.compile(
 
 
 def is_reserved(name: str, words: frozenset[str] = frozenset()) -> bool:
-    """Whether a name means something to C, or is one of another language's words.
+    """Whether a name is reserved in C, or is one of another language's words.
 
-    None that ends in an underscore does, so that one more makes a name free.
+    No reserved word ends in an underscore, so appending one makes any name available.
     """
     if name.endswith("_"):
         return False

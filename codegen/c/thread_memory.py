@@ -1,4 +1,4 @@
-"""Arrays of kernels that are too large for the stack: they lie in memory of the thread."""
+"""Thread-local memory for kernel arrays that are too large for the stack."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from contextlib import contextmanager
 
 from codegen.loops.nodes import Buffer
 
-#: Bytes that the arrays of a function take of the stack at most.  Threads may have little: musl
-#: gives them 128 KiB, and whoever calls a kernel has used some of it.
+#: Most bytes of stack that a function's arrays take.  Threads may have little: musl gives them
+#: 128 KiB, and the kernel's caller has used some of it.
 STACK_LIMIT = 32 << 10
-#: The C name of that memory.  A library has it once, since a thread runs one kernel at a time.
+#: The C name of that memory.  A library has one, since a thread runs one kernel at a time.
 NAME = "fk_thread_memory"
 _ALIGNMENT = 64
 _HIDDEN = 'visibility("hidden")'
 
 
 class ThreadMemory:
-    """Places of the arrays of one function, as scopes are entered and left; `bytes` it takes.
+    """Offsets of one function's arrays as scopes are entered and left; `bytes` is the total.
 
     limit : see `STACK_LIMIT`; None: everything is on the stack
     """
@@ -28,8 +28,8 @@ class ThreadMemory:
         self._stack = self._used = 0
 
     @contextmanager
-    def place(self, buffer: Buffer) -> Iterator[int | None]:
-        """Where an array begins, in bytes, while its scope lasts; None: on the stack."""
+    def reserve(self, buffer: Buffer) -> Iterator[int | None]:
+        """The byte offset of an array while its scope lasts; None: it is on the stack."""
         before = self._stack, self._used
         size = -(-math.prod(buffer.shape) * buffer.dtype.bytes // _ALIGNMENT) * _ALIGNMENT
         offset = None
@@ -44,20 +44,20 @@ class ThreadMemory:
 
 
 def array(kind: str, name: str, shape: tuple[int, ...], offset: int | None) -> str:
-    """The declaration of an array on the stack, or at a place in the thread's memory."""
+    """Declare an array on the stack, or at an offset in the thread's memory."""
     if offset is None:
         extents = "".join(f"[{n}]" for n in shape)
         return f"{kind} {name}{extents} __attribute__((aligned({_ALIGNMENT})));"
     inner = "".join(f"[{n}]" for n in shape[1:])
     target = f"(*restrict {name}){inner}" if inner else f"*restrict {name}"
-    place = f"{NAME} + {offset}" if offset else NAME
-    return f"{kind} {target} = fk_pointer({place});"
+    address = f"{NAME} + {offset}" if offset else NAME
+    return f"{kind} {target} = fk_pointer({address});"
 
 
 def definition(count: int, others: bool = False) -> list[str]:
-    """The lines that define so many bytes of a thread's memory, none if there are none.
+    """The lines that define `count` bytes of thread memory; none if `count` is 0.
 
-    others : other units of the library use it, too, see `declaration`
+    others : other units of the library use it as well, see `declaration`
     """
     if not count:
         return []
@@ -67,7 +67,7 @@ def definition(count: int, others: bool = False) -> list[str]:
 
 
 def declaration(count: int) -> list[str]:
-    """The lines by which a unit uses what another one defines."""
+    """The lines that declare thread memory which another unit defines."""
     if not count:
         return []
     return [f"extern _Thread_local unsigned char {NAME}[] __attribute__(({_HIDDEN}));"]

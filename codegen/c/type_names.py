@@ -1,4 +1,4 @@
-"""How element types and vectors of them are spelt in C."""
+"""C names of element types and of vectors of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ C_TYPES: dict[str, str] = {
     **{f"{u}int{b}": f"{u}int{b}_t" for u in ("", "u") for b in (8, 16, 32, 64)},
 }
 
-#: How iterations are shared among threads: a macro, which the build may define.
+#: The macro for how iterations are shared among threads, which the build may define.
 SCHEDULE = "FK_SCHEDULE"
 
-#: What elements of vectors are called in the names of helpers, and in C.
+#: Vector element types: their names in helpers, and in C.
 LANE_TYPES: dict[str, str] = {
     "f32": "float",
     "f64": "double",
@@ -26,12 +26,12 @@ LANE_TYPES: dict[str, str] = {
 
 
 def suffix(dtype: DType) -> str:
-    """How a helper for this type ends: f32, i8, u64, b8 …"""
+    """The suffix of helpers for this type: f32, i8, u64, b8 …"""
     return f"{dtype.kind}{dtype.bits}"
 
 
 def lane_suffix(dtype: DType) -> str:
-    """The element of a vector that holds stored values: bools and bfloat16 are bits there."""
+    """Suffix for vectors of stored values: bool and bfloat16 are stored as integers."""
     if dtype.kind == "b":
         return "u8"
     return "u16" if dtype.name == "bfloat16" else suffix(dtype)
@@ -47,7 +47,7 @@ def mask_type(bits: int, lanes: int) -> str:
     return f"fk_i{bits}x{lanes}"
 
 
-#: Functions of C's math library on floats, whose names end in f; OpenCL overloads them by type.
+#: Functions of C's math library whose float versions end in f; OpenCL overloads them by type.
 MATH = (
     "sqrt exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf pow atan2 fabs "
     "floor ceil trunc rint fmod copysign"

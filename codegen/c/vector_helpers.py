@@ -1,8 +1,8 @@
-"""Helpers on vectors that generated code may use, and the text of those that a kernel does use.
+"""Vector helpers for generated code, and the text of those that a kernel uses.
 
-A helper is called ``fk_FUNCTION_TYPExLANES``, as in ``fk_max_f32x16``.  Its text is made from the
-name alone, with that of the helpers that it calls; all of it is GCC vector C, which clang
-understands, too.  What has no vector form is a loop over the lanes, which compilers unroll.
+A helper is called ``fk_FUNCTION_TYPExLANES``, as in ``fk_max_f32x16``.  Its text is made from its
+name alone, together with the helpers it calls; all of it is GCC vector C, which clang accepts as
+well.  Operations without a vector form are loops over the lanes, which compilers unroll.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TYPE = re.compile(r"\bfk_([fiu]\d+)x(\d+)(?:_u)?\b")
 
 @dataclass(frozen=True)
 class _Shape:
-    """A vector type: the suffix of its elements, and how many there are."""
+    """A vector type: the suffix of its elements, and the number of lanes."""
 
     element: str
     lanes: int
@@ -58,22 +58,22 @@ class _Shape:
         return self.element[0] == "f"
 
     def numbers(self, *values: int) -> str:
-        """A vector of integers of the elements' width."""
+        """A vector of integers as wide as the elements."""
         return f"({self.mask}){{{', '.join(map(str, values))}}}"
 
 
 def lane_prelude(code: str) -> list[str]:
-    """Vector types and helpers that `code` uses, each behind what it needs."""
+    """Vector types and helpers that `code` uses, each after those it needs."""
     helpers: dict[str, str] = {}
 
     def add(text: str) -> None:
         for fn, element, lanes in dict.fromkeys(_HELPER.findall(text)):
             name = f"{fn}_{element}x{lanes}"
-            # Programs and tensors may be named like helpers.
+            # Programs and tensors may have the names of helpers.
             if name in helpers or not _is_vector(element, lanes) or not _is_helper(fn):
                 continue
             made = _helper(fn, _Shape(element, int(lanes)))
-            helpers[name] = ""  # under way
+            helpers[name] = ""  # in progress
             add(made)
             del helpers[name]
             helpers[name] = made
@@ -169,7 +169,7 @@ def _near(fn: str, s: _Shape) -> str:
     return f"#if {condition}\n{s.v} {symbol}({declared});\n{call}\n#else\n{loop}\n#endif"
 
 
-# --- one function a helper -------------------------------------------------------------------
+# --- one function per helper -----------------------------------------------------------------
 
 
 def _splat(s: _Shape) -> str:
@@ -187,7 +187,7 @@ def _select(s: _Shape) -> str:
 def _extremum(fn: str, op: str) -> Callable[[_Shape], str]:
     def text(s: _Shape) -> str:
         if s.is_float:
-            # Of loops like these gcc makes one instruction each; of masks, many.
+            # gcc compiles each such loop to one instruction, but masks to many.
             lane = f"for (int l = 0; l < {s.lanes}; l++)"
             body = (
                 f"{s.v} m; {lane} m[l] = a[l] {op} b[l] ? a[l] : b[l]; "
@@ -224,10 +224,10 @@ def _from(s: _Shape) -> str:
 
 
 def _horizontal(fn: str, combine: Callable[[_Shape, str, str], str]) -> Callable[[_Shape], str]:
-    """All lanes combined: those of the first half with those of the second, again and again.
+    """Combine all lanes, first half with second half, repeatedly.
 
-    Halves that are no register of their own stay where they are: taken apart, they would go
-    through memory, and the next row waits for this one.
+    Halves smaller than a register stay in place: splitting them would go through memory, and
+    the next row waits for the result.
     """
 
     def text(s: _Shape) -> str:
@@ -237,8 +237,8 @@ def _horizontal(fn: str, combine: Callable[[_Shape, str, str], str]) -> Callable
             steps = ["return v[0]"]
             half = 1
             while half < s.lanes:
-                places = ", ".join(str(k + half if k < half else k) for k in range(s.lanes))
-                shuffled = f"FK_SHUFFLE({s.mask}, v, v, {places})"
+                order = ", ".join(str(k + half if k < half else k) for k in range(s.lanes))
+                shuffled = f"FK_SHUFFLE({s.mask}, v, v, {order})"
                 steps[:0] = [f"w = {shuffled}", f"v = {combine(s, 'v', 'w')}"]
                 half *= 2
             steps[0] = f"{s.v} {steps[0]}"
@@ -263,10 +263,10 @@ def _gather(s: _Shape) -> str:
 
 def _even(s: _Shape) -> str:
     n = s.lanes
-    places = [2 * k if 2 * k < n else 2 * k - (n - 1) + n for k in range(n)]
+    order = [2 * k if 2 * k < n else 2 * k - (n - 1) + n for k in range(n)]
     body = (
         f"{s.v} a = *(const {s.v}_u *)p, b = *(const {s.v}_u *)(p + {n - 1}); "
-        f"return FK_SHUFFLE({s.mask}, a, b, {', '.join(map(str, places))});"
+        f"return FK_SHUFFLE({s.mask}, a, b, {', '.join(map(str, order))});"
     )
     return _inline(
         s.v, f"even_{s.name}", f"const {s.c} *p", body,
@@ -277,13 +277,13 @@ def _even(s: _Shape) -> str:
 def _spread(count: int) -> Callable[[_Shape], str]:
     def text(s: _Shape) -> str:
         few = f"fk_{s.element}x{s.lanes // count}"
-        places = ", ".join(str(k // count) for k in range(s.lanes))
+        order = ", ".join(str(k // count) for k in range(s.lanes))
         return (
             f"/* each element {count} times */\n"
             f"static inline {s.v} fk_spread{count}_{s.name}(const {s.c} *p)\n{{\n"
             f"#if defined(__clang__) || __GNUC__ >= 12\n"
             f"  {few} a = *(const {few}_u *)p;\n"
-            f"  return __builtin_shufflevector(a, a, {places});\n"
+            f"  return __builtin_shufflevector(a, a, {order});\n"
             f"#else\n"
             f"  {s.v} r; for (int k = 0; k < {s.lanes}; k++) r[k] = p[k / {count}]; return r;\n"
             f"#endif\n}}"
@@ -364,7 +364,7 @@ def _call(fn: str) -> Callable[[_Shape, str, str], str]:
 
 
 def _transpose(s: _Shape) -> str:
-    """A square matrix turned by swapping its off-diagonal quarters, and theirs, and so on
+    """Transpose a square matrix by swapping its off-diagonal quarters recursively
     (Eklundh, "A fast computer method for matrix transposing", IEEE Trans. Computers 1972)."""
     lines = []
     step = 1
@@ -388,7 +388,7 @@ def _transpose(s: _Shape) -> str:
 
 
 def _part(s: _Shape) -> tuple[str, str] | None:
-    """AVX-512's masked instructions for a vector type: their condition and how they are called."""
+    """AVX-512's masked instructions for a vector type: the macro to test, and the name prefix."""
     letters = {"f32": "ps", "f64": "pd", "i32": "epi32", "u32": "epi32", "i64": "epi64"}
     letters["u64"] = "epi64"
     width = s.bits * s.lanes
@@ -405,9 +405,9 @@ def _register_kind(s: _Shape) -> str:
 
 
 def _moved(s: _Shape, instruction: str, masked: str, plain: str) -> str:
-    """The body of a helper on some lanes: a masked instruction where there is one.
+    """The body of a helper on some lanes: a masked instruction where one exists.
 
-    `masked` has places for what calls the instruction, and for the mask.
+    `masked` is formatted with the instruction to call and the mask.
     """
     found = _part(s)
     if found is None:
@@ -446,7 +446,7 @@ def _take_even(s: _Shape) -> str:
         body = plain
     else:
         feature, call = found
-        # Of each pair only the first is read: the last one may have no second.
+        # Only the first of each pair is read: the last pair may be incomplete.
         text = (
             f"const uint64_t m = ((1ull << (2 * last - 1)) - (1ull << 2 * first));\n  "
             f"{_evens(s, call, 'p - 2 * first')}"
@@ -458,15 +458,15 @@ def _take_even(s: _Shape) -> str:
     )
 
 
-def _evens(s: _Shape, call: str, place: str) -> str:
-    """Every other element from a place on, of those that a mask m has bits for."""
+def _evens(s: _Shape, call: str, address: str) -> str:
+    """Every other element from an address on, where the mask m has bits set."""
     n, load = s.lanes, call.format("maskz_loadu")
     halves = [
-        f"const {s.v} {v} = ({s.v}){load}((__mmask{max(8, n)})(m >> {shift}), {place} + {shift});"
+        f"const {s.v} {v} = ({s.v}){load}((__mmask{max(8, n)})(m >> {shift}), {address} + {shift});"
         for v, shift in (("a", 0), ("b", n))
     ]
-    places = ", ".join(str(2 * k) for k in range(n))
-    return f"{halves[0]}\n  {halves[1]}\n  return FK_SHUFFLE({s.mask}, a, b, {places});"
+    order = ", ".join(str(2 * k) for k in range(n))
+    return f"{halves[0]}\n  {halves[1]}\n  return FK_SHUFFLE({s.mask}, a, b, {order});"
 
 
 def _some(s: _Shape) -> str:
@@ -505,7 +505,7 @@ def _among(s: _Shape) -> str:
     )
 
 
-#: Helpers whose lanes are literals where they are called: the masks then are, too.
+#: Helpers called with literal lane numbers: inlining makes the masks literals as well.
 _SOME = "static inline __attribute__((always_inline))"
 
 

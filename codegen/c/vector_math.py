@@ -1,11 +1,11 @@
-"""Functions such as exp on vectors of float32, as text of GCC vector C, and vectors by libmvec.
+"""Functions such as exp on vectors of float32, as GCC vector C, and libmvec's vector functions.
 
-`V` stands for the vector type, `M` for the vector of int32 of the same length, `S` for how the
-helpers for it end.  Polynomials are minimax fits of our own.  The stated errors, in units in the
-last place, were measured at every 61st float32, with and without fused multiply-adds.
+`V` stands for the vector type, `M` for the vector of int32 of the same length, `S` for the suffix
+of its helpers.  Polynomials are minimax fits of our own.  The stated errors, in units in the last
+place, were measured at every 61st float32, with and without fused multiply-adds.
 
-A helper that is not written here calls glibc's vector mathematics (libmvec, 2.35 or later on
-x86-64, up to 4 units in the last place) where that exists, else the C library lane by lane.
+A helper not defined here calls glibc's vector math (libmvec, 2.35 or later on x86-64, up to
+4 units in the last place) if available, else the C library lane by lane.
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ static inline V fk_near_erf_S(V x)
 }
 
 
-#: Lanes of the vectors that AVX-512 scales by a power of two, and the part of it that does.
+#: Lane counts that AVX-512 can scale by powers of two, and the extension needed for each.
 _SCALES = {16: "F", 8: "VL", 4: "VL"}
 
 
 def own_helper(fn: str, lanes: int) -> str:
-    """The helper of one function on `lanes` float32."""
+    """The helper for one function on `lanes` float32."""
     scales = {n: f"defined(__AVX512{x}__) && defined(__AVX512DQ__)" for n, x in _SCALES.items()}
     names = {
         "V": f"fk_f32x{lanes}",
@@ -134,11 +134,11 @@ def _word(text: str, short: str, name: str) -> str:
     return result
 
 
-#: Functions of libmvec, by the name that they have in C.
+#: Functions of libmvec, by their C names.
 _MVEC = frozenset(
     "exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf pow atan2".split()
 )
-#: Letter and condition of the instruction sets that pass vectors of so many bytes.
+#: Letter and preprocessor condition of the instruction set for each vector size in bytes.
 _ISA = {16: ("b", ""), 32: ("d", " && defined(__AVX2__)"), 64: ("e", " && defined(__AVX512F__)")}
 
 
@@ -153,7 +153,7 @@ def mvec_name(fn: str, bits: int, lanes: int) -> tuple[str, str] | None:
     return symbol, f"defined(FK_MVEC){condition}"
 
 
-#: Defined before any use of `mvec_name`'s conditions.
+#: Must precede any use of `mvec_name`'s conditions.
 MVEC_PROBE = """\
 #if defined(__x86_64__) && defined(__GLIBC__)
 #if __GLIBC__ > 2 || __GLIBC_MINOR__ >= 35

@@ -1,9 +1,9 @@
-"""Values in vector lanes as C text; `cexpr` has the same for scalars.
+"""Values in vector lanes as C text; `codegen.c.expr_text` has the same for scalars.
 
-A value that is the same in all lanes is a scalar, and becomes a vector where it meets one.  Truth
-values are masks: signed integers, 0 or -1, of the width that their context asks for.  What has no
-vector form here (a place that depends on data, a loop's number as a value) is computed lane by
-lane in front of the statement.
+A value that is the same in all lanes is a scalar until it meets a vector.  Truth values are masks:
+signed integers, 0 or -1, of the width their context needs.  Values without a vector form (elements
+at data-dependent indices, a loop variable used as a value) are computed lane by lane before the
+statement.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from poly.ir.expr import (
 from poly.ir.linear_form import linear_form, normal, render
 from poly.ir.operators import INEXACT, OPS
 
-#: How many adjacent lanes may share an element, see `lanelib`.
+#: How many adjacent lanes may share an element, see `codegen.c.vector_helpers`.
 SPREADS = (2, 4, 8)
 _INFIX = frozenset(("add", "sub", "mul", "bitand", "bitor", "bitxor"))
 
 
-class Places(Protocol):
-    """What prints elements: the target."""
+class ElementPrinter(Protocol):
+    """How a target addresses and names elements."""
 
     values: ValueText
     dtypes: dict[str, DType]
@@ -45,7 +45,7 @@ class Places(Protocol):
     @property
     def in_tile(self) -> bool: ...
 
-    def place(self, read: Read) -> str: ...
+    def lvalue(self, read: Read) -> str: ...
 
     def register(self, read: Read, var: str) -> str | None: ...
 
@@ -57,27 +57,27 @@ class Places(Protocol):
 
 
 class LaneText:
-    """Prints the values of one statement in `lanes` lanes; `var` is the lane.
+    """Print the values of one statement in `lanes` lanes; `var` is the lane.
 
-    `before` collects what has to stand in front of the statement.
-    part : the first lane that takes part, and the end of those that do; only they read memory
+    `before` collects the declarations that have to precede the statement.
+    part : the first active lane, and the end of the active lanes; only they read memory
     """
 
     def __init__(
-        self, places: Places, var: str, lanes: int, part: tuple[Expr, Expr] | None = None
+        self, printer: ElementPrinter, var: str, lanes: int, part: tuple[Expr, Expr] | None = None
     ) -> None:
-        self.places, self.var, self.lanes, self.part = places, var, lanes, part
-        self.values = places.values
+        self.printer, self.var, self.lanes, self.part = printer, var, lanes, part
+        self.values = printer.values
         self.before: list[str] = []
 
     def stored(self, e: Expr, dtype: DType) -> str:
-        """A value as it is stored in a tensor of type `dtype`, in all lanes."""
+        """A value in all lanes, as stored in a tensor of type `dtype`."""
         if dtype.kind == "b":
             return f"({self._type(dtype)})({self.mask(e, 8)} & 1)"
         return self.rounded(self.vector(e, dtype), dtype)
 
     def rounded(self, text: str, dtype: DType) -> str:
-        """A vector in the compute type of `dtype` as it is stored."""
+        """Round a vector in the compute type of `dtype` to its storage type."""
         if dtype.name in ("float16", "bfloat16"):
             short = "f16" if dtype.name == "float16" else "bf16"
             return f"fk_store_{short}_{self._name(dtype.compute)}({text})"
@@ -89,7 +89,7 @@ class LaneText:
         """A number in the compute type of `want`, as a vector."""
         if not depends_on(e, self.var):
             return f"fk_splat_{self._name(want)}({self.values.text(e, want)})"
-        own = dtype_where(e, self.places.dtypes, want)
+        own = dtype_where(e, self.printer.dtypes, want)
         if is_index_value(e, self.var):
             return self._lane_by_lane(e, want)
         if isinstance(e, Read):
@@ -102,12 +102,12 @@ class LaneText:
         return self.convert(text, own, want)
 
     def operand(self, e: Expr, want: DType) -> str:
-        """As `vector`, but what is the same in all lanes stays a scalar, where C allows it."""
+        """As `vector`, but a value equal in all lanes stays a scalar where C allows it."""
         simple = want.compute.bits >= 32 and not depends_on(e, self.var)
         return self.values.text(e, want) if simple else self.vector(e, want)
 
     def convert(self, text: str, have: DType, want: DType) -> str:
-        """A vector of numbers in another type, in steps that processors have."""
+        """Convert a vector of numbers to another type, in steps for which instructions exist."""
         have, want = have.compute, want.compute
         if have == want:
             return text
@@ -136,7 +136,7 @@ class LaneText:
         return text
 
     def _cast(self, e: Cast) -> str:
-        own = dtype_where(e.arg, self.places.dtypes, e.dtype)
+        own = dtype_where(e.arg, self.printer.dtypes, e.dtype)
         compute = e.dtype.compute
         if own.kind == "b":
             ones = f"({self.mask(e.arg, compute.bits)} & 1)"
@@ -148,7 +148,7 @@ class LaneText:
         return text
 
     def _operation(self, e: Op, want: DType, own: DType) -> str:
-        met = operand_dtype(e, self.places.dtypes, want)
+        met = operand_dtype(e, self.printer.dtypes, want)
         if e.fn == "select":
             first, second = (self.vector(a, met) for a in e.args[1:])
             mask = self.mask(e.args[0], met.compute.bits)
@@ -176,14 +176,14 @@ class LaneText:
     # --- truth values --------------------------------------------------------------------------
 
     def mask(self, e: Expr, bits: int) -> str:
-        """A truth value as a vector of 0 and -1 in so many bits."""
+        """A truth value as a vector of 0 and -1 with elements of `bits` bits."""
         if not depends_on(e, self.var):
             scalar = f"-(int{bits}_t){self.values.text(e, BOOL)}"
             return f"fk_splat_i{bits}x{self.lanes}({scalar})"
         if isinstance(e, Read):
             return self._resized(f"({self.load(e)} != 0)", 8, bits)
         if isinstance(e, Cast):
-            own = dtype_where(e.arg, self.places.dtypes, e.dtype)
+            own = dtype_where(e.arg, self.printer.dtypes, e.dtype)
             if own.kind == "b":
                 return self.mask(e.arg, bits)
             if is_index_value(e, self.var):
@@ -201,13 +201,13 @@ class LaneText:
                   "min": "&", "max": "|"}.get(e.fn)  # fmt: skip
         if symbol is not None:
             return f"({self.mask(e.args[0], bits)} {symbol} {self.mask(e.args[1], bits)})"
-        met = operand_dtype(e, self.places.dtypes, BOOL)
+        met = operand_dtype(e, self.printer.dtypes, BOOL)
         if met.kind == "b":
             return self._truth_comparison(e, bits)
         if OPS[e.fn].rule == "test":
             return self._test(e, met, bits)
         a, b = e.args
-        # One side at least moves with the lane, and so is a vector.
+        # At least one side varies with the lane, and so is a vector.
         text = f"({self.operand(a, met)} {OPS[e.fn].symbol} {self.operand(b, met)})"
         return self._resized(text, met.compute.bits, bits)
 
@@ -223,7 +223,7 @@ class LaneText:
         return self._resized(f"(fk_abs_{self._name(met.compute)}({x}) == {infinite})", own, bits)
 
     def _truth_comparison(self, e: Op, bits: int) -> str:
-        """Comparisons of truth values, false being less than true."""
+        """A comparison of truth values, where false < true."""
         a, b = (self.mask(x, bits) for x in e.args)
         return {
             "eq": f"(~({a} ^ {b}))", "ne": f"({a} ^ {b})",
@@ -232,7 +232,7 @@ class LaneText:
         }[e.fn]  # fmt: skip
 
     def _index_comparison(self, e: Op, bits: int) -> str:
-        """A comparison of loop numbers: of the lane's number with a bound."""
+        """A comparison of loop variables: of the lane number with a bound."""
         left, right = e.args
         if any(not _is_plain(x) for x in e.args):
             return self._mask_by_lane(e, bits)
@@ -241,7 +241,7 @@ class LaneText:
         rest = form.without(Index(self.var))
         if any(depends_on(a, self.var) for a, _ in rest.terms) or not 0 < abs(factor) < 1 << 20:
             return self._mask_by_lane(e, bits)
-        # Only the order counts, so 32 bits hold the bound.
+        # Only the order matters, so clamping the bound to 32 bits is safe.
         text = index_text(simplify(render(rest)), self.values.names)
         bound = f"(int32_t)fk_hi(fk_lo({text}, 1 << 30), -(1 << 30))"
         numbers = ", ".join(str(factor * k) for k in range(self.lanes))
@@ -260,8 +260,8 @@ class LaneText:
     # --- elements ------------------------------------------------------------------------------
 
     def load(self, read: Read) -> str:
-        """An element in each lane, in its compute type (a bool: as it is stored)."""
-        dtype = self.places.dtypes[read.tensor]
+        """An element in each lane, in its compute type (bool: its storage type)."""
+        dtype = self.printer.dtypes[read.tensor]
         text = self._load(read, dtype)
         if dtype.name in ("float16", "bfloat16"):
             short = "f16" if dtype.name == "float16" else "bf16"
@@ -269,43 +269,43 @@ class LaneText:
         return text
 
     def _load(self, read: Read, dtype: DType) -> str:
-        register = self.places.register(read, self.var)
+        register = self.printer.register(read, self.var)
         if register is not None:
             return register
         name = f"{lane_suffix(dtype)}x{self.lanes}"
-        # A place that data decides is like others, if all lanes ask for the same data.
+        # A data-dependent index is like any other if all lanes read the same data.
         data = any(depends_on(inner, self.var) for i in read.indices for inner in reads_of(i))
         stride = None if data else lane_stride(read, self.var)
         first = self.first(read)
         if self.part is not None and stride in (1, 2):
             even = "" if stride == 1 else "_even"
-            if self.places.in_tile:
-                # Neighbouring taps, which begin at other lanes, then share the place.
+            if self.printer.in_tile:
+                # Adjacent filter taps, which begin at other lanes, then share the address.
                 begin, end = (index_text(e, self.values.names) for e in self.part)
-                return f"fk_some{even}_{name}(&{self.places.place(first)}, {begin}, {end})"
-            return f"fk_take{even}_{name}({self.places_of_part(read)})"
+                return f"fk_some{even}_{name}(&{self.printer.lvalue(first)}, {begin}, {end})"
+            return f"fk_take{even}_{name}({self.active_lanes(read)})"
         if self.part is not None:
             return self._stored_by_lane(read, dtype)
         if stride == 1:
-            return f"*(const fk_{name}_u *)&{self.places.place(first)}"
+            return f"*(const fk_{name}_u *)&{self.printer.lvalue(first)}"
         if stride == 2 and self.lanes > 2:
-            return f"fk_even_{name}(&{self.places.place(first)})"
+            return f"fk_even_{name}(&{self.printer.lvalue(first)})"
         if stride == -1 and self.lanes > 2:
-            return f"fk_backwards_{name}(&{self.places.place(first)})"
+            return f"fk_backwards_{name}(&{self.printer.lvalue(first)})"
         repeated = None if data else self._repeated(read)
         if repeated is not None:
-            return f"fk_spread{repeated}_{name}(&{self.places.place(first)})"
-        distance = None if data else self.places.distance(read, self.var)
+            return f"fk_spread{repeated}_{name}(&{self.printer.lvalue(first)})"
+        distance = None if data else self.printer.distance(read, self.var)
         if distance is None:
             return self._stored_by_lane(read, dtype)
         text = index_text(distance, self.values.names)
-        return f"fk_gather_{name}(&{self.places.place(first)}, {text})"
+        return f"fk_gather_{name}(&{self.printer.lvalue(first)}, {text})"
 
-    def places_of_part(self, read: Read) -> str:
-        """The address of the first lane that takes part, its number, and the end of the lanes."""
+    def active_lanes(self, read: Read) -> str:
+        """The address of the first active lane, its number, and the end of the active lanes."""
         assert self.part is not None
         begin, end = (index_text(e, self.values.names) for e in self.part)
-        return f"&{self.places.place(self.first(read, self.part[0]))}, {begin}, {end}"
+        return f"&{self.printer.lvalue(self.first(read, self.part[0]))}, {begin}, {end}"
 
     def _repeated(self, read: Read) -> int | None:
         """k, if the first k lanes share an element, the next k the next one, and so on."""
@@ -325,13 +325,13 @@ class LaneText:
         if form.coefficient(Index(self.var)) != 1 or rest.constant % count:
             return None
         for atom, factor in rest.terms:
-            known = self.places.multiple(atom.name) if isinstance(atom, Index) else 1
+            known = self.printer.multiple(atom.name) if isinstance(atom, Index) else 1
             if depends_on(atom, self.var) or factor * known % count:
                 return None
         return count if self.lanes >= 2 * count else None
 
     def first(self, read: Read, number: Expr = LANE_0) -> Read:
-        """The element in lane 0, or another."""
+        """The element in lane 0, or in another lane."""
         return Read(
             read.tensor,
             tuple(normal(simplify(replace_var(i, self.var, number))) for i in read.indices),
@@ -349,17 +349,17 @@ class LaneText:
         )
 
     def _stored_by_lane(self, read: Read, dtype: DType) -> str:
-        return self._filled(vector_type(dtype, self.lanes), self.places.place(read))
+        return self._filled(vector_type(dtype, self.lanes), self.printer.lvalue(read))
 
     def _filled(self, kind: str, text: str) -> str:
-        name = self.places.fresh()
+        name = self.printer.fresh()
         self.before.append(f"{kind} {name}{'' if self.part is None else ' = {0}'};")
         head, lane = self.each_lane(), self.values.names.loops[self.var]
         self.before.append(f"{head} {name}[{lane}] = {text};")
         return name
 
     def each_lane(self) -> str:
-        """The head of a loop over the lanes that take part."""
+        """The head of a loop over the active lanes."""
         lane = self.values.names.loops[self.var]
         begin, end = self.part or (LANE_0, Const(self.lanes))
         first, last = index_text(begin, self.values.names), index_text(end, self.values.names, 5)
@@ -367,7 +367,7 @@ class LaneText:
 
     def named(self, text: str, kind: str) -> str:
         """A variable for a value that is used twice."""
-        name = self.places.fresh()
+        name = self.printer.fresh()
         self.before.append(f"const {kind} {name} = {text};")
         return name
 
@@ -383,7 +383,7 @@ def _integer(kind: str, bits: int) -> DType:
 
 
 def _is_plain(e: Expr) -> bool:
-    """Whether a value is index arithmetic, which int64 holds whatever the loops' numbers are."""
+    """Whether a value is index arithmetic that int64 holds for any loop variables."""
     if isinstance(e, Op):
         return e.fn in ("add", "sub", "neg", "mul") and all(_is_plain(a) for a in e.args)
     if isinstance(e, Cast):

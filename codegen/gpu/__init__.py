@@ -1,4 +1,4 @@
-"""Loops as kernels in CUDA C and OpenCL C, and the host's loops that launch them.
+"""Print loops as kernels in CUDA C and OpenCL C, and build the host loops that launch them.
 
-What runs them is in `runtime`.
+The kernels are run by `runtime`.
 """

@@ -1,4 +1,4 @@
-"""Neighbours that a thread copies to shared memory at once, see `Copy.together`."""
+"""Wide copies to shared memory: adjacent elements that one thread copies, see `Copy.together`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from poly.ir.expr import Const, Read
 from poly.ir.linear_form import linear_form, normal
 from poly.tree.kinds import Mark, Scope
 
-#: How CUDA copies them.
+#: CUDA's copy helpers.
 CUDA_COPIES = {
     "fk_copy_4x4": (
         "/* four 32-bit numbers to shared memory; that they are aligned is not known */\n"
@@ -69,7 +69,7 @@ CUDA_COPIES = {
         "#endif\n}"
     ),
 }
-#: And OpenCL.
+#: OpenCL's copy helpers.
 OPENCL_COPIES = {
     "fk_copy_4x4": (
         "/* four 32-bit numbers to shared memory */\n"
@@ -84,10 +84,10 @@ OPENCL_COPIES = {
 }
 
 
-def neighbours(node: For, buffers: Mapping[str, Buffer]) -> tuple[Read, Read] | None:
-    """The first elements of what a loop copies, and where to: whole rows of 16 bytes.
+def copied_rows(node: For, buffers: Mapping[str, Buffer]) -> tuple[Read, Read] | None:
+    """The first source and target elements of a loop that copies whole rows of 16 bytes.
 
-    None where it is no such copy: it may have conditions inside, or other bounds.
+    None if it is not such a copy: it may have conditions inside, or other bounds.
     """
     store = node.body
     if (

@@ -26,16 +26,16 @@ from poly.ir.intrinsics import INTRINSICS, SUMS_ALIGNMENT
 from poly.machine.gpu import BANK_BYTES, BANKS
 from poly.tree.kinds import Mark, Scope
 
-#: Elements by which rows are made longer: those first that keep rows aligned for vectors.
+#: Elements by which rows may be padded, first those that keep rows aligned for vectors.
 _PADDING = (0, 4, 8, 1, 2)
-#: Rows that are aligned, of which several elements are read at once, may take so much more time.
+#: How much more time aligned rows may take, since several of their elements are read at once.
 _ALIGNED_WORTH = 1.25
 
 
 def pad_for_banks(root: LoopNode, block: tuple[int, int, int], limit: int) -> LoopNode:
     """Pad the rows of shared buffers where a warp would otherwise have bank conflicts.
 
-    block : threads in x, y and z; limit : bytes that a block may share
+    block : threads in x, y and z; limit : bytes of shared memory per block
     """
     buffers = {
         n.name: n for n in walk_loops(root) if isinstance(n, Buffer) and n.scope == Scope.SHARED
@@ -45,7 +45,7 @@ def pad_for_banks(root: LoopNode, block: tuple[int, int, int], limit: int) -> Lo
     for name, buffer in buffers.items():
         if len(buffer.shape) < 2:
             continue
-        lanes = _places(root, buffer, block)
+        lanes = _warp_accesses(root, buffer, block)
         if not lanes:
             continue
         unit = max(_matrix_unit(root, buffer), _copy_unit(root, buffer))
@@ -78,7 +78,7 @@ def _matrices(node: LoopNode) -> list[tuple[Matrix, str]]:
 
 
 def _matrix_unit(root: LoopNode, buffer: Buffer) -> int:
-    """Rows of a buffer keep their places at multiples of so many elements, for matrices."""
+    """The number of elements to whose multiples matrices require rows to be padded."""
     units = [
         (INTRINSICS[name].alignment if name else SUMS_ALIGNMENT) // buffer.dtype.bytes
         for n in walk_loops(root)
@@ -89,7 +89,7 @@ def _matrix_unit(root: LoopNode, buffer: Buffer) -> int:
 
 
 def _copy_unit(root: LoopNode, buffer: Buffer) -> int:
-    """And of so many, where threads copy neighbours to them at once."""
+    """The same, where threads copy adjacent elements to the rows at once."""
     loops = (n for n in walk_loops(root) if isinstance(n, For) and n.mark == Mark.WIDE)
     copied = any(r.tensor == buffer.name for n in loops for r in reads_in(n))
     return TOGETHER // buffer.dtype.bytes if copied else 1
@@ -98,23 +98,23 @@ def _copy_unit(root: LoopNode, buffer: Buffer) -> int:
 def _of_matrix(
     matrix: Matrix, buffer: Buffer, lanes: list[dict[str, int]]
 ) -> list[tuple[int, ...]]:
-    """Where a warp loads from a matrix at once: 16 bytes of each of 8 rows or columns."""
+    """The indices a warp loads from a matrix at once: 16 bytes of each of 8 rows or columns."""
     last = len(buffer.shape) - 1
     across = matrix.rows if matrix.columns == last else matrix.columns
     first = [evaluate_int(i, lanes[0]) for i in matrix.first.indices]
     found = []
     for lane in range(len(lanes)):
-        place = list(first)
-        place[across] += lane // 4
-        place[last] += lane % 4 * max(1, BANK_BYTES // buffer.dtype.bytes)
-        found.append(tuple(place))
+        index = list(first)
+        index[across] += lane // 4
+        index[last] += lane % 4 * max(1, BANK_BYTES // buffer.dtype.bytes)
+        found.append(tuple(index))
     return found
 
 
-def _places(
+def _warp_accesses(
     root: LoopNode, buffer: Buffer, block: tuple[int, int, int]
 ) -> list[list[tuple[int, ...]]]:
-    """For each access to a buffer where the threads of the first warp make it; loops are at 0."""
+    """For each access to a buffer, its indices in the threads of the first warp; loops are at 0."""
     name = buffer.name
     found: list[list[tuple[int, ...]]] = []
     x, y, _ = block
@@ -145,15 +145,15 @@ def _places(
 
 
 def _conflicts(buffer: Buffer, pad: int, accesses: list[list[tuple[int, ...]]]) -> int:
-    """How many times banks are asked in all, if rows are longer by some elements."""
+    """The total number of bank accesses if rows are padded by `pad` elements."""
     shape = (*buffer.shape[:-1], buffer.shape[-1] + pad)
     total = 0
-    for places in accesses:
+    for indices in accesses:
         asked: dict[int, set[int]] = defaultdict(set)
-        for place in places:
+        for index in indices:
             flat = 0
-            for index, extent in zip(place, shape, strict=True):
-                flat = flat * extent + index
+            for i, extent in zip(index, shape, strict=True):
+                flat = flat * extent + i
             word = flat * buffer.dtype.bytes // BANK_BYTES
             asked[word % BANKS].add(word)
         total += max(map(len, asked.values()))

@@ -1,7 +1,7 @@
-"""Conditions that threads can ask cheaply: plain comparisons, no minima and no divisions.
+"""Conditions that are cheap for threads: plain comparisons, without minima and divisions.
 
-Threads are many and run in step, so that a condition costs all of them time, and a division more
-than most of what is computed.
+Every thread evaluates them, so a condition costs time on all threads, and a division more than most
+computations.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from poly.tree.kinds import Mark
 def below(value: Expr, bound: Expr) -> list[Expr]:
     """``value < bound`` as conditions that all hold, without minima and divisions of the bound.
 
-    With a least value, v < min(a, b) + c is v < a + c and v < b + c; with a quotient, v <
-    floor(x / k) + c is k (v - c + 1) <= x, since v - c + 1 is whole.
+    v < min(a, b) + c becomes v < a + c and v < b + c; v < floor(x / k) + c becomes
+    k (v - c + 1) <= x, since v - c + 1 is an integer.
     """
     form = linear_form(bound)
     for atom, factor in form.terms:
@@ -76,8 +76,8 @@ def split_conditions(root: LoopNode) -> LoopNode:
 
 
 def plain_parts(cond: Expr) -> list[Expr]:
-    """Conditions that together are one, in an order in which a thread may ask them, with neither
-    minima nor divisions; without those that always hold.
+    """The parts of a condition, without minima or divisions, in an order in which they may be
+    evaluated; parts that always hold are dropped.
     """
     if isinstance(cond, Op) and cond.fn == "and":
         return [c for arg in cond.args for c in plain_parts(arg)]
@@ -100,9 +100,9 @@ def _holds(cond: Expr) -> bool:
 
 
 def initialise_on_all_threads(root: LoopNode) -> LoopNode:
-    """Initialise what threads combine on all of them, including those without a part.
+    """Initialise the values that threads combine on all threads, even those without work.
 
-    those beyond the last row take part, too.
+    Threads beyond the last row combine their values too.
     """
 
     def visit(node: LoopNode) -> LoopNode:

@@ -1,4 +1,4 @@
-"""A schedule as kernels for a GPU, and what the host does to run them."""
+"""Generate GPU kernels for a schedule, and what the host does to run them."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class GpuKernel:
     Attributes
     ----------
     symbol : its name
-    sizes : what it takes first, each an int64: sizes of the program and numbers of host loops
-    hosts : what the numbers of the host's loops around it are called, outermost first
-    tensors : the tensors that it takes then, in order
-    grid : blocks in x, y and z; the expressions are over sizes of the program
+    sizes : its first arguments, each an int64: program sizes and variables of host loops
+    hosts : the names of the surrounding host loops' variables, outermost first
+    tensors : the tensors it takes next, in order
+    grid : blocks in x, y and z, as expressions over program sizes
     block : threads of a block in x, y and z
-    shared_bytes : what a block shares
-    with_matrices : tensors that have to begin at a multiple of `SUMS_ALIGNMENT` bytes
-    strided : the axes along which a grid may be shorter, since blocks go on with what is left
+    shared_bytes : shared memory per block
+    with_matrices : tensors that must begin at a multiple of `SUMS_ALIGNMENT` bytes
+    strided : the axes along which the grid may be smaller, since blocks loop over the rest
     """
 
     symbol: str
@@ -79,15 +79,14 @@ class GpuSource:
 
     Attributes
     ----------
-    program : what callers see
+    program : the program as callers see it
     dialect : `cuda` or `opencl`; text : the translation unit
     kernels : by the numbers that `host` calls them by
     host : loops and conditions around instances ``launch(number, values of host loops)``
     workspace : temporaries that the caller allocates on the device
-    made : sizes that the kernels have beside those of the program, as products of these
+    made : kernel sizes that are products of program sizes
     exact : whether products and sums are rounded one by one
-    code : the kernels without what stands above them; functions : what they call of that beside
-        the prelude, by name
+    code : the kernels without their prelude; functions : further functions they call, by name
     """
 
     program: Program
@@ -103,11 +102,11 @@ class GpuSource:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Options of the compiler: in exact mode, nothing is contracted."""
+        """Compiler options: exact mode forbids contraction."""
         return DIALECTS[self.dialect].exact_flags if self.exact else ()
 
     def all_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes of a call, and those that are made of them."""
+        """The sizes of a call, and those derived from them."""
         return {**sizes, **{name: evaluate_int(e, sizes) for name, e in self.made}}
 
 
@@ -119,13 +118,13 @@ def generate_gpu(
 ) -> GpuSource:
     """Generate kernels for a schedule.
 
-    written : the program that callers see, as in `codegen.c.kernel_unit.generate`
-    passes : over the loops of each kernel
+    written : the program that callers see, see `codegen.c.kernel_unit.generate`
+    passes : the loop passes of each kernel
 
     Raises
     ------
-    ScheduleError : loops in vector lanes or on a CPU's threads, blocks of too many threads or with
-        too much to share, element types that the dialect has not, or isl's budget.
+    ScheduleError : loops in vector lanes or on CPU threads, blocks with too many threads or too
+        much shared memory, element types that the dialect lacks, or isl exceeded its budget.
     """
     program = schedule.program
     host, found = launches(schedule.tree, schedule.scop)
@@ -159,7 +158,7 @@ def generate_gpu(
 def joined_text(sources: Sequence[GpuSource]) -> str:
     """One translation unit with the kernels of several sources, each once.
 
-    The sources are of one dialect, and all exact or none.
+    All sources have the same dialect and the same `exact`.
     """
     first = sources[0]
     if len(sources) == 1:
@@ -174,17 +173,17 @@ def _unit(
     codes: Sequence[str],
     exact: bool,
 ) -> str:
-    """Kernels, with the functions that they call above them."""
+    """Kernels, preceded by the functions they call."""
     code = "\n\n".join([*dict(functions).values(), *dict.fromkeys(codes)])
     return f"{target.prelude(code, exact)}\n\n{code}\n"
 
 
 def lower_kernel(loops: LoopProgram) -> LoopNode:
-    """The stores of a kernel's loops, and instructions for what is marked as some.
+    """Lower a kernel's loops to stores, and to instructions where the schedule marks them.
 
     Raises
     ------
-    ScheduleError : as `codegen.gpu.match_fragments.to_instructions`.
+    ScheduleError : see `codegen.gpu.match_fragments.to_instructions`.
     """
     return to_instructions(lower(loops))
 
@@ -196,7 +195,7 @@ def kernel_loops(
 
     Raises
     ------
-    ScheduleError : as `generate_gpu`.
+    ScheduleError : see `generate_gpu`.
     """
     _, found = launches(schedule.tree, schedule.scop)
     return tuple(_loops(schedule, launch, passes)[1] for launch in found)
@@ -205,7 +204,7 @@ def kernel_loops(
 def _loops(
     schedule: Schedule, launch: Launch, passes: Sequence[Pass[LoopNode]]
 ) -> tuple[LoopProgram, LoopNode]:
-    """What isl generates for a launch, and the loops after all passes."""
+    """The loops that isl generates for a launch, and the loops after all passes."""
     program = schedule.program
     loops = build_kernel(schedule, launch)
     body = lower_kernel(loops)
@@ -222,14 +221,14 @@ def _kernel(
     target: type[KernelPrinter],
     passes: Sequence[Pass[LoopNode]],
 ) -> tuple[str, GpuKernel, dict[str, str]]:
-    """The text of a kernel, and functions that it calls beside those of the prelude."""
+    """The text of a kernel, and the functions it calls other than those of the prelude."""
     program = schedule.program
     loops, body = _loops(schedule, launch, passes)
     names = name_everything(program, body, launch.host_names, target.reserved)
     printer = target(program, names)
     printer.threads = launch.threads
     printer.copies = frozenset(loops.copies)
-    printer.ahead = frozenset(name for name, c in loops.copies.items() if c.ahead)
+    printer.prefetches = frozenset(name for name, c in loops.copies.items() if c.ahead)
     lines = list(printer.body(body).generate())
     touched = {r.tensor for r in reads_in(body)}
     needed = used_sizes(_without_grid(body), program, touched)
@@ -246,14 +245,15 @@ def _kernel(
     total = sum(printer.shared_arrays.values())
     if total > SHARED_BYTES:
         raise CapacityError(
-            f"a block would share {total} bytes, over {SHARED_BYTES}; use smaller tiles"
+            f"a block would use {total} bytes of shared memory, the limit is {SHARED_BYTES}; use "
+            "smaller tiles"
         )
     head = printer.signature(symbol, parameters, launch.block)
     comments = [
         c for c, s in zip(statement_comments(schedule), schedule.scop.statements, strict=True)
         if s.name in launch.statements
     ]  # fmt: skip
-    # Without gaps: what is aligned first.
+    # The most strictly aligned arrays first, so that there are no gaps.
     ordered = sorted(
         printer.shared_arrays.items(), key=lambda line: (-alignment_of(line[1]), -line[1])
     )
@@ -270,7 +270,7 @@ def _kernel(
 
 
 def _without_grid(body: LoopNode) -> LoopNode:
-    """The loops of a kernel without the extents of its grid, but for those that it has to know."""
+    """The loops of a kernel without grid extents, except those it needs to know."""
 
     def visit(node: LoopNode) -> LoopNode:
         if isinstance(node, For) and node.mark == Mark.BLOCK and not is_strided(node):

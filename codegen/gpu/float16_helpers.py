@@ -1,8 +1,8 @@
-"""16-bit floats in kernels for GPUs: bits, which helpers load and store."""
+"""16-bit floats in GPU kernels: bit patterns that helpers load and store."""
 
 from __future__ import annotations
 
-#: Of CUDA; by instructions, since NVRTC comes without the header that has functions for them.
+#: For CUDA, in inline PTX, since NVRTC lacks the header that defines the conversions.
 CUDA_HALVES = {
     "fk_f16_load": (
         "static inline float fk_f16_load(fk_f16 x)\n"
@@ -25,7 +25,7 @@ CUDA_HALVES = {
         '{ fk_bf16 x; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(x) : "f"(f)); return x; }'
     ),
 }
-#: Of OpenCL, where a half is only a place in memory; by bits, which work everywhere.
+#: For OpenCL, where half is a storage type only; bit manipulation works on every device.
 OPENCL_HALVES = {
     "fk_f16_load": (
         "static inline float fk_f16_load(fk_f16 x)\n"

@@ -1,4 +1,4 @@
-"""What the host runs of a schedule for a GPU: loops and conditions around launches."""
+"""The host's part of a GPU schedule: loops and conditions around launches."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from poly.tree.nodes import Sequence as InOrder
 
 
 def build_host(scop: Scop, tree: Node, launches: Sequence[Launch]) -> LoopNode:
-    """Loops and conditions around `LaunchKernel` nodes.
+    """Build the loops and conditions around `LaunchKernel` nodes.
 
-    A launch of which no thread would do anything is left out.
+    A launch in which no thread would do anything is left out.
 
     tree : what the host runs, with a `KernelLeaf` for each launch
 
     Raises
     ------
-    ScheduleError : if isl exceeds its budget.
+    ScheduleError : isl exceeded its budget.
     """
     with budget(scop, "code generation", AST_BUDGET):
         domain = isl.UnionSet.empty(scop.context.get_space())
@@ -42,14 +42,14 @@ def build_host(scop: Scop, tree: Node, launches: Sequence[Launch]) -> LoopNode:
 
 
 def _with_launches(node: LoopNode, numbers: Mapping[str, int]) -> LoopNode:
-    """The loops with a launch in place of each instance, by its name in isl."""
+    """Replace each instance of a launch, found by its isl name, by the launch."""
     if isinstance(node, Instance):
         return LaunchKernel(numbers[node.statement], node.args)
     return map_children(node, lambda child: _with_launches(child, numbers))
 
 
 def _name(launch: Launch) -> str:
-    """What isl knows a launch by."""
+    """The isl name of a launch."""
     return f"launch{launch.number}"
 
 

@@ -1,8 +1,8 @@
-"""Nests of loops that are instructions of tensor cores, as such.
+"""Recognise loop nests that are tensor core instructions.
 
-What a step has marked (`poly.buffers.tensorize`) arrives here as loops around one store, whose
-places are final: in buffers, with their layouts.  Each nest becomes one node of the loop IR, or is
-refused: its places are to be those of a matrix, and all threads of a warp have to come by together.
+The schedule marks them (`poly.buffers.tensorize`); they arrive here as loops around one store with
+final indices into buffers.  Each nest becomes one node of the loop IR, or is refused: it has to
+access matrices, and all threads of a warp have to reach it together.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from poly.tree.kinds import Mark, Scope, Tensorized
 
 
 def to_instructions(root: LoopNode) -> LoopNode:
-    """The tree with an instruction for each nest of loops that is marked as one.
+    """Replace each loop nest that is marked as an instruction by that instruction.
 
-    A buffer of fragments is counted in matrices from then on.
+    Buffers of fragments are then indexed by matrix.
 
     Raises
     ------
-    ScheduleError : a tile is not full, or lies otherwise, or some threads of a warp would have one
-        and others not.
+    ScheduleError : a tile is not full, or has another layout, or only some threads of a warp
+        would execute the instruction.
     """
     return _visit(root, {}, frozenset(), frozenset())
 
@@ -47,8 +47,8 @@ def to_instructions(root: LoopNode) -> LoopNode:
 def _visit(
     node: LoopNode, kept: Mapping[str, _Kept], lanes: frozenset[str], padded: frozenset[str]
 ) -> LoopNode:
-    """kept : buffers of fragments around; lanes : variables that threads of a warp differ in;
-    padded : buffers around that are
+    """kept : enclosing buffers of fragments; lanes : variables that differ between the threads of
+    a warp; padded : enclosing buffers that are padded
     """
     if isinstance(node, For):
         if isinstance(node.mark, Tensorized):
@@ -65,7 +65,7 @@ def _visit(
     if not isinstance(node, Buffer) or node.scope != Scope.FRAGMENT:
         return map_children(node, lambda c: _visit(c, kept, lanes, padded))
     own = _kept(node)
-    if own is None:  # isl has put a copy of the promotion's mark where there is nothing of it
+    if own is None:  # isl has put a copy of the promotion's mark where nothing is promoted
         return _visit(node.body, kept, lanes, padded)
     body = _visit(node.body, {**kept, node.name: own}, lanes, padded)
     return replace(node, shape=own.shape, body=body)
@@ -90,9 +90,9 @@ def _check_together(why: str, node: LoopNode) -> None:
 
 @dataclass(frozen=True)
 class _Nest:
-    """The loops of an instruction and what is in them.
+    """The loops of an instruction and the store in them.
 
-    extents : how many iterations each has at most, and `ends` how many it has: all begin at 0
+    extents : the most iterations of each loop, and `ends` the actual number: all begin at 0
     """
 
     intrinsic: Intrinsic
@@ -107,7 +107,7 @@ class _Nest:
 
 @dataclass(frozen=True)
 class _Kept:
-    """A buffer of fragments: its dimensions along rows and columns, and how many it has."""
+    """A buffer of fragments: its dimensions along rows and columns, and its fragment counts."""
 
     name: str
     rows: int
@@ -134,12 +134,12 @@ def _nest(node: For) -> _Nest:
         moved = [s for s in walk_loops(body) if isinstance(s, Store)]
         if all(s.op == "=" and isinstance(s.value, Read) for s in moved):
             raise ScheduleError(
-                f"{node.mark}: sums would be stored beyond the edge, or be taken from there: what "
-                f"{moved[0].statement} moves are not known to be rows and columns from the first "
-                "ones of a matrix on"
+                f"{node.mark}: sums would be loaded or stored beyond the edge of the tensor: the "
+                f"elements that {moved[0].statement} moves are not known to be the first rows and "
+                "columns of a matrix"
             )
         raise ScheduleError(
-            f"{node.mark} in {node.label}: not every tile is known to be full, or something stands "
+            f"{node.mark} in {node.label}: not every tile is known to be full, or other code is "
             "inside; the loops of an instruction have to be the innermost ones"
         )
     return _Nest(intrinsic, extents, body, ends)
@@ -162,11 +162,11 @@ def _kept(buffer: Buffer) -> _Kept | None:
 
 
 def _dimensions(read: Read, nest: _Nest) -> dict[str, int]:
-    """The dimension of an access that moves with each loop of a nest which moves it.
+    """For each loop of a nest that moves an access, the dimension that it moves.
 
     Raises
     ------
-    ScheduleError : the places are none of a matrix.
+    ScheduleError : the access does not have the form of a matrix.
     """
     found: dict[str, int] = {}
     for d, index in enumerate(read.indices):
@@ -178,17 +178,16 @@ def _dimensions(read: Read, nest: _Nest) -> dict[str, int]:
         plain = len(own) == 1 and form.coefficient(Index(own[0])) == 1
         if not plain or own[0] in found or any(depends_on(a, own[0]) for a, _ in rest.terms):
             raise ScheduleError(
-                f"{nest.intrinsic.name}: what {nest.store.statement} accesses lies nowhere as a "
-                f"matrix: {read}"
+                f"{nest.intrinsic.name}: {nest.store.statement} does not access a matrix: {read}"
             )
         found[own[0]] = d
     if len(found) != 2:
-        raise ScheduleError(f"{nest.intrinsic.name}: {read} is no element of a matrix")
+        raise ScheduleError(f"{nest.intrinsic.name}: {read} is not an element of a matrix")
     return found
 
 
 def _first(read: Read, nest: _Nest) -> Read:
-    """The first of the elements that an access makes in a nest."""
+    """The first element that an access touches in a nest."""
 
     def zero(e: Expr) -> Expr:
         return Const(0) if isinstance(e, Index) and e.name in nest.extents else e
@@ -207,21 +206,21 @@ def _instruction(
     sums = next((r for r in nest.reads if r.tensor in kept), None)
     if sums is None:
         raise ScheduleError(
-            f"{name}: {store.target.tensor} is kept in no fragment where {store.statement} runs"
+            f"{name}: {store.target.tensor} is not kept in a fragment where {store.statement} runs"
         )
     own = kept[sums.tensor]
     by_dimension = {d: var for var, d in _dimensions(sums, nest).items()}
     if set(by_dimension) != {own.rows, own.columns} or own.intrinsic != nest.intrinsic:
         raise ScheduleError(f"{name}: {sums.tensor} is a fragment of other matrices")
     i, j = by_dimension[own.rows], by_dimension[own.columns]
-    place = _in_fragments(sums, nest, own)
+    fragment = _in_fragments(sums, nest, own)
     moves = store.op == "=" and isinstance(store.value, Read)
     _check_extents(nest, (i, j), partial=moves)
     if store.op == "+=" and store.target == sums:
         a, b = _factors(store.value, nest, i, j)
-        return MultiplyMatrices(((place, a, b),), name, store.statement)
+        return MultiplyMatrices(((fragment, a, b),), name, store.statement)
     if store.op == "=" and store.target == sums and isinstance(store.value, Const):
-        return MoveSums("fill", place, None, name, store.statement)
+        return MoveSums("fill", fragment, None, name, store.statement)
     if store.op == "=" and isinstance(store.value, Read):
         action, read = ("load", store.value) if store.target == sums else ("store", store.target)
         counts = (nest.ends[i], nest.ends[j])
@@ -229,11 +228,11 @@ def _instruction(
             raise ScheduleError(
                 f"{name}: threads of a warp would {action} different parts of {sums}"
             )
-        # A padded buffer has a place for what is beyond the edge, where nobody looks.
+        # A padded buffer has room for elements beyond the edge, which are never used.
         whole = read.tensor in padded or _are(nest.intrinsic.extents, counts)
         memory = _matrix(read, nest, i, j)
-        return MoveSums(action, place, memory, name, store.statement, None if whole else counts)
-    raise ScheduleError(f"{name}: {store.statement} is nothing that can be done with a fragment")
+        return MoveSums(action, fragment, memory, name, store.statement, None if whole else counts)
+    raise ScheduleError(f"{name}: {store.statement} is not an operation on fragments")
 
 
 def _are(wanted: tuple[int, ...], ends: Sequence[Expr]) -> bool:
@@ -241,7 +240,7 @@ def _are(wanted: tuple[int, ...], ends: Sequence[Expr]) -> bool:
 
 
 def _check_extents(nest: _Nest, first: tuple[str, str], partial: bool) -> None:
-    """Refuse other matrices than those of the instruction; `partial`: but for smaller ones."""
+    """Refuse matrices of other extents than the instruction's; `partial` allows smaller ones."""
     own = [*first, *(var for var in nest.extents if var not in first)]
     wanted = nest.intrinsic.extents[: len(own)]
     if partial and all(nest.extents[var] <= n for var, n in zip(own, wanted, strict=True)):
@@ -252,7 +251,7 @@ def _check_extents(nest: _Nest, first: tuple[str, str], partial: bool) -> None:
 
 
 def _in_fragments(sums: Read, nest: _Nest, own: _Kept) -> Read:
-    """The place of a fragment in a buffer of them, from that of its first element."""
+    """The index of a fragment in a buffer of fragments, from that of its first element."""
     indices = list(_first(sums, nest).indices)
     for d, extent in zip((own.rows, own.columns), nest.intrinsic.extents, strict=False):
         form = linear_form(indices[d])

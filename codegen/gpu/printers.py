@@ -1,6 +1,6 @@
-"""CUDA C and OpenCL C: what a kernel's text is made of, and where the two differ.
+"""CUDA C and OpenCL C: how kernels are printed, and where the two dialects differ.
 
-A dialect is a small class; everything else is `CPrinter`'s.
+A dialect is a small class; everything else comes from `CPrinter`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from codegen.c.prelude import BFLOAT16_NAME, HELPERS
 from codegen.c.printer import CPrinter
 from codegen.c.reserved_words import CUDA_RESERVED, OPENCL_RESERVED
 from codegen.c.type_names import C_TYPES, MATH, suffix
-from codegen.gpu.async_copy import CUDA_COPIES, OPENCL_COPIES, neighbours
+from codegen.gpu.async_copy import CUDA_COPIES, OPENCL_COPIES, copied_rows
 from codegen.gpu.conditions import below
 from codegen.gpu.float16_helpers import CUDA_HALVES, OPENCL_HALVES
 from codegen.gpu.vector_access_text import CUDA_WIDE, OPENCL_WIDE, access_text
@@ -48,15 +48,15 @@ from poly.ir.program import Program
 from poly.machine.gpu import WARP
 from poly.tree.kinds import Mark, Scope
 
-#: How a float16 is called: bits, which helpers load and store.
+#: The type of a float16: a bit pattern that helpers load and store.
 HALF = "fk_f16"
-#: Where shared arrays begin, the first that divides their length, so that none leaves a gap: rows
-#: of matrices of tensor cores, and what a thread may read at once.
+#: Alignments of shared arrays; the first that divides an array's length is used, so that there are
+#: no gaps: rows of tensor core matrices, and what a thread may read at once.
 ALIGNMENTS = (32, 16)
-#: Loops of at most so many iterations, without others inside, are unrolled by the compiler.
-WRITTEN_OUT = 16
-#: Of longer sums, which the compiler might write out as a whole and run out of registers, so many
-#: terms are.
+#: Loops of at most this many iterations, without loops inside, are unrolled by the compiler.
+UNROLL_MOST = 16
+#: Longer sums are unrolled by this many terms; the compiler might otherwise unroll them fully and
+#: run out of registers.
 AT_ONCE = 8
 _LINEAR = "threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)"
 _NAMES = re.compile(r"\b[A-Za-z_]\w*\b")
@@ -64,24 +64,24 @@ _SIZED = ("int8", "int16", "int32", "int64")
 
 
 class KernelText(ValueText):
-    """Values on a GPU: a float16 is bits until it is loaded, as a bfloat16 is everywhere."""
+    """Values on a GPU: a float16 is a bit pattern until it is loaded, as bfloat16 always is."""
 
     wraps = False
 
     def store(self, target: Read, op: str, value: Expr) -> str:
-        """What is only moved is not converted."""
+        """Store a value; a value that is only moved is not converted."""
         dtype = self.dtypes[target.tensor]
         if op == "=" and dtype.is_float and dtype.bits == 16:
             if isinstance(value, Read) and self.dtypes[value.tensor] == dtype:
-                return f"{self.names.place(target)} = {self.names.place(value)};"
+                return f"{self.names.lvalue(target)} = {self.names.lvalue(value)};"
             if isinstance(value, Const) and str(value.value) in ("0", "0.0"):
-                return f"{self.names.place(target)} = 0;"
+                return f"{self.names.lvalue(target)} = 0;"
         return super().store(target, op, value)
 
-    def load(self, place: str, dtype: DType) -> str:
+    def load(self, lvalue: str, dtype: DType) -> str:
         if dtype.name == "float16":
-            return f"{HALF}_load({place})"
-        return super().load(place, dtype)
+            return f"{HALF}_load({lvalue})"
+        return super().load(lvalue, dtype)
 
     def stored(self, text: str, dtype: DType, wide: bool = False) -> str:
         if dtype.name == "float16":
@@ -90,66 +90,66 @@ class KernelText(ValueText):
 
 
 class KernelPrinter(CPrinter):
-    """Prints what one thread of a GPU runs.  Functions such as exp are the device's."""
+    """Print what one thread of a GPU runs.  Functions such as exp are the device's."""
 
     types: Mapping[str, str] = {**C_TYPES, "float16": HALF}
     value_text = KernelText
     stack_limit = None
 
-    #: Identifiers that the language has beside C's.
+    #: Identifiers reserved by the language in addition to C's.
     reserved: frozenset[str] = frozenset()
-    #: What a dialect is called, and the end of its files.
+    #: The dialect's name, and the suffix of its files.
     name, suffix = "", ""
     barrier = ""
-    #: How the place of a block in the grid, and of a thread in its block, are read, by axis.
+    #: Expressions for the index of a block in the grid, and of a thread in its block, by axis.
     block_index: Sequence[str] = ()
-    #: How many blocks there are, by axis.
+    #: Expressions for the number of blocks, by axis.
     grid_size: Sequence[str] = ()
     thread_index: Sequence[str] = ()
-    #: Helpers that are the dialect's own, by name.
+    #: Helpers specific to the dialect, by name.
     own_helpers: Mapping[str, str] = {}
-    #: What stands before a helper, an array that a block shares, and a pointer to a tensor.
+    #: Qualifiers of helpers, of shared arrays, and of pointers to tensors.
     helper, shared, pointer, restrict = "static inline", "", "", "restrict"
-    #: How the text, or options of the compiler, say that sums of products are rounded twice.
+    #: Text or compiler option that forbids contracting products and sums.
     no_contraction = ""
     exact_flags: tuple[str, ...] = ()
-    #: Whether copies may go on while threads do.
+    #: Whether the dialect has asynchronous copies.
     asynchronous = False
-    #: That neighbours may be read together.
+    #: The condition that adjacent elements may be read together.
     aligned = ""
 
     def __init__(self, program: Program, identifiers: Names) -> None:
         super().__init__(program, identifiers, exact=True)
-        #: Declarations of what a block shares, which stand at the head of the kernel, with bytes.
+        #: Declarations of shared arrays at the head of the kernel, with their bytes.
         self.shared_arrays: dict[str, int] = {}
-        #: Functions by which adjacent threads combine what they have, by name.
+        #: Functions by which adjacent threads combine their values, by name.
         self.combining: dict[str, str] = {}
         self.threads = 1
-        #: Copies, and those for the next iteration, which need not end before the next barrier.
+        #: Copies, and those for the next iteration, which may end after the next barrier.
         self.copies: frozenset[str] = frozenset()
-        self.ahead: frozenset[str] = frozenset()
-        #: Tensors in which matrices of tensor cores are loaded and stored.
+        self.prefetches: frozenset[str] = frozenset()
+        #: Tensors in which tensor core matrices are loaded and stored.
         self.with_matrices: set[str] = set()
-        #: Whether compilers are to write short loops out.
-        self._written_out = True
+        #: Whether compilers are to unroll short loops.
+        self._unroll_short = True
 
-    # --- hooks of a dialect --------------------------------------------------------------------
+    # --- dialect hooks ---------------------------------------------------------------------------
 
     def signature(self, symbol: str, parameters: Sequence[str], block: tuple[int, int, int]) -> str:
-        """The head of a kernel for blocks of so many threads in x, y and z."""
+        """The head of a kernel for blocks with these numbers of threads in x, y and z."""
         raise NotImplementedError
 
     @classmethod
     def definitions(cls, used: set[str]) -> list[str]:
-        """Lines that define what the code uses and the dialect does not have."""
+        """Lines that define what the code uses and the dialect lacks."""
         raise NotImplementedError
 
     def across(self, threads: int) -> int:
-        """How many elements threads share when so many of a block combine what they have."""
+        """How many shared elements `threads` threads of a block need to combine their values."""
         raise NotImplementedError
 
     def combine(self, name: str, c: str, op: str, threads: int) -> str:
-        """A function of that name by which each `threads` neighbours combine their values.
+        """A function, called `name`, by which groups of `threads` adjacent threads combine values.
 
         c : the type; op : an expression in `value` and `other`
         """
@@ -170,8 +170,8 @@ class KernelPrinter(CPrinter):
         if isinstance(node, IfAligned):
             return self.if_aligned(node)
         if isinstance(node, For) and node.mark in (Mark.BLOCK, Mark.THREAD, Mark.OWN_THREAD):
-            return self._at_place(node)
-        if isinstance(node, For) and (pair := neighbours(node, self.buffers)) is not None:
+            return self._mapped_loop(node)
+        if isinstance(node, For) and (pair := copied_rows(node, self.buffers)) is not None:
             return self._copy_at_once(node, *pair)
         if isinstance(node, For) and node.mark == Mark.VECTOR and self._only_copies(node):
             return self._for(replace(node, mark=Mark.SEQ))
@@ -187,7 +187,7 @@ class KernelPrinter(CPrinter):
         return super().statement(node)
 
     def _only_copies(self, node: LoopNode) -> bool:
-        """Whether nothing is run below but copies, which outside of threads are those of a CPU."""
+        """Whether a node only copies; outside of threads, such copies are a CPU schedule's."""
         return self.copies.issuperset(statements_in(node))
 
     def if_aligned(self, node: IfAligned) -> cgen.Generable:
@@ -198,44 +198,44 @@ class KernelPrinter(CPrinter):
 
     def _two_forms(self, cond: str, node: IfAligned) -> cgen.Generable:
         then = as_block(self._commented(node.then))
-        self._written_out = False  # what is left over, or lies badly, may take its time
+        self._unroll_short = False  # remainders and unaligned parts need not be fast
         other = as_block(self._commented(node.other))
-        self._written_out = True
+        self._unroll_short = True
         return cgen.If(cond, then, other)
 
     def _copy_at_once(self, node: For, to: Read, origin: Read) -> cgen.Generable:
-        """``fk_copy_16(&A_s[..], &A[..]);``: the places are the first of some neighbours."""
+        """``fk_copy_16(&A_s[..], &A[..]);``: the first target and source element of a wide copy."""
         assert isinstance(node.body, Store)
-        ahead = self.asynchronous and node.body.statement in self.ahead
-        kind = "copy_async" if ahead else "copy"
+        early = self.asynchronous and node.body.statement in self.prefetches
+        kind = "copy_async" if early else "copy"
         size = "16" if node.body.dtype.bytes == 2 else "4x4"
-        return cgen.Line(f"fk_{kind}_{size}(&{self.place(to)}, &{self.place(origin)});")
+        return cgen.Line(f"fk_{kind}_{size}(&{self.lvalue(to)}, &{self.lvalue(origin)});")
 
     def _for(self, node: For) -> cgen.Generable:
-        """Short loops are left to the compiler to write out."""
+        """Short loops are left to the compiler to unroll."""
         loop = super()._for(node)
         ends = below(Index(node.var), node.upper)
         short = any(
             isinstance(c, Op) and c.args[0] == Index(node.var) and isinstance(c.args[1], Const)
-            and int(c.args[1].value) <= WRITTEN_OUT * node.step
+            and int(c.args[1].value) <= UNROLL_MOST * node.step
             for c in ends
         )  # fmt: skip
-        if not self._written_out:
+        if not self._unroll_short:
             return cgen.Collection([cgen.Pragma("unroll 1"), loop])
         if short and node.lower == Const(0) and not _has_loops(node.body):
             return cgen.Collection([cgen.Pragma("unroll"), loop])
         count = node.trip
         sums_up = isinstance(node.body, Store) and node.body.op != "="
-        if count is not None and count > WRITTEN_OUT and sums_up:
+        if count is not None and count > UNROLL_MOST and sums_up:
             return cgen.Collection([cgen.Pragma(f"unroll {AT_ONCE}"), loop])
         return loop
 
-    def goes_on(self, node: For) -> str:
-        """Without a minimum or a division in each iteration."""
+    def continues(self, node: For) -> str:
+        """The loop condition, without a minimum or a division in each iteration."""
         return " && ".join(index_text(c, self.names, 3) for c in below(Index(node.var), node.upper))
 
-    def _at_place(self, node: For) -> cgen.Generable:
-        """What runs at one place only, behind the number of the place."""
+    def _mapped_loop(self, node: For) -> cgen.Generable:
+        """The body of a loop on blocks or threads, after its index is declared."""
         var = self.names.loops[node.var]
         body = self.statement(node.body)
         if is_strided(node):
@@ -251,13 +251,13 @@ class KernelPrinter(CPrinter):
         return cgen.Collection([cgen.Line(f"const {kind} {var} = {value};"), body])
 
     def _strided(self, node: For, body: cgen.Generable) -> cgen.Generable:
-        """Every so many blocks of an axis that a grid may be too short for."""
+        """A grid-stride loop, for an axis on which the grid may be too small."""
         axis, var = axis_of(node), self.names.loops[node.var]
         lines = [body]
         if self.shared_arrays and touched_last(node.body, self.program.tensors):
             lines.append(cgen.Line(f"{self.barrier} /* before what is shared is written again */"))
         start, step = self.block_index[axis], self.grid_size[axis]
-        head = (f"int64_t {var} = {start}", self.goes_on(node), f"{var} += {step}")
+        head = (f"int64_t {var} = {start}", self.continues(node), f"{var} += {step}")
         return cgen.For(*head, as_block(cgen.Collection(lines)))
 
     def _combine(self, node: Combine) -> cgen.Generable:
@@ -273,15 +273,15 @@ class KernelPrinter(CPrinter):
             op = self.values.operation(fn, d, ["value", "other"])
             comment = f"/* The {what} over each {count} neighbouring threads, for all of them. */"
             self.combining[name] = f"{comment}\n{self.combine(name, c, op, count)}"
-        place = self.place(node.target)
-        arguments = [self.values.load(place, node.dtype)]
+        lvalue = self.lvalue(node.target)
+        arguments = [self.values.load(lvalue, node.dtype)]
         length = self.across(count)
         if length:
             shared = f"fk_across_{suffix(d)}"
             self.shared_arrays[f"{self.shared} {c} {shared}[{length}];"] = length * d.bytes
             arguments.append(shared)
         value = f"{name}({', '.join(arguments)})"
-        return cgen.Line(f"{place} = {self.values.stored(value, node.dtype)};")
+        return cgen.Line(f"{lvalue} = {self.values.stored(value, node.dtype)};")
 
     def _fragments(self, node: Buffer) -> cgen.Generable:
         """``fk_sums C_f[2][4];`` around what is done with them."""
@@ -300,11 +300,11 @@ class KernelPrinter(CPrinter):
         with self.inside(node):
             return self.statement(node.body)
 
-    # --- what stands above a kernel ----------------------------------------------------------
+    # --- what precedes a kernel --------------------------------------------------------------
 
     @classmethod
     def guarded(cls, name: str, text: str) -> str:
-        """A helper, where only some compilers know what it is made of."""
+        """A helper, guarded where only some compilers support it."""
         return text
 
     @classmethod
@@ -328,7 +328,7 @@ class KernelPrinter(CPrinter):
         return "\n".join([*head, *cls.definitions(used), *texts])
 
 
-#: Helpers of CUDA, of which the emulator has its own, and all.
+#: CUDA helpers in inline PTX, for which the emulator has its own definitions; and all helpers.
 _BY_INSTRUCTIONS = {**CUDA_HALVES, **CUDA_COPIES, **WMMA_HELPERS}
 _OF_CUDA = {**_BY_INSTRUCTIONS, **CUDA_WIDE}
 _OF_OPENCL = {**OPENCL_HALVES, **OPENCL_COPIES, **OPENCL_WIDE}
@@ -362,21 +362,21 @@ class CudaPrinter(KernelPrinter):
         )
 
     def statement(self, node: LoopNode) -> cgen.Generable:
-        if isinstance(node, Store) and node.statement in self.ahead:
+        if isinstance(node, Store) and node.statement in self.prefetches:
             size, value = node.dtype.bytes, node.value
-            # The instruction reads global memory alone.
+            # The instruction only reads global memory.
             in_memory = isinstance(value, Read) and value.tensor not in self.buffers
             if size in (4, 8) and isinstance(value, Read) and in_memory:
-                to, origin = self.place(node.target), self.place(value)
+                to, origin = self.lvalue(node.target), self.lvalue(value)
                 return cgen.Line(f"fk_copy_async_{size}(&{to}, &{origin});")
         if isinstance(node, (MoveSums, MultiplyMatrices)):
             return tensor_cores(self, node)
-        if isinstance(node, Wait) and self.ahead:
+        if isinstance(node, Wait) and self.prefetches:
             return cgen.Collection([cgen.Line("fk_wait_for_copies();"), cgen.Line(self.barrier)])
         return super().statement(node)
 
     def if_aligned(self, node: IfAligned) -> cgen.Generable:
-        """One question for all threads: where tensors begin."""
+        """One test for all threads: whether tensors are aligned."""
         always = isinstance(node.cond, Const) and node.cond.value
         asked = [] if always else [index_text(node.cond, self.names, 3)]
         asked += [f"fk_is_aligned({self.names.tensors[t]}, {n})" for t, n in node.tensors]
@@ -458,7 +458,7 @@ class OpenClPrinter(KernelPrinter):
         inside = walk_loops(node.then) if isinstance(node, If) and node.other is None else ()
         if isinstance(node, If) and any(isinstance(n, (Wait, Combine)) for n in inside):
             # PoCL 3 overwrites memory where a barrier is below a condition, but not in a loop, and
-            # mixes up what is around it unless there is another barrier behind.
+            # breaks the code around it unless another barrier follows.
             once = f"fk_once < ({index_text(node.cond, self.names)})"
             body = as_block(self.statement(node.then))
             loop = cgen.For("int fk_once = 0", once, "fk_once++", body)
@@ -469,10 +469,10 @@ class OpenClPrinter(KernelPrinter):
         return self.threads
 
     def combine(self, name: str, c: str, op: str, threads: int) -> str:
-        """Through memory that the block shares, by halves: OpenCL 1.2 has no shuffles.
+        """Combine through shared memory, halving the threads: OpenCL 1.2 has no shuffles.
 
-        It is always inlined.  Where it is called twice, PoCL may leave it a function, and with
-        blocks that run at once results were wrong now and then.
+        It is always inlined.  Called twice, PoCL may leave it a function, and results were then
+        sometimes wrong with blocks that run at once.
         """
         return "\n".join([
             "__attribute__((always_inline))",
@@ -510,12 +510,12 @@ class OpenClPrinter(KernelPrinter):
 
 
 def alignment_of(count: int) -> int:
-    """Where a shared array of so many bytes begins, 1 for anywhere."""
+    """The alignment in bytes of a shared array of `count` bytes; 1: none."""
     return next((a for a in ALIGNMENTS if count % a == 0), 1)
 
 
 def _has_loops(node: LoopNode) -> bool:
-    """Whether a body has more than little to do: what lies badly does not count."""
+    """Whether a body has loops worth optimising; unaligned parts do not count."""
     if isinstance(node, IfAligned):
         return _has_loops(node.then)
     if isinstance(node, (Wait, Combine)) or (isinstance(node, For) and node.mark != Mark.WIDE):
@@ -528,7 +528,7 @@ def _halves(used: set[str]) -> list[str]:
 
 
 def _limits(used: set[str], ending: str) -> list[str]:
-    """What <stdint.h> has beside types."""
+    """The constants of <stdint.h> that are used."""
     values = {
         "INT64_C(x)": f"x##{ending}",
         "UINT64_C(x)": f"x##U{ending}",

@@ -8,7 +8,7 @@ from codegen.gpu.conditions import below
 from codegen.loops.index_ranges import Ranges, extreme
 from codegen.loops.lower_instances import ranges_inside
 from codegen.loops.nodes import Buffer, For, If, LoopNode, Store
-from codegen.loops.substitute import at_place
+from codegen.loops.substitute import substitute_var
 from codegen.loops.traverse import map_children, reads_in, walk_loops
 from poly.ir.expr import (
     Const,
@@ -24,7 +24,7 @@ def constant_trip_counts(root: LoopNode) -> LoopNode:
     """Give copies to and from shared memory constant trip counts, for compilers to unroll.
 
     ``for (e = row; e < min(n, 16); e += 4)``, row in 0:4, becomes ``for (e = 0; e < 16; e += 4)``
-    with e + row in its place, below a condition: what is read is then under way at once.
+    with e replaced by e + row, below a condition: all reads can then be in flight at once.
     """
 
     def visit(node: LoopNode, ranges: Ranges, shared: frozenset[str]) -> LoopNode:
@@ -40,7 +40,7 @@ def constant_trip_counts(root: LoopNode) -> LoopNode:
 
 
 def _copies(node: LoopNode, shared: frozenset[str]) -> bool:
-    """Whether all that a body does is to copy to or from shared memory."""
+    """Whether a body only copies to or from shared memory."""
     stores = [n for n in walk_loops(node) if isinstance(n, Store)]
     plain = all(isinstance(s.value, Read) and s.op == "=" for s in stores)
     return plain and all(any(r.tensor in shared for r in reads_in(s)) for s in stores)
@@ -60,5 +60,5 @@ def _constant(node: For, ranges: Ranges) -> LoopNode:
     body = node.body
     for c in reversed([c for c in conditions if c != ends[0]]):
         body = If(c, body)
-    place = add(Index(node.var), node.lower)
-    return replace(node, lower=Const(0), upper=end, body=at_place(body, node.var, place))
+    shifted = add(Index(node.var), node.lower)
+    return replace(node, lower=Const(0), upper=end, body=substitute_var(body, node.var, shifted))

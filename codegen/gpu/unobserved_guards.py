@@ -28,9 +28,9 @@ from poly.tree.kinds import Scope
 def drop_unobserved_guards(root: LoopNode) -> LoopNode:
     """Drop guards around register values that are never observed where the guard fails.
 
-    All that reads or writes an element of a register buffer is under a condition that does not
-    change as long as there is that buffer: where it fails, the element is never used, and may hold
-    anything.  It may then be computed from whatever is in buffers; places in them must exist.
+    If all accesses to an element of a register buffer are below a condition that is invariant while
+    the buffer exists, the element is never used where the condition fails, and may hold any value.
+    It may then be computed from any buffer contents, as long as the buffer indices are valid.
     """
 
     def visit(
@@ -52,7 +52,7 @@ def drop_unobserved_guards(root: LoopNode) -> LoopNode:
 
 
 def _common_conditions(buffer: Buffer, bound: frozenset[str]) -> dict[Read, frozenset[Expr]]:
-    """For each element of a buffer the conditions under which alone it is touched."""
+    """For each element of a buffer, the conditions that all accesses to it are below."""
     found: dict[Read, list[frozenset[Expr]]] = defaultdict(list)
     asked = {n.cond for n in walk_loops(buffer.body) if isinstance(n, If) and n.other is None}
     asked = {c for c in asked if set(indices_of(c)) <= bound}
@@ -85,7 +85,7 @@ def _without(
     ranges: Ranges,
     buffers: dict[str, Buffer],
 ) -> LoopNode:
-    """The tree without conditions that matter to nobody."""
+    """The tree without conditions that have no observable effect."""
     ranges = ranges_inside(node, ranges)
     if isinstance(node, Buffer):
         buffers = {**buffers, node.name: node}
@@ -102,7 +102,7 @@ def _without(
 
 
 def _computable(store: Store, name: str, ranges: Ranges, buffers: dict[str, Buffer]) -> bool:
-    """Whether a store may run anywhere: it reads what there is, and nothing that it does traps."""
+    """Whether a store may run anywhere: it reads valid elements only, and cannot trap."""
     for read in reads_of(store.value):
         buffer = buffers.get(read.tensor)
         if buffer is None:
@@ -118,7 +118,7 @@ def _computable(store: Store, name: str, ranges: Ranges, buffers: dict[str, Buff
 
 
 def _may_trap(e: Expr, dtypes: Mapping[str, DType]) -> bool:
-    """Whether an expression divides integers by what may be 0."""
+    """Whether an expression divides integers by a value that may be 0."""
     if not isinstance(e, Op) or e.fn not in ("div", "floordiv", "mod", "fmod"):
         return False
     by_zero = not isinstance(e.args[1], Const) or e.args[1].value == 0

@@ -1,9 +1,9 @@
-"""Neighbours in global memory that a thread of a GPU loads and stores at once, see `Copy.together`.
+"""Wide accesses of a GPU thread to adjacent elements in global memory, see `Copy.together`.
 
-A part of a kernel without barriers and with short loops only, in which registers are copied from or
-to neighbours in memory, gets two forms.  Where all its loops have all their iterations, rows are
-whole numbers of such groups of neighbours, and tensors begin at multiples of their bytes, which no
-type promises (an array of a user may begin anywhere), a group is one access.  Elsewhere, elements
+A part of a kernel with short loops and no barriers, in which registers are copied from or to
+adjacent elements in memory, is versioned.  Where all its loops run all their iterations, rows are
+whole numbers of such groups of elements, and tensors are aligned to the bytes of a group (which no
+type guarantees: a user's array may begin anywhere), each group is one access.  Elsewhere, elements
 are read and written one by one, without registers.
 """
 
@@ -18,7 +18,7 @@ from codegen.loops.conditions import all_of
 from codegen.loops.eliminate_dead import without
 from codegen.loops.index_ranges import depends_on
 from codegen.loops.nodes import Block, Buffer, For, If, IfAligned, LoopNode, Store, Together
-from codegen.loops.substitute import at_place
+from codegen.loops.substitute import substitute_var
 from codegen.loops.traverse import map_children, map_exprs, own_variables, reads_in, walk_loops
 from codegen.vector.vectorise import lane_stride
 from poly.buffers.copies import LEAST_TOGETHER, TOGETHER
@@ -28,13 +28,13 @@ from poly.ir.linear_form import linear_form, normal
 from poly.ir.program import Program
 from poly.tree.kinds import Mark, Scope
 
-#: Conditions on inner loops are asked for so many of their iterations at once, at most.
+#: The most iterations of inner loops whose conditions are tested together.
 MOST_ASKED = 16
 
 
 @dataclass(frozen=True)
 class _Copied:
-    """A loop that copies neighbours.
+    """A loop that copies adjacent elements.
 
     register, memory : the elements, as functions of the loop; count : how many
     """
@@ -68,7 +68,7 @@ def vectorise_accesses(root: LoopNode, program: Program) -> LoopNode:
 
 
 def _is_straight(node: LoopNode) -> bool:
-    """Whether all loops of a tree are short, some copy at once, and nothing waits."""
+    """Whether all loops of a tree are short, some do wide copies, and nothing waits."""
     inside = list(walk_loops(node))
     plain = all(
         n.mark in (Mark.UNROLL, Mark.WIDE) and n.step == 1
@@ -90,7 +90,7 @@ def _in_registers(node: For, buffers: Mapping[str, Buffer]) -> bool:
 
 
 def _in_two_forms(node: LoopNode, program: Program, outer: Mapping[str, Buffer]) -> LoopNode | None:
-    """A part with accesses at once, and without; None if that is not known to be right."""
+    """A part with wide accesses, and without; None if that is not known to be correct."""
     own = {n.name: n for n in walk_loops(node) if isinstance(n, Buffer)}
     buffers = {**outer, **own}
     copied: list[_Copied] = []
@@ -119,7 +119,7 @@ def _in_two_forms(node: LoopNode, program: Program, outer: Mapping[str, Buffer])
 
 
 def _copied(node: For, program: Program, buffers: Mapping[str, Buffer]) -> _Copied | None:
-    """What a loop copies, None if it is no such copy, or may begin at another multiple."""
+    """The copy that a loop makes; None if it is not one, or may begin at another multiple."""
     store, count = node.body, _count(node)
     if not isinstance(store, Store) or not isinstance(store.value, Read) or store.op != "=":
         return None
@@ -151,7 +151,7 @@ def _is_access(count: int, dtype: DType) -> bool:
 
 
 def _bounds(node: For) -> tuple[int, int] | None:
-    """The least and the greatest number that a loop may have."""
+    """The least and the greatest value of a loop's variable."""
     if isinstance(node.lower, Const) and isinstance(node.upper, Const):
         return int(node.lower.value), int(node.upper.value) - 1
     return node.limits
@@ -162,11 +162,11 @@ def _count(node: For) -> int | None:
     return bounds[1] + 1 if bounds is not None and bounds[0] == 0 else None
 
 
-# --- when all iterations are there ---------------------------------------------------------------
+# --- when all iterations run ---------------------------------------------------------------------
 
 
 def _conditions(node: LoopNode) -> list[Expr] | None:
-    """Conditions outside of the node under which all its loops have all iterations, and its
+    """Conditions, outside of the node, under which all its loops run all iterations and its
     conditions hold; None if they are not known.
     """
     found: dict[Expr, None] = {}
@@ -184,11 +184,11 @@ def _conditions(node: LoopNode) -> list[Expr] | None:
             inner = {**inner, n.var: bounds}
         for c in own:
             moving = [v for v in dict.fromkeys(indices_of(c)) if v in inner]
-            places = list(product(*(range(inner[v][0], inner[v][1] + 1) for v in moving)))
-            if len(places) > MOST_ASKED:
+            points = list(product(*(range(inner[v][0], inner[v][1] + 1) for v in moving)))
+            if len(points) > MOST_ASKED:
                 return False
-            for place in places:
-                env = dict(zip(moving, map(Const, place), strict=True))
+            for point in points:
+                env = dict(zip(moving, map(Const, point), strict=True))
                 found[_with(c, env)] = None
         return all(visit(c, inner) for c in _children(n))
 
@@ -219,27 +219,29 @@ def _children(node: LoopNode) -> Iterator[LoopNode]:
 
 
 def _at_once(node: LoopNode) -> LoopNode:
-    """The part where everything is there: loops of a fixed length, and no conditions."""
+    """The part where all iterations run: loops of a fixed length, and no conditions."""
     if isinstance(node, If):
         return _at_once(node.then)
     if isinstance(node, For):
         bounds = _bounds(node)
         assert bounds is not None
         if node.mark == Mark.WIDE:
-            places = range(bounds[0], bounds[1] + 1)
-            return Together(tuple(at_place(node.body, node.var, Const(k)) for k in places))
+            iterations = range(bounds[0], bounds[1] + 1)
+            return Together(
+                tuple(substitute_var(node.body, node.var, Const(k)) for k in iterations)
+            )
         low, high = bounds
         node = replace(node, lower=Const(low), upper=Const(high + 1), limits=None)
     return map_children(node, _at_once)
 
 
-# --- where they are not --------------------------------------------------------------------------
+# --- when some do not ----------------------------------------------------------------------------
 
 
 def _one_by_one(node: LoopNode, own: Mapping[str, Buffer], outer: Mapping[str, Buffer]) -> LoopNode:
     """The part element by element, in loops where registers are not needed."""
-    places = _origins(node, own)
-    made = node if places is None else _without_registers(node, own, places)
+    origins = _origins(node, own)
+    made = node if origins is None else _without_registers(node, own, origins)
 
     def visit(n: LoopNode) -> LoopNode:
         n = map_children(n, visit)
@@ -251,7 +253,7 @@ def _one_by_one(node: LoopNode, own: Mapping[str, Buffer], outer: Mapping[str, B
 
 
 def _rolls(node: For, buffers: set[str]) -> bool:
-    """Whether no register has its place by the number of a loop."""
+    """Whether no register is indexed by the loop's variable."""
     return not any(
         depends_on(i, node.var) for r in reads_in(node) if r.tensor in buffers for i in r.indices
     )
@@ -260,11 +262,11 @@ def _rolls(node: For, buffers: set[str]) -> bool:
 def _origins(
     node: LoopNode, own: Mapping[str, Buffer]
 ) -> dict[str, tuple[str, tuple[Expr, ...]]] | None:
-    """The tensor of each buffer that is copied, and where in it the buffer begins, None if unknown.
+    """For each copied buffer, its tensor and where in it the buffer begins; None if unknown.
 
-    A copy is of element e of the buffer and element begin + e of the tensor.  It tells where the
-    buffer begins only below its own conditions: where only some elements are copied, ``k`` may be
-    the place of ``(i - j)/2``, and what else uses the buffer is not all below ``i == j + 2*k``.
+    A copy pairs element e of the buffer with element begin + e of the tensor.  It determines the
+    begin only below its own conditions: where only some elements are copied, ``k`` may be the index
+    for ``(i - j)/2``, and other uses of the buffer need not be below ``i == j + 2*k``.
     """
     found: dict[str, tuple[str, tuple[Expr, ...]]] = {}
     asked: dict[str, list[frozenset[Expr]]] = {}
@@ -296,7 +298,7 @@ def _origins(
 def _below_conditions(
     node: LoopNode, above: frozenset[Expr]
 ) -> Iterator[tuple[Store, frozenset[Expr]]]:
-    """All stores, and the parts of the conditions that each is below: of a loop, that it has any
+    """All stores, and the parts of the conditions around each; for a loop, that it has any
     iteration.
     """
     if isinstance(node, Store):
@@ -310,33 +312,33 @@ def _below_conditions(
 
 
 def _runs(node: For) -> bool:
-    """Whether a loop surely has an iteration."""
+    """Whether a loop is known to have an iteration."""
     low, high = node.lower, node.upper
     return isinstance(low, Const) and isinstance(high, Const) and low.value < high.value
 
 
 def _tells(copies: Sequence[frozenset[Expr]], uses: Sequence[frozenset[Expr]]) -> bool:
-    """Whether some copy is below no condition that a use is not below, too."""
+    """Whether the conditions of some copy are all conditions of every use as well."""
     return any(all(copy <= use for use in uses) for copy in copies)
 
 
 def _without_registers(
     node: LoopNode,
     own: Mapping[str, Buffer],
-    places: Mapping[str, tuple[str, tuple[Expr, ...]]],
+    origins: Mapping[str, tuple[str, tuple[Expr, ...]]],
 ) -> LoopNode:
-    """The part with elements of tensors in the place of registers that these are copied to."""
+    """The part with registers replaced by the tensor elements that they are copied from or to."""
 
     def moved(e: Expr) -> Expr:
-        if not isinstance(e, Read) or e.tensor not in places:
+        if not isinstance(e, Read) or e.tensor not in origins:
             return e
-        tensor, begin = places[e.tensor]
+        tensor, begin = origins[e.tensor]
         indices = (normal(add(b, i)) for b, i in zip(begin, e.indices, strict=True))
         return Read(tensor, tuple(indices))
 
     def visit(n: LoopNode) -> LoopNode:
         n = map_children(n, visit)
-        return n.body if isinstance(n, Buffer) and n.name in places else n
+        return n.body if isinstance(n, Buffer) and n.name in origins else n
 
     moves = {
         id(n)
@@ -344,7 +346,7 @@ def _without_registers(
         if isinstance(n, Store)
         and isinstance(n.value, Read)
         and n.op == "="
-        and any(r.tensor in places and other.tensor == places[r.tensor][0]
+        and any(r.tensor in origins and other.tensor == origins[r.tensor][0]
                 for r, other in ((n.target, n.value), (n.value, n.target)))
     }  # fmt: skip
     return map_exprs(visit(without(node, moves)), lambda e: rewrite(e, moved))

@@ -1,7 +1,7 @@
-"""How the dialects for GPUs spell accesses to several neighbours, see `codegen.gpu.vector_access`.
+"""GPU dialects' text for accesses to adjacent elements, see `codegen.gpu.vector_access`.
 
-CUDA has wide accesses at multiples of their bytes, by types that are aligned so.  OpenCL C has
-functions for vectors, which may lie at any element.
+CUDA has wide accesses at aligned addresses, through aligned types.  OpenCL C has vector functions,
+which may begin at any element.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHAPES = [
     for count in (2, 4, 8, 16)
     if LEAST_TOGETHER <= size * count <= TOGETHER
 ]
-#: What OpenCL calls elements of vectors.
+#: OpenCL's names of vector elements.
 _OPENCL = {
     "f32": "float", "f64": "double", "i8": "char", "i16": "short", "i32": "int",
     "i64": "long", "u8": "uchar", "u16": "ushort", "u32": "uint", "u64": "ulong",
@@ -30,7 +30,7 @@ _OPENCL = {
 
 
 def shape_name(dtype: DType, count: int) -> str:
-    """What helpers call neighbours: a 16-bit float is bits."""
+    """The name of a group of elements in helpers: a 16-bit float is a bit pattern."""
     return f"{'u16' if dtype.name == 'float16' else lane_suffix(dtype)}x{count}"
 
 
@@ -39,8 +39,8 @@ def _values(count: int, before: str = "") -> list[str]:
 
 
 def _cuda(name: str, count: int) -> dict[str, str]:
-    """With an instruction for stores, which compilers take apart where the same elements are stored
-    one by one on another way.
+    """Store with an instruction, which compilers otherwise split up if another path stores the same
+    elements one by one.
     """
     kind, shape, size = LANE_TYPES[name], f"{name}x{count}", _BYTES[name] * count
     to = ", ".join(f"{kind} {v}" for v in _values(count, "*"))
@@ -70,8 +70,8 @@ def _cuda(name: str, count: int) -> dict[str, str]:
 
 
 def _words(name: str, count: int) -> tuple[str, str, list[str]]:
-    """What an instruction stores: the type of its operands, their constraint, and the operands, in
-    which narrow elements share words.
+    """The operands of a store instruction: their type, their constraint, and the operands, in which
+    narrow elements share words.
     """
     if name in ("f32", "f64"):
         return name, "f" if name == "f32" else "d", _values(count)
@@ -118,8 +118,8 @@ OPENCL_WIDE = {k: v for shape in _SHAPES for k, v in _opencl(*shape).items()}
 
 
 def access_text(node: Together, target: CPrinter) -> str | None:
-    """``fk_load_f32x4(&X[..], &X_r_0, &X_r_1, ..);``, or None where copies are no longer what
-    `codegen.gpu.vector_access` made of them.
+    """``fk_load_f32x4(&X[..], &X_r_0, &X_r_1, ..);``, or None if the copies no longer have the
+    form that `codegen.gpu.vector_access` made.
     """
     moves = [
         (s.target, s.value)
@@ -136,6 +136,6 @@ def access_text(node: Together, target: CPrinter) -> str | None:
     ):
         return None
     shape = shape_name(target.dtypes[memory[0].tensor], len(moves))
-    places = [target.place(r) for r in registers]
-    given = ", ".join(f"&{p}" if loads else p for p in places)
-    return f"fk_{'load' if loads else 'store'}_{shape}(&{target.place(memory[0])}, {given});"
+    lvalues = [target.lvalue(r) for r in registers]
+    given = ", ".join(f"&{p}" if loads else p for p in lvalues)
+    return f"fk_{'load' if loads else 'store'}_{shape}(&{target.lvalue(memory[0])}, {given});"

@@ -1,7 +1,7 @@
-"""Instructions of tensor cores as CUDA text: PTX in small helpers, since NVRTC has no headers.
+"""Tensor core instructions as CUDA text: PTX in small helpers, since NVRTC has no headers.
 
-A warp has a matrix in registers of all of its threads, and which thread has which element is not
-said; so nothing is done with one but by these instructions (PTX ISA, "wmma").
+A warp holds a matrix in the registers of all its threads, in an unspecified layout; so a matrix is
+accessed only through these instructions (PTX ISA, "wmma").
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from poly.tree.kinds import Scope
 
 #: A thread's part of a matrix of sums.
 SUMS = "fk_sums"
-#: An array that a block shares, with a matrix of sums for each warp.
+#: A shared array with a matrix of sums for each warp.
 _OWN = "fk_of_warps"
-#: How a matrix lies, and where.
+#: Layouts of a matrix, and its memory spaces.
 MAJORS, SPACES = ("row", "col"), ("shared", "global")
-#: Registers of a thread for an operand, and what is in them.
+#: Registers per thread for an operand of each type.
 _REGISTERS = {"wmma_f16": 8, "wmma_bf16": 4, "wmma_tf32": 4}
 _TYPES = {"wmma_f16": "fk_f16", "wmma_bf16": "fk_bf16", "wmma_tf32": "float"}
 
 
 def kind_of(intrinsic: str) -> str:
-    """What an intrinsic is called in names of helpers: ``f16``."""
+    """An intrinsic's name in names of helpers: ``f16``."""
     return intrinsic.removeprefix("wmma_")
 
 
@@ -118,23 +118,23 @@ def _store(i: Intrinsic, major: str, space: str) -> tuple[str, str]:
 
 
 def _part(i: Intrinsic, action: str, major: str) -> tuple[str, str]:
-    """Rows (or columns) of a matrix of sums that is not all there, or not aligned."""
+    """Access rows (or columns) of a matrix of sums that is incomplete or not aligned."""
     kind = kind_of(i.name)
     name = f"fk_{kind}_{action}_part_{major}"
     loads, rounds = action == "sums", action == "round"
     c = _TYPES[i.name] if rounds else "float"
     value = f"fk_{kind}_store(own[n])" if rounds else "own[n]"
     here = "n / 16 < lines && n % 16 < length"
-    place = "p[n / 16 * stride + n % 16]"
+    element = "p[n / 16 * stride + n % 16]"
     if loads:
         first, last = (
             "",
             f"  const {SUMS} c = fk_{kind}_sums_{major}_shared(own, 16);\n  return c;\n",
         )
-        step = f"own[n] = {here} ? {place} : 0.0f;"
+        step = f"own[n] = {here} ? {element} : 0.0f;"
     else:
         first, last = f"  fk_{kind}_store_{major}_shared(own, 16, c);\n  __syncwarp();\n", ""
-        step = f"if ({here}) {place} = {value};"
+        step = f"if ({here}) {element} = {value};"
     sums = "" if loads else f", const {SUMS} &c"
     return name, (
         "/* the first lines of a matrix, up to a length, by way of memory of the warp */\n"
@@ -204,18 +204,18 @@ def _helpers() -> dict[str, str]:
     return found
 
 
-#: Every helper by name; one calls those above it.
+#: Every helper by name; each calls only helpers above it.
 WMMA_HELPERS: Mapping[str, str] = _helpers()
 
 
-# --- how matrices lie ------------------------------------------------------------------------
+# --- matrix layouts --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Lines:
-    """How a matrix lies: rows (or columns, `major`) in one piece, so many elements apart.
+    """The layout of a matrix: contiguous rows (or columns, `major`), and the stride between them.
 
-    misaligned : why these are not known to be aligned, "" if they are
+    misaligned : why they are not known to be aligned, "" if they are
     """
 
     major: str
@@ -226,13 +226,13 @@ class Lines:
 def lines_of(
     matrix: Matrix, buffers: Mapping[str, Buffer], program: Program, dtype: DType, alignment: int
 ) -> Lines:
-    """How a matrix lies in memory.
+    """The layout of a matrix in memory.
 
     alignment : of each row or column, in bytes
 
     Raises
     ------
-    ScheduleError : the elements of neither are neighbours.
+    ScheduleError : neither rows nor columns are contiguous.
     """
     name = matrix.first.tensor
     buffer = buffers.get(name)
@@ -250,7 +250,7 @@ def lines_of(
             why = _misaligned(matrix, strides, across, dtype, alignment)
             return Lines(major, strides[across], why)
     raise ScheduleError(
-        f"neither rows nor columns of a matrix in {name} lie in one piece: {matrix.first}; promote "
+        f"neither rows nor columns of a matrix in {name} are contiguous: {matrix.first}; promote "
         "it to `shared` with another order of dimensions"
     )
 
@@ -278,7 +278,7 @@ def _misaligned(
 
 
 class Printer(Protocol):
-    """What of `codegen.gpu.printers.CudaPrinter` is needed here."""
+    """The part of `codegen.gpu.printers.CudaPrinter` that is needed here."""
 
     program: Program
     names: Names
@@ -290,7 +290,7 @@ class Printer(Protocol):
     shared: str
     aligned: str
 
-    def place(self, read: Read) -> str:
+    def lvalue(self, read: Read) -> str:
         """The lvalue of an element."""
 
 
@@ -298,12 +298,12 @@ def tensor_cores(printer: Printer, node: MoveSums | MultiplyMatrices) -> cgen.Ge
     """The text of an instruction."""
     if isinstance(node, MultiplyMatrices):
         return _products(printer, node)
-    sums, kind = printer.place(node.sums), kind_of(node.intrinsic)
+    sums, kind = printer.lvalue(node.sums), kind_of(node.intrinsic)
     if node.memory is None:
         return cgen.Line(f"{sums} = fk_zeros();")
     found = _sums_in_memory(printer.program, printer.buffers, node)
-    place = printer.place(node.memory.first)
-    at = f"&{place}, {index_text(found.lines.stride, printer.names)}"
+    lvalue = printer.lvalue(node.memory.first)
+    at = f"&{lvalue}, {index_text(found.lines.stride, printer.names)}"
     c, major, space = f"fk_{kind}", found.lines.major, found.space
     if found.direct:
         if space == "global":
@@ -326,7 +326,7 @@ def tensor_cores(printer: Printer, node: MoveSums | MultiplyMatrices) -> cgen.Ge
 
 @dataclass(frozen=True)
 class _Memory:
-    """Where sums go to or come from.
+    """Where sums are stored to or loaded from.
 
     rounds : whether they are rounded there; direct : an instruction stores all of a matrix
     """
@@ -352,7 +352,7 @@ def _sums_in_memory(program: Program, buffers: Mapping[str, Buffer], node: MoveS
 
 
 def _up_to_16(count: Expr) -> Expr:
-    """A number of rows without a limit that instructions have anyhow."""
+    """A row count without the limit of 16, which instructions have anyway."""
     form = linear_form(count)
     for atom, factor in form.terms:
         if isinstance(atom, Op) and atom.fn == "min" and factor == 1:
@@ -365,7 +365,7 @@ def _up_to_16(count: Expr) -> Expr:
 
 
 def memory_of_warps(root: LoopNode, program: Program, threads: int) -> int:
-    """How many bytes warps take of what their block may share, for sums on their way."""
+    """Bytes of shared memory that warps need to move sums."""
 
     def needed(node: LoopNode, buffers: Mapping[str, Buffer]) -> bool:
         if isinstance(node, Buffer):
@@ -379,7 +379,7 @@ def memory_of_warps(root: LoopNode, program: Program, threads: int) -> int:
 
 
 def _products(printer: Printer, node: MultiplyMatrices) -> cgen.Generable:
-    """Products, each matrix loaded before the first one that it is in."""
+    """Matrix products, with each matrix loaded before its first use."""
     kind, alignment = kind_of(node.intrinsic), INTRINSICS[node.intrinsic].alignment
     lines: list[str] = []
     loaded: dict[tuple[str, Matrix], tuple[str, str]] = {}
@@ -392,12 +392,12 @@ def _products(printer: Printer, node: MultiplyMatrices) -> cgen.Generable:
             loaded[role, matrix] = name, major
             lines.append(f"const fk_{kind}_matrix {name} = fk_{kind}_{role}_{major}_{space}({at});")
         (a, of_a), (b, of_b) = (loaded[x] for x in zip("ab", operands, strict=True))
-        lines.append(f"fk_{kind}_multiply_{of_a}_{of_b}({printer.place(sums)}, {a}, {b});")
+        lines.append(f"fk_{kind}_multiply_{of_a}_{of_b}({printer.lvalue(sums)}, {a}, {b});")
     return cgen.Block([*map(cgen.Line, lines)])
 
 
 def _at(printer: Printer, matrix: Matrix, alignment: int) -> tuple[str, str, str]:
-    """How an operand lies, in which memory, and the arguments that say where."""
+    """An operand's layout, its memory space, and the arguments for its address."""
     name = matrix.first.tensor
     lines = lines_of(matrix, printer.buffers, printer.program, printer.dtypes[name], alignment)
     buffer = printer.buffers.get(name)
@@ -407,7 +407,7 @@ def _at(printer: Printer, matrix: Matrix, alignment: int) -> tuple[str, str, str
         raise ScheduleError(lines.misaligned)
     if buffer is None:
         printer.with_matrices.add(name)
-    at = f"&{printer.place(matrix.first)}, {index_text(lines.stride, printer.names)}"
+    at = f"&{printer.lvalue(matrix.first)}, {index_text(lines.stride, printer.names)}"
     return lines.major, "global" if buffer is None else "shared", at
 
 
@@ -418,7 +418,7 @@ def _of_one_thread(buffer: Buffer, name: str) -> str:
 
 
 def _own_memory(printer: Printer) -> str:
-    """Where a warp has memory of its own for a matrix of sums."""
+    """A warp's own shared memory for a matrix of sums."""
     count = printer.threads // WARP
     aligned = printer.aligned % SUMS_ALIGNMENT
     line = f"{printer.shared} {aligned} float {_OWN}[{count}][256];"

@@ -1,4 +1,4 @@
-"""The loop IR, and passes over it that hold for every target.
+"""The loop IR, and the passes over it that apply to every target.
 
-Vectors are in `codegen.vector`; what only GPUs have, in `codegen.gpu`.
+Vectors are in `codegen.vector`; GPU-only passes are in `codegen.gpu`.
 """

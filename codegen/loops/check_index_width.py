@@ -1,4 +1,4 @@
-"""A verifier of the loop IR: index arithmetic stays within 64 bits, whatever the sizes."""
+"""A verifier of the loop IR: index arithmetic stays within 64 bits for all sizes."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from poly.ir.expr import reads_of
 from poly.ir.intervals import INT64, Beyond64BitsError, Interval, interval, size_intervals
 from poly.ir.program import Program
 
-#: Bounds of the numbers of the host's loops, which kernels take beside sizes.
+#: Bounds of the host's loop variables, which kernels take in addition to sizes.
 NUMBERS_OF_HOST = (-(1 << 50), 1 << 50)
 
 
 def check_index_width(
     root: LoopNode, program: Program, numbers: Collection[str] = (), loops: Interval = INT64
 ) -> LoopNode:
-    """Check that bounds, conditions and places are computed in 64 bits; returns the loops.
+    """Check that bounds, conditions and indices fit in 64 bits; returns the loops.
 
-    numbers : of loops of the host, which a kernel takes beside the program's sizes
-    loops : what the numbers of loops have to be within
+    numbers : host loop variables, which a kernel takes in addition to the program's sizes
+    loops : the interval that loop variables have to stay within
 
     Raises
     ------
-    ScheduleError : naming what could be larger, as the generated code has it.
+    ScheduleError : naming the expression that could overflow, as in the generated code.
     """
     try:
         _check(root, size_intervals(program) | dict.fromkeys(numbers, NUMBERS_OF_HOST), loops)
     except Beyond64BitsError as error:
         raise CapacityError(
-            f"the loops of this schedule compute with numbers that are too large: {error}; "
+            f"the loops of this schedule may overflow 64-bit index arithmetic: {error}; "
             "use smaller factors, or bound the sizes, as in where N <= 1000000"
         ) from None
     return root
@@ -41,12 +41,12 @@ def _check(node: LoopNode, known: dict[str, Interval], loops: Interval) -> None:
     bounds = [interval(e, known) for e in own_bounds(node)]
     for value in own_values(node):
         for read in reads_of(value):
-            for place in read.indices:
-                if not reads_of(place):
-                    interval(place, known)
+            for index in read.indices:
+                if not reads_of(index):
+                    interval(index, known)
     if isinstance(node, For):
         (low, _), (_, high) = bounds
-        # It stops at its upper bound, or a step beyond.
+        # The variable stops at its upper bound, or up to a step beyond.
         for number in (low, high + node.step):
             if not loops[0] <= number <= loops[1]:
                 raise Beyond64BitsError(node.upper, number)

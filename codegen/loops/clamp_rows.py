@@ -1,9 +1,9 @@
-"""Rows of a register tile that may not be there, computed all the same.
+"""Rows of a register tile that may not exist, computed anyway.
 
-What is left of a tile has some rows of it, and lanes in some of its vectors.  With a condition on
-each, the innermost loop would be a heap of branches.  But a register that stands for no element may
-hold anything: its update needs no condition, if only what it reads is there.  So rows that are not
-there read what the last row does that is, and vectors without lanes read nothing.
+The remainder of a tile has only some of its rows, and only some lanes in some of its vectors.  A
+condition on each would fill the innermost loop with branches.  But a register that stands for no
+element may hold any value: its update needs no condition as long as its reads are valid.  So rows
+that do not exist read what the last existing row reads, and vectors without lanes read nothing.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Rows = dict[tuple[str, int], set[tuple[Expr, Expr]]]
 
 
 def rows_of(node: Buffer) -> Rows:
-    """The loops that move along a register buffer.  If they all have the same bounds, what is
-    behind is an element of none of them.
+    """The loops that move along a register buffer.  If they all have the same bounds, registers
+    beyond these stand for no element in any of them.
     """
     rows: Rows = {}
 
@@ -59,10 +59,10 @@ _UNKNOWN = (Const(0), Const(-1))
 
 
 def clamped(body: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> LoopNode | None:
-    """The body of a loop over rows that may be run for any row of the tile, also behind the last
-    one; None if it does more than to update registers of its row.
+    """The body of a loop over rows, made valid for any row of the tile, even beyond the last one;
+    None if it does more than update registers of its row.
 
-    bounds : of the loop, the second one behind the last row
+    bounds : of the loop, the second one exclusive
     """
     if not _is_row(body, var, bounds, rows):
         return None
@@ -71,9 +71,9 @@ def clamped(body: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> 
 
 
 def inside(body: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> LoopNode | None:
-    """The body of a loop over rows that reads, for a row that is not there, what another one
-    reads: if there is some row, nothing is read that is not there.  None if it does more than to
-    update registers of its row, or if lanes have no instructions that leave some out.
+    """The body of a loop over rows, in which a row that does not exist reads what another one
+    reads: all reads are valid as long as there is any row.  None if it does more than update
+    registers of its row, or if its lanes cannot be masked.
     """
     if not _is_row(body, var, None, rows):
         return None
@@ -83,25 +83,25 @@ def inside(body: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> L
 
 
 def _reading(body: LoopNode, var: str, row: Expr, rows: Rows) -> LoopNode:
-    """The body with another row read in place of that of `var`; registers stay what they are."""
+    """The body with another row read in place of that of `var`; registers stay as they are."""
     registers = {name for name, _ in rows}
 
-    def place(e: Expr) -> Expr:
+    def at_row(e: Expr) -> Expr:
         if not isinstance(e, Read) or e.tensor in registers:
             return e
         return replace(e, indices=tuple(replace_var(i, var, row) for i in e.indices))
 
     def visit(node: LoopNode) -> LoopNode:
         if isinstance(node, VectorStore):
-            return replace(node, store=replace(node.store, value=rewrite(node.store.value, place)))
+            return replace(node, store=replace(node.store, value=rewrite(node.store.value, at_row)))
         return map_children(node, visit)
 
     return visit(body)
 
 
 def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr] | None, rows: Rows) -> bool:
-    """Whether all that a node does is to update registers that move with `var`, and no condition,
-    loop or mask in it moves with `var`.
+    """Whether a node only updates registers that move with `var`, and no condition, loop or mask
+    in it moves with `var`.
 
     bounds : of all loops along these registers; None: they may differ, and see `_has_scalars`
     """
@@ -129,8 +129,8 @@ def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr] | None, rows: Ro
 
 
 def _has_scalars(node: VectorStore, var: str) -> bool:
-    """Whether what a store reads for a row is the same in all lanes, of which it can leave out
-    some: what moves with lanes has masks of its own (`codegen.loops.loop_versioning`).
+    """Whether all values that a store reads for a row are the same in all lanes, some of which may
+    be masked: values that vary by lane have masks of their own (`codegen.loops.loop_versioning`).
     """
     rows = [r for r in reads_of(node.store.value) if depends_on(r, var)]
     masked = node.lanes * node.store.dtype.bytes == VECTOR_BYTES
@@ -144,18 +144,18 @@ def is_free(node: VectorStore, registers: Collection[str]) -> bool:
     return kind and store.target.tensor in registers and is_untrapped(store)
 
 
-#: Types that have masked instructions, and whose arithmetic cannot trap on lanes left out.
+#: Types that have masked instructions, and whose arithmetic cannot trap on inactive lanes.
 MASKABLE = ("float32", "float64")
 
 
 def is_untrapped(s: Store) -> bool:
-    """Whether what a store computes may be computed for elements that are not there."""
+    """Whether a store's value may be computed for elements that do not exist."""
     parts = _walk_value(s.value)
     return s.dtype.name in MASKABLE and not any(isinstance(e, (Cast, Index)) for e in parts)
 
 
 def _walk_value(e: Expr) -> list[Expr]:
-    """A value's parts, without those of the places that it reads."""
+    """A value's parts, without those of the indices it reads at."""
     if isinstance(e, Op):
         return [e, *(x for a in e.args for x in _walk_value(a))]
     return [e]

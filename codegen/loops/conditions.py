@@ -1,4 +1,4 @@
-"""Conditions on loops and sizes: what they are made of, and which follow from which."""
+"""Conditions on loops and sizes: their parts, and which imply which."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from poly.ir.linear_form import Linear, constant, linear_form, render
 
 
 def parts_of(cond: Expr) -> list[Expr]:
-    """The conditions that a condition is made of, all of which must hold."""
+    """The conjuncts of a condition, all of which must hold."""
     if isinstance(cond, Op) and cond.fn == "and":
         return [p for a in cond.args for p in parts_of(a)]
     return [cond]
 
 
 def all_of(conditions: Sequence[Expr]) -> Expr:
-    """One condition that holds where all of them do."""
+    """The conjunction of conditions."""
     cond, *rest = conditions
     for c in rest:
         cond = Op("and", (cond, c))
@@ -41,7 +41,7 @@ def surely(condition: Expr, ranges: Ranges) -> bool | None:
 
 @lru_cache(maxsize=KEPT)
 def implies(cond: Expr, other: Expr) -> bool:
-    """Whether ``a < b`` surely holds where ``c < d`` does: b - a >= d - c."""
+    """Whether ``a < b`` is known to hold where ``c < d`` does: b - a >= d - c."""
     if cond == other:
         return True
     if not (isinstance(cond, Op) and isinstance(other, Op) and cond.fn == other.fn == "lt"):
@@ -50,7 +50,7 @@ def implies(cond: Expr, other: Expr) -> bool:
     ranges: dict[str, tuple[int, int]] = {}
 
     def visit(e: Expr) -> Expr:
-        """Remainders as numbers of their own, of which few are possible."""
+        """Replace remainders by variables of their own, which have few possible values."""
         if isinstance(e, Op) and e.fn in ("mod", "fmod") and isinstance(e.args[1], Const):
             name = f"({e})"
             ranges[name] = (0, int(e.args[1].value) - 1)
@@ -62,7 +62,7 @@ def implies(cond: Expr, other: Expr) -> bool:
 
 
 def _least(form: Linear, ranges: Ranges) -> int | None:
-    """A number below all values; of ``min(x, y) - min(u, v)`` the least of x - u and y - v."""
+    """A lower bound of all values; for ``min(x, y) - min(u, v)`` the least of x - u and y - v."""
     extrema = [(a, c) for a, c in form.terms if isinstance(a, Op) and a.fn == "min"]
     if len(extrema) == 2 and sorted(c for _, c in extrema) == [-1, 1]:
         (second, _), (first, _) = sorted(extrema, key=lambda x: x[1])
@@ -91,7 +91,7 @@ def needed(conditions: Sequence[Expr], ranges: Ranges) -> list[Expr]:
 
 @lru_cache(maxsize=KEPT)
 def _gaps(condition: Expr) -> tuple[Linear, ...]:
-    """Forms that all are 0 or more where ``a < b`` or ``a <= b`` holds, and nowhere else."""
+    """Linear forms that are all non-negative exactly where ``a < b`` or ``a <= b`` holds."""
     if not isinstance(condition, Op) or condition.fn not in ("lt", "le"):
         return ()
     left, right = condition.args
@@ -110,7 +110,7 @@ def _is_positive(form: Linear, ranges: Ranges) -> bool:
 
 @lru_cache(maxsize=KEPT)
 def parts_of_extremum(e: Expr, fn: str) -> frozenset[Expr]:
-    """Expressions of which one is the least (`fn` is "min") or the greatest ("max")."""
+    """The arguments of an extremum: nested minima (`fn` is "min") or maxima ("max")."""
     form = linear_form(e)
     if len(form.terms) == 1:
         ((atom, c),) = form.terms

@@ -1,4 +1,4 @@
-"""Leave out buffers that are only written, and stores whose values nobody reads."""
+"""Remove buffers that are never read, and the stores to them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from poly.ir.expr import Op, Read, walk
 def eliminate_dead_buffers(root: LoopNode) -> LoopNode:
     """Remove buffers that are only written, and the stores to them.
 
-    That is what becomes of a temporary which nobody reads when it is promoted.
+    Promoting a temporary that nobody reads leaves such a buffer.
     """
 
     def visit(node: LoopNode) -> LoopNode:
@@ -44,13 +44,13 @@ def eliminate_dead_buffers(root: LoopNode) -> LoopNode:
                     isinstance(x, Read) and x.tensor == node.name for e in read for x in walk(e)
                 ):
                     return node
-        return visit(without(node.body, inside))  # what fed it may now be unread
+        return visit(without(node.body, inside))  # buffers read by these stores may now be dead
 
     return without(visit(root), set())
 
 
 def without(root: LoopNode, stores: set[int]) -> LoopNode:
-    """The tree without some stores (by id), and without the loops that then do nothing."""
+    """The tree without some stores (by id), and without the loops that become empty."""
     if isinstance(root, (Store, VectorStore)):
         store = root.store if isinstance(root, VectorStore) else root
         return Block(()) if id(store) in stores else root

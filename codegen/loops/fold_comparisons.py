@@ -1,6 +1,6 @@
-"""Comparisons and literals that are known before the program runs.
+"""Fold comparisons and literals that are known at compile time.
 
-C compilers warn of them, and rightly: in text that a person wrote they would be mistakes.
+C compilers warn about them, since in hand-written code they would be mistakes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from poly.ir.program import Program
 def fold_comparisons(root: LoopNode, program: Program) -> LoopNode:
     """Fold comparisons and integer overflow that C compilers would warn of.
 
-    Those are comparisons of an integer with itself, with itself plus a constant, or with what its
-    type cannot hold; and overflow, which wraps around.
+    Those are comparisons of an integer with itself, with itself plus a constant, or with a value
+    its type cannot hold; and overflow, which wraps around.
     """
     buffers = {n.name: n.dtype for n in walk_loops(root) if isinstance(n, Buffer)}
     dtypes = {**program.dtypes, **buffers}
@@ -46,7 +46,7 @@ def fold_comparisons(root: LoopNode, program: Program) -> LoopNode:
         if OPS[e.fn].rule == "compare":
             return _decided(e, dtypes)
         if e.fn in _RING and all(isinstance(a, Const) for a in e.args):
-            # Weak literals take the type of what they meet, so that one typed literal decides.
+            # A weak literal takes the type of the other operand, so one typed literal decides.
             return e if is_weak(e) else _literal(e, dtype_of_expr(e, dtypes))
         return e
 
@@ -66,7 +66,7 @@ _RING = ("add", "sub", "mul", "neg")
 
 
 def _literal(e: Op | Cast, dtype: DType) -> Expr:
-    """The value of integer literals, wrapped into the type."""
+    """The value of integer literals, wrapped to the type."""
     args = e.args if isinstance(e, Op) else (e.arg,)
     if not dtype.is_integer or any(type(a.value) is not int for a in args if isinstance(a, Const)):
         return e
@@ -75,7 +75,7 @@ def _literal(e: Op | Cast, dtype: DType) -> Expr:
     return Const((exact - low) % (1 << dtype.bits) + low, dtype)
 
 
-#: Multiples of loop variables and sizes up to this do not overflow.
+#: Multiples of loop variables and sizes by factors up to this do not overflow.
 _PLAIN = 1 << 24
 
 
@@ -108,7 +108,7 @@ def _value_range(e: Expr, dtypes: dict[str, DType]) -> tuple[int, int]:
 
 
 def _decided(e: Op, dtypes: dict[str, DType]) -> Expr:
-    """A comparison of integers whose difference is constant, or whose types decide it."""
+    """Decide a comparison of integers whose difference is constant, or whose types decide it."""
     if any(dtype_of_expr(a, dtypes).is_float for a in e.args):
         return e
     if e.args[0] == e.args[1]:

@@ -1,8 +1,8 @@
-"""Schedule tree -> isl AST -> loop IR.
+"""Convert schedule tree -> isl AST -> loop IR.
 
 isl's code generator (Grosser, Verdoolaege, Cohen, "Polyhedral AST Generation Is More Than
 Scanning Polyhedra", TOPLAS 2015) makes the loops and their bounds.  Its loop variables are named
-by schedule depth, which together with the ``band:n`` marks tells which loop of our tree each is.
+by schedule depth, which together with the ``band:n`` marks identifies the loop of our tree.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from poly.tree.nodes import Member
 _MAX_DEPTH = 64
 _ITERATORS = dims("c", _MAX_DEPTH)
 _NOTHING = Block(())
-#: Bound on isl's operations for generating the loops of one kernel.
+#: isl's operation budget for generating the loops of one kernel.
 AST_BUDGET = 400_000_000
 
 
@@ -78,7 +78,7 @@ def build_loops(schedule: Schedule) -> LoopProgram:
 
     Raises
     ------
-    ScheduleError : if isl exceeds its budget.
+    ScheduleError : isl exceeded its budget.
     """
     scop = schedule.scop
     if reason := only_on_gpu(schedule.tree):
@@ -90,11 +90,11 @@ def build_loops(schedule: Schedule) -> LoopProgram:
 
 
 def build_kernel(schedule: Schedule, launch: Launch) -> LoopProgram:
-    """Generate what each thread of a launch runs, inside of loops over blocks and threads.
+    """Generate the loops of a launch: what each thread runs, inside of loops on blocks and threads.
 
     Raises
     ------
-    ScheduleError : if isl exceeds its budget.
+    ScheduleError : isl exceeded its budget.
     """
     scop = padded_scop(launch, schedule.scop)
     with budget(scop, "code generation", AST_BUDGET):
@@ -107,11 +107,11 @@ def build_kernel(schedule: Schedule, launch: Launch) -> LoopProgram:
     for name, count in reversed([*zip(launch.thread_names, launch.block, strict=True)]):
         thread = add(mul(thread, Const(count)), Index(name))
     for name, share in tree.shares.items():
-        place = thread if share.divisor == 1 else Op("floordiv", (thread, Const(share.divisor)))
+        index = thread if share.divisor == 1 else Op("floordiv", (thread, Const(share.divisor)))
         most = share.modulus or -(-launch.threads // share.divisor)
         if share.modulus:
-            place = Op("mod", (place, Const(share.modulus)))
-        body = For(name, place, add(place, Const(1)), 1, body, Mark.OWN_THREAD, name, (0, most - 1))
+            index = Op("mod", (index, Const(share.modulus)))
+        body = For(name, index, add(index, Const(1)), 1, body, Mark.OWN_THREAD, name, (0, most - 1))
     for axis, (name, count) in enumerate(zip(launch.thread_names, launch.block, strict=True)):
         body = For(name, Const(0), Const(count), 1, body, Mark.THREAD, name, axis=axis)
     for axis, (name, extent) in enumerate(zip(launch.block_names, grid, strict=True)):
@@ -130,11 +130,13 @@ def converted(tree: IslTree, scop: Scop, context: isl.Set) -> LoopNode:
 
     Raises
     ------
-    ScheduleError : there are more loops inside of each other than isl gives names.
+    ScheduleError : loops are nested too deeply.
     """
     deepest = max((at.depth + len(at.members) for at in tree.bands), default=0)
     if deepest > _MAX_DEPTH:
-        raise CapacityError(f"{deepest} loops inside of each other, over {_MAX_DEPTH}")
+        raise CapacityError(
+            f"the schedule nests {deepest} loops, the limit is {_MAX_DEPTH}; tile fewer dimensions"
+        )
     ctx = scop.context.get_ctx()
     build = isl.AstBuild.from_context(context)
     names = isl.IdList.alloc(ctx, _MAX_DEPTH)
@@ -153,15 +155,15 @@ def _checked(schedule: Schedule, body: LoopNode, tree: IslTree) -> LoopProgram:
 
 
 def zeros_of(c: Copy) -> Copy:
-    """What stands in a padded buffer where the tensor has nothing: a copy of zeros."""
+    """A copy of zeros, for the elements of a padded buffer that are outside of the tensor."""
     return replace(c, name=f"{c.buffer}_zero", op="+=", within="")
 
 
 def _check_buffers(body: LoopNode, scop: Scop, copies: dict[str, Copy]) -> None:
-    """Refuse loops in which a buffer is filled apart from where it is used.
+    """Refuse loops in which a buffer is filled in another loop than it is used in.
 
-    isl copies a mark to each part of what it stands around, and may put these parts in loops of
-    their own, for instance around an iteration that is isolated.
+    isl copies a mark to each part of the code it encloses, and may put these parts in separate
+    loops, for instance around an isolated iteration.
     """
     for node in walk_loops(body):
         if not isinstance(node, Buffer):
@@ -180,23 +182,23 @@ def _check_buffers(body: LoopNode, scop: Scop, copies: dict[str, Copy]) -> None:
         leaves = any(not c.inward for c in own.values())
         if (writes and leaves and not emptied) or ((reads or emptied) and not filled):
             raise UndecidedError(
-                f"{node.name} cannot be generated: isl puts what fills this buffer and what uses "
-                "it into different loops; promote further in, or isolate no loop around it"
+                f"{node.name} cannot be generated: isl fills this buffer in another loop "
+                "than it is used in; promote further in, or do not isolate a loop around it"
             )
 
 
 class _Converter:
-    """Turns an isl AST into loop IR; `env` maps isl's iterators to expressions."""
+    """Convert an isl AST to loop IR; `env` maps isl's iterators to expressions."""
 
     def __init__(self, tree: IslTree, scop: Scop) -> None:
         self.tree, self.scop = tree, scop
         self.sizes = frozenset(scop.program.sizes)
         launch = tree.launch
-        #: Parameters that are places on a GPU.
-        self.places: frozenset[str] = frozenset(tree.shares)
+        #: Parameters that are block or thread indices.
+        self.gpu_indices: frozenset[str] = frozenset(tree.shares)
         if launch is not None:
             self.sizes |= {*launch.host_names}
-            self.places |= {*launch.block_names, *launch.thread_names}
+            self.gpu_indices |= {*launch.block_names, *launch.thread_names}
         self.dtypes = scop.program.dtypes
 
     def node(self, ast: isl.AstNode, env: dict[str, Expr], at: IslBand | None) -> LoopNode:
@@ -218,7 +220,7 @@ class _Converter:
             return self._buffer(self.tree.promotes[int(number)], body, env)
         if kind == types.user:
             return self._instance(ast.user_get_expr(), env, at)
-        raise LoopError(f"an isl AST node of type {kind} is not understood")
+        raise LoopError(f"unknown isl AST node type {kind}")
 
     def _if(self, ast: isl.AstNode, env: dict[str, Expr], at: IslBand | None) -> LoopNode:
         cond = self.expr(ast.if_get_cond(), env)
@@ -231,7 +233,7 @@ class _Converter:
         return If(cond, then, other)
 
     def _buffer(self, found: IslPromote, body: LoopNode, env: dict[str, Expr]) -> LoopNode:
-        """The buffer of a promotion around what uses it."""
+        """The buffer of a promotion around the code that uses it."""
         promote, plan = found.node, found.plan
         fragment = promote.scope == Scope.FRAGMENT
         return Buffer(
@@ -242,7 +244,7 @@ class _Converter:
             promote.layout,
             Scope.REGISTER if promote.scope == Scope.PARTIAL else promote.scope,
             body,
-            # isl leaves out loops of one iteration; such a loop tells no iterations apart.
+            # isl omits loops of one iteration; such a loop does not tell iterations apart.
             tuple(env.get(_ITERATORS[k], Const(0)) for k in range(len(found.around))),
             halves=promote.ahead,
             padded=promote.padded,
@@ -255,7 +257,7 @@ class _Converter:
         )
 
     def _instance(self, call: isl.AstExpr, env: dict[str, Expr], at: IslBand | None) -> LoopNode:
-        """An instance of a statement, or what one that was added for isl stands for."""
+        """An instance of a statement, or the copy, barrier or combination that it stands for."""
         args = [self.expr(call.get_op_arg(k), env) for k in range(1, call.get_op_n_arg())]
         name = call.get_op_arg(0).get_id().get_name()
         fence = self.tree.copies.get(name)
@@ -274,7 +276,7 @@ class _Converter:
         self, origin: Expr, around: tuple[Around, ...], env: dict[str, Expr], buffer: str
     ) -> tuple[Expr, Expr]:
         """Where elements of a buffer begin: in terms of ``p0', p1', …``, and for those inside."""
-        place: dict[str, Expr] = {}
+        iteration: dict[str, Expr] = {}
         for k, loop in enumerate(around):
             launch = self.tree.launch
             given = launch.parameter_of(loop.member) if launch is not None else None
@@ -282,14 +284,14 @@ class _Converter:
             if value is None and loop.only is not None:
                 value = Const(loop.only)
             if loop.apart:
-                name = dim("p", len(place))
+                name = dim("p", len(iteration))
                 if value is None and name in indices_of(origin):
                     raise UndecidedError(
                         f"{buffer} cannot be generated: isl has left out {loop.member.name}, in "
-                        "which it begins at different places; promote further in"
+                        "which the buffer begins at varying indices; promote further in"
                     )
-                place[name] = value or Const(0)
-        return origin, substitute(origin, indices=place)
+                iteration[name] = value or Const(0)
+        return origin, substitute(origin, indices=iteration)
 
     def _within(self, c: Copy, args: list[Expr]) -> Expr:
         """The condition that an instance of a copy has something to copy."""
@@ -303,15 +305,15 @@ class _Converter:
         return self.expr(build.expr_from_set(within.params()), dict(zip(names, args, strict=True)))
 
     def _combine(self, c: Combination) -> Combine:
-        place = Read(c.buffer, (Const(0),) * c.rank)
-        return Combine(place, c.op, self.dtypes[c.tensor], c.threads)
+        element = Read(c.buffer, (Const(0),) * c.rank)
+        return Combine(element, c.op, self.dtypes[c.tensor], c.threads)
 
     def _for(self, ast: isl.AstNode, env: dict[str, Expr], at: IslBand | None) -> LoopNode:
         iterator = ast.for_get_iterator().get_id().get_name()
         lower = self.expr(ast.for_get_init(), env)
         member = _member(at, iterator)
         once = ast.for_is_degenerate()
-        # A matrix of one row is one still.
+        # A matrix of one row is still a matrix.
         row = member is not None and isinstance(member.mark, Tensorized) and lower == Const(0)
         if once and not row:
             return self.node(ast.for_get_body(), {**env, iterator: lower}, at)
@@ -338,10 +340,10 @@ class _Converter:
         return For(var, lower, upper, step, body, member.mark, member.name, limits)
 
     def _holds_for_all(self, member: Member, body: If, var: str) -> bool:
-        """Whether neighbours that are copied together meet a condition all, or none of them.
+        """Whether adjacent elements that are copied together satisfy a condition all or none.
 
-        Those of a padded copy do, see `poly.buffers.promotion`; what else isl asks is about each of
-        them.
+        Conditions of a padded copy are such, see `poly.buffers.promotion`; isl's other conditions
+        may differ between the elements.
         """
         if member.mark != Mark.WIDE:
             return False
@@ -356,7 +358,7 @@ class _Converter:
         left = cond.get_op_arg(0)
         is_plain = left.get_type() == isl.ast_expr_type.id and left.get_id().get_name() == iterator
         if not is_plain or kind not in (ops.lt, ops.le):
-            raise LoopError(f"a loop condition is not understood: {cond.to_C_str()}")
+            raise LoopError(f"unknown form of loop condition: {cond.to_C_str()}")
         bound = self.expr(cond.get_op_arg(1), env)
         return add(bound, Const(1)) if kind == ops.le else bound
 
@@ -370,15 +372,15 @@ class _Converter:
                 return env[name]
             if name in self.sizes:
                 return Size(name)
-            if name in self.places:
+            if name in self.gpu_indices:
                 return Index(name)
-            raise LoopError(f"isl names {name}, which is neither a loop nor a size")
+            raise LoopError(f"isl's {name} is neither a loop nor a size")
         args = [self.expr(e.get_op_arg(k), env) for k in range(e.get_op_n_arg())]
         return _operation(e.get_op_type(), args)
 
 
 def join_buffers(children: list[LoopNode]) -> list[LoopNode]:
-    """One buffer where isl has put a copy of a mark around each child of a sequence.
+    """Join the buffers of one promotion where isl has copied its mark to each child of a sequence.
 
     Buffers of one promotion in the same iteration of the loops above are one buffer, which must
     live from the first to the last of them.  isl's blocks need not follow the tree, so buffers are
@@ -459,7 +461,7 @@ def _operation(kind: isl.ast_expr_op_type, args: list[Expr]) -> Expr:
         fn = "and" if kind in (ops.and_, ops.and_then) else "or"
         result = args[0]
         for arg in args[1:]:
-            # isl writes conditions such as `i == 0 || 1`.
+            # isl emits conditions such as `i == 0 || 1`.
             if Const(1) in (result, arg):
                 other = arg if result == Const(1) else result
                 result = Const(1) if fn == "or" else other
@@ -481,7 +483,7 @@ def _operation(kind: isl.ast_expr_op_type, args: list[Expr]) -> Expr:
         ops.gt: "gt",
     }
     if kind not in simple:
-        raise LoopError(f"an isl operation of type {kind} is not understood")
+        raise LoopError(f"unknown isl operation type {kind}")
     return Op(simple[kind], tuple(args))
 
 

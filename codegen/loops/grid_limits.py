@@ -1,4 +1,4 @@
-"""Loops on blocks and the limits of a grid."""
+"""Limits of GPU grids, and loops on blocks that exceed them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from codegen.loops.nodes import For, axis_of
 from poly.ir.expr import Const, Expr, Op
 from poly.tree.kinds import Mark
 
-#: Blocks that a grid may have in x, y and z.
+#: The most blocks of a grid in x, y and z.
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 
 
@@ -19,8 +19,8 @@ def is_strided(node: For) -> bool:
 
 
 def _most(e: Expr) -> int | None:
-    """The greatest value of a number of blocks, if it is known."""
-    if isinstance(e, Op) and e.fn == "select":  # none where there is nothing to do
+    """The greatest possible number of blocks, or None if unknown."""
+    if isinstance(e, Op) and e.fn == "select":  # no blocks where there is nothing to do
         found = [_most(arg) for arg in e.args[1:]]
         return None if None in found else max(n for n in found if n is not None)
     return int(e.value) if isinstance(e, Const) else None

@@ -1,4 +1,4 @@
-"""Constant ranges of index expressions, and what they simplify."""
+"""Constant ranges of index expressions, and simplifications that they allow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from poly.ir.linear_form import Linear, linear_form, normal, render
 
 #: Inclusive constant bounds of loop variables.
 Ranges = Mapping[str, tuple[int, int]]
-#: So many values are tried out to find the least or the greatest.
+#: The most values that are enumerated to find the least or the greatest.
 TRIED_OUT = 32
 
 
@@ -36,7 +36,7 @@ def bounds_of(expr: Expr, ranges: Ranges) -> tuple[int, int] | None:
 
 
 def extreme(expr: Expr, ranges: Ranges, pick: Callable[[int, int], int]) -> int | None:
-    """A constant below (`pick` is min) or above (max) all values of `expr`, or None."""
+    """A constant bound below (`pick` is min) or above (max) all values of `expr`, or None."""
     form = linear_form(expr)
     if len(form.terms) > 1 and not all(isinstance(a, Index) for a, _ in form.terms):
         values = _all_values(form, ranges)
@@ -52,7 +52,7 @@ def extreme(expr: Expr, ranges: Ranges, pick: Callable[[int, int], int]) -> int 
 
 
 def _all_values(form: Linear, ranges: Ranges) -> tuple[int, int] | None:
-    """The least and the greatest value, tried out where few are possible.
+    """The least and the greatest value, by enumeration where few values are possible.
 
     ``floor(s / 2) - s`` has terms that do not vary independently.
     """
@@ -92,14 +92,14 @@ def _atom_extreme(atom: Expr, ranges: Ranges, pick: Callable[[int, int], int]) -
     if atom.fn in ("min", "max"):
         own = min if atom.fn == "min" else max
         known = [b for a in atom.args if (b := extreme(a, ranges, pick)) is not None]
-        # One argument alone bounds a minimum from above, and a maximum from below.
+        # A single argument bounds a minimum from above, and a maximum from below.
         if len(known) == 2 or (known and own is not pick):
             return own(known)
     return None
 
 
 def modulo(expr: Expr, size: int, ranges: Ranges) -> Expr:
-    """``expr mod size`` for size >= 1, with multiples of `size` dropped where they show."""
+    """``expr mod size`` for size >= 1, with visible multiples of `size` dropped."""
     form = _congruent(linear_form(expr), size)
     reduced = Linear(tuple((a, c % size) for a, c in form.terms if c % size), form.constant % size)
     candidate = render(reduced)
@@ -114,7 +114,7 @@ def _congruent(form: Linear, size: int) -> Linear:
     """The form without remainders whose multiples are multiples of `size`: ``c (a mod m)`` and
     ``c a`` differ by multiples of ``c m``.
 
-    isl writes ``32 floor(M / 32)`` as ``M + (31 M + 31) mod 32 - 31``, for one, and
+    isl writes ``32 floor(M / 32)`` as ``M + (31 M + 31) mod 32 - 31``, for example, and
     ``32 floor(Q / 4)`` as ``8 Q - 8 (Q mod 4)``.
     """
     for atom, c in form.terms:
@@ -128,7 +128,7 @@ def _congruent(form: Linear, size: int) -> Linear:
 
 
 def settle(expr: Expr, ranges: Ranges) -> Expr:
-    """A place in linear normal form, its quotients and remainders resolved where ranges allow.
+    """An index in linear normal form, with quotients and remainders resolved where ranges allow.
 
     ``(32 o + i) // 32`` is ``o`` and ``(32 o + i) mod 32`` is ``i`` where 0 <= i < 32.
     """
@@ -144,7 +144,7 @@ def settle(expr: Expr, ranges: Ranges) -> Expr:
         inner = e.args[0]
         if isinstance(inner, Op) and inner.fn == "mod":
             e = _without_rest(inner, divisor.value, ranges) or e
-        form = linear_form(e)  # what divides evenly is taken out
+        form = linear_form(e)  # extracts evenly divisible terms
         for atom, c in form.terms:
             if isinstance(atom, Op) and atom.fn == "floordiv" and atom.args[1] == divisor:
                 bound = bounds_of(atom.args[0], ranges)
@@ -163,12 +163,12 @@ def _without_rest(inner: Op, size: int, ranges: Ranges) -> Op | None:
     rest = modulo(value, size, ranges)
     if any(isinstance(x, Op) and x.fn == "mod" for x in walk(rest)) or rest == Const(0):
         return None
-    place = modulo(sub(value, rest), int(modulus.value), ranges)
-    return Op("floordiv", (place, Const(size)))
+    reduced = modulo(sub(value, rest), int(modulus.value), ranges)
+    return Op("floordiv", (reduced, Const(size)))
 
 
 def _near(form: Linear, size: int) -> Linear:
-    """The form with coefficients reduced, but those below `size` in magnitude left alone."""
+    """The form with reduced coefficients; those below `size` in magnitude are kept."""
     kept = tuple((a, c if abs(c) < size else c % size) for a, c in form.terms)
     constant = form.constant if abs(form.constant) < size else form.constant % size
     return Linear(tuple((a, c) for a, c in kept if c), constant)
@@ -179,7 +179,7 @@ def depends_on(expr: Expr, var: str) -> bool:
 
 
 def moves(index: Expr, var: str) -> bool:
-    """Whether different values of `var` surely give different values of an index."""
+    """Whether different values of `var` always give different values of an index."""
     form = linear_form(index)
     rest = form.without(Index(var))
     return form.coefficient(Index(var)) != 0 and not any(depends_on(a, var) for a, _ in rest.terms)
@@ -191,7 +191,7 @@ def replace_var(expr: Expr, var: str, value: Expr) -> Expr:
 
 
 def flatten(e: Expr) -> Expr:
-    """Multiply out products of literals and sums, so that constant strides show."""
+    """Expand products of literals and sums, so that constant strides become visible."""
     if isinstance(e, Op) and e.fn == "mul":
         a, b = flatten(e.args[0]), flatten(e.args[1])
         return normal(mul(a, b))

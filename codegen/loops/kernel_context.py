@@ -1,4 +1,4 @@
-"""What passes over loops may ask about a kernel beside the loops themselves."""
+"""What loop passes may ask about a kernel in addition to its loops."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from poly.ir.program import Program
 class KernelContext:
     """The kernel whose loops a pass changes.
 
-    program : what it computes
+    program : the program it computes
     block : threads of a block in x, y and z, on a GPU
-    shared_bytes : memory that shared buffers may take, on a GPU
+    shared_bytes : most bytes of shared buffers, on a GPU
     """
 
     program: Program

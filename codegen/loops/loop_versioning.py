@@ -1,10 +1,10 @@
-"""Tiles of unknown sizes, unrolled for each number of rows that they may have.
+"""Version register tiles of unknown sizes: one unrolled case for each possible number of rows.
 
-What is left of an image has 1, 2, … rows less than a tile.  Where the tile is in registers, a
+The remainder of an image has 1, 2, … rows fewer than a tile.  Where the tile is in registers, a
 condition on each row, or a row computed in vain, would cost more than the rows.  So there is a case
-for each number of rows, in which everything else that the number tells (which taps lie below the
-image) is known, too.  And where no more than half of the lanes of a tile take part, as those of the
-last vectors of narrow images, vectors of half the size do.
+for each number of rows, in which everything that depends on this number (such as which filter taps
+are below the image) is known, too.  And where at most half the lanes of a tile are active, as in
+the last vectors of narrow images, vectors of half the size are used.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from poly.ir.expr import Const, Expr, Index, Op, Size, add, indices_of, reads_of
 from poly.ir.linear_form import Linear, constant, linear_form, normal, render
 from poly.tree.kinds import Mark
 
-#: No size is as large.
+#: Larger than any size.
 FAR = 1 << 40
-#: Vectors of fewer bits are not worth a case of their own.
+#: Vectors of fewer bits do not get a case of their own.
 FEWEST_BITS = 256
 
 
 @dataclass(frozen=True)
 class Case:
-    """A tile in one case.
+    """One version of a tile.
 
-    condition : when it is that; None: always, or nothing is done
-    body : the tile, in which loops are what they are then
-    rests : names for numbers that are not known, and what these are
+    condition : when it applies; None: always, or there is nothing to do
+    body : the tile, with its loops as they are in this case
+    rests : names for unknown numbers, and their values
     ranges : of loops, and of those numbers
     """
 
@@ -56,9 +56,9 @@ class Case:
     rests: Mapping[str, Expr]
     ranges: Mapping[str, tuple[int, int]]
 
-    def placed(self, node: LoopNode) -> LoopNode:
-        """What became of the body, with the numbers in place of their names; each store has
-        conditions of its own, without those that follow from others.
+    def resolved(self, node: LoopNode) -> LoopNode:
+        """The result of transforming the body, with the names of numbers replaced by their values;
+        each store gets conditions of its own, without those that follow from others.
         """
         known: dict[Expr, Expr] = {}
         kept: dict[tuple[Expr, ...], tuple[Expr, ...]] = {}
@@ -86,14 +86,14 @@ class Case:
         return visit(node, ())
 
     def fixed(self, e: Expr) -> Expr:
-        """An expression as far as it is known, with the numbers in place of their names."""
+        """Simplify an expression as far as it is known, with names replaced by their values."""
         made = decided(e, self.ranges)
         for name, value in self.rests.items():
             made = replace_var(made, name, value)
         return normal(made)
 
     def inside(self, node: LoopNode) -> tuple[Expr, LoopNode] | None:
-        """What became of the body where no lane and no update is left out, and when that is."""
+        """The transformed body with no lane and no update left out, and the condition for that."""
         conditions: dict[Expr, None] = {}
         bound = own_variables(node)
 
@@ -119,7 +119,7 @@ class Case:
 def tile_cases(node: Buffer, ranges: Ranges) -> tuple[Case, ...]:
     """The cases of a register tile whose size is not known; none if it is.
 
-    There is a case for each number of rows, the greatest first, if that is not too much.
+    There is a case for each number of rows, the greatest first, unless that is too much code.
     """
     if not _has_taps(node):
         return ()
@@ -130,11 +130,11 @@ def tile_cases(node: Buffer, ranges: Ranges) -> tuple[Case, ...]:
 
 
 def _has_taps(node: Buffer) -> bool:
-    """Whether a register tile has lanes along which taps reach: some loop moves what is read there,
-    and not what is computed.
+    """Whether filter taps reach along the lanes of a register tile: some loop moves the elements
+    read, but not those computed.
 
-    Where taps reach along the rows alone, elements are read that do not move with lanes, and no
-    mask would keep those from being read that are not there.
+    Where taps reach along rows only, the elements read do not move with lanes, and no mask could
+    keep invalid ones from being read.
     """
     bound = own_variables(node)
     for n in walk_loops(node.body):
@@ -160,7 +160,7 @@ def _row_cases(node: Buffer, ranges: Ranges) -> tuple[Case, ...]:
 
 
 def _with_lanes(case: Case) -> Case:
-    """The case with what is known of sizes because some lane takes part."""
+    """The case, with what is implied about sizes by some lane being active."""
     own = own_variables(case.body)
     ends = {n.last for n in walk_loops(case.body) if isinstance(n, VectorStore) and n.last}
     outer = [e for e in ends if not own & set(indices_of(e))]
@@ -176,7 +176,7 @@ def _with_lanes(case: Case) -> Case:
 
 
 def _updates(node: LoopNode, ranges: Ranges) -> int:
-    """How many vector stores there will be when loops are unrolled."""
+    """The number of vector stores after unrolling."""
     if isinstance(node, VectorStore):
         return 1
     if isinstance(node, For):
@@ -188,8 +188,8 @@ def _updates(node: LoopNode, ranges: Ranges) -> int:
 
 
 def _counts(node: Buffer) -> list[tuple[Expr, int]]:
-    """What may be the number of a tile's rows: ends of loops along its registers from 0, of which
-    no more is known than that there are sizes in them; each with the greatest that it may be.
+    """Candidates for the number of a tile's rows, each with its greatest possible value: the ends
+    of loops along its registers from 0, if only the sizes in them are known.
     """
     found: dict[Expr, int] = {}
     own = own_variables(node)
@@ -228,12 +228,12 @@ class _Solved:
 
     @property
     def name(self) -> str:
-        """For what is not known of the size when the number of rows is."""
+        """The name for what remains unknown about the size once the number of rows is known."""
         return f"{self.size.name} more"
 
     def case(self, node: Buffer, rows: int, ranges: Ranges, more: bool = False) -> Case:
-        """The tile with so many rows, or at least so many; with 0 (or fewer) for 0."""
-        # size + rest = divisor * (rows - others) + what is not known
+        """The tile with exactly (with `more`, at least) this many rows; 0 stands for 0 or fewer."""
+        # size + rest = divisor * (rows - others) + the unknown remainder
         exact = (constant(rows) - self.others).scale(self.divisor) - self.rest
         more = more or rows == self.most
         least, greatest = (0 if rows else -FAR), (FAR if more else self.divisor - 1)
@@ -246,7 +246,7 @@ class _Solved:
 
 
 def _solved(upper: Expr, most: int) -> _Solved | None:
-    """How a number of rows depends on a size, if on no more than one quotient of it."""
+    """How a number of rows depends on a size, if on only one quotient of it."""
     form = linear_form(upper)
     for atom, c in form.terms:
         if isinstance(atom, Op) and atom.fn == "min" and len(form.terms) == 1 and c == 1:
@@ -274,7 +274,7 @@ def _solved(upper: Expr, most: int) -> _Solved | None:
 
 
 def _assume(node: LoopNode, size: Size, value: Expr, ranges: Ranges) -> LoopNode:
-    """The loops and conditions below where a size has this value; none that do nothing."""
+    """The loops and conditions below for this value of a size, without empty loops."""
     nothing = Block(())
 
     def fix(e: Expr) -> Expr:
@@ -306,9 +306,9 @@ def _fixed_sides(condition: Expr, fix: Callable[[Expr], Expr]) -> Expr:
 
 
 def without_branches(node: LoopNode, registers: Collection[str]) -> LoopNode:
-    """Updates of registers under conditions as ones that leave out all lanes where these fail.
+    """Turn conditional updates of registers into updates with all lanes inactive where they fail.
 
-    Branches between updates would keep the processor from running them side by side, and its
+    Branches between updates would keep the processor from running them in parallel, and the C
     compiler from loading a vector once for all of them.
     """
 
@@ -333,8 +333,8 @@ def without_branches(node: LoopNode, registers: Collection[str]) -> LoopNode:
 
 
 def with_named_ends(tile: Buffer, taken: Collection[str]) -> Tile:
-    """The tile with names for the lanes from which and up to which its stores take part: they are
-    the same for all rows.
+    """The tile with names for the first and last active lanes of its stores, which are the same
+    for all rows.
     """
     names: dict[Expr, Index] = {}
     inside = own_variables(tile)
@@ -377,7 +377,7 @@ def decided(expr: Expr, ranges: Ranges) -> Expr:
 
 def narrowed(node: Buffer) -> tuple[Expr, Buffer] | None:
     """A tile in vectors of half the lanes, and the condition under which it may be used: that no
-    lane behind takes part.  None where that is known, or where lanes are no vectors of their own.
+    upper lane is active.  None if the condition is known, or if half-size vectors do not exist.
     """
     stores = [n for n in walk_loops(node.body) if isinstance(n, VectorStore)]
     lanes = {n.lanes for n in stores}

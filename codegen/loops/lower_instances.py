@@ -1,4 +1,4 @@
-"""Instances to stores: statement bodies with loop expressions for indices, buffers for tensors."""
+"""Lower instances to stores: substitute loop expressions for indices, buffers for tensors."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from poly.sets.isl_names import dim
 from poly.tree.kinds import Scope
 from poly.tree.nodes import Accesses, serves
 
-#: Bytes of a cache line, and a distance in memory at which lines share a set of the first cache.
+#: Bytes of a cache line, and the distance in memory at which lines share a set of the L1 cache.
 LINE, CACHE_SET = 64, 2048
 
 
 def lower(loops: LoopProgram) -> LoopNode:
     """Replace every instance by its `Store`.
 
-    Reads of a promoted tensor go to the innermost buffer; a read at a place that depends on data
-    is clamped into the tensor.
+    Reads of a promoted tensor go to the innermost buffer; a read at a data-dependent index is
+    clamped to the tensor.
     """
     return _Lowering(loops).node(loops.body, (), {})
 
@@ -53,8 +53,8 @@ def var_range(node: For, ranges: Ranges) -> tuple[int, int] | None:
 
 
 def ranges_inside(node: LoopNode, ranges: Ranges) -> Ranges:
-    """What is known of variables inside of a node: if it is a loop, of its own, too, which no loop
-    around it has.
+    """The ranges of variables inside a node: for a loop, including its own variable, which no
+    enclosing loop has.
     """
     if not isinstance(node, For):
         return ranges
@@ -63,7 +63,7 @@ def ranges_inside(node: LoopNode, ranges: Ranges) -> Ranges:
 
 
 def padded(buffer: Buffer) -> tuple[int, ...]:
-    """The shape of a buffer with rows that do not all begin in one set of the cache."""
+    """The shape of a buffer, padded so that its rows do not all begin in one cache set."""
     if buffer.scope != Scope.LOCAL or len(buffer.shape) < 2:
         return buffer.shape
     *outer, last = buffer.shape
@@ -99,33 +99,33 @@ class _Lowering:
         target = substitute(s.target, indices=env)
         assert isinstance(target, Read)
         value = substitute_value(s.value, indices=env)
-        # Two accesses that are one here may both be served, from whichever buffer.
+        # Accesses that coincide here may both be served, from either buffer.
         served = {
             substitute_value(r, indices=env): frozenset({(s.name, r)}) for r in s.source.reads
         }
         op = s.source.op if s.role == Role.UPDATE else "="
         dtype = self.program.tensors[target.tensor].dtype
         return Store(
-            self._place(target, buffers, ranges),
+            self._resolve(target, buffers, ranges),
             op,
             rewrite(
                 value,
                 lambda e: (
-                    self._place(e, buffers, ranges, served.get(e)) if isinstance(e, Read) else e
+                    self._resolve(e, buffers, ranges, served.get(e)) if isinstance(e, Read) else e
                 ),
             ),
             dtype,
             s.name,
         )
 
-    def _place(
+    def _resolve(
         self,
         read: Read,
         buffers: tuple[Buffer, ...],
         ranges: Ranges,
         accesses: Accesses = None,
     ) -> Read:
-        """Where an element lies that these accesses read, all of them; None: any access."""
+        """The stored element that all these accesses read; None: any access."""
         for buffer in reversed(buffers):
             if buffer.tensor == read.tensor and serves(buffer.accesses, accesses):
                 return _in_buffer(buffer, read.indices, ranges, buffer.prefix)
@@ -139,9 +139,9 @@ class _Lowering:
         return replace(read, indices=indices)
 
     def _clamped(self, index: Expr, extent: Expr, buffers: tuple[Buffer, ...]) -> Expr:
-        """A place that depends on data, in the tensor; a cast keeps it a value (`linear_form`).
+        """A data-dependent index clamped to the tensor; a cast keeps it a value (`linear_form`).
 
-        A uint64 is bounded before the cast, which would make a negative number of a large one.
+        A uint64 is bounded before the cast, which would turn a large value negative.
         """
         dtypes = {**self.program.dtypes, **{b.name: b.dtype for b in buffers}}
         if dtype_of_expr(index, dtypes) == UINT64:
@@ -155,7 +155,7 @@ class _Lowering:
         prefix, accesses = node.args[: copy.depth], buffers[own].accesses
         inside = _in_buffer(buffers[own], elements, ranges, prefix, copied=True)
         around = tuple(b for b in buffers[:own] if copy.buffer in b.inside)
-        outside = self._place(Read(copy.tensor, elements), around, ranges, accesses)
+        outside = self._resolve(Read(copy.tensor, elements), around, ranges, accesses)
         dtype = buffers[own].dtype
         if copy.op and copy.inward:
             return Store(inside, "=", Const(identity(copy.op, dtype)), dtype, node.statement)
@@ -170,21 +170,21 @@ def _in_buffer(
     prefix: tuple[Expr, ...],
     copied: bool = False,
 ) -> Read:
-    """Element e of the tensor lies at ``e mod size`` in each dimension of the buffer, or counted
-    from where it begins, in an iteration p of which two take turns in half ``p mod 2``.
+    """Element e of the tensor is at ``e mod size`` in each dimension of the buffer, or relative to
+    the buffer's origin; double-buffered, iteration p uses half ``p mod 2``.
 
-    copied : by a copy for the iteration `prefix`, and not by what is in the buffer's scope
+    copied : by a copy for the iteration `prefix`, and not by code in the buffer's scope
     """
     half = (settle(modulo(prefix[-1], 2, ranges), ranges),) if buffer.halves else ()
     sizes = buffer.layout.sizes(buffer.shape[len(half) :])
     origins = buffer.origins or (None,) * len(sizes)
     at = {dim("p", n): e for n, e in enumerate(prefix)}
-    places: list[Expr] = []
+    reduced: list[Expr] = []
     for i, size, origin in zip(indices, sizes, origins, strict=True):
         if origin is not None:
             formula, here = origin
             first = substitute(formula, indices=at) if copied else here
             i = sub(i, first)
-        places.append(modulo(settle(i, ranges), size, ranges))
-    kept = buffer.layout.indices(places)
+        reduced.append(modulo(settle(i, ranges), size, ranges))
+    kept = buffer.layout.indices(reduced)
     return Read(buffer.name, (*half, *(settle(i, ranges) for i in kept)))

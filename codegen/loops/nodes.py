@@ -1,4 +1,4 @@
-"""The loop IR: what isl's AST becomes before it is printed, and what passes rewrite.
+"""The loop IR: isl's AST before it is printed, which passes rewrite.
 
 Values are frozen.  Scalars everywhere are `poly.ir.expr` expressions: loop variables are `Index`,
 sizes are `Size`, elements of tensors and of promoted buffers are `Read`.  Index arithmetic is
@@ -16,12 +16,12 @@ from poly.ir.layout import Layout
 from poly.tree.kinds import LoopMark, Mark, Scope
 from poly.tree.nodes import Accesses
 
-#: The lane from which all take part.
+#: The first active lane if all are active.
 LANE_0 = Const(0)
 
 
 class LoopNode:
-    """Base of the loop IR's nodes.  A class declares which of its fields hold what.
+    """Base of the loop IR's nodes.  A class declares the roles of its fields.
 
     children : nodes below, in order
     bounds : index arithmetic; values : elements and values that it computes with
@@ -40,7 +40,7 @@ class LoopNode:
         cls.CHILDREN, cls.BOUNDS, cls.VALUES = children, bounds, values
 
     def __str__(self) -> str:
-        """The node itself as one line, without what is below."""
+        """The node itself as one line, without its children."""
         return type(self).__name__.lower()
 
 
@@ -56,9 +56,9 @@ class For(LoopNode, children=("body",), bounds=("lower", "upper")):
     """``for (var = lower; var < upper; var += step)``.
 
     label : its name in the schedule
-    limits : the least and the greatest number that the schedule has for the loop, if known: what
-        is left of a tile is of unknown size, but no more than a tile
-    note : why it is not what the schedule asks for, to be said where it stands
+    limits : the least and the greatest value that the schedule allows for the variable, if known:
+        the remainder of a tile is of unknown size, but at most a tile
+    note : why it differs from what the schedule asks for, printed above the loop
     axis : of a loop on blocks or threads: 0 for x, 1 for y, 2 for z
     """
 
@@ -91,8 +91,8 @@ class For(LoopNode, children=("body",), bounds=("lower", "upper")):
 class If(LoopNode, children=("then", "other"), bounds=("cond",)):
     """`then` where `cond` holds, else `other`.
 
-    masked : `then` updates registers, from what is there whether `cond` holds or not; so it may
-        be run in any case, for no lane where `cond` fails
+    masked : `then` only updates registers from elements that exist whether or not `cond` holds; so
+        it may always run, with no active lanes where `cond` fails
     """
 
     cond: Expr
@@ -111,7 +111,7 @@ class Wait(LoopNode):
 
 @dataclass(frozen=True)
 class Combine(LoopNode, values=("target",)):
-    """What adjacent threads of a block hold in `target`, combined by `op`, for all of them.
+    """Combine what adjacent threads of a block hold in `target` by `op`; all get the result.
 
     threads : how many threads, a power of two
     """
@@ -129,7 +129,7 @@ class Combine(LoopNode, values=("target",)):
 class Matrix:
     """A matrix in memory, from its element `first` on.
 
-    rows, columns : the dimensions of the array along which its rows and columns follow each other
+    rows, columns : the dimensions of the array along which rows and columns advance
     """
 
     first: Read
@@ -141,9 +141,9 @@ class Matrix:
 class MoveSums(LoopNode, bounds=("counts",), values=("sums", "memory")):
     """What a warp does with a matrix of sums in a fragment: `fill` with zeros, `load` or `store`.
 
-    sums : the fragment, an element of a buffer of such; memory : where to load from or store to
+    sums : the fragment, an element of a buffer of fragments; memory : the source or target
     intrinsic : of `poly.ir.intrinsics`
-    counts : how many rows and columns there are in memory, from the first; None: all
+    counts : numbers of rows and columns that exist in memory, from the first; None: all
     """
 
     action: str
@@ -164,7 +164,7 @@ class MoveSums(LoopNode, bounds=("counts",), values=("sums", "memory")):
 class MultiplyMatrices(LoopNode, values=("products",)):
     """A warp adds products of matrices to fragments: (sums, A, B), one after the other.
 
-    What is in memory does not change in between, so that a matrix is loaded once.
+    Memory does not change in between, so that each matrix is loaded once.
     """
 
     products: tuple[tuple[Read, Matrix, Matrix], ...]
@@ -184,7 +184,7 @@ class MultiplyMatrices(LoopNode, values=("products",)):
 class Tile(LoopNode, children=("body",), bounds=("names",)):
     """An unrolled register tile, with names for index expressions.
 
-    names : used in `body` as variables of loops are; none needs another one
+    names : used in `body` like loop variables; none depends on another
     """
 
     names: tuple[tuple[str, Expr], ...]
@@ -207,9 +207,9 @@ class Instance(LoopNode, bounds=("args",)):
 
 @dataclass(frozen=True)
 class LaunchKernel(LoopNode, bounds=("args",)):
-    """The host starts a kernel.
+    """The host launches a kernel.
 
-    number : which, of the kernels of a program; args : values of the host's loops around
+    number : which of the program's kernels; args : values of the surrounding host loops
     """
 
     number: int
@@ -223,7 +223,7 @@ class LaunchKernel(LoopNode, bounds=("args",)):
 class Store(LoopNode, values=("target", "value")):
     """``target = value``, or with `op` ``target = target op value``.
 
-    `dtype` is the target's storage type; `statement` names where it came from.
+    `dtype` is the target's storage type; `statement` names the statement it came from.
     """
 
     target: Read
@@ -238,9 +238,9 @@ class Store(LoopNode, values=("target", "value")):
 
 @dataclass(frozen=True)
 class Together(LoopNode, children=("stores",)):
-    """Copies between registers and neighbours in memory, which a GPU makes at once.
+    """Copies between registers and adjacent elements in memory, which a GPU makes at once.
 
-    The first neighbour is known to begin at a multiple of the bytes of all.
+    The first element is known to be aligned to the bytes of all of them.
     """
 
     stores: tuple[LoopNode, ...]
@@ -248,7 +248,7 @@ class Together(LoopNode, children=("stores",)):
 
 @dataclass(frozen=True)
 class IfAligned(LoopNode, children=("then", "other"), bounds=("cond",)):
-    """`then` where `cond` holds and tensors begin at multiples of so many bytes, else `other`."""
+    """`then` where `cond` holds and tensors are aligned to so many bytes, else `other`."""
 
     tensors: tuple[tuple[str, int], ...]
     cond: Expr
@@ -264,7 +264,7 @@ class IfAligned(LoopNode, children=("then", "other"), bounds=("cond",)):
 class VectorStore(LoopNode, children=("store",), bounds=("first", "last")):
     """A `Store` in `lanes` lanes at once; `var` is the lane, which runs from 0.
 
-    Only lanes from `first` to before `last` (None: all behind) take part.  Where the target does
+    Only lanes from `first` to before `last` (None: to the end) are active.  Where the target does
     not move with the lane, all of them combine with one element.
     alone : nothing uses the other lanes of the target, so that they need not be kept
     """
@@ -283,11 +283,11 @@ class VectorStore(LoopNode, children=("store",), bounds=("first", "last")):
 
 @dataclass(frozen=True)
 class Transposed(LoopNode, children=("rows",), bounds=("count",)):
-    """Vector stores, as rows of a matrix whose columns are neighbours in memory.
+    """Vector stores, as rows of a matrix whose columns are contiguous in memory.
 
-    `scattered` tells where: in the target (row n of column l goes to ``target(l) + n``), or in
-    the value, which then is an element.
-    count : how many of the rows take part, from the first; None: all
+    `scattered` says which side is scattered: the target (row n of column l goes to
+    ``target(l) + n``), or the value, which then is an element.
+    count : how many of the rows are active, from the first; None: all
     """
 
     rows: tuple[VectorStore, ...]
@@ -304,13 +304,14 @@ class Buffer(LoopNode, children=("body",)):
 
     scope : ``register`` or ``local``; or ``lanes``: `shape` is (vectors, lanes) that begin as the
     identity of `op`, and a read without indices combines them all.
-    `layout` says how the tensor's elements lie in `shape`; once they are lowered, nobody asks.
+    `layout` maps the tensor's elements to `shape`; it is unused once they are lowered.
     `prefix` is the iteration of the loops around the promotion.
-    halves : `shape` begins with 2: iterations of the last of these loops take turns
-    padded : it has a place for all that instructions of tensor cores access of it
+    halves : double-buffered: `shape` begins with 2, and iterations of the last of these loops
+        alternate
+    padded : it has room for all elements that tensor core instructions access in it
     accesses : see `poly.tree.nodes.Promote`
     inside : the statements and buffers below the promotion: isl may have put others into `body`,
-        to which the tensor is where it always is
+        for which the tensor is not promoted
     origins : where the elements of each dimension begin, if not at multiples of its size: in terms
         of ``p0', p1', …``, the iteration of loops that tell buffers apart, and in that of `body`
     """
@@ -332,7 +333,7 @@ class Buffer(LoopNode, children=("body",)):
 
     @property
     def key(self) -> tuple[str, tuple[Expr, ...]]:
-        """What tells one use of a promotion from others."""
+        """The key that tells one use of a promotion from others."""
         return self.name, self.prefix
 
     def __str__(self) -> str:
@@ -349,7 +350,7 @@ class Single(LoopNode, children=("body",)):
 
 @dataclass(frozen=True)
 class CompilerFence(LoopNode):
-    """What was read before is not kept, but read again."""
+    """A compiler barrier: values read before it are read again, not kept in registers."""
 
     def __str__(self) -> str:
         return "compiler fence"

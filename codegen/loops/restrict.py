@@ -1,10 +1,10 @@
-"""Which tensors threads may exchange values through, and where they wait for each other last.
+"""Which tensors threads may exchange values through, and where their last barrier is.
 
-C's ``restrict`` says of a parameter that whatever is written through it is accessed through nothing
-else while the function runs.  But each thread has parameters of its own.  Where one thread reads
-or overwrites what another one has written, behind a barrier, ``restrict`` is wrong, and LLVM takes
-it at its word: it keeps what it has read or stored across calls, barriers among them.  (PoCL 3.0
-made zeros of sums that other threads had added to.)  gcc does not.
+C's ``restrict`` says of a parameter that while the function runs, whatever is written through it is
+accessed through nothing else.  But each thread has its own parameters.  Where one thread reads or
+overwrites, after a barrier, what another has written, ``restrict`` is wrong, and LLVM takes it at
+its word: it keeps values in registers across calls, including barriers.  (PoCL 3.0 turned sums that
+other threads had added to into zeros.)  gcc does not.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from poly.tree.kinds import Mark, Scope
 
 
 def exchanged(body: LoopNode) -> frozenset[str]:
-    """What is stored, and accessed in several of the stretches between which threads wait, or again
-    in another iteration of a loop that has such in it.
+    """What is stored, and accessed in several of the stretches between barriers, or again in
+    another iteration of a loop that contains barriers.
 
-    Threads of a CPU wait behind each parallel loop and behind what one of them does alone.
+    Threads of a CPU wait after each parallel loop and after code that one of them runs alone.
     A thread of a GPU runs one iteration of its loops, and blocks do not wait for each other.
     """
     stretches: dict[str, set[int]] = {}
     again: set[str] = set()
 
     def visit(node: LoopNode, now: int) -> int:
-        """The number of the stretch behind a node, which begins in stretch `now`."""
+        """The number of the stretch after a node that begins in stretch `now`."""
         loop = node.mark if isinstance(node, For) else None
         ends = isinstance(node, (Single, Wait, Combine)) or loop == Mark.PARALLEL
         if ends or not children_of(node):
@@ -48,20 +48,20 @@ def exchanged(body: LoopNode) -> frozenset[str]:
             return now + int(ends)
         if isinstance(node, (If, IfAligned)):
             return max(visit(c, now) for c in children_of(node))
-        behind = now
+        after = now
         for child in children_of(node):
-            behind = visit(child, behind)
-        if behind > now and loop not in (None, Mark.BLOCK, Mark.THREAD, Mark.OWN_THREAD):
+            after = visit(child, after)
+        if after > now and loop not in (None, Mark.BLOCK, Mark.THREAD, Mark.OWN_THREAD):
             again.update(r.tensor for r in reads_in(node))
-        return behind
+        return after
 
     visit(body, 0)
     return stored_in(body) & (again | {t for t, found in stretches.items() if len(found) > 1})
 
 
 def touched_last(body: LoopNode, apart: Collection[str]) -> bool:
-    """Whether a thread may touch, behind the last barrier of a part of a kernel, anything but what
-    lies in global memory or in registers, which `apart` and the buffers inside name.
+    """Whether, after the last barrier of a part of a kernel, a thread may touch anything but global
+    memory or registers, as named by `apart` and the buffers inside.
 
     A loop may execute zero times, so it is not a barrier.
     """
@@ -69,7 +69,7 @@ def touched_last(body: LoopNode, apart: Collection[str]) -> bool:
     plain = {*apart, *own}
 
     def visit(node: LoopNode, before: bool) -> bool:
-        """The same behind a node, where something is touched `before` it or not."""
+        """The same after a node, given whether something is touched `before` it."""
         if isinstance(node, Wait):
             return False
         if isinstance(node, (If, IfAligned)):
@@ -79,16 +79,16 @@ def touched_last(body: LoopNode, apart: Collection[str]) -> bool:
         if not children_of(node):
             stores = isinstance(node, Store) and all(r.tensor in plain for r in reads_in(node))
             return before or not stores
-        behind = before
+        after = before
         for child in children_of(node):
-            behind = visit(child, behind)
-        return behind or (before and isinstance(node, For))
+            after = visit(child, after)
+        return after or (before and isinstance(node, For))
 
     return visit(body, False)
 
 
 def stored_in(body: LoopNode) -> frozenset[str]:
-    """The tensors and buffers to which something is stored."""
+    """The tensors and buffers that are stored to."""
     found: set[str] = set()
     for n in walk_loops(body):
         if isinstance(n, Store):

@@ -1,4 +1,4 @@
-"""Places put in for loop variables, and the linear normal form of all places."""
+"""Substitute loop variables, and bring indices into linear normal form."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def simplify_indices(root: LoopNode) -> LoopNode:
     return map_exprs(root, lambda e: rewrite(e, visit))
 
 
-def at_place(node: LoopNode, var: str, place: Expr) -> LoopNode:
-    """The node with a loop variable replaced by a place, in places and in values."""
+def substitute_var(node: LoopNode, var: str, value: Expr) -> LoopNode:
+    """The node with a loop variable replaced by an expression, in indices and in values."""
 
     def fix(e: Expr) -> Expr:
-        return simplify(replace_var(e, var, place)) if depends_on(e, var) else e
+        return simplify(replace_var(e, var, value)) if depends_on(e, var) else e
 
     def fix_value(e: Expr) -> Expr:
-        return substitute_value(e, {var: place}) if depends_on(e, var) else e
+        return substitute_value(e, {var: value}) if depends_on(e, var) else e
 
     return simplify_indices(map_exprs(node, fix, fix_value))

@@ -1,4 +1,4 @@
-"""Walking and changing trees of loops, by the fields that `codegen.loops.nodes` declares."""
+"""Walk and rewrite loop trees, by the fields that `codegen.loops.nodes` declares."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def walk_loops(node: LoopNode) -> Iterator[LoopNode]:
 
 
 def own_bounds(node: LoopNode) -> tuple[Expr, ...]:
-    """The index arithmetic that a node itself has, but for that inside of `own_values`."""
+    """A node's own index arithmetic, except that inside of `own_values`."""
     return tuple(e for name in node.BOUNDS for e in _exprs(getattr(node, name)))
 
 
@@ -54,7 +54,7 @@ def own_values(node: LoopNode) -> tuple[Expr, ...]:
 
 
 def _exprs(value: Any) -> Iterator[Expr]:
-    """The expressions in a field: in tuples, and the first elements of matrices."""
+    """The expressions in a field, including those in tuples and the first elements of matrices."""
     if isinstance(value, Expr):
         yield value
     elif isinstance(value, Matrix):
@@ -65,7 +65,7 @@ def _exprs(value: Any) -> Iterator[Expr]:
 
 
 def own_variables(node: LoopNode) -> set[str]:
-    """The variables that are bound below."""
+    """The variables that the node binds for its children."""
     return {n.var for n in walk_loops(node) if isinstance(n, (For, VectorStore))}
 
 
@@ -101,7 +101,7 @@ def map_exprs(
 ) -> LoopNode:
     """The tree with `fn` applied to every expression (whole bounds, conditions, values).
 
-    `value`, if given, is applied to the values of stores in its place.
+    `value`, if given, is applied to the values of stores instead.
     """
     if isinstance(node, (VectorStore, Transposed)):
         (name,) = node.CHILDREN
@@ -148,7 +148,7 @@ def _lines(node: LoopNode, indent: str) -> Iterator[str]:
 
 
 def reads_in(node: LoopNode) -> Iterator[Read]:
-    """Every element that stores below read or write, and the first ones of matrices."""
+    """Every element that stores below read or write, and the first elements of matrices."""
     for n in walk_loops(node):
         for e in own_values(n):
             yield from (x for x in walk(e) if isinstance(x, Read))
@@ -165,9 +165,9 @@ def has_mark(node: LoopNode, mark: LoopMark) -> bool:
 
 
 def is_simple(node: LoopNode) -> bool:
-    """Whether a loop body may be printed as one of OpenMP's simd loops: stores only.
+    """Whether a loop body may be printed as an OpenMP simd loop: stores only.
 
-    Conditions would be allowed, but gcc 12 puts masked stores of AVX-512 at wrong addresses.
+    Conditions would be allowed, but gcc 12 puts masked AVX-512 stores at wrong addresses.
     """
     if isinstance(node, Block):
         return all(is_simple(c) for c in node.children)

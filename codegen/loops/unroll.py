@@ -1,4 +1,4 @@
-"""Unroll loops, register tiles of unknown sizes in cases."""
+"""Unroll loops, with register tiles of unknown sizes in cases."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from codegen.loops.loop_versioning import (
 )
 from codegen.loops.lower_instances import ranges_inside
 from codegen.loops.nodes import Block, Buffer, For, If, LoopNode, Store, VectorStore, block
-from codegen.loops.substitute import at_place
+from codegen.loops.substitute import substitute_var
 from codegen.loops.traverse import map_children, walk_loops
 from poly.ir.expr import Const, Expr, Op, evaluate_int, simplify, sizes_of, walk
 from poly.tree.kinds import Mark, Scope
 
-#: The most statements that unrolling may write out for one loop nest.
+#: The most statements that unrolling may create for one loop nest.
 UNROLL_LIMIT = 2048
 
 
-#: Rows that may not be there and are computed all the same; more than so many only if one is.
+#: Up to this many rows that may not exist are computed if any row exists; more only if one of them
+#: does.
 HALF = 4
 
 
 def unroll(root: LoopNode) -> LoopNode:
     """Unroll loops marked so, if few iterations are possible.
 
-    Where the bounds are not constant but bounded, each iteration that may run gets the condition
-    under which it does, as far as that is not known.
+    Where the bounds are not constant but bounded, each possible iteration gets the condition under
+    which it runs, unless that is known to hold.
     """
     return _unroll(_in_cases(root, {}), {}, {})
 
@@ -51,7 +52,7 @@ def _in_cases(node: LoopNode, ranges: Ranges) -> LoopNode:
     cases = tile_cases(node, ranges)
     for case in reversed(cases):
         written = _unroll(case.body, dict(case.ranges), {})
-        tile = _in_widths(case.placed(written), ranges, case is cases[0])
+        tile = _in_widths(case.resolved(written), ranges, case is cases[0])
         inside = case.inside(written) if case is cases[0] else None
         if inside is not None and isinstance(inside[1], Buffer):
             tile = If(inside[0], with_named_ends(inside[1], ranges), tile)
@@ -60,7 +61,7 @@ def _in_cases(node: LoopNode, ranges: Ranges) -> LoopNode:
 
 
 def _in_widths(tile: LoopNode, taken: Collection[str], both: bool) -> LoopNode:
-    """A register tile without branches; if `both`, one in narrower vectors where these do, too."""
+    """A register tile without branches; if `both`, also in narrower vectors where these suffice."""
     if not isinstance(tile, Buffer):
         return tile
 
@@ -87,7 +88,7 @@ def _unroll(node: LoopNode, ranges: Ranges, rows: Rows) -> LoopNode:
         return replace(node, mark=Mark.SEQ, body=_unroll(node.body, ranges, rows), note=note)
     bounds = (node.lower, node.upper)
     whole = clamped(node.body, node.var, bounds, rows)
-    # Tiles of known sizes have few rows of which that depends on the tile, or none.
+    # Tiles of known sizes have few or no rows of unknown existence.
     unknown = any(map(sizes_of, bounds))
     partly = inside(node.body, node.var, bounds, rows) if unknown and whole is None else None
     children: list[LoopNode] = []
@@ -95,10 +96,10 @@ def _unroll(node: LoopNode, ranges: Ranges, rows: Rows) -> LoopNode:
     for value in range(bound[0], bound[1] + 1):
         checks = (Op("le", (node.lower, Const(value))), Op("lt", (Const(value), node.upper)))
         conditions = [c for c in checks if not surely(c, ranges)]
-        # Behind the first row, what may not be there is computed all the same.
-        behind = value > bound[0] and conditions == [checks[1]]
-        here = (whole if behind else None) or (partly if conditions else None)
-        body = fold_conditions(at_place(here or node.body, node.var, Const(value)))
+        # After the first row, rows that may not exist are computed anyway.
+        later = value > bound[0] and conditions == [checks[1]]
+        here = (whole if later else None) or (partly if conditions else None)
+        body = fold_conditions(substitute_var(here or node.body, node.var, Const(value)))
         body = _unroll(body, ranges, rows)
         if here is None:
             for c in conditions:
@@ -112,8 +113,8 @@ def _unroll(node: LoopNode, ranges: Ranges, rows: Rows) -> LoopNode:
 
 
 def _halves(node: For, rows: list[tuple[int, LoopNode]], ranges: Ranges) -> list[LoopNode]:
-    """Rows that may be computed whether they are there or not: those up to `HALF` if there is
-    any, those behind if one of them is there.
+    """Rows that may be computed whether they exist or not: those up to `HALF` if there is any row,
+    the later ones if one of them exists.
     """
     made: list[LoopNode] = []
     half: Expr = Const(HALF)

@@ -1,8 +1,8 @@
-"""Conditions that are the same in all iterations of an innermost loop, asked before it.
+"""Hoist loop-invariant conditions out of innermost loops.
 
     for k: { if (a) X; if (b) Y }   is   if (a) { if (b) for k: {X; Y} else for k: X } else ...
 
-The loop is written once for each of the cases; more than a few copies are not worth it.
+The loop is copied for each case; more than a few copies are not worth it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from codegen.loops.traverse import map_children, walk_loops
 from poly.ir.expr import Expr, reads_of
 from poly.tree.kinds import Mark
 
-#: Stores that all copies of a loop may have together.
+#: The most stores that all copies of a loop may have together.
 MOST = 48
 
 
@@ -44,8 +44,8 @@ def _size(node: LoopNode) -> int:
 
 
 def _cases(loop: For, most: int) -> LoopNode | None:
-    """The loop behind its conditions, if it has any that do not change; None if that takes more
-    than so many stores.
+    """The loop below its invariant conditions, if it has any; None if that takes more than `most`
+    stores.
     """
     found = [
         c
@@ -57,7 +57,7 @@ def _cases(loop: For, most: int) -> LoopNode | None:
     if not found:
         size = _size(loop)
         return None if size > most else loop if size else Block(())
-    # What holds wherever others do is asked first: the others fall with it.
+    # First test the condition implied by most others: if it fails, they fail as well.
     cond = max(found, key=lambda c: sum(implies(other, c) for other in found))
     then = _cases(replace(loop, body=_given(loop.body, cond, True)), most)
     if then is None:
@@ -67,7 +67,7 @@ def _cases(loop: For, most: int) -> LoopNode | None:
 
 
 def _given(node: LoopNode, known: Expr, holds: bool) -> LoopNode:
-    """What is left of a body if a condition holds, or does not."""
+    """The rest of a body, given whether a condition holds."""
     if isinstance(node, Block):
         return block([_given(c, known, holds) for c in node.children])
     if not isinstance(node, If):

@@ -15,15 +15,15 @@ from poly.tree.kinds import Scope
 
 
 class LoopError(FarkasError):
-    """A loop tree that breaks a rule: a fault of Farkas, not of its user."""
+    """A loop tree that breaks a rule: a bug in Farkas, not a user error."""
 
 
 @dataclass(frozen=True)
 class _Scope:
-    """What is known where a node stands.
+    """What is known at a node.
 
     tensors : those of the program; bound : loop variables
-    ranks : of tensors and of the buffers around, None: several
+    ranks : of tensors and of the enclosing buffers, None: several
     """
 
     tensors: frozenset[str]
@@ -36,8 +36,8 @@ def verify_loops(root: LoopNode, program: Program) -> LoopNode:
     """Check a tree of loops; returns it.
 
     Every loop variable is bound where it is used, once on each path; every element is of a tensor
-    of the program or of a buffer around, with one index for each dimension; and values have types,
-    as stores and their targets say.
+    of the program or of an enclosing buffer, with one index for each dimension; and values have
+    types that match their stores and targets.
 
     Raises
     ------
@@ -76,12 +76,12 @@ def _binding(scope: _Scope, *names: str) -> _Scope:
 
 
 def _inside(node: Buffer, scope: _Scope) -> _Scope:
-    """The scope inside of a buffer."""
+    """The scope inside a buffer."""
     if node.name in scope.tensors:
         raise LoopError(f"buffer {node.name} has the name of a tensor")
     if any(extent < 1 for extent in node.shape):
         raise LoopError(f"buffer {node.name} has the shape {node.shape}")
-    # Of accumulators in lanes, a read without indices is all of them combined.
+    # In lane accumulators, a read without indices combines all lanes.
     rank = None if node.scope == Scope.LANES else len(node.shape)
     return replace(
         scope,
@@ -97,7 +97,7 @@ def _check_expr(e: Expr, scope: _Scope) -> None:
                 raise LoopError(f"loop variable {part.name} is used outside its loop, in {e}")
         elif isinstance(part, Read):
             if part.tensor not in scope.ranks:
-                raise LoopError(f"{part} is of no tensor, and of no buffer around")
+                raise LoopError(f"{part} is in no tensor of the program and no enclosing buffer")
             rank = scope.ranks[part.tensor]
             if rank is not None and len(part.indices) != rank:
                 raise LoopError(f"{part} has {len(part.indices)} indices, expected {rank}")

@@ -8,11 +8,11 @@ from poly.tree.kinds import Mark
 
 
 def workshare(root: LoopNode) -> LoopNode:
-    """Run the tree on every thread, and what is outside of parallel loops on a single one.
+    """Run the tree on every thread, and code outside of parallel loops on a single one.
 
     Loops that contain a parallel loop run on all threads, in step: a parallel loop and a
-    `Single` both end in a barrier.  A thread that is late runs what is around them later than the
-    others, so bounds and conditions there must not read what they write: no guard reads data.
+    `Single` both end in a barrier.  A late thread evaluates enclosing bounds and conditions later
+    than the others, so these must not depend on what the others write: no guard reads data.
     """
     if not has_mark(root, Mark.PARALLEL):
         return root

@@ -1,4 +1,4 @@
-"""Loops in vector lanes: vectorised, masked, transposed, and what stays in registers.
+"""Loops in vector lanes: vectorisation, masking, transposition, and register allocation.
 
-How vectors are spelt is in `codegen.c`.
+The C text of vectors is in `codegen.c`.
 """

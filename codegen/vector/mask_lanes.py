@@ -1,9 +1,9 @@
 """Masked lanes: vector loops that leave out some lanes of registers which others use whole.
 
-The accumulators of a tile are vectors of W lanes at multiples of W.  A loop along them that runs
-from 1, because a tap lies on the padding to the left, or that ends before W, because the image
-does, still works on whole vectors: it is one `VectorStore` of W lanes of which only those from
-`first` to `last` take part.  Only what these need is read from memory.
+The accumulators of a tile are vectors of W lanes at multiples of W.  A loop along them that starts
+at 1, because a filter tap falls on the padding to the left, or that ends before W, because the
+image does, still works on whole vectors: it is one `VectorStore` of W lanes of which only those
+from `first` to `last` are active.  Only the elements these need are read from memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from codegen.loops.clamp_rows import MASKABLE, is_untrapped
 from codegen.loops.index_ranges import Ranges, depends_on, moves, replace_var
 from codegen.loops.lower_instances import ranges_inside
 from codegen.loops.nodes import LANE_0, Block, Buffer, For, If, LoopNode, Store, VectorStore, block
-from codegen.loops.substitute import at_place
+from codegen.loops.substitute import substitute_var
 from codegen.loops.traverse import map_children, reads_in, walk_loops
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Op, Read, reads_of
@@ -76,7 +76,7 @@ def masked(
 ) -> LoopNode | None:  # fmt: skip
     """A vector loop along registers as masked stores, or None if it does not have that form.
 
-    widths : as of `mask_widths`
+    widths : see `mask_widths`
     lane : the name for the lane
     """
     names = _moving(node, widths)
@@ -90,7 +90,7 @@ def masked(
             return None
     made: list[LoopNode] = []
     for s in stores:
-        moved = at_place(s, node.var, Index(lane))
+        moved = substitute_var(s, node.var, Index(lane))
         assert isinstance(moved, Store)
         made.append(VectorStore(moved, lane, width, node.lower, node.upper))
     if node.trip is None:
@@ -101,8 +101,8 @@ def masked(
 def maskable(
     s: Store, var: str, width: int, registers: Collection[str], dtypes: dict[str, DType]
 ) -> bool:
-    """Whether lanes of a store may be left out: none of what it computes traps, and registers are
-    used at whole vectors.
+    """Whether lanes of a store may be masked: its value cannot trap, and it uses whole vectors of
+    registers.
     """
     if not is_untrapped(s) or not any(moves(i, var) for i in s.target.indices):
         return False
@@ -116,14 +116,14 @@ def maskable(
         rest = form.without(Index(var))
         if any(depends_on(i, var) for i in (*outer, *(a for a, _ in rest.terms))):
             return False
-        # Lane k lies at a multiple of the lanes, plus k.
+        # Lane k is at a multiple of the lanes, plus k.
         if form.coefficient(Index(var)) != 1 or not rest.is_multiple_of(width):
             return False
     return True
 
 
 def is_masked(node: LoopNode, buffer: str) -> bool:
-    """Whether a store changes some lanes of a buffer's registers."""
+    """Whether a store changes only some lanes of a buffer's registers."""
     if isinstance(node, If):
         return node.masked
     return (
@@ -137,7 +137,7 @@ def is_masked(node: LoopNode, buffer: str) -> bool:
 def resolve_masks(root: LoopNode) -> LoopNode:
     """Remove stores without active lanes, and masks that all lanes pass.
 
-    Of a register whose last lanes no store uses, these need not be kept either.
+    Trailing lanes of a register that no store uses need not be kept either.
     """
 
     def visit(node: LoopNode) -> LoopNode:
@@ -164,12 +164,12 @@ def _settle_registers(root: LoopNode) -> LoopNode:
         stores: dict[Read, list[VectorStore]] = {}
         for n in walk_loops(node.body):
             if isinstance(n, VectorStore) and n.store.target.tensor == node.name:
-                stores.setdefault(_place(n), []).append(n)
-        used = {place: _lanes_used(found) for place, found in stores.items()}
+                stores.setdefault(_register(n), []).append(n)
+        used = {register: _lanes_used(found) for register, found in stores.items()}
 
         def settled(n: LoopNode) -> LoopNode:
             if isinstance(n, VectorStore) and n.store.target.tensor == node.name:
-                return replace(n, alone=_lanes_of(n) == used[_place(n)])
+                return replace(n, alone=_lanes_of(n) == used[_register(n)])
             return map_children(n, settled)
 
         return replace(node, body=settled(node.body)) if used else node
@@ -178,7 +178,7 @@ def _settle_registers(root: LoopNode) -> LoopNode:
 
 
 def _lanes_used(stores: list[VectorStore]) -> tuple[Expr, Expr] | None:
-    """The lanes that stores to one register use together, None if that is not known."""
+    """The lanes that stores to one register use together, None if unknown."""
     lanes = {_lanes_of(n) for n in stores}
     if len(lanes) == 1:
         return lanes.pop()
@@ -189,11 +189,11 @@ def _lanes_used(stores: list[VectorStore]) -> tuple[Expr, Expr] | None:
 
 
 def _lanes_of(node: VectorStore) -> tuple[Expr, Expr]:
-    """The first lane that takes part, and the one after the last."""
+    """The first active lane, and the one after the last."""
     return (LANE_0, Const(node.lanes)) if node.last is None else (node.first, node.last)
 
 
-def _place(node: VectorStore) -> Read:
+def _register(node: VectorStore) -> Read:
     """The register of a store."""
     target = node.store.target
     return replace(

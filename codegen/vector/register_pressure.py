@@ -1,9 +1,9 @@
 """Rounds: what an unrolled register tile does between two updates of one register.
 
-The taps of a convolution read many elements of the image again.  A compiler that sees this keeps
-such elements, each in a register of lanes, until there are none left for the accumulators, and
-stores those inside the innermost loop.  To read an element again costs nothing beside the
-multiply-adds.  So nothing is kept from one round to the next where registers do not suffice.
+The filter taps of a convolution read many elements of the image repeatedly.  A compiler that sees
+this keeps each such element in a vector register until there are none left for the accumulators,
+and spills those inside the innermost loop.  Reading an element again is cheap compared with the
+multiply-adds.  So nothing is kept from one round to the next if there are too few registers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from poly.ir.expr import Read
 from poly.ir.linear_form import linear_form
 from poly.tree.kinds import Scope
 
-#: Vectors of so many bytes have so many registers; shorter ones have half of them.
+#: Bytes of the widest vectors and the number of their registers; shorter vectors have half as many.
 WIDE, REGISTERS = 64, 32
 
 
@@ -47,7 +47,7 @@ def _fenced(node: Block, buffers: dict[str, Scope]) -> LoopNode:
 
 
 def _updates(node: LoopNode, buffers: dict[str, Scope]) -> list[VectorStore]:
-    """The updates of registers that a node makes; none if it does anything else."""
+    """The register updates that a node makes; none if it does anything else."""
     if isinstance(node, VectorStore):
         own = node.store.op != "=" and buffers.get(node.store.target.tensor) == Scope.REGISTER
         return [node] if own else []
@@ -62,13 +62,13 @@ def _updates(node: LoopNode, buffers: dict[str, Scope]) -> list[VectorStore]:
 def _apart(
     run: Sequence[tuple[LoopNode, list[VectorStore]]], buffers: dict[str, Scope]
 ) -> list[LoopNode]:
-    """Neighbouring updates, with fences between their rounds where these pay."""
+    """Consecutive updates, with fences between their rounds where these pay off."""
     rounds: list[list[LoopNode]] = []
     reads: list[set[Hashable]] = []
     written: set[Hashable] = set()
     registers: set[Hashable] = set()
     for node, updates in run:
-        targets = {_place(u.store.target) for u in updates}
+        targets = {_element(u.store.target) for u in updates}
         if not rounds or targets & written:
             rounds.append([])
             reads.append(set())
@@ -78,7 +78,7 @@ def _apart(
         rounds[-1].append(node)
         for u in updates:
             reads[-1] |= {
-                _place(r)
+                _element(r)
                 for r in reads_in(u.store)
                 if r.tensor not in buffers and lane_stride(r, u.var) == 0
             }
@@ -94,7 +94,7 @@ def _available(run: Sequence[tuple[LoopNode, list[VectorStore]]]) -> int:
     return REGISTERS if widest >= WIDE else REGISTERS // 2
 
 
-def _place(read: Read) -> tuple[Any, ...]:
-    """The element of a read, however its indices are written."""
+def _element(read: Read) -> tuple[Any, ...]:
+    """A key for the element of a read, however its indices are written."""
     forms = map(linear_form, read.indices)
     return (read.tensor, *((frozenset(f.terms), f.constant) for f in forms))

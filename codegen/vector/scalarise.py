@@ -10,7 +10,7 @@ from poly.ir.linear_form import linear_form
 
 
 def is_scalarisable(buffer: Buffer) -> bool:
-    """Whether every access to a buffer has a constant place, up to whole vectors of lanes."""
+    """Whether every access to a buffer has constant indices, up to whole vectors of lanes."""
     lanes = vector_lanes(buffer)
     if lanes is None:
         return False
@@ -42,7 +42,7 @@ def vector_lanes(buffer: Buffer) -> int | None:
                 if read.tensor == buffer.name:
                     stride = lane_stride(read, n.var)
                     if stride not in (0, 1):
-                        return None  # its lanes lie in different places
+                        return None  # the accesses have different lane offsets
                     widths.add(n.lanes if stride == 1 else 1)
         elif isinstance(n, Store) and id(n) not in inside:
             widths |= {1 for read in reads_in(n) if read.tensor == buffer.name}

@@ -1,9 +1,9 @@
-"""Transposition in registers: vectors whose lanes lie apart in memory, row by row.
+"""Transposition in registers: vectors whose lanes are strided in memory, row by row.
 
 Where a vector runs along one dimension and memory along another, as when 16 channels of a pixel
-go to an image of each channel, lanes would be stored (or loaded) one by one.  But n such vectors
-of neighbouring pixels are a matrix of n rows whose columns are neighbours in memory: transposed in
-registers, it is stored with one instruction a column.
+are stored to one image per channel, lanes would be stored (or loaded) one by one.  But n such
+vectors of adjacent pixels are a matrix of n rows whose columns are contiguous in memory: transposed
+in registers, it is stored with one instruction per column.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from codegen.loops.index_ranges import depends_on
 from codegen.loops.lower_instances import var_range
 from codegen.loops.nodes import Block, Buffer, For, If, LoopNode, Transposed, VectorStore, block
-from codegen.loops.substitute import at_place
+from codegen.loops.substitute import substitute_var
 from codegen.loops.traverse import map_children, walk_loops
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Op, Read, add, mul, reads_of, rewrite, sub, walk
@@ -24,17 +24,17 @@ from poly.tree.kinds import Mark, Scope
 
 #: With fewer rows, lanes are moved one by one.
 FEWEST_ROWS = 4
-#: Vectors that an iteration of a loop over rows may move, for all rows are unrolled.
+#: Most vectors that an iteration of a row loop may move, since all rows are unrolled.
 MOST_COLUMNS = 4
 
 
-#: A distance in memory that depends on sizes.
+#: A stride that depends on sizes.
 FAR = 1 << 30
 
 
 @dataclass(frozen=True)
 class _Strided(Expr):
-    """Part of an index in dimension `dim`, in which neighbours lie apart by sizes not known."""
+    """A part of an index in dimension `dim`, whose stride depends on unknown sizes."""
 
     dim: int
     index: Expr
@@ -48,7 +48,7 @@ def transpose_stores(root: LoopNode, program: Program) -> LoopNode:
 
 
 class _Transposer:
-    """`shapes` of the tensors and buffers that lie in memory."""
+    """Transposes stores; `shapes` are those of the tensors and buffers in memory."""
 
     def __init__(self, shapes: dict[str, tuple[Expr, ...]], dtypes: dict[str, DType]) -> None:
         self.shapes, self.dtypes = shapes, dtypes
@@ -82,8 +82,8 @@ class _Transposer:
         return block(self._grouped(node.children)) if isinstance(node, Block) else node
 
     def address(self, read: Read) -> Linear | None:
-        """The row-major position of an element; what an extent that is not known multiplies
-        becomes terms of a dimension (`_Strided`).
+        """The row-major offset of an element; factors of an unknown extent become terms of a
+        dimension (`_Strided`).
         """
         shape = self.shapes.get(read.tensor)
         if shape is None or any(reads_of(i) for i in read.indices):
@@ -120,7 +120,7 @@ class _Transposer:
         return 1 <= len(run) <= MOST_COLUMNS
 
     def _apart(self, node: VectorStore) -> Read | None:
-        """The access whose lanes lie apart: the target, or all of the value."""
+        """The access whose lanes are strided: the target, or all of the value."""
         store = node.store
         if store.op != "=" or store.dtype.bits < 32 or node.lanes < FEWEST_ROWS:
             return None
@@ -137,7 +137,7 @@ class _Transposer:
         return None
 
     def _stride(self, read: Read, var: str) -> int | None:
-        """How far apart neighbours in `var` lie; `FAR` if that depends on sizes."""
+        """The stride between adjacent values of `var`; `FAR` if that depends on sizes."""
         form = self.address(read)
         if form is None:
             return None
@@ -149,13 +149,13 @@ class _Transposer:
         return FAR if far else form.coefficient(Index(var))
 
     def _rows(self, node: For) -> LoopNode:
-        """The loop with as many rows an iteration as a vector has lanes."""
+        """The loop with as many rows per iteration as a vector has lanes."""
         stores, lanes = _flat(node.body), _lanes(node)
         span = normal(sub(node.upper, node.lower))
         if isinstance(span, Const):
             full = int(span.value) // lanes * lanes
             rest: list[LoopNode] = [
-                at_place(s, node.var, add(node.lower, Const(k)))
+                substitute_var(s, node.var, add(node.lower, Const(k)))
                 for k in range(full, int(span.value))
                 for s in stores
             ]
@@ -164,12 +164,12 @@ class _Transposer:
             middle = add(node.lower, mul(Const(lanes), Op("div", (span, Const(lanes)))))
             left = Op("fmod", (span, Const(lanes)))
             rest = [
-                If(Op("lt", (Const(k), left)), at_place(s, node.var, add(middle, Const(k))))
+                If(Op("lt", (Const(k), left)), substitute_var(s, node.var, add(middle, Const(k))))
                 for k in range(lanes - 1)
                 for s in stores
             ]
         many = [
-            at_place(s, node.var, add(Index(node.var), Const(k)))
+            substitute_var(s, node.var, add(Index(node.var), Const(k)))
             for k in range(lanes)
             for s in stores
         ]
@@ -178,7 +178,7 @@ class _Transposer:
         )
         made: list[LoopNode] = []
         if blocks.trip == 1:
-            made += [at_place(n, node.var, node.lower) for n in _flat(blocks.body)]
+            made += [substitute_var(n, node.var, node.lower) for n in _flat(blocks.body)]
         elif blocks.trip != 0:
             made.append(blocks)
         if not isinstance(span, Const):
@@ -188,7 +188,7 @@ class _Transposer:
     # --- groups ----------------------------------------------------------------------------
 
     def _grouped(self, nodes: list[LoopNode] | tuple[LoopNode, ...]) -> list[LoopNode]:
-        """The nodes with matrices in place of the vector stores that they are made of."""
+        """The nodes, with vector stores replaced by the matrices that they form."""
         result: list[LoopNode] = []
         run: list[_Row] = []
         for node in nodes:
@@ -203,14 +203,14 @@ class _Transposer:
         return result + self._matrices(run)
 
     def _all_join(self, run: list[_Row], rows: list[_Row]) -> bool:
-        """Whether there are rows, and one after the other joins a run."""
+        """Whether there are rows, and each in turn joins a run."""
         stores = [r.node for r in (*run, *rows)]
         return bool(rows) and all(
             self._joins(stores[:n], stores[n]) for n in range(len(run), len(stores))
         )
 
     def _joins(self, run: list[VectorStore], node: VectorStore) -> bool:
-        """Whether the stores of a run may be done in any order, with this one too."""
+        """Whether the stores of a run, together with this one, may be done in any order."""
         stores = [n.store for n in (*run, node)]
         if self._apart(node) is None:
             return False
@@ -237,13 +237,13 @@ class _Transposer:
         for found in groups.values():
             found.sort(key=lambda x: x[0])
             rows: list[tuple[int, _Row]] = []
-            for place, row in found:
+            for offset, row in found:
                 if rows:
-                    follows = place == rows[-1][0] + 1 and _same_kind([r for _, r in rows], row)
+                    follows = offset == rows[-1][0] + 1 and _same_kind([r for _, r in rows], row)
                     if not follows or len(rows) == row.node.lanes:
                         result += self._matrix([n for _, n in rows])
                         rows = []
-                rows.append((place, row))
+                rows.append((offset, row))
             result += self._matrix([n for _, n in rows])
         return result
 
@@ -267,7 +267,7 @@ class _Transposer:
         return [made]
 
     def _with_operand(self, node: LoopNode, position: int) -> LoopNode:
-        """Columns of an operand that lie as those of the target do, turned into rows first."""
+        """Transpose columns of an operand with the target's layout into rows first."""
         inner = node
         while isinstance(inner, Buffer):
             assert isinstance(inner.body, Block)
@@ -294,10 +294,10 @@ class _Transposer:
         for k, row in enumerate(inner.rows):
             own = found[k]
             assert own is not None
-            place = Read(name, (Const(k), Index(row.var)))
-            load = replace(row.store, target=place, value=own, dtype=self.dtypes[own.tensor])
+            element = Read(name, (Const(k), Index(row.var)))
+            load = replace(row.store, target=element, value=own, dtype=self.dtypes[own.tensor])
             loads.append(replace(row, store=load))
-            value = _replace_read(row.store.value, own, place)
+            value = _replace_read(row.store.value, own, element)
             rows.append(replace(row, store=replace(row.store, value=value)))
         count = inner.count
         body = block([Transposed(tuple(loads), False, count), Transposed(tuple(rows), True, count)])
@@ -317,7 +317,7 @@ def _lanes(node: For) -> int:
 class _Row:
     """A vector store that may become a row of a matrix, if ``number < count``.
 
-    Rows of increasing numbers are those of a matrix of which only so many take part.
+    Rows of increasing numbers are those of a matrix of which only `count` are active.
     """
 
     node: VectorStore
@@ -331,7 +331,7 @@ class _Row:
 
 
 def _rows_of(node: LoopNode) -> list[_Row]:
-    """The vector stores that a node consists of; those under ``k < count`` are row k of so many."""
+    """The vector stores that a node consists of; those under ``k < count`` are row k of `count`."""
     if isinstance(node, VectorStore):
         return [_Row(node)]
     if not isinstance(node, If) or node.other is not None:
@@ -346,7 +346,7 @@ def _rows_of(node: LoopNode) -> list[_Row]:
 
 
 def _same_kind(rows: list[_Row], row: _Row) -> bool:
-    """Whether a row takes part like others: if there are more than these, or whenever they do."""
+    """Whether a row is active as others are: if there are more than these, or whenever they are."""
     if row.count is None:
         return True
     step = row.number - rows[-1].number

@@ -1,11 +1,11 @@
-"""Vector lanes: loops marked so become chunks of lanes, and reductions in them get accumulators.
+"""Vectorise loops: they become chunks of lanes, and reductions in them get accumulators.
 
 A loop over n iterations that may run in lanes becomes (W the most lanes that its types allow):
 
-* a loop over chunks of W, several chunks an iteration;
+* a loop over chunks of W, several chunks per iteration;
 * for the rest, if n >= W, one more chunk that ends with the loop and so overlaps the one before.
-  Storing a value twice does no harm, and a reduction leaves out the lanes that were counted.
-  What may not be done twice (``y[i] += …``) takes chunks of W/2, W/4, … in its place;
+  Storing a value twice is harmless, and a reduction leaves out the lanes that were counted.
+  Stores that may not be repeated (``y[i] += …``) use chunks of W/2, W/4, … instead;
 * if n < W, the same with fewer lanes, down to single iterations.
 
 Values are the same in all of them, lane by lane.  A reduction over the lanes goes to accumulators
@@ -22,7 +22,7 @@ from codegen.loops.conditions import all_of
 from codegen.loops.index_ranges import Ranges, depends_on, extreme, moves
 from codegen.loops.lower_instances import ranges_inside
 from codegen.loops.nodes import LANE_0, Block, Buffer, For, If, LoopNode, Store, VectorStore, block
-from codegen.loops.substitute import at_place
+from codegen.loops.substitute import substitute_var
 from codegen.loops.traverse import (
     children_of,
     has_mark,
@@ -58,9 +58,9 @@ from poly.tree.kinds import Mark, Scope
 
 #: Lanes of a chunk where there are fewer iterations than the most lanes.
 FEWER = 4
-#: Chunks an iteration, and accumulators of a reduction: enough to hide what an addition takes.
+#: Chunks per iteration, and accumulators of a reduction: enough to hide the latency of additions.
 CHUNKS = 4
-#: Operators that one iteration of a loop over chunks may have, all chunks together.
+#: The most operators in one iteration of a loop over chunks, all chunks together.
 BODY_LIMIT = 40
 
 
@@ -114,7 +114,7 @@ def _independent(node: For) -> bool:
 
 
 def lane_stride(read: Read, var: str) -> int | None:
-    """How the element moves with the lane: by so many elements of its last dimension, else None."""
+    """The stride of an element along the lane, in elements of its last dimension, else None."""
     for index in read.indices[:-1]:
         if depends_on(index, var):
             return None
@@ -133,7 +133,7 @@ def is_reduction(s: Store, var: str) -> bool:
 
 
 def is_index_value(e: Expr, var: str) -> bool:
-    """Whether a value moves with the lane, but by its number alone."""
+    """Whether a value moves with the lane, but only through the lane number itself."""
     return depends_on(e, var) and not any(depends_on(r, var) for r in reads_of(e))
 
 
@@ -157,9 +157,9 @@ def widest(e: Expr, var: str, want: DType, dtypes: dict[str, DType]) -> int:
 
 
 def in_lockstep(body: LoopNode, var: str) -> bool:
-    """Whether all iterations of a loop do the same steps, so that lanes can do them together.
+    """Whether all iterations of a loop take the same steps, so that lanes can run them together.
 
-    Loops and conditions inside may not depend on its number, and buffers inside are registers.
+    Loops and conditions inside may not depend on its variable, and buffers inside are registers.
     """
     if isinstance(body, For):
         same = not depends_on(body.lower, var) and not depends_on(body.upper, var)
@@ -176,7 +176,7 @@ def in_lockstep(body: LoopNode, var: str) -> bool:
 
 
 def private(body: LoopNode, var: str) -> tuple[LoopNode, frozenset[str]]:
-    """A loop's body, in which its buffers are read and written at one more place, the iteration."""
+    """A loop's body, in which its buffers have one more index, the iteration."""
     own = frozenset(n.name for n in walk_loops(body) if isinstance(n, Buffer))
 
     def visit(e: Expr) -> Expr:
@@ -218,8 +218,8 @@ class _Loop:
     def fewest(self) -> int:
         """The fewest lanes of a vector.
 
-        gcc 12 takes ``v[k] = a[k] > 0`` in two lanes of less than 64 bits for ``v = a > 0``, which
-        is -1 where it should be 1.
+        gcc 12 compiles ``v[k] = a[k] > 0`` in two lanes of fewer than 64 bits as ``v = a > 0``,
+        which is -1 where it should be 1.
         """
         touched = {self.dtypes[r.tensor].bits for r in reads_in(self.node)}
         casts = {e.dtype.bits for s in self.stores for e in walk(s.value) if isinstance(e, Cast)}
@@ -260,7 +260,7 @@ class _Loop:
         return any(moves(i, var) for i in s.target.indices)
 
     def _fed_by_lanes(self, s: Store) -> bool:
-        """Whether a store needs what all lanes of the loop combine to."""
+        """Whether a store needs the combined value of all lanes of the loop."""
         var = self.node.var
         combined = {o.target.tensor for o in self.stores if is_reduction(o, var)}
         read = {r.tensor for r in reads_of(s.value)}
@@ -295,12 +295,12 @@ class _Loop:
         return name
 
     def _single(self) -> LoopNode:
-        return at_place(self.node.body, self.node.var, self.node.lower)
+        return substitute_var(self.node.body, self.node.var, self.node.lower)
 
     def _body(
         self, width: int, accumulators: dict[int, str], chunks: int = CHUNKS
     ) -> tuple[LoopNode, int]:
-        """All chunks, and how many accumulators a reduction has."""
+        """All chunks, and the number of accumulators of a reduction."""
         lower, upper, span = self.node.lower, self.node.upper, self.span
         size = _body_cost(self.body)
         most = max(1, min(chunks, BODY_LIMIT // max(size, 1)))
@@ -338,7 +338,7 @@ class _Loop:
         return block(nodes), most
 
     def _rest(self, chunk: _Chunks, rest: int, full: int, most: int) -> list[LoopNode]:
-        """The last iterations, fewer than there are lanes, of a constant number."""
+        """A constant number of last iterations, fewer than there are lanes."""
         lower, width = self.node.lower, chunk.width
         begin = add(lower, Const(full * width))
         if self._repeatable():
@@ -350,14 +350,14 @@ class _Loop:
             if lanes < self.fewest:
                 lanes = 1
             if lanes == 1:
-                nodes.append(at_place(self.node.body, self.node.var, begin))
+                nodes.append(substitute_var(self.node.body, self.node.var, begin))
             else:
                 nodes.append(replace(chunk, width=lanes).at(begin, 0))
             begin, rest = add(begin, Const(lanes)), rest - lanes
         return nodes
 
     def _part(self, chunk: _Chunks) -> LoopNode:
-        """Fewer iterations than lanes of the only vector."""
+        """Fewer iterations than lanes, in a single vector."""
         node = self.node
         if not self.is_plain or not all(
             maskable(s, node.var, chunk.width, (), self.dtypes) for s in self.stores
@@ -378,7 +378,7 @@ class _Loop:
         return self._body(FEWER, {}, 1)[0]
 
     def _remainder(self, begin: Expr, width: int = 1) -> LoopNode:
-        """Iterations up to the end, fewer than before, that may not be done again."""
+        """The remaining iterations, fewer than before, which must not be repeated."""
         if width < 2 * FEWER:
             return replace(self.node, lower=begin, mark=Mark.SEQ)
         span = sub(self.node.upper, begin)
@@ -387,13 +387,13 @@ class _Loop:
         return block([chunks, self._remainder(middle)])
 
     def _repeatable(self) -> bool:
-        """Whether all stores may be done again for some of the iterations."""
+        """Whether all stores may be repeated for some of the iterations."""
         var = self.node.var
         outward = [s for s in self.stores if s.target.tensor not in self.own]
         if any(s.op != "=" and not is_reduction(s, var) for s in outward):
             return False
         for position, s in enumerate(self.stores):
-            # What it reads must not have been changed by what comes behind it.
+            # Later stores must not have changed what it reads.
             later = self.stores[position:] if self.is_plain else self.stores
             changed = {o.target.tensor for o in later} - self.own
             if any(r.tensor in changed for r in reads_of(s.value)):
@@ -404,7 +404,7 @@ class _Loop:
 
 @dataclass(frozen=True)
 class _Chunks:
-    """Makes chunks of one width."""
+    """Make chunks of one width."""
 
     own: _Loop
     width: int
@@ -415,7 +415,7 @@ class _Chunks:
         return lane_name(self.own.node.var, self.own.taken)
 
     def loop(self, lower: Expr, upper: Expr, count: int) -> LoopNode:
-        """A loop with `count` chunks an iteration."""
+        """A loop with `count` chunks per iteration."""
         node = self.own.node
         step = count * self.width
         begins = [add(Index(node.var), Const(k * self.width)) for k in range(count)]
@@ -425,7 +425,7 @@ class _Chunks:
             body = self.together(begins, range(count))
         made = For(node.var, lower, upper, step, body, Mark.SEQ, node.label)
         if made.trip == 1:
-            return at_place(body, node.var, lower)
+            return substitute_var(body, node.var, lower)
         return made
 
     def at(self, begin: Expr, part: int, first: Expr = LANE_0) -> LoopNode:
@@ -442,7 +442,7 @@ class _Chunks:
                     return replace(e, indices=(*e.indices[:-1], Const(k), lane))
                 return e
 
-            moved = at_place(node, self.own.node.var, add(begins[k], lane))
+            moved = substitute_var(node, self.own.node.var, add(begins[k], lane))
             moved = map_exprs(moved, lambda e: rewrite(e, in_chunk))
             assert isinstance(moved, Store)
             if id(node) not in self.accumulators:
@@ -471,12 +471,12 @@ def lane_name(var: str, taken: Collection[str]) -> str:
 
 
 def _multiple(span: Expr, step: int) -> Expr:
-    """The part of a number of iterations that `step` divides."""
+    """The largest multiple of `step` in a number of iterations."""
     return mul(Const(step), Op("div", (span, Const(step)))) if step > 1 else span
 
 
 def _body_cost(node: LoopNode) -> int:
-    """About how many instructions an iteration is written as; loops inside are written once."""
+    """The approximate number of instructions of an iteration; loops inside count once."""
     if isinstance(node, Store):
         return _cost(node.value)
     inner = sum(_body_cost(c) for c in children_of(node))
@@ -486,7 +486,7 @@ def _body_cost(node: LoopNode) -> int:
 
 
 def _cost(e: Expr) -> int:
-    """About how many instructions a value takes."""
+    """The approximate number of instructions for a value."""
     own = 20 if isinstance(e, Op) and e.fn in INEXACT else 1
     return own + sum(_cost(c) for c in _parts(e))
 
@@ -543,5 +543,5 @@ def _lift(node: For) -> LoopNode:
 
 
 def identity_value(buffer: Buffer) -> Expr:
-    """What an accumulator begins with."""
+    """The initial value of an accumulator."""
     return Const(identity(buffer.op, buffer.dtype))

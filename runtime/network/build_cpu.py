@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from codegen.c.function import CFunction, emit_function
-from codegen.c.network_unit import Slot, argument_places, kernel_unit, network_unit
+from codegen.c.network_unit import Slot, argument_slots, kernel_unit, network_unit
 from codegen.c.prelude import COMMON
 from codegen.pipeline import CPU, Generated
 from poly.deps.scop import build_scop
@@ -169,13 +169,13 @@ def _build(
         tell("schedule and generate", len(programs), len(programs), "")
         scratch = _scratch(needed, functions)
         plan = _fixed_plan(graph, scratch, sharing)
-        places, workspaces = _slots(graph, sharing, scratch, plan)
+        slots, workspaces = _slots(graph, sharing, scratch, plan)
         sizes = _Sizes(graph)
         passed = {n.name: sizes.of(functions[n.program.digest]) for n in needed}
-        work.add("network.c", network_unit(needed, functions, places, workspaces, passed))
+        work.add("network.c", network_unit(needed, functions, slots, workspaces, passed))
         tell("compile", 0, 1, f"what is left of {len(functions)} kernels with {toolchain.kind}")
         calls = [
-            _described(n, functions[n.program.digest], passed[n.name], places, workspaces)
+            _described(n, functions[n.program.digest], passed[n.name], slots, workspaces)
             for n in needed
         ]
         warnings = work.finish()
@@ -237,14 +237,14 @@ def _described(
     call: Call,
     function: CFunction,
     sizes: Sequence[int],
-    places: Mapping[str, Slot],
+    slots: Mapping[str, Slot],
     workspaces: Mapping[str, Mapping[str, Slot]],
 ) -> list[object]:
     """A call as `runtime.network.profile` makes it.
 
-    That is its origin, its function, and the places of its sizes and tensors.
+    That is its origin, its function, and the slots of its sizes and tensors.
     """
-    tensors = argument_places(call, function, places, workspaces)
+    tensors = argument_slots(call, function, slots, workspaces)
     return [
         call.origin or call.name, function.symbol, [*sizes], [[p.index, p.offset] for p in tensors]
     ]  # fmt: skip

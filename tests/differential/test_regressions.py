@@ -268,5 +268,5 @@ def test_a_buffer_that_isl_would_fill_apart_from_its_use_is_refused() -> None:
         isolate S1: i
         reverse S1: i
         sink S1: i"""
-    with pytest.raises(ScheduleError, match="Y_p cannot be generated: isl puts what fills"):
+    with pytest.raises(ScheduleError, match="Y_p cannot be generated: isl fills this buffer"):
         generate(Schedule.of(program).replay(script))

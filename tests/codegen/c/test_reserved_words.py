@@ -145,5 +145,5 @@ def test_statements_beside_those_that_are_split(kind: str, name: str, cache: Cac
 def test_more_loops_than_there_are_names_for() -> None:
     indices = ",".join(f"i{n}" for n in range(66))
     text = f"def f(float32 A[{','.join('N' * 66)}]) -> (C) {{ C[{indices}] = A[{indices}] }}"
-    with pytest.raises(fk.ScheduleError, match="66 loops inside of each other, over 64"):
+    with pytest.raises(fk.ScheduleError, match="nests 66 loops, the limit is 64"):
         generate(fk.Schedule.of(fk.parse(text)))

@@ -13,7 +13,7 @@ from poly.ir.dtypes import FLOAT32
 from poly.ir.expr import Const, Expr, Index, Op, Read, Size
 
 COPY = "def f(float32 X[N,M]) -> (Y) { s: Y[i,j] = X[i,j] }"
-TOO_LARGE = "the loops of this schedule compute with numbers that are too large: .*beyond 64 bits"
+TOO_LARGE = "the loops of this schedule may overflow 64-bit index arithmetic: .*beyond 64 bits"
 FAR = 2**30
 
 
