@@ -1,4 +1,4 @@
-"""Compilers, devices, libraries: what turns text into something that runs, and runs it.
+"""Compilers, devices and libraries: build generated text and run it.
 
-Only the search for devices lies here itself.  No schedule or text is made here.
+This folder itself holds only the search for devices.  No schedule or text is made here.
 """

@@ -1,6 +1,6 @@
 """Devices by name: ``cuda``, ``opencl``, and ``cuda-emulator``, which needs no GPU.
 
-What a device needs is imported when it is asked for, and not before.
+The packages that a device needs are imported only when it is requested.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _find(name: DeviceName, cache: Cache) -> Device:
 
 
 def _variant(device: Device, name: DeviceName) -> Device:
-    """The same device, for kernels as a name says."""
+    """The same device, with the options that a name gives."""
     if name.kind == EMULATOR:
         return device.variant(str(name), emulated(name))
     return device.variant(f"{device.name},{TF32}", name.machine(device.machine))

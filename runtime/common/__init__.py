@@ -1,4 +1,4 @@
-"""What all targets share: arguments of calls, the cache on disk, fingerprints, reports.
+"""Shared by all targets: call arguments, the cache on disk, fingerprints, reports.
 
-Nothing here knows a compiler or a device.
+Nothing here depends on a compiler or a device.
 """

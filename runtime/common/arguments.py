@@ -1,7 +1,7 @@
-"""Checking what a caller hands to a kernel: dtype, rank, sizes, layout, aliasing.
+"""Check what a caller passes to a kernel: dtype, rank, sizes, layout, aliasing.
 
-Nothing is converted silently.  The one thing done for the caller is a copy of an input that is
-not C-contiguous or not aligned, and ``copy=False`` refuses that too.  Every refusal is an
+Nothing is converted silently.  The only thing done for the caller is to copy an input that is not
+C-contiguous or not aligned, and ``copy=False`` refuses that too.  Every refusal is an
 `ArgumentError` that names the argument, what it is and what was expected.
 """
 
@@ -25,15 +25,15 @@ from poly.ir.size_values import by_name, check_size, whole_number
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
-#: A memory, the first byte of it that an array takes, and the one after the last.
+#: A memory, the offset of the first byte that an array uses in it, and of the end.
 Span = tuple[Hashable, int, int]
 
-_address_of, _as_buffer = ctypes.addressof, ctypes.c_char.from_buffer  # found once
+_address_of, _as_buffer = ctypes.addressof, ctypes.c_char.from_buffer  # looked up once
 
 MAX_THREADS = 4096
-#: Arguments of calls that are no sizes.
+#: Keyword arguments of calls that are not sizes.
 WORDS_OF_CALLS = frozenset({"out", "threads", "copy", "stream"})
-#: Bytes that constants, temporaries and arenas begin at a multiple of.
+#: Alignment in bytes of constants, temporaries and arenas.
 ALIGNMENT = 64
 #: numpy's flags of arrays that are read as they are (C-contiguous, aligned), and written.
 READABLE = 0x1 | 0x100
@@ -67,13 +67,13 @@ def bind(program: Program, shapes: Mapping[str, Shape], given: Mapping[str, Any]
     _bind_solved(program, shapes, env, origin)
     missing = [s for s in program.sizes if s not in env]
     if missing:
-        # What calls have words for has to be given before.
+        # Sizes named like call keywords cannot be given by name.
         words = [name for name in missing if name in WORDS_OF_CALLS]
         how = f"compile with sizes={{{words[0]!r}: …}}" if words else "pass "
         how += "" if words else ", ".join(f"{name}=…" for name in missing)
         raise ArgumentError(f"no input's shape determines {', '.join(missing)}: {how}")
     for name in program.sizes:
-        check_size(name, env[name])  # those that shapes determine, too
+        check_size(name, env[name])  # including those that shapes determine
     for tensor in program.inputs:
         _check_shape(tensor, shapes[tensor.name], env)
     for constraint in program.constraints:
@@ -109,8 +109,8 @@ def shape_of(tensor: Tensor, sizes: Mapping[str, int]) -> Shape:
 
     Raises
     ------
-    ArgumentError : a negative extent, 2**62 bytes and more, or more elements than a size can be
-        if the shape has sizes.
+    ArgumentError : a negative extent, 2**62 bytes or more, or, if the shape has sizes, more
+        elements than a size can hold.
     """
     shape = tuple(evaluate_int(extent, sizes) for extent in tensor.shape)
     for axis, (extent, value) in enumerate(zip(tensor.shape, shape, strict=True)):
@@ -118,9 +118,9 @@ def shape_of(tensor: Tensor, sizes: Mapping[str, int]) -> Shape:
             raise ArgumentError(
                 f"{tensor.name}.shape[{axis}] would be {extent} = {value}: {_at(extent, sizes)}"
             )
-    # numpy, too, refuses absurd extents beside a zero.
+    # Like numpy, refuse absurd extents even beside a zero.
     elements = prod(max(value, 1) for value in shape)
-    # Dimensions that are joined have an extent of so many.
+    # Collapsed dimensions have as many elements as an extent.
     is_open = any(sizes_of(extent) for extent in tensor.shape)
     if elements * tensor.dtype.bytes >= MOST_BYTES or (is_open and elements > LARGEST_SIZE):
         raise ArgumentError(f"{tensor.name} would have shape {shape}: too large to be addressed")
@@ -128,10 +128,10 @@ def shape_of(tensor: Tensor, sizes: Mapping[str, int]) -> Shape:
 
 
 def address(array: Array) -> int:
-    """Where an array's first element lies.
+    """The address of an array's first element.
 
-    Through a buffer object, which takes a fraction of the time of ``array.ctypes``; that remains
-    for arrays without one: those that are empty, read-only, or of types unknown to Python.
+    It uses a buffer object, which takes a fraction of the time of ``array.ctypes``; the latter is
+    the fallback for arrays without one: empty, read-only, or of types unknown to Python.
     """
     try:
         return _address_of(_as_buffer(array))  # type: ignore[arg-type]
@@ -148,7 +148,7 @@ def aligned(shape: Shape, dtype: np.dtype[Any], alignment: int) -> Array:
 
 
 def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Check that arrays are given by names that there are.
+    """Check that arrays are given under known names.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def aligned_copy(array: Array, alignment: int) -> Array:
-    """The array itself if it is contiguous and begins at a multiple of bytes, else a copy."""
+    """The array itself if it is contiguous and aligned to `alignment` bytes, else a copy."""
     if array.flags.c_contiguous and address(array) % alignment == 0:
         return array
     copy = aligned(array.shape, array.dtype, alignment)
@@ -170,7 +170,7 @@ def aligned_copy(array: Array, alignment: int) -> Array:
 
 
 def allocate(tensor: Tensor, shape: Shape) -> Array:
-    """An uninitialised array.  Raises `ArgumentError` when there is not enough memory."""
+    """An uninitialised array.  Raises `ArgumentError` if there is not enough memory."""
     try:
         return np.empty(shape, tensor.dtype.numpy)
     except (MemoryError, ValueError, OverflowError):
@@ -206,14 +206,14 @@ def unknown_argument(program: Program, name: str) -> str:
 
 
 def _bind_plain(tensor: Tensor, shape: Shape, env: dict[str, int], origin: _Origin) -> None:
-    """Bind the sizes that stand alone as an extent."""
+    """Bind the sizes that are an extent by themselves."""
     for axis, (extent, got) in enumerate(zip(tensor.shape, shape, strict=True)):
         if not isinstance(extent, Size):
             continue
-        place = f"{tensor.name}.shape[{axis}]"
+        extent_name = f"{tensor.name}.shape[{axis}]"
         if env.setdefault(extent.name, got) != got:
-            raise ArgumentError(f"{place} is {got} but {origin[extent.name]}")
-        origin.setdefault(extent.name, f"{place} makes {extent.name} = {got}")
+            raise ArgumentError(f"{extent_name} is {got} but {origin[extent.name]}")
+        origin.setdefault(extent.name, f"{extent_name} makes {extent.name} = {got}")
 
 
 def _bind_solved(
@@ -233,14 +233,14 @@ def _bind_solved(
                     continue
                 got = shapes[tensor.name][axis]
                 value, rest = divmod(got - line[1], line[0])
-                place = f"{tensor.name}.shape[{axis}]"
+                extent_name = f"{tensor.name}.shape[{axis}]"
                 if rest or value < 0:
                     raise ArgumentError(
-                        f"{place} is {got}, which is {extent} for no {unknown[0]}"
+                        f"{extent_name} is {got}, which is {extent} for no {unknown[0]}"
                         + _at_known(extent, env)
                     )
                 env[unknown[0]] = value
-                origin[unknown[0]] = f"{place} = {extent} makes {unknown[0]} = {value}"
+                origin[unknown[0]] = f"{extent_name} = {extent} makes {unknown[0]} = {value}"
                 progress = True
 
 
@@ -293,7 +293,7 @@ def _at_known(expr: Expr, env: Mapping[str, int]) -> str:
 
 
 def fits(value: Any, dtype: np.dtype[Any], shape: Shape, flags: int) -> bool:
-    """Whether a value can be passed as it is, told in a fraction of a microsecond.
+    """Whether a value can be passed as it is; takes a fraction of a microsecond.
 
     If not, `check_input` and `check_output` say why, or make it fit.
     """
@@ -301,7 +301,7 @@ def fits(value: Any, dtype: np.dtype[Any], shape: Shape, flags: int) -> bool:
 
 
 def is_plain(value: Any, dtype: np.dtype[Any], flags: int = READABLE) -> bool:
-    """`fits`, whatever the shape."""
+    """`fits`, for any shape."""
     return type(value) is np.ndarray and value.dtype is dtype and value.flags.num & flags == flags
 
 
@@ -312,7 +312,8 @@ def check_input(tensor: Tensor, value: Any, copy: bool = True) -> Array:
 
     Raises
     ------
-    ArgumentError : no array, a masked array, another dtype, byte order or rank; no memory to copy.
+    ArgumentError : not an array, a masked array, another dtype, byte order or rank; no memory to
+        copy.
     """
     array = _check_array(tensor, value)
     if array.flags.c_contiguous and array.flags.aligned:
@@ -330,7 +331,7 @@ def check_input(tensor: Tensor, value: Any, copy: bool = True) -> Array:
 
 
 def check_output(tensor: Tensor, value: Any, shape: Shape) -> Array:
-    """An array given by ``out=``: exactly what the kernel writes, since it is never copied.
+    """An array given by ``out=``: it must match exactly, since it is never copied.
 
     Raises
     ------
@@ -349,12 +350,12 @@ def check_output(tensor: Tensor, value: Any, shape: Shape) -> Array:
     return array
 
 
-def clash(arrays: Sequence[Array], places: Sequence[int], first: int) -> tuple[int, int] | None:
-    """The positions of two contiguous arrays that share memory, the later not before `first`.
+def clash(arrays: Sequence[Array], addresses: Sequence[int], first: int) -> tuple[int, int] | None:
+    """The positions of two contiguous arrays that share memory, the later one at least `first`.
 
-    places : the address of each
+    addresses : the address of each array
     """
-    spans = [(p, p + a.nbytes) for p, a in zip(places, arrays, strict=True)]
+    spans = [(p, p + a.nbytes) for p, a in zip(addresses, arrays, strict=True)]
     for later in range(first, len(spans)):
         begin, end = spans[later]
         for position, (start, stop) in enumerate(spans[:later]):
@@ -384,14 +385,14 @@ def check_overlaps(
 def check_spans(
     updated: Collection[str], inputs: Mapping[str, Span], outputs: Mapping[str, Span]
 ) -> None:
-    """`check_overlaps` of what is known by the memory that it takes.
+    """`check_overlaps` for arrays that are known by the memory they use.
 
     updated : names of the tensors that are both input and output
     """
-    places = [(f"out {name}", name, *span) for name, span in outputs.items()]
+    targets = [(f"out {name}", name, *span) for name, span in outputs.items()]
     sources = [(name, name, *span) for name, span in inputs.items()]
-    for number, (label, name, memory, start, stop) in enumerate(places):
-        for other, other_name, other_memory, begin, end in [*sources, *places[:number]]:
+    for number, (label, name, memory, start, stop) in enumerate(targets):
+        for other, other_name, other_memory, begin, end in [*sources, *targets[:number]]:
             if memory != other_memory or not (start < end and begin < stop):
                 continue
             in_place = other == name == other_name and name in updated
@@ -400,7 +401,7 @@ def check_spans(
 
 
 def span_of(array: Array) -> Span:
-    """What a contiguous array takes of the host's memory."""
+    """The span of host memory that a contiguous array uses."""
     start = address(array)
     return "host", start, start + array.nbytes
 
@@ -421,7 +422,7 @@ def _check_array(tensor: Tensor, value: Any) -> Array:
 
 
 def check_declared(tensor: Tensor, dtype: np.dtype[Any], shape: Shape) -> None:
-    """Check what an array is against what the program says of it.
+    """Check an array against its tensor's declaration.
 
     Raises
     ------
@@ -452,7 +453,7 @@ def match_arguments(
 
     Raises
     ------
-    ArgumentError : too many, twice the same, unknown or missing ones.
+    ArgumentError : too many, repeated, unknown or missing arguments.
     """
     names = [t.name for t in program.inputs]
     if len(positional) > len(names):
@@ -511,9 +512,9 @@ def default_threads() -> int:
 
 
 def check_no_stream(stream: Any) -> None:
-    """Refuse a stream on a CPU, where a call is over when it returns.  Raises `ArgumentError`."""
+    """Refuse a stream on a CPU, where calls are synchronous.  Raises `ArgumentError`."""
     if stream is not None:
-        raise ArgumentError("stream= has no meaning on a CPU")
+        raise ArgumentError("stream= is not supported on a CPU; omit it")
 
 
 def check_threads(threads: Any) -> int:

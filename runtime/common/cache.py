@@ -1,13 +1,13 @@
 """A content-addressed cache on disk, safe against other users, crashes and other processes.
 
 An entry is a folder of named files under a key that hashes everything it was made from, so two
-processes that make one entry make equal ones and no lock is needed: an entry is written under a
-temporary name and renamed into place, whole.  A process killed half-way leaves only a temporary
-folder, which a later one removes.  A manifest holds the size and SHA-256 of each file; an entry
-that does not match it is thrown away and built again, and is never loaded.
+processes that make the same entry make equal ones and no lock is needed: an entry is written under
+a temporary name and renamed into place as a whole.  A process killed half-way leaves only a
+temporary folder, which a later process removes.  A manifest holds the size and SHA-256 of each
+file; an entry that does not match it is discarded and rebuilt, and is never loaded.
 
-If a directory cannot be written to (the disk is full, say), a temporary one stands in for it until
-the process ends, and a `CacheWarning` says so.
+If a directory is not writable (for example because the disk is full), a temporary one replaces it
+until the process ends, and a `CacheWarning` says so.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FORMAT = "v1"
 _MANIFEST = "manifest.json"
 _STALE_SECONDS = 3600.0
 _CHUNK = 1 << 20
-#: Bytes that have to be free where something is compiled.
+#: Bytes that must be free to compile.
 _ROOM = 32 << 20
 _KEY = re.compile(r"[0-9a-f]{16,64}\Z")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
@@ -59,7 +59,7 @@ def digest(*parts: str | bytes) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """A verified entry: its key, its folder, the names of its files, and what each should hold."""
+    """A verified entry: its key, its folder, its file names, and what each file should hold."""
 
     key: str
     path: Path
@@ -73,7 +73,7 @@ class Entry:
         return self.path / name
 
     def read(self, name: str) -> bytes:
-        """Content of one file.  Raises `CacheError` if it is not there (any more)."""
+        """Content of one file.  Raises `CacheError` if it does not exist (any more)."""
         try:
             return self.file(name).read_bytes()
         except OSError as error:
@@ -84,7 +84,7 @@ class Entry:
 
         Raises
         ------
-        CacheError : it is not there, or is not what was written.
+        CacheError : the file is missing, or not what was written.
         """
         hasher, at = hashlib.sha256(), 0
         try:
@@ -104,7 +104,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """How much a cache holds: entries, their size in bytes, and the bound on it."""
+    """How much a cache holds: entries, their size in bytes, and the limit."""
 
     directory: Path
     entries: int
@@ -122,15 +122,15 @@ class Cache:
 
     Parameters
     ----------
-    directory : where; default is the environment variable ``FARKAS_CACHE_DIR``, else the
-        user's cache directory.  It is made with permissions for its owner alone.
-    limit : bytes that the entries may take together; the least recently used ones go first.
+    directory : default is the environment variable ``FARKAS_CACHE_DIR``, else the user's cache
+        directory.  It is created with permissions for its owner only.
+    limit : bytes that the entries may use together; the least recently used ones are evicted first.
         The entry written last always stays.
 
     Raises
     ------
     CacheError : the directory belongs to someone else, or others may write to it: code is loaded
-        from it.  Or it cannot be made; for the user's cache directory, another one stands in.
+        from it.  Or it cannot be created; the user's cache directory is then replaced by another.
     """
 
     def __init__(self, directory: str | Path | None = None, limit: int = DEFAULT_LIMIT) -> None:
@@ -153,17 +153,17 @@ class Cache:
             _stand_in(self.directory, error)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The default is another one for other users.
+        # Other users have another default.
         directory = None if self.directory == _default() else str(self.directory)
         return Cache, (directory, self.limit)
 
     def get(self, key: str, unread: str | None = None) -> Entry | None:
-        """The entry of a key if it is there and sound; marks it as used.
+        """The entry of a key if it exists and is intact; marks it as used.
 
-        An entry that is damaged is removed.
+        A damaged entry is removed.
 
-        unread : how the names of files begin that are not looked into here: `Entry.fill` checks
-            them while it reads them
+        unread : prefix of the names of files that are not checked here: `Entry.fill` checks them
+            while it reads them
         """
         folder = self._folder(key)
         other = _STAND_INS.get(self.directory)
@@ -187,18 +187,18 @@ class Cache:
             return False
 
     def discard(self, key: str) -> None:
-        """Remove an entry, if it is there."""
+        """Remove an entry, if it exists."""
         self._discard(self._folder(key))
         if self.directory in _STAND_INS:
             _STAND_INS[self.directory].discard(key)
 
     def put(self, key: str, files: Mapping[str, bytes | memoryview]) -> Entry:
-        """Store files under a key; what another process stored there first is as good.
+        """Store files under a key; what another process stored there first is equivalent.
 
         Raises
         ------
-        CacheError : the files cannot be written, and nor can they to a temporary directory; nothing
-            is left behind.
+        CacheError : the files cannot be written, not even to a temporary directory; nothing is left
+            behind.
         """
         if self.directory in _STAND_INS:
             return _STAND_INS[self.directory].put(key, files)
@@ -208,7 +208,7 @@ class Cache:
             return _stand_in(self.directory, error).put(key, files)
 
     def keep(self, key: str, files: Mapping[str, bytes | memoryview]) -> None:
-        """Store files for other processes, if they can be written; this one does not need them.
+        """Store files for other processes if they can be written; this process does not need them.
 
         Raises
         ------
@@ -225,7 +225,7 @@ class Cache:
         folder = self._folder(key)
         for name in files:
             if not _NAME.match(name) or name == _MANIFEST:
-                raise CacheError(f"{name!r} is no name for a file in the cache")
+                raise CacheError(f"{name!r} is not a valid file name in the cache")
         for parent in (self.directory, self._entries, self._temporary, folder.parent):
             _make_private(parent)
         written = self._write(key, files)
@@ -247,7 +247,7 @@ class Cache:
 
         Raises
         ------
-        CacheError : it cannot be made, or written to by what runs inside.
+        CacheError : it cannot be created, or the code inside cannot write to it.
         """
         folder = self._temporary / f"{os.getpid()}-{uuid.uuid4().hex}"
         try:
@@ -276,7 +276,7 @@ class Cache:
     def clear(self) -> CacheInfo:
         """Remove all entries; returns what was there.
 
-        What another process is writing at this moment stays, and so does nothing else.
+        Only what another process is writing at this moment stays.
         """
         before = self.info()
         for folder, _, _ in list(self._scan()):
@@ -288,7 +288,7 @@ class Cache:
 
     def _folder(self, key: str) -> Path:
         if not _KEY.match(key):
-            raise CacheError(f"{key!r} is no cache key")
+            raise CacheError(f"{key!r} is not a valid cache key")
         return self._entries / key[:2] / key
 
     def _write(self, key: str, files: Mapping[str, bytes | memoryview]) -> Path:
@@ -306,7 +306,7 @@ class Cache:
         return folder
 
     def _rename(self, written: Path, folder: Path, key: str) -> None:
-        """Move an entry into place, unless a sound one is there; replaces a damaged one."""
+        """Move an entry into place, unless an intact one is there; replaces a damaged one."""
         for _ in range(8):
             try:
                 written.rename(folder)
@@ -320,7 +320,7 @@ class Cache:
         raise CacheError(f"cache entry {folder} is damaged and cannot be replaced")
 
     def _discard(self, path: Path) -> None:
-        """Take an entry out of sight at once, then delete it."""
+        """Make an entry invisible at once, then delete it."""
         aside = self._temporary / f"{os.getpid()}-{uuid.uuid4().hex}"
         with contextlib.suppress(OSError):
             path.rename(aside)
@@ -337,7 +337,7 @@ class Cache:
                     yield folder, used, size
 
     def _keep_limit(self, written: int, keep: Path) -> None:
-        """Evict down to nine tenths of the limit; looks only now and then at a large cache."""
+        """Evict down to nine tenths of the limit; a large cache is checked only occasionally."""
         if self._unchecked is not None:
             self._unchecked += written
             if self._unchecked < self.limit // 64:
@@ -356,7 +356,7 @@ class Cache:
                 total -= size
 
     def _remove_stale(self) -> None:
-        """Remove what processes that were killed left behind more than an hour ago."""
+        """Remove what killed processes left behind more than an hour ago."""
         oldest = time.time() - _STALE_SECONDS
         for path in _children(self._temporary):
             with contextlib.suppress(OSError):
@@ -364,18 +364,18 @@ class Cache:
                     _remove(path)
 
 
-#: The temporary directories that stand in for directories that cannot be written to.
+#: The temporary directories that replace directories that are not writable.
 _STAND_INS: dict[Path, Cache] = {}
 _WARNED: set[Path] = set()
 _LOCK = threading.Lock()
 
 
 def _stand_in(directory: Path, error: OSError) -> Cache:
-    """The cache that takes the place of one that cannot be written to, until the process ends.
+    """The cache that replaces one that is not writable, until the process ends.
 
     Raises
     ------
-    CacheError : temporary directories cannot be written to, either.
+    CacheError : temporary directories are not writable either.
     """
     with _LOCK:
         if directory in _STAND_INS:
@@ -394,12 +394,12 @@ def _stand_in(directory: Path, error: OSError) -> Cache:
 
 
 def _remove_own(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # and not a child process
+    if os.getpid() == owner:  # not in a child process
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _warn(directory: Path, error: OSError) -> None:
-    """Say once that a directory cannot be written to."""
+    """Warn once that a directory is not writable."""
     if directory in _WARNED:
         return
     _WARNED.add(directory)
@@ -413,7 +413,7 @@ def _warn(directory: Path, error: OSError) -> None:
 
 
 def _check_room(folder: Path) -> None:
-    """Raise an `OSError` if there is no room for what a compiler writes."""
+    """Raise an `OSError` if there is not enough disk space for a compiler's output."""
     probe = folder / "probe"
     probe.write_bytes(bytes(_CHUNK))
     probe.unlink()
@@ -422,7 +422,7 @@ def _check_room(folder: Path) -> None:
 
 
 def _default() -> Path:
-    """The directory of a cache that nobody has chosen one for."""
+    """The default directory of a cache."""
     chosen = os.environ.get(ENVIRONMENT) or platformdirs.user_cache_dir("farkas")
     return Path(chosen).expanduser().absolute()
 
@@ -434,7 +434,7 @@ def _fingerprint(data: bytes | memoryview) -> dict[str, int | str]:
 def _verified_files(
     folder: Path, key: str, unread: str | None = None
 ) -> dict[str, dict[str, int | str]] | None:
-    """What an entry's files should hold if all but the unread ones do, else None."""
+    """The manifest of an entry if all its files match it, except the unread ones; else None."""
     try:
         manifest = json.loads((folder / _MANIFEST).read_text())
         if manifest["key"] != key:
@@ -454,7 +454,7 @@ def _verified_files(
 
 
 def _make_private(folder: Path) -> None:
-    """Make a directory for the owner alone, or check that an existing one is safe to use."""
+    """Create a directory for the owner only, or check that an existing one is safe to use."""
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -475,7 +475,7 @@ def _make_private(folder: Path) -> None:
 
 
 def _children(folder: Path) -> list[Path]:
-    """What a directory holds; empty when it is gone."""
+    """The contents of a directory; empty if it no longer exists."""
     try:
         return sorted(folder.iterdir())
     except OSError:

@@ -1,20 +1,20 @@
-"""`CompileReport`: what compiling a network took and made."""
+"""`CompileReport`: what compiling a network took and produced."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Called with (stage, steps done, steps in all, what is being worked on).
+#: Called with (stage, steps done, steps in all, current item).
 Progress = Callable[[str, int, int, str], None]
 
 
 @dataclass(frozen=True)
 class CompileReport:
-    """What compiling a model took and made.
+    """What compiling a model took and produced.
 
-    stages : (name, seconds); kernels : distinct compiled functions; calls : kernel calls a run;
-    arena_bytes : memory for intermediates, arena_bound : the least that any plan needs.
+    stages : (name, seconds); kernels : distinct compiled functions; calls : kernel calls per run;
+    arena_bytes : memory for intermediates, arena_bound : a lower bound for any plan.
     """
 
     stages: tuple[tuple[str, float], ...]

@@ -1,4 +1,4 @@
-"""Digests of what a result is made from: files of weights, and the compiler's own source files."""
+"""Digests of the inputs of a result: weight files, and the compiler's own source files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 
-#: Bytes that are hashed at a time; every processor takes the next ones.
+#: Bytes hashed at a time; processors take parts in turn.
 PART = 1 << 20
 
 
 def file_digest(path: str | os.PathLike[str]) -> str | None:
-    """The digest of a regular file's content, None if there is none that can be read."""
+    """The digest of a regular file's content, None if the file cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except (OSError, ValueError):
@@ -45,9 +45,9 @@ def data_digest(data: bytes) -> str:
 
 
 def _digest(read: Callable[[int, memoryview], int], size: int) -> str:
-    """The digest of the digests of parts, which hashes as fast as all processors together.
+    """A digest of the digests of parts, which all processors compute in parallel.
 
-    read : fills memory with what begins at a byte, and says how much that is
+    read : fills memory from an offset on, and returns the number of bytes
     """
     workers = os.cpu_count() or 1
 

@@ -1,4 +1,4 @@
-"""C compilers, shared libraries, calls of kernels, and the threads that run them.
+"""C compilers, shared libraries, kernel calls, and the threads that run them.
 
 Networks are in `runtime.network`.
 """

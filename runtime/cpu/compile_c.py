@@ -1,4 +1,4 @@
-"""From C text to a shared library: translation units compiled as they come, then linked."""
+"""Build a shared library from C text: units are compiled as they arrive, then linked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def compile_shared(
     Parameters
     ----------
     sources : file name to text; ``.c`` files are translation units, compiled in parallel and
-        linked; ``.h`` files lie beside them.
+        linked; ``.h`` files are put in the same folder.
     extra_flags : further flags, given to every compilation and to the link.
     out : the library to write; it appears complete or not at all.
     timeout : seconds that one compiler command may take.
@@ -46,19 +46,19 @@ def compile_shared(
         first lines of its output, and the folder where the sources were kept for inspection.
     """
     with Compilation(toolchain, extra_flags, out, timeout) as work:
-        # Headers first: units are compiled as soon as they are there.
+        # Headers first: units are compiled as soon as they are added.
         for name in sorted(sources, key=lambda n: n.endswith(".c")):
             work.add(name, sources[name])
         return work.finish()
 
 
 class Compilation(AbstractContextManager["Compilation"]):
-    """A shared library in the making: each unit is compiled while the next ones are generated.
+    """A shared library being built: each unit is compiled while the next ones are generated.
 
-    Arguments as of `compile_shared`.  What has not been finished leaves nothing behind.
-    common : a header with what many units include at their beginning; gcc reads it once, and
-        keeps it in its own form for the units that include all of it
-    sources : what has been added so far, by name
+    Arguments as for `compile_shared`.  An unfinished build leaves nothing behind.
+    common : a header with what many units include at their beginning; gcc precompiles it once for
+        the units that include all of it
+    sources : the files added so far, by name
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Compilation(AbstractContextManager["Compilation"]):
         self._toolchain, self._out, self._timeout = toolchain, out, timeout
         self._flags = (*toolchain.flags, *extra_flags)
         self.sources: dict[str, str] = {}
-        self._first = ""  # a lone unit is compiled and linked in one command
+        self._first = ""  # a single unit is compiled and linked in one command
         self._units: dict[str, Future[str]] = {}
         out.parent.mkdir(parents=True, exist_ok=True)
         self._folder = tempfile.TemporaryDirectory(prefix=".farkas-", dir=out.parent)
@@ -90,14 +90,14 @@ class Compilation(AbstractContextManager["Compilation"]):
         self._folder.cleanup()
 
     def add(self, name: str, text: str) -> None:
-        """One more file.
+        """Add one more file.
 
         Raises
         ------
-        ToolchainError : the name is not one of a C source file.
+        ToolchainError : the name is not that of a C source file.
         """
         if not _SAFE_NAME.match(name):
-            raise ToolchainError(f"{name!r} is no name for a C source file")
+            raise ToolchainError(f"{name!r} is not a valid name for a C source file")
         self.sources[name] = text
         Path(self._folder.name, name).write_text(text, encoding="utf-8")
         if not name.endswith(".c"):
@@ -112,7 +112,7 @@ class Compilation(AbstractContextManager["Compilation"]):
                 self._units[unit] = self._pool.submit(self._compile, unit)
 
     def finish(self) -> str:
-        """Wait for the units, link them, and put the library in its place; returns warnings.
+        """Wait for the units, link them, and move the library into place; returns warnings.
 
         Raises
         ------
@@ -127,7 +127,7 @@ class Compilation(AbstractContextManager["Compilation"]):
             line = (*self._flags, *self._toolchain.link_flags, *files, "-o", library.name)
             warnings.append(self._command(*line, *self._toolchain.libraries))
             if not library.is_file():
-                raise _CompilerError(f"{self._toolchain} ended well, but wrote no library")
+                raise _CompilerError(f"{self._toolchain} succeeded, but wrote no library")
         except _CompilerError as failure:
             raise ToolchainError(f"{failure}\n{_keep(self.sources)}") from None
         library.chmod(0o700)
@@ -141,7 +141,7 @@ class Compilation(AbstractContextManager["Compilation"]):
         return self._command(*self._flags, *given, "-c", unit, "-o", f"{unit}.o")
 
     def _precompile(self) -> tuple[str, ...]:
-        """The flags by which units get the common header, none if that cannot be had."""
+        """The flags by which units use the precompiled header; none if it cannot be made."""
         Path(self._folder.name, _COMMON).write_text(self._common, encoding="utf-8")
         try:
             self._command(*self._flags, "-x", "c-header", _COMMON, "-o", f"{_COMMON}.gch")
@@ -150,7 +150,7 @@ class Compilation(AbstractContextManager["Compilation"]):
         return ("-include", _COMMON)
 
     def _command(self, *words: str) -> str:
-        """Run one compiler command; returns what it wrote to its error stream."""
+        """Run one compiler command; returns its standard error."""
         line = (*self._toolchain.command, *words)
         shown, kind = shlex.join(line), self._toolchain.kind
         done = run_command(line, self._folder.name, self._timeout)
@@ -167,7 +167,7 @@ class Compilation(AbstractContextManager["Compilation"]):
 
 
 class _CompilerError(Exception):
-    """One compiler command that did not succeed; the text is for the user."""
+    """One compiler command that failed; the text is for the user."""
 
 
 def _keep(sources: Mapping[str, str]) -> str:

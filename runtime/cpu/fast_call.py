@@ -1,12 +1,12 @@
-"""Calls in one step: compiled code checks the arrays of a call, makes its outputs, and runs it.
+"""Fast calls: compiled code checks a call's arrays, allocates its outputs, and runs it.
 
-Checking in Python takes longer than a small kernel.  So what a call of certain shapes needs is
-written down as a *plan* (`plan_bytes`), and ``fast_call.c``, compiled once into the cache, compares
-the arrays of a call with the plans of a kernel.  It runs those that fit; for all others it returns
-``NotImplemented``, and the careful path decides: copies what may be copied, or says what is wrong.
+Checks in Python take longer than a small kernel.  So what a call with certain shapes needs is
+encoded as a *plan* (`plan_bytes`), and ``fast_call.c``, compiled once into the cache, compares the
+arrays of a call with the plans of a kernel.  It runs calls that match; for all others it returns
+``NotImplemented``, and the slow path decides: it copies what may be copied, or says what is wrong.
 
-It reads the fields of Python objects and numpy arrays, so it is used only where a look at some of
-them shows that they lie where they are expected, and a trial kernel gives the right result.
+It reads the fields of Python objects and numpy arrays directly, so it is used only if their layout
+is verified on samples, and a trial kernel gives the right result.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ from runtime.cpu.shared_library import open_library
 from runtime.cpu.toolchain import Toolchain
 
 #: Called with (inputs, out, threads, sizes): a tuple of arrays; None, an array or a tuple of them;
-#: None or a number; None or a tuple of sizes.  Gives the output, or a tuple of several, or
-#: `NotImplemented`, which has done nothing.
+#: None or a number; None or a tuple of sizes.  Returns the output, a tuple of several, or
+#: `NotImplemented` if it has done nothing.
 Quick = Callable[[Any, Any, Any, Any], Any]
 
-#: More bytes of workspace are kept from call to call, which the careful path does.
+#: Larger workspaces are kept between calls, which only the slow path does.
 MAX_WORKSPACE = 1 << 16
-#: More tensors than this are not passed at once.
+#: Most tensors of a fast call.
 _MAX_TENSORS = 4096
-_HEAD = 16  # bytes before what an object holds
-_ABI = (0x01000009, 0x02000000)  # of numpy: two versions that agree in what is used here
-_EMPTY = 184  # where numpy's table of functions has PyArray_Empty
+_HEAD = 16  # bytes before an object's value
+_ABI = (0x01000009, 0x02000000)  # numpy's ABI: two versions that agree in what is used here
+_EMPTY = 184  # index of PyArray_Empty in numpy's function table
 
 _lock = threading.Lock()
 _makers: dict[tuple[str, ...], Callable[[list[bytes]], Quick]] = {}
 
 
 def never(inputs: Any, out: Any, threads: Any, sizes: Any) -> Any:
-    """The `Quick` that leaves every call to the careful path."""
+    """The `Quick` that leaves every call to the slow path."""
     return NotImplemented
 
 
 def quick_calls(plans: list[bytes], toolchain: Toolchain, cache: Cache) -> Quick:
-    """A function that runs the calls that fit one of `plans`, to which more may be added.
+    """A function that runs the calls that match one of `plans`, to which more may be added.
 
-    It is `never` where Python or numpy is another one than expected, or nothing can be compiled.
+    It is `never` if Python or numpy has an unknown layout, or nothing can be compiled.
     """
-    # One for the process; what failed with one compiler may work with another.
+    # One per compiler and cache: what failed with one compiler may work with another.
     key = (toolchain.identity, str(cache.directory))
     with _lock:
         maker = _makers.get(()) or _makers.get(key)
@@ -79,19 +79,19 @@ def plan_bytes(
     more: Sequence[int] = (),
     workspace: int = 0,
 ) -> bytes | None:
-    """What a call needs, as ``fast_call.c`` reads it; None if it cannot be written down.
+    """What a call needs, as ``fast_call.c`` reads it; None if it cannot be encoded.
 
     Parameters
     ----------
-    function : what is run, from ctypes; it must stay loaded, as libraries do
-    threads : threads of a call that does not say
-    little : whether it takes so little time that other Python threads may wait for it
+    function : the ctypes function to run; it must stay loaded, as libraries do
+    threads : default number of threads
+    little : whether it is so short that other Python threads may wait for it
     inputs : each with its shape, and whether it is passed
     outputs : each with its shape, and the position of the input that it updates, or -1
     given : the values of the sizes that a call must give
     sizes : the values of all sizes
-    more : addresses to pass behind those of the outputs; offsets from a workspace if there is one
-    workspace : bytes of it, a multiple of 64
+    more : addresses to pass after those of the outputs; offsets into the workspace if there is one
+    workspace : its bytes, a multiple of 64
     """
     if len(inputs) + len(outputs) + len(more) > _MAX_TENSORS or workspace > MAX_WORKSPACE:
         return None
@@ -115,7 +115,7 @@ def _tensor_words(tensor: Tensor, shape: tuple[int, ...], other: int) -> list[in
 
 
 class _Fields(ctypes.Structure):
-    """The fields of a numpy array, as ``fast_call.c`` has them."""
+    """The fields of a numpy array, as ``fast_call.c`` declares them."""
 
     _fields_ = (
         ("references", ctypes.c_ssize_t),
@@ -130,9 +130,9 @@ class _Fields(ctypes.Structure):
     )
 
 
-#: Plans point to these, so they stay.
+#: Plans point to these, so they are never freed.
 _dtypes = {name: dtype.numpy for name, dtype in DTYPES.items()}
-#: The element types whose scalars (``numpy.float32(1)``) have their value where it is expected.
+#: The element types whose scalars (``numpy.float32(1)``) have their value at the known offset.
 _scalars: set[str] = set()
 
 
@@ -141,13 +141,13 @@ def _nothing(plans: list[bytes]) -> Quick:
 
 
 def _load(toolchain: Toolchain, cache: Cache) -> Callable[[list[bytes]], Quick]:
-    """The maker of quick calls; `_nothing` where there cannot be any."""
+    """The function that makes quick calls; `_nothing` if they are not possible."""
     if not _objects_are_known():
         return _nothing
     source = Path(__file__).with_name("fast_call.c")
     try:
         sources = {"fast_call.c": source.read_text()}
-        # All names are looked up when it is loaded, so that one that is missing is an error then.
+        # Resolve all names at load time, so that a missing one is an error then.
         library, _ = open_library(sources, ("-Wl,-z,now",), toolchain, cache, {"quick": True})
         table = _functions_of_numpy()
         setup, probe = library["fk_quick"], library["fk_quick_probe"]
@@ -171,7 +171,7 @@ def _load(toolchain: Toolchain, cache: Cache) -> Callable[[list[bytes]], Quick]:
 def _objects_are_known() -> bool:
     """Whether Python's objects and numpy's arrays are laid out as ``fast_call.c`` reads them.
 
-    Python's without a global lock, and with more to help finding mistakes, have other objects.
+    Free-threaded and debug builds of Python have other object layouts.
     """
     if sys.implementation.name != "cpython" or sys.platform != "linux" or sys.maxsize != 2**63 - 1:
         return False
@@ -204,7 +204,7 @@ def _array_is_known(a: Array) -> bool:
 
 
 def _scalar_is_known(name: str) -> bool:
-    """Whether the value of a scalar lies behind its head."""
+    """Whether the value of a scalar directly follows the object's header."""
     dtype = DTYPES[name].numpy
     scalar = np.array(1, dtype)[()]
     known: int = type(scalar).__basicsize__
@@ -216,7 +216,7 @@ def _scalar_is_known(name: str) -> bool:
 
 
 def _functions_of_numpy() -> Any:
-    """numpy's table of functions, by their places.  Raises ImportError if it is not known."""
+    """numpy's function table, by index.  Raises ImportError if its version is unknown."""
     try:
         module = importlib.import_module("numpy._core._multiarray_umath")
     except ImportError:

@@ -1,7 +1,7 @@
-"""Building, loading and calling compiled kernels.
+"""Build, load and call compiled kernels.
 
 `load_kernel` turns a `KernelSource` into a `LoadedKernel` through the cache; a call checks its
-arguments, allocates the outputs, and is one foreign call.  Sizes and shapes are worked out once
+arguments, allocates the outputs, and makes one foreign call.  Sizes and shapes are computed once
 per combination of input shapes, and a call that repeats one is made by `quick` in one step.
 """
 
@@ -64,8 +64,8 @@ def load_kernel(
 
     Parameters
     ----------
-    threads : threads of a call that does not say; default is every processor.  Such a call runs on
-        one if it does less than starting threads takes.
+    threads : default number of threads; if None, one per processor.  By default, a call runs on one
+        thread if it does less work than starting threads takes.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def load_kernel(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a call needs that depends on shapes alone."""
+    """What a call needs that depends on shapes only."""
 
     sizes: Any  # a ctypes array of int64, only read
     little: bool  # less work than starting threads takes
@@ -106,7 +106,7 @@ class LoadedKernel:
 
     Attributes: `source`, `program`, `toolchain`, `entry` (its cache entry), `threads`, and `quick`,
     which makes a call in one step if it has the shapes of an earlier one, see
-    `runtime.cpu.fast_call`. Calls from several threads at once are safe.
+    `runtime.cpu.fast_call`. Concurrent calls from several threads are safe.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class LoadedKernel:
 
         Raises
         ------
-        ArgumentError : anything that does not fit the program's declaration.
+        ArgumentError : an argument does not match the program's declaration.
         """
         result = self.quick_named(arrays, out, threads, named)
         if result is not NotImplemented:
@@ -189,11 +189,11 @@ class LoadedKernel:
         plan = self._plan(checked, sizes)
         results = self._outputs(plan, out)
         count = self._usual_threads(plan) if threads is None else check_threads(threads)
-        places = [address(array) for array in (*checked, *results)]
+        at = [address(array) for array in (*checked, *results)]
         if out is not None:
-            self._check_apart(checked, results, places)
-        self._update(checked, results, places)
-        addresses = [places[i] for i in self._passed] + places[len(checked) :]
+            self._check_apart(checked, results, at)
+        self._update(checked, results, at)
+        addresses = [at[i] for i in self._passed] + at[len(checked) :]
         if plan.offsets:
             block = self._take(plan)
             start = -(-address(block) // ALIGNMENT) * ALIGNMENT
@@ -222,7 +222,7 @@ class LoadedKernel:
         return self.quick(arrays, out, threads, sizes)
 
     def _ready(self, arrays: tuple[Any, ...]) -> list[Array] | None:
-        """The arrays if they can be passed as they are; None leaves it to the careful path."""
+        """The arrays if they can be passed as they are; None leaves the call to the slow path."""
         if len(arrays) != len(self._inputs):
             return None
         for array, dtype, tensor in zip(arrays, self._dtypes, self._inputs, strict=True):
@@ -247,11 +247,11 @@ class LoadedKernel:
         return plan
 
     def _usual_threads(self, plan: _Plan) -> int:
-        """The threads of a call that does not say."""
+        """The default number of threads of a call."""
         return 1 if plan.little else self.threads
 
     def _add_quick(self, inputs: list[Array], sizes: Mapping[str, Any], plan: _Plan) -> None:
-        """Let the next calls like this one be quick ones, if that is possible."""
+        """Make later calls with these shapes quick ones, if possible."""
         if set(sizes) != set(self._asked):
             return
         updates = dict(self._copied)
@@ -292,7 +292,7 @@ class LoadedKernel:
         )
 
     def _outputs(self, plan: _Plan, out: Any) -> list[Array]:
-        """The output arrays: given or fresh."""
+        """The output arrays: given or new."""
         if out is None:
             return [allocate(tensor, shape) for tensor, shape in plan.outputs]
         if len(plan.outputs) == 1:
@@ -307,21 +307,21 @@ class LoadedKernel:
             for tensor, shape in plan.outputs
         ]
 
-    def _check_apart(self, inputs: list[Array], results: list[Array], places: list[int]) -> None:
-        """Refuse outputs that share memory with other arrays, but for updates in place."""
-        if clash((*inputs, *results), places, len(inputs)) is not None:
+    def _check_apart(self, inputs: list[Array], results: list[Array], at: list[int]) -> None:
+        """Refuse outputs that share memory with other arrays, except for updates in place."""
+        if clash((*inputs, *results), at, len(inputs)) is not None:
             named = {t.name: a for t, a in zip(self._inputs, inputs, strict=True)}
             written = {t.name: a for t, a in zip(self.program.outputs, results, strict=True)}
             check_overlaps(self.program, named, written)
 
-    def _update(self, inputs: list[Array], results: list[Array], places: list[int]) -> None:
+    def _update(self, inputs: list[Array], results: list[Array], at: list[int]) -> None:
         """Fill the updated outputs with their input."""
         for o, i in self._copied:
-            if places[len(inputs) + o] != places[i]:
+            if at[len(inputs) + o] != at[i]:
                 np.copyto(results[o], inputs[i])
 
     def _take(self, plan: _Plan) -> Array:
-        """A block of workspace: the spare one if it is large enough, else a fresh one."""
+        """A block of workspace: the spare one if it is large enough, else a new one."""
         try:
             size, block = self._spare.pop()  # atomic, so no two calls get the same block
             if size >= plan.workspace:

@@ -1,8 +1,8 @@
-"""The threads of kernels: a small OpenMP runtime of our own in the place of gcc's.
+"""The threads of kernels: a small OpenMP runtime of our own in place of gcc's.
 
-``openmp_pool.c`` says how it works and why.  It is compiled once into the cache and loaded once
-into a process, whose kernels all share its threads.  Only the linking of kernels differs, and what
-``FK_SCHEDULE`` stands for in them; their text is OpenMP that any compiler takes.
+See ``openmp_pool.c`` for how it works and why.  It is compiled once into the cache and loaded once
+per process, whose kernels all share its threads.  Only the linking of kernels differs, and the
+definition of ``FK_SCHEDULE``; their text is OpenMP that any compiler accepts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from runtime.common.cache import Cache, digest
 from runtime.cpu.compile_c import compile_shared
 from runtime.cpu.toolchain import OPENMP, Toolchain
 
-#: Set to ``compiler``, kernels use the OpenMP library of their compiler.
+#: If set to ``compiler``, kernels use the OpenMP library of their compiler.
 ENVIRONMENT = "FARKAS_OPENMP"
 SOURCE = Path(__file__).with_name("openmp_pool.c")
 LIBRARY = "team.so"
 TIMEOUT = 60.0
-#: What gcc's code calls for the pragmas in generated code.  The last two it calls for others, whose
-#: threads do not count: no library has them, so that such a kernel is refused when it is loaded.
+#: The functions that gcc calls for the pragmas in generated code.  The last two are for other
+#: pragmas; no library defines their wrappers, so that a kernel that needs them fails to load.
 ENTRIES = (
     "GOMP_parallel", "GOMP_barrier", "GOMP_single_start", "GOMP_loop_end", "GOMP_loop_end_nowait",
     "GOMP_loop_runtime_start", "GOMP_loop_runtime_next",
@@ -32,7 +32,7 @@ ENTRIES = (
     "omp_get_num_threads", "omp_get_thread_num",
 )  # fmt: skip
 FLAGS = ("-DFK_SCHEDULE=runtime",)
-#: Of the compiler's library, nothing is left to link.
+#: The compiler's own library is then not linked.
 LINK_FLAGS = ("-Wl,--as-needed", *(f"-Wl,--wrap={name}" for name in ENTRIES))
 
 _lock = threading.Lock()
@@ -43,12 +43,12 @@ _refused: set[str] = set()
 def with_team(toolchain: Toolchain, cache: Cache) -> Toolchain:
     """The toolchain whose kernels run on our threads, which are loaded into this process.
 
-    It is the one that was given if its compiler is not gcc for Linux or has no OpenMP, if
+    It is `toolchain` itself if its compiler is not gcc for Linux or has no OpenMP, if
     ``FARKAS_OPENMP=compiler``, or if the library cannot be built or loaded.
 
     Raises
     ------
-    ToolchainError : ``FARKAS_OPENMP`` is something else.
+    ToolchainError : ``FARKAS_OPENMP`` has another value.
     """
     chosen = os.environ.get(ENVIRONMENT, "")
     if chosen not in ("", "compiler"):
@@ -94,5 +94,5 @@ def load_team(toolchain: Toolchain, cache: Cache) -> ctypes.CDLL:
             return {SOURCE.name: text.encode(), LIBRARY: out.read_bytes()}
 
     path = cache.get_or_build(digest("team", plain.identity, text), build).file(LIBRARY)
-    # Its names are its own, so that nothing else in the process finds them by accident.
+    # Its names are unique, so that nothing else in the process binds to them by accident.
     return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)

@@ -1,9 +1,9 @@
-"""The roofline of this machine: peak of multiply-adds, and bandwidth of each level of memory.
+"""The roofline of this machine: peak multiply-add rate, and bandwidth of each memory level.
 
     python -m runtime.cpu.roofline [--threads 2]
 
-Bandwidths are those of a triad ``a = b + 3 c``: three arrays, each touched once; what the
-hardware reads before it overwrites is not counted.
+Bandwidths are those of a triad ``a = b + 3 c``: three arrays, each touched once; the reads that the
+hardware makes before it overwrites a line are not counted.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from runtime.cpu.toolchain import Toolchain, find_toolchain
 
 _SOURCE = Path(__file__).with_name("roofline.c")
 
-#: Multiply-adds of vectors in one repetition of ``multiply_add`` on each thread.
+#: Vector multiply-adds in one repetition of ``multiply_add`` on each thread.
 _CHAINS = 12
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """What bounds a computation on some number of threads.
+    """The limits of a computation on some number of threads.
 
-    flops : operations a second; l2, l3, dram : bytes a second; l2_bytes, l3_bytes : sizes of the
-    second-level cache of one core and of the shared one
+    flops : operations per second; l2, l3, dram : bytes per second; l2_bytes, l3_bytes : sizes of
+    the second-level cache of one core and of the shared one
     """
 
     threads: int
@@ -50,8 +50,8 @@ class Roofline:
     def is_plausible(self) -> bool:
         """Whether the machine was quiet enough to measure: no level slower than the one below.
 
-        A level that is less than half as fast as the next one was measured while its threads
-        waited for something else.
+        A level less than half as fast as the next one was measured while its threads waited for
+        something else.
         """
         rates = (self.l2, self.l3, self.dram)
         nearer = all(2 * a >= b for a, b in pairwise(rates))
@@ -68,13 +68,13 @@ class Roofline:
         )
 
     def bandwidth(self, count: int) -> float:
-        """Bytes a second for data of this size: of the nearest level that holds all of it."""
+        """Bytes per second for data of this size, from the nearest level that holds all of it."""
         if count <= self.l2_bytes:
             return self.l2
         return self.l3 if count <= self.l3_bytes else self.dram
 
     def seconds(self, flops: int, count: int) -> float:
-        """The least time for so many operations on so many bytes."""
+        """The least time for this many operations on this many bytes."""
         return max(flops / self.flops, count / self.bandwidth(count))
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class Roofline:
 
 
 def measure(threads: int, seconds: float = 0.1, turns: int = 7) -> Roofline:
-    """Measure the roofline: the best of some turns of about so many seconds each.
+    """Measure the roofline: the best of `turns` runs of about `seconds` each.
 
     Raises
     ------
@@ -126,21 +126,21 @@ def _build(toolchain: Toolchain, machine: Machine, folder: Path) -> Any:
 def _triad(
     library: Any, threads: int, machine: Machine, total: int, seconds: float, turns: int
 ) -> float:
-    """Bytes a second of a triad on three arrays that take `total` bytes together."""
+    """Bytes per second of a triad on three arrays of `total` bytes together."""
     unit = 4 * threads * machine.vector_bytes
     count = max(total // 3 // unit, 1) * unit
     arrays = [np.ones(count // 4, np.float32) for _ in range(3)]
-    places = [a.ctypes.data for a in arrays]
+    pointers = [a.ctypes.data for a in arrays]
     vectors = count // machine.vector_bytes
 
     def run(repetitions: int) -> None:
-        library.triad(threads, repetitions, vectors, *places)
+        library.triad(threads, repetitions, vectors, *pointers)
 
     return 3 * count * _best_rate(run, seconds, turns)
 
 
 def _best_rate(run: Callable[[int], None], seconds: float, turns: int) -> float:
-    """Repetitions a second, in the best of some turns."""
+    """Repetitions per second, in the best of `turns` runs."""
 
     def took(repetitions: int) -> float:
         start = time.perf_counter()
@@ -151,7 +151,7 @@ def _best_rate(run: Callable[[int], None], seconds: float, turns: int) -> float:
     while (least := min(took(repetitions) for _ in range(3))) < seconds / 4:
         repetitions *= 2
     repetitions = max(1, round(repetitions * seconds / least))
-    # A machine that was busy at first made a few repetitions look like many.
+    # If the machine was busy at first, too few repetitions seemed enough.
     while (least := min(took(repetitions) for _ in range(turns))) < seconds / 4:
         repetitions *= 4
     return repetitions / least

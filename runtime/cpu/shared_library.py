@@ -1,4 +1,4 @@
-"""Shared libraries made from C text: found in the cache, or compiled and put there, and loaded."""
+"""Shared libraries made from C text: found in the cache or compiled into it, and loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runtime.cpu.openmp_pool import with_team
 from runtime.cpu.toolchain import Toolchain
 
 LIBRARY = "kernel.so"
-_BUILD_FORMAT = "1"  # part of every key; change it when what an entry holds changes
+_BUILD_FORMAT = "1"  # part of every key; change it when the contents of an entry change
 
 
 def build_library(
@@ -25,7 +25,7 @@ def build_library(
     cache: Cache,
     meta: Mapping[str, Any] | None = None,
 ) -> Entry:
-    """The cache entry of a shared library made from C text, compiled if it is not there.
+    """The cache entry of a shared library made from C text, compiled if it is missing.
 
     The entry holds ``kernel.so``, the sources, and ``meta.json`` (`meta`, flags, compiler).
 

@@ -1,4 +1,4 @@
-"""The C compiler: finding it and describing it; `compilation` has it compile.
+"""Find and describe the C compiler; `runtime.cpu.compile_c` runs it.
 
 Everything that starts a compiler does so with a time limit and, on failure, raises a
 `ToolchainError` that says what to do.
@@ -23,16 +23,16 @@ from pathlib import Path
 
 from poly.errors import ToolchainError
 
-#: Flags that every compiler taken here has; the rest is probed, see `find_toolchain`.
-#: Nobody looks at errno or at floating-point exceptions; minding them costs vector code.
+#: Flags that every supported compiler has; the rest is probed, see `find_toolchain`.
+#: Nothing reads errno or floating-point exceptions, and honouring them slows vector code down.
 BASE_FLAGS = (
     "-std=gnu11", "-O2", "-fPIC", "-fwrapv", "-fno-math-errno", "-fno-trapping-math",
     "-Wall", "-Wextra", "-Wno-psabi",  # no vector is passed between translation units
 )  # fmt: skip
 NATIVE = "-march=native"
-#: gcc's models of AMD processors hold a vector in memory to be as good as one in a register, and
-#: load it again for each use: stencils, whose vectors cross cache lines, then take up to 1.4 times
-#: as long.  Its model of Intel's AVX-512 does not, but prefers short vectors unless told.
+#: gcc's models of AMD processors treat a vector in memory as cheap as one in a register, and load
+#: it again for each use: stencils, whose vectors cross cache lines, then take up to 1.4 times as
+#: long.  Its model of Intel's AVX-512 does not, but by default prefers shorter vectors.
 TUNE = ("-mtune=skylake-avx512", "-mprefer-vector-width=512")
 OPENMP = "-fopenmp"
 
@@ -61,12 +61,12 @@ class Toolchain:
     Attributes
     ----------
     path : str               absolute path of the program that is run
-    arguments : tuple        what follows the program in every command (``ccache`` -> ``gcc``)
+    arguments : tuple        the words after the program in every command (``ccache`` -> ``gcc``)
     kind : str               ``gcc`` or ``clang``
     version : tuple of int   e.g. ``(12, 2, 0)``
     target : str             e.g. ``x86_64-linux-gnu``
     flags : tuple of str     flags to compile a translation unit
-    cpu : str                which processor ``-march=native`` stood for
+    cpu : str                the processor that ``-march=native`` stood for
     notes : tuple of str     what this compiler lacks, in words, for `farkas show` and messages
     """
 
@@ -83,7 +83,7 @@ class Toolchain:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The words that start every compiler command."""
+        """The first words of every compiler command."""
         return (self.path, *self.arguments)
 
     @property
@@ -93,7 +93,7 @@ class Toolchain:
 
     @property
     def identity(self) -> str:
-        """Everything that decides which machine code a source becomes; part of cache keys."""
+        """Everything that affects the machine code made from a source; part of cache keys."""
         parts = (
             self.kind, ".".join(map(str, self.version)), self.target, *self.command, *self.flags,
             *self.link_flags, *self.libraries, self.cpu,
@@ -108,16 +108,16 @@ class Toolchain:
 def find_toolchain(path: str | None = None) -> Toolchain:
     """Find and describe a C compiler.
 
-    Taken is the first of: `path`, the environment variable ``CC`` (a path, or a command with
-    arguments, quoted as in a shell), then ``gcc``, ``clang`` and ``cc`` on the search path.  What
-    was asked for by `path` or ``CC`` is used or refused, never silently replaced by another.
+    The first of these is used: `path`, the environment variable ``CC`` (a path, or a command with
+    arguments, quoted as in a shell), then ``gcc``, ``clang`` and ``cc`` on the search path.  A
+    compiler given by `path` or ``CC`` is used or refused, never silently replaced by another.
 
-    The compiler is asked once per process who it is and whether ``-march=native`` and
+    Once per process, the compiler is probed for its version and for whether ``-march=native`` and
     ``-fopenmp`` work; one that lacks either still works, and `Toolchain.notes` says so.
 
     Raises
     ------
-    ToolchainError : no compiler; `path` is no program; it is neither gcc nor clang; or it
+    ToolchainError : no compiler; `path` is not a program; it is neither gcc nor clang; or it
         cannot build a shared library.
     """
     if path is not None:
@@ -133,14 +133,14 @@ def find_toolchain(path: str | None = None) -> Toolchain:
 
 
 def _words_of_cc() -> tuple[str, ...]:
-    """The command in ``CC``, which may be the path of a compiler as it is; empty if not set."""
+    """The command in ``CC``, which may be just the path of a compiler; empty if not set."""
     given = os.environ.get("CC", "").strip()
     if shutil.which(given) is not None:
         return (given,)
     try:
         words = tuple(shlex.split(given))
     except ValueError as error:
-        raise ToolchainError(f"$CC is {given!r}, which no shell takes: {error}") from None
+        raise ToolchainError(f"$CC is {given!r}, not valid shell syntax: {error}") from None
     if len(words) > 1 and shutil.which(words[0]) is None:
         raise ToolchainError(
             f"$CC: {words[0]} does not exist; quote a path with blanks, as in CC=\"'a b/gcc' -m64\""
@@ -168,7 +168,7 @@ def describe_compiler(command: tuple[str, ...], where: str = "") -> Toolchain:
 
     Raises
     ------
-    ToolchainError : as `find_toolchain`.
+    ToolchainError : see `find_toolchain`.
     """
     command = (_executable(command[0], where), *command[1:])
     real = os.path.realpath(command[0])
@@ -178,7 +178,7 @@ def describe_compiler(command: tuple[str, ...], where: str = "") -> Toolchain:
 
 @functools.lru_cache(maxsize=16)
 def _describe_cached(command: tuple[str, ...], real: str, mtime: int, size: int) -> Toolchain:
-    """Describe a compiler; the last three arguments say which version of the file it was."""
+    """Describe a compiler; the last three arguments identify the version of the file."""
     macros = _macros((*command, NATIVE)) or _macros(command)
     if "__clang__" in macros:
         kind, prefix = "clang", "__clang_{}__"
@@ -207,7 +207,7 @@ def _describe_cached(command: tuple[str, ...], real: str, mtime: int, size: int)
 
 
 def _macros(command: tuple[str, ...]) -> dict[str, str]:
-    """The compiler's predefined macros; empty when it does not behave like a C compiler."""
+    """The compiler's predefined macros; empty if it does not behave like a C compiler."""
     done = run_command((*command, "-dM", "-E", "-x", "c", os.devnull), None, 30)
     if done.code != 0:
         return {}
@@ -218,7 +218,7 @@ def _macros(command: tuple[str, ...]) -> dict[str, str]:
 def _probe_flags(
     command: tuple[str, ...], tune: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The flags that work, and a note for each of the others that does not; `tune` are optional."""
+    """The flags that work, and a note for each missing feature; `tune` flags are optional."""
     wanted = (*BASE_FLAGS, NATIVE, OPENMP, *tune)
     if _builds(command, wanted) is None:
         return wanted, ()
@@ -247,7 +247,7 @@ def _probe_flags(
 
 
 def _builds(command: tuple[str, ...], flags: Sequence[str]) -> str | None:
-    """None if a small shared library can be built with these flags, else the compiler's words."""
+    """None if a small shared library can be built with these flags, else the compiler's output."""
     try:
         with tempfile.TemporaryDirectory(prefix="farkas-") as folder:
             Path(folder, "probe.c").write_text(_PROBE)
@@ -265,8 +265,8 @@ def _builds(command: tuple[str, ...], flags: Sequence[str]) -> str | None:
 def cpu_identity() -> str:
     """The processor, by name and features: code built for one must not run on another.
 
-    Virtual machines and clusters give one name to processors with different features, so the
-    features take part as a hash.
+    Virtual machines and clusters give one name to processors with different features, so a hash of
+    the features is included.
     """
     name, features = platform.processor(), ""
     with contextlib.suppress(OSError):
@@ -284,7 +284,7 @@ def cpu_identity() -> str:
 
 @dataclass(frozen=True)
 class Done:
-    """A finished command; `code` None says that it ran out of time."""
+    """A finished command; `code` is None if it timed out."""
 
     code: int | None
     output: str

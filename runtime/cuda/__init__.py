@@ -1,4 +1,4 @@
-"""CUDA devices: finding the driver, compiling, launching, by either of two packages.
+"""CUDA devices: find the driver, compile, and launch through either of two packages.
 
 What all devices share is in `runtime.gpu`.
 """

@@ -1,4 +1,4 @@
-"""CUDA by way of cuda-bindings, NVIDIA's own; needs ``pip install 'farkas[cuda-bindings]'``."""
+"""CUDA through cuda-bindings, NVIDIA's own; needs ``pip install 'farkas[cuda-bindings]'``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runtime.cuda.launcher import CudaStream, NotInstalledError, missing_device
 
 
 class BindingsLauncher:
-    """A `runtime.cuda.launcher.Launcher` for the device of a number.
+    """A `runtime.cuda.launcher.Launcher` for the device with a number.
 
     Raises
     ------
@@ -28,7 +28,7 @@ class BindingsLauncher:
         self._driver = driver = _import()
         try:
             (code,) = driver.cuInit(0)
-        except RuntimeError as error:  # it has no libcuda.so.1
+        except RuntimeError as error:  # libcuda.so.1 is missing
             raise ToolchainError(f"NVIDIA's driver is not installed: {error}") from None
         if code == driver.CUresult.CUDA_ERROR_NO_DEVICE:
             raise missing_device(number, ())
@@ -49,8 +49,8 @@ class BindingsLauncher:
         )
         self.architecture = f"sm_{major}{minor}"
         self._context = self._call("cuDevicePrimaryCtxRetain", device)
-        # Nobody waits for the whole device while launches are recorded, which is an error.  What
-        # the garbage collector gives back meanwhile is given back behind it.
+        # Synchronising the whole device while launches are captured is an error.  Memory that the
+        # garbage collector frees meanwhile is freed after the capture.
         self._lock = threading.RLock()
         self._recording, self._late = False, list[Callable[[], None]]()
 
@@ -102,7 +102,7 @@ class BindingsLauncher:
                         kinds.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
                     )
                 )
-        except ToolchainError:  # no memory of CUDA's
+        except ToolchainError:  # not CUDA memory
             return None
         return None if managed else int(number)
 
@@ -123,11 +123,11 @@ class BindingsLauncher:
         count = len(sizes) + len(addresses)
         values = (ctypes.c_int64 * max(1, count))(*sizes, *addresses)
         first = ctypes.addressof(values)
-        places = (ctypes.c_void_p * max(1, count))(*(first + 8 * n for n in range(count)))
+        pointers = (ctypes.c_void_p * max(1, count))(*(first + 8 * n for n in range(count)))
         with self._current():
             self._call(
                 "cuLaunchKernel", function, *grid, *block, 0, stream.handle,
-                ctypes.addressof(places), 0,
+                ctypes.addressof(pointers), 0,
             )  # fmt: skip
 
     def record(self, work: Callable[[CudaStream], None]) -> Callable[[CudaStream], None]:
@@ -144,9 +144,9 @@ class BindingsLauncher:
     # --- inside -----------------------------------------------------------------------------
 
     def _idle(self, what: Callable[[], None]) -> None:
-        """Do something when everything on the device has ended; later, if that cannot be now.
+        """Do something once everything on the device has finished; later, if impossible now.
 
-        It never waits for the lock: it may be called by the garbage collector, at any time.
+        It never waits for the lock: the garbage collector may call it at any time.
         """
         self._late.append(what)
         if self._lock.acquire(blocking=False):
@@ -156,10 +156,10 @@ class BindingsLauncher:
                 self._lock.release()
 
     def _catch_up(self) -> None:
-        """Do what is to be done when the device is idle, unless something is recorded."""
+        """Do what is postponed until the device is idle, unless a graph is being captured."""
         if self._recording or not self._late:
             return
-        # While others record, the driver does not wait; they will be asked for again.
+        # While others capture, the driver does not wait; they will be retried.
         with contextlib.suppress(ToolchainError), self._current():
             self._call("cuCtxSynchronize")
             while self._late:
@@ -167,10 +167,10 @@ class BindingsLauncher:
                     self._late.pop()()
 
     def _graph(self, work: Callable[[CudaStream], None]) -> Any:
-        """A graph of what is launched on a stream that it is given.
+        """A graph of what `work` launches on the stream it is given.
 
-        What other threads do meanwhile takes no part.  That holds for the default stream, too,
-        since the stream does not wait for that one, as others do.
+        Work of other threads is not captured.  That holds for the default stream, too, since unlike
+        other streams this one does not synchronise with it.
         """
         driver = self._driver
         flag = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
@@ -194,7 +194,7 @@ class BindingsLauncher:
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        """With the primary context on this thread, and what was there before behind it."""
+        """Make the primary context current on this thread, and restore the previous one after."""
         self._call("cuCtxPushCurrent", self._context)
         try:
             yield
@@ -202,7 +202,7 @@ class BindingsLauncher:
             self._call("cuCtxPopCurrent")
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """What a function of the driver gives beside its code."""
+        """The results of a driver function without its status code."""
         code, *values = getattr(self._driver, name)(*arguments)
         self._check(code, f"{name} failed")
         return values[0] if values else None
@@ -221,7 +221,7 @@ class BindingsLauncher:
 
 
 class _Recorded:
-    """A graph of CUDA, ready to be started."""
+    """A CUDA graph, ready to be launched."""
 
     def __init__(self, launcher: BindingsLauncher, graph: Any) -> None:
         self._launcher, self._graph = launcher, graph
@@ -231,7 +231,7 @@ class _Recorded:
             self._launcher._call("cuGraphLaunch", self._graph, stream.handle)
 
     def __del__(self) -> None:
-        # What still runs of it ends first; at the end of the process the driver may be gone.
+        # Wait for launches in progress; at the end of the process the driver may be gone.
         with contextlib.suppress(Exception), self._launcher._current():
             self._launcher._call("cuGraphExecDestroy", self._graph)
 

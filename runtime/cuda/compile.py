@@ -1,4 +1,4 @@
-"""CUDA text to machine code, by NVRTC or nvcc; needs neither a driver nor a GPU.
+"""Compile CUDA text to machine code, by NVRTC or nvcc; needs neither a driver nor a GPU.
 
 >>> compile_cubin(source.text, "sm_90").kernels["fk_mm_0"].registers
 """
@@ -20,22 +20,22 @@ _BINARY, _LOG = "kernels.cubin", "log.txt"
 
 
 class CudaCompiler(Protocol):
-    """What makes machine code of CUDA text."""
+    """A compiler from CUDA text to machine code."""
 
     @property
     def identity(self) -> str:
-        """Everything that decides which machine code a text becomes; part of cache keys."""
+        """Everything that affects the machine code made from a text; part of cache keys."""
 
     def lacks(self, arch: str) -> str:
         """Why it cannot compile for an architecture; empty if it can."""
 
     def compile(self, text: str, arch: str, flags: Sequence[str] = ()) -> tuple[bytes, str]:
-        """A cubin, and what ptxas said.  Raises `ToolchainError` with the compiler's words."""
+        """A cubin, and the log of ptxas.  Raises `ToolchainError` with the compiler's output."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel takes, as ptxas says.
+    """The resources of one kernel, as reported by ptxas.
 
     registers : of a thread
     stack_bytes, spill_store_bytes, spill_load_bytes : of a thread, in local memory
@@ -53,8 +53,8 @@ class Resources:
 class Cubin:
     """Machine code of some kernels.
 
-    data : the file; arch : what it runs on, e.g. ``sm_90``; log : what ptxas said
-    compiler : which one, and its version; kernels : what each takes, by symbol
+    data : the file; arch : the architecture it runs on, e.g. ``sm_90``; log : of ptxas
+    compiler : its name and version; kernels : the resources of each, by symbol
     """
 
     data: bytes
@@ -69,20 +69,20 @@ def compile_cubin(
 ) -> Cubin:
     """Compile CUDA text for one architecture such as ``sm_90``.
 
-    NVRTC is taken if there is one that knows the architecture, else nvcc.  Of kernels that spill
-    ptxas is asked once more, for as many registers as one block alone can have: it would rather
-    spill a few than have fewer blocks at once (NVRTC 13.0, sm_80 and sm_90).
+    NVRTC is used if it supports the architecture, else nvcc.  Kernels that spill are compiled once
+    more with as many registers as a single block can have: ptxas prefers a few spills to fewer
+    concurrent blocks (NVRTC 13.0, sm_80 and sm_90).
 
-    flags : options of the compiler, such as ``--fmad=false``, which both have
+    flags : compiler options such as ``--fmad=false``, which both compilers have
 
     Raises
     ------
-    ArgumentError : `arch` is no name of an architecture.
+    ArgumentError : `arch` is not the name of an architecture.
     ToolchainError : there is no compiler for it, or it failed.
-    CacheError : as `runtime.common.cache.Cache.keep`.
+    CacheError : see `runtime.common.cache.Cache.keep`.
     """
     if not _ARCHITECTURE.match(arch):
-        raise ArgumentError(f"{arch!r} is no CUDA architecture; they are called sm_80, sm_90, …")
+        raise ArgumentError(f"{arch!r} is not a CUDA architecture; use sm_80, sm_90, …")
     compiler = find_cuda_compiler(arch)
     if cache is None:
         data, log = _compile(compiler, text, arch, flags)
@@ -122,7 +122,7 @@ def find_cuda_compiler(arch: str) -> CudaCompiler:
 
     Raises
     ------
-    ToolchainError : there is none, or none that knows it.
+    ToolchainError : there is none, or none that supports it.
     """
     compilers: list[Nvrtc | Nvcc] = [c for c in (find_nvrtc(), find_nvcc()) if c is not None]
     if not compilers:
@@ -139,7 +139,7 @@ def find_cuda_compiler(arch: str) -> CudaCompiler:
     raise ToolchainError(f"{'; '.join(reasons)}; install a newer or older nvidia-cuda-nvrtc")
 
 
-# --- what ptxas says ----------------------------------------------------------------------------
+# --- the log of ptxas ---------------------------------------------------------------------------
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _PROPERTIES = re.compile(r"Function properties for (\S+)")
@@ -149,9 +149,9 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 
 
 def read_resources(log: str) -> dict[str, Resources]:
-    """What each kernel takes, from what ptxas says with ``-v``.
+    """The resources of each kernel, from the log of ptxas with ``-v``.
 
-    Of functions that kernels call nothing is said here but through the kernels' registers.
+    Functions that kernels call are included only through the kernels' registers.
     """
     found: dict[str, dict[str, int]] = {}
     entry = function = ""

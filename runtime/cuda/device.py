@@ -24,7 +24,7 @@ from runtime.gpu.interop import CUDA, CUDA_MANAGED, HOST, borrow
 
 #: CUDA's second name for the default stream.
 _LEGACY = 1
-#: How often it is tried to record launches: what others do may disturb it.
+#: How often capturing launches is tried: the work of other threads may disturb it.
 _ATTEMPTS = 3
 
 
@@ -32,7 +32,7 @@ _ATTEMPTS = 3
 class CudaModule:
     """Kernels on a device: their machine code, and the functions by symbol.
 
-    The device gives them back when nobody has it any more.
+    The device unloads them when they are no longer referenced.
     """
 
     cubin: Cubin
@@ -42,7 +42,7 @@ class CudaModule:
 class CudaDevice(Device):
     """One CUDA device.
 
-    launcher : how it is reached; number : of the device; cache : keeps compiled kernels
+    launcher : gives access to it; number : of the device; cache : keeps compiled kernels
 
     Raises
     ------
@@ -57,7 +57,7 @@ class CudaDevice(Device):
         self.launcher, self.name, self._cache = launcher, f"cuda:{number}", cache
         self.dlpack = (CUDA, number)
         self.machine = cuda_machine(launcher.architecture, launcher.processors)
-        find_cuda_compiler(launcher.architecture)  # so that its absence is told at once
+        find_cuda_compiler(launcher.architecture)  # so that a missing compiler is reported at once
 
     def __repr__(self) -> str:
         return f"<CudaDevice {self.launcher.device} ({self.name}, {self.launcher.package})>"
@@ -110,7 +110,7 @@ class CudaDevice(Device):
     def wait(self, stream: CudaStream) -> None:
         self.launcher.wait(stream)
 
-    def place(self, handle: int) -> tuple[str, int]:
+    def locate(self, handle: int) -> tuple[str, int]:
         return self.name, handle
 
     # --- kernels --------------------------------------------------------------------------------
@@ -161,11 +161,11 @@ class CudaDevice(Device):
         torch = sys.modules.get("torch")
         try:
             if torch is not None and isinstance(value, torch.Tensor):
-                # It does not say by either interface.  Torch never destroys a stream.
+                # Neither interface says.  Torch never destroys a stream.
                 return _stream(torch.cuda.current_stream(value.device).cuda_stream)
             handle = value.__cuda_array_interface__.get("stream")
             return None if handle is None else _stream(int(handle), brief=True)
-        except Exception:  # it has none, or will say why it refuses when it is taken
+        except Exception:  # it has none, or will say why it refuses when it is borrowed
             return None
 
     def may_end(self, stream: CudaStream) -> bool:
@@ -179,14 +179,14 @@ class CudaDevice(Device):
         lent = borrow(name, value, stream.handle)
         if lent is None or lent.device == (HOST, 0):
             return None
-        place = lent.device
-        if place is None and lent.address and 0 not in lent.shape:
+        owner = lent.device
+        if owner is None and lent.address and 0 not in lent.shape:
             known = self.launcher.number_of(lent.address)
-            place = None if known is None else (CUDA, known)
-        if place not in (None, self.dlpack, (CUDA_MANAGED, 0)):
-            kind, number = place
+            owner = None if known is None else (CUDA, known)
+        if owner not in (None, self.dlpack, (CUDA_MANAGED, 0)):
+            kind, number = owner
             where = f"cuda:{number}" if kind == CUDA else f"a device of kind {kind} in DLPack"
-            raise ArgumentError(f"{name} lies on {where}, but the program runs on {self.name}")
+            raise ArgumentError(f"{name} is on {where}, but the program runs on {self.name}")
         if lent.stream is not None and _stream(lent.stream) != stream:
             self.wait(_stream(lent.stream))
         return Operand(
@@ -200,7 +200,7 @@ def _unload(launcher: Launcher, module: Any) -> None:
 
 
 class _Replay:
-    """Launches, one by one when they first run, which loads the kernels; then as a graph."""
+    """Run launches one by one at first, which loads the kernels; then as a graph."""
 
     def __init__(self, launcher: Launcher, plain: Callable[[CudaStream], None]) -> None:
         self._launcher, self._plain = launcher, plain
@@ -210,12 +210,12 @@ class _Replay:
     def __call__(self, stream: CudaStream) -> None:
         self._runs += 1
         if self._graph is None and 1 < self._runs < 2 + _ATTEMPTS:
-            # A driver that does not record them can still run them.
+            # A driver that cannot capture them can still run them.
             with contextlib.suppress(ToolchainError):
                 self._graph = self._launcher.record(self._plain)
         (self._graph or self._plain)(stream)
 
 
 def _stream(handle: int, owner: Any = None, brief: bool = False) -> CudaStream:
-    """The stream of a handle; the default one, which has two names, always stays."""
+    """The stream with a handle; the default stream, which has two names, never ends."""
     return CudaStream() if handle in (0, _LEGACY) else CudaStream(handle, owner, brief)

@@ -1,4 +1,4 @@
-"""The package through which CUDA is reached: cuda-bindings or pycuda, whichever is there."""
+"""The package that gives access to CUDA: cuda-bindings or pycuda, whichever is installed."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Callable
 from poly.errors import ArgumentError, ToolchainError
 from runtime.cuda.launcher import Launcher, NotInstalledError
 
-#: Which package to take: its name.
+#: The name of the package to use.
 ENVIRONMENT = "FARKAS_CUDA"
 
 
 def find_launcher(number: int) -> Launcher:
     """The launcher for a device by its number.
 
-    Of the packages that are installed, the first that works: cuda-bindings, which takes streams of
-    others as they are, then pycuda.  ``FARKAS_CUDA`` chooses one by its name.
+    Of the installed packages, the first that works: cuda-bindings, which accepts streams of other
+    libraries directly, then pycuda.  ``FARKAS_CUDA`` chooses one by its name.
 
     Raises
     ------
-    ArgumentError : ``FARKAS_CUDA`` names no package.
+    ArgumentError : ``FARKAS_CUDA`` does not name a package.
     ToolchainError : no package, a broken one, no driver, or no such device.
     """
     chosen = os.environ.get(ENVIRONMENT, "")
     if chosen and chosen not in _PACKAGES:
-        raise ArgumentError(f"{ENVIRONMENT}={chosen} is none of {', '.join(_PACKAGES)}")
+        raise ArgumentError(f"{ENVIRONMENT}={chosen} is not one of {', '.join(_PACKAGES)}")
     problems: list[ToolchainError] = []
     for package in [chosen] if chosen else list(_PACKAGES):
         try:
@@ -33,7 +33,7 @@ def find_launcher(number: int) -> Launcher:
         except NotInstalledError as error:
             problems.append(error)
         except ToolchainError as error:
-            problems.insert(0, error)  # says more than that another one is not installed
+            problems.insert(0, error)  # more useful than that the other one is not installed
     first = problems[0]
     if not isinstance(first, NotInstalledError) or chosen:
         raise first

@@ -1,6 +1,6 @@
-"""What the packages through which CUDA is reached have in common.
+"""What the packages that give access to CUDA have in common.
 
-All work in the primary context of a device, which is that of torch, CuPy and JAX.
+All work in the primary context of a device, which torch, CuPy and JAX use as well.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from runtime.common.arguments import Array
 
 @dataclass(frozen=True)
 class CudaStream:
-    """A stream: CUDA's handle, 0 for the default one, and whoever made it.
+    """A stream: CUDA's handle, 0 for the default one, and its owner.
 
-    brief : whether its maker may destroy it before what was made on it is used
+    brief : whether the owner may destroy it before the results of its work are used
     """
 
     handle: int = 0
@@ -29,12 +29,12 @@ class CudaStream:
 
 
 class Launcher(Protocol):
-    """One CUDA device by way of some package.
+    """One CUDA device, accessed through some package.
 
-    package : its name; device : what the device is called; architecture : e.g. ``sm_90``
-    processors : how many streaming multiprocessors it has
+    package : its name; device : the device's name; architecture : e.g. ``sm_90``
+    processors : number of streaming multiprocessors
 
-    Memory is an address.  What the driver refuses is a `ToolchainError` with its words.
+    Memory is an address.  Errors of the driver are raised as `ToolchainError` with its message.
     """
 
     package: str
@@ -46,18 +46,18 @@ class Launcher(Protocol):
         """A module for a cubin."""
 
     def function(self, module: Any, symbol: str, sizes: int, tensors: int) -> Any:
-        """A kernel that takes so many int64 and then so many pointers."""
+        """A kernel that takes `sizes` int64 and then `tensors` pointers."""
 
     def unload(self, module: Any) -> None:
-        """Give a module back, when everything that is at work on the device has ended."""
+        """Unload a module once all work on the device has finished."""
 
     def allocate(self, count: int) -> int:
-        """Memory of so many bytes.  Raises `MemoryError` where there is no room for it."""
+        """Allocate `count` bytes.  Raises `MemoryError` if they are not available."""
 
     def free(self, address: int) -> None:
-        """Give memory back, when everything that is at work on the device has ended.
+        """Free memory once all work on the device has finished.
 
-        It may be given back later, behind what is recorded.
+        It may be freed later, after a capture in progress.
         """
 
     def write(self, address: int, data: Array, stream: CudaStream) -> None:
@@ -70,7 +70,7 @@ class Launcher(Protocol):
         """Copy on the device."""
 
     def number_of(self, address: int) -> int | None:
-        """The number of the device whose memory it is; None if all have it, or nobody knows."""
+        """The number of the device that owns the memory; None if all do, or if unknown."""
 
     def wait(self, stream: CudaStream) -> None:
         """Wait for everything on a stream."""
@@ -84,13 +84,13 @@ class Launcher(Protocol):
         addresses: Sequence[int],
         stream: CudaStream,
     ) -> None:
-        """Start a kernel."""
+        """Launch a kernel."""
 
     def record(self, work: Callable[[CudaStream], None]) -> Callable[[CudaStream], None] | None:
-        """What launches on a stream become as one graph of CUDA, which is started at once.
+        """Capture what `work` launches on a stream as one CUDA graph that is launched as a whole.
 
-        None if the package cannot record.  `work` only launches kernels, on the stream that it is
-        given; nothing runs meanwhile.
+        None if the package cannot capture.  `work` only launches kernels, on the stream that it is
+        given; nothing runs during the capture.
         """
 
 
@@ -99,7 +99,7 @@ class NotInstalledError(ToolchainError):
 
 
 def missing_device(number: int, names: Sequence[str]) -> ToolchainError:
-    """The error for a device that is not among those that there are."""
+    """The error for a device that does not exist."""
     if not names:
         return ToolchainError("there is no CUDA device; the driver finds none")
     there = ", ".join(f"{n}: {name}" for n, name in enumerate(names))

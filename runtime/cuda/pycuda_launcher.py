@@ -1,4 +1,4 @@
-"""CUDA by way of pycuda; needs ``pip install 'farkas[cuda]'``."""
+"""CUDA through pycuda; needs ``pip install 'farkas[cuda]'``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from runtime.cuda.launcher import CudaStream, NotInstalledError, missing_device
 
 
 class PycudaLauncher:
-    """A `runtime.cuda.launcher.Launcher` for the device of a number.
+    """A `runtime.cuda.launcher.Launcher` for the device with a number.
 
-    Pycuda knows the default stream and its own ones.  For those of others, everything on the
-    device is waited for, before and after.
+    Pycuda knows the default stream and its own.  For streams of other libraries, the whole device
+    is synchronised before and after.
 
     Raises
     ------
@@ -31,7 +31,7 @@ class PycudaLauncher:
             driver.init()
             count = driver.Device.count()
         except driver.Error as error:
-            # pycuda does not tell one code from another but by the driver's words
+            # pycuda distinguishes errors only by the driver's message
             if "no CUDA-capable device" in str(error):
                 raise missing_device(number, ()) from None
             raise ToolchainError(f"NVIDIA's driver does not start: {error}") from None
@@ -45,7 +45,7 @@ class PycudaLauncher:
         self.processors = device.get_attribute(kinds.MULTIPROCESSOR_COUNT)
         with self._said("the context of the device cannot be had"):
             self._context = device.retain_primary_context()
-        # Where pycuda does it by itself, it takes the context for one of its own.
+        # If pycuda did this itself, it would treat the context as one of its own.
         atexit.register(self._context.detach)
         self._memory: dict[int, Any] = {}
 
@@ -72,7 +72,7 @@ class PycudaLauncher:
         return int(memory)
 
     def free(self, address: int) -> None:
-        # At the end of another thread, pycuda could not free what it still has.
+        # When another thread ends, pycuda could not free what it still holds.
         with self._current("memory cannot be given back"):
             self._driver.Context.synchronize()
             self._memory.pop(address).free()
@@ -110,7 +110,7 @@ class PycudaLauncher:
             function.prepared_async_call(grid, block, own, *sizes, *addresses)
 
     def record(self, work: Callable[[CudaStream], None]) -> None:
-        return None  # pycuda knows no graphs
+        return None  # pycuda does not support graphs
 
     # --- inside -----------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class PycudaLauncher:
 
     @contextmanager
     def _ordered(self, what: str, stream: CudaStream) -> Iterator[Any]:
-        """Pycuda's stream for what is ordered with a stream, None for the default one."""
+        """Pycuda's stream that is ordered with a stream, None for the default one."""
         own = stream.owner if isinstance(stream.owner, self._driver.Stream) else None
         foreign = own is None and stream.handle != 0
         with self._current(what):
@@ -135,7 +135,7 @@ class PycudaLauncher:
 
     @contextmanager
     def _current(self, what: str) -> Iterator[None]:
-        """With the primary context on this thread, and what was there before behind it."""
+        """Make the primary context current on this thread, and restore the previous one after."""
         with self._said(what):
             self._context.push()
             try:
@@ -145,7 +145,7 @@ class PycudaLauncher:
 
     @contextmanager
     def _said(self, what: str) -> Iterator[None]:
-        """With pycuda's errors as the project's."""
+        """Raise pycuda's errors as `ToolchainError`."""
         try:
             yield
         except self._driver.Error as error:

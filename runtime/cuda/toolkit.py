@@ -1,4 +1,4 @@
-"""NVRTC and nvcc: where they are, which they are, and how each is run."""
+"""NVRTC and nvcc: find, identify and run them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Nvrtc:
 
     Raises
     ------
-    OSError, AttributeError : the library cannot be loaded, or is another one.
+    OSError, AttributeError : the library cannot be loaded, or is not NVRTC.
     """
 
     def __init__(self, path: Path | str) -> None:
-        # NVRTC looks for its builtins by name alone, so they are loaded first.
+        # NVRTC looks for its builtins by name only, so they are loaded first.
         for builtins in sorted(Path(path).parent.glob("libnvrtc-builtins.so.*")):
             ctypes.CDLL(str(builtins))
         self._library = library = ctypes.CDLL(str(path))
@@ -45,7 +45,7 @@ class Nvrtc:
         self._call("nvrtcGetSupportedArchs", known)
         self.version, self.architectures = f"{major.value}.{minor.value}", tuple(known)
         size = os.stat(path).st_size if os.path.exists(path) else 0
-        # The version does not tell one update from another.
+        # The version does not distinguish updates.
         self.identity = f"NVRTC {self.version} ({size} bytes)"
 
     def lacks(self, arch: str) -> str:
@@ -56,7 +56,7 @@ class Nvrtc:
         return f"NVRTC {self.version} does not compile for {arch}, only for {known}"
 
     def compile(self, text: str, arch: str, flags: Sequence[str] = ()) -> tuple[bytes, str]:
-        """A cubin, and what ptxas said.  Raises `ToolchainError` with the compiler's words."""
+        """A cubin, and the log of ptxas.  Raises `ToolchainError` with the compiler's output."""
         program = ctypes.c_void_p()
         self._call("nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"kernels.cu",
                    0, None, None)  # fmt: skip
@@ -89,7 +89,7 @@ class Nvrtc:
 
 
 class Nvcc:
-    """NVIDIA's compiler as a program, which needs a C++ compiler beside it."""
+    """NVIDIA's compiler as a program, which also needs a C++ compiler."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -100,11 +100,11 @@ class Nvcc:
         self.identity = f"nvcc {lines[-1]}"
 
     def lacks(self, arch: str) -> str:
-        """Empty: nvcc says itself what it cannot compile for."""
+        """Empty: nvcc itself reports architectures that it does not support."""
         return ""
 
     def compile(self, text: str, arch: str, flags: Sequence[str] = ()) -> tuple[bytes, str]:
-        """A cubin, and what ptxas said.  Raises `ToolchainError` with the compiler's words."""
+        """A cubin, and the log of ptxas.  Raises `ToolchainError` with the compiler's output."""
         with tempfile.TemporaryDirectory(prefix="farkas-") as folder:
             Path(folder, "kernels.cu").write_text(text, encoding="utf-8")
             files = ("-o", "kernels.cubin", "kernels.cu")
@@ -120,18 +120,18 @@ class Nvcc:
 
 @functools.cache
 def find_nvrtc() -> Nvrtc | None:
-    """The first NVRTC: of the packages that pip installs, of a toolkit, of the system; or none."""
+    """The first NVRTC found: from pip packages, from a toolkit, from the system; or None."""
     for path in _libraries():
         try:
             return Nvrtc(path)
         except (OSError, AttributeError, ToolchainError):
-            continue  # another one may be whole
+            continue  # another one may work
     return None
 
 
 @functools.cache
 def find_nvcc() -> Nvcc | None:
-    """The nvcc of the search path, else that of a toolkit; None if there is none that runs."""
+    """The nvcc on the search path, else that of a toolkit; None if none runs."""
     named = shutil.which("nvcc")
     inside = (str(root / "bin" / "nvcc") for root in _toolkits())
     for path in ([named] if named else []) + [p for p in inside if os.access(p, os.X_OK)]:
@@ -143,7 +143,7 @@ def find_nvcc() -> Nvcc | None:
 
 
 def _libraries() -> Iterator[Path | str]:
-    """Where NVRTC may be."""
+    """Candidate paths of NVRTC."""
     spec = importlib.util.find_spec("nvidia")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         for pattern in ("cu*/lib/libnvrtc.so.*", "cuda_nvrtc/lib/libnvrtc.so.*"):

@@ -1,4 +1,4 @@
-"""Programs on devices: memory, arrays of other libraries, OpenCL, and the emulator of CUDA.
+"""Programs on devices: memory, arrays of other libraries, OpenCL, and the CUDA emulator.
 
-How CUDA itself is reached is in `runtime.cuda`.
+Access to CUDA itself is in `runtime.cuda`.
 """

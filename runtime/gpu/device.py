@@ -1,6 +1,6 @@
-"""What a device can do, and the arrays that lie on one.
+"""The interface of devices, and the arrays in their memory.
 
-There is a `Device` for each way to reach one: `runtime.cuda.device`, `runtime.gpu.opencl`,
+Each kind of access has its own `Device`: `runtime.cuda.device`, `runtime.gpu.opencl`,
 `runtime.gpu.emulator`.
 """
 
@@ -25,9 +25,9 @@ from runtime.gpu.memory_pool import DeviceBuffer, Pool, Residents
 
 @dataclass(frozen=True)
 class Operand:
-    """An array that lies on the device and is used as it is.
+    """An array in the device's memory that is used without a copy.
 
-    handle : what the device calls its memory; owner : keeps that alive
+    handle : the device's name for its memory; owner : keeps that alive
     """
 
     handle: Any
@@ -45,7 +45,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """The start of a kernel of a module: blocks in x, y and z, and what it takes."""
+    """A kernel of a module with its grid in x, y and z, and its arguments."""
 
     module: Any
     kernel: GpuKernel
@@ -55,14 +55,14 @@ class KernelLaunch:
 
 
 class Device(ABC):
-    """Where kernels run.
+    """A device that runs kernels.
 
-    A handle of memory is whatever the device says it is, and so is a stream.  Work on one stream
-    is done in the order in which it is given; `default_stream` is that of a call that does not say.
+    Memory handles are whatever the device defines, and so are streams.  Work on one stream is done
+    in order; `default_stream` is that of a call that does not give one.
 
     name : as `find_device` takes it; dialect : of the text that it takes
-    machine : what a schedule has to know of it
-    dlpack : kind and number of the device in DLPack, None if arrays are not exchanged so
+    machine : the properties that schedules depend on
+    dlpack : kind and number of the device in DLPack, None if it does not exchange arrays that way
     """
 
     name: str
@@ -70,7 +70,7 @@ class Device(ABC):
     machine: GpuMachine = ANY
     default_stream: Hashable = None
     dlpack: tuple[int, int] | None = None
-    #: Bytes of memory that a part of it begins at a multiple of, see `part`: a line of a cache.
+    #: Alignment in bytes of parts of a memory, see `part`: a cache line.
     alignment: int = 128
     #: Keeps compiled kernels.
     _cache: Cache | None = None
@@ -80,15 +80,15 @@ class Device(ABC):
         self._residents = Residents(self._kept)
 
     def with_cache(self, cache: Cache) -> Device:
-        """The same device with another place for compiled kernels."""
+        """The same device with another cache for compiled kernels."""
         other = copy.copy(self)
         other._cache = cache
         return other
 
     def variant(self, name: str, machine: GpuMachine) -> Device:
-        """The same device under another name, for which schedules are made otherwise.
+        """The same device under another name and with other properties for schedules.
 
-        Both have the same memory, and take each other's arrays.
+        Both have the same memory, and accept each other's arrays.
         """
         other = copy.copy(self)
         other.name, other.machine = name, machine
@@ -99,7 +99,8 @@ class Device(ABC):
 
         Raises
         ------
-        ArgumentError : `value` is no array, the stream none of the device, or there is no room.
+        ArgumentError : `value` is not an array, the stream does not belong to the device, or there
+            is not enough memory.
         """
         if not isinstance(value, (np.ndarray, np.generic)) or isinstance(value, np.ma.MaskedArray):
             raise ArgumentError(f"put takes a numpy array, not a {type(value).__name__}")
@@ -114,25 +115,25 @@ class Device(ABC):
         return DeviceArray(self, buffer, array.shape, array.dtype, found, done=True)
 
     def resident(self, array: Array) -> DeviceBuffer:
-        """Memory with the bytes of a constant; equal ones share it.
+        """Memory with the bytes of a constant; equal constants share it.
 
         Raises
         ------
-        ArgumentError : there is no room for it.
+        ArgumentError : there is not enough memory.
         """
         return self._residents.get(np.ascontiguousarray(array).reshape(array.shape))
 
     def _kept(self, array: Array) -> DeviceBuffer:
         buffer = self.pool.take(array.nbytes, self.default_stream)
-        buffer.lent = True  # whatever stream reads it
+        buffer.lent = True  # any stream may read it
         self.write(buffer.handle, array, self.default_stream)
         self.wait(self.default_stream)
         return buffer
 
     def record(self, launches: Sequence[KernelLaunch]) -> Callable[[Any], None]:
-        """A function of a stream that starts kernels there, one after the other.
+        """A function of a stream that launches kernels on it, one after the other.
 
-        Whoever calls it keeps their memory, and has one call follow the other.
+        The caller keeps their memory alive, and orders the calls.
         """
 
         def replay(stream: Any) -> None:
@@ -141,7 +142,7 @@ class Device(ABC):
 
         return replay
 
-    # --- what each device does in its own way ---------------------------------------------------
+    # --- implemented by each device -------------------------------------------------------------
 
     @abstractmethod
     def build(self, *sources: GpuSource) -> Any:
@@ -149,32 +150,32 @@ class Device(ABC):
 
         Raises
         ------
-        ToolchainError : with the compiler's words.
+        ToolchainError : with the compiler's output.
         """
 
     @abstractmethod
     def allocate(self, count: int) -> Any:
-        """Memory of so many bytes.  Raises `MemoryError` where there is no room for it."""
+        """Allocate `count` bytes.  Raises `MemoryError` if they are not available."""
 
     @abstractmethod
     def free(self, handle: Any) -> None:
-        """Give memory back, behind everything that is at work on it."""
+        """Free memory, after all work on it."""
 
     @abstractmethod
     def part(self, handle: Any, start: int, count: int) -> Any:
-        """So many bytes of memory as memory, at least one, from a multiple of `alignment` on."""
+        """Part of a memory, of at least one byte; `start` is a multiple of `alignment`."""
 
     @abstractmethod
     def write(self, handle: Any, array: Array, stream: Any) -> None:
-        """Copy a C-contiguous array to the device; it may be used until `wait`."""
+        """Copy a C-contiguous array to the device; the array may be read until `wait`."""
 
     @abstractmethod
     def read(self, handle: Any, array: Array, stream: Any) -> None:
-        """Copy to a C-contiguous array, when everything before on the stream has ended."""
+        """Copy to a C-contiguous array, after all earlier work on the stream."""
 
     @abstractmethod
     def copy(self, to: Any, origin: Any, count: int, stream: Any) -> None:
-        """Copy so many bytes on the device."""
+        """Copy `count` bytes on the device."""
 
     @abstractmethod
     def wait(self, stream: Any) -> None:
@@ -190,7 +191,7 @@ class Device(ABC):
         handles: Sequence[Any],
         stream: Any,
     ) -> None:
-        """Start a kernel."""
+        """Launch a kernel."""
 
     @abstractmethod
     def stream(self, value: Any) -> Any:
@@ -198,39 +199,39 @@ class Device(ABC):
 
         Raises
         ------
-        ArgumentError : it is no stream of the device.
+        ArgumentError : it is not a stream of the device.
         """
 
     @abstractmethod
-    def place(self, handle: Any) -> tuple[Hashable, int]:
-        """What the memory is a part of, and the byte of it at which it begins."""
+    def locate(self, handle: Any) -> tuple[Hashable, int]:
+        """The memory that a handle is a part of, and the offset in bytes at which it begins."""
 
     def fetch(self, name: str, value: Any, stream: Any) -> Array:
         """A copy of an array on the device as a numpy array.
 
         Raises
         ------
-        ArgumentError : it lies on another device, cannot be taken, or is not C-contiguous.
+        ArgumentError : it is on another device, cannot be borrowed, or is not C-contiguous.
         """
         operand = self.operand(name, value, stream)
         if not operand.contiguous:
-            raise ArgumentError(f"{name} is not C-contiguous, and is not copied as it is")
+            raise ArgumentError(f"{name} is not C-contiguous; make a contiguous copy on its device")
         array = np.empty(operand.shape, operand.dtype)
         self.read(operand.handle, array, stream)
         return array
 
-    # --- arrays of others -----------------------------------------------------------------------
+    # --- arrays of other libraries ----------------------------------------------------------------
 
     def foreign_stream(self, value: Any) -> Any:
-        """The stream that an array of another library is made on; None if it does not say."""
+        """The stream that another library's array is computed on; None if it does not say."""
         return None
 
     def may_end(self, stream: Any) -> bool:
-        """Whether a stream may be destroyed before what is made on it is used."""
+        """Whether a stream may be destroyed before the results of its work are used."""
         return False
 
     def leave(self, stream: Any, arrays: Iterable[Any], waits: bool) -> None:
-        """The end of a call on a stream with some arrays, which waits for it if it has to."""
+        """Finish a call on a stream with some arrays, waiting for the stream if necessary."""
         ends = self.may_end(stream)
         if waits or ends:
             self.wait(stream)
@@ -239,18 +240,18 @@ class Device(ABC):
                 array.forget(stream)
 
     def foreign(self, name: str, value: Any, stream: Any) -> Operand | None:
-        """An array of another library on this device, with what makes it done before the stream.
+        """An array of another library on this device, synchronised with the stream.
 
-        None for what lies in the host's memory.
+        None for an array in host memory.
 
         Raises
         ------
-        ArgumentError : it lies on another device, or cannot be taken; `name` says which one it is.
+        ArgumentError : it is on another device, or cannot be borrowed; the message has `name`.
         """
         return None
 
     def holds(self, value: Any) -> bool:
-        """Whether an array lies on a device, this or another one."""
+        """Whether an array is in the memory of this or another device."""
         if isinstance(value, (np.ndarray, np.generic)):
             return False
         if isinstance(value, DeviceArray):
@@ -260,39 +261,39 @@ class Device(ABC):
             if kind is not None and kind()[0] != HOST:
                 return True
             return hasattr(value, "__cuda_array_interface__")
-        except Exception:  # a tensor that requires a gradient, say: that is told when it is taken
+        except Exception:  # e.g. a tensor that requires a gradient: reported when it is borrowed
             return True
 
     def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], Shape]:
-        """Element type and shape of an array on a device, which is not waited for.
+        """Element type and shape of an array on a device, without synchronisation.
 
         Raises
         ------
-        ArgumentError : it cannot be taken.
+        ArgumentError : it cannot be borrowed.
         """
         if isinstance(value, DeviceArray):
             return value.dtype, value.shape
         raise self._elsewhere(name, value)
 
     def check_threads(self, threads: Any) -> None:
-        """Refuse a number of threads, which a CPU has.
+        """Refuse a number of threads, which only CPUs have.
 
         Raises
         ------
         ArgumentError : it is not None.
         """
         if threads is not None:
-            raise ArgumentError(f"threads= has no meaning on {self.name}")
+            raise ArgumentError(f"threads= is not supported on {self.name}; omit it")
 
     def stream_of_call(self, asked: Any, arrays: Iterable[Any]) -> Any:
-        """The stream of a call: what is asked for, else that of the first array that names its own,
+        """The stream of a call: the one given, else that of the first array that names its own,
         else the default one.
 
-        arrays : those of the call that lie on a device
+        arrays : those of the call that are on a device
 
         Raises
         ------
-        ArgumentError : what is asked for is no stream of the device.
+        ArgumentError : the given one is not a stream of the device.
         """
         if asked is not None:
             return self.stream(asked)
@@ -300,31 +301,31 @@ class Device(ABC):
         return next((s for s in found if s is not None), self.default_stream)
 
     def stream_of(self, value: Any) -> Any:
-        """The stream that an array on the device is made on; None if it does not say."""
+        """The stream that an array on the device is computed on; None if it does not say."""
         if isinstance(value, DeviceArray):
             return value.stream if value.device.pool is self.pool else None
         return self.foreign_stream(value)
 
     def is_apart(self, arrays: Iterable[Any], stream: Any) -> bool:
-        """Whether somebody else may go on with one of some arrays, or have its memory for something
-        else, before what is done on a stream has ended.
+        """Whether other work may use one of the arrays, or reuse its memory, before the work on a
+        stream has finished.
         """
         others = (a for a in arrays if not isinstance(a, DeviceArray))
         return any(self.stream_of(a) != stream for a in others)
 
     def operand(self, name: str, value: Any, stream: Any, writes: bool = False) -> Operand:
-        """An array on this device, with what makes it done before what follows on the stream.
+        """An array on this device, ready for use on the stream.
 
-        writes : whether that writes it, and so must follow what reads it, too
+        writes : whether it will be written, and so must also wait for its readers
 
         Raises
         ------
-        ArgumentError : it lies on another device, or cannot be taken.
+        ArgumentError : it is on another device, or cannot be borrowed.
         """
         if isinstance(value, DeviceArray):
             if value.device.pool is not self.pool:
                 raise ArgumentError(
-                    f"{name} lies on {value.device.name}, but the program runs on {self.name}"
+                    f"{name} is on {value.device.name}, but the program runs on {self.name}"
                 )
             return value.on(stream, writes)
         found = self.foreign(name, value, stream)
@@ -334,8 +335,8 @@ class Device(ABC):
 
     def _elsewhere(self, name: str, value: Any) -> ArgumentError:
         return ArgumentError(
-            f"{name} is a {type(value).__name__} that does not lie on {self.name}, where the "
-            "program runs"
+            f"{name} is a {type(value).__name__} that is not on {self.name}, where the "
+            "program runs; copy it there first"
         )
 
 
@@ -345,9 +346,9 @@ class DeviceArray:
     Other libraries take it without a copy: CUDA's by ``__dlpack__`` (``torch.from_dlpack``) and
     ``__cuda_array_interface__``; for OpenCL, `handle` is a ``pyopencl.Buffer``.
 
-    shape, dtype : as numpy's; device : where it lies
+    shape, dtype : as numpy's; device : the device that holds it
     stream : the one on which it was last written
-    done : whether that has ended
+    done : whether that write has finished
     """
 
     def __init__(
@@ -368,7 +369,7 @@ class DeviceArray:
 
     @property
     def handle(self) -> Any:
-        """What the device calls the memory: an address, or a buffer."""
+        """The device's handle of the memory: an address, or a buffer."""
         self._buffer.lent = True
         return self._buffer.handle
 
@@ -383,17 +384,17 @@ class DeviceArray:
         return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
 
     def __array__(self, *_: Any, **__: Any) -> Array:
-        """Refuse what numpy would do unasked, a copy to the host."""
-        raise TypeError(f"{self!r} is not converted unasked; its copy for numpy is .numpy()")
+        """Refuse numpy's implicit conversion, which would copy to the host."""
+        raise TypeError(f"{self!r} is not converted implicitly; use .numpy() to copy it")
 
     def numpy(self) -> Array:
-        """A copy as a numpy array, when everything that writes it has ended."""
+        """A copy as a numpy array, after all writes to it."""
         array = np.empty(self.shape, self.dtype)
         self.device.read(self._buffer.handle, array, self.stream)
         return array
 
     def on(self, stream: Any, writes: bool = False) -> Operand:
-        """The array for use on a stream, behind what writes it, or what uses it if this writes."""
+        """The array for use on a stream, after writes to it; if `writes`, also after its reads."""
         if not self._done and self.stream != stream:
             self.device.wait(self.stream)
             self._done = True
@@ -409,7 +410,7 @@ class DeviceArray:
         return Operand(self._buffer.handle, self.shape, self.dtype, owner=self)
 
     def forget(self, stream: Any) -> None:
-        """Everything on a stream has ended, which is not asked for again."""
+        """Drop the reference to a stream on which all work has finished."""
         self._readers.discard(stream)
         if self.stream == stream:
             self.stream, self._done = self.device.default_stream, True
@@ -434,21 +435,21 @@ class DeviceArray:
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None,
         copy: bool | None = None,
     ) -> Any:  # fmt: skip
-        """A capsule of version 0.8, which every consumer takes.
+        """A capsule of version 0.8, which every consumer accepts.
 
-        stream : the consumer's, which begins behind what has been written; -1 for no waiting
+        stream : the consumer's, which waits for writes to the array; -1 for no waiting
         """
-        place = self.__dlpack_device__()
-        if copy or (dl_device is not None and tuple(dl_device) != place):
-            raise BufferError("an array on a device is exchanged without a copy")
+        here = self.__dlpack_device__()
+        if copy or (dl_device is not None and tuple(dl_device) != here):
+            raise BufferError("an array on a device is exchanged without a copy; omit copy=True")
         if stream != -1 and not self._done:
             self.device.wait(self.stream)
         self._buffer.lent = True
         handle = self._buffer.handle
         address = handle if isinstance(handle, int) else handle.ctypes.data
-        return dlpack_capsule(address, self.shape, self.dtype, place, self)
+        return dlpack_capsule(address, self.shape, self.dtype, here, self)
 
 
 def bytes_in(array: Array) -> Array:
-    """The bytes of a contiguous array: not all elements have a buffer in Python."""
+    """The bytes of a contiguous array: Python has no buffer for some element types."""
     return array.reshape(-1).view(np.uint8)

@@ -1,4 +1,4 @@
-"""Names of devices, and what they say: which device, and how it may compute."""
+"""Parse device names: which device, and which options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TF32 = "tf32"
 
 @dataclass(frozen=True)
 class DeviceName:
-    """A name that was read.
+    """A parsed name.
 
     kind : of `KINDS`
     which : of that kind: a number, a part of a name, or a machine; "" for the default
@@ -32,11 +32,11 @@ class DeviceName:
         return f"{name},{TF32}" if self.rounded else name
 
     def machine(self, found: GpuMachine) -> GpuMachine:
-        """What a schedule has to know of it, of a device that is `found` to be like this.
+        """The machine with the options of this name, for a device that is `found`.
 
         Raises
         ------
-        ArgumentError : factors may be rounded, but the machine has nothing that does so.
+        ArgumentError : factors may be rounded, but the machine has no instruction for it.
         """
         if not self.rounded:
             return found
@@ -53,22 +53,22 @@ class DeviceName:
 
 
 def read_name(name: str) -> DeviceName:
-    """What a name says.
+    """Parse a device name.
 
     Raises
     ------
-    ArgumentError : it is none, or has an option that there is not.
+    ArgumentError : it is not a device name, or has an unknown option.
     """
-    place, *options = name.split(",")
-    kind, colon, which = place.partition(":")
+    device, *options = name.split(",")
+    kind, colon, which = device.partition(":")
     if kind not in KINDS or (colon and not which):
         raise ArgumentError(f"there is no device {name!r}; {_near(kind)}")
     if kind == CUDA and colon and not which.isdecimal():
-        raise ArgumentError(f"there is no device {name!r}; they are called cuda, cuda:1, cuda:2, …")
+        raise ArgumentError(f"there is no device {name!r}; use cuda, cuda:1, cuda:2, …")
     if kind == EMULATOR and colon and which not in NAMED:
         near = get_close_matches(which, NAMED, n=1)
         advice = f"did you mean {f'{kind}:{near[0]}'!r}?" if near else f"of {', '.join(NAMED)}"
-        raise ArgumentError(f"there is no device {name!r}: no such machine is known; {advice}")
+        raise ArgumentError(f"there is no device {name!r}: unknown machine; {advice}")
     for option in options:
         if option != TF32:
             advice = "did you mean" if get_close_matches(option.lower(), [TF32]) else "there is"
@@ -78,11 +78,11 @@ def read_name(name: str) -> DeviceName:
 
 
 def emulated(name: DeviceName) -> GpuMachine:
-    """The machine that the emulator is for.
+    """The machine that the emulator emulates.
 
     Raises
     ------
-    ArgumentError : as `DeviceName.machine`.
+    ArgumentError : see `DeviceName.machine`.
     """
     return name.machine(NAMED[name.which] if name.which else ANY)
 

@@ -1,4 +1,4 @@
-"""CUDA kernels on a CPU: slow, for checking them where there is no GPU; see `cuda_on_cpu.h`."""
+"""CUDA kernels on a CPU: slow, for checking them without a GPU; see `cuda_on_cpu.h`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from runtime.gpu.device import Device
 from runtime.gpu.device_names import EMULATOR
 from runtime.gpu.interop import HOST
 
-#: The header that stands in for CUDA, and what stands in for its tensor cores.
+#: The header that replaces CUDA's, and the one that replaces its tensor cores.
 HEADER = Path(__file__).with_name("cuda_on_cpu.h")
 TENSOR_CORES = Path(__file__).with_name("tensor_cores_on_cpu.h")
 _FLAGS = (
@@ -44,10 +44,10 @@ _SHARED = re.compile(r"__shared__ (?:__align__\(\d+\) )?(.+?) ?(\w+)((?:\[[^][]*
 
 
 def on_cpu(*sources: GpuSource) -> str:
-    """The C++ text of kernels with a function for each that launches it.
+    """The C++ text of kernels, with a launch function for each.
 
-    What a block shares are references to arrays of that block: a sanitizer sees where each ends,
-    and which blocks have the same.
+    Shared arrays are references to arrays of their block, so that a sanitizer sees their bounds,
+    and which blocks share them.
     """
     spaces = (f"namespace fk_{n} {{\n{_kernels(s)}\n}}" for n, s in enumerate(sources))
     headers = [HEADER, TENSOR_CORES] if any("fk_sums" in s.text for s in sources) else [HEADER]
@@ -60,15 +60,15 @@ def _kernels(source: GpuSource) -> str:
     def reference(found: re.Match[str]) -> str:
         c, name, shape = found.groups()
         shared.append(f"sizeof({c}{shape})")
-        place = f"fk_shared[{len(shared) - 1}]"
+        array = f"fk_shared[{len(shared) - 1}]"
         if not shape:
-            return f"{c} &{name} = *({c} *){place};"
-        return f"{c} (&{name}){shape} = *({c} (*){shape}){place};"
+            return f"{c} &{name} = *({c} *){array};"
+        return f"{c} (&{name}){shape} = *({c} (*){shape}){array};"
 
     text = _SHARED.sub(reference, source.text)
     count = len(shared)
     parts = [text, f"static const size_t fk_bytes[] = {{{', '.join([*shared, '0'])}}};"]
-    tensors = (*source.program.tensors.values(), *source.workspace)  # one has some of the other
+    tensors = (*source.program.tensors.values(), *source.workspace)  # these may overlap
     dtypes = {t.name: CudaPrinter.types[t.dtype.name] for t in tensors}
     for kernel in source.kernels:
         given = [f"c->sizes[{n}]" for n in range(len(kernel.sizes))]
@@ -89,15 +89,15 @@ def _kernels(source: GpuSource) -> str:
     return "\n".join(parts)
 
 
-#: A library keeps the places of blocks and threads in variables of its own, and those that ask for
-#: the same text share one.
+#: A library keeps block and thread indices in global variables, and devices with the same text
+#: share a library.
 _RUNNING = threading.Lock()
 
 
 class CpuDevice(Device):
-    """Threads of a block one after the other, in one order or backwards.  It has no streams.
+    """Run the threads of a block one after the other, forwards or backwards.  It has no streams.
 
-    folder : of a cache for what is compiled; backwards : the last thread and block go first
+    folder : of a cache for compiled code; backwards : start with the last thread and block
 
     Raises
     ------
@@ -106,7 +106,7 @@ class CpuDevice(Device):
 
     name, dialect = EMULATOR, "cuda"
     dlpack = (HOST, 0)
-    #: Whether a warning of the compiler is an error, as in the tests.
+    #: Whether compiler warnings are errors, as in the tests.
     strict = False
     _cache: Cache
 
@@ -139,11 +139,11 @@ class CpuDevice(Device):
 
     def allocate(self, count: int) -> Array:
         buffer = aligned((count,), np.dtype(np.uint8), 64)
-        buffer.fill(0xFF)  # what nobody writes is no number, or -1
+        buffer.fill(0xFF)  # elements that are never written are NaN, or -1
         return buffer
 
     def free(self, handle: Array) -> None:
-        pass  # Python's business
+        pass  # Python frees it
 
     def part(self, handle: Array, start: int, count: int) -> Array:
         return handle[start : start + count]
@@ -164,7 +164,7 @@ class CpuDevice(Device):
         if value is not None:
             raise ArgumentError(f"{self.name} has no streams")
 
-    def place(self, handle: Array) -> tuple[str, int]:
+    def locate(self, handle: Array) -> tuple[str, int]:
         memory, start, _ = span_of(handle)
         return str(memory), start
 

@@ -1,4 +1,4 @@
-"""Programs on a GPU: arrays there and back, and the launches in between."""
+"""Programs on a GPU: copy arrays there and back, and launch kernels in between."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ Grid = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a call needs that depends on shapes alone.
+    """What a call needs that depends on shapes only.
 
-    steps : kernel, grid and sizes of each launch; None if there are too many to be kept
+    steps : kernel, grid and sizes of each launch; None if there are too many to keep
     """
 
     binding: Binding
@@ -49,11 +49,11 @@ class _Plan:
 
 
 class GpuProgram:
-    """A compiled program that is called with arrays, on a device.
+    """A compiled program on a device, called with arrays.
 
-    Attributes: `source`, `program`, `device`, and `module`, whatever the device made of the source;
-    it may be given, made of several sources at once.
-    Calls from several threads at once are safe.
+    Attributes: `source`, `program`, `device`, and `module`, the device's compiled form of the
+    source; a module of several sources may be given.
+    Concurrent calls from several threads are safe.
 
     Raises
     ------
@@ -85,23 +85,23 @@ class GpuProgram:
         Parameters
         ----------
         arrays, named : the inputs, in order or by name, and by name the sizes that no input's
-            shape determines.  Arrays of numpy are copied to the device; those that lie there, of
-            whatever library, are used as they are.
+            shape determines.  Arrays of numpy are copied to the device; those on the device, of any
+            library, are used without a copy.
         out : arrays to write to, on the device or not: one, a tuple of all outputs, or a mapping
             by name.
-        copy : False refuses numpy arrays that would be copied on the host before.
-        stream : of the device: CUDA's handle or an object that has one, or a queue of OpenCL.  By
+        copy : False refuses numpy arrays that would have to be copied on the host first.
+        stream : of the device: CUDA's handle or an object that has one, or an OpenCL queue.  By
             default that of the first array which names its own, else the device's default.
 
         Returns
         -------
-        The output, or a tuple of outputs in the program's order.  If all inputs lie on the device,
-        so do outputs that are not given, as `DeviceArray`, and the call may return before they
+        The output, or a tuple of outputs in the program's order.  If all inputs are on the device,
+        so are outputs that are not given, as `DeviceArray`, and the call may return before they
         are done; else they are numpy arrays.
 
         Raises
         ------
-        ArgumentError : anything that does not fit the program's declaration, or the device.
+        ArgumentError : an argument does not match the program's declaration, or the device.
         ToolchainError : a kernel failed.
         """
         self.device.check_threads(threads)
@@ -112,11 +112,11 @@ class GpuProgram:
 
     @property
     def threads(self) -> None:
-        """As of `runtime.cpu.loaded_kernel.LoadedKernel`: there is no number to choose."""
+        """As in `runtime.cpu.loaded_kernel.LoadedKernel`; None, since there is no choice here."""
         return None
 
     def quick(self, arrays: tuple[Any, ...], out: Any, threads: Any, sizes: Any) -> Any:
-        """As of `runtime.cpu.loaded_kernel.LoadedKernel`: no calls are quicker than others."""
+        """As in `runtime.cpu.loaded_kernel.LoadedKernel`; no call is quicker than others."""
         return NotImplemented
 
     def quick_named(
@@ -126,7 +126,7 @@ class GpuProgram:
         return NotImplemented
 
     def plan(self, shapes: Mapping[str, Shape], asked: Mapping[str, Any]) -> _Plan:
-        """Sizes, shapes and launches for some shapes of the inputs.  Raises as `bind`."""
+        """Sizes, shapes and launches for input shapes.  Raises as `bind` does."""
         key = (
             tuple(shapes.values()),
             tuple(sorted((n, str(v), type(v)) for n, v in asked.items())) if asked else (),
@@ -152,7 +152,7 @@ class GpuProgram:
 
 
 class _Call:
-    """One call: which of its arrays lie where, and the buffers of the others.
+    """One call: which of its arrays are on the device, and buffers for the others.
 
     given : the inputs by name; out : the outputs that the caller gives, by name
     """
@@ -189,7 +189,7 @@ class _Call:
             }
             found = self._launched(asked)
             hosted = not all(isinstance(v, Operand) for v in self.inputs.values())
-            # Others may go on with their arrays on their streams.
+            # Other libraries may continue to use their arrays on their own streams.
             waits = hosted or self.device.is_apart(self._arrays, self.stream)
         finally:
             self.device.leave(self.stream, (*self._arrays, *found), waits)
@@ -214,7 +214,7 @@ class _Call:
                 buffer.release()
 
     def _check_matrices(self, name: str, handle: Any) -> None:
-        _, start = self.device.place(handle)
+        _, start = self.device.locate(handle)
         if start % SUMS_ALIGNMENT:
             raise ArgumentError(
                 f"{name} does not begin at a multiple of {SUMS_ALIGNMENT} bytes, which tensor "
@@ -222,7 +222,7 @@ class _Call:
             )
 
     def _results(self, binding: Binding) -> dict[str, Array | Operand | None]:
-        """Where each output goes: an array of the host, one on the device, None for a new one."""
+        """The target of each output: a host array, one on the device, None for a new one."""
         stay = bool(self.inputs) and all(isinstance(v, Operand) for v in self.inputs.values())
         found: dict[str, Array | Operand | None] = {}
         for t in self.program.outputs:
@@ -236,14 +236,14 @@ class _Call:
         return found
 
     def _check_apart(self, results: Mapping[str, Array | Operand | None]) -> None:
-        """Refuse outputs that share memory with other arrays, but for updates in place."""
+        """Refuse outputs that share memory with other arrays, except for updates in place."""
         given = {n: v for n, v in results.items() if n in self.outputs and v is not None}
         inputs = {n: span_on(self.device, v) for n, v in self.inputs.items()}
         outputs = {n: span_on(self.device, v) for n, v in given.items()}
         check_spans(self.program.updated, inputs, outputs)
 
     def _take(self, count: int) -> DeviceBuffer:
-        """A buffer that goes back to the pool at the end of the call."""
+        """A buffer that returns to the pool at the end of the call."""
         buffer = self.device.pool.take(count, self.stream)
         self._taken.append(buffer)
         return buffer
@@ -251,7 +251,7 @@ class _Call:
     def _handles(
         self, binding: Binding, results: dict[str, Array | Operand | None]
     ) -> dict[str, Any]:
-        """The memory of each tensor, with the inputs in it.  New outputs join `results`."""
+        """The memory of each tensor, with the inputs in it.  New outputs are added to `results`."""
         device, handles = self.device, {}
         for t in self.program.outputs:
             shape, result = binding.shapes[t.name], results[t.name]
@@ -269,7 +269,7 @@ class _Call:
             if isinstance(value, Operand):
                 if name not in handles:
                     handles[name] = value.handle
-                elif value.nbytes and device.place(handles[name]) != device.place(value.handle):
+                elif value.nbytes and device.locate(handles[name]) != device.locate(value.handle):
                     device.copy(handles[name], value.handle, value.nbytes, self.stream)
             else:
                 if name not in handles:
@@ -282,7 +282,7 @@ class _Call:
     def _finish(
         self, handles: Mapping[str, Any], results: Mapping[str, Array | Operand | None]
     ) -> list[Result]:
-        """The results, those of the host copied back."""
+        """The results, with host arrays copied back."""
         found: list[Result] = []
         for t in self.program.outputs:
             result, value = results[t.name], self.outputs.get(t.name)
@@ -313,12 +313,12 @@ def launches_of(
 
     Raises
     ------
-    ToolchainError : a grid has more blocks than a GPU takes.
+    ToolchainError : a grid has more blocks than a GPU allows.
     """
     sizes = source.all_sizes(sizes)
-    for number, places in _instances(source.host, dict(sizes)):
+    for number, values in _instances(source.host, dict(sizes)):
         kernel = source.kernels[number]
-        env = {**sizes, **dict(zip(kernel.hosts, places, strict=True))}
+        env = {**sizes, **dict(zip(kernel.hosts, values, strict=True))}
         extents = [evaluate_int(e, env) for e in kernel.grid]
         if min(extents, default=1) < 1:
             continue
@@ -329,14 +329,14 @@ def launches_of(
                 grid[axis] = min(grid[axis], most)
             elif grid[axis] > most:
                 raise ToolchainError(
-                    f"{kernel.symbol} would have {grid[axis]} blocks in {'xyz'[axis]}, over "
-                    f"{most}; use larger tiles"
+                    f"{kernel.symbol} would have {grid[axis]} blocks in {'xyz'[axis]}, the limit "
+                    f"is {most}; use larger tiles"
                 )
         yield kernel, (grid[0], grid[1], grid[2]), env
 
 
 def _instances(node: LoopNode, env: dict[str, int]) -> Iterator[tuple[int, list[int]]]:
-    """The launches that host code starts: number, and values of the host's loops."""
+    """The launches of host code: number, and values of the host's loops."""
     if isinstance(node, Block):
         for child in node.children:
             yield from _instances(child, env)

@@ -1,7 +1,7 @@
-"""Arrays of other libraries, without a copy: DLPack and the CUDA array interface.
+"""Exchange arrays with other libraries without a copy: DLPack and the CUDA array interface.
 
-Of DLPack this is the structure before version 1, which producers give to those that ask for no
-version, and which all consumers take.
+For DLPack, this is the structure before version 1, which producers return to consumers that do not
+ask for a version, and which all consumers accept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HOST, CUDA, CUDA_MANAGED = 1, 2, 13
 
 _INT, _UINT, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
 _KINDS = {"i": _INT, "u": _UINT, "f": _FLOAT, "b": _BOOL}
-_NAME = b"dltensor"  # kept: a capsule does not copy its name
+_NAME = b"dltensor"  # kept alive: a capsule does not copy its name
 
 
 class _Tensor(ctypes.Structure):
@@ -46,29 +46,29 @@ class _Managed(ctypes.Structure):
 _DELETER = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _DELETER)]
 
-# Not those of ctypes.pythonapi, whose types of arguments are every library's.
+# Not ctypes.pythonapi, whose argument types are shared with all libraries.
 _PYTHON = ctypes.PyDLL(None)
 _new_capsule = _PYTHON.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _DESTRUCTOR = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, _DESTRUCTOR]
-# By address, since a capsule that is being destroyed must not be referred to.
+# By address, since a capsule that is being destroyed must not be referenced.
 _is_valid, _pointer_of = _PYTHON.PyCapsule_IsValid, _PYTHON.PyCapsule_GetPointer
 for _function in (_is_valid, _pointer_of):
     _function.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 _is_valid.restype, _pointer_of.restype = ctypes.c_int, ctypes.c_void_p
 
-#: What consumers have not given back yet, by address.
+#: Tensors that consumers have not returned yet, by address.
 _LENT: dict[int, tuple[Any, ...]] = {}
 
 
 @dataclass(frozen=True)
 class Lent:
-    """An array of another library: where it is, and what keeps it there.
+    """An array of another library: its address, and what keeps it alive.
 
     address : of its first element; device : kind and number in DLPack, None where it does not say
     strides : in elements; None for an array that is C-contiguous
-    stream : the one on which it is made; None if it does not say
+    stream : the one on which it is computed; None if it does not say
     """
 
     address: int
@@ -82,7 +82,7 @@ class Lent:
 
     @property
     def contiguous(self) -> bool:
-        """Whether its elements lie as in C."""
+        """Whether it is C-contiguous."""
         expected = 1
         if self.strides is None or 0 in self.shape:
             return True
@@ -101,7 +101,7 @@ def _given_back(managed: Any) -> None:
 
 
 def _ended(capsule: int) -> None:
-    if _is_valid(capsule, _NAME):  # nobody has taken it
+    if _is_valid(capsule, _NAME):  # no consumer has taken it
         _LENT.pop(_pointer_of(capsule, _NAME), None)
 
 
@@ -111,18 +111,18 @@ _delete, _destroy = _DELETER(_given_back), _DESTRUCTOR(_ended)
 def dlpack_capsule(
     address: int, shape: Shape, dtype: np.dtype[Any], device: tuple[int, int], owner: Any
 ) -> Any:
-    """A capsule for a C-contiguous array; `owner` is kept until its consumer gives it back.
+    """A capsule for a C-contiguous array; `owner` is kept until its consumer returns it.
 
     Raises
     ------
-    BufferError : DLPack has no such elements.
+    BufferError : DLPack has no such element type.
     """
     if dtype == BFLOAT16.numpy:
         code = _BFLOAT
     elif dtype.kind in _KINDS:
         code = _KINDS[dtype.kind]
     else:
-        raise BufferError(f"DLPack has no elements of {dtype}")
+        raise BufferError(f"DLPack has no element type {dtype}")
     step, strides = 1, list[int]()
     for extent in reversed(shape):
         strides.insert(0, step)
@@ -135,9 +135,9 @@ def dlpack_capsule(
         ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64)), 0,
     )  # fmt: skip
     managed = _Managed(tensor, None, _delete)
-    place = ctypes.addressof(managed)
-    _LENT[place] = (managed, extents, steps, owner)
-    return _new_capsule(place, _NAME, _destroy)
+    address_of = ctypes.addressof(managed)
+    _LENT[address_of] = (managed, extents, steps, owner)
+    return _new_capsule(address_of, _NAME, _destroy)
 
 
 def cuda_interface(address: int, shape: Shape, dtype: np.dtype[Any], stream: int) -> dict[str, Any]:
@@ -145,17 +145,17 @@ def cuda_interface(address: int, shape: Shape, dtype: np.dtype[Any], stream: int
 
     Raises
     ------
-    AttributeError : it has no such elements.
+    AttributeError : it has no such element type.
     """
     if dtype == BFLOAT16.numpy:
-        raise AttributeError("the CUDA array interface has no bfloat16; DLPack has")
+        raise AttributeError("the CUDA array interface has no bfloat16; use DLPack, which has it")
     return {
         "shape": shape,
         "typestr": dtype.str,
         "data": (0 if 0 in shape else address, False),
         "version": 3,
         "strides": None,
-        "stream": stream or 1,  # 0 is not allowed: it means one thing or the other
+        "stream": stream or 1,  # 0 is not allowed, since it is ambiguous
     }
 
 
@@ -165,14 +165,14 @@ def cuda_interface(address: int, shape: Shape, dtype: np.dtype[Any], stream: int
 def borrow(name: str, value: Any, stream: int) -> Lent | None:
     """An array of another library; None if it offers neither interface.
 
-    By DLPack, its library has the stream wait for what makes it.
+    With DLPack, its library makes the stream wait for the work on it.
 
     stream : the CUDA stream on which it will be used, 0 for the default one
 
     Raises
     ------
-    ArgumentError : it has no memory to give (a tensor that requires a gradient, say), or elements
-        that are no numbers.
+    ArgumentError : it cannot be exported (for example a tensor that requires a gradient), or its
+        elements are not numbers.
     """
     try:
         if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
@@ -181,9 +181,9 @@ def borrow(name: str, value: Any, stream: int) -> Lent | None:
         return None if interface is None else _from_interface(value, interface)
     except ArgumentError:
         raise
-    except Exception as error:  # whatever the other library raises
+    except Exception as error:  # other libraries raise anything
         raise ArgumentError(
-            f"{name} is a {type(value).__name__} that cannot be taken without a copy: {error}"
+            f"{name} is a {type(value).__name__} that cannot be used without a copy: {error}"
         ) from error
 
 
@@ -191,9 +191,9 @@ def _from_dlpack(value: Any, stream: int) -> Lent:
     kind, number = value.__dlpack_device__()
     on_cuda = kind in (CUDA, CUDA_MANAGED)
     capsule = value.__dlpack__(stream=stream or 1) if on_cuda else value.__dlpack__()
-    # The capsule is kept, and not marked as taken: at its end it gives the memory back itself.
-    place = _pointer_of(id(capsule), _NAME)
-    t = _Managed.from_address(place).tensor
+    # The capsule is kept and not marked as consumed: it frees the memory itself when it is deleted.
+    pointer = _pointer_of(id(capsule), _NAME)
+    t = _Managed.from_address(pointer).tensor
     strides = tuple(t.strides[: t.ndim]) if t.strides else None
     dtype = _dtype_of(t.code, t.bits, t.lanes)
     address = (t.data or 0) + t.byte_offset
@@ -219,7 +219,7 @@ def _from_interface(value: Any, interface: dict[str, Any]) -> Lent:
     strides = interface.get("strides")
     if strides is not None:
         if any(s % dtype.itemsize for s in strides):
-            raise ValueError("its strides are no multiples of its elements")
+            raise ValueError("its strides are not multiples of its element size")
         strides = tuple(s // dtype.itemsize for s in strides)
     if interface.get("mask") is not None:
         raise ValueError("it has a mask")

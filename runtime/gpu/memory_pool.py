@@ -1,4 +1,4 @@
-"""Memory of a device: buffers that go back where they came from, and are taken again."""
+"""A pool of device memory: buffers return to it and are reused."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import numpy as np
 from poly.errors import ArgumentError, ToolchainError
 from runtime.common.arguments import Array
 
-#: Bytes that a pool keeps at most.
+#: The most bytes that a pool keeps.
 _MOST_KEPT = 1 << 30
 _GRAIN = 512
 
 
 class DeviceBuffer:
-    """Memory of a device; it goes back to its pool when nobody has it any more.
+    """Memory of a device; it returns to its pool when it is no longer referenced.
 
-    handle : what the device calls it; count : bytes, at least as many as were asked for
+    handle : the device's handle; count : bytes, at least as many as were requested
     stream : the one whose work on it is done in order
     """
 
@@ -31,24 +31,24 @@ class DeviceBuffer:
 
     def __init__(self, pool: Pool, handle: Any, count: int, stream: Hashable) -> None:
         self._pool, self.handle, self.count, self.stream = pool, handle, count, stream
-        #: Whether others, or other streams, may still be at work on it when it is given back.
+        #: Whether other libraries or streams may still use it when it is returned.
         self.lent = False
 
     def release(self) -> None:
-        """Give it back now."""
+        """Return it to its pool now."""
         handle, self.handle = self.handle, None
         if handle is not None:
             self._pool.give(handle, self.count, self.stream, self.lent)
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # nobody hears of it, and at the end of the process
-            self.release()  # the driver may be gone
+        with contextlib.suppress(Exception):  # errors here are never seen, and when the process
+            self.release()  # ends, the driver may be gone
 
 
 class Residents:
-    """Constants on a device, each content once as long as somebody has it.
+    """Constants on a device; equal contents are stored once, as long as they are referenced.
 
-    put : gives a buffer with an array's bytes in it
+    put : returns a buffer with an array's bytes in it
     """
 
     def __init__(self, put: Callable[[Array], DeviceBuffer]) -> None:
@@ -56,7 +56,7 @@ class Residents:
         self._known: WeakValueDictionary[bytes, DeviceBuffer] = WeakValueDictionary()
 
     def get(self, array: Array) -> DeviceBuffer:
-        """Memory with the bytes of a C-contiguous array, which nobody may write."""
+        """Memory with the bytes of a C-contiguous array, which must not be written."""
         plain = array.reshape(-1).view(np.uint8)
         key = hashlib.sha256(plain.data).digest()
         with self._lock:
@@ -67,29 +67,29 @@ class Residents:
 
 
 class Pool:
-    """Buffers that wait for their next use, each on the stream that it was used on.
+    """Free buffers, each reused on the stream it was used on.
 
-    What has been used on one stream is not taken for another one, whose work may begin before.
+    A buffer used on one stream is not reused on another, whose work may begin earlier.
 
-    allocate : memory of so many bytes; raises `MemoryError`
-    free : gives it back to the device, behind everything that is at work on it
+    allocate : allocates a number of bytes; raises `MemoryError`
+    free : returns memory to the device, after all work on it
     """
 
     def __init__(
         self, allocate: Callable[[int], Any], free: Callable[[Any], None], limit: int = _MOST_KEPT
     ) -> None:
         self._allocate, self._free, self._limit = allocate, free, limit
-        # A buffer may be given back while another one is taken: by the garbage collector.
+        # The garbage collector may return a buffer while another one is taken.
         self._lock = threading.RLock()
         self._kept: OrderedDict[tuple[Hashable, int], list[Any]] = OrderedDict()
         self.kept_bytes = 0
 
     def take(self, count: int, stream: Hashable) -> DeviceBuffer:
-        """A buffer of at least so many bytes, and of one at least.
+        """A buffer of at least `count` bytes, and at least one.
 
         Raises
         ------
-        ArgumentError : the device has no room for it.
+        ArgumentError : the device has not enough memory.
         """
         count = -(-max(count, 1) // _GRAIN) * _GRAIN
         with self._lock:
@@ -104,11 +104,11 @@ class Pool:
             try:
                 handle = self._allocate(count)
             except MemoryError:
-                raise ArgumentError(f"the device has no room for {count} bytes") from None
+                raise ArgumentError(f"the device has not enough memory for {count} bytes") from None
         return DeviceBuffer(self, handle, count, stream)
 
     def give(self, handle: Any, count: int, stream: Hashable, lent: bool) -> None:
-        """Keep a buffer for the next use; those that wait longest go when there are too many."""
+        """Keep a buffer for reuse; the oldest are freed when there are too many."""
         if lent or count > self._limit:
             self._free_all([handle])
             return
@@ -120,8 +120,8 @@ class Pool:
         self._free_all(gone)
 
     def _free_all(self, handles: list[Any]) -> None:
-        """Free memory; where a device refuses, it is lost: what went wrong is told to whoever uses
-        the device, and not to those who give something back.
+        """Free memory.  If a device refuses, the memory is lost: the error is reported to those who
+        use the device, not to those who free something.
         """
         for handle in handles:
             with contextlib.suppress(ToolchainError):
@@ -139,7 +139,7 @@ class Pool:
         return gone
 
     def clear(self) -> None:
-        """Free everything that waits."""
+        """Free all buffers in the pool."""
         with self._lock:
             handles = [h for kept in self._kept.values() for h in kept]
             self._kept.clear()

@@ -147,7 +147,7 @@ class OpenClDevice(Device):
         except self._cl.Error as error:  # memory that is short, too, which some drivers find late
             raise ToolchainError(f"{what}: {error}") from None
 
-    def place(self, handle: Any) -> tuple[Hashable, int]:
+    def locate(self, handle: Any) -> tuple[Hashable, int]:
         info = self._cl.mem_info
         whole = handle.get_info(info.ASSOCIATED_MEMOBJECT)
         start = handle.get_info(info.OFFSET) if whole is not None else 0

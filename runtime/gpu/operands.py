@@ -27,7 +27,7 @@ def checked_operand(
         raise ArgumentError(
             f"{what} is not C-contiguous, and arrays on a device are not copied; make it so"
         )
-    _, start = device.place(operand.handle) if operand.nbytes else ("", 0)
+    _, start = device.locate(operand.handle) if operand.nbytes else ("", 0)
     if start % operand.dtype.itemsize:
         raise ArgumentError(f"{what} is not aligned to its elements")
     return operand
@@ -60,5 +60,5 @@ def span_on(device: Device, value: Array | Operand) -> Span:
         return span_of(value)
     if value.nbytes == 0:
         return "nowhere", 0, 0
-    memory, start = device.place(value.handle)
+    memory, start = device.locate(value.handle)
     return memory, start, start + value.nbytes

@@ -1,4 +1,4 @@
-"""Graphs of open sizes when the sizes are there: what they are, and what values take then."""
+"""Bind the sizes of an open graph: their values, and the shapes that follow from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runtime.network.memory_plan import Sharing, value_bytes
 
 
 def size_axes(graph: Graph) -> tuple[tuple[int, int], ...]:
-    """Where each size of a graph can be read off: the position of an input, and its axis."""
+    """How to read each size of a graph: the position of an input, and its axis."""
     shown = {
         e.name: (n, axis)
         for n, name in reversed(list(enumerate(graph.inputs)))
@@ -25,7 +25,7 @@ def size_axes(graph: Graph) -> tuple[tuple[int, int], ...]:
 def graph_at(
     graph: Graph, sizes: Sequence[int], sharing: Sharing
 ) -> tuple[dict[str, int], Graph, Sharing]:
-    """The values of all sizes, the graph with concrete shapes, and what shares storage there.
+    """The values of all sizes, the graph with concrete shapes, and which values share storage.
 
     sizes : in the order of ``graph.sizes``; sharing : for all sizes
 

@@ -1,4 +1,4 @@
-"""From an optimised graph to a library in the cache: layouts, schedules, C, one shared object."""
+"""Build an optimised graph into a cached library: layouts, schedules, C, one shared object."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def build_graph(
 
 
 def _fixed_plan(graph: Graph, scratch: Scratch, sharing: Sharing) -> MemoryPlan | None:
-    """The plan of memory of a graph of fixed sizes."""
+    """The memory plan of a graph of fixed sizes."""
     return None if graph.sizes else plan_memory(graph, scratch_bytes(scratch, {}), sharing)
 
 
 def sharing_of(graph: Graph, grain: int = 1) -> Sharing:
-    """What shares storage; for open sizes only what does for all of them.
+    """Which values share storage; for open sizes only what is valid for all of them.
 
     grain : see `runtime.network.share_storage.share`
     """
@@ -109,7 +109,7 @@ def sharing_of(graph: Graph, grain: int = 1) -> Sharing:
 
 
 def write_expr(e: Expr) -> object:
-    """An expression over sizes as JSON takes it."""
+    """An expression over sizes as JSON data."""
     if isinstance(e, Const):
         return int(e.value)
     if isinstance(e, Size):
@@ -128,7 +128,7 @@ def read_expr(data: Any) -> Expr:
 
 
 def _graph_text(graph: Graph) -> str:
-    """What decides the generated code: nodes, programs and which values are constant."""
+    """What determines the generated code: nodes, programs and which values are constant."""
     lines = [",".join(graph.inputs), ",".join(graph.outputs), ",".join(sorted(graph.constants))]
     for node in graph.nodes:
         own = node.program.digest if isinstance(node, Call) else "view"
@@ -240,7 +240,7 @@ def _described(
     slots: Mapping[str, Slot],
     workspaces: Mapping[str, Mapping[str, Slot]],
 ) -> list[object]:
-    """A call as `runtime.network.profile` makes it.
+    """A call as `runtime.network.profile` reads it.
 
     That is its origin, its function, and the slots of its sizes and tensors.
     """
@@ -280,7 +280,7 @@ def _extents(function: CFunction, tensor: Tensor) -> tuple[Expr, ...]:
 def _choose_layouts(
     graph: Graph, machine: Machine, tell: Progress
 ) -> list[tuple[str, dict[str, Layout]]]:
-    """For each call with constant inputs, the layouts that its kernel would like."""
+    """For each call with constant inputs, the layouts that its kernel prefers."""
     wanted: dict[tuple[str, ...], dict[str, Layout]] = {}
     result: list[tuple[str, dict[str, Layout]]] = []
     calls = [n for n in graph.nodes if isinstance(n, Call)]
@@ -309,7 +309,7 @@ def _read_layouts(found: dict[str, dict[str, Any]]) -> dict[str, Layout]:
 
 
 def _apply_layouts(graph: Graph, layouts: list[tuple[str, dict[str, Layout]]]) -> Graph:
-    """The graph with these calls reading rearranged copies of their constants."""
+    """The graph in which these calls read rearranged copies of their constants."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return _with_layouts(graph, layouts, pool.map)
 
@@ -358,7 +358,7 @@ def _with_layouts(
 def _slots(
     graph: Graph, sharing: Sharing, scratch: Temporaries, plan: MemoryPlan | None
 ) -> tuple[dict[str, Slot], dict[str, dict[str, Slot]]]:
-    """Where values and the temporaries of calls lie: a pointer, and bytes behind it.
+    """The slots of values and of calls' temporaries: a pointer, and an offset in bytes.
 
     plan : of memory, for a graph of fixed sizes
     """

@@ -1,4 +1,4 @@
-"""From an optimised graph to kernels on a device: schedules, texts, a few modules."""
+"""Build an optimised graph into kernels on a device: schedules, texts, a few modules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from runtime.network.kernel_store import (
     store_kernels,
 )
 
-#: Programs that are compiled as one module; the next ones are generated meanwhile.
+#: Programs that are compiled as one module; meanwhile, the next ones are generated.
 TOGETHER = 8
 
 
@@ -31,8 +31,8 @@ TOGETHER = 8
 class DeviceKernels:
     """The kernels of a program on a device.
 
-    module : whatever the device made of the source, and of others
-    from_cache : whether texts and schedule were there
+    module : the device's compiled form of this and other sources
+    from_cache : whether texts and schedule were in the cache
     """
 
     stored: StoredKernels
@@ -52,7 +52,7 @@ def build_kernels(
 
     Raises
     ------
-    ScheduleError : as `codegen.pipeline.Pipeline.automatic_call`.
+    ScheduleError : see `codegen.pipeline.Pipeline.automatic_call`.
     ToolchainError : the device's compiler failed.
     CacheError : the result cannot be stored.
     """
@@ -83,7 +83,7 @@ def build_kernels(
 
 
 def _kernels(program: Program, device: Device, cache: Cache) -> tuple[StoredKernels, bool]:
-    """The kernels of a program, made or found in the cache, and which of both."""
+    """The kernels of a program, and whether they were found in the cache."""
     machine, dialect = device.machine, device.dialect
     key = source_key(program, machine, dialect)
     known = recall_kernels(key, cache)

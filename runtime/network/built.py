@@ -17,9 +17,9 @@ Scratch = Mapping[str, Mapping[str, tuple[int, tuple[Expr, ...]]]]
 
 @dataclass(frozen=True, eq=False)
 class Built:
-    """A graph whose kernels lie compiled in the cache, and what the compiler says of it.
+    """A graph whose compiled kernels are in the cache, and the compiler's description of it.
 
-    graph : with the layouts that its kernels want; scratch : the shape and width in bytes of each
+    graph : with the layouts that its kernels prefer; scratch : the shape and width in bytes of each
     call's own temporaries; sizes : what the entry point is passed, in order; plan : of memory, None
     for a graph of open sizes, which has one for each combination of them
     """
@@ -35,7 +35,7 @@ class Built:
 
 
 def scratch_bytes(scratch: Scratch, env: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """The bytes of each call's temporaries, for sizes."""
+    """The bytes of each call's temporaries, for given sizes."""
     return {
         call: {
             t: width * math.prod(evaluate_int(e, env) for e in shape)

@@ -1,4 +1,4 @@
-"""`compile_graph`: a graph to a model that can be called."""
+"""`compile_graph`: compile a graph to a model that can be called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`compile_on_device`: a graph to a model that runs on a GPU."""
+"""`compile_on_device`: compile a graph to a model that runs on a GPU."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ def compile_on_device(
 ) -> GpuModel:
     """Compile a graph for a device: merged calls, schedules, kernels, memory plan.
 
-    cache : where the texts of kernels are kept
+    cache : keeps the texts of kernels
 
     Raises
     ------
-    ScheduleError : there are no kernels for a call, as of element types that the device has not.
+    ScheduleError : no kernels can be generated for a call, for example because the device lacks its
+        element types.
     ToolchainError : the device's compiler failed.
-    CacheError : as `runtime.common.cache.Cache.keep`.
-    ArgumentError : the device has no room for the constants.
+    CacheError : see `runtime.common.cache.Cache.keep`.
+    ArgumentError : the device has not enough memory for the constants.
     """
     tell = progress or (lambda stage, done, total, what: None)
     clock = Clock()

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 class CompiledGraph(ABC):
     """A graph of fixed or open sizes, compiled and loaded.
 
-    Runs of one from several threads take turns: they share their memory.
+    Concurrent runs from several threads take turns: they share memory.
 
     graph : as compiled; calls : those that a run makes, in order
     inputs, outputs : with their names in the model
-    threads : of a run that does not say; None where there is no such number
+    threads : the default number for a run; None if it has no such number
     """
 
     report: CompileReport
@@ -60,18 +60,18 @@ class CompiledGraph(ABC):
         out: Mapping[str, Any] | None = None,
         stream: Any = None,
     ) -> dict[str, Any]:
-        """Arrays by input name in, arrays by output name out, in the graph's order.
+        """Run the graph: arrays by input name in, arrays by output name out, in the graph's order.
 
         Parameters
         ----------
         out : arrays to write to, for some or all outputs by name
-        stream : where the work goes, on a GPU
+        stream : the stream to run on, on a GPU
 
         Raises
         ------
         ArgumentError : an input is missing, unknown, or of another dtype or shape; an array of
-            `out` is not what the output needs, or shares memory with another one; `threads` on a
-            GPU, `stream` on a CPU.
+            `out` does not match the output, or shares memory with another one; `threads` on a GPU,
+            `stream` on a CPU.
         """
 
     @abstractmethod
@@ -80,6 +80,6 @@ class CompiledGraph(ABC):
 
     @abstractmethod
     def launches(self) -> Mapping[str, Sequence[tuple[GpuKernel, Grid]]]:
-        """The kernels that each call starts, by the call's name; empty if sizes are open, or on a
+        """The kernels that each call launches, by the call's name; empty if sizes are open, or on a
         CPU, where a call is one function.
         """

@@ -45,9 +45,9 @@ from runtime.network.plan_memory import plan_memory
 from runtime.network.pointer_order import pointer_order
 from runtime.network.profile import Timing, check_repeat, time_calls
 
-#: Plans of memory that are kept, one for each combination of sizes.
+#: The most memory plans that are kept, one for each combination of sizes.
 KEPT = 256
-#: Plans of calls that are compared with a new one in compiled code, one after the other.
+#: The most call plans that compiled code compares with a new call, one after the other.
 AT_ONCE = 32
 
 
@@ -57,7 +57,7 @@ class CallPlan:
 
     shapes : of inputs and outputs; arguments : the numbers that the entry point is passed
     offsets : bytes from the arena's start, by the position of the pointer
-    little : whether it takes less than starting threads does
+    little : whether it does less work than starting threads takes
     """
 
     shapes: Mapping[str, Shape]
@@ -81,19 +81,19 @@ class CpuModel(CompiledGraph):
         self._library, self._function = load_network(built.entry)
         self._order = pointer_order(graph, built.sharing, built.scratch)
         self._constants = {n: aligned_copy(a, ALIGNMENT) for n, a in graph.constants.items()}
-        #: What a call passes: inputs, outputs, constants, and memory in the arena.
+        #: The pointers that a call passes: inputs, outputs, constants, and memory in the arena.
         self._pointers = (ctypes.c_void_p * self._order.count)()
         for name, array in self._constants.items():
             self._pointers[self._order.positions[name]] = address(array)
         self._plans: OrderedDict[tuple[int, ...], CallPlan] = OrderedDict()
         self._arena = _reserved(0)
         self._lock = threading.Lock()
-        #: Calls of shapes that are made in one step, see `runtime.cpu.fast_call`.
+        #: Plans of calls that are made in one step, see `runtime.cpu.fast_call`.
         self._quick_plans: list[bytes] = []
         self._quick = quick_calls(self._quick_plans, toolchain, cache)
-        #: Of the calls that are made in one step, if outputs are filled after these.
+        #: The memory plan by which outputs are filled after a call made in one step.
         self._copied: MemoryPlan | None = None
-        #: Where the arrays of the last call with `out` lay, and its sizes.
+        #: The addresses of the arrays of the last call with `out`, and its sizes.
         self._apart: tuple[tuple[int, ...], list[int]] | None = None
         if not graph.sizes:
             plan = self.plan()
@@ -162,17 +162,17 @@ class CpuModel(CompiledGraph):
         *,
         out: Mapping[str, Any] | None = None,
     ) -> dict[str, Array] | None:
-        """A run whose arrays are just as those of an earlier one; None leaves it to `run`."""
+        """A run whose arrays match those of an earlier one; None leaves it to `run`."""
         if type(inputs) is not dict or len(inputs) != len(self.input_names):
             return None
         given = tuple(map(inputs.get, self.input_names))
-        places = None
+        given_out = None
         if out is not None and (type(out) is not dict or out):
             if type(out) is not dict or len(out) != len(self.output_names):
                 return None
-            places = tuple(map(out.get, self.output_names))
+            given_out = tuple(map(out.get, self.output_names))
         with self._lock:
-            made = self._quick(given, places, threads, None)
+            made = self._quick(given, given_out, threads, None)
             if made is NotImplemented:
                 return None
             results = (made,) if len(self.output_names) == 1 else made
@@ -181,7 +181,7 @@ class CpuModel(CompiledGraph):
         return dict(zip(self.output_names, results, strict=True))
 
     def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
-        """Median seconds of each call, one after the other, with one thread."""
+        """Median seconds of each call, one after the other, on one thread."""
         check_repeat(repeat)
         given = self._given(by_name("inputs", inputs))
         with self._lock:
@@ -196,13 +196,13 @@ class CpuModel(CompiledGraph):
             )
 
     def _usual_threads(self, plan: CallPlan) -> int:
-        """The threads of a run that does not say."""
+        """The default number of threads of a run."""
         return 1 if plan.little else self.threads
 
     # --- arguments ------------------------------------------------------------------------------
 
     def _given(self, inputs: Mapping[str, Any]) -> list[Array]:
-        """The inputs in order, copied where they cannot be read as they are."""
+        """The inputs in order, copied if they cannot be read as they are."""
         check_names("input", inputs, self.input_names)
         arrays: list[Array] = []
         for value, port in zip(self.graph.inputs, self.inputs, strict=True):
@@ -213,7 +213,7 @@ class CpuModel(CompiledGraph):
         return arrays
 
     def _sizes(self, given: list[Array]) -> tuple[int, ...]:
-        """The sizes that the shapes of the inputs show."""
+        """The sizes that follow from the shapes of the inputs."""
         return tuple(given[position].shape[axis] for position, axis in self._axes)
 
     def _check_shapes(self, given: list[Array], plan: CallPlan) -> None:
@@ -241,7 +241,7 @@ class CpuModel(CompiledGraph):
         self, sizes: tuple[int, ...], given: list[Array], outputs: list[Array], at: list[int]
     ) -> None:
         """Refuse outputs that share memory; raises `ArgumentError`.  at : the address of each."""
-        # What was apart at these addresses is apart again, as shapes follow from the sizes.
+        # Arrays that did not overlap at these addresses do not now: shapes follow from the sizes.
         if self._apart == (sizes, at):
             return
         found = clash((*given, *outputs), at, len(given))
@@ -280,7 +280,7 @@ class CpuModel(CompiledGraph):
         return found
 
     def _point(self, plan: CallPlan) -> None:
-        """Let the pointers into the arena point to where a plan has them."""
+        """Set the pointers into the arena as a plan says."""
         if plan.memory.arena + ALIGNMENT > self._arena.nbytes:
             self._arena = _reserved(plan.memory.arena)
             self._quick_plans.clear()  # they point into the old one
@@ -289,7 +289,7 @@ class CpuModel(CompiledGraph):
             self._pointers[position] = start + offset
 
     def _keep(self, plan: CallPlan) -> None:
-        """Let calls of a plan, to which the pointers belong, be made in one step."""
+        """Make calls with this plan, which the pointers are set for, in one step."""
         graph, ends = self.graph, len(self.inputs) + len(self.outputs)
         made = plan_bytes(
             self._function,
@@ -307,7 +307,7 @@ class CpuModel(CompiledGraph):
 
 
 def _reserved(count: int) -> Array:
-    """Memory for an arena, of which some is needed to align it."""
+    """Memory for an arena, with room to align it."""
     return allocate(Tensor("the arena", UINT8, ()), (count + ALIGNMENT,))
 
 

@@ -37,9 +37,9 @@ from runtime.network.memory_plan import Sharing, value_bytes
 from runtime.network.plan_memory import plan_memory, up_to
 from runtime.network.profile import Timing, check_repeat
 
-#: Combinations of sizes of which the plan is kept.
+#: The most combinations of sizes whose plans are kept.
 KEPT = 64
-#: Launches of a run up to which they are kept as a list.
+#: The most launches of a run that are kept as a list.
 MOST_KEPT = 1 << 14
 
 Result = Array | DeviceArray
@@ -49,15 +49,15 @@ Result = Array | DeviceArray
 class Step:
     """A launch of a run.
 
-    call : what it belongs to; sizes : the numbers that the kernel takes
-    places : the names of values and temporaries that it takes
+    call : the call it belongs to; sizes : the numbers that the kernel takes
+    tensors : the names of values and temporaries that it takes
     """
 
     call: Call
     kernel: GpuKernel
     grid: Grid
     sizes: tuple[int, ...]
-    places: tuple[str, ...]
+    tensors: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +65,8 @@ class _Plan:
     """What a run with certain sizes needs.
 
     shapes : of inputs and outputs; bytes : of the memory with everything but constants
-    parts : for each value and temporary the constant or "" for the memory, the byte of it at which
-    it begins, and its bytes; arena, bound : of intermediates, see `MemoryPlan`
+    parts : for each value and temporary the constant or "" for the memory, the offset in bytes at
+    which it begins, and its bytes; arena, bound : of intermediates, see `MemoryPlan`
     """
 
     env: Mapping[str, int]
@@ -79,7 +79,7 @@ class _Plan:
 
 @dataclass(frozen=True, eq=False)
 class _Bound:
-    """A plan with its memory: what starts the kernels, and where inputs and outputs lie."""
+    """A plan with its memory: what launches the kernels, and where inputs and outputs are."""
 
     replay: Callable[[Any], None]
     handles: Mapping[str, Any]
@@ -144,10 +144,10 @@ class GpuModel(CompiledGraph):
         out: Mapping[str, Any] | None = None,
         stream: Any = None,
     ) -> dict[str, Any]:
-        """As of `CompiledGraph`.
+        """See `CompiledGraph`.
 
-        If all inputs lie on the device, so do outputs that are not given, as `DeviceArray`, and
-        the call may return before they are done; else they are numpy arrays.  `stream` is as of
+        If all inputs are on the device, so are outputs that are not given, as `DeviceArray`, and
+        the call may return before they are done; else they are numpy arrays.  For `stream`, see
         `runtime.gpu.gpu_program.GpuProgram`.
 
         Raises
@@ -207,7 +207,7 @@ class GpuModel(CompiledGraph):
         return found
 
     def _sizes(self, arrays: Mapping[str, Array | Operand]) -> tuple[int, ...]:
-        """The sizes that the shapes of the inputs show."""
+        """The sizes that follow from the shapes of the inputs."""
         shapes = [arrays[v].shape for v in self.graph.inputs]
         return tuple(shapes[position][axis] for position, axis in self._axes)
 
@@ -225,7 +225,7 @@ class GpuModel(CompiledGraph):
         plan: _Plan,
         stream: Any,
     ) -> dict[str, Array | Operand | None]:
-        """Where each output goes: an array of the host, one on the device, None for a new one."""
+        """The target of each output: a host array, one on the device, None for a new one."""
         device = self.device
         stay = bool(arrays) and all(isinstance(a, Operand) for a in arrays.values())
         found: dict[str, Array | Operand | None] = {}
@@ -245,7 +245,7 @@ class GpuModel(CompiledGraph):
         return found
 
     def _follow(self, stream: Any) -> None:
-        """What follows on a stream comes after the last run, which used the same memory."""
+        """Order later work on a stream after the last run, which used the same memory."""
         if self._last and self._last[0] != stream:
             self.device.wait(self._last[0])
         self._last = [stream]
@@ -260,7 +260,7 @@ class GpuModel(CompiledGraph):
         plan: _Plan,
         stream: Any,
     ) -> list[Any]:
-        """The outputs, copied to where they go."""
+        """The outputs, copied to their targets."""
         device, found = self.device, list[Any]()
         for value, name in zip(self.graph.outputs, self.output_names, strict=True):
             result, handle = results[name], bound.handles[value]
@@ -336,21 +336,21 @@ class GpuModel(CompiledGraph):
 
         Raises
         ------
-        ToolchainError : a grid has more blocks than a GPU takes.
+        ToolchainError : a grid has more blocks than a GPU allows.
         """
         for call in self.calls:
             source = self._kernels[call.program.digest].source
             tensors: list[Tensor] = [*source.program.inputs, *source.program.outputs]
             names = [t.name for t in tensors]
-            places = dict(zip(names, (*call.inputs, *call.outputs), strict=True))
-            places |= {t.name: f"{call.name}/{t.name}" for t in source.workspace}
+            names_of = dict(zip(names, (*call.inputs, *call.outputs), strict=True))
+            names_of |= {t.name: f"{call.name}/{t.name}" for t in source.workspace}
             env = {s: plan.env[s] for s in source.program.sizes}
             for kernel, grid, sizes in launches_of(source, env):
                 numbers = tuple(sizes[s] for s in kernel.sizes)
-                yield Step(call, kernel, grid, numbers, tuple(places[t] for t in kernel.tensors))
+                yield Step(call, kernel, grid, numbers, tuple(names_of[t] for t in kernel.tensors))
 
     def _bind(self, plan: _Plan, stream: Any) -> _Bound:
-        """A plan with memory, which is taken now if what there is has no room for it."""
+        """A plan with memory, which is allocated now if the present one is too small."""
         if self._memory is None or plan.bytes > self._memory.count:
             self._bound.clear()
             if self._memory is not None:
@@ -382,18 +382,18 @@ class GpuModel(CompiledGraph):
     def _launches(self, plan: _Plan, handles: Mapping[str, Any]) -> Iterator[KernelLaunch]:
         for step in self.steps(plan):
             module = self._kernels[step.call.program.digest].module
-            tensors = tuple(handles[p] for p in step.places)
+            tensors = tuple(handles[p] for p in step.tensors)
             yield KernelLaunch(module, step.kernel, step.grid, step.sizes, tensors)
 
     def _replay(self, plan: _Plan, handles: Mapping[str, Any], stream: Any) -> None:
-        """A run of more launches than are kept."""
+        """A run with more launches than are kept."""
         for x in self._launches(plan, handles):
             self.device.launch(x.module, x.kernel, x.grid, x.sizes, x.handles, stream)
 
     # --- looking inside -------------------------------------------------------------------------
 
     def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
-        """Median seconds of each call, one after the other, with what the host does for it."""
+        """Median seconds of each call, one after the other, including the host's work for it."""
         check_repeat(repeat)
         self.run(inputs)
         device = self.device

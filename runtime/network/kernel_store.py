@@ -20,7 +20,7 @@ _FILE = "kernels.pickle"
 class StoredKernels:
     """The automatic kernels of a program.
 
-    schedule : its script; fallbacks : as `codegen.pipeline.Generated` has them
+    schedule : its script; fallbacks : see `codegen.pipeline.Generated`
     """
 
     source: GpuSource
@@ -29,7 +29,7 @@ class StoredKernels:
 
 
 def source_key(program: Program, machine: GpuMachine, dialect: str) -> str:
-    """What the automatic kernels of a program are stored under."""
+    """The cache key of a program's automatic kernels."""
     made_by = (sys.version, code_digest("poly", "codegen", "runtime"))
     return digest("gpu kernels", *made_by, repr(machine), dialect, program.digest)
 
@@ -39,13 +39,13 @@ def store_kernels(key: str, kernels: StoredKernels, cache: Cache) -> None:
 
     Raises
     ------
-    CacheError : as `Cache.keep`.
+    CacheError : see `Cache.keep`.
     """
     cache.keep(key, {_FILE: pickle.dumps(kernels, protocol=5)})
 
 
 def recall_kernels(key: str, cache: Cache) -> StoredKernels | None:
-    """The kernels that were stored; None if they are not there, or not sound."""
+    """The kernels that were stored; None if they are missing or damaged."""
     entry = cache.get(key)
     if entry is None:
         return None

@@ -1,4 +1,4 @@
-"""`MemoryPlan`, made by `runtime.network.plan_memory`: where values of a compiled graph lie."""
+"""`MemoryPlan`, made by `runtime.network.plan_memory`: where a graph's values are stored."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Sharing:
     """Which values share storage.
 
     roots : for each value, the value that names its storage (itself if it has its own)
-    starts : for each value, the byte of its storage at which it begins
+    starts : for each value, its offset in bytes in that storage
     bytes : the size of each storage
-    joined : results whose operands are made in place, so that their calls need not run
+    joined : results whose operands are written in place, so that their calls need not run
     """
 
     roots: Mapping[str, str]
@@ -32,13 +32,13 @@ class Sharing:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Where values lie.
+    """Where values are stored.
 
     sharing : which values share storage
-    offsets : for each storage that lies in the arena, its offset in bytes
+    offsets : for each storage in the arena, its offset in bytes
     direct : storage that is an output's array, with that output's name
     copied : outputs that must be copied from another value after the run
-    arena : size of the arena in bytes; `bound` is the least that any plan needs
+    arena : size of the arena in bytes; `bound` is a lower bound for any plan
     """
 
     sharing: Sharing

@@ -1,10 +1,10 @@
-"""Compiled models in the cache, whole: graph, plan of memory and constants, ready to be called.
+"""Whole compiled models in the cache: graph, memory plan and constants, ready to be called.
 
-A model that was compiled before is then there without being imported, optimised or laid out again:
-what is read are its constants as the kernels want them, and what a call needs to know.
+A model that was compiled before can then be used without being imported, optimised or laid out
+again: only its constants, in the layouts of its kernels, and the data of a call are read.
 
-The graph is pickled.  A pickle is code like the library beside it, and as far to be trusted: the
-cache belongs to one user, nobody else may write to it, and what it holds is checked against the
+The graph is pickled.  A pickle is code like the library beside it, and must be trusted as much: the
+cache belongs to one user, nobody else may write to it, and its contents are checked against the
 digests of what was written.
 """
 
@@ -35,26 +35,26 @@ from runtime.network.memory_plan import MemoryPlan
 _FORMAT = "1"
 _GRAPH = "graph.pickle"
 _PARTS = "constants-"
-#: Bytes of constants in one file; every processor reads the next one.
+#: Bytes of constants per file; processors read files in parallel.
 _PART = 1 << 24
-#: The part of a cache that one model may take.
+#: The most that one model may use of a cache: the limit divided by this.
 _SHARE = 4
 
-#: Type, shape and first byte of each constant.
-_Places = Mapping[str, tuple[np.dtype[Any], Shape, int]]
+#: Type, shape and offset in bytes of each constant.
+_Constants = Mapping[str, tuple[np.dtype[Any], Shape, int]]
 
 
 @dataclass(frozen=True, eq=False)
 class _Stored:
-    """What a model consists of beside its constants.
+    """What a model consists of besides its constants.
 
-    graph : without them; places : type, shape and first byte of each; bytes : of all of them;
-    library : the key of the entry that holds the compiled kernels; files : digests of what else
-    the model was made from, by name
+    graph : without them; constants : type, shape and offset of each; bytes : of all of them;
+    library : the key of the entry that holds the compiled kernels; files : digests of the other
+    files the model was made from, by name
     """
 
     graph: Graph
-    places: _Places
+    constants: _Constants
     bytes: int
     plan: MemoryPlan
     library: str
@@ -74,21 +74,22 @@ def store_model(model: CpuModel, key: str, cache: Cache, files: Mapping[str, str
 
     Raises
     ------
-    CacheError : as `Cache.keep`.
+    CacheError : see `Cache.keep`.
     """
-    places: dict[str, tuple[np.dtype[Any], Shape, int]] = {}
+    constants: dict[str, tuple[np.dtype[Any], Shape, int]] = {}
     total = 0
     for name, array in model.graph.constants.items():
-        places[name] = array.dtype, array.shape, total
+        constants[name] = array.dtype, array.shape, total
         total += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
     if total > cache.limit // _SHARE:
         return
     block = np.zeros(total, np.uint8)
-    for name, array in _views(block, places).items():
+    for name, array in _views(block, constants).items():
         array[...] = model.graph.constants[name]
     assert model.built.plan is not None, "only networks of fixed sizes are stored"
     graph = replace(model.graph, constants={})
-    stored = _Stored(graph, places, total, model.built.plan, model.entry.key, model.report, files)
+    plan, library = model.built.plan, model.entry.key
+    stored = _Stored(graph, constants, total, plan, library, model.report, files)
     parts = {name: block[a:b].data for name, a, b in _parts(total)}
     cache.keep(key, {_GRAPH: pickle.dumps(stored, protocol=5), **parts})
 
@@ -100,9 +101,9 @@ def recall_model(
     threads: int,
     file_digest: Callable[[str], str | None],
 ) -> CpuModel | None:
-    """The model that is stored under a key, None unless all of it is there and sound.
+    """The model that is stored under a key, None unless all of it is present and intact.
 
-    file_digest : what the digest of a file that the model was made from is now
+    file_digest : the current digest of a file that the model was made from
 
     Raises
     ------
@@ -123,7 +124,7 @@ def recall_model(
     except CacheError:
         cache.discard(key)
         return None
-    graph = replace(stored.graph, constants=_views(block, stored.places))
+    graph = replace(stored.graph, constants=_views(block, stored.constants))
     kernels, plan = stored.report.kernels, stored.plan
     built = Built(graph, library, plan.sharing, {}, (), kernels, True, plan)
     model = CpuModel(built, threads, toolchain, cache)
@@ -132,17 +133,17 @@ def recall_model(
     return model
 
 
-def _views(block: Array, places: _Places) -> dict[str, Array]:
-    """The constants that lie in a block."""
+def _views(block: Array, constants: _Constants) -> dict[str, Array]:
+    """The constants in a block, as arrays."""
     found = {}
-    for name, (dtype, shape, at) in places.items():
+    for name, (dtype, shape, at) in constants.items():
         size = prod(shape) * dtype.itemsize
         found[name] = block[at : at + size].view(dtype).reshape(shape)
     return found
 
 
 def _read(entry: Entry, block: Array) -> None:
-    """Fill a block from the files of an entry; raises `CacheError` unless they are sound."""
+    """Fill a block from the files of an entry; raises `CacheError` if they are damaged."""
 
     def fill(part: tuple[str, int, int]) -> None:
         name, start, end = part
@@ -154,6 +155,6 @@ def _read(entry: Entry, block: Array) -> None:
 
 
 def _parts(total: int) -> list[tuple[str, int, int]]:
-    """The files of constants: name, first byte and end."""
+    """The files of constants: name, start and end offset."""
     starts = range(0, total, _PART)
     return [(f"{_PARTS}{n}", at, min(at + _PART, total)) for n, at in enumerate(starts)]

@@ -1,10 +1,10 @@
-"""The memory plan of a graph: where each storage lies.
+"""Plan the memory of a graph: where each storage is placed.
 
-A value that a kernel makes for the caller is made in the caller's array; every other one lies in
-one arena, in bytes that are free again after its last use.  Offsets are chosen largest value first,
-each the lowest one that is free during the value's life (Pisarchyk and Lee, "Efficient Memory
-Management for Deep Neural Net Inference", MLSys 2020).  Which values share storage is decided
-before, in `runtime.network.share_storage`.
+A value that a kernel makes for the caller is written to the caller's array; every other one is
+in one arena, in bytes that are free again after its last use.  Offsets are chosen largest value
+first, each the lowest one that is free during the value's life (Pisarchyk and Lee, "Efficient
+Memory Management for Deep Neural Net Inference", MLSys 2020).  Which values share storage is
+decided before, in `runtime.network.share_storage`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def plan_memory(
 
     Temporaries are in the plan's `offsets` as ``call/name``.
 
-    alignment : bytes that what lies in the arena begins at a multiple of
+    alignment : in bytes, of storage in the arena
     """
     roots = sharing.roots
     given = set(graph.inputs) | set(graph.constants)
@@ -67,14 +67,14 @@ def plan_memory(
 
 
 def up_to(count: int, alignment: int) -> int:
-    """The next multiple of an alignment."""
+    """Round up to a multiple of an alignment."""
     return -(-count // alignment) * alignment
 
 
 def _pack(
     sizes: Mapping[str, int], lives: Mapping[str, tuple[int, int]], alignment: int
 ) -> tuple[dict[str, int], int]:
-    """Offsets for blocks with sizes and lives, and the size of the whole."""
+    """Offsets for blocks with sizes and lifetimes, and the total size."""
     placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last
     offsets: dict[str, int] = {}
     total = 0

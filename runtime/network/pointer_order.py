@@ -18,7 +18,7 @@ class PointerOrder:
 
     positions : of each storage and temporary (``call/name``) that has a pointer
     arena : the position of the arena, if offsets from its start are part of the code; None if
-    each storage in it has a pointer of its own, since where it lies depends on sizes
+        each storage in it has a pointer of its own, since offsets depend on sizes
     count : of all pointers
     """
 
@@ -36,7 +36,7 @@ class PointerOrder:
 def pointer_order(graph: Graph, sharing: Sharing, scratch: Temporaries) -> PointerOrder:
     """The order for a graph of fixed or open sizes.
 
-    An output has a position even if it is filled after the call, as one that is a constant.
+    An output has a position even if it is filled after the call, for example a constant.
     """
     ends = len(graph.inputs) + len(graph.outputs)
     positions = {name: n for n, name in enumerate(graph.inputs)}

@@ -1,4 +1,4 @@
-"""How long each call of a compiled graph takes: the kernels one by one, with one thread."""
+"""Time each call of a compiled graph: the kernels one by one, on one thread."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Timing:
 
 
 def check_repeat(repeat: Any) -> None:
-    """Refuse a number of repetitions that is none.  Raises `ArgumentError`."""
+    """Check a number of repetitions.  Raises `ArgumentError` if it is less than 1."""
     if whole_number("repeat", repeat) < 1:
-        raise ArgumentError(f"repeat={repeat} is less than one run")
+        raise ArgumentError(f"repeat={repeat} must be at least 1")
 
 
 def trace_events(timings: Sequence[Timing]) -> str:
@@ -63,11 +63,11 @@ def time_calls(
     arrays, sizes : what the graph's entry point is passed
     """
     made = []
-    for origin, symbol, numbers, places in json.loads(entry.read("meta.json"))["calls"]:
+    for origin, symbol, numbers, slots in json.loads(entry.read("meta.json"))["calls"]:
         function = library[symbol]
         function.restype = None
         passed: list[Any] = [ctypes.c_int64(sizes[n]) for n in numbers]
-        passed += [ctypes.c_void_p((arrays[index] or 0) + offset) for index, offset in places]
+        passed += [ctypes.c_void_p((arrays[index] or 0) + offset) for index, offset in slots]
         made.append((origin, symbol, function, passed, list[float]()))
     for _ in range(repeat):
         for _, _, function, passed, times in made:

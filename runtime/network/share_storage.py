@@ -1,7 +1,7 @@
-"""Which values of a graph share storage: views, and what a concatenation puts one after the other.
+"""Which values of a graph share storage: views, and the operands of concatenations.
 
-A view shares its input's storage.  The operands of a concatenation are made in their places in its
-result where that is possible: then there is nothing left to do for it.
+A view shares its input's storage.  The operands of a concatenation are written directly into its
+result where possible: then the concatenation itself has nothing to do.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from poly.ir.graph import Call, Graph, View
 from runtime.network.memory_plan import Sharing, value_bytes
 from runtime.network.plan_memory import plan_memory
 
-#: How much larger the arena may become by making values in their places.
+#: How much larger the arena may become by writing operands directly into results.
 GROWTH = 1.25
 
 
 def share(graph: Graph, grain: int = 1) -> Sharing:
     """What can share storage: views, and operands of concatenations unless that costs memory.
 
-    grain : bytes of a storage that a value in it begins at a multiple of
+    grain : alignment in bytes of a value in a storage
     """
     plain = _Shares(graph, join=False).sharing()
     joined = _Shares(graph, join=True, grain=grain).sharing()
@@ -32,7 +32,7 @@ def share(graph: Graph, grain: int = 1) -> Sharing:
 
 
 def views_only(graph: Graph) -> Sharing:
-    """What shares storage whatever the sizes of an open graph are: views, which begin with it."""
+    """What shares storage for all sizes of an open graph: views at the start of their storage."""
     roots: dict[str, str] = {n: n for n in (*graph.inputs, *graph.constants)}
     for node in graph.nodes:
         for name in node.outputs:
@@ -41,12 +41,12 @@ def views_only(graph: Graph) -> Sharing:
 
 
 class _Shares:
-    """Storage of values, as it is joined."""
+    """The storage of values, while it is joined."""
 
     def __init__(self, graph: Graph, join: bool, grain: int = 1) -> None:
         self.graph, self.grain = graph, grain
         self.given = set(graph.inputs) | set(graph.constants)
-        self.places: dict[str, tuple[str, int]] = {}
+        self.slots: dict[str, tuple[str, int]] = {}
         self.sizes: dict[str, int] = {}
         self.members: dict[str, list[str]] = {}
         self.joined: set[str] = set()
@@ -55,21 +55,21 @@ class _Shares:
             self._define(name, name)
         for node in graph.nodes:
             if isinstance(node, View):
-                self._define(node.output, *self.places[node.input])
+                self._define(node.output, *self.slots[node.input])
             elif not (join and self._join(node)):
                 for name in node.outputs:
                     self._define(name, name)
 
     def sharing(self) -> Sharing:
         return Sharing(
-            {name: root for name, (root, _) in self.places.items()},
-            {name: start for name, (_, start) in self.places.items()},
+            {name: root for name, (root, _) in self.slots.items()},
+            {name: start for name, (_, start) in self.slots.items()},
             self.sizes,
             frozenset(self.joined),
         )
 
     def _shown(self) -> set[str]:
-        """The values that callers see, under whatever shape: each has a whole array of its own."""
+        """The values that callers see, in any shape: each has a whole array of its own."""
         shown = set(self.graph.outputs)
         for node in reversed(self.graph.nodes):
             if isinstance(node, View) and node.output in shown:
@@ -77,21 +77,21 @@ class _Shares:
         return shown
 
     def _define(self, name: str, root: str, start: int = 0) -> None:
-        self.places[name] = root, start
+        self.slots[name] = root, start
         self.members.setdefault(root, []).append(name)
         if root == name:
             self.sizes[root] = value_bytes(self.graph, name)
 
     def _join(self, call: Call) -> bool:
-        """Make the operands of a concatenation in their places in its result, if they can be."""
+        """Write the operands of a concatenation directly into its result, if possible."""
         parts = copied_parts(call.program)
         if parts is None:
             return False
         (result,) = call.outputs
         width = self.graph.values[result].dtype.bytes
-        found: dict[str, int] = {}  # where storages begin, counted from the result's first byte
+        found: dict[str, int] = {}  # offset of each storage from the result's first byte
         for name, part in zip(call.inputs, parts, strict=True):
-            root, start = self.places[name]
+            root, start = self.slots[name]
             at = part * width - start
             if root in self.given or at % self.grain or found.setdefault(root, at) != at:
                 return False
@@ -111,10 +111,10 @@ class _Shares:
         return True
 
     def _move(self, found: Mapping[str, int], result: str, first: int) -> None:
-        """Put storages into a new one that is named after a result."""
+        """Move storages into a new one named after a result."""
         moved: Sequence[tuple[str, int]] = list(found.items())
         for root, at in moved:
             for name in self.members.pop(root):
-                self.places[name] = result, self.places[name][1] + at - first
+                self.slots[name] = result, self.slots[name][1] + at - first
                 self.members.setdefault(result, []).append(name)
             del self.sizes[root]

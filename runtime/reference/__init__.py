@@ -1,4 +1,4 @@
-"""What programs mean, computed with numpy or instance by instance, and comparing with it.
+"""The meaning of programs, computed with numpy or instance by instance, and comparisons with it.
 
-It shares nothing with generated code, so that one can judge the other.
+It shares no code with the generator, so that one can check the other.
 """

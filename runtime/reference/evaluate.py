@@ -1,6 +1,6 @@
-"""Programs evaluated with numpy, straight from their meaning in `poly.ir.program`.
+"""Evaluate programs with numpy, straight from their meaning in `poly.ir.program`.
 
-This is the judge of generated code, and shares nothing with the polyhedral path.  It is exact:
+This is the reference for generated code, and shares nothing with the polyhedral path.  It is exact:
 float updates happen in the written order for every element, so the result equals that of the
 plain loop nest bit for bit.  It stays fast enough for whole models by running the free indices
 as vectors wherever no instance reads what another one writes, and only the reduction indices one
@@ -34,7 +34,7 @@ from runtime.reference.scalar_semantics import (
     convert,
     lower,
     lower_guard,
-    places_of,
+    offsets_of,
     store,
     update,
 )
@@ -63,8 +63,8 @@ def evaluate(
 
     Raises
     ------
-    ArgumentError : arrays or sizes that do not fit the program.
-    ProgramError : an index that is not data-dependent leaves its range.
+    ArgumentError : arrays or sizes that do not match the program.
+    ProgramError : an index that is not data-dependent is out of range.
     """
     values = run(program, arrays, sizes).values
     return {t.name: values[t.name] for t in program.outputs}
@@ -148,7 +148,7 @@ class _Box:
 
 
 def box_of(ranges: tuple[Range, ...], sizes: Mapping[str, int]) -> _Box | None:
-    """The box of some ranges, None when it is empty."""
+    """The box of some ranges, None if it is empty."""
     found = []
     for r in ranges:
         lo, hi = evaluate_int(r.lo, sizes), evaluate_int(r.hi, sizes)
@@ -159,7 +159,7 @@ def box_of(ranges: tuple[Range, ...], sizes: Mapping[str, int]) -> _Box | None:
 
 
 class _Runner:
-    """One statement over its arrays."""
+    """Runs one statement on its arrays."""
 
     def __init__(self, statement: Statement, scope: Scope, written: Array) -> None:
         self.statement, self.scope = statement, scope
@@ -169,11 +169,11 @@ class _Runner:
         self.written = written.reshape(-1)
         self.value: Lowered = lower(statement.value, scope, self.dtype)
         self.guards = tuple(lower_guard(g, scope) for g in statement.guards)
-        self.place: Function = places_of(statement.target.indices, self.array.shape, scope)
+        self.offset: Function = offsets_of(statement.target.indices, self.array.shape, scope)
         self.own_reads = tuple(r for r in statement.reads if r.tensor == statement.target.tensor)
 
     def run(self, step: int | None = None) -> None:
-        """Initialise, then run every instance; of one step of a block, if that is given."""
+        """Initialise, then run every instance; or only one step of a block."""
         s = self.statement
         free = tuple(r for r in s.ranges if r.index not in s.reductions)
         if step is not None:
@@ -192,20 +192,20 @@ class _Runner:
         points = Points(box.grids())
         mask = _mask(guards, points, box.shape)
         self._check_target(points, mask, box.shape)
-        places = np.broadcast_to(self.place(points), box.shape)[mask]
-        self.flat[places] = np.asarray(identity(self.statement.op, self.dtype)).astype(
+        offsets = np.broadcast_to(self.offset(points), box.shape)[mask]
+        self.flat[offsets] = np.asarray(identity(self.statement.op, self.dtype)).astype(
             self.dtype.numpy
         )
-        self.written[places] = True
+        self.written[offsets] = True
 
     def _run_box(self, box: _Box, reductions: _Box) -> None:
-        """Run a box at once, or its slices in order when an instance could read another's."""
+        """Run a box at once, or its slices in order if an instance could read another's result."""
         if self.own_reads and box.size > 1 and self._conflicts(box, reductions):
             for part in box.split():
                 self._run_box(part, reductions)
             return
-        places = np.broadcast_to(self.place(Points(box.grids())), box.shape)
-        layers = _layers(places.reshape(-1))
+        offsets = np.broadcast_to(self.offset(Points(box.grids())), box.shape)
+        layers = _layers(offsets.reshape(-1))
         if layers is None:
             self._run_points(box.grids(), box.shape, reductions)
             return
@@ -220,14 +220,14 @@ class _Runner:
         joint = _Box(box.ranges + reductions.ranges)
         points = Points(joint.grids())
         mask = _mask(self.guards, points, joint.shape)
-        target = np.broadcast_to(self.place(points), joint.shape)[mask]
+        target = np.broadcast_to(self.offset(points), joint.shape)[mask]
         injective: bool | None = None
         for read in self.own_reads:
-            place = places_of(read.indices, self.array.shape, self.scope)
-            source = np.broadcast_to(place(points), joint.shape)[mask]
+            offset = offsets_of(read.indices, self.array.shape, self.scope)
+            source = np.broadcast_to(offset(points), joint.shape)[mask]
             if np.array_equal(source, target):
                 if injective is None:
-                    free = np.broadcast_to(self.place(Points(box.grids())), box.shape)
+                    free = np.broadcast_to(self.offset(Points(box.grids())), box.shape)
                     injective = len(np.unique(free)) == free.size
                 if injective:
                     continue
@@ -243,7 +243,7 @@ class _Runner:
         size = math.prod(shape)
         total = reductions.size
         chunk = 1 if self.own_reads else max(1, min(total, _CHUNK_ELEMENTS // max(size, 1)))
-        places = np.broadcast_to(self.place(Points(free)), shape)
+        offsets = np.broadcast_to(self.offset(Points(free)), shape)
         for start in range(0, total, chunk):
             stop = min(start + chunk, total)
             column = (stop - start,) + (1,) * len(shape)
@@ -252,9 +252,9 @@ class _Runner:
             for number, (name, lo, _) in enumerate(reductions.ranges):
                 step = at[number] if at else np.zeros(1, np.int64)
                 indices[name] = (step.astype(np.int64) + lo).reshape(column)
-            self._run_chunk(Points(indices), (stop - start, *shape), places)
+            self._run_chunk(Points(indices), (stop - start, *shape), offsets)
 
-    def _run_chunk(self, points: Points, shape: tuple[int, ...], places: Array) -> None:
+    def _run_chunk(self, points: Points, shape: tuple[int, ...], offsets: Array) -> None:
         """Run ``shape[0]`` reduction points in order, each over vectors of ``shape[1:]``."""
         mask = _mask(self.guards, points, shape)
         if not mask.any():
@@ -269,12 +269,12 @@ class _Runner:
         if op == "=":
             chosen = mask[0]
             stored = store(values[0], self.value.dtype, self.dtype)
-            self.flat[places[chosen]] = stored[chosen]
-            self.written[places[chosen]] = True
+            self.flat[offsets[chosen]] = stored[chosen]
+            self.written[offsets[chosen]] = True
             return
         values = convert(values, self.value.dtype, self.dtype)
         touched = mask.any(axis=0)
-        where = places[touched]
+        where = offsets[touched]
         held = self.flat[where].astype(self.dtype.compute.numpy)
         values, mask = values[:, touched], mask[:, touched]
         self.flat[where] = self._accumulate(op, held, values, mask).astype(self.dtype.numpy)
@@ -300,8 +300,8 @@ class _Runner:
     def _check_target(self, points: Points, mask: Array, shape: tuple[int, ...]) -> None:
         target: Read = self.statement.target
         for axis, index in enumerate(target.indices):
-            place = _index_values(index, self.scope, points)
-            outside = (place < 0) | (place >= self.array.shape[axis])
+            values = _index_values(index, self.scope, points)
+            outside = (values < 0) | (values >= self.array.shape[axis])
             if outside.any() and (np.broadcast_to(outside, shape) & mask).any():
                 raise ProgramError(
                     f"statement {self.statement.name}: {target}: index {index} leaves the range "
@@ -322,19 +322,19 @@ def _mask(guards: tuple[Lowered, ...], points: Points, shape: tuple[int, ...]) -
     return mask
 
 
-def _layers(places: Array) -> list[Array] | None:
-    """None if all places differ; else sets of points with different places, to run in turn.
+def _layers(offsets: Array) -> list[Array] | None:
+    """None if all offsets differ; else sets of points with distinct offsets, to run in turn.
 
-    The n-th set has the n-th point of every place, so each element sees its points in order.
+    The n-th set has the n-th point of every offset, so each element sees its points in order.
     """
-    if len(places) < 2:
+    if len(offsets) < 2:
         return None
-    order = np.argsort(places, kind="stable")
-    ranked = places[order]
+    order = np.argsort(offsets, kind="stable")
+    ranked = offsets[order]
     starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
-    if len(starts) == len(places):
+    if len(starts) == len(offsets):
         return None
-    lengths = np.diff(np.concatenate([starts, [len(places)]]))
-    rank = np.empty(len(places), np.int64)
-    rank[order] = np.arange(len(places)) - np.repeat(starts, lengths)
+    lengths = np.diff(np.concatenate([starts, [len(offsets)]]))
+    rank = np.empty(len(offsets), np.int64)
+    rank[order] = np.arange(len(offsets)) - np.repeat(starts, lengths)
     return [np.flatnonzero(rank == number) for number in range(int(lengths.max()))]

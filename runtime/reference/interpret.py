@@ -1,6 +1,6 @@
-"""Programs run one statement instance at a time, in any order.
+"""Run programs one statement instance at a time, in any order.
 
-It shows what a wrong order does: the tests of the legality check replay each refused schedule
+It shows the effect of a wrong order: the tests of the legality check replay each refused schedule
 here, in the illegal order, and see the result change.
 """
 
@@ -91,14 +91,14 @@ def run_instances(
     Parameters
     ----------
     arrays, sizes : as for `runtime.reference.evaluate.evaluate`
-    order : the instances to run; no check is made that they are all of them, or legal
-    together : pairs that run at the same time, where the first of the two stands: both read
+    order : the instances to run; not checked to be complete or legal
+    together : pairs that run at the same time, at the position of the first of the two: both read
         before either writes, and the pair's second writes last
 
     Raises
     ------
-    ArgumentError : arrays or sizes that do not fit the program.
-    ProgramError : an unknown instance, or an index that leaves its range.
+    ArgumentError : arrays or sizes that do not match the program.
+    ProgramError : an unknown instance, or an index out of range.
     """
     scope = make_scope(program, arrays, sizes)
     runners = _runners(program, scope)
@@ -112,8 +112,8 @@ def run_instances(
                 continue
             group = partner.get(instance, (instance,))
             writes = [_runner(runners, member).compute(member.point) for member in group]
-            for array, place, value in writes:
-                array[place] = value
+            for array, index, value in writes:
+                array[index] = value
             if len(group) > 1:
                 done.update(group)
     return {t.name: scope.arrays[t.name] for t in program.outputs}
@@ -130,28 +130,28 @@ class _Stepper:
         self.names = statement.free if initialises else statement.indices
         self.array = scope.arrays[statement.target.tensor]
         self.dtype = scope.dtypes[statement.target.tensor]
-        self.place: list[Lowered] = [lower(i, scope, INT64) for i in statement.target.indices]
+        self.index: list[Lowered] = [lower(i, scope, INT64) for i in statement.target.indices]
         self.value = lower(statement.value, scope, self.dtype)
 
     def compute(self, point: tuple[int, ...]) -> _Write:
-        """What this instance would write, and where, given what the arrays hold now."""
+        """The array, index and value that this instance would write, given the arrays' contents."""
         s = self.statement
         if len(point) != len(self.names):
             raise ProgramError(f"{s.name} has {len(self.names)} indices, not {len(point)}")
         values = {n: np.asarray(v, np.int64) for n, v in zip(self.names, point, strict=True)}
         points = Points(values)
-        place = tuple(int(convert(i(points), i.dtype, INT64)) for i in self.place)
-        if any(not 0 <= i < n for i, n in zip(place, self.array.shape, strict=True)):
+        index = tuple(int(convert(i(points), i.dtype, INT64)) for i in self.index)
+        if any(not 0 <= i < n for i, n in zip(index, self.array.shape, strict=True)):
             raise ProgramError(f"{Instance(s.name, point)} writes outside of {s.target.tensor}")
         if self.initialises:
             value = np.asarray(identity(s.op, self.dtype)).astype(self.dtype.numpy)
-            return self.array, place, value
+            return self.array, index, value
         result = self.value(points)
         if s.op == "=":
-            return self.array, place, store(result, self.value.dtype, self.dtype)
-        held = np.asarray(self.array[place]).astype(self.dtype.compute.numpy)
+            return self.array, index, store(result, self.value.dtype, self.dtype)
+        held = np.asarray(self.array[index]).astype(self.dtype.compute.numpy)
         new = update(s.op, held, convert(result, self.value.dtype, self.dtype))
-        return self.array, place, new.astype(self.dtype.numpy)
+        return self.array, index, new.astype(self.dtype.numpy)
 
 
 def _runners(program: Program, scope: Scope) -> dict[str, _Stepper]:

@@ -1,16 +1,16 @@
-"""Expressions as numpy functions: what every operator means, element by element.
+"""Expressions as numpy functions: the meaning of every operator, element by element.
 
-This is the meaning that generated code is compared with; it shares nothing with the generator.
+Generated code is compared with this meaning; it shares nothing with the generator.
 
 * Every operator works in one type, that of `poly.ir.expr.dtype_of_expr`; operands are converted to
   it first.  16-bit floats are computed in float32 and rounded where they are cast or stored.
 * Integers wrap at their own width: int8 + int8 is an int8.
-* A weak literal, and an operator over weak literals only, takes the type of what it meets: the
-  other operand, the type of the cast around it, the element type of the tensor it is stored in.
+* A weak literal, and an operator over weak literals only, takes its type from the context: the
+  other operand, the type of the enclosing cast, the element type of the tensor it is stored in.
   So ``0.1`` stored in a float64 tensor is the double nearest to 0.1.
 * Float ``a // b`` is ``floor(a / b)``; float ``%`` is exact and has the divisor's sign.
 * ``max(a, b)`` is ``a if a > b or a is NaN else b``, ``min`` likewise; ``sign(NaN)`` is NaN.
-* A data-dependent index is clamped into its dimension; any other index outside is an error.
+* A data-dependent index is clamped into its dimension; any other index out of range is an error.
 * float32 functions such as ``exp`` are computed in float64 and rounded, so they are within one
   unit in the last place of any good implementation, but not always equal to it.
 """
@@ -49,7 +49,7 @@ class Points:
     """Iteration points at which an expression is evaluated, all at once.
 
     `indices` maps each index to an int64 array; the arrays broadcast together to the shape of
-    the set of points.  Where `mask` is False a point is no instance: values there do not count.
+    the set of points.  Where `mask` is False a point is not an instance: values there are ignored.
     """
 
     indices: Mapping[str, Array]
@@ -110,11 +110,11 @@ def lower(expr: Expr, scope: Scope, want: DType | None = None) -> Lowered:
 
 
 def lower_guard(guard: Expr, scope: Scope) -> Lowered:
-    """`lower` a guard, which is index arithmetic: numbers are int64 there.
+    """`lower` a guard, which is index arithmetic: its numbers are int64.
 
     Raises
     ------
-    ProgramError : as `lower`.
+    ProgramError : see `lower`.
     """
 
     def widened(e: Expr) -> Expr:
@@ -202,45 +202,45 @@ def _lower_read(read: Read, scope: Scope) -> Function:
 
     def values(points: Points) -> Array:
         array = arrays[tensor]
-        places = []
+        checked = []
         for axis, (index, free) in enumerate(zip(indices, depends, strict=True)):
-            place = _as_place(index(points), index.dtype)
-            places.append(_in_range(place, array.shape[axis], free, points, read, axis))
-        return np.asarray(array[tuple(places)]).astype(compute, copy=False)
+            where = _as_index(index(points), index.dtype)
+            checked.append(_in_range(where, array.shape[axis], free, points, read, axis))
+        return np.asarray(array[tuple(checked)]).astype(compute, copy=False)
 
     return values
 
 
-def _as_place(values: Array, dtype: DType) -> Array:
-    """Places as int64; a uint64 that is none, which is beyond any array, as the largest int64."""
+def _as_index(values: Array, dtype: DType) -> Array:
+    """Indices as int64; a uint64 that does not fit, always out of range, as the largest int64."""
     if dtype == UINT64:
         values = np.minimum(values, np.uint64(INT64.limits[1]))
     return convert(values, dtype, INT64)
 
 
-def _in_range(place: Array, extent: int, clamp: bool, points: Points, read: Read, at: int) -> Array:
-    outside = (place < 0) | (place >= extent)
+def _in_range(index: Array, extent: int, clamp: bool, points: Points, read: Read, at: int) -> Array:
+    outside = (index < 0) | (index >= extent)
     if not outside.any():
-        return place
+        return index
     if (not clamp or extent == 0) and _any_instance(outside, points):
         raise ProgramError(
             f"{read}: index {read.indices[at]} leaves the range 0:{extent} of dimension {at}"
         )
     if extent == 0:
         raise NothingToReadError
-    return np.clip(place, 0, extent - 1)
+    return np.clip(index, 0, extent - 1)
 
 
 class NothingToReadError(Exception):
-    """A tensor without elements is read at points that are no instances."""
+    """A tensor without elements is read at points that are not instances."""
 
 
 def _any_instance(outside: Array, points: Points) -> bool:
     return bool(outside.any() if points.mask is None else (outside & points.mask).any())
 
 
-def places_of(indices: tuple[Expr, ...], shape: tuple[int, ...], scope: Scope) -> Function:
-    """A function that gives the row-major position of an element, without a range check."""
+def offsets_of(indices: tuple[Expr, ...], shape: tuple[int, ...], scope: Scope) -> Function:
+    """A function that gives the row-major offset of an element, without a range check."""
     lowered = [lower(i, scope, INT64) for i in indices]
 
     def positions(points: Points) -> Array:
@@ -266,7 +266,7 @@ def meaning_of(fn: str, dtype: DType) -> Callable[..., Any]:
 
 
 def _in_float64(meaning: Callable[..., Any]) -> Callable[..., Any]:
-    """A float32 function by way of float64, rounded once at the end."""
+    """A float32 function computed in float64, and rounded once at the end."""
 
     def rounded(*args: Array) -> Array:
         wide = meaning(*(np.asarray(a, np.float64) for a in args))

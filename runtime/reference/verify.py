@@ -1,4 +1,4 @@
-"""Comparing a compiled program with the reference on random arrays."""
+"""Compare a compiled program with the reference on random arrays."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def verify(
 
     Raises
     ------
-    ArgumentError : sizes that do not fit, other results than outputs, or whatever `fn` raises
+    ArgumentError : sizes that do not match, a wrong number of results, or whatever `fn` raises
         for its arguments.
     """
     sizes = all_sizes(program, by_name("sizes", sizes))
@@ -104,8 +104,8 @@ def verify(
 
 
 def random_inputs(program: Program, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
-    """A random array for each input.  Floats lie in -1 to 1; most integers are small, some are
-    extreme, so that wrapping and clamping are met."""
+    """A random array for each input.  Floats are in -1 to 1; most integers are small, some are
+    extreme, to exercise wrapping and clamping."""
     rng = np.random.default_rng(seed)
     return {t.name: _random(t.dtype, shape_of(t, sizes), rng) for t in program.inputs}
 

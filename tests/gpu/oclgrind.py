@@ -75,7 +75,7 @@ class OclgrindDevice(Device):
     def stream(self, value: Any) -> None:
         assert value is None
 
-    def place(self, handle: int) -> tuple[str, int]:
+    def locate(self, handle: int) -> tuple[str, int]:
         return f"oclgrind {handle}", 0
 
     def launch(

@@ -121,7 +121,7 @@ def test_what_only_a_cpu_has() -> None:
     with pytest.raises(fk.ArgumentError, match="no C compiler"):
         _ = kernel.toolchain
     a = np.ones((2, 2), np.float32)
-    with pytest.raises(fk.ArgumentError, match="threads= has no meaning on cuda-emulator"):
+    with pytest.raises(fk.ArgumentError, match="threads= is not supported on cuda-emulator"):
         kernel(a, a, threads=2)
     for given in ({"threads": 2}, {"cc": "gcc"}):
         with pytest.raises(fk.ArgumentError, match="has no meaning for target 'cuda-emulator'"):

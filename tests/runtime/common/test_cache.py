@@ -129,13 +129,13 @@ def test_put_replaces_a_file_where_an_entry_belongs(store: Cache) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "manifest.json"])
 def test_file_names_are_checked(store: Cache, name: str) -> None:
-    with pytest.raises(CacheError, match="no name for a file"):
+    with pytest.raises(CacheError, match="not a valid file name"):
         store.put(KEY, {name: b""})
 
 
 @pytest.mark.parametrize("key", ["", "short", "../../etc/passwd", "G" * 64])
 def test_keys_are_checked(store: Cache, key: str) -> None:
-    with pytest.raises(CacheError, match="no cache key"):
+    with pytest.raises(CacheError, match="not a valid cache key"):
         store.get(key)
 
 

@@ -105,7 +105,7 @@ def test_a_compiler_below_a_folder_with_a_blank(
         compile_shared(found, {"a.c": ANSWER}, (), tmp_path / "a b" / "a.so")
     for given, message in (
         (f"{wrapper} -O2", "a does not exist; quote a path with blanks"),
-        (f"'{wrapper}", "which no shell takes: No closing quotation"),
+        (f"'{wrapper}", "not valid shell syntax: No closing quotation"),
     ):
         monkeypatch.setenv("CC", given)
         with pytest.raises(ToolchainError, match=message):
@@ -240,7 +240,7 @@ def test_a_compiler_that_is_killed(tmp_path: Path, toolchain: Toolchain) -> None
 
 @pytest.mark.parametrize("name", ["../a.c", "a b.c", "-o.c", "a.c;x", "a.s", ""])
 def test_file_names_are_checked(tmp_path: Path, toolchain: Toolchain, name: str) -> None:
-    with pytest.raises(ToolchainError, match="no name for a C source file"):
+    with pytest.raises(ToolchainError, match="not a valid name for a C source file"):
         compile_shared(toolchain, {name: ANSWER}, (), tmp_path / "a.so")
 
 

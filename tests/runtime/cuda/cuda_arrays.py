@@ -50,7 +50,7 @@ def arrays_of_the_array_interface() -> None:
         (Interface(x.array, shape=(399,)), r"A has rank 1 \(shape \(399,\)\), expected rank 2"),
         (Interface(x.array, shape=(19, 21)), r"B.shape\[0\] is 19 but A.shape\[1\] makes K = 21"),
         (Interface(x.array, data=(x.array.handle + 2, False)), "A is not aligned to its elements"),
-        (Interface(x.array, mask=x), "A is a Interface that cannot be taken without a copy: it"),
+        (Interface(x.array, mask=x), "A is a Interface that cannot be used without a copy: it"),
     ):
         with pytest.raises(fk.ArgumentError, match=message):
             run(wrong, y)
@@ -100,7 +100,7 @@ def arrays_of_another_card() -> None:
         return
     here, other = device(), device(1)
     a, b = matrices()
-    with pytest.raises(fk.ArgumentError, match="A lies on cuda:1, but the program runs on cuda:0"):
+    with pytest.raises(fk.ArgumentError, match="A is on cuda:1, but the program runs on cuda:0"):
         product(here)(Interface(other.put(a)), here.put(b))
     with setting(managed=1):  # which all cards have
         found = product(here)(Interface(other.put(a)), here.put(b))
@@ -127,14 +127,14 @@ def arrays_of_dlpack() -> None:
     np.testing.assert_allclose(c.numpy(), a @ b, rtol=1e-5)
     run(x, y)
     assert x.streams[1:] == [1]  # 0 is not allowed, it means the default one
-    with pytest.raises(fk.ArgumentError, match="A lies on cuda:1, but the program runs on cuda:0"):
+    with pytest.raises(fk.ArgumentError, match="A is on cuda:1, but the program runs on cuda:0"):
         run(Producer(x.array, (2, 1)), y)
-    with pytest.raises(fk.ArgumentError, match="A lies on a device of kind 4 in DLPack"):
+    with pytest.raises(fk.ArgumentError, match="A is on a device of kind 4 in DLPack"):
         run(Producer(x.array, (4, 0)), y)
     with pytest.raises(fk.ArgumentError, match="A is a Producer, expected a numpy array"):
         run(Producer(x.array, (1, 0)), y)
     other = device(1)
-    with pytest.raises(fk.ArgumentError, match="B lies on cuda:1, but the program runs on cuda:0"):
+    with pytest.raises(fk.ArgumentError, match="B is on cuda:1, but the program runs on cuda:0"):
         run(a, other.put(b))
 
     class Raises:

@@ -97,7 +97,7 @@ def test_ptxas_would_rather_spill() -> None:
 
 
 def test_what_is_no_architecture() -> None:
-    with pytest.raises(fk.ArgumentError, match="'gfx90a' is no CUDA architecture; they are called"):
+    with pytest.raises(fk.ArgumentError, match="'gfx90a' is not a CUDA architecture; use sm_80"):
         compile_cubin("", "gfx90a")
 
 
