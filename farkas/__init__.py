@@ -113,7 +113,7 @@ __all__ = [
     "verify",
 ]
 
-#: Where the names live that are loaded when they are first used.
+#: The modules of the names that are loaded when they are first used.
 _HOMES = {
     "DTYPES": "poly.ir.dtypes",
     "DType": "poly.ir.dtypes",
@@ -154,5 +154,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names, with those that every module has; not what this module imports."""
+    """The public names and those of every module, without this module's imports."""
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -1,4 +1,4 @@
-"""The onnx package's Backend interface, so that its official suite and other tools can drive us.
+"""The onnx package's Backend interface, so that its official suite and other tools can use Farkas.
 
 >>> import farkas.backend
 >>> prepared = farkas.backend.prepare(model)
@@ -33,7 +33,7 @@ class FarkasRep(BackendRep):
 
         Raises
         ------
-        FarkasError : arrays that do not fit, or a model that cannot be run on them.
+        FarkasError : arrays that do not match the model, or a model that cannot be run on them.
         """
         names = [p.name for p in self.model.inputs]
         if not isinstance(inputs, dict):

@@ -1,8 +1,8 @@
-"""Are the packages beside `farkas` Farkas's own?
+"""Check that the packages beside `farkas` are Farkas's own.
 
 Farkas consists of five packages, four of them with common names.  A folder or file named
-``runtime`` on the import path ahead of Farkas would take its place, so `farkas` looks before it
-imports them, and never runs what it finds in the way.
+``runtime`` earlier on the import path would shadow Farkas's, so `farkas` checks before it imports
+them, and never runs a foreign module.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import os
 import sys
 from pathlib import Path
 
-#: The packages that must lie beside `farkas`.
+#: The packages that must be beside `farkas`.
 PACKAGES = ("poly", "frontends", "codegen", "runtime")
 
 
 class ForeignPackageError(ImportError):
     """Another module has the name of one of Farkas's packages and comes first on the path.
 
-    It is no `FarkasError`, because the package that defines those may be the one shadowed.
-    `name` is the package, `path` the file or folder that is in the way (None: Farkas's own
-    package is missing and nothing has its name).
+    It is not a `FarkasError`, because the package that defines those may be the one shadowed.
+    `name` is the package, `path` the file or folder that shadows it (None: Farkas's own
+    package is missing and nothing else has its name).
     """
 
 
@@ -30,7 +30,7 @@ def check_packages(house: Path) -> None:
 
     Raises
     ------
-    ForeignPackageError : naming the package and the file in the way.
+    ForeignPackageError : naming the package and the file that shadows it.
     """
     for name in PACKAGES:
         found = _location(name)
@@ -41,8 +41,8 @@ def check_packages(house: Path) -> None:
             )
         if os.path.realpath(found) != os.path.realpath(house / name / "__init__.py"):
             raise ForeignPackageError(
-                f"{found} is in the way of Farkas's own package '{name}' in {house}: "
-                f"rename it, or take its folder off the import path",
+                f"{found} shadows Farkas's own package '{name}' in {house}: "
+                f"rename it, or remove its folder from the import path",
                 name=name,
                 path=found,
             )
@@ -67,6 +67,6 @@ def started_as_command() -> bool:
     """Whether this process is the command ``farkas`` or ``python -m farkas``."""
     if not sys.argv:
         return False
-    if sys.argv[0] == "-m":  # what it is while the package of a -m module is imported
+    if sys.argv[0] == "-m":  # its value while the package of a -m module is imported
         return "farkas" in sys.orig_argv
     return os.path.basename(sys.argv[0]) in ("farkas", "farkas.exe")

@@ -1,4 +1,4 @@
-"""Errors of the public face, beside those of `poly.errors`."""
+"""Errors of the public interface, in addition to those of `poly.errors`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from importlib.metadata import version as installed
 
 
 def version() -> str:
-    """Farkas's version, as its package says it."""
+    """Farkas's version, from the package's metadata."""
     try:
         return installed("farkas")
     except PackageNotFoundError:  # a checkout that was never installed

@@ -1,4 +1,4 @@
-"""The command ``farkas``, one command a file.
+"""The command ``farkas``, with one command per file.
 
-What it prints with is in `farkas.console`.
+Printing is in `farkas.console`.
 """

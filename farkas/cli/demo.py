@@ -35,7 +35,7 @@ NETWORK = "resnet50"
 NETWORK_TOLERANCE = 1e-3
 KERNEL_TOLERANCE = 1e-5
 
-#: So many lines of C are shown.
+#: The most lines of C that are shown.
 MAX_LINES = 120
 
 #: A padded convolution with bias and rectifier: its boundary is a condition on the reduction.
@@ -48,7 +48,7 @@ def conv_relu(float32 X[N,C,H,W], float32 F[K,C,3,3], float32 B[K]) -> (Y) {
 
 
 def run_demo(threads: int | None = None, console: Console | None = None) -> bool:
-    """Run the demonstration; returns whether every check held.
+    """Run the demonstration; returns whether every check passed.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def demo_network(console: Console, threads: int | None, name: str = NETWORK) -> 
 
 
 def describe(console: Console, model: Network) -> None:
-    """What was compiled, and how long each stage took."""
+    """Print what was compiled, and how long each stage took."""
     report, (graph,) = model.report, model.graphs
     calls = [n for n in graph.nodes if isinstance(n, Call)]
     views = sum(isinstance(n, View) for n in graph.nodes)
@@ -182,7 +182,7 @@ def demo_kernel(console: Console, threads: int | None) -> bool:
 
 
 def numpy_convolution(x: Array, f: Array, b: Array) -> Array:
-    """What `CONVOLUTION` means, with numpy: one matrix product over all windows."""
+    """The meaning of `CONVOLUTION` in numpy: one matrix product over all windows."""
     n, c, h, w = x.shape
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))

@@ -1,4 +1,4 @@
-"""``farkas doctor``: what will become of a network's nodes, before anything is compiled."""
+"""``farkas doctor``: whether a network's nodes can be compiled, without compiling anything."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ def doctor_command(model: str, shapes: tuple[str, ...], nodes: bool) -> int:
     for problem in found.problems:
         click.echo(f"problem     {problem}")
     count = len(found.problems)
-    click.echo("nothing stands in the way" if not count else f"{count} nodes stand in the way")
+    click.echo("all nodes can be compiled" if not count else f"{count} nodes cannot be compiled")
     return 1 if count else 0

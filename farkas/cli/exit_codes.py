@@ -4,7 +4,7 @@
 code  meaning
 ====  =======================================================================
 0     done
-1     an error that the message explains; what was asked for was not done
+1     an error that the message explains; the request was not carried out
 2     the command line itself is wrong (``farkas check``: nothing was decided)
 70    a defect of Farkas; ``farkas --debug …`` shows the traceback
 130   interrupted
@@ -86,9 +86,9 @@ def _run(
             return _broken_pipe()
         if debug:
             traceback.print_exc()
-        if isinstance(error, OSError) and error.strerror:  # a full disk, say, and no defect
-            place = f"{error.filename}: " if error.filename else ""
-            complain(f"{place}{error.strerror}")
+        if isinstance(error, OSError) and error.strerror:  # for example a full disk, not a defect
+            file = f"{error.filename}: " if error.filename else ""
+            complain(f"{file}{error.strerror}")
             return FAILED
         text = printable(str(error).partition("\n")[0][:200])
         complain(
@@ -110,7 +110,7 @@ def message_of(error: FarkasError) -> str:
 
 
 def _flush(code: int) -> int:
-    """Write out what is buffered, while a broken pipe or a full disk can still be handled."""
+    """Flush buffered output, while a broken pipe or a full disk can still be handled."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -122,7 +122,7 @@ def _flush(code: int) -> int:
 
 
 def _broken_pipe() -> int:
-    """The reader went away, as ``head`` does: end quietly, as other programs do."""
+    """The reader closed the pipe, as ``head`` does: end quietly, as other programs do."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

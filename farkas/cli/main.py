@@ -82,9 +82,9 @@ def pipeline_command() -> None:
 
 @main.group("cache", epilog="\b\nExamples:\n  farkas cache info\n  farkas cache clear\n")
 def cache_group() -> None:
-    """Look at or clear the cache of compiled kernels.
+    """Inspect or clear the cache of compiled kernels.
 
-    It lies in the user's cache directory, or in $FARKAS_CACHE_DIR.
+    It is in the user's cache directory, or in $FARKAS_CACHE_DIR.
     """
 
 

@@ -44,10 +44,10 @@ Examples:
 @click.option("--threads", type=click.IntRange(1, 4096), help="Threads; default is all.")
 @click.option(
     "--repeat", type=click.IntRange(1), default=1, show_default=True,
-    help="Run so many times, and show the median time.",
+    help="Run this many times, and show the median time.",
 )  # fmt: skip
-@click.option("--profile", is_flag=True, help="Show what each call takes, with one thread.")
-@click.option("--trace", metavar="FILE.json", help="Write that for chrome://tracing.")
+@click.option("--profile", is_flag=True, help="Show the time of each call, on one thread.")
+@click.option("--trace", metavar="FILE.json", help="Write that as a trace for chrome://tracing.")
 @click.option(
     "--compare", "reference", type=click.Choice(["onnxruntime"]),
     help="Name the first value that differs from this; exits with 1 if one does.",
@@ -77,7 +77,7 @@ def run_command(
 
     A network that was compiled before comes from the cache.
     """
-    arrays = _arrays(inputs)  # first, because compiling takes longer than finding a typing error
+    arrays = _arrays(inputs)  # first, because typing errors are found faster than code is compiled
     sizes = dict(map(parse_shape, shapes))
     folder = nullcontext() if output_dir is None else output_folder(output_dir)
     with folder as made:
@@ -145,7 +145,7 @@ def parse_shape(word: str) -> tuple[str, int | tuple[int, ...]]:
 
 
 def _complete(model: Network, arrays: dict[str, Array], seed: int | None) -> None:
-    """Fill in what is missing, if that was asked for, and check the names."""
+    """Fill in missing arrays, if requested, and check the names."""
     from runtime.common.arguments import check_names
 
     known = {p.name: p for p in model.inputs}
@@ -163,7 +163,7 @@ def _complete(model: Network, arrays: dict[str, Array], seed: int | None) -> Non
 
 
 def _open_dimensions(port: Any) -> str:
-    """What --random needs to know of an input, with the options to give it."""
+    """The dimensions of an input that --random needs, with the options to give them."""
     if port.shape is None:
         return f"{port} has no known rank; give its shape, as in --shape '{port.name}=1,3,224,224'"
     names = dict.fromkeys(e for e in port.shape if isinstance(e, str) and e)
@@ -183,7 +183,7 @@ def _open_dimensions(port: Any) -> str:
 
 
 def random_array(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """Floats from 0 to 1, integers 0 and 1, which are valid positions in almost any table."""
+    """Floats from 0 to 1, integers 0 and 1, which are valid indices into almost any table."""
     if dtype.kind in "biu":
         return rng.integers(0, 2, shape).astype(dtype)
     return rng.random(shape, np.float32).astype(dtype)
@@ -195,7 +195,7 @@ def _timed(
     times = []
     results: dict[str, Array] = {}
     if not model.is_whole:
-        model.run(arrays)  # which compiles what depends on shapes
+        model.run(arrays)  # compiles what depends on shapes
     for _ in range(repeat):
         start = time.perf_counter()
         results = model.run(arrays)
@@ -204,7 +204,7 @@ def _timed(
 
 
 def _profile(timings: Sequence[Timing], shown: bool, trace: str | None) -> None:
-    """What each call takes, the longest first; and a file of it."""
+    """Print the time of each call, the longest first, and write a trace file."""
     from farkas.console.display import printable, seconds
     from runtime.network.profile import trace_events
 

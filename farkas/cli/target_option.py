@@ -1,4 +1,4 @@
-"""``--target``: texts for a CPU or a GPU, for which neither device nor compiler is asked."""
+"""``--target``: text for a CPU or a GPU, generated without a device or a compiler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def _found(ctx: click.Context, option: click.Parameter, name: str) -> Target:
-    """A target for texts."""
+    """A target for text generation only."""
     from farkas.targets.find_target import text_target
     from poly.errors import ArgumentError
 
@@ -32,7 +32,7 @@ def target_option(command: _Command) -> _Command:
         callback=_found,
         default="cpu",
         show_default=True,
-        help="For what: cpu, cuda, opencl, or a CUDA device as cuda-emulator:sm_90 or "
-        "cuda-emulator:sm_90,tf32; no GPU is needed, nor anything of CUDA or OpenCL.",
+        help="Target: cpu, cuda, opencl, or a CUDA device as cuda-emulator:sm_90 or "
+        "cuda-emulator:sm_90,tf32; neither a GPU nor CUDA or OpenCL is needed.",
     )
     return option(command)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from poly.ir.program import Program
     from poly.schedule.schedule import Schedule
 
-#: The stages that are shown unless others are asked for.
+#: The stages that are shown by default.
 _USUAL = [name for name in STAGES if name != "loops"]
 
 LEGAL, ILLEGAL, UNDECIDED = 0, 1, 2
@@ -29,7 +29,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class _Request:
-    """A program as the command line asks for it."""
+    """A program as the command line gives it."""
 
     text: str
     dtypes: tuple[str, ...]
@@ -79,7 +79,7 @@ def _size(word: str) -> tuple[str, int]:
 
 
 def program_options(command: _Command) -> _Command:
-    """The options that say how a program is read."""
+    """The options that determine how a program is read."""
     for option in (
         click.option("--exact", is_flag=True, help="Keep the written order of reductions."),
         click.option("--name", help="The program's name."),
@@ -123,7 +123,7 @@ Examples:
 )
 @click.argument("file", required=False)
 @click.option("-e", "--expression", metavar="TEXT", help=_EXPRESSION_HELP)
-@click.option("-o", "--output", metavar="PATH", help="Where to; default is the standard output.")
+@click.option("-o", "--output", metavar="PATH", help="Output file; default is the standard output.")
 @click.option(
     "--emit",
     type=click.Choice([*STAGES, "library"]),
@@ -200,7 +200,7 @@ Examples:
     "stages",
     multiple=True,
     type=click.Choice(list(STAGES)),
-    help="Which; repeatable.  Default is all but the loops.  "
+    help="Stage to show; repeatable.  Default is all but the loops.  "
     + "  ".join(f"{name}: {stage.about}" for name, stage in STAGES.items()),
 )
 @click.option("--using", "wanted", default="auto", show_default=True, help=_SCHEDULE_HELP)

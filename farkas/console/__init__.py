@@ -1,4 +1,4 @@
-"""What is printed, and the files that commands read and write.
+"""Terminal output, and the files that commands read and write.
 
 The commands themselves are in `farkas.cli`.
 """

@@ -1,4 +1,4 @@
-"""What the command line shows: progress, highlighted text, figures in words."""
+"""Terminal output of the command line: progress, highlighted text, readable figures."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.syntax import Syntax
 from rich.text import Text
 
-#: A step that is over sooner is not worth a line where progress is written line by line.
+#: Shorter steps are not printed where progress is written line by line.
 _NOTABLE_SECONDS = 1.0
 
 
 def stderr_console() -> Console:
-    """A console on the error stream, which is where progress belongs."""
+    """A console on the error stream, where progress is shown."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -66,14 +66,14 @@ class StageProgress(AbstractContextManager["StageProgress"]):
             self._progress.stop()
 
     def __call__(self, stage: str, done: int, total: int, what: str) -> None:
-        """Show that `done` of `total` steps of a stage are over, and what comes next."""
+        """Show that `done` of `total` steps of a stage are done, and what comes next."""
         now = time.perf_counter()
         if stage not in self._started:
             for earlier in self._started:
                 self._end(earlier, now)
         self._started.setdefault(stage, now)
         if self._progress is not None:
-            # What is shown may come from a file: it is plain text, never markup.
+            # The text may come from a file: it is plain text, never markup.
             label = printable(what)[:48].replace("[", "\\[")
             if stage not in self._bars:
                 self._bars[stage] = self._progress.add_task(stage, total=total, what=label)
@@ -82,7 +82,7 @@ class StageProgress(AbstractContextManager["StageProgress"]):
             self._end(stage, now)
 
     def _end(self, stage: str, now: float) -> None:
-        """A stage is over, because it says so or because another one began."""
+        """End a stage, because it is complete or because another one began."""
         if stage in self._finished:
             return
         self._finished.add(stage)
@@ -97,14 +97,14 @@ class StageProgress(AbstractContextManager["StageProgress"]):
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Show that something is going on, on a terminal."""
+    """Show that something is in progress, on a terminal."""
     console = stderr_console()
     with console.status(what) if console.is_terminal else nullcontext():
         yield
 
 
 def code(console: Console, text: str, language: str) -> None:
-    """Print source text, highlighted on a terminal and exactly as it is elsewhere."""
+    """Print source text, highlighted on a terminal and unchanged elsewhere."""
     if console.is_terminal:
         console.print(Syntax(text, language, background_color="default", word_wrap=True))
     else:
@@ -112,7 +112,7 @@ def code(console: Console, text: str, language: str) -> None:
 
 
 def loop_nest(source: str) -> str:
-    """The function with the loops, out of a generated translation unit."""
+    """Extract the function with the loops from a generated translation unit."""
     found = re.search(r"^(?:static )?void \w+_body\(.*?^\}", source, re.MULTILINE | re.DOTALL)
     return found[0] if found else source.strip()
 
@@ -131,7 +131,7 @@ def median_seconds(
 
 
 def seconds(value: float) -> str:
-    """A time in the unit that suits it."""
+    """A time in a suitable unit."""
     if value < 1e-3:
         return f"{value * 1e6:.0f} µs"
     if value < 1:
@@ -140,7 +140,7 @@ def seconds(value: float) -> str:
 
 
 def size_text(count: int) -> str:
-    """Bytes in the unit that suits them."""
+    """A number of bytes in a suitable unit."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB"):
         if amount < 1024:
@@ -150,5 +150,5 @@ def size_text(count: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Text from outside without what could steer a terminal."""
+    """External text without control characters."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

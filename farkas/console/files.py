@@ -19,7 +19,7 @@ from poly.errors import FarkasError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: Programs and scripts are short; anything longer is not one of them.
+#: Programs and scripts are short; anything longer is neither.
 MAX_TEXT_BYTES = 1 << 20
 
 
@@ -32,7 +32,7 @@ def read_text_file(path: str) -> str:
 
     Raises
     ------
-    FileError : it cannot be read, is no UTF-8, or has more than `MAX_TEXT_BYTES` bytes.
+    FileError : it cannot be read, is not UTF-8, or has more than `MAX_TEXT_BYTES` bytes.
     """
     shown = "the standard input" if path == "-" else path
     try:
@@ -48,7 +48,7 @@ def read_text_file(path: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise FileError(f"{shown} is no text in UTF-8") from None
+        raise FileError(f"{shown} is not UTF-8 text") from None
 
 
 def load_array(path: str) -> Array:
@@ -56,15 +56,15 @@ def load_array(path: str) -> Array:
 
     Raises
     ------
-    FileError : it cannot be read, is no ``.npy`` file, holds Python objects, or is shorter than
-        its header says.
+    FileError : it cannot be read, is not a ``.npy`` file, holds Python objects, or is shorter
+        than its header says.
     """
     try:
         with open(path, "rb") as file:
             magic = file.read(len(np.lib.format.MAGIC_PREFIX))
         if magic != np.lib.format.MAGIC_PREFIX:
-            raise FileError(f"{path} is no .npy file; numpy.save writes one")
-        # Mapping checks the header against the file before any memory is taken.
+            raise FileError(f"{path} is not a .npy file; numpy.save writes one")
+        # Mapping checks the header against the file before any memory is allocated.
         return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, EOFError, ValueError) as error:
         raise FileError(f"cannot read {path}: {_reason(error)}") from None
@@ -80,9 +80,9 @@ def npy_bytes(array: Array) -> bytes:
 
 
 def write_file(path: str | Path, data: bytes) -> None:
-    """Write a file whole or not at all; an existing one is replaced.
+    """Write a file as a whole or not at all; an existing one is replaced.
 
-    What is no regular file (a pipe, say) is written to as it is.
+    Other than regular files (such as a pipe) are written to directly.
 
     Raises
     ------
@@ -110,11 +110,11 @@ def write_file(path: str | Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def output_folder(path: str | Path) -> Iterator[Path]:
-    """A folder to write to, made if it is not there; if what follows fails, it goes again.
+    """A folder to write to, created if missing; removed again if what follows fails.
 
     Raises
     ------
-    FileError : it cannot be made, or is a file.
+    FileError : it cannot be created, or is a file.
     """
     made: list[Path] = []
     try:
@@ -132,14 +132,14 @@ def output_folder(path: str | Path) -> Iterator[Path]:
 
 
 def _remove_empty(folders: list[Path]) -> None:
-    """Remove folders, innermost first, as far as they hold nothing."""
+    """Remove folders, innermost first, as long as they are empty."""
     for folder in folders:
         with contextlib.suppress(OSError, ValueError):
             folder.rmdir()
 
 
 def file_names(names: tuple[str, ...], suffix: str) -> dict[str, str]:
-    """For each name from a model file a different, harmless name of a file."""
+    """A distinct, safe file name for each name from a model file."""
     chosen: dict[str, str] = {}
     for name in names:
         clean = re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".")[:100] or "output"

@@ -1,4 +1,4 @@
-"""Sizes with which a program can be called."""
+"""Example sizes with which a program can be called."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from poly.ir.size_values import all_sizes
 from poly.sets.from_isl import least_sizes
 from runtime.common.arguments import bind, shape_of
 
-#: What small sizes cost at best, and at most; see `_cost`.
+#: The preferred and the largest cost of small sizes, see `_cost`.
 FEW, MOST = 1 << 26, 1 << 32
 
 
 def checked_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
-    """As `all_sizes`, of sizes with which the program can be called.
+    """As `all_sizes`, with a check that the program can be called with these sizes.
 
     Raises
     ------
-    ArgumentError : as `all_sizes`, and where the program's conditions do not hold.
+    ArgumentError : see `all_sizes`; or a condition of the program does not hold.
     """
     every = all_sizes(program, sizes)
     shapes = {t.name: shape_of(t, every) for t in program.inputs}
@@ -35,7 +35,7 @@ def small_sizes(program: Program) -> dict[str, int]:
 
     Raises
     ------
-    ArgumentError : if none were found with which it has little to do.
+    ArgumentError : none were found with which it has little to do.
     """
     if not program.sizes:
         return {}
@@ -73,7 +73,7 @@ def _candidates(program: Program) -> Iterator[dict[str, int]]:
 
 
 def _cost(program: Program, sizes: Mapping[str, int]) -> int:
-    """About how long the reference takes, in what it does to a number."""
+    """The approximate cost of the reference, in operations on a number."""
     elements = sum(
         prod(max(0, evaluate_int(e, sizes)) for e in t.shape) for t in program.tensors.values()
     )

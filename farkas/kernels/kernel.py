@@ -1,4 +1,4 @@
-"""`compile`: text to a `Kernel`, a function of numpy arrays."""
+"""`compile`: compile text to a `Kernel`, a function of numpy arrays."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def compile(
     >>> matmul = fk.compile("C[i,j] +=! A[i,k] * B[k,j]")
     >>> C = matmul(A, B)
 
-    A text without declared element types is checked now as far as that goes without them, and
+    A text without declared element types is checked now as far as possible without them, and
     compiled when the kernel is first called, for the element types of those arrays (and once more
     for each other combination); with `dtypes`, or if it is a definition, it is compiled now.  One
     compiled kernel serves all sizes.
@@ -60,8 +60,8 @@ def compile(
         einsum string
     dtypes : element types of the inputs: one for all, a sequence in order, or a mapping by name
     sizes : values for sizes, which are fixed in the kernel; calls must then agree
-    threads : threads of a call that does not say; default is every processor.  Such a call runs on
-        one if it does less than starting threads takes
+    threads : default number of threads of a call; if None, one per processor, or a single one if
+        the call does less work than starting threads takes
     exact : keep the written order of reductions, so that results equal the reference bit for bit
     schedule : ``"auto"`` (default), ``"written"``, a script, a `Schedule`, or a function from the
         written order to a schedule
@@ -70,15 +70,15 @@ def compile(
     name : the program's name
     target : where it runs: ``"cpu"``; ``"cuda"`` or ``"opencl"``, a GPU (``"cuda:1"`` is the
         second, ``"opencl:intel"`` one by name); or ``"cuda-emulator"``, CUDA on the CPU, which is
-        slow and for checking.  ``"cuda,tf32"`` may round factors of type float32 to 10 bits, for
-        tensor cores.  Arrays of torch, CuPy or JAX on the GPU are not copied
+        slow and meant for checking.  ``"cuda,tf32"`` may round factors of type float32 to 10 bits,
+        for tensor cores.  Arrays of torch, CuPy or JAX on the GPU are not copied
 
     Raises
     ------
     LanguageError : a mistake in the text.
-    ArgumentError : an argument that does not fit the text.
-    ScheduleError, IllegalScheduleError : the schedule is senseless, or would break a dependence.
-    ToolchainError : no C compiler, or it failed; no device, or something missing that it needs.
+    ArgumentError : an argument that does not match the text.
+    ScheduleError, IllegalScheduleError : the schedule makes no sense, or breaks a dependence.
+    ToolchainError : no C compiler, or it failed; no device, or something it needs is missing.
     CacheError : the cache directory cannot be used.
     """
     source = read_text(text)
@@ -94,7 +94,7 @@ def compile(
 
 @dataclass(frozen=True)
 class _Recipe:
-    """Everything that decides what a kernel becomes, except its element types."""
+    """Everything that determines a kernel, except its element types."""
 
     source: Text
     sizes: Mapping[str, int]
@@ -111,8 +111,8 @@ class _Recipe:
 class Kernel:
     """A compiled comprehension; call it with arrays.  Made by `compile`.
 
-    Calls from several threads at once are safe.  A copy is the kernel itself; what is unpickled is
-    compiled again, or found in the cache.
+    Concurrent calls from several threads are safe.  A copy is the kernel itself; an unpickled one
+    is compiled again, or found in the cache.
     """
 
     def __init__(self, recipe: _Recipe, dtypes: Mapping[str, DType] | None) -> None:
@@ -162,17 +162,17 @@ class Kernel:
         out : arrays to write to: one, a tuple of all outputs, or a mapping by name.
         threads : threads for this call.
         copy : False refuses inputs that would have to be copied.
-        stream : (on a GPU alone) where the work goes: CUDA's handle or what has one, or a queue
-            of OpenCL.
+        stream : (on a GPU only) the stream to run on: CUDA's handle or an object that has one, or
+            an OpenCL queue.
 
         Returns
         -------
         The output, or a tuple of outputs in the program's order: numpy arrays; on a GPU, if all
-        inputs lie there, `runtime.gpu.device.DeviceArray`.
+        inputs are on it, `runtime.gpu.device.DeviceArray`.
 
         Raises
         ------
-        ArgumentError : anything that does not fit the program's declaration.
+        ArgumentError : an argument does not match the program's declaration.
         """
         for loaded in self._loaded:
             if named:
@@ -187,7 +187,7 @@ class Kernel:
         return compiled.loaded(*arrays, out=out, threads=threads, copy=copy, **named)
 
     def _variant(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> Compiled:
-        """What to call for these arrays, compiled now if their element types are new."""
+        """The compiled program for these arrays, compiled now if their element types are new."""
         source = self._recipe.source
         names = source.names
         if len(arrays) > len(names):
@@ -230,33 +230,33 @@ class Kernel:
 
     @property
     def program(self) -> Program:
-        """The text with its ranges.  Raises `UntypedError` as long as element types are unknown.
+        """The text with its ranges.  Raises `UntypedError` if element types are unknown.
 
-        What is scheduled is ``schedule.program``: large products may be split there where that
-        saves work, and dimensions that are one joined.
+        The scheduled program is ``schedule.program``: large products may be split there if that
+        saves work, and adjacent dimensions collapsed.
         """
         return self._only().program
 
     @property
     def schedule(self) -> Schedule:
-        """The order in which it runs.  Raises `UntypedError` as `program`."""
+        """The order in which it runs.  Raises `UntypedError`, see `program`."""
         return self._only().schedule
 
     @property
     def source(self) -> str:
-        """The C text, or that of a GPU's kernels.  Raises `UntypedError` as `program`."""
+        """The C text, or that of a GPU's kernels.  Raises `UntypedError`, see `program`."""
         return self._only().source.text
 
     @property
     def tree(self) -> str:
-        """The schedule's loops as indented text.  Raises `UntypedError` as `program`."""
+        """The schedule's loops as indented text.  Raises `UntypedError`, see `program`."""
         return self._only().schedule.show
 
     @property
     def loops(self) -> str:
         """The loops that the text is printed from, after all passes.
 
-        Raises `UntypedError` as `program`.
+        Raises `UntypedError`, see `program`.
         """
         only = self._only()
         return stage_text("loops", only.program, only.schedule, only.target)
@@ -265,11 +265,11 @@ class Kernel:
     def library(self) -> Path:
         """The shared library, in the cache; it may need the threads of `runtime.cpu.openmp_pool`.
 
-        Raises `UntypedError` as `program`, and `ArgumentError` for a kernel on a GPU.
+        Raises `UntypedError`, see `program`, and `ArgumentError` for a kernel on a GPU.
         """
         loaded = self._only().loaded
         if not isinstance(loaded, LoadedKernel):
-            raise ArgumentError("a kernel on a GPU is no shared library")
+            raise ArgumentError("a kernel on a GPU is not a shared library; use .source")
         return loaded.path
 
     @property
@@ -331,13 +331,13 @@ class Kernel:
     def verify(
         self, sizes: Mapping[str, int] | None = None, *, seed: int = 0, threads: int | None = None
     ) -> Report:
-        """Run the kernel, and the numpy reference of what was written, on the same random arrays.
+        """Run the kernel and the numpy reference of the written program on the same random arrays.
 
         Parameters
         ----------
-        sizes : a value for every size of the program; by default small ones that fit
+        sizes : a value for every size of the program; by default small ones that it accepts
         seed : of the random arrays
-        threads : threads for the kernel; default is as many as it may use, for little work too
+        threads : threads for the kernel; default is all it may use, even for little work
 
         Returns
         -------
@@ -345,8 +345,8 @@ class Kernel:
 
         Raises
         ------
-        UntypedError : as `program`.
-        ArgumentError : sizes that do not fit.
+        UntypedError : see `program`.
+        ArgumentError : sizes that do not match.
         """
         compiled = self._only()
         program = compiled.program
@@ -360,7 +360,7 @@ class Kernel:
         return verify(program, call, seed, chosen)
 
     def explain(self, **sizes: int) -> View:
-        """Which statements share loops, what that saves, what forbids more, and what it costs.
+        """Show which statements share loops, what that saves, what prevents more, and the cost.
 
         >>> print(matmul.explain(I=512, J=512, K=512))
 
@@ -368,8 +368,8 @@ class Kernel:
 
         Raises
         ------
-        UntypedError : as `program`.
-        ArgumentError : sizes that do not fit.
+        UntypedError : see `program`.
+        ArgumentError : sizes that do not match.
         """
         from farkas.views.explain import explain_kernel
 
@@ -381,14 +381,14 @@ class Kernel:
     def with_schedule(self, schedule: ScheduleLike) -> Kernel:
         """The same kernel under another schedule, in any of the forms that `compile` takes.
 
-        What was compiled before is compiled again at once, so that an illegal schedule is
+        Everything compiled before is compiled again at once, so that an illegal schedule is
         refused here.
 
         >>> kernel.with_schedule(lambda s: s.tile("S0", ["i", "j"], [32, 32]))
 
         Raises
         ------
-        ScheduleError, IllegalScheduleError, ArgumentError : as `compile`.
+        ScheduleError, IllegalScheduleError, ArgumentError : see `compile`.
         """
         recipe = replace(self._recipe, schedule=schedule)
         return _restored(recipe, self._dtypes, tuple(self._variants))

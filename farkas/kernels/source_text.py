@@ -1,4 +1,4 @@
-"""What a user may write: a definition, bare comprehensions, or a numpy einsum string."""
+"""The forms of a user's text: a definition, bare comprehensions, or a numpy einsum string."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Kind = Literal["definition", "comprehensions", "einsum"]
 
 @dataclass(frozen=True)
 class Text:
-    """A text that was recognised, and what it leaves open.
+    """A recognised text, and what it leaves open.
 
     Attributes
     ----------
@@ -49,8 +49,8 @@ class Text:
 
         Raises
         ------
-        LanguageError : for every mistake in the text.
-        ArgumentError : `name` cannot stand in a program's text.
+        LanguageError : a mistake in the text.
+        ArgumentError : `name` is not a valid program name.
         """
         if name is not None:
             _check_name(name)
@@ -60,11 +60,11 @@ class Text:
         return parse_program(self.text, dtypes, name)
 
     def check(self, sizes: Mapping[str, int] | None, name: str | None) -> None:
-        """Find what is wrong with a text, or with its sizes, whatever the element types will be.
+        """Check a text and its sizes as far as possible without element types.
 
         Raises
         ------
-        LanguageError, ArgumentError : as `program` and `fix_sizes`.
+        LanguageError, ArgumentError : see `program` and `fix_sizes`.
         """
         if name is not None:
             _check_name(name)
@@ -77,12 +77,12 @@ class Text:
 
 
 def read_text(text: str) -> Text:
-    """Recognise a text; a byte-order mark before it is left out.
+    """Recognise a text; a leading byte-order mark is dropped.
 
     Raises
     ------
-    ArgumentError : if it is no string.
-    LanguageError : if it cannot be parsed.
+    ArgumentError : it is not a string.
+    LanguageError : it cannot be parsed.
     """
     if not isinstance(text, str):
         raise ArgumentError(f"the text is a {type(text).__name__}, expected a string")
@@ -137,7 +137,7 @@ def match_dtypes(source: Text, dtypes: DTypes | None) -> dict[str, DType]:
     elif dtypes is None:
         found = {}
     elif source.kind == "definition":
-        raise ArgumentError("a definition declares the element types of its inputs: leave dtypes=…")
+        raise ArgumentError("a definition declares the element types of its inputs: omit dtypes=…")
     elif isinstance(dtypes, (str, DType, np.dtype, type)):
         found = dict.fromkeys(names, one_dtype(dtypes, "every input"))
     elif isinstance(dtypes, Sequence):
@@ -170,7 +170,7 @@ def one_dtype(value: Any, what: str) -> DType:
     try:
         return dtype_of(value)
     except (ProgramError, TypeError, ValueError) as error:
-        reason = error if isinstance(error, ProgramError) else f"{value!r} is no element type"
+        reason = error if isinstance(error, ProgramError) else f"{value!r} is not an element type"
         raise ArgumentError(f"{what}: {reason}") from None
 
 
@@ -179,8 +179,8 @@ def fix_sizes(program: Program, sizes: Mapping[str, int] | None) -> Program:
 
     Raises
     ------
-    ArgumentError : an unknown size, a value that is no number from 0 on, or a precondition of
-        the program that does not hold.
+    ArgumentError : an unknown size, a value that is not a non-negative integer, or a precondition
+        of the program that does not hold.
     """
     if not sizes:
         return program
@@ -198,7 +198,7 @@ def _check_name(name: str) -> None:
     except ProgramError as error:
         if len(name) > 80:
             raise ArgumentError(
-                "name is no name for a program: letters, digits and _ only"
+                "name is not a valid program name: letters, digits and _ only"
             ) from None
         raise ArgumentError(str(error)) from None
 

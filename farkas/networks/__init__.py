@@ -1,4 +1,4 @@
-"""`compile_onnx` and what it gives: networks of fixed or open sizes, on CPUs and GPUs.
+"""`compile_onnx` and its result: networks of fixed or open sizes, on CPUs and GPUs.
 
 Single comprehensions are in `farkas.kernels`.
 """

@@ -1,4 +1,4 @@
-"""`Network.compare`: which value of a model is the first that differs from a reference."""
+"""`Network.compare`: find the first value of a model that differs from a reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ULPS = 16
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far floats may be apart: `atol`, and `rtol` of the largest magnitude in the tensor.
+    """The allowed difference of floats: `atol`, plus `rtol` of the tensor's largest magnitude.
 
     `rtol` None is 0.001, and more for types of few bits.
     """
@@ -36,7 +36,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Compared:
-    """A value beside its reference.
+    """A value and its reference.
 
     maker : the node that it comes from, None for what the model stores or is given; error : the
     largest absolute difference of two elements; scale : the largest magnitude of the reference;
@@ -60,9 +60,9 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All values that were compared, in the order in which the model makes them.
+    """All values that were compared, in the order in which the model computes them.
 
-    merged : the calls around `first` are right one by one, and not when they are merged
+    merged : the calls around `first` are right one by one, but not when they are merged
     """
 
     values: tuple[Compared, ...]
@@ -97,7 +97,7 @@ def compare(
 ) -> Comparison:
     """See `Network.compare`.
 
-    values : the outputs and the values of these names, from a model compiled to give them all
+    values : the outputs and the values of these names, from a model compiled to return them all
     """
     wanted = _reference_values(reference, source, inputs)
     found = values(())
@@ -112,7 +112,7 @@ def compare(
     result = judge.all(values(tuple(inner)), wanted)
     if whole.agrees or not result.agrees:
         return result
-    # What fails does so only while some values need not be stored: which is the last of them?
+    # The fault shows only while some values are not stored: find the last of these.
     outputs = {n: wanted[n] for n in found if n in wanted}
     bad, good = 0, len(inner)
     while good - bad > 1:
@@ -138,7 +138,7 @@ class _Judge:
 
         Raises
         ------
-        ArgumentError : if it does not.
+        ArgumentError : it does not.
         """
         for name in wanted:
             if name not in self.source.makers and name not in self.source.outputs:
@@ -147,7 +147,7 @@ class _Judge:
                 )
 
     def all(self, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Comparison:
-        """Compare what there is in both, in the order in which the model makes it."""
+        """Compare the values present in both, in the order in which the model computes them."""
         makers = self.source.makers
         names = [*(n for n in found if n not in makers), *(n for n in makers if n in found)]
         return Comparison(tuple(self.one(n, found[n], wanted[n]) for n in names if n in wanted))
@@ -173,7 +173,7 @@ class _Judge:
 
 
 def _distance(found: Array, wanted: Array) -> tuple[float, float]:
-    """The largest difference of two elements, and the largest magnitude that is wanted."""
+    """The largest difference of two elements, and the largest magnitude of the reference."""
     wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
     a, b = found.astype(wide), wanted.astype(wide)
     finite = np.isfinite(b)
@@ -193,11 +193,11 @@ def _epsilon(dtype: np.dtype[Any]) -> float:
 
 
 def _reference_values(reference: Any, source: Source, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a reference says of the model's values, at least of its outputs.
+    """A reference's values of the model, at least of its outputs.
 
     Raises
     ------
-    ArgumentError : a reference that is none of the kinds that `Network.compare` lists.
+    ArgumentError : the reference is not of a kind that `Network.compare` lists.
     """
     if isinstance(reference, str):
         if reference != "onnxruntime":

@@ -1,4 +1,4 @@
-"""`compile_onnx`: an ONNX network to a function of named arrays.
+"""`compile_onnx`: compile an ONNX network to a function of named arrays.
 
 A network of fixed shapes is compiled as a whole; any other is compiled when it first runs.
 """
@@ -84,14 +84,14 @@ def _plain(shapes: Any) -> dict[str, tuple[int, ...] | int]:
 
 
 def _compiled(origin: Origin) -> Network:
-    """Compile what an origin describes; raises as `compile_onnx`."""
+    """Compile an origin; raises as `compile_onnx` does."""
     content = content_of(origin) if origin.target.runner.recalls else None
     found = recall(content) if content is not None else None
     if found is not None:
         if origin.progress is not None:
             origin.progress("load", 1, 1, "the whole network, from the cache")
         return found
-    # Importing all of the compiler takes longer than loading what it made.
+    # Importing the whole compiler takes longer than loading its result.
     from farkas.networks.import_and_compile import import_and_compile
 
     return import_and_compile(origin, content)

@@ -1,4 +1,4 @@
-"""`Executable`: what runs a network, which is compiled as a whole or (`Stages`) stage by stage."""
+"""`Executable`: runs a network, compiled as a whole or (`Stages`) stage by stage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Executable(ABC):
-    """Arrays by name in, arrays by name out; `run`, `profile` and all else as of `Network`."""
+    """Arrays by name in, arrays by name out; see `Network` for `run`, `profile` and the rest."""
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -39,21 +39,21 @@ class Executable(ABC):
     @property
     @abstractmethod
     def compiled(self) -> tuple[CompiledGraph, ...]:
-        """The graphs that were compiled so far."""
+        """The graphs compiled so far."""
 
     @property
     @abstractmethod
     def report(self) -> CompileReport:
-        """What compiling took and made so far."""
+        """What compiling has taken and produced so far."""
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """For each of these graphs, what has to hold of sizes for it to be used again."""
+        """For each of these graphs, the conditions on sizes under which it is used again."""
         return ("fixed sizes",)
 
     @property
     def opaque_operators(self) -> tuple[str, ...]:
-        """The operators that ran as numpy so far, each once."""
+        """The operators run as numpy so far, each once."""
         return ()
 
 

@@ -1,4 +1,4 @@
-"""From an ONNX network to a model: import and compile, and what cannot be compiled yet."""
+"""Import and compile an ONNX network, and list what cannot be compiled yet."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from runtime.network.cpu_model import CpuModel
 
 
 def import_and_compile(origin: Origin, content: Content | None) -> Network:
-    """What `compile_onnx` does with a network that it has not compiled before.
+    """Compile a network that `compile_onnx` has not found in the cache.
 
-    content : by which it is remembered, unless None
+    content : its identity in the cache, None to not store it
     """
     target, shapes, progress = origin.target, origin.shapes, origin.progress
     tell = progress or (lambda stage, done, total, what: None)

@@ -1,6 +1,6 @@
-"""`Network`: an ONNX network as a function of named arrays, wherever and however it is compiled.
+"""`Network`: an ONNX network as a function of named arrays, on any target.
 
-What reads models and compares values is loaded when it is needed.
+Code that reads models and compares values is loaded when it is needed.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Array = np.ndarray
 class Origin:
     """What a model was compiled from: enough to compile it again in another way.
 
-    compile : what compiles an origin; model : a path, bytes or a message; a file is read again, so
-    that no weights are kept; shapes : the sizes that were given; outputs : names of values that are
-    given beside the outputs
+    compile : compiles an origin; model : a path, bytes or a message; a file is read again, so that
+    no weights are kept; shapes : the given sizes; outputs : names of values that are returned in
+    addition to the outputs
     """
 
     compile: Callable[[Origin], Network]
@@ -58,13 +58,13 @@ class Origin:
 
         Raises
         ------
-        ArgumentError : a name that is unknown or fixed already, or a size that is none.
+        ArgumentError : a name that is unknown or already fixed, or an invalid size.
         """
         source = self.open()
         known, free = (_names(source.input_ports(s)) for s in ({}, self.shapes))
         for name, size in sizes.items():
             if name not in free:
-                reason = "is fixed already" if name in known else "is no dimension of the inputs"
+                reason = "is fixed already" if name in known else "is not a dimension of the inputs"
                 raise ArgumentError(f"'{name}' {reason}; {_listed(free)}")
             try:
                 is_size = not isinstance(size, bool) and operator.index(size) > 0
@@ -80,11 +80,11 @@ class Network:
     """A compiled ONNX network.
 
     With all shapes fixed it is compiled as a whole, before the first run.  Any other is compiled
-    when arrays come, and what was compiled serves all shapes that satisfy its `conditions`.  Where
+    when arrays arrive, and the result serves all shapes that satisfy its `conditions`.  Where
     the shape of a value depends on elements, that is done stage by stage.
 
-    Runs from several threads take turns: they share their memory.  A copy is the network itself;
-    what is unpickled is compiled again, or found in the cache.
+    Concurrent runs from several threads take turns: they share memory.  A copy is the network
+    itself; an unpickled one is compiled again, or found in the cache.
 
     Attributes: `inputs` and `outputs`, with their types as far as these are known.
     """
@@ -121,21 +121,22 @@ class Network:
     ) -> dict[str, Any]:
         """Run the network: arrays by input name in, arrays by output name out, in its order.
 
-        Arrays are numpy's; on a GPU they may lie there.  If all inputs do, so do outputs that are
-        not given, as `runtime.gpu.device.DeviceArray`, and the call may return before they are
-        done.  Shapes for which nothing is compiled yet are compiled first.
+        Arrays are numpy's; on a GPU they may be on the device.  If all inputs are, so are outputs
+        that are not given, as `runtime.gpu.device.DeviceArray`, and the call may return before they
+        are done.  Shapes for which nothing is compiled yet are compiled first.
 
         Parameters
         ----------
         threads : of this run, on a CPU; default is what the network was compiled with
         out : arrays to write to, for some or all outputs by name
-        stream : on a GPU, where the work goes: CUDA's handle or what has one, or a queue of OpenCL
+        stream : on a GPU, the stream to run on: CUDA's handle or an object that has one, or an
+            OpenCL queue
 
         Raises
         ------
-        ArgumentError : an input is missing, unknown, or does not fit what the model says; an array
-            of `out` is not what the output needs, or shares memory with another one; `threads` on
-            a GPU, `stream` on a CPU.
+        ArgumentError : an input is missing, unknown, or does not match the model's declaration; an
+            array of `out` does not match the output, or shares memory with another one; `threads`
+            on a GPU, `stream` on a CPU.
         ModelError : the model cannot be run on arrays of these shapes.
         UnsupportedModelError : nodes that cannot be compiled for these shapes.
         ToolchainError : a kernel of a GPU failed.
@@ -145,8 +146,8 @@ class Network:
     def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
         """Median seconds of each compiled call, one after the other.
 
-        On a CPU with one thread; on a GPU with what the host does for it.  What runs as numpy is
-        run, and not measured.
+        On a CPU this uses one thread; on a GPU it includes the host's work.  Operators that run as
+        numpy are run, but not measured.
         """
         check_repeat(repeat)
         return self._executable.profile(inputs, repeat)
@@ -155,22 +156,22 @@ class Network:
 
     @property
     def report(self) -> CompileReport:
-        """What compiling took and made so far."""
+        """What compiling has taken and produced so far."""
         return self._executable.report
 
     @property
     def compiled(self) -> tuple[CompiledGraph, ...]:
-        """What was compiled so far: one graph of fixed shapes, or those of the stages."""
+        """The graphs compiled so far: one of fixed shapes, or those of the stages."""
         return self._executable.compiled
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
-        """Kernels and values of what was compiled so far."""
+        """Kernels and values of everything compiled so far."""
         return tuple(c.graph for c in self.compiled)
 
     @property
     def source(self) -> dict[str, str]:
-        """The generated text by file; with several stages, ``stage0/``… come before the name."""
+        """The generated text by file; with several stages, names begin with ``stage0/``…."""
         return _joined([c.source for c in self.compiled], "/")
 
     @property
@@ -185,7 +186,7 @@ class Network:
 
     @property
     def threads(self) -> int | None:
-        """Threads of a run that does not say; None: all, or on a GPU no such number."""
+        """The default number of threads of a run; None: all, or on a GPU no such number."""
         return self._executable.threads
 
     @property
@@ -195,21 +196,21 @@ class Network:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """For each stage that was compiled, what has to hold of sizes for it to be used again."""
+        """For each compiled stage, the conditions on sizes under which it is used again."""
         return self._executable.conditions
 
     @property
     def opaque_operators(self) -> tuple[str, ...]:
-        """The operators that ran as numpy so far, each once."""
+        """The operators run as numpy so far, each once."""
         return self._executable.opaque_operators
 
     def explain(self, run: bool = True) -> View:
-        """What was fused and what that saves, what was not and why, and what each kernel costs.
+        """Show what was fused and what that saves, what was not and why, and each kernel's cost.
 
-        Bytes and times depend on sizes.  With sizes left open there are none, and only the stages
-        compiled so far are shown: ``network.specialize(batch=1).explain()`` has all.
+        Bytes and times depend on sizes.  With open sizes there are none, and only the stages
+        compiled so far are shown: ``network.specialize(batch=1).explain()`` shows all.
 
-        run : time the kernels, with one thread and made-up inputs
+        run : time the kernels, on one thread and made-up inputs
         """
         from farkas.views.explain import explain_graphs, explain_network
 
@@ -223,16 +224,16 @@ class Network:
         return show(self)._repr_html_()
 
     def specialize(self, **sizes: int) -> Network:
-        """The model compiled for sizes of named dynamic dimensions; this one stays as it is.
+        """The model compiled for sizes of named dynamic dimensions; this one is unchanged.
 
         >>> one = model.specialize(batch=1)
 
-        With no dynamic dimension left, it is compiled as a whole, at once.  Names that are no
-        identifiers: ``specialize(**{"batch size": 4})``.
+        With no dynamic dimension left, it is compiled as a whole, at once.  For names that are not
+        identifiers, write ``specialize(**{"batch size": 4})``.
 
         Raises
         ------
-        ArgumentError : a name that is unknown or fixed already, or a size that is no positive int.
+        ArgumentError : a name that is unknown or already fixed, or a size that is not positive.
         ModelError, UnsupportedModelError : the model cannot be compiled for these sizes.
         """
         return self.origin.compile(self.origin.specialized(sizes))
@@ -245,27 +246,27 @@ class Network:
         rtol: float | None = None,
         atol: float = 1e-5,
     ) -> Comparison:
-        """Which value of the model is the first, in the order of its nodes, that diverges.
+        """Find the first value of the model, in the order of its nodes, that differs.
 
         >>> print(model.compare("onnxruntime", inputs))
 
-        The outputs are compared first, as the model computes them.  If one diverges, or the
-        reference names values between the nodes, the model is compiled once more to give these as
+        The outputs are compared first, as the model computes them.  If one differs, or the
+        reference names intermediate values, the model is compiled once more to return these as
         well; if all of them agree then, merging calls is to blame, and the value is found that must
         be stored for the outputs to agree.
 
         Parameters
         ----------
-        reference : ``"onnxruntime"``, which is asked for every value; a mapping from names of
-            values to arrays; a function of the inputs by name that gives such a mapping, or the
+        reference : ``"onnxruntime"``, which is run for every value; a mapping from names of
+            values to arrays; a function of the inputs by name that returns such a mapping, or the
             outputs in a list; or a session with ``run`` and ``get_outputs``
-        rtol, atol : floats agree if no element is farther off than `atol` plus `rtol` times the
-            largest magnitude in its tensor (0.001, more for types of few bits), integers if none
-            is farther off than `atol`
+        rtol, atol : floats agree if no difference exceeds `atol` plus `rtol` times the largest
+            magnitude in its tensor (0.001, more for types of few bits), integers if none exceeds
+            `atol`
 
         Raises
         ------
-        ArgumentError : another kind of reference, or one that names what is not in the model.
+        ArgumentError : another kind of reference, or one that names values not in the model.
         ModelError : ONNX Runtime cannot run the model.
         """
 
@@ -287,7 +288,7 @@ def _restored(origin: Origin) -> Network:
 
 
 def _joined(parts: list[Mapping[str, str]], separator: str) -> dict[str, str]:
-    """Mappings in one; the names of several are told apart by the number of the stage."""
+    """Join mappings; names of several stages get the number of their stage."""
     if len(parts) == 1:
         return dict(parts[0])
     numbered = list(enumerate(parts))

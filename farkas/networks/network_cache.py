@@ -1,4 +1,4 @@
-"""Networks that were compiled before: found in the cache by the content of their files."""
+"""Networks compiled before: found in the cache by the content of their files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runtime.cpu.toolchain import Toolchain
 from runtime.network.cpu_model import CpuModel
 from runtime.network.model_store import model_key, recall_model, store_model
 
-#: Everything between a file and a model; what any of it makes may change with its code.
+#: All packages between a file and a model; the result may change with any of their code.
 _PACKAGES = ("poly", "frontends", "codegen", "runtime", "farkas")
 
 
@@ -30,7 +30,7 @@ _PACKAGES = ("poly", "frontends", "codegen", "runtime", "farkas")
 class Content:
     """What a network is made from.
 
-    origin : of a path or bytes; digest : of these; asked : what was asked for, as text
+    origin : a path or bytes; digest : of these; asked : the arguments, as text
     """
 
     origin: Origin
@@ -38,7 +38,7 @@ class Content:
     asked: str
 
     def key(self, toolchain: Toolchain) -> str:
-        """What the network is stored under."""
+        """The cache key of the network."""
         code = code_digest(*_PACKAGES)
         made_by = (code, version("onnx"), str(host_machine()))
         return model_key(toolchain, *made_by, self.digest, self.asked)
@@ -51,7 +51,7 @@ class Content:
 
 
 def content_of(origin: Origin) -> Content | None:
-    """What a network is made from, None if that cannot be read or is in memory only."""
+    """What a network is made from, None if it cannot be read or is in memory only."""
     found = _digest(origin.model)
     if found is None:
         return None
@@ -82,14 +82,14 @@ def recall(content: Content) -> Network | None:
 
 
 def remember(model: CpuModel, content: Content, files: Sequence[str]) -> None:
-    """Keep what a network was compiled to for the next time.
+    """Store a compiled network for the next time.
 
-    files : the names of files beside the network's that it was made from, too
+    files : the names of other files that it was made from
     """
     target = _cpu(content)
     digests = {name: content.file_digest(name) for name in files}
     found = {name: d for name, d in digests.items() if d is not None}
-    # What changed while it was read belongs to no content.
+    # If a file changed while it was read, the result belongs to neither content.
     if len(found) == len(digests) and _digest(content.origin.model) == content.digest:
         with contextlib.suppress(CacheError):  # it only takes longer the next time
             key = content.key(with_team(target.toolchain, target.cache))

@@ -1,9 +1,9 @@
-"""`Stages`: a network whose shapes are found when it runs.
+"""`Stages`: a network whose shapes are determined when it runs.
 
-Inputs with dynamic dimensions, operators whose results have shapes that depend on data, and
-operators that need elements before they can be compiled (the shape that a Reshape asks for) all
-make a network wait.  It is compiled when arrays come, stage by stage, and what was compiled is kept
-for the next arrays of the same shapes.  Stages are made in `frontends.onnx.core.stages`.
+Inputs with dynamic dimensions, operators whose result shapes depend on data, and operators that
+need elements before they can be compiled (such as the target shape of a Reshape) all delay a
+network's compilation.  It is compiled when arrays arrive, stage by stage, and the result is kept
+for later arrays of the same shapes.  Stages are made in `frontends.onnx.core.stages`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ Array = np.ndarray
 
 
 class Stages(Executable):
-    """A network, compiled for the shapes that come.
+    """A network, compiled for the shapes that arrive.
 
-    Calls from several threads take turns.
+    Concurrent calls from several threads take turns.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Stages(Executable):
         self.threads = self._runner.threads
         self._start = Start(None, {p.name: p.axes for p in ports}, {})
         self._types = {p.name: p.dtype.numpy for p in ports}
-        #: The shapes of inputs that were found to fit.
+        #: Shapes of inputs that were checked.
         self._sound: set[tuple[tuple[int, ...], ...]] = set()
         self._lock = threading.RLock()
         self._reports: list[CompileReport] = []
@@ -73,7 +73,7 @@ class Stages(Executable):
 
     @property
     def report(self) -> CompileReport:
-        """What compiling took and made so far, all variants together."""
+        """What compiling has taken and produced so far, all variants together."""
         stages: dict[str, float] = {}
         for report in self._reports:
             for name, seconds in report.stages:
@@ -91,14 +91,14 @@ class Stages(Executable):
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """For each stage that was compiled, what has to hold of sizes for it to be used again."""
+        """For each compiled stage, the conditions on sizes under which it is used again."""
         return tuple(
             ", ".join(map(str, v.stage.conditions)) or "fixed sizes" for v in self._variants()
         )
 
     @property
     def opaque_operators(self) -> tuple[str, ...]:
-        """The operators that ran as numpy so far, each once."""
+        """The operators run as numpy so far, each once."""
         return tuple(
             dict.fromkeys(call.operator for v in self._variants() for call in v.stage.opaque)
         )
@@ -108,7 +108,7 @@ class Stages(Executable):
         return tuple(v.model for v in self._variants() if v.model is not None)
 
     def _variants(self) -> list[Variant]:
-        """Everything that was compiled, from the first stage on."""
+        """Everything compiled so far, from the first stage on."""
         found: list[Variant] = []
         starts: list[Start | None] = [self._start]
         while starts:
@@ -134,8 +134,8 @@ class Stages(Executable):
         given = {n: a for n, a in out.items() if a is not None}
         check_names("output", given, [p.name for p in self.outputs])
         there = runner.held(inputs)
-        # Arrays on a device are used as they are where one stage is the whole network, and compiled
-        # for their shapes already; else they are copied to the host, as are values between stages.
+        # Arrays on a device are used without a copy if one stage is the whole network and already
+        # compiled for their shapes; else they are copied to the host, like values between stages.
         ready = self._ready(inputs) if there else None
         if ready is not None:
             return ready.run(inputs, threads, out=given, stream=stream)
@@ -156,7 +156,7 @@ class Stages(Executable):
         return results
 
     def _ready(self, inputs: Mapping[str, Any]) -> CompiledGraph | None:
-        """What is compiled for arrays of these shapes, if it is the whole network."""
+        """The compiled graph for arrays of these shapes, if it is the whole network."""
         if self._start.demanded or inputs.keys() != self._types.keys():
             return None
         values = {}
@@ -164,7 +164,7 @@ class Stages(Executable):
             found = self._runner.describe(name, value)
             if found is None:
                 return None
-            # Of which only type and shape are asked for, and which takes no memory.
+            # Only type and shape of it are used, and it takes no memory.
             values[name] = np.broadcast_to(np.zeros((), found[0]), found[1])
         with self._lock:
             variant = self._start.find(values)
@@ -185,7 +185,7 @@ class Stages(Executable):
         results: dict[str, Array] = {}
         for port in self.outputs:
             array = values[port.name]
-            # Nobody else may hold what is given away.
+            # A returned array must not be referenced elsewhere.
             shared = any(array is other for other in (*given.values(), *results.values()))
             is_own = not shared and getattr(array, "base", None) is None
             results[port.name] = array if is_own else array.copy()
@@ -231,7 +231,7 @@ class Stages(Executable):
             more = stage.demands & start.reads.keys() - start.demanded
             if not more:
                 return self._add(start, values, stage)
-            start.demanded |= more  # elements that are there already
+            start.demanded |= more  # elements that are already known
 
     def _add(self, start: Start, values: Mapping[str, Array], stage: Stage) -> Variant:
         """Compile a stage, and keep it."""
@@ -242,7 +242,7 @@ class Stages(Executable):
             except (UndecidedError, CapacityError):
                 if not stage.graph.sizes:
                     raise
-                # isl gave up on the open sizes; fixed ones are easier.
+                # isl exceeded its budget on the open sizes; fixed ones are easier.
                 given = {n: g.closed() for n, g in start.given(values).items()}
                 stage = import_stage(self._source, given, start.pending)
                 assert stage.graph is not None
@@ -272,7 +272,7 @@ class Stages(Executable):
     # --- arguments ------------------------------------------------------------------------------
 
     def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """The inputs as arrays that fit what the model says."""
+        """The inputs as arrays that match the model's declarations."""
         known = self._as_before(inputs)
         if known is not None:
             return known
@@ -293,7 +293,7 @@ class Stages(Executable):
         return values
 
     def _as_before(self, inputs: Mapping[str, Any]) -> dict[str, Array] | None:
-        """The inputs if they are plain arrays whose shapes were found to fit before, else None."""
+        """The inputs if they are plain arrays whose shapes were checked before, else None."""
         values: dict[str, Any] = {n: inputs.get(n) for n in self._types}
         if len(inputs) != len(values):
             return None
@@ -306,7 +306,7 @@ class Stages(Executable):
 
 
 def _stand_in(port: Port) -> Array:
-    """An array of the shape of a port, all of whose dimensions are fixed, without memory."""
+    """An array of a port's shape, all of whose dimensions are fixed, that takes no memory."""
     assert port.shape is not None
     shape = tuple(e for e in port.shape if isinstance(e, int))
     return np.broadcast_to(np.zeros((), port.dtype.numpy), shape)
@@ -318,7 +318,7 @@ def _call(
     values: dict[str, Array],
     threads: int | None,
 ) -> None:
-    """Run an opaque operator on values, and add what it gives."""
+    """Run an opaque operator on values, and add its results."""
     arrays = [values[n] if n else None for n in call.inputs]
 
     def runner(body: Executable) -> Any:
@@ -332,7 +332,7 @@ def _call(
 
 
 def _output_tensor(name: str, made: Any) -> Tensor:
-    """What an array for a result has to be.  Raises `ArgumentError` if the result is no array."""
+    """The declaration of an array for a result.  Raises `ArgumentError` if it is not an array."""
     dtype = Given.of(made).dtype
     if dtype.kind == "o":
         raise ArgumentError(f"{name} is a {dtype} and needs no array")

@@ -1,4 +1,4 @@
-"""Stages of a network that were compiled, and for which arrays each of them is valid."""
+"""Compiled stages of a network, and the arrays for which each of them is valid."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Array = np.ndarray
 #: For each axis of a value, the name of its size, None where that is fixed.
 Open = tuple[str | None, ...]
 
-#: Compiled variants that are kept for each place at which an import starts.
+#: The most compiled variants for each point at which an import starts.
 KEPT = 64
-#: Bytes of an array up to which its elements are looked up, and not compared.
+#: The most bytes of an array whose elements are looked up instead of compared.
 SMALL = 1 << 10
 
 
 @dataclass(eq=False)
 class Start:
-    """A place in the model at which an import starts, and what was compiled from there.
+    """A point in the model at which an import starts, and what was compiled from there.
 
-    pending : the nodes that are left, None for all; reads : the values that may be used, with
+    pending : the remaining nodes, None for all; reads : the values that may be used, with
     names for those axes whose sizes may differ (None: any of them); fixed : elements of values
     that are always the same here; demanded : names of values whose elements have to be known
     """
@@ -58,7 +58,7 @@ class Start:
         return None
 
     def _key(self, values: Mapping[str, Array]) -> tuple[object, ...] | None:
-        """What decides which variant is valid (types are fixed), None if that is a lot."""
+        """The key that determines which variant is valid (types are fixed), None if it is large."""
         shapes = [np.shape(values[n]) for n in self.reads]
         if not self.demanded:
             return tuple(shapes)
@@ -68,7 +68,7 @@ class Start:
         return (*shapes, *(a.tobytes() for a in known))
 
     def given(self, values: Mapping[str, Array]) -> dict[str, Given]:
-        """The values as an import takes them."""
+        """The values in the form that an import takes."""
         given = {}
         for name, axes in self.reads.items():
             array = values[name]
@@ -84,7 +84,7 @@ class Start:
 class Variant:
     """One compiled stage, and where the next one starts.
 
-    known : elements for which alone the stage is valid
+    known : the elements for which the stage is valid
     """
 
     stage: Stage
@@ -115,7 +115,7 @@ class Variant:
 
 
 def following(start: Start, stage: Stage) -> Start | None:
-    """Where the import goes on after a stage, None if it was the last one."""
+    """Where the import continues after a stage, None if it was the last one."""
     if stage.is_last:
         return None
     axes: dict[str, Open | None] = dict(start.reads)
@@ -137,5 +137,5 @@ def following(start: Start, stage: Stage) -> Start | None:
 
 
 def _origin(stage: Stage, extent: Expr) -> str | None:
-    """The name of the open axis of which an extent is the size."""
+    """The name of the open axis whose size is an extent."""
     return stage.sizes.get(extent.name) if isinstance(extent, Size) else None

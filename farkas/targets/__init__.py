@@ -1,4 +1,4 @@
-"""Where kernels run: CPU, GPU or emulator, and what compiles a program for one.
+"""Where kernels run: CPU, GPU or emulator, and how a program is compiled for each.
 
-What users hold afterwards is in `farkas.kernels` and `farkas.networks`.
+The results that users hold are in `farkas.kernels` and `farkas.networks`.
 """

@@ -30,20 +30,20 @@ Array = np.ndarray
 
 
 class Runner(ABC):
-    """What compiles generated text and runs it.  A kind of device overrides these hooks."""
+    """Compiles generated text and runs it.  Each kind of device overrides these hooks."""
 
     #: Whether whole networks are kept in the cache, and found by the content of their files.
     recalls: ClassVar[bool] = False
-    #: `threads` of a call that is to have one; None where calls have no such number.
+    #: The value of `threads` for a single thread; None where calls have no such number.
     one_thread: ClassVar[int | None] = None
     #: Whether there is a roofline to compare times with.
     has_roofline: ClassVar[bool] = False
-    #: Threads of a call that does not say; None: as many as there are, or no such number.
+    #: The default number of threads of a call; None: all, or no such number.
     threads: int | None = None
 
     @abstractmethod
     def load(self, source: Any) -> LoadedKernel | GpuProgram:
-        """The function made of a text."""
+        """The function made from a text."""
 
     @abstractmethod
     def compile(self, graph: Graph, progress: Progress | None = None) -> CompiledGraph:
@@ -51,30 +51,30 @@ class Runner(ABC):
 
     @abstractmethod
     def check_call(self, threads: int | None, stream: Any) -> None:
-        """Refuse threads or a stream that a call cannot have; None is always right.
+        """Refuse threads or a stream that a call cannot have; None is always accepted.
 
         Raises
         ------
-        ArgumentError : a number that is none, or a device that has no such thing.
+        ArgumentError : an invalid number, or one that the device does not support.
         """
 
     @property
     def where(self) -> str:
-        """The device, for people; "" for this machine's processor."""
+        """A readable name of the device; "" for this machine's processor."""
         return ""
 
     def describe(self, name: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
-        """Element type and shape of an array; None if it is none that the runner takes."""
+        """Element type and shape of an array; None if the runner does not accept it."""
         if isinstance(value, (np.ndarray, np.generic)):
             return value.dtype, value.shape
         return None
 
     def held(self, values: Mapping[str, Any]) -> set[str]:
-        """The names of arrays that lie on a device."""
+        """The names of arrays that are on a device."""
         return set()
 
     def on_host(self, values: Mapping[str, Any], stream: Any = None) -> dict[str, Any]:
-        """Arrays, of which those on a device are copied, behind what a stream does."""
+        """Arrays on the host; those on a device are copied, after the work on a stream."""
         return dict(values)
 
     def sent(self, values: Mapping[str, Array], stream: Any = None) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Runner(ABC):
         return dict(values)
 
     def spans(self, values: Mapping[str, Any], stream: Any = None) -> dict[str, Span]:
-        """What arrays take of memory, but for those that are copied or refused anyway."""
+        """The memory that arrays use, except those that are copied or refused anyway."""
         plain = {n: a for n, a in values.items() if isinstance(a, np.ndarray)}
         return {n: span_of(a) for n, a in plain.items() if a.flags.c_contiguous}
 
@@ -93,14 +93,14 @@ class Runner(ABC):
         tensors: Mapping[str, Tensor],
         stream: Any = None,
     ) -> dict[str, Any]:
-        """Copy results into the arrays that were given for them; all of these fit, or none is
+        """Copy results into the arrays that were given for them; all of these match, or none is
         written.
 
-        tensors : what each result is
+        tensors : the declaration of each result
 
         Raises
         ------
-        ArgumentError : an array that is not what its result needs.
+        ArgumentError : an array does not match its result.
         """
         arrays = {n: check_output(tensors[n], a, results[n].shape) for n, a in out.items()}
         for name, array in arrays.items():
@@ -109,23 +109,23 @@ class Runner(ABC):
 
 
 class NoRunner(Runner):
-    """For a target of which only texts are wanted."""
+    """For a target that only generates text."""
 
     def load(self, source: Any) -> LoadedKernel | GpuProgram:
-        raise ArgumentError("the target is for texts alone, nothing runs on it")
+        raise ArgumentError("the target only generates text, nothing runs on it")
 
     def compile(self, graph: Graph, progress: Progress | None = None) -> CompiledGraph:
-        raise ArgumentError("the target is for texts alone, nothing runs on it")
+        raise ArgumentError("the target only generates text, nothing runs on it")
 
     def check_call(self, threads: int | None, stream: Any) -> None:
-        raise ArgumentError("the target is for texts alone, nothing runs on it")
+        raise ArgumentError("the target only generates text, nothing runs on it")
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where kernels run, and everything that is done for that.
+    """Where kernels run, and how they are compiled for it.
 
-    machine : what schedules have to know of it
+    machine : the properties that schedules depend on
     name : of its pipeline
     runner : compiles the text and calls it
     """
@@ -154,11 +154,11 @@ class Target:
 
     @property
     def language(self) -> str:
-        """What its texts are called in pictures."""
+        """The name of its language in pictures."""
         return self.pipeline.language
 
     def prepare(self, program: Program, exact: bool = False) -> Program:
-        """The program that has the automatic schedule, in place of one that a user wrote."""
+        """Rewrite a user's program to the one that has the automatic schedule."""
         return self.pipeline.prepare(program, self.machine, exact)
 
     def automatic(self, program: Program, exact: bool = False) -> Generated[Any]:
@@ -175,7 +175,7 @@ class Target:
 
 
 def _restored(machine: Machine | GpuMachine, name: str, runner: Runner) -> Target:
-    """A target that was pickled; what runs, runs on the machine that is here."""
+    """An unpickled target; it runs on the present machine."""
     device = getattr(runner, "device", None)
     if device is not None:
         machine = device.machine

@@ -1,4 +1,4 @@
-"""From a program to a loaded kernel: the schedule that was asked for, its text, the compiler."""
+"""Compile a program to a loaded kernel: the requested schedule, its text, the compiler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from poly.strategy.common.tactic import Choice
 from runtime.cpu.loaded_kernel import LoadedKernel
 from runtime.gpu.gpu_program import GpuProgram
 
-#: How a schedule may be asked for: None or ``"auto"``, ``"written"``, a script, a schedule, or a
+#: Forms of a schedule request: None or ``"auto"``, ``"written"``, a script, a schedule, or a
 #: function from the written order to a schedule.
 ScheduleLike = str | Schedule | Callable[[Schedule], Schedule] | None
 
@@ -24,7 +24,7 @@ ScheduleLike = str | Schedule | Callable[[Schedule], Schedule] | None
 class Compiled:
     """One program as written, its schedule, its text, and the function made from it.
 
-    The schedule may be one of another program, see `Target.prepare`.
+    The schedule may be of another program, see `Target.prepare`.
 
     choices, fallbacks : of an automatic schedule, see `codegen.pipeline.Generated`
     """
@@ -39,18 +39,18 @@ class Compiled:
 
 
 def schedule_for(program: Program, wanted: ScheduleLike, exact: bool, target: Target) -> Schedule:
-    """The schedule of a program that was asked for.
+    """The requested schedule of a program.
 
-    The automatic one is one of `Target.prepare`.  A script is replayed from the written order
-    of the program, or of that one if it speaks of statements and loops that only that one has;
-    and so are the steps of a schedule that was made for the same program with other sizes or
-    element types.
+    The automatic one is of the program that `Target.prepare` returns.  A script is replayed from
+    the written order of the program, or of the prepared one if it uses statements and loops that
+    only the latter has; so are the steps of a schedule that was made for the same program with
+    other sizes or element types.
 
     Raises
     ------
     ScheduleError : a step that makes no sense for this program.
     IllegalScheduleError : a step that would break a dependence.
-    ArgumentError : `wanted` is none of the forms of `ScheduleLike`.
+    ArgumentError : `wanted` has none of the forms of `ScheduleLike`.
     """
     if wanted is None or wanted == "auto":
         return target.automatic(program, exact).schedule
@@ -73,7 +73,7 @@ def schedule_for(program: Program, wanted: ScheduleLike, exact: bool, target: Ta
 
 
 def _replayed(written: Schedule, wanted: str | Schedule, target: Target) -> Schedule:
-    """A script's schedule of the program as written, else of that with the automatic one."""
+    """A script's schedule of the program as written, else of the prepared program."""
     prepared = target.prepare(written.program, written.exact)
     if isinstance(wanted, Schedule) and (wanted.program, wanted.exact) == (prepared, written.exact):
         return wanted
@@ -97,7 +97,7 @@ def build(program: Program, wanted: ScheduleLike, exact: bool, target: Target) -
 
     Raises
     ------
-    ScheduleError, IllegalScheduleError, ArgumentError : as `schedule_for`.
+    ScheduleError, IllegalScheduleError, ArgumentError : see `schedule_for`.
     ToolchainError : the compiler failed.
     CacheError : the result cannot be stored.
     """

@@ -1,4 +1,4 @@
-"""This machine, by way of C.  What makes and runs kernels is loaded when needed."""
+"""This machine, through C.  Code that compiles and runs kernels is loaded when needed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CpuRunner(Runner):
 
 
 def _restored(toolchain: Toolchain, cache: Cache, threads: int | None) -> CpuRunner:
-    """A runner that was pickled.  On another processor its compiler is described anew.
+    """An unpickled runner.  On another processor its compiler is described anew.
 
     Raises
     ------

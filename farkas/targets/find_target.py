@@ -29,7 +29,7 @@ def target_of(
 
     Raises
     ------
-    ToolchainError : there is no usable C compiler, or something is missing that the device needs.
+    ToolchainError : there is no usable C compiler, or something that the device needs is missing.
     CacheError : the cache directory cannot be used.
     ArgumentError : arguments of another type, or that the target does not have.
     """
@@ -41,7 +41,7 @@ def target_of(
         return cpu_target(cc, cache, threads)
     for name, value in (("cc", cc), ("threads", threads)):
         if value is not None:
-            raise ArgumentError(f"{name} has no meaning for target {target!r}, only for 'cpu'")
+            raise ArgumentError(f"{name} is not supported for target {target!r}, only for 'cpu'")
     from runtime.find_device import find_device
 
     store = _cache(cache)
@@ -49,7 +49,7 @@ def target_of(
 
 
 def cpu_target(cc: CompilerLike, cache: CacheLike, threads: int | None = None) -> Target:
-    """This machine, with a C compiler.  Raises as `target_of`."""
+    """This machine, with a C compiler.  Raises as `target_of` does."""
     if isinstance(cc, Toolchain):
         toolchain = cc
     elif cc is None or isinstance(cc, (str, PathLike)):
@@ -60,9 +60,9 @@ def cpu_target(cc: CompilerLike, cache: CacheLike, threads: int | None = None) -
 
 
 def device_target(device: Device, cache: Cache) -> Target:
-    """A GPU, or what stands for one.
+    """A GPU, or an emulator of one.
 
-    cache : where the texts of kernels are kept
+    cache : keeps the texts of kernels
     """
     from farkas.targets.gpu import DeviceRunner
 
@@ -70,14 +70,14 @@ def device_target(device: Device, cache: Cache) -> Target:
 
 
 def text_target(name: str = "cpu") -> Target:
-    """A target that texts are made for; neither device nor compiler is asked.
+    """A target for text generation; neither a device nor a compiler is needed.
 
-    name : ``cpu``, for the processor at hand; ``cuda`` or ``opencl``, for a device of which
-        nothing is known; or ``cuda-emulator:sm_90``, for one that is known by its name
+    name : ``cpu``, for the present processor; ``cuda`` or ``opencl``, for an unknown device; or
+        ``cuda-emulator:sm_90``, for one that is known by its name
 
     Raises
     ------
-    ArgumentError : there is no such target, or there has to be a device to know.
+    ArgumentError : there is no such target, or it needs a device to be known.
     """
     from runtime.gpu.device_names import EMULATOR, OPENCL, emulated, read_name
 
@@ -88,11 +88,11 @@ def text_target(name: str = "cpu") -> Target:
         return Target(emulated(found), "cuda", NoRunner())
     if found.which:
         raise ArgumentError(
-            f"texts are not for {name!r}, one device among others; did you mean {found.kind!r}?"
+            f"text is not generated for {name!r}, a particular device; did you mean {found.kind!r}?"
         )
     if found.rounded:
         raise ArgumentError(
-            f"{name!r} says nothing of the device; did you mean {f'{EMULATOR}:sm_90,tf32'!r}?"
+            f"{name!r} does not name a device; did you mean {f'{EMULATOR}:sm_90,tf32'!r}?"
         )
     return Target(ANY, "opencl" if found.kind == OPENCL else "cuda", NoRunner())
 

@@ -1,4 +1,4 @@
-"""A GPU, or what stands for one."""
+"""A GPU, or an emulator of one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class DeviceRunner(Runner):
-    """A device, and where the texts of its kernels are kept."""
+    """A device, and the cache for the texts of its kernels."""
 
     device: Device
     cache: Cache
@@ -101,7 +101,7 @@ def _is_numeric(value: Any) -> bool:
 
 
 def _restored(name: str, cache: Cache) -> DeviceRunner:
-    """A runner that was pickled, on the device of its name.  Raises as `find_device`."""
+    """An unpickled runner, on the device of its name.  Raises as `find_device` does."""
     from runtime.find_device import find_device
 
     return DeviceRunner(find_device(name, cache), cache)

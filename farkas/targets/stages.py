@@ -1,4 +1,4 @@
-"""The stages of a compilation as text, from the program as written to what a compiler is given."""
+"""The stages of a compilation as text, from the program as written to a compiler's input."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Pictures of schedules, kernels and models: static HTML and SVG, and text in a terminal.
 
-`show` takes any of them; the modules have one kind of picture each.  Nothing here needs a server, a
-network or scripts, so that a notebook that was saved is still readable.
+`show` takes any of them; each module has one kind of picture.  Nothing here needs a server, a
+network or scripts, so that a saved notebook remains readable.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["View", "explore", "footprints", "show", "space", "steps"]
 
 
 def show(what: Any, statement: str | None = None) -> View:
-    """What something is, on one page.
+    """A picture of something on one page.
 
     A `Schedule` or a `Kernel`: its tree beside the text, with the lines of `statement` highlighted.
-    An `IllegalScheduleError`: the pair of instances that would swap.  A `Model`: its kernels.
+    An `IllegalScheduleError`: the pair of instances that would swap.  A `Network`: its kernels.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def space(
 
     Parameters
     ----------
-    what : a `Schedule`, or a `Kernel` whose schedule is meant
+    what : a `Schedule`, or a `Kernel`, whose schedule is used
     statement : default is the last one
     loops : the index that runs down and the one that runs to the right, by their names in the
         program; default is the first two
@@ -105,15 +105,15 @@ def footprints(
 
 
 def explore(what: Any, **sizes: int) -> Any:
-    """A schedule to change by hand in Jupyter: pick steps, move tile sizes, see what is legal.
+    """An interactive schedule in Jupyter: pick steps, move tile sizes, see what is legal.
 
-    what : a `Schedule`, or a `Kernel`, on whose target times are taken
+    what : a `Schedule`, or a `Kernel`, whose target is used for timing
     sizes : for footprints and times, a value for every size
-    The `Explorer` that comes back has the `schedule` so far and its `script`.
+    The returned `Explorer` has the `schedule` so far and its `script`.
 
     Raises
     ------
-    ArgumentError : ipywidgets is missing, or the arguments do not fit.
+    ArgumentError : ipywidgets is missing, or the arguments do not match.
     """
     from farkas.views.explorer import Explorer
 

@@ -25,7 +25,7 @@ _INKS = (
 
 
 def language_of(schedule: Schedule) -> str:
-    """What a schedule is shown as: CUDA C if it has blocks, threads, or what they share, else C."""
+    """The language to show: CUDA C if the schedule has blocks, threads or shared memory, else C."""
     return "CUDA C" if only_on_gpu(schedule.tree) else "C"
 
 
@@ -34,8 +34,7 @@ def text_of(schedule: Schedule, language: str) -> str:
 
     Raises
     ------
-    ScheduleError : isl could not generate the loops within its budget, or the language has not
-        what is in the schedule.
+    ScheduleError : isl exceeded its budget, or the language does not support the schedule.
     """
     return generate_gpu(schedule, "cuda").text if language == "CUDA C" else generate(schedule).text
 
@@ -47,7 +46,7 @@ def code_html(
 
     colours : of the statements, by name; a line has a bar for each statement that it may belong to
     statement : whose lines are highlighted
-    most : lines that are shown; of a longer text it is said how many are left out
+    most : lines that are shown; for a longer text the number of omitted lines is added
     """
     lines = body_lines(text)
     rows = [_row(line, colours, statement) for line in lines[:most]]
@@ -58,7 +57,7 @@ def code_html(
 
 
 def body_lines(text: str) -> tuple[Traced, ...]:
-    """The lines of what computes something, from the head of each function to its last brace.
+    """The lines that compute something, from the head of each function to its last brace.
 
     In C that is one function; on a GPU, each kernel.
     """

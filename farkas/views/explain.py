@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from runtime.network.compiled_graph import CompiledGraph
 
 
-#: What nothing can reach: a kernel at more than twice the roofline says that the roofline was
+#: An impossible share: a kernel at more than twice the roofline shows that the roofline was
 #: measured while the machine was busy.
 MOST = 2.0
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a computation does and how near it comes to what the machine allows.
+    """What a computation does, and how near it comes to the machine's limits.
 
     operations : arithmetic, an upper bound; bytes : of inputs and outputs; seconds : None if it
-    was not run; roofline : None if it was not measured, as for GPUs
+    was not run; roofline : None if it was not measured, for example on a GPU
     """
 
     operations: int
@@ -52,7 +52,7 @@ class Figures:
 
     @property
     def intensity(self) -> float:
-        """Operations a byte."""
+        """Operations per byte."""
         return self.operations / self.bytes if self.bytes else 0.0
 
     @property
@@ -70,7 +70,7 @@ class Figures:
 
     @property
     def share(self) -> float | None:
-        """The least time that the roofline allows over the time that it takes."""
+        """The least time that the roofline allows, divided by the measured time."""
         if not self.seconds or self.roofline is None:
             return None
         found = self.roofline.seconds(self.operations, self.bytes) / self.seconds
@@ -106,7 +106,7 @@ def explain_kernel(compiled: Compiled, sizes: Mapping[str, int], run: bool) -> V
             raise ArgumentError("there is not enough memory for arrays of these sizes") from None
         given: dict[str, Any] = {**arrays, **{n: sizes[n] for n in undetermined(program)}}
         took = median_seconds(lambda: loaded(**given), budget=0.5)
-    # Of the program that is scheduled: a product that was split has fewer than as it was written.
+    # Of the scheduled program: a product that was split has fewer operations than as written.
     scheduled = schedule.program
     figures = Figures(
         operations_of_program(scheduled, all_sizes(scheduled, sizes)),
@@ -129,32 +129,32 @@ def explain_kernel(compiled: Compiled, sizes: Mapping[str, int], run: bool) -> V
 
 
 def _choice_lines(compiled: Compiled) -> list[str]:
-    """How each group of statements got its schedule, and what was tried in vain."""
+    """How each group of statements got its schedule, and which attempts failed."""
     if not compiled.choices and not compiled.fallbacks:
         return []
     return ["scheduled by", *fallback_lines(compiled.fallbacks), *map(str, compiled.choices)]
 
 
 def fallback_lines(fallbacks: Iterable[Sequence[str]]) -> list[str]:
-    """What was tried before a schedule was found of which something could be generated."""
+    """The schedules for which no code could be generated, tried before the one that is used."""
     return [f"{tried}: given up, {' '.join(reason.split())}" for tried, reason in fallbacks]
 
 
 def launch_lines(program: GpuProgram, sizes: Mapping[str, int]) -> list[str]:
-    """Which GPU is asked to run what, launch by launch; the same ones in turn are counted."""
+    """The kernels that a GPU runs, launch by launch; repeated ones are counted."""
     launched = counted(launch_text(k, grid) for k, grid, _ in launches_of(program.source, sizes))
     return [f"on {program.device.name} ({program.device.machine})", *launched]
 
 
 def launch_text(kernel: GpuKernel, grid: Grid) -> str:
-    """What a launch is: the kernel, its blocks and threads."""
+    """Describe a launch: the kernel, its blocks and threads."""
     blocks, threads = (" x ".join(map(str, reversed(n))) for n in (grid, kernel.block))
     shared = f", {size_text(kernel.shared_bytes)} shared" if kernel.shared_bytes else ""
     return f"{kernel.symbol}: {blocks} blocks of {threads} threads{shared}"
 
 
 def counted(texts: Iterable[str]) -> list[str]:
-    """Texts, each once, with how often there are."""
+    """Each text once, with its number of occurrences."""
     found = Counter(texts)
     return [text if count == 1 else f"{text}, {count} times" for text, count in found.items()]
 
@@ -223,7 +223,7 @@ def _explained(
 
     took : seconds of each call, where they are known
     fallbacks : for kernels whose first schedules could not be generated, these and why
-    launched : what a GPU runs for it; note : what to add to the first line
+    launched : the kernels a GPU runs for it; note : added to the first line
     """
     calls = [n for n in graph.nodes if isinstance(n, Call)]
     rows, lines = [], []
@@ -262,7 +262,7 @@ def _explained(
 
 
 def explain_graphs(graphs: Sequence[Graph], lanes: bool) -> View:
-    """What was fused in graphs whose sizes are open, and what was not.
+    """What was fused in graphs with open sizes, and what was not.
 
     lanes : see `poly.graph_passes.fuse_calls.merge_calls`
     """
@@ -302,8 +302,7 @@ def _apart(graph: Graph, lanes: bool) -> tuple[Markup, list[str]]:
 def unfused(graph: Graph, lanes: bool, most: int = 40) -> list[tuple[str, int, str, str, str]]:
     """Values that go through memory between two calls: name, bytes, both calls, and why.
 
-    lanes : see `poly.graph_passes.fuse_calls.merge_calls`.  Where sizes are open, 0 stands for the
-    bytes.
+    lanes : see `poly.graph_passes.fuse_calls.merge_calls`.  With open sizes, the bytes are 0.
     """
     made = {o: n for n in graph.nodes for o in n.outputs}
     found = []
@@ -323,9 +322,9 @@ _measured: dict[int, Roofline] = {}
 
 
 def roofline(threads: int, turns: int = 3) -> Roofline | None:
-    """This machine's roofline, measured when it is first asked for; takes a second or two.
+    """This machine's roofline, measured at the first request; takes a second or two.
 
-    None if the machine is too busy: what was measured then is kept, and the next call adds to it.
+    None if the machine is too busy: the measurement is kept, and the next call improves it.
     """
     found = _measured.get(threads)
     for _ in range(turns):
@@ -350,7 +349,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _made_up(port: Port) -> tuple[str, np.ndarray]:
-    """An input for a run that is timed only, by its name."""
+    """A made-up input, by its name, for a run that is only timed."""
     shape = tuple(e for e in port.shape or () if isinstance(e, int))
     rng, dtype = np.random.default_rng(0), port.dtype.numpy
     values = rng.random(shape) if np.issubdtype(dtype, np.floating) else np.ones(shape)

@@ -1,4 +1,4 @@
-"""`explore`: a schedule under one's hands in Jupyter, with sliders for its numbers."""
+"""`explore`: an interactive schedule in Jupyter, with sliders for its numbers."""
 
 from __future__ import annotations
 
@@ -81,20 +81,20 @@ class Explorer:
 
     @property
     def script(self) -> str:
-        """What was done, to be copied out."""
+        """The steps so far, as a script to copy."""
         return self.trial.script
 
     def __repr__(self) -> str:
         return f"<Explorer of {self.schedule.program.name}, {self.trial.verdict}>"
 
     def apply(self) -> str:
-        """Apply the step that the form describes; gives the verdict."""
+        """Apply the step in the form; returns the verdict."""
         primitive = self._primitive.value
         statements = "" if primitive == "reschedule" else self._statements.value
-        if primitive == "fuse":  # the chosen statement, and the one behind it
+        if primitive == "fuse":  # the chosen statement, and the one after it
             names = self.schedule.statements
-            place = names.index(statements)
-            statements = ", ".join(names[place : place + 2])
+            position = names.index(statements)
+            statements = ", ".join(names[position : position + 2])
         try:
             text = step_text(primitive, statements, self._loops.value, self._by.value,
                              self._words.value)  # fmt: skip
@@ -105,7 +105,7 @@ class Explorer:
         return self.trial.verdict
 
     def time(self) -> str:
-        """Compile the schedule and time it, quickly, on random arrays; gives the time."""
+        """Compile the schedule and time it briefly on random arrays; returns the time."""
         good, words = self._timed()
         self._timing.value = _message(words, good)
         return words

@@ -1,7 +1,7 @@
 """Iteration spaces: instances of a statement over two of its loops, in the order of a tree.
 
 Rows run down, columns to the right.  A tile is an area of one colour, the line through the points
-is the order in which they run (broken where threads run apart), and arrows are dependences.
+is the order in which they run (broken where another thread begins), and arrows are dependences.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from poly.show.markup import Markup, colour, element
 from poly.tree.kinds import CONCURRENT
 from poly.tree.nodes import Member, Node, order_of
 
-#: Points that are drawn along one dimension; those behind are left out.
+#: The most points that are drawn along one dimension; the rest are omitted.
 MOST = 24
 #: Points on one side of an instance, where another one is far away.
 _AROUND = 5
@@ -37,10 +37,10 @@ class Grid:
     rows : a loop, "" for a single row; columns : a loop, "" for a single column
     points : in the order in which they run; tiles : the number of the tile of each
     numbers : of each in the order of all points of the picture, from 0
-    breaks : places in that order at which another thread or block begins
-    apart : the loops around it whose iterations run at once
+    breaks : positions in that order at which another thread or block begins
+    apart : the loops around it whose iterations run in parallel
     cut : loops of which not all values are shown
-    boxes : the values that are, of every loop; several where two instances lie far apart
+    boxes : the shown values of every loop; several if two instances are far apart
     """
 
     statement: ScopStatement
@@ -54,7 +54,7 @@ class Grid:
     cut: tuple[str, ...]
     boxes: tuple[Mapping[str, range], ...]
 
-    def place(self, point: Point) -> tuple[int, int]:
+    def cell(self, point: Point) -> tuple[int, int]:
         """Row and column of a point."""
         loops = self.statement.loops
         row = point[loops.index(self.rows)] if self.rows else 0
@@ -63,8 +63,8 @@ class Grid:
     @cached_property
     def area(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The rows and columns that are drawn, from the first to the last with points."""
-        places = [self.place(t.point) for t in self.points] or [(0, 0)]
-        rows, columns = zip(*places, strict=True)
+        cells = [self.cell(t.point) for t in self.points] or [(0, 0)]
+        rows, columns = zip(*cells, strict=True)
         return self._shown(self.rows, rows), self._shown(self.columns, columns)
 
     def _shown(self, loop: str, used: Sequence[int]) -> tuple[int, ...]:
@@ -73,7 +73,7 @@ class Grid:
 
     def spot(self, point: Point) -> tuple[int, int] | None:
         """Where a point is drawn: the numbers of its row and its column, from 0."""
-        (row, column), (rows, columns) = self.place(point), self.area
+        (row, column), (rows, columns) = self.cell(point), self.area
         drawn = row in rows and column in columns
         return (rows.index(row), columns.index(column)) if drawn else None
 
@@ -81,7 +81,7 @@ class Grid:
         """The number of each point in the order, as a table."""
         rows, columns = self.area
         order = {
-            self.place(t.point): str(n + 1) for n, t in zip(self.numbers, self.points, strict=True)
+            self.cell(t.point): str(n + 1) for n, t in zip(self.numbers, self.points, strict=True)
         }
         width = max([len(v) for v in order.values()] + [len(str(columns[-1]))])
 
@@ -100,7 +100,7 @@ class Grid:
 
 
 def gaps(values: Sequence[int]) -> list[int]:
-    """The places in a list of rising numbers before which some are left out."""
+    """The positions in an ascending list of numbers before which some are omitted."""
     return [n for n in range(1, len(values)) if values[n] != values[n - 1] + 1]
 
 
@@ -114,8 +114,8 @@ def grid(
 ) -> Grid:
     """The instances of a statement over `loops` (rows, then columns; or columns alone).
 
-    at : values of the other loops; the least that there is for those that have none
-    around : instances that are to be seen, as far as these lie near enough to each other
+    at : values of the other loops; default is the least that exists
+    around : instances to include, as far as they are near enough to each other
 
     Raises
     ------
@@ -155,7 +155,7 @@ def grid(
 
 
 def _windows(whole: range, wanted: Sequence[int]) -> tuple[range, ...]:
-    """At most `MOST` values, wanted ones among them; if these are far apart, some around each."""
+    """At most `MOST` values, including the wanted ones; if these are far apart, some near each."""
     if len(whole) <= MOST:
         return (whole,)
     low, high = min(wanted, default=whole.start), max(wanted, default=whole.start)
@@ -183,16 +183,16 @@ def _tiles(
     """The tile of each point: those with equal values in the outer loops, as far as these leave
     more than one row and more than one column; else more than one point.
     """
-    places = [s.loops.index(name) for name in loops]
+    positions = [s.loops.index(name) for name in loops]
 
     def split(depth: int) -> dict[Point, list[Point]]:
         parts: dict[Point, list[Point]] = {}
         for t in points:
-            parts.setdefault(t.time[:depth], []).append(tuple(t.point[k] for k in places))
+            parts.setdefault(t.time[:depth], []).append(tuple(t.point[k] for k in positions))
         return parts
 
     def is_wide(part: list[Point]) -> bool:
-        return all(len({p[k] for p in part}) > 1 for k in range(len(places)))
+        return all(len({p[k] for p in part}) > 1 for k in range(len(positions)))
 
     def is_several(part: list[Point]) -> bool:
         return len(part) > 1
@@ -209,7 +209,7 @@ def _tiles(
 
 
 def _breaks(points: Sequence[Timed], axes: Sequence[Member | int]) -> frozenset[int]:
-    """Where another iteration of a loop begins of which all may run at once."""
+    """The positions at which another iteration of a parallel loop begins."""
     at_once = [d for d, a in enumerate(axes) if isinstance(a, Member) and a.mark in CONCURRENT]
     return frozenset(
         n
@@ -222,7 +222,7 @@ def _breaks(points: Sequence[Timed], axes: Sequence[Member | int]) -> frozenset[
 
 
 def picture_width(grids: Sequence[Grid]) -> int:
-    """Of the picture that `draw` makes, in pixels."""
+    """The width of the picture that `draw` makes, in pixels."""
     return sum(2 * _MARGIN + len(g.area[1]) * CELL for g in grids)
 
 
@@ -270,7 +270,7 @@ def draw(
 
 
 def legend(kinds: Iterable[str]) -> Markup:
-    """What the colours of arrows mean."""
+    """A legend of the colours of arrows."""
     items = [
         element("span", "→ ", element("span", kind, style="color:inherit"),
                 style=f"color:{KIND_COLOURS[kind]};margin-right:1em;font-weight:bold")
@@ -326,7 +326,7 @@ def _grid_svg(g: Grid, x: float, y: float) -> Markup:
 
 
 def _gap(x1: float, y1: float, x2: float, y2: float, what: str) -> Markup:
-    """A line where rows or columns are left out."""
+    """A line where rows or columns are omitted."""
     title = element("title", f"some {what} are left out")
     return element("line", title, x1=x1, y1=y1, x2=x2, y2=y2, stroke=_INK, stroke_width=1.6,
                    stroke_dasharray="5 4")  # fmt: skip
@@ -361,7 +361,7 @@ def _arrows(
         gap, bend = min(10.5, length / 3), min(0.18 * length, 26.0)
         mx, my = (ax + bx) / 2 - uy * bend, (ay + by) / 2 + ux * bend
         ax, ay, bx, by = ax + ux * gap, ay + uy * gap, bx - ux * gap, by - uy * gap
-        # The head lies along the curve's end.
+        # The head is along the curve's end.
         hx, hy = bx - mx, by - my
         h = max((hx * hx + hy * hy) ** 0.5, 1.0)
         hx, hy, s = hx / h, hy / h, 3.0 + 1.6 * width

@@ -56,7 +56,7 @@ def space_view(
 
 
 def _words(g: Grid, pairs: Sequence[Pair]) -> list[str]:
-    """What a table of numbers does not show: what runs at once, and the dependences."""
+    """What a table of numbers does not show: parallel iterations, and the dependences."""
     found = [f"runs at once: iterations of {', '.join(g.apart)}"] if g.apart else []
     for kind in dict.fromkeys(p.kind for p in pairs):
         ends = [
@@ -68,11 +68,11 @@ def _words(g: Grid, pairs: Sequence[Pair]) -> list[str]:
 
 
 def chosen_statement(schedule: Schedule, statement: str | None) -> str:
-    """The statement that was asked for, or the last one.
+    """The given statement, or the last one.
 
     Raises
     ------
-    ArgumentError : there is none of that name.
+    ArgumentError : there is no statement with that name.
     """
     name = statement if statement is not None else schedule.statements[-1]
     if name not in schedule.statements:

@@ -1,8 +1,8 @@
 """A compiled graph: its kernels in the order in which they run, and the nodes fused in each.
 
 The drawing is an arc diagram (Wattenberg, "Arc Diagrams: Visualizing Structure in Strings",
-INFOVIS 2002): one row a kernel, and an arc for each value, from the kernel that makes it to each
-that uses it.  Rows never overlap, and a long arc is a long-lived value.
+INFOVIS 2002): one row per kernel, and an arc for each value, from the kernel that computes it to
+each that uses it.  Rows never overlap, and a long arc is a long-lived value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from poly.show.markup import Markup, colour, element
 
 ROW, _TOP, _ARCS = 24, 30, 150
 _INK, _PAPER = "#2b2b2b", "#fdfdfb"
-#: Rows that are drawn; a larger graph goes on as text.
+#: The most rows that are drawn; a larger graph continues as text.
 MOST = 400
 
 
@@ -56,7 +56,7 @@ def network_view(graph: Graph) -> View:
 
 
 def _row_text(graph: Graph, call: Call) -> tuple[str, str]:
-    """The nodes of a call, and what comes out of it."""
+    """The nodes of a call, and its outputs."""
     outputs = []
     for name in call.outputs:
         t = graph.values[name]

@@ -17,7 +17,7 @@ body { font-family: system-ui, sans-serif; margin: 1.5em; }
 
 @dataclass(frozen=True, repr=False)
 class View:
-    """A picture: `html` without page around it, `text` for where no HTML is shown."""
+    """A picture: `html` without an enclosing page, and `text` where HTML cannot be shown."""
 
     html: Markup
     text: str
@@ -33,7 +33,7 @@ class View:
         return self.text
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it as an HTML file that needs nothing else; readable light and dark."""
+        """Write it as a self-contained HTML file, readable in light and dark themes."""
         head = joined(
             element("meta", charset="utf-8"),
             element("title", self.title),
@@ -45,7 +45,7 @@ class View:
 
 
 def beside(*parts: Markup, room: str = "26em") -> Markup:
-    """Pieces side by side, below each other where the page has not so much room for each."""
+    """Pieces side by side, or below each other if the page is narrower than `room` for each."""
     style = f"flex:1 1 {room};min-width:0;overflow-x:auto"
     cells = [element("div", p, style=style) for p in parts]
     style = "display:flex;flex-wrap:wrap;gap:1.5em;align-items:flex-start"
@@ -53,7 +53,7 @@ def beside(*parts: Markup, room: str = "26em") -> Markup:
 
 
 def section(title: str, body: Markup, is_open: bool = True) -> Markup:
-    """A part with a title that can be folded away."""
+    """A section with a title that can be collapsed."""
     summary = element("summary", title, style="font-weight:bold;cursor:pointer")
     style = "margin:.4em 0"
     if is_open:

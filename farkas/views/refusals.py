@@ -1,4 +1,4 @@
-"""Why a step was refused, as a picture: the pair of instances, before the step and after it."""
+"""Show why a step was refused: the pair of instances, before the step and after it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEAST_SIZE = 8
 
 
 def refusal(error: IllegalScheduleError) -> View:
-    """The pair of a refused step in the iteration space, in the order before and as asked for.
+    """The pair of a refused step in the iteration space, in the order before and after the step.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def _shown(loops: tuple[str, ...], v: Violation) -> tuple[str, ...]:
 
 
 def _sizes(scop: Scop, tree: Node, v: Violation) -> dict[str, int]:
-    """Sizes for the picture: those of the pair, larger ones where these show it, too."""
+    """Sizes for the picture: those of the pair, or larger ones that show it as well."""
     larger = {n: max(value, _LEAST_SIZE) for n, value in v.sizes.items()}
     every = {n: larger.get(n, _LEAST_SIZE) for n in scop.program.sizes}
     allowed = all(

@@ -1,4 +1,4 @@
-"""A schedule or a kernel on one page: program, script, tree, and the text that comes out."""
+"""A schedule or a kernel on one page: program, script, tree, and the generated text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def schedule_page(schedule: Schedule, statement: str | None = None) -> View:
 
     Raises
     ------
-    ScheduleError : isl could not generate the loops within its budget.
+    ScheduleError : isl exceeded its budget.
     """
     language = language_of(schedule)
     return _page(schedule, text_of(schedule, language), statement, schedule.program, language)
@@ -24,7 +24,7 @@ def schedule_page(schedule: Schedule, statement: str | None = None) -> View:
 def kernel_page(
     schedule: Schedule, source: str, written: Program, language: str, statement: str | None = None
 ) -> View:
-    """What a kernel is made of: the program, its schedule, and its text in a language."""
+    """A kernel's parts: the program, its schedule, and its text in a language."""
     return _page(schedule, source, statement, written, language)
 
 

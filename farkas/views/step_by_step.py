@@ -1,4 +1,4 @@
-"""What each step of a schedule changed: in the tree and in the text."""
+"""Show what each step of a schedule changed: in the tree and in the text."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _ADDED, _GONE = "rgba(61,163,93,.22)", "rgba(208,31,31,.18)"
 
 
 def steps_view(schedule: Schedule) -> View:
-    """The script step by step, each with its tree and with what it changed.
+    """The script step by step, each with its tree and its changes.
 
     Raises
     ------
-    ScheduleError : isl could not generate the loops of one of the steps within its budget.
+    ScheduleError : isl exceeded its budget on the loops of one of the steps.
     """
-    language = language_of(schedule)  # of all steps, for what a step changes to be seen
+    language = language_of(schedule)  # the same for all steps, so that only real changes show
     now = Schedule.of(schedule.program, schedule.exact)
     tree, code = now.show, _code(now, language)
     parts = [section("0. as written", tree_markup(now), is_open=False)]

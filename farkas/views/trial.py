@@ -1,4 +1,4 @@
-"""A schedule that is being tried out: steps come and go, and each is checked; nothing is drawn."""
+"""A schedule being tried out: steps are added, changed and removed, and each is checked."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from poly.tree.steps import Step
 
 @dataclass(frozen=True)
 class Trial:
-    """A start, the schedule made from it so far, and what became of the last wish.
+    """A start, the schedule made from it so far, and the result of the last request.
 
-    refused : the error of the last wish, None if it was fulfilled; the schedule is then unchanged
+    refused : the error of the last request, None if it succeeded; after an error, the schedule is
+    unchanged
     """
 
     start: Schedule
@@ -24,7 +25,7 @@ class Trial:
 
     @staticmethod
     def of(schedule: Schedule) -> Trial:
-        """A trial of a schedule, of which every step can be taken back."""
+        """A trial of a schedule in which every step can be undone."""
         return Trial(Schedule.of(schedule.program, schedule.exact), schedule)
 
     @property
@@ -33,7 +34,7 @@ class Trial:
 
     @property
     def verdict(self) -> str:
-        """One line: legal, or why the last wish was refused."""
+        """One line: legal, or why the last request was refused."""
         if self.refused is None:
             count = len(self.schedule.steps)
             return f"legal: {count} step{'' if count == 1 else 's'}"
@@ -41,22 +42,22 @@ class Trial:
         return f"{kind}: {self.refused}"
 
     def then(self, text: str) -> Trial:
-        """One or more further steps, as lines of a script."""
+        """Add one or more steps, as lines of a script."""
         return self._tried(lambda: self.schedule.replay(text))
 
     def replayed(self, script: str) -> Trial:
-        """The steps of a script in place of those so far."""
+        """Replace the steps so far by those of a script."""
         return self._tried(lambda: self.start.replay(script))
 
     def without_last(self) -> Trial:
-        """The last step taken back, with its comments."""
+        """Undo the last step, with its comments."""
         lines = list(self.schedule.lines)
         while lines and lines.pop().step is None:
             pass
         return self.replayed(_text(lines))
 
     def with_number(self, step: int, position: int, value: int) -> Trial:
-        """Another number in a step (``by`` of a tile, say), and everything behind it again.
+        """Replace a number in a step (such as ``by`` of a tile), and replay all later steps.
 
         step, position : counted from 0
         """
@@ -88,7 +89,7 @@ def step_text(primitive: str, statements: str, loops: str, numbers: str, words: 
 
     Raises
     ------
-    ScheduleError : the parts make no step.
+    ScheduleError : the parts do not form a step.
     """
     text = primitive
     for lead, part in ((" ", statements), (": ", loops), (" by ", numbers), (" as ", words)):

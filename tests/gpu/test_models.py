@@ -458,7 +458,7 @@ def test_wrong_arrays_of_the_device_are_refused(emulator: Device) -> None:
 
 
 def test_there_are_no_threads_to_choose(emulator: Device) -> None:
-    with pytest.raises(fk.ArgumentError, match="threads has no meaning for target"):
+    with pytest.raises(fk.ArgumentError, match="threads is not supported for target"):
         fk.compile_onnx(image(), target=emulator.name, threads=2)
     for batch in (1, "batch"):
         model = fk.compile_onnx(image(batch), target=emulator.name)

@@ -320,7 +320,7 @@ def test_toolchain_says_what_devices_there_are(cli: Cli, monkeypatch: pytest.Mon
         (["compile", "mm.fk", "--emit", "library"], 2, "needs -o"),
         (["compile", "mm.fk", "-o", "none/x.c"], 1, "cannot write none/x.c"),
         (["compile", "mm.fk", "--emit", "library", "-o", "x", "--cc", "none"], 1, "does not exist"),
-        (["compile", "binary"], 1, "no text in UTF-8"),
+        (["compile", "binary"], 1, "not UTF-8 text"),
         (["check", "mm.fk"], 2, "Missing argument"),
         (["check", "mm.fk", "none"], 2, "cannot read none"),
         (["check", "bad.sched", "bad.sched"], 2, "error:"),

@@ -70,7 +70,7 @@ def test_sizes_are_fixed() -> None:
         (MATMUL, ["float32"], None, "dtypes has 1 entries, but the inputs are A, B"),
         (MATMUL, complex, None, "no element type 'complex128'"),
         (MATMUL, 7, None, "dtypes is a int"),
-        (MATMUL, [3, 4], None, "A: 3 is no element type"),
+        (MATMUL, [3, 4], None, "A: 3 is not an element type"),
         (MATMUL, {"A": "int8", "B": "int8", "Z": "int8"}, None, "no tensor 'Z'"),
         ("ij->i", {"A": "int8", "Z": "int8"}, None, "no operand Z"),
         (DEFINITION, "float32", None, "declares the element types"),

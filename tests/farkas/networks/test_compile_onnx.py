@@ -181,7 +181,7 @@ def test_run_with_the_only_input(cli: Cli, tmp_path: Path, arrays: Arrays) -> No
         (["small.onnx", "--shape", "batch=3", "--input", "x=x.npy", "--random"], 1, "shape"),
         (["small.onnx", "--shape", "batch=2", "--input", "x=d.npy", "--random"], 1, "float64"),
         (["small.onnx", "--input", "x=none.npy"], 1, "cannot read none.npy"),
-        (["small.onnx", "--input", "x=small.onnx"], 1, "no .npy file"),
+        (["small.onnx", "--input", "x=small.onnx"], 1, "not a .npy file"),
         (["small.onnx", "--input", "=x.npy"], 2, "expected NAME=FILE.npy"),
         (["small.onnx", "--input", "x=x.npy", "--input", "x=x.npy"], 1, "given twice"),
         (["small.onnx", "--output-dir", "x.npy"], 1, "cannot make the folder"),

@@ -79,8 +79,8 @@ def test_all_dimensions_fixed_make_one_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"bath": 1}, "'bath' is no dimension of the inputs; the dynamic dimensions are 'batch', "),
-        ({"x": 1}, "'x' is no dimension of the inputs"),
+        ({"bath": 1}, "'bath' is not a dimension of the inputs; the dynamic dimensions are"),
+        ({"x": 1}, "'x' is not a dimension of the inputs"),
         ({"rows": 3}, "'rows' is fixed already; the dynamic dimensions are 'batch', 'others'"),
         ({"batch": 0}, "'batch' must be a positive integer, not 0"),
         ({"batch": -1}, "'batch' must be a positive integer, not -1"),
