@@ -39,8 +39,8 @@ def compile_onnx(
     Parameters
     ----------
     source : the path of a file, its bytes, or an ``onnx.ModelProto`` (which is not changed)
-    threads : threads of a run that does not say; default is every processor.  Such a run uses one
-        if the network does less than starting threads takes
+    threads : default number of threads of a run; if None, one per processor, or a single one if
+        the network does less work than starting threads takes
     shapes : sizes of dynamic dimensions: the shape of an input by the input's name, or the size
         of a dimension by the dimension's name.  Dimensions that are left open are sizes of the
         kernels: the network is compiled at its first run, and that code serves every shape that
@@ -49,18 +49,18 @@ def compile_onnx(
         broadcasting
     cc : the C compiler, by path; default is ``$CC``, then gcc, then clang
     cache : directory of compiled models; default is ``$FARKAS_CACHE_DIR``, then the user's
-    progress : called with (stage, steps done, steps in all, what is being worked on)
-    target : where it runs, as of `farkas.compile`: ``"cpu"``, ``"cuda"``, ``"opencl"``, …  Weights
-        are copied to a GPU once; arrays that lie there are taken as they are, and if all inputs
-        do, outputs stay there
+    progress : called with (stage, steps done, steps in all, current item)
+    target : where it runs, see `farkas.compile`: ``"cpu"``, ``"cuda"``, ``"opencl"``, …  Weights
+        are copied to a GPU once; arrays on the GPU are used without a copy, and if all inputs are
+        there, outputs stay there
 
     Raises
     ------
     ModelError : a file that cannot be read, or is broken, hostile or inconsistent.
     UnsupportedModelError : nodes that cannot be compiled; the error lists all of them.
-    ArgumentError : `threads` or `shapes` that do not fit.
-    ToolchainError : no C compiler, or it failed; no device, or something missing that it needs.
-    ScheduleError : the device has not the element types of the model.
+    ArgumentError : `threads` or `shapes` that do not match the model.
+    ToolchainError : no C compiler, or it failed; no device, or something it needs is missing.
+    ScheduleError : the device does not have the element types of the model.
     CacheError : the cache cannot be used.
     """
     if threads is not None:
@@ -70,7 +70,7 @@ def compile_onnx(
 
 
 def _plain(shapes: Any) -> dict[str, tuple[int, ...] | int]:
-    """What `shapes` says, in Python's integers.  Raises `ArgumentError`."""
+    """`shapes` with Python integers.  Raises `ArgumentError`."""
     found: dict[str, tuple[int, ...] | int] = {}
     for name, given in by_name("shapes", shapes).items():
         what = f"shapes[{name!r}]"

@@ -91,7 +91,7 @@ def steps(what: Any) -> View:
 def footprints(
     what: Any, statement: str | None = None, sizes: Mapping[str, int] | None = None, **named: int
 ) -> View:
-    """What one iteration of each loop around a statement touches, against the caches.
+    """The memory that one iteration of each loop around a statement touches, against the caches.
 
     sizes, named : a value for every size of the program
 

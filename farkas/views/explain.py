@@ -57,7 +57,7 @@ class Figures:
 
     @property
     def bound(self) -> str:
-        """What limits it: ``arithmetic``, or the memory that its data fit in."""
+        """The limiting factor: ``arithmetic``, or the memory level that its data fit in."""
         r = self.roofline
         if r is None:
             return ""
@@ -94,7 +94,7 @@ class Figures:
 
 
 def explain_kernel(compiled: Compiled, sizes: Mapping[str, int], run: bool) -> View:
-    """What the statements of a kernel share and what it costs; see `Kernel.explain`."""
+    """Explain what the statements of a kernel share and what it costs; see `Kernel.explain`."""
     schedule, program = compiled.schedule, compiled.program
     found = handovers(schedule, all_sizes(schedule.program, sizes), compiled.target.machine)
     took = None
@@ -281,7 +281,7 @@ def explain_graphs(graphs: Sequence[Graph], lanes: bool) -> View:
 
 
 def _apart(graph: Graph, lanes: bool) -> tuple[Markup, list[str]]:
-    """What was not fused, as a table and as lines.
+    """The values that were not fused, as a table and as lines.
 
     lanes : see `poly.graph_passes.fuse_calls.merge_calls`
     """

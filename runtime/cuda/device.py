@@ -195,7 +195,7 @@ class CudaDevice(Device):
 
 
 def _unload(launcher: Launcher, module: Any) -> None:
-    with contextlib.suppress(ToolchainError):  # nobody hears of it
+    with contextlib.suppress(ToolchainError):  # nobody could handle it
         launcher.unload(module)
 
 

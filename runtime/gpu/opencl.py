@@ -19,11 +19,11 @@ from runtime.cpu.toolchain import first_lines
 from runtime.gpu.device import Device, KernelLaunch, Operand, bytes_in
 
 _BINARY = "program.bin"
-#: Hints that are no use to CPUs: of loops with two conditions that were written out, PoCL 3.0 makes
-#: wrong code, which Intel's compiler does not, and PoCL without optimisation.
+#: Unrolling hints are useless on CPUs: for unrolled loops with two conditions, PoCL 3.0 generates
+#: wrong code; Intel's compiler does not, nor does PoCL without optimisation.
 _ROLLED = re.compile(r"^ *#pragma unroll.*\n", re.MULTILINE)
-#: A NaN that a compiler does not see through: PoCL 3 has rounding and other functions of its own,
-#: made for numbers alone, and where it computes ``ceil(NAN)`` itself, the result is anything.
+#: A NaN that compilers cannot see through: PoCL 3 has its own rounding and other functions, which
+#: do not handle NaN, and where it folds ``ceil(NAN)`` itself, the result is undefined.
 _NAN = re.compile(r"\bNAN\b")
 _UNSEEN = """static inline float fk_nan(void)
 { volatile uint bits = 0x7fc00000; return as_float(bits); }
@@ -31,13 +31,13 @@ _UNSEEN = """static inline float fk_nan(void)
 
 
 def _for_cpus(text: str) -> str:
-    """A text without what OpenCL for CPUs takes wrong."""
+    """A text without constructs that OpenCL for CPUs miscompiles."""
     text = _ROLLED.sub("", text)
     return _UNSEEN + _NAN.sub("fk_nan()", text) if _NAN.search(text) else text
 
 
 class OpenClDevice(Device):
-    """One device of OpenCL, with one queue.
+    """One OpenCL device, with one queue.
 
     which : its number, GPUs first, or part of the name of a device or of its platform; by default
         the first GPU, else the first device
@@ -45,8 +45,8 @@ class OpenClDevice(Device):
 
     Attributes
     ----------
-    device, context, queue : pyopencl's; arrays of others must be of this context, and a stream is
-        a queue of it that runs in order
+    device, context, queue : pyopencl's; arrays of other code must belong to this context, and a
+        stream is an in-order queue of it
 
     Raises
     ------
@@ -89,7 +89,7 @@ class OpenClDevice(Device):
             try:
                 binary = entry.read(_BINARY)
                 return cl.Program(self.context, [device], [binary]).build(cache_dir=False)
-            except cl.Error:  # a driver may refuse what it made under another name
+            except cl.Error:  # a driver may refuse a binary that it made under another name
                 self._cache.discard(key)
         program = self._compile(text)
         (binary,) = program.get_info(cl.program_info.BINARIES)
@@ -99,8 +99,8 @@ class OpenClDevice(Device):
 
     def _compile(self, text: str) -> Any:
         try:
-            # Without pyopencl's own cache, which lies elsewhere, and without words to the user
-            # about which loops were not written out.
+            # Without pyopencl's own cache, which is in another folder, and without messages about
+            # loops that were not unrolled.
             return self._cl.Program(self.context, text).build(["-w"], cache_dir=False)
         except self._cl.RuntimeError as error:
             raise ToolchainError(f"OpenCL's compiler failed:\n{first_lines(str(error))}") from None
@@ -111,11 +111,11 @@ class OpenClDevice(Device):
         cl = self._cl
         try:
             return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, count)
-        except (cl.MemoryError, cl.LogicError) as error:  # too much for now, or at all
+        except (cl.MemoryError, cl.LogicError) as error:  # not enough now, or never enough
             raise MemoryError from error
 
     def free(self, handle: Any) -> None:
-        handle.release()  # waits itself for what is at work on it
+        handle.release()  # itself waits for work on it
 
     def part(self, handle: Any, start: int, count: int) -> Any:
         return handle.get_sub_region(start, count)
@@ -141,7 +141,7 @@ class OpenClDevice(Device):
 
     @contextmanager
     def _said(self, what: str) -> Iterator[None]:
-        """With pyopencl's errors as the project's."""
+        """Raise pyopencl's errors as `ToolchainError`."""
         try:
             yield
         except self._cl.Error as error:  # memory that is short, too, which some drivers find late
@@ -159,7 +159,7 @@ class OpenClDevice(Device):
         if value is None:
             return self.queue
         if not isinstance(value, self._cl.CommandQueue) or value.context != self.context:
-            raise ArgumentError(f"stream= is no queue of the context of {self.name}")
+            raise ArgumentError(f"stream= is not a queue of the context of {self.name}")
         if value.properties & self._cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE:
             raise ArgumentError("stream= is a queue that does not run in order")
         return value
@@ -183,7 +183,7 @@ class OpenClDevice(Device):
         made = []
         with self._said("the launches cannot be recorded"):
             for x in launches:
-                # One object for each launch, which keeps its arguments.
+                # One object per launch, which keeps its arguments.
                 known = x.module[x.kernel.symbol]
                 kernel = cl.Kernel(known.get_info(cl.kernel_info.PROGRAM), x.kernel.symbol)
                 kernel.set_args(*map(np.int64, x.sizes), *x.handles)
@@ -228,7 +228,7 @@ class OpenClDevice(Device):
                 memory = memory.get_sub_region(value.offset, value.nbytes)
             except self._cl.Error:
                 raise ArgumentError(
-                    f"{name} begins {value.offset} bytes behind the beginning of its buffer, which "
+                    f"{name} begins {value.offset} bytes after the start of its buffer, which "
                     f"{self.name} cannot use without a copy"
                 ) from None
         return Operand(
@@ -262,7 +262,7 @@ def _devices(cl: Any) -> list[Any]:
     """All devices, GPUs first."""
     try:
         platforms = cl.get_platforms()
-    except cl.LogicError:  # how pyopencl says that there is none
+    except cl.LogicError:  # pyopencl's way to say that there is none
         platforms = []
     advice = (
         "install the driver of a GPU, or PoCL for the CPU: pip install pocl-binary-distribution"
@@ -279,7 +279,7 @@ def _devices(cl: Any) -> list[Any]:
 def _devices_of(cl: Any, platform: Any) -> list[Any]:
     try:
         return list(platform.get_devices())
-    except cl.Error:  # a platform without a device may say so by an error
+    except cl.Error:  # a platform without a device may raise an error
         return []
 
 

@@ -1,4 +1,4 @@
-"""Arrays on a device that a call is given: whether they are what a program declares."""
+"""Check arrays on a device against the program's declarations."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from runtime.gpu.device import Device, Operand
 def checked_operand(
     device: Device, tensor: Tensor, value: Any, what: str, stream: Any, writes: bool = False
 ) -> Operand:
-    """An array on the device as a tensor is declared, see `Device.operand`.
+    """An array on the device that matches a tensor's declaration, see `Device.operand`.
 
-    what : how errors call it
+    what : its name in errors
 
     Raises
     ------
@@ -40,12 +40,12 @@ def output_operand(
 
     Raises
     ------
-    ArgumentError : as `checked_operand`; another shape, or read-only, as arrays of JAX are.
+    ArgumentError : see `checked_operand`; or another shape, or read-only, as arrays of JAX are.
     """
     what = f"out {tensor.name}"
-    # Their protocols do not say so.
+    # Their protocols do not say that they are read-only.
     if type(value).__module__.partition(".")[0] in ("jax", "jaxlib"):
-        raise ArgumentError(f"{what} is an array of JAX, which nothing may change; omit out=")
+        raise ArgumentError(f"{what} is an array of JAX, which is read-only; omit out=")
     operand = checked_operand(device, tensor, value, what, stream, writes=True)
     if operand.shape != shape:
         raise ArgumentError(f"{what} has shape {operand.shape}, expected {shape}")
@@ -55,7 +55,7 @@ def output_operand(
 
 
 def span_on(device: Device, value: Array | Operand) -> Span:
-    """What an array takes of the host's memory, or of the device's."""
+    """The span of memory that an array uses on the host or on the device."""
     if not isinstance(value, Operand):
         return span_of(value)
     if value.nbytes == 0:

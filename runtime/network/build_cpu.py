@@ -173,7 +173,7 @@ def _build(
         sizes = _Sizes(graph)
         passed = {n.name: sizes.of(functions[n.program.digest]) for n in needed}
         work.add("network.c", network_unit(needed, functions, slots, workspaces, passed))
-        tell("compile", 0, 1, f"what is left of {len(functions)} kernels with {toolchain.kind}")
+        tell("compile", 0, 1, f"the rest of {len(functions)} kernels with {toolchain.kind}")
         calls = [
             _described(n, functions[n.program.digest], passed[n.name], slots, workspaces)
             for n in needed

@@ -116,7 +116,7 @@ def test_exact_mode() -> None:
 
 def test_what_only_a_cpu_has() -> None:
     kernel = fk.compile(MATMUL, dtypes="float32", target="cuda-emulator")
-    with pytest.raises(fk.ArgumentError, match="no shared library"):
+    with pytest.raises(fk.ArgumentError, match="not a shared library"):
         _ = kernel.library
     with pytest.raises(fk.ArgumentError, match="no C compiler"):
         _ = kernel.toolchain

@@ -254,7 +254,7 @@ def outputs_that_are_given() -> None:
         (here.put(host.astype(np.float64)), "C has dtype float64, expected float32"),
         (Interface(there, data=(there.handle, True)), "out C is read-only"),
         (Interface(there, strides=(4, 84)), "out C is not C-contiguous"),
-        (Immutable(there), "out C is an array of JAX, which nothing may change; omit out="),
+        (Immutable(there), "out C is an array of JAX, which is read-only; omit out="),
     ):
         with pytest.raises(fk.ArgumentError, match=message):
             run(x, y, out=out)
