@@ -314,9 +314,7 @@ def test_parts_of_pyopencls_arrays(cache: Cache) -> None:
         run(square, device.put(np.ones((16, 16), np.float32)), out=there[128:144])
     assert run(square, device.put(np.eye(16, dtype=np.float32)), out=there[:16]) is not None
     np.testing.assert_allclose(there[:16].get(), whole[128:144], rtol=1e-6)
-    with pytest.raises(
-        fk.ArgumentError, match="begins 64 bytes after the start of its buffer"
-    ):
+    with pytest.raises(fk.ArgumentError, match="begins 64 bytes after the start of its buffer"):
         run(there[1:7], b)
 
 
