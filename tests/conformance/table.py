@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -79,5 +79,14 @@ def _short(reason: str) -> str:
     return text if len(text) <= 160 else text[:157] + "..."
 
 
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance.table", description=__doc__)
+    parser.add_argument("outcomes", type=Path, help="what python -m tests.conformance --json kept")
+    parser.add_argument("page", type=Path, help="the page to write")
+    arguments = parser.parse_args()
+    arguments.page.write_text(table(json.loads(arguments.outcomes.read_text())))
+
+
 if __name__ == "__main__":
-    Path(sys.argv[2]).write_text(table(json.loads(Path(sys.argv[1]).read_text())))
+    main()
