@@ -93,3 +93,47 @@ def test_sizes_that_do_not_fit(sizes: dict[str, int], message: str) -> None:
     model = fk.compile_onnx(attention(), shapes={"rows": 3})
     with pytest.raises(fk.ArgumentError, match=message):
         model.specialize(**sizes)
+
+
+@pytest.mark.parametrize("sizes", [None, {"batch": 2, "rows": 3, "others": 5}])
+def test_one_class_serves_fixed_and_open_sizes(sizes: dict[str, int] | None) -> None:
+    proto, arrays = attention(), arrays_of(2, 3, 5)
+    if sizes is not None:
+        proto.graph.input[1].type.tensor_type.shape.dim[2].dim_value = 4
+    model = fk.compile_onnx(proto, shapes=sizes, threads=1)
+    assert type(model) is fk.Network and model.is_whole == (sizes is not None)
+    expected = model.run(arrays)["s"]
+    out = np.full((2, 3, 5), np.nan, np.float32)
+    assert model.run(arrays, out={"s": out})["s"] is out  # written where it is, not copied
+    np.testing.assert_array_equal(out, expected)
+    assert model.run(arrays, out={"s": None})["s"] is not out
+    np.testing.assert_array_equal(out, expected)
+    with pytest.raises(fk.ArgumentError, match="stream= is not supported on a CPU"):
+        model.run(arrays, stream=1)
+    with pytest.raises(fk.ArgumentError, match="has no device"):
+        model.device  # noqa: B018
+    (graph,) = model.graphs
+    assert {n.program.name for n in graph.nodes if hasattr(n, "program")} and model.schedules
+    assert list(model.source) == list(model.compiled[0].source)
+    assert model.report.calls == len(model.compiled[0].calls)
+
+
+def test_files_of_stages_are_told_apart() -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("NonZero", ["r"], ["n"]),
+        helper.make_node("Cast", ["n"], ["f"], to=F),
+        helper.make_node("Exp", ["f"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "staged",
+        [helper.make_tensor_value_info("x", F, [4, 5])],
+        [helper.make_tensor_value_info("y", F, None)],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    model = fk.compile_onnx(helper.make_model(graph, opset_imports=opset, ir_version=9), threads=1)
+    model.run({"x": np.ones((4, 5), np.float32)})
+    assert len(model.graphs) == 2 and model.opaque_operators == ("NonZero",)
+    assert {n.split("/")[0] for n in model.source} == {"stage0", "stage1"}
+    assert {n.split()[0] for n in model.schedules} == {"stage0", "stage1"}
