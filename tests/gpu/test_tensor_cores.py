@@ -322,7 +322,7 @@ REFUSED = {
         product(), script("promote mm: km as A, local"), "to one thread, but A_p is read by a warp"
     ),
     "rows that are not aligned": (WIDE, script(""), "begin at multiples of 32 bytes"),
-    "elements apart": (PAIRS, script(""), "neither rows nor columns of a matrix in A lie in one"),
+    "elements apart": (PAIRS, script(""), "neither rows nor columns of a matrix in A are contiguous"),
     "four dimensions": (
         product(), tiles("unroll mm: im", "map_threads mm: im"), "a block has at most 3 dimensions"
     ),
@@ -389,7 +389,7 @@ def test_arrays_begin_where_matrices_may(tmp_path: Path, monkeypatch: pytest.Mon
     assert source.kernels[0].with_matrices == ("A", "B", "C")
     assert generate_gpu(schedule(product(), script()), "cuda").kernels[0].with_matrices == ("C",)
     run = GpuProgram(source, CpuDevice(tmp_path))
-    monkeypatch.setattr(run.device, "place", lambda handle: ("somewhere", 2))
+    monkeypatch.setattr(run.device, "locate", lambda handle: ("somewhere", 2))
     with pytest.raises(fk.ArgumentError, match="A does not begin at a multiple of 32 bytes"):
         run(**random_inputs(s.program, {}))
 

@@ -92,7 +92,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[str, str]) 
         ("", "there is no device ''; there are cuda, opencl, cuda-emulator"),
         ("cuda:", r"there is no device 'cuda:'; did you mean 'cuda'\?"),
         ("cuda-emulator:1", "unknown machine; of sm_80, sm_90"),
-        ("cuda-emulator:sm90", r"is known; did you mean 'cuda-emulator:sm_90'\?"),
+        ("cuda-emulator:sm90", r"unknown machine; did you mean 'cuda-emulator:sm_90'\?"),
         ("cuda,tf33", "'cuda,tf33' has an unknown option 'tf33'; did you mean 'tf32'"),
         ("cuda:1,fast", "'cuda:1,fast' has an unknown option 'fast'; there is 'tf32'"),
         ("cuda,", "has an unknown option ''"),
