@@ -17,8 +17,14 @@ from tests.goldens.record import (
     versions,
 )
 
+#: Whose kernels are much like those of the other networks, and take a quarter of the time.
+LARGE = ("light_densenet121", "light_inception_v2")
 
-@pytest.mark.parametrize("group", groups())
+
+@pytest.mark.parametrize(
+    "group",
+    [pytest.param(g, marks=pytest.mark.slow if g in LARGE else ()) for g in groups()],
+)
 def test_nothing_generated_has_changed(group: str) -> None:
     found = difference(group, groups()[group]())
     assert not found, (

@@ -322,7 +322,7 @@ REFUSED = {
         product(), script("promote mm: km as A, local"), "to one thread, but A_p is read by a warp"
     ),
     "rows that are not aligned": (WIDE, script(""), "begin at multiples of 32 bytes"),
-    "elements apart": (PAIRS, script(""), "neither rows nor columns of a matrix in A are contiguous"),
+    "elements apart": (PAIRS, script(""), "rows nor columns of a matrix in A are contiguous"),
     "four dimensions": (
         product(), tiles("unroll mm: im", "map_threads mm: im"), "a block has at most 3 dimensions"
     ),

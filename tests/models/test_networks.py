@@ -20,7 +20,7 @@ from tests.models.networks import HEADING, NAMES, TOLERANCE, measure, random_wei
 TRANSPARENT = {"Dropout", "Identity"}
 
 
-@pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
+@pytest.mark.parametrize("name", ["squeezenet", pytest.param("shufflenet", marks=pytest.mark.slow)])
 def test_a_network_agrees_with_both_oracles(name: str, cache_directory: Path) -> None:
     path, inputs, expected = load_light(name)
     model = fk.compile_onnx(path)
