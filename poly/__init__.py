@@ -1,6 +1,5 @@
-"""Programs, their dependences and their schedules: everything that is decided before code is
-generated.
+"""Programs, their dependences and their schedules: everything decided before code is generated.
 
-Only `errors` lies here itself; each folder says what it has.  No text of C, CUDA or OpenCL is made
-here, and nothing is compiled or run.
+Only `errors` is directly in this folder; each subfolder describes its contents.  No C, CUDA or
+OpenCL text is made here, and nothing is compiled or run.
 """

@@ -7,7 +7,7 @@ error                     what went wrong
 `ProgramError`            a program that is well-formed text but has no meaning
 `ScheduleError`           a schedule request that makes no sense (no such loop, …)
 `UndecidedError`          a step that isl could not decide, or loops that it could not generate
-`CapacityError`           what does not fit: into a buffer, a block of threads, 64 bits
+`CapacityError`           something that exceeds a buffer, a block of threads, or 64 bits
 `IllegalScheduleError`    a transformation that would break a dependence
 `ArgumentError`           an array handed to a kernel (dtype, rank, size, stride)
 `ToolchainError`          no C compiler, or the C compiler failed
@@ -37,9 +37,9 @@ class Span:
 
 
 class LanguageError(FarkasError):
-    """A mistake in the text of a comprehension, shown with a caret under the place.
+    """A mistake in the text of a comprehension, shown with a caret under it.
 
-    `text` and `span` may be None when the mistake has no place (an empty text, say).
+    `text` and `span` may be None when the mistake has no position (an empty text, say).
     """
 
     def __init__(
@@ -71,15 +71,15 @@ class ProgramError(FarkasError):
 
 
 class ScheduleError(FarkasError):
-    """A schedule request that cannot be understood: unknown loop, bad factor, wrong place."""
+    """A schedule request that cannot be understood: unknown loop, bad factor, wrong nesting."""
 
 
 class UndecidedError(ScheduleError):
-    """A question that isl could not answer within its budget; what is unknown is refused."""
+    """A question that isl could not answer within its budget; undecided steps are refused."""
 
 
 class CapacityError(ScheduleError):
-    """Something that does not fit: into a buffer, a block of threads, or 64 bits."""
+    """Something that exceeds a buffer, a block of threads, or 64 bits."""
 
 
 class IllegalScheduleError(ScheduleError):
@@ -87,14 +87,14 @@ class IllegalScheduleError(ScheduleError):
 
     Attributes
     ----------
-    primitive : str        the refused step, as it stands in a script, e.g. ``parallelize mm: k``
+    primitive : str        the refused step, as written in a script, e.g. ``parallelize mm: k``
     kind : str             ``flow``, ``anti``, ``output`` or ``reduction``
     source, sink : str     the two statement instances, e.g. ``S[0, 0, 0]``; source must come first
     element : str          the array element through which they depend, e.g. ``C[0, 0]``
     sizes : dict           the smallest sizes at which the order breaks, e.g. ``{"N": 2}``
     violation              the `poly.deps.legality.Violation` with all of this as numbers
-    schedule, tree         the `fk.Schedule` that the step was for, and the tree that it would have
-                           made; None where no schedule was asked
+    schedule, tree         the `fk.Schedule` that the step was applied to, and the tree that it
+                           would have made; None outside of a schedule
     """
 
     schedule: object = None
@@ -125,7 +125,7 @@ class IllegalScheduleError(ScheduleError):
 
 
 class ArgumentError(FarkasError):
-    """An argument of a kernel or model call that does not fit its declaration."""
+    """An argument of a kernel or model call that does not match its declaration."""
 
 
 class ToolchainError(FarkasError):
@@ -137,7 +137,7 @@ class CacheError(FarkasError):
 
 
 class CacheWarning(UserWarning):
-    """The on-disk cache cannot be written to; work goes on without it."""
+    """The on-disk cache cannot be written to; the run continues without it."""
 
 
 class ModelError(FarkasError):

@@ -1,7 +1,7 @@
 """`Pass`: one step of a pipeline.  A target's pipeline is tuples of these, so that it can be shown.
 
-What they work on and what they do is elsewhere: programs in `poly.rewrites`, graphs in
-`poly.graph_passes`, loops in `codegen`.
+The passes themselves are elsewhere: over programs in `poly.rewrites`, over graphs in
+`poly.graph_passes`, over loops in `codegen`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Pass(Generic[T]):
-    """A pure function from a value to a value of the same kind that computes the same.
+    """A pure function from a value to an equivalent value of the same kind.
 
     run : called with the value, then with the attributes of the context that `needs` names
     exact : whether every bit of a result stays the same, so that it may run in exact mode
@@ -44,13 +44,13 @@ class Pass(Generic[T]):
 
 
 def run_passes(value: T, passes: Iterable[Pass[T]], context: Any, check: Callable[[T], T]) -> T:
-    """A value after each pass in turn, verified.
+    """Run passes in turn on a value and verify the result.
 
-    context : what passes may ask beside the value; check : the verifier, which returns its argument
+    context : passes read attributes of it; check : the verifier, which returns its argument
 
     Raises
     ------
-    FarkasError : that of a pass; that of the verifier, which names the pass after which it failed.
+    FarkasError : from a pass, or from the verifier, naming the pass after which it failed.
     """
     passes, result = tuple(passes), value
     try:
@@ -65,11 +65,11 @@ def run_passes(value: T, passes: Iterable[Pass[T]], context: Any, check: Callabl
 
 
 def _find_fault(value: T, passes: Iterable[Pass[T]], context: Any, check: Callable[[T], T]) -> None:
-    """Run passes again, verifying after each: that takes long, so it is done after a failure only.
+    """Run passes again, verifying after each; slow, so done only after a failure.
 
     Raises
     ------
-    FarkasError : that of the verifier, with the name of the pass.
+    FarkasError : from the verifier, with the name of the pass.
     """
     for step in passes:
         value = step(value, context)

@@ -1,4 +1,4 @@
-"""How the places of accesses move with loops."""
+"""How the elements that accesses touch move with loops."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from poly.tree.nodes import Member
 
 
 def movement(relation: isl.Map, at: int) -> tuple[int, ...] | None:
-    """By how much the place of an access changes from one value of a loop to the next; None if
-    that is not the same everywhere.
+    """The distance between the elements an access touches in consecutive iterations of a loop.
+
+    None if it is not constant.
 
     relation : ``{ [t] -> T[e] }``; at : the number of the loop
     """

@@ -1,11 +1,11 @@
-"""What the dependences allow in each band of a tree: which loops are coincident, which permutable.
+"""What the dependences allow in each band of a tree: coincident loops, permutable bands.
 
-With D the dependences that nothing above a band orders, and f its members:
+With D the dependences not ordered by anything above a band, and f its members:
 
-* a member is *coincident* if it carries nothing of what the members before it leave:
+* a member is *coincident* if it carries none of the dependences that the members before it leave:
   ``{ s -> t in D : f(s) = f(t) before it, f(s) != f(t) in it }`` is empty.  Its iterations may run
   on threads.  D has the updates of a reduction here, too
-* a band is *permutable* if none of its members runs a pair backwards, whatever the others do:
+* a band is *permutable* if none of its members runs a pair backwards, regardless of the others:
   ``{ s -> t in D : f(s) > f(t) }`` is empty for each.  Its loops may be interchanged and tiled.
 """
 
@@ -26,7 +26,7 @@ from poly.tree.nodes import Band, Node, Promote, Sequence
 class BandProperties:
     """`coincident`: for each member; `permutable`: of all members together.
 
-    What could not be decided is not claimed.
+    Properties that could not be decided are false.
     """
 
     coincident: tuple[bool, ...]

@@ -61,7 +61,7 @@ class Dependences:
 
 
 def compute_dependences(scop: Scop, exact: bool = False) -> Dependences:
-    """The dependences of a scop under its initial order."""
+    """Compute the dependences of a scop under its initial order."""
     order = initial_order(scop)
     empty = isl.UnionMap.empty(scop.context.get_space())
     final = _collect(empty, [s.write for s in scop.statements if not s.is_reduction])
@@ -93,10 +93,10 @@ def compute_dependences(scop: Scop, exact: bool = False) -> Dependences:
 
 
 def value_flow(scop: Scop, reads: isl.UnionMap) -> tuple[isl.UnionMap, isl.UnionMap]:
-    """Where each value of `reads` comes from, every write counted: (flow, reads with no source).
+    """The source of each value of `reads`, counting every write: (flow, reads without a source).
 
-    reads : some of the scop's, see `Scop.reads_of`.  The flow is between instances, so what one
-    of several reads of an instance gets is only to be had by asking for it alone.
+    reads : some of the scop's, see `Scop.reads_of`.  The flow relates instances, so for one of
+        several reads of an instance it must be computed from that read alone.
     """
     must = scop.writes.intersect_range(reads.range().universe())  # to these tensors alone
     order = initial_order(scop).intersect_domain(must.domain().union(reads.domain()))
@@ -105,7 +105,7 @@ def value_flow(scop: Scop, reads: isl.UnionMap) -> tuple[isl.UnionMap, isl.Union
     return flow.get_must_dependence(), flow.get_must_no_source()
 
 
-@lru_cache(maxsize=4)  # of the scop at hand, which each promotion asks for
+@lru_cache(maxsize=4)  # every promotion asks again for the same scop
 def initial_order(scop: Scop) -> isl.UnionMap:
     """The initial order as one map from instances to times of equal length."""
     return time_map(scop.initial_tree, {s.name: s for s in scop.statements})

@@ -33,7 +33,7 @@ class Footprint:
 
 @dataclass(frozen=True)
 class LoopFootprint:
-    """What one iteration of a loop touches; `loop` is "" for all of what is scheduled together.
+    """What one iteration of a loop touches; `loop` is "" for everything scheduled together.
 
     depth : the number of loops around it
     """
@@ -53,8 +53,8 @@ def footprints(
 ) -> tuple[LoopFootprint, ...]:
     """What one iteration of each loop around a statement touches, outermost first.
 
-    sizes : a value for every size of the program.  A read at a place that depends on data counts
-        as all of its tensor.
+    sizes : a value for every size of the program.  A data-dependent read counts as all of its
+        tensor.
     """
     everything = tuple(s.name for s in scop.statements)
     outer: list[Member] = []
@@ -119,7 +119,7 @@ def prefix_relation(
 
 
 def box_extent(footprint: isl.Map, dim: int) -> int | None:
-    """The constant that bounds the extent of dimension `dim` over all prefixes; None: unbounded."""
+    """The constant bound of dimension `dim`'s extent over all prefixes; None if unbounded."""
     if footprint.is_empty():
         return 0
     # The largest of ``{ e - e' : p -> e, p -> e' }``.  (As the maximum of dim_max - dim_min, isl

@@ -1,4 +1,4 @@
-"""Sets of statement instances, and the values that loops take on them."""
+"""Sets of statement instances, and the values of loops on them."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def end_value(
 
 @dataclass(frozen=True)
 class Timed:
-    """An instance, as the values of its statement's loops, and its time in a tree.
+    """An instance as the values of its statement's loops, and its time in a tree.
 
-    The time has a number for each of `order_of`: instances run in lexicographic order.
+    The time has one number per element of `order_of`: instances run in lexicographic order.
     """
 
     point: Point
@@ -85,9 +85,9 @@ def dependent_pairs(
     boxes: Iterable[tuple[ScopStatement, Mapping[str, range]]],
     sizes: Mapping[str, int],
 ) -> tuple[Pair, ...]:
-    """The dependences among the instances of some statements in a box each, at some sizes.
+    """The dependences among the instances of some statements, each in a box, at some sizes.
 
-    Of all sources of a sink only the nearest, but for flow, which is exact: the others follow.
+    For each sink only the nearest source, except for flow, which is exact: the others follow.
     """
     among = isl.UnionSet("{ }")
     for statement, box in boxes:
@@ -108,7 +108,7 @@ def dependent_pairs(
 def least_values(
     s: ScopStatement, sizes: Mapping[str, int], at: Mapping[str, int]
 ) -> dict[str, int] | None:
-    """The least values of a statement's loops where some have those of `at`; None: no instance."""
+    """The least values of a statement's loops, with some fixed by `at`; None if no instance."""
     domain = s.domain.intersect_params(sizes_set(sizes))
     for name, value in at.items():
         domain = domain.fix_val(isl.dim_type.set, s.loops.index(name), isl.Val(value))
@@ -118,7 +118,7 @@ def least_values(
 
 
 def span(s: ScopStatement, sizes: Mapping[str, int], box: Mapping[str, range], loop: str) -> range:
-    """The values of a loop of a statement in a box; some between them may be missing."""
+    """The range of a loop of a statement in a box; some values in it may be missing."""
     domain = _boxed(s, box).intersect_params(sizes_set(sizes))
     if domain.is_empty():
         return range(0)
@@ -163,7 +163,7 @@ def _boxed(s: ScopStatement, box: Mapping[str, range]) -> isl.Set:
 
 
 def member_limits(member: Member, scop: Scop) -> tuple[int, int] | None:
-    """The least and the greatest number of a loop over all instances, if they are constant."""
+    """The least and the greatest value of a loop over all instances, if they are constant."""
     least, greatest = [], []
     pieces = member.schedule.get_pw_aff_list()
     for k in range(pieces.n_pw_aff()):
@@ -183,7 +183,7 @@ def member_limits(member: Member, scop: Scop) -> tuple[int, int] | None:
 
 
 def function_of(member: Member, statement: ScopStatement) -> isl.PwAff:
-    """``{ S[x] -> [n] }``: a loop's number at the instances of a statement below it."""
+    """``{ S[x] -> [n] }``: a loop's value at the instances of a statement below it."""
     domain = isl.UnionSet.from_set(statement.domain)
     pieces = member.schedule.intersect_domain_union_set(domain).get_pw_aff_list()
     if pieces.n_pw_aff() == 0:  # no instance

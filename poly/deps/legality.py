@@ -1,19 +1,19 @@
-"""Is a schedule tree legal?  And if not, which two instances would swap?
+"""Whether a schedule tree is legal, and if not, which two instances would swap.
 
-A tree is walked from the root with the set D of dependences (source -> sink) that nothing above
-has ordered yet:
+A tree is walked from the root with the set D of dependences (source -> sink) not yet ordered by
+anything above:
 
 * at a loop f, ``{ s -> t in D : f(s) > f(t) }`` must be empty; ``{ f(s) < f(t) }`` is ordered
   by it and leaves D;
 * at a sequence, no source may be in a later child than its sink; pairs in different children
   leave D;
 * at a leaf, D must be empty: two dependent instances may not share a time;
-* a loop that runs in parallel, on threads or on blocks and threads of a GPU, must order nothing:
+* a loop that runs in parallel, on threads or on blocks and threads of a GPU, may not order any:
   ``{ f(s) != f(t) }`` is empty in the D of *all* dependences, those among updates of one reduction
   included;
 * in a loop that runs in vector lanes, on threads that reduce together, or in an instruction of
   tensor cores, it is empty in D without these, unless reductions keep the written order (exact
-  mode): each combines for itself, and all are combined behind the loop, in an order that is fixed.
+  mode): each has a partial result, and all are combined after the loop, in a fixed order.
 
 Every isl computation has a budget of operations.  One that exceeds it proves nothing, and the
 schedule is refused.
@@ -44,7 +44,7 @@ BUDGET = 50_000_000
 class Violation:
     """One pair of instances that a tree runs in the wrong order, or at once.
 
-    `loop` is the loop that is to blame, "" for a sequence or a missing order.
+    `loop` is the offending loop, "" for a sequence or a missing order.
     """
 
     kind: str
@@ -122,7 +122,7 @@ def carried(dependences: isl.UnionMap, member: Member) -> isl.UnionMap:
 
 
 def coincident_members(tree: Node, statement: str, dependences: Dependences) -> dict[str, bool]:
-    """For each loop around `statement`: whether it carries no dependence at all."""
+    """For each loop around `statement`: whether it carries no dependence."""
     result: dict[str, bool] = {}
     both = dependences.all
     node = tree
@@ -144,7 +144,7 @@ def coincident_members(tree: Node, statement: str, dependences: Dependences) -> 
 
 
 def by_children(node: Sequence, pairs: isl.UnionMap) -> defaultdict[tuple[int, int], isl.UnionMap]:
-    """Pairs from instances of one child of a sequence to instances of one, by the two numbers."""
+    """Pairs between two children of a sequence, by their indices (source's, sink's)."""
     child = {s: n for n, f in enumerate(node.children) for s in f.statements}
     none = isl.UnionMap.empty(pairs.get_space())
     result = defaultdict[tuple[int, int], isl.UnionMap](lambda: none)

@@ -1,9 +1,9 @@
 """Reference groups: the accesses to a tensor that one promoted buffer serves.
 
-Of a tensor that is only read, the accesses A_1, .., A_n below a promotion may touch parts that
-lie far apart, as the two of ``C[i,j] +=! A[k,i] * A[k,j]`` do: the box around both is large, and
-most of it is never used.  Two groups g and h of accesses are one if the box of F_g u F_h has no
-more elements than theirs together, and each group has a buffer of its own (as the reference groups
+The accesses A_1, .., A_n below a promotion to a tensor that is only read may touch parts that are
+far apart, as the two of ``C[i,j] +=! A[k,i] * A[k,j]`` do: the box around both is large, and most
+of it is never used.  Two groups g and h of accesses are merged if the box of F_g u F_h has no more
+elements than theirs together, and each group has a buffer of its own (as the reference groups
 of Verdoolaege et al., "Polyhedral Parallel Code Generation for CUDA", TACO 2013, which join where
 parts overlap).
 """
@@ -24,10 +24,10 @@ from poly.tree.nodes import Access, Member
 def reference_groups(
     tensor: str, scop: Scop, outer: Sequence[Member], statements: tuple[str, ...]
 ) -> tuple[frozenset[Access], ...]:
-    """The groups of accesses to a tensor by some statements, in the order of the first of each.
+    """The groups of accesses to a tensor by some statements, ordered by the first of each.
 
-    outer : the loops of which each iteration has buffers of its own.  There are none if something
-    writes the tensor, or reads it at a place that is not affine or has no constant bounds.
+    outer : the loops each iteration of which has its own buffers.  There are no groups if the
+        tensor is written, or read at an index that is not affine or has no constant bounds.
     """
     found: list[tuple[frozenset[Access], isl.Map]] = []
     for s in map(scop.statement, statements):
@@ -54,6 +54,6 @@ def reference_groups(
 
 
 def _elements(part: isl.Map) -> int | None:
-    """How many elements the box around a footprint has; None if they are not bounded."""
+    """The number of elements in the box around a footprint; None if unbounded."""
     extents = [box_extent(part, k) for k in range(part.dim(isl.dim_type.out))]
     return None if None in extents else prod(e for e in extents if e is not None)

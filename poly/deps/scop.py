@@ -7,7 +7,7 @@ Each statement of the program gives one or two *scop statements*: ``T[i,j] +=! v
 * one relation for the write ``{ T[i,j,k] -> C[i,j] }``, and one for each read,
 * whether it is a reduction, whose instances commute.
 
-A read at a data-dependent place is a *may* read of the whole tensor.
+A read at a data-dependent index is a *may* read of the whole tensor.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from poly.tree.nodes import Filter, Node, band, band_of, leaf, sequence, step_of
 
 
 class Role(StrEnum):
-    """What a statement of a scop is of its comprehension.
+    """The role of a scop's statement in its comprehension.
 
     ASSIGN : ``T[f] = value``; INIT : ``T[f] = identity``; UPDATE : ``T[f] op= value``
     """
@@ -69,12 +69,12 @@ class ScopStatement:
 
     @property
     def affine_reads(self) -> tuple[tuple[Read, isl.Map], ...]:
-        """What the value reads at places that no data decides, each with its relation."""
+        """The reads of the value whose indices do not depend on data, each with its relation."""
         if self.role == Role.INIT:
             return ()
         relations = self.reads[1:] if self.role == Role.UPDATE else self.reads
-        places = (r for r in self.source.reads if is_affine(r))
-        return tuple(zip(places, relations, strict=True))
+        affine = (r for r in self.source.reads if is_affine(r))
+        return tuple(zip(affine, relations, strict=True))
 
     @property
     def step(self) -> str:
@@ -83,7 +83,7 @@ class ScopStatement:
 
     @property
     def free(self) -> tuple[str, ...]:
-        """The free indices that are run inside of a step."""
+        """The free indices that run inside a step."""
         return tuple(i for i in self.source.free if i != self.step)
 
     @property
@@ -95,7 +95,7 @@ class ScopStatement:
 class Scop:
     """A program with its statements' domains and access relations, in initial order.
 
-    padded : those that a schedule runs beyond their domain, with what they run, see
+    padded : statements that a schedule runs beyond their domain, with the instances run, see
     `poly.buffers.pad_tiles`
     """
 
@@ -189,7 +189,7 @@ def _init_statement(program: Program, s: Statement) -> ScopStatement:
     domain = init_domain_set(program, s)
     write = access_map(program, domain, s.free, s.target)
     if write is None:
-        raise ProgramError(f"statement {s.name}: the place of the write {s.target} is not affine")
+        raise ProgramError(f"statement {s.name}: the index of the write {s.target} is not affine")
     value = Const(identity(s.op, program.tensors[s.target.tensor].dtype))
     return ScopStatement(
         init_name(s), Role.INIT, s.free, domain, write, (), (), False, s, s.target, value
@@ -200,7 +200,7 @@ def _main_statement(program: Program, s: Statement) -> ScopStatement:
     domain = domain_set(program, s)
     write = access_map(program, domain, s.indices, s.target)
     if write is None:
-        raise ProgramError(f"statement {s.name}: the place of the write {s.target} is not affine")
+        raise ProgramError(f"statement {s.name}: the index of the write {s.target} is not affine")
     reads: list[isl.Map] = [write] if s.is_update else []
     may_reads: list[isl.Map] = []
     for read in s.reads:
@@ -217,7 +217,7 @@ def _main_statement(program: Program, s: Statement) -> ScopStatement:
 
 
 def with_domain(program: Program, s: ScopStatement, domain: isl.Set) -> ScopStatement:
-    """A statement with other instances; all of its places are affine."""
+    """A statement with other instances; all of its accesses are affine."""
 
     def access(read: Read) -> isl.Map:
         relation = access_map(program, domain, s.loops, read)
@@ -231,7 +231,7 @@ def with_domain(program: Program, s: ScopStatement, domain: isl.Set) -> ScopStat
 
 
 def _whole_tensor(program: Program, domain: isl.Set, read: Read) -> isl.Map:
-    """``{ S[x] -> T[y] : y inside T }``, for a read whose place depends on data."""
+    """``{ S[x] -> T[y] : y inside T }``, for a data-dependent read."""
     tensor = program.tensors[read.tensor]
     sizes = ", ".join(program.sizes)
     y = dims("y", tensor.rank)

@@ -15,8 +15,8 @@ TILE_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max", "abs", "d
 def lane_value(e: Expr) -> bool:
     """Whether generated code computes an expression in vector lanes as a whole.
 
-    It has all operators there; loops' numbers as values and places that depend on data it
-    computes lane by lane.
+    It does so for all operators there; loop variables used as values, and data-dependent indices,
+    are computed lane by lane.
     """
     if isinstance(e, Read):
         return not any(isinstance(x, Read) for i in e.indices for x in walk(i))
@@ -33,9 +33,10 @@ def tile_value(e: Expr) -> bool:
 
 
 def stride_of(read: Read, loop: str) -> int | None:
-    """How many elements of its last dimension `read` moves with `loop`.
+    """The stride of `read` along `loop`, in elements of its last dimension.
 
-    0: not at all; n: only the last dimension moves, n times the loop; None: otherwise.
+    0: the access does not depend on the loop; n: only the last dimension changes, by n per
+    iteration; None: otherwise.
     """
     *outer, last = read.indices or (Const(0),)
     if any(loop in indices_of(i) for i in outer):
@@ -56,19 +57,21 @@ def plain_dimension(read: Read, loop: str) -> int | None:
 
 
 def loops_of_read(read: Read) -> frozenset[str]:
-    """The loops with which the place of `read` moves."""
+    """The loops that the indices of `read` depend on."""
     return frozenset(i for e in read.indices for i in indices_of(e))
 
 
 def elements_read(reads: Iterable[Read], extents: Mapping[str, int | None]) -> int:
-    """How many elements reads touch while loops run over so many values; a loop that is not
-    listed or not known stands still.  As boxes, so that windows may be counted a bit too large.
+    """The number of elements that reads touch while loops run over the given extents.
+
+    A loop that is not listed, or whose extent is None, does not run.  Counted as boxes, so that
+    windows may come out slightly too large.
     """
     return sum(prod(_span(i, extents) + 1 for i in r.indices) for r in reads)
 
 
 def _span(index: Expr, extents: Mapping[str, int | None]) -> int:
-    """The greatest less the least value of an index."""
+    """The difference between the greatest and the least value of an index."""
     if isinstance(index, Index):
         return (extents.get(index.name) or 1) - 1
     if isinstance(index, Op) and index.fn in ("mod", "floordiv"):
@@ -88,7 +91,7 @@ def moving_dimensions(read: Read, loop: str) -> tuple[int, ...]:
 
 
 def block_of(read: Read, loop: str) -> int | None:
-    """The block size of a tensor that is kept in blocks along `loop`, as in
+    """The block size of a tensor that is stored in blocks along `loop`, as in
     ``A[c // 16, p, q, c mod 16]`` along c.
     """
     dims = moving_dimensions(read, loop)
@@ -109,7 +112,7 @@ def vector_stride(read: Read, loop: str, lanes: int) -> int | None:
 
 
 def lane_dimension(read: Read, loop: str, lanes: int) -> int | None:
-    """The dimension of `read` in which the lanes of a vector along `loop` lie, if it is one."""
+    """The dimension of `read` along which the lanes of a vector of `loop` run, if just one."""
     block = block_of(read, loop)
     if block is not None and block % lanes == 0:
         return len(read.indices) - 1

@@ -1,4 +1,4 @@
-"""How much a program has to do, and how much code it may become: what schedules weigh."""
+"""Work and code size of programs, which schedules are weighed by."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from math import prod
 from poly.ir.expr import Op, computed, evaluate_int, walk
 from poly.ir.program import Program, Statement, Tensor
 
-#: Elements and operators, in lanes, that are done in the time that it takes to start a thread.
+#: Elements and operators, in lanes, that are processed in the time that starting a thread takes.
 WORTH_SHARING = 1 << 14
-#: Of one step of a block, in which threads meet more than once.
+#: The same for one step of a block, in which threads synchronise more than once.
 WORTH_SHARING_STEP = 8 * WORTH_SHARING
-#: The most updates of a tile for all numbers of rows together, for one width of the vectors: what
-#: is left of a tile has a version of its loops for each number, and the schedule sees to it.
+#: The most updates of a tile over all row counts together, for one vector width: a remainder of a
+#: tile has a version of its loops for each row count, and the schedule limits how many there are.
 CASES_LIMIT = 400
 
 
 def work_of_program(program: Program, sizes: Mapping[str, int]) -> int:
-    """About how many elements a program moves, and how much it computes, at given sizes."""
+    """The approximate number of elements moved and operations computed, at given sizes."""
     return sum(_work_of(s, sizes) for s in program.statements)
 
 
 def operations_of_program(program: Program, sizes: Mapping[str, int]) -> int:
-    """Arithmetic operations of a program at given sizes, one each; an update is one of them.
+    """Arithmetic operations of a program at given sizes; an update counts as one.
 
-    Conditions on indices do not count: it is an upper bound.
+    Conditions on indices are ignored: it is an upper bound.
     """
     return sum(
         _instances(s, sizes) * (s.is_update + sum(isinstance(e, Op) for e in computed(s.value)))
@@ -34,7 +34,7 @@ def operations_of_program(program: Program, sizes: Mapping[str, int]) -> int:
 
 
 def bytes_of_program(program: Program, sizes: Mapping[str, int]) -> int:
-    """Bytes of all inputs and outputs: what has to be moved if caches hold everything else."""
+    """Bytes of all inputs and outputs: the traffic if caches hold everything else."""
     tensors = {t.name: t for t in (*program.inputs, *program.outputs)}
     return sum(bytes_of(t, sizes) for t in tensors.values())
 

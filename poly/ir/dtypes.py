@@ -1,4 +1,4 @@
-"""Element types: the numeric types of ONNX, what numpy calls them, and how they combine.
+"""Element types: the numeric types of ONNX, their numpy names, and how they combine.
 
 A value of a 16-bit float is *stored* in 16 bits and *computed* in float32: an expression over
 float16 is evaluated in float32 and rounded once, where it is stored or cast.
@@ -80,7 +80,7 @@ DTYPES: dict[str, DType] = {
     )
 }  # fmt: skip
 
-#: What C and its libraries call some of them.
+#: The names in C and its libraries for some of them.
 _ELSEWHERE = {
     "half": "float16", "float": "float32", "double": "float64", "char": "int8", "short": "int16",
     "int": "int32", "long": "int64", "byte": "uint8", "uint": "uint32", "boolean": "bool",
@@ -88,7 +88,7 @@ _ELSEWHERE = {
 
 
 def suggest_dtype(name: str) -> str:
-    """Which element type a name that is none was probably meant to be, as a question."""
+    """Suggest the element type that an unknown name was probably meant to be, as a question."""
     near = get_close_matches(name.lower(), DTYPES, n=1, cutoff=0.6)
     meant = _ELSEWHERE.get(name.lower()) or (near[0] if near else "")
     return f"did you mean {meant!r}?" if meant else f"there are {', '.join(DTYPES)}"
@@ -113,7 +113,7 @@ def dtype_of(value: str | DType | np.dtype | type) -> DType:
 def combine(a: DType, b: DType) -> DType:
     """The type of ``a ∘ b`` for an arithmetic operator.
 
-    Equal types stay.  A float with an integer is the float; two floats, the wider (float16 with
+    Equal types stay.  A float and an integer give the float; two floats, the wider (float16 and
     bfloat16: float32); two integers of one signedness, the wider.  Everything else needs a cast.
 
     Raises
@@ -146,7 +146,7 @@ def identity(op: str, dtype: DType) -> int | float | bool:
     if op == "*=":
         return True if dtype.kind == "b" else 1
     if op not in ("max=", "min="):
-        raise ProgramError(f"{op!r} is no reduction and has no identity")
+        raise ProgramError(f"{op!r} is not a reduction and has no identity")
     least = op == "max="
     if dtype.kind == "b":
         return not least

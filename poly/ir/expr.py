@@ -16,7 +16,7 @@ from poly.errors import ProgramError
 from poly.ir.dtypes import BOOL, FLOAT32, INT32, INT64, DType, combine
 from poly.ir.operators import OPS
 
-#: Expressions of which it is remembered what is found in them.
+#: How many expressions `_indices_of` and its like keep their results for.
 KEPT = 1 << 14
 
 
@@ -24,14 +24,14 @@ KEPT = 1 << 14
 class Expr:
     """Base of all expressions.
 
-    The hash of one that has parts is computed once: expressions are looked up again and again.
+    The hash of an expression with operands is computed once: expressions are looked up repeatedly.
     """
 
     def __str__(self) -> str:
         return _show(self, 0)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Hashes of texts differ from process to process.
+        # Hashes of strings differ from process to process.
         return {n: v for n, v in self.__dict__.items() if n != "_hash"}
 
     def _remember(self, value: int) -> int:
@@ -41,7 +41,7 @@ class Expr:
 
 @dataclass(frozen=True, eq=False)
 class Const(Expr):
-    """A literal.  ``dtype`` None is a weak literal that takes the type of what it meets.
+    """A literal.  ``dtype`` None is a weak literal that takes the type of its other operand.
 
     1, 1.0 and True are different, and so are 0.0 and -0.0; a NaN is equal to itself.
     """
@@ -133,14 +133,14 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 
 def computed(value: Expr) -> list[Expr]:
-    """The parts of a value without the places of its reads."""
+    """The parts of a value outside the indices of its reads."""
     if isinstance(value, Read):
         return [value]
     return [value, *(e for a in children(value) for e in computed(a))]
 
 
 def rewrite(expr: Expr, fn: Callable[[Expr], Expr]) -> Expr:
-    """Rebuild bottom-up, applying `fn` to every node; what stays the same is not copied."""
+    """Rebuild bottom-up, applying `fn` to every node; unchanged nodes are not copied."""
     if isinstance(expr, (Op, Read, Cast)):
         old = children(expr)
         new = tuple([rewrite(e, fn) for e in old])
@@ -159,7 +159,7 @@ def substitute(
     indices: Mapping[str, Expr] | None = None,
     sizes: Mapping[str, Expr] | None = None,
 ) -> Expr:
-    """Replace indices and sizes by expressions, all at once."""
+    """Replace indices and sizes by expressions, simultaneously."""
 
     def visit(e: Expr) -> Expr:
         if isinstance(e, Index) and indices is not None:
@@ -176,10 +176,10 @@ def substitute_value(
     indices: Mapping[str, Expr] | None = None,
     sizes: Mapping[str, Expr] | None = None,
 ) -> Expr:
-    """`substitute` in a value: indices and sizes are int64 there, and so is what replaces them.
+    """`substitute` in a value, where indices and sizes, and so their replacements, are int64.
 
-    ``A[i] + i`` for an int8 tensor is computed in int64, also where i is known to be 3.  Places
-    that no data decides are plain index arithmetic, and are simplified.
+    ``A[i] + i`` for an int8 tensor is computed in int64, also where i is known to be 3.  Indices
+    that do not depend on data are plain index arithmetic, and are simplified.
     """
     if isinstance(expr, (Index, Size)):
         known = substitute(expr, indices, sizes)
@@ -187,13 +187,13 @@ def substitute_value(
             return replace(known, dtype=INT64)
         return Cast(INT64, known) if is_weak(known) else known
     if isinstance(expr, Read):
-        places = (
+        replaced = (
             substitute_value(e, indices, sizes)
             if reads_of(e)
             else simplify(substitute(e, indices, sizes))
             for e in expr.indices
         )
-        return replace(expr, indices=tuple(places))
+        return replace(expr, indices=tuple(replaced))
     if isinstance(expr, Op):
         return replace(expr, args=tuple(substitute_value(a, indices, sizes) for a in expr.args))
     if isinstance(expr, Cast):
@@ -221,7 +221,7 @@ def sizes_of(expr: Expr) -> tuple[str, ...]:
 
 @lru_cache(maxsize=KEPT)
 def reads_of(expr: Expr) -> tuple[Read, ...]:
-    """All tensor reads in `expr`, reads inside indices of other reads included."""
+    """All tensor reads in `expr`, including reads inside indices of other reads."""
     return tuple(dict.fromkeys(e for e in walk(expr) if isinstance(e, Read)))
 
 
@@ -351,7 +351,7 @@ def simplify(expr: Expr) -> Expr:
 
 
 def evaluate_int(expr: Expr, env: Mapping[str, int]) -> int:
-    """Value of an integer expression over sizes and indices, all taken from `env`.
+    """The value of an integer expression over sizes and indices, all taken from `env`.
 
     Comparisons and logic give 0 or 1.  Raises `ProgramError` for a read or a float.
     """
@@ -397,14 +397,14 @@ def dtype_of_expr(expr: Expr, tensors: Mapping[str, DType]) -> DType:
 
     Raises
     ------
-    ProgramError : when operand types do not mix, or an operator does not take them.
+    ProgramError : operand types cannot be combined, or an operator does not accept them.
     """
     weak = _type(expr, tensors)
     return _strong(weak)
 
 
 def is_weak(expr: Expr) -> bool:
-    """Whether an expression is made of weak literals only, so that its context gives its type."""
+    """Whether an expression has weak literals only, so that its context decides its type."""
     if isinstance(expr, Const):
         return expr.dtype is None
     if isinstance(expr, Op):
@@ -418,8 +418,8 @@ def is_weak(expr: Expr) -> bool:
 def dtype_where(expr: Expr, tensors: Mapping[str, DType], want: DType | None) -> DType:
     """The type in which an expression is evaluated where a value of type `want` is wanted.
 
-    Only a weak expression minds: ``-0.1`` stored in a float64 tensor is a float64, and so is the
-    ``1`` of ``1 / X[i]`` if X is.  A float literal stays a float where an integer is wanted.
+    Only a weak expression is affected: ``-0.1`` stored in a float64 tensor is a float64, and so is
+    the ``1`` of ``1 / X[i]`` if X is.  A float literal stays a float where an integer is wanted.
     `want` None, or a truth value for a number, gives `dtype_of_expr`.
     """
     alone = dtype_of_expr(expr, tensors)
@@ -440,7 +440,7 @@ def operand_dtype(expr: Op, tensors: Mapping[str, DType], want: DType | None) ->
             dtype = dtype_of_expr(arg, tensors)
             strong = dtype if strong is None else combine(strong, dtype)
     if strong is None:
-        # What the context wants reaches operands only through operators that keep the type.
+        # The context's type reaches operands only through operators that keep the type.
         met = Op("min", values) if len(values) > 1 else values[0]
         strong = dtype_where(met, tensors, None if rule in ("compare", "test") else want)
     else:

@@ -1,4 +1,4 @@
-"""Graphs: programs wired by named values, which is what a model becomes.
+"""Graphs: programs connected by named values; models are imported as these.
 
 Every arithmetic node is a call of a `Program`; a `View` renames the same bytes under another
 shape.  Constants are held once, as arrays, and never become literals in generated code.
@@ -24,7 +24,7 @@ class Call:
     """One use of a program.
 
     `inputs` and `outputs` name graph values, in the order of the program's own inputs and
-    outputs.  `origin` says where it came from, for people: ``Conv 'conv1' (opset 11)``.
+    outputs.  `origin` names the node of the model, for messages: ``Conv 'conv1' (opset 11)``.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Call:
 
     @property
     def title(self) -> str:
-        """Where it came from, on one line; its name if that is not known."""
+        """The origin, on one line; the name if the origin is unknown."""
         return " ".join((self.origin or self.name).split())
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class Graph:
         return static_shape(self.values[value])
 
     def port(self, value: str) -> Port:
-        """An input or output, with its sizes as far as they are fixed or have names."""
+        """An input or output; its sizes are numbers where fixed, and names where they have one."""
         tensor = self.values[value]
         shape = tuple(
             int(e.value) if isinstance(e, Const) else e.name if isinstance(e, Size) else None
@@ -106,7 +106,7 @@ class Graph:
         return env | {name: evaluate_int(e, env) for name, e in self.derived.items()}
 
     def at_sizes(self, sizes: Mapping[str, int]) -> Graph:
-        """The graph with values of concrete shapes; the programs stay as they are."""
+        """The graph with values of concrete shapes; the programs are unchanged."""
         env = self.environment(sizes)
 
         def fixed(t: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ def static_shape(tensor: Tensor) -> tuple[int, ...]:
 def verify_graph(graph: Graph) -> Graph:
     """Check that every value is declared, defined once and before its use; returns the graph.
 
-    Whether views of open sizes keep the number of elements shows when the sizes are there.
+    Views of open sizes are not checked: their element counts depend on the sizes.
 
     Raises
     ------
@@ -188,7 +188,7 @@ def _verify_call(call: Call, graph: Graph) -> None:
         for name, tensor in zip(names, tensors, strict=True):
             value = graph.values[name]
             if value.dtype != tensor.dtype or not same_shape(value, tensor):
-                raise ProgramError(f"{call.name}: {value} does not fit {tensor}")
+                raise ProgramError(f"{call.name}: {value} does not match {tensor}")
 
 
 def same_shape(a: Tensor, b: Tensor) -> bool:

@@ -1,8 +1,8 @@
-"""How large index arithmetic can get: generated code computes it in 64 bits.
+"""Ranges of index arithmetic: generated code computes it in 64 bits.
 
-isl proves in integers of any length.  What it proves holds of a kernel as long as nothing that
-the kernel computes on the way to a place, a bound or a condition leaves 64 bits; this is shown
-by interval arithmetic, for sizes up to `LARGEST_SIZE` or to what the program's preconditions say.
+isl proves in integers of any length.  Its proofs hold for a kernel as long as no intermediate
+result of an index, a bound or a condition leaves 64 bits; this is shown by interval arithmetic,
+for sizes up to `LARGEST_SIZE` or to what the program's preconditions say.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from poly.errors import FarkasError
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Size, reads_of
 from poly.ir.program import Program
 
-#: Sizes are at most this, and so are the elements of a tensor with sizes in its shape.
+#: The largest size, and the most elements of a tensor with sizes in its shape.
 LARGEST_SIZE = 1 << 38
 #: No tensor may have this many bytes or more; offsets then fit into an int64.
 MOST_BYTES = 1 << 62
-#: `LARGEST_SIZE` in words.
+#: `LARGEST_SIZE` as text for messages.
 MOST = f"2**{LARGEST_SIZE.bit_length() - 1}"
 
-#: The least and the greatest value that something has.
+#: The least and the greatest value of an expression.
 Interval = tuple[int, int]
 INT64: Interval = (-(1 << 63), (1 << 63) - 1)
 _TRUTH = (0, 1)
@@ -31,7 +31,7 @@ class Beyond64BitsError(FarkasError):
 
     Attributes
     ----------
-    expr : what could be that large
+    expr : the expression that could be that large
     """
 
     def __init__(self, expr: Expr, value: int) -> None:
@@ -41,7 +41,7 @@ class Beyond64BitsError(FarkasError):
 
 
 def size_intervals(program: Program) -> dict[str, Interval]:
-    """What is known of each size: it is no more than the program's preconditions say."""
+    """The known interval of each size, bounded above by the program's preconditions."""
     found = dict.fromkeys(program.sizes, (0, LARGEST_SIZE))
     pending = list(program.constraints)
     while pending:
@@ -63,14 +63,14 @@ _TURNED = {"ge": "le", "gt": "lt", "eq": "eq"}
 
 
 def interval(expr: Expr, known: Mapping[str, Interval]) -> Interval:
-    """Bounds of an index expression, which hold of all that is computed on the way to it, too.
+    """Bounds of an index expression that hold for all of its subexpressions, too.
 
-    known : the bounds of indices and of sizes; what is computed from data is any number, and wraps
+    known : the bounds of indices and of sizes; a value computed from data is unbounded, and wraps
         around
 
     Raises
     ------
-    Beyond64BitsError : if a part of it could leave 64 bits.
+    Beyond64BitsError : a subexpression could leave 64 bits.
     """
     if isinstance(expr, Const):
         found = (int(expr.value), int(expr.value))
@@ -108,7 +108,7 @@ def _operation(expr: Op, args: list[Interval]) -> Interval:
         return max(low, first), max(high, last)
     if fn in ("floordiv", "div") and first > 0:
         corners = [a // b for a in args[0] for b in args[1]]
-        # `div` rounds towards 0, which is up where it is negative.
+        # `div` rounds towards 0, which is up for negative values.
         return min(corners), max(corners) + (fn == "div")
     if fn == "mod" and first > 0:
         return 0, last - 1
@@ -117,7 +117,7 @@ def _operation(expr: Op, args: list[Interval]) -> Interval:
     if fn == "select":
         return min(first, args[2][0]), max(last, args[2][1])
     if fn in ("floordiv", "div", "mod", "fmod"):
-        # By what may be 0 or less: no larger than what is divided, or by.
+        # The divisor may be 0 or less: the magnitude is at most that of either operand.
         most = max(abs(v) for pair in args for v in pair)
         return -most, most
     return _TRUTH

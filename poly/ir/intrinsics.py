@@ -1,12 +1,12 @@
-"""Instructions that a whole warp runs at once on tensor cores, declared by what they mean.
+"""Instructions that a whole warp runs at once on tensor cores, each declared by its meaning.
 
 Each is a value: its meaning is a program of one comprehension over matrices of fixed extents, and
-a statement that is to become the instruction is matched with that (`poly.buffers.tensorize`) like
-any text.  Beside the meaning there is only what the instruction needs of the machine.
+a statement that is to become the instruction is matched against it (`poly.buffers.tensorize`)
+like any text.  Besides the meaning, only the instruction's requirements are declared.
 
-The accumulator lies in a *fragment*, registers of all threads of a warp, of which no thread knows
-what elements it has; so there is nothing to do with one but to fill it with a number, to load and
-store it as a matrix, and to multiply (PTX ISA, "Warp-level matrix instructions", wmma).
+The accumulator is a *fragment*, registers of all threads of a warp, with no defined assignment of
+elements to threads; so a fragment can only be filled with a number, loaded and stored as a
+matrix, and multiplied (PTX ISA, "Warp-level matrix instructions", wmma).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from poly.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read
 from poly.ir.program import Program, Range, Statement, Tensor
 
-#: What the elements of a fragment are.
+#: The element type of fragments.
 ACCUMULATOR = FLOAT32
-#: Rows of a matrix of sums in memory begin at multiples of so many bytes.
+#: The alignment in bytes of the rows of an accumulator matrix in memory.
 SUMS_ALIGNMENT = 32
 
 
@@ -28,8 +28,8 @@ class Intrinsic:
     """``C += A B`` for matrices of ``extents`` = (rows of C, columns of C, terms of a sum).
 
     operand : the element type of A and B
-    alignment : rows (or columns) of an operand in memory begin at multiples of so many bytes
-    rounds : what happens to operands before they are multiplied, "" for nothing
+    alignment : in bytes, of the rows (or columns) of an operand in memory
+    rounds : how operands are rounded before they are multiplied, "" if they are not
     """
 
     name: str
@@ -61,7 +61,7 @@ class Intrinsic:
         return read if self.operand == ACCUMULATOR else Cast(ACCUMULATOR, read)
 
 
-#: All of them by name.
+#: All intrinsics by name.
 INTRINSICS: dict[str, Intrinsic] = {
     i.name: i
     for i in (

@@ -1,8 +1,8 @@
 """Integer linear forms: ``constant + Σ coefficient · atom``.
 
-Atoms are indices, sizes, and whatever is not linear but still part of an integer expression
-(``N // 2``, ``min(N, M)``, ``N * M``, a read).  Range inference solves them, code generation
-simplifies places and finds strides with them.
+Atoms are indices, sizes, and subexpressions that are not linear but still part of an integer
+expression (``N // 2``, ``min(N, M)``, ``N * M``, a read).  Range inference solves them, code
+generation simplifies indices and finds strides with them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Linear:
         return Linear(tuple((a, c * factor) for a, c in self.terms), self.constant * factor)
 
     def floordiv(self, divisor: int) -> Linear:
-        """Rounded down, for a positive divisor; what divides evenly is taken out."""
+        """Rounded down, for a positive divisor; terms that divide evenly leave the floor."""
         even = tuple((a, c // divisor) for a, c in self.terms if c % divisor == 0)
         odd = tuple((a, c) for a, c in self.terms if c % divisor)
         whole = Linear(even, self.constant // divisor)
@@ -67,7 +67,7 @@ class Linear:
         return (self + (divisor - 1)).floordiv(divisor)
 
     def is_multiple_of(self, number: int) -> bool:
-        """Whether all values are, whatever the atoms are."""
+        """Whether the value is a multiple of `number` for all values of the atoms."""
         return self.constant % number == 0 and all(c % number == 0 for _, c in self.terms)
 
     def coefficient(self, atom: Expr) -> int:
@@ -86,10 +86,10 @@ def atom(expr: Expr) -> Linear:
 
 
 def linear_form(expr: Expr) -> Linear:
-    """The linear form of an integer expression; what is not linear becomes an atom.
+    """The linear form of an integer expression; nonlinear parts become atoms.
 
-    What is computed from elements of tensors has a type of its own, in which it wraps around:
-    a cast of it is an atom.
+    A value computed from elements of tensors has a type of its own, in which it wraps around: a
+    cast of it is an atom.
     """
     if isinstance(expr, Index):
         return atom(expr)
@@ -128,7 +128,7 @@ def _collect(expr: Expr, factor: int, terms: dict[Expr, int]) -> int:
 
 
 def _compound(expr: Op) -> Linear | None:
-    """Products, quotients and extrema, as far as they are linear; None for other operators."""
+    """Linear forms of products, quotients and extrema; None if not linear, or another operator."""
     if expr.fn == "mul":
         left, right = map(linear_form, expr.args)
         if not left.terms:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class OpInfo:
-    """What is known of an operator: arity, typing rule, and its infix symbol and precedence.
+    """An operator: its arity, typing rule, and infix symbol and precedence.
 
     rule: ``arith`` combine the operands; ``float`` the same, but integers become float32;
     ``compare`` combine, then bool; ``logic`` bool to bool; ``int`` integers only;
@@ -86,8 +86,8 @@ OPS: dict[str, OpInfo] = {
 FUNCTIONS: tuple[str, ...] = tuple(name for name, info in OPS.items() if not info.symbol)
 
 
-#: Functions that no two libraries round alike.  In exact mode they are the C library's; otherwise
-#: those of `codegen.c.vector_math`, in vector lanes and outside of them, where it has them.
+#: Functions that no two libraries round alike.  In exact mode the C library's are used; otherwise
+#: those of `codegen.c.vector_math`, in vector lanes and in scalar code, where it has them.
 INEXACT = frozenset(
     "exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid "
     "pow atan2".split()

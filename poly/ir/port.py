@@ -10,7 +10,7 @@ from poly.ir.dtypes import DType
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output: sizes where they are fixed, names where these are given, else None.
+    """An input or output: numbers for fixed sizes, names for named ones, else None.
 
     `shape` is None if not even the rank is known.
     """
@@ -29,7 +29,7 @@ class Port:
     def axes(self) -> tuple[str | None, ...] | None:
         """Names for the sizes of open axes, None for fixed ones; None if the rank is unknown.
 
-        Axes of one name have one size; what has no name gets one of its own.
+        Axes of the same name have the same size; unnamed ones get a name of their own.
         """
         if self.shape is None:
             return None
@@ -43,7 +43,7 @@ class Port:
 
         Raises
         ------
-        ArgumentError : if it does not fit.
+        ArgumentError : the shape does not match.
         """
         if self.shape is None:
             return

@@ -1,7 +1,7 @@
 """Programs: sequences of tensor comprehensions over size parameters.
 
-A `Program` is what every frontend produces and everything after consumes.  It prints as the
-language of comprehensions, with every inferred range written out, and that text parses back.
+A `Program` is produced by every frontend and consumed by everything after.  It prints as the
+language of comprehensions, with every inferred range made explicit, and that text parses back.
 
 Meaning of one statement ``T[f(x)] op value(x, y)``, with free indices x and reduction indices y:
 
@@ -9,8 +9,8 @@ Meaning of one statement ``T[f(x)] op value(x, y)``, with free indices x and red
   lexicographic order of `indices` = free indices, then reduction indices;
 * with ``init`` (written ``!``), before its first instance the identity of `op` is stored to
   ``T[f(x)]`` for every x in the box of the free ranges that satisfies the guards which mention
-  no reduction index; so a point whose reduction domain is empty holds the identity;
-* statements run one after the other in the order written; but neighbours that share a `block`
+  no reduction index; so an element whose reduction domain is empty holds the identity;
+* statements run one after the other in the order written; but adjacent ones that share a `block`
   run step by step: for each value of their first index, which is the same in all of them, all
   of their instances in the order written.
 """
@@ -47,12 +47,12 @@ from poly.ir.operators import FUNCTIONS
 
 UPDATE_OPS = ("=", "+=", "*=", "max=", "min=")
 
-#: Words that name no tensor, index or size: words of the language …
+#: Words that cannot name a tensor, index or size: words of the language …
 RESERVED = frozenset(FUNCTIONS) | frozenset(
     "def where in and or not true false inf nan for if else".split()
 )
 
-#: … and of isl's notation, which isl knows in any case: ``Min`` is no name either.
+#: … and of isl's notation, which isl reads in any case: ``Min`` is not allowed either.
 ISL_WORDS = frozenset(
     "exists and or implies not infty infinity nan min max rat true false "
     "ceild floord mod ceil floor".split()
@@ -62,24 +62,24 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def fresh_name(name: str, taken: set[str]) -> str:
-    """`name`, or with as many underscores as make it new; it is taken from now on."""
+    """`name`, with as many underscores as make it new; added to `taken`."""
     while name in taken:
         name += "_"
     taken.add(name)
     return name
 
 
-#: What the name of a statement's initialisation ends in.
+#: The suffix of the name of a statement's initialisation.
 INIT = "_init"
 
 
 def statement_names(program: Program) -> set[str]:
-    """The names of a program's statements, and of what initialises them."""
+    """The names of a program's statements and of their initialisations."""
     return {name for s in program.statements for name in (s.name, f"{s.name}{INIT}")}
 
 
 def fresh_statement(name: str, taken: set[str]) -> str:
-    """As `fresh_name`, for a statement that may have an initialisation."""
+    """`fresh_name` for a statement that may have an initialisation."""
     while {name, f"{name}{INIT}"} & taken:
         name += "_"
     taken |= {name, f"{name}{INIT}"}
@@ -116,7 +116,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Statement:
-    """One comprehension; see the module's text for its meaning.
+    """One comprehension; see the module's docstring for its meaning.
 
     `target` is the written element, `ranges` has one entry per index, free indices first in
     order of appearance on the left, then `reductions` in order of appearance on the right.
@@ -151,7 +151,7 @@ class Statement:
 
     @property
     def is_update(self) -> bool:
-        """Whether the statement combines with what the target held before."""
+        """Whether the statement combines its value with the previous one of the target."""
         return self.op != "="
 
     @property
@@ -170,13 +170,13 @@ class Statement:
 
     @property
     def reads(self) -> tuple[Read, ...]:
-        """Every element that an instance reads, without the target of an update."""
+        """Every element that an instance reads, except the target of an update."""
         exprs = (self.value, *self.guards, *self.target.indices)
         return tuple(dict.fromkeys(r for e in exprs for r in reads_of(e)))
 
     def __str__(self) -> str:
         op = self.op + ("!" if self.init else "")
-        # The range of a block's index stands at its head.
+        # The range of a block's index is printed at its head.
         ranges = self.ranges[1:] if self.block else self.ranges
         where = ", ".join([*map(str, ranges), *map(str, self.guards)])
         return f"{self.target} {op} {self.value}" + (f" where {where}" if where else "")
@@ -187,8 +187,8 @@ class Program:
     """Statements over declared tensors.
 
     A tensor in both `inputs` and `outputs` is updated: its output starts as a copy of the input.
-    `constraints` are what callers must guarantee of the sizes, beside each size being >= 0.
-    `text` is the source that it came from, for messages; it takes no part in comparison.
+    `constraints` are what callers must guarantee about the sizes, besides each being >= 0.
+    `text` is the source that it came from, for messages; it is ignored in comparisons.
     """
 
     name: str
@@ -245,7 +245,7 @@ class Program:
     def with_tensors(
         self, changed: Callable[[Tensor], Tensor], statements: Iterable[Statement]
     ) -> Program:
-        """The program with other declarations and statements, as no text has it."""
+        """The program with other declarations and statements, and without a source text."""
         return replace(
             self,
             inputs=tuple(map(changed, self.inputs)),
@@ -255,16 +255,16 @@ class Program:
             text=None,
         )
 
-    def with_places(
-        self, changed: Callable[[Tensor], Tensor], place: Callable[[Read], Read]
+    def with_accesses(
+        self, changed: Callable[[Tensor], Tensor], access: Callable[[Read], Read]
     ) -> Program:
-        """The program with other declarations, and elements at other places accordingly."""
+        """The program with changed declarations, and accesses rewritten to match."""
 
         def visit(e: Expr) -> Expr:
-            return place(e) if isinstance(e, Read) else e
+            return access(e) if isinstance(e, Read) else e
 
         made = (
-            replace(s, target=place(s.target), value=rewrite(s.value, visit))
+            replace(s, target=access(s.target), value=rewrite(s.value, visit))
             for s in self.statements
         )
         return self.with_tensors(changed, made)
@@ -288,7 +288,7 @@ class Program:
     def __str__(self) -> str:
         ins = ", ".join(map(str, self.inputs))
         outs = ", ".join(map(str, self.outputs))
-        # Sizes are declared by the shapes in which they appear, unless that is not all of them.
+        # Sizes are declared by the shapes in which they appear, unless some do not appear there.
         shown = dict.fromkeys(
             n
             for t in (*self.inputs, *self.outputs, *self.temps)
@@ -314,7 +314,7 @@ class Program:
 
     @property
     def digest(self) -> str:
-        """A content hash of the meaning (the name takes no part)."""
+        """A content hash of the meaning (the name is ignored)."""
         return hashlib.sha256(str(replace(self, name="f")).encode()).hexdigest()[:16]
 
 
@@ -416,7 +416,7 @@ def verify_program(program: Program) -> Program:
 def _verify_blocks(program: Program) -> None:
     blocks = [g[0].block for g in program.groups if g[0].block]
     if len(set(blocks)) != len(blocks):
-        raise ProgramError("the statements of a block are not neighbours")
+        raise ProgramError("the statements of a block are not adjacent")
     for group in program.groups:
         for s in group:
             if s.block and (not s.free or s.ranges[0] != group[0].ranges[0]):
@@ -459,12 +459,12 @@ def _verify_statement(
             if isinstance(node, Read):
                 _check_read(node, names, where)
     if any(reads_of(i) for i in s.target.indices):
-        raise ProgramError(f"{where}: a write whose place depends on data is not allowed")
+        raise ProgramError(f"{where}: a write whose index depends on data is not allowed")
     for g in s.guards:
         if reads_of(g):
             raise ProgramError(f"{where}: a guard that depends on data is not allowed; use select")
         if dtype_of_expr(g, program.dtypes).kind != "b":
-            raise ProgramError(f"{where}: {g} is no condition")
+            raise ProgramError(f"{where}: {g} is not a condition")
     value = dtype_of_expr(s.value, program.dtypes)
     target = names[s.target.tensor].dtype
     if (value.kind == "b") != (target.kind == "b"):
@@ -486,7 +486,7 @@ def _check_read(read: Read, names: Mapping[str, Tensor], where: str) -> None:
 def _check_over_sizes(expr: Expr, program: Program, where: str, condition: bool = False) -> None:
     for e in walk(expr):
         if isinstance(e, Size) and e.name not in program.sizes:
-            raise ProgramError(f"{where} uses {e.name}, which is no size of {program.name}")
+            raise ProgramError(f"{where} uses {e.name}, which is not a size of {program.name}")
     try:
         check_integer(expr, condition)
     except ProgramError as error:
@@ -494,8 +494,8 @@ def _check_over_sizes(expr: Expr, program: Program, where: str, condition: bool 
 
 
 def check_integer(expr: Expr, condition: bool = False) -> Expr:
-    """Check that an expression is a whole number, or a `condition` on such, as soon as its sizes
-    are known; returns it.
+    """Check that an expression is an integer, or a `condition` on integers, once its sizes are
+    known; returns it.
 
     Raises
     ------
@@ -505,31 +505,32 @@ def check_integer(expr: Expr, condition: bool = False) -> Expr:
         if not isinstance(e, (Size, Const, Op)):
             raise ProgramError(f"{e} is not made of sizes and numbers")
         if isinstance(e, Const) and (e.dtype is not None or isinstance(e.value, float)):
-            raise ProgramError(f"{e} is no plain whole number")
+            raise ProgramError(f"{e} is not a plain integer")
         if not isinstance(e, Op):
             continue
         if e.fn not in INTEGER_MEANING:
-            raise ProgramError(f"{e}: {e.fn!r} is no arithmetic of whole numbers")
+            raise ProgramError(f"{e}: {e.fn!r} is not integer arithmetic")
         if e.fn in ("div", "fmod", "floordiv", "mod") and e.args[1] == Const(0):
             raise ProgramError(f"{e} divides by 0")
     if (dtype_of_expr(expr, {}).kind == "b") != condition:
-        raise ProgramError(f"{expr} is {'no condition' if condition else 'a condition, no number'}")
+        wrong = "not a condition" if condition else "a condition, not a number"
+        raise ProgramError(f"{expr} is {wrong}")
     return expr
 
 
 def check_program_name(name: str) -> None:
-    """Check that a name can stand after ``def``; words of the language can, `exp` for one.
+    """Check that a name can follow ``def``; it may be a word of the language, `exp` for one.
 
     Raises
     ------
     ProgramError : it cannot.
     """
     if not _IDENTIFIER.match(name):
-        raise ProgramError(f"{name!r} is no name for a program: letters, digits and _ only")
+        raise ProgramError(f"{name!r} cannot name a program: letters, digits and _ only")
 
 
 def _check_identifier(name: str, what: str) -> None:
     if not _IDENTIFIER.match(name):
-        raise ProgramError(f"{name!r} is no name for a {what}: letters, digits and _ only")
+        raise ProgramError(f"{name!r} cannot name a {what}: letters, digits and _ only")
     if name in RESERVED or name in DTYPES or name.lower() in ISL_WORDS:
         raise ProgramError(f"{name!r} is a word of the language and cannot name a {what}")

@@ -1,4 +1,4 @@
-"""Values that are given for sizes by name: what they can be, and which are needed."""
+"""Values given for sizes by name: which are valid, and which are needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from poly.ir.program import Program
 
 
 def whole_number(what: str, value: Any) -> int:
-    """An integer.  Raises `ArgumentError`, with `what` it is, for anything else, a bool too."""
+    """An integer.  Raises `ArgumentError` that names `what` for anything else, including a bool."""
     if isinstance(value, (bool, np.bool_)):
         raise ArgumentError(f"{what} must be an integer, not {value}")
     try:
@@ -25,7 +25,7 @@ def whole_number(what: str, value: Any) -> int:
 
 
 def check_size(name: str, value: Any) -> int:
-    """A value for a size.  Raises `ArgumentError` unless it is an integer that a size can be."""
+    """A value for a size.  Raises `ArgumentError` unless it is an integer in the range of sizes."""
     number = whole_number(f"size {name}", value)
     if not 0 <= number <= LARGEST_SIZE:
         raise ArgumentError(f"size {name} = {number} is not in the range 0 to {MOST}")
@@ -33,7 +33,7 @@ def check_size(name: str, value: Any) -> int:
 
 
 def by_name(what: str, given: Any) -> Mapping[str, Any]:
-    """What is given by name, nothing if it is None.  Raises `ArgumentError` for no mapping."""
+    """Values given by name, none if `given` is None.  Raises `ArgumentError` if not a mapping."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -48,7 +48,7 @@ def known_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
 
     Raises
     ------
-    ArgumentError : no mapping, an unknown size, or a value that is none of a size.
+    ArgumentError : not a mapping, an unknown size, or an invalid value.
     """
     for name in by_name("sizes", sizes):
         if name not in program.sizes:
@@ -58,11 +58,11 @@ def known_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def all_sizes(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
-    """A value for every size of the program, in its order; products of others need none.
+    """A value for every size of the program, in its order; products of others need not be given.
 
     Raises
     ------
-    ArgumentError : as `known_sizes`, and where one is missing.
+    ArgumentError : see `known_sizes`; or a size is missing.
     """
     values = known_sizes(program, sizes)
     for name, e in program.products.items():

@@ -55,7 +55,7 @@ def split_dimensions(program: Program) -> tuple[Program, Shapes]:
                 shape += [Const(int(extent.value) // factor), Const(factor)]
         return replace(t, shape=tuple(shape))
 
-    made = program.with_places(changed, place)
+    made = program.with_accesses(changed, place)
     names = {name for name, _ in factors}
     return made, {name: made.tensors[name].shape for name in sorted(names)}
 

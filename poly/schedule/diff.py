@@ -1,4 +1,4 @@
-"""What differs between two schedules, as unified diffs of their texts."""
+"""Differences between two schedules, as unified diffs of their texts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Difference:
         return "\n".join(text for _, text in self.parts)
 
     def __getitem__(self, name: str) -> str:
-        """The diff of one text, ``""`` if that is the same."""
+        """The diff of one text, ``""`` if it is unchanged."""
         return dict(self.parts).get(name, "")
 
 
 def difference(*texts: tuple[str, str, str]) -> Difference:
-    """Compare texts, each given as its name and its two forms.
+    """Compare texts, each given as its name and its two versions.
 
-    A diff has three lines around each change, and its parts begin with ``@@`` and line numbers.
+    A diff has three lines of context, and its hunks begin with ``@@`` and line numbers.
     """
     parts = []
     for name, one, other in texts:

@@ -1,8 +1,8 @@
-"""Which statements of a schedule share loops, what that keeps out of memory, and what forbids more.
+"""Which statements share loops, the memory traffic this saves, and why others do not share any.
 
 For a tensor T that statement W writes and R reads, with the loops L around both: one iteration of
-the innermost of L makes and uses a part of T, its footprint.  If that is small enough for a cache,
-or a promotion keeps it, R need not get it from memory.
+the innermost of L produces and uses a part of T, its footprint.  If that is small enough for a
+cache, or a promotion keeps it, R need not read it from memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from poly.schedule.schedule import Schedule
 from poly.tree.kinds import Scope
 from poly.tree.nodes import Band, Member, Node, Promote, path_to
 
-#: What the scopes of promotions are called.
+#: Names of the scopes of promotions in reports.
 _SCOPES = {
     Scope.REGISTER: "registers",
     Scope.LOCAL: "local memory",
@@ -32,10 +32,10 @@ _SCOPES = {
 class Handover:
     """A tensor that one statement writes and another reads.
 
-    loops : around both; kept : where it stays in between: ``registers``, ``local memory``,
-    ``shared memory``, a cache or ``memory``; bytes : all of it; part : of it, made in one
-    iteration of `loops`
-    saved : bytes that need not be moved, since it stays
+    loops : around both; kept : where it is stored in between: ``registers``, ``local memory``,
+        ``shared memory``, a cache or ``memory``; bytes : its size; part : the bytes produced in one
+        iteration of `loops`
+    saved : bytes that need not be moved
     obstacle : why no loops are shared, "" if some are
     """
 
@@ -53,7 +53,7 @@ class Handover:
 def handovers(
     schedule: Schedule, sizes: Mapping[str, int], machine: Machine | GpuMachine
 ) -> tuple[Handover, ...]:
-    """Every tensor that goes from one comprehension of the program to another one.
+    """Every tensor that one comprehension of the program passes to another.
 
     sizes : a value for every size
     """
@@ -89,21 +89,21 @@ def _handover(
         (n.scope for n in nodes if isinstance(n, Promote) and n.tensor == tensor.name), None
     )
     if kept is not None:
-        place = _SCOPES[kept]
+        where = _SCOPES[kept]
     else:
-        place = next((level for level, limit in machine.caches if part <= limit), "memory")
+        where = next((level for level, limit in machine.caches if part <= limit), "memory")
     temporary = any(t.name == tensor.name for t in schedule.program.temps)
-    # What is promoted and read by nobody else is not stored at all.
+    # A promoted tensor that nothing else reads is not stored at all.
     ways = 2 if kept is not None and temporary else 1
     return Handover(
         tensor.name,
         maker,
         user,
         names,
-        place,
+        where,
         whole,
         part,
-        0 if place == "memory" else ways * whole,
+        0 if where == "memory" else ways * whole,
     )
 
 
@@ -117,7 +117,7 @@ def _part(
 ) -> int:
     try:
         found = schedule.footprints(maker, sizes)[len(loops)]
-    except UndecidedError:  # too much work for isl: nothing is claimed
+    except UndecidedError:  # beyond isl's budget: nothing is claimed
         return whole
     return next((t.bytes for t in found.tensors if t.tensor == tensor), whole)
 

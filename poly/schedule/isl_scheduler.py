@@ -1,8 +1,8 @@
 """isl's scheduler (Pluto's algorithm: Bondhugula et al., PLDI 2008) under a budget.
 
-It finds an order from nothing but dependences: it fuses, skews and shifts to make outer loops
+It finds an order from the dependences alone: it fuses, skews and shifts to make outer loops
 parallel and bands tileable.  `max_coefficient` and `max_constant_term` are bounded to 1: measured,
-that both keeps it fast and keeps it from fusing loops by large shifts.
+this both keeps it fast and keeps it from fusing loops by large shifts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from poly.errors import UndecidedError
 from poly.lower.isl_tree import from_isl
 from poly.tree.nodes import Node
 
-#: CPU seconds that the scheduler may take.
+#: The limit of the scheduler's CPU time, in seconds.
 SECONDS = 5
 OPTIONS = {"max_coefficient": 1, "max_constant_term": 1}
 
@@ -28,11 +28,11 @@ _WORKER = Path(__file__).with_name("isl_scheduler_worker.py")
 
 
 def isl_schedule(scop: Scop, dependences: Dependences, seconds: int = SECONDS) -> Node:
-    """The tree that isl's scheduler finds.
+    """Run isl's scheduler and return the tree that it finds.
 
     Raises
     ------
-    ScheduleError : if it finds none within its CPU time.
+    UndecidedError : it finds none within its CPU time.
     """
     request = {
         "seconds": seconds,
@@ -61,5 +61,5 @@ def isl_schedule(scop: Scop, dependences: Dependences, seconds: int = SECONDS) -
         text = json.loads(done.stdout)["schedule"]
         found = isl.Schedule.read_from_str(scop.context.get_ctx(), text)
     except (ValueError, LookupError, TypeError, isl.Error) as error:
-        raise UndecidedError(f"isl's scheduler gave an answer that is none: {error}") from None
+        raise UndecidedError(f"isl's scheduler gave an invalid answer: {error}") from None
     return from_isl(found.get_root(), scop)

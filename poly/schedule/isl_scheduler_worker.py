@@ -1,7 +1,7 @@
 """The process in which isl's scheduler runs, so that it can be stopped.
 
-isl's bound on operations does not hold its scheduler, which can run for hours.  So it runs here,
-under a limit of CPU time that the kernel enforces.  One request a process: JSON on standard input
+isl's bound on operations does not stop its scheduler, which can run for hours.  So it runs here,
+under a limit on CPU time that the kernel enforces.  One request per process: JSON on standard input
 (constraints as isl text), the schedule tree as text on standard output.
 """
 

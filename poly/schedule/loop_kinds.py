@@ -1,4 +1,4 @@
-"""What loops become: parallel, vectorised, unrolled, blocks and threads of a GPU.
+"""Marks of loops: parallel, vectorised, unrolled, blocks and threads of a GPU.
 
 As in `poly.schedule.loop_transforms`, legality is not judged here.
 """
@@ -37,7 +37,7 @@ from poly.tree.steps import LoopRef, Step, check_unmarked, only_loop, same_band,
 
 
 def only_on_gpu(tree: Node) -> str:
-    """What a tree has that a CPU has not; empty if there is nothing."""
+    """The first thing in a tree that a CPU does not have; empty if there is none."""
     for node in walk_tree(tree):
         for m in node.members if isinstance(node, Band) else ():
             if m.mark in (Mark.BLOCK, *ON_THREADS):
@@ -54,38 +54,38 @@ def only_on_gpu(tree: Node) -> str:
 
 @primitive("parallelize C: i")
 def parallelize(tree: Node, scop: Scop, step: Step) -> Node:
-    place = only_loop(tree, step)
-    check_unmarked(step, place.member)
+    ref = only_loop(tree, step)
+    check_unmarked(step, ref.member)
     for node in path_to(tree, step.statements[0]):
-        if node is place.band:
+        if node is ref.band:
             break
         if isinstance(node, Promote):
             raise ScheduleError(
-                f"{step}: {node.buffer} around {place.member.name} belongs to one thread; "
+                f"{step}: {node.buffer} around {ref.member.name} belongs to one thread; "
                 "parallelize first, and promote inside"
             )
-    neighbours = _parallel_around(place)
-    for other in statements_below(tree, place.band, [s.name for s in scop.statements]):
+    adjacent = _parallel_around(ref)
+    for other in statements_below(tree, ref.band, [s.name for s in scop.statements]):
         for m in loops_of(tree, other):
-            if m.mark == Mark.PARALLEL and m not in neighbours:
+            if m.mark == Mark.PARALLEL and m not in adjacent:
                 raise ScheduleError(
                     f"{step}: {m.name} around {other} is already parallel; "
                     "only loops directly inside one another can share threads"
                 )
         for m in loops_of(tree, other):
-            if m is place.member:
+            if m is ref.member:
                 break
             if m.mark in (Mark.VECTOR, Mark.UNROLL):
                 raise ScheduleError(f"{step}: {m.name} outside is marked {m.mark}")
-    return with_member(tree, place, replace(place.member, mark=Mark.PARALLEL))
+    return with_member(tree, ref, replace(ref.member, mark=Mark.PARALLEL))
 
 
-def _parallel_around(place: LoopRef) -> list[Member]:
-    """A member, and the parallel ones of its band with nothing else between."""
-    members = place.band.members
-    outside = takewhile(lambda m: m.mark == Mark.PARALLEL, reversed(members[: place.position]))
-    inside = takewhile(lambda m: m.mark == Mark.PARALLEL, members[place.position + 1 :])
-    return [*outside, place.member, *inside]
+def _parallel_around(ref: LoopRef) -> list[Member]:
+    """A member and the parallel members of its band around it, with no others in between."""
+    members = ref.band.members
+    outside = takewhile(lambda m: m.mark == Mark.PARALLEL, reversed(members[: ref.position]))
+    inside = takewhile(lambda m: m.mark == Mark.PARALLEL, members[ref.position + 1 :])
+    return [*outside, ref.member, *inside]
 
 
 @primitive("vectorize C: j by 16", numbers=True, words=True, names=True)
@@ -93,22 +93,22 @@ def vectorize(tree: Node, scop: Scop, step: Step) -> Node:
     if step.by:
         tree = split(tree, scop, step)
         step = replace(step, loops=(loop_names(step)[0][1],), by=(), words=())
-    place = only_loop(tree, step)
-    check_unmarked(step, place.member)
+    ref = only_loop(tree, step)
+    check_unmarked(step, ref.member)
     for m in loops_of(tree, step.statements[0]):
-        if m is place.member:
+        if m is ref.member:
             break
         if m.mark == Mark.VECTOR:
             raise ScheduleError(f"{step}: {m.name} outside is already in lanes")
-    inner = [*place.band.members[place.position + 1 :]]
-    for node in walk_tree(place.band.child):
+    inner = [*ref.band.members[ref.position + 1 :]]
+    for node in walk_tree(ref.band.child):
         inner += node.members if isinstance(node, Band) else ()
         if isinstance(node, Promote) and node.scope != Scope.REGISTER:
-            raise ScheduleError(f"{step}: {node.buffer} inside is no register of a lane")
+            raise ScheduleError(f"{step}: {node.buffer} inside is not in registers")
     for m in inner:
         if m.mark not in (Mark.SEQ, Mark.UNROLL):
             raise ScheduleError(f"{step}: {m.name} inside is marked {m.mark}")
-    return with_member(tree, place, replace(place.member, mark=Mark.VECTOR))
+    return with_member(tree, ref, replace(ref.member, mark=Mark.VECTOR))
 
 
 @primitive("unroll C: k by 4", numbers=True, words=True, names=True, keeps_order=True)
@@ -116,15 +116,15 @@ def unroll(tree: Node, scop: Scop, step: Step) -> Node:
     if step.by:
         tree = split(tree, scop, step)
         step = replace(step, loops=(loop_names(step)[0][1],), by=(), words=())
-    place = only_loop(tree, step)
-    check_unmarked(step, place.member)
-    return with_member(tree, place, replace(place.member, mark=Mark.UNROLL))
+    ref = only_loop(tree, step)
+    check_unmarked(step, ref.member)
+    return with_member(tree, ref, replace(ref.member, mark=Mark.UNROLL))
 
 
 @primitive("isolate C: i_o", keeps_order=True)
 def isolate(tree: Node, scop: Scop, step: Step) -> Node:
-    place = only_loop(tree, step)
-    return with_member(tree, place, replace(place.member, isolate=True))
+    ref = only_loop(tree, step)
+    return with_member(tree, ref, replace(ref.member, isolate=True))
 
 
 @primitive("map_blocks C: i_o, j_o")
@@ -132,7 +132,7 @@ def map_blocks(tree: Node, scop: Scop, step: Step) -> Node:
     nest, positions = same_band(tree, step, 1)
     chosen = [nest.members[p] for p in positions]
     if positions != list(range(positions[0], positions[0] + len(positions))):
-        raise ScheduleError(f"{step}: blocks need neighbouring loops, in the order of the nest")
+        raise ScheduleError(f"{step}: blocks need adjacent loops, in the order of the nest")
     if len(positions) > DIMENSIONS:
         raise CapacityError(f"{step}: a grid has at most {DIMENSIONS} dimensions")
     check_unmarked(step, *chosen)
@@ -167,7 +167,7 @@ def map_threads(tree: Node, scop: Scop, step: Step) -> Node:
 def _on_threads(
     tree: Node, scop: Scop, step: Step, nest: Band, positions: list[int], mark: Mark
 ) -> Node:
-    """Some loops of a band with a mark for threads."""
+    """Mark some loops of a band for threads."""
     chosen = [nest.members[p] for p in positions]
     check_unmarked(step, *chosen)
     names = statements_below(tree, nest, [s.name for s in scop.statements])
@@ -205,7 +205,7 @@ def reduce_threads(tree: Node, scop: Scop, step: Step) -> Node:
     s = scop.statement(step.statements[0])
     names = statements_below(tree, nest, [s.name for s in scop.statements])
     if s.role != Role.UPDATE:
-        raise ScheduleError(f"{step}: {s.name} sums nothing up; use map_threads")
+        raise ScheduleError(f"{step}: {s.name} is not a reduction; use map_threads")
     if names != (s.name,):
         others = ", ".join(n for n in names if n != s.name)
         raise ScheduleError(
@@ -228,7 +228,7 @@ def reduce_threads(tree: Node, scop: Scop, step: Step) -> Node:
 
 
 def _in_parts(tree: Node, scop: Scop, s: ScopStatement, loop: str) -> Node:
-    """Each thread's part of a reduction is kept around all loops that leave the target in place."""
+    """Keep each thread's part of a reduction around all loops that leave the target unchanged."""
     around: list[LoopRef] = []
     for node in path_to(tree, s.name):
         if isinstance(node, Sequence) or (
@@ -243,27 +243,27 @@ def _in_parts(tree: Node, scop: Scop, s: ScopStatement, loop: str) -> Node:
         around[first - 1].member, s
     ):  # fmt: skip
         first -= 1
-    place = around[first]
-    outer, inner = place.band.members[: place.position], place.band.members[place.position :]
+    ref = around[first]
+    outer, inner = ref.band.members[: ref.position], ref.band.members[ref.position :]
     tensor = s.target.tensor
     layout = layout_of([], tensor, scop.program.tensors[tensor].rank)
     below = Promote(tensor, fresh_buffer(tree, scop, tensor, Scope.PARTIAL), Scope.PARTIAL, layout,
-                    band(inner, place.band.child))  # fmt: skip
+                    band(inner, ref.band.child))  # fmt: skip
     above = loops_of(tree, s.name)
-    prefix = above[: [m.name for m in above].index(place.member.name)]
+    prefix = above[: [m.name for m in above].index(ref.member.name)]
     plan_promotion(below, scop, list(prefix), (s.name,))
-    return replace_node(tree, place.band, band(outer, below))
+    return replace_node(tree, ref.band, band(outer, below))
 
 
 def _moves_target(member: Member, s: ScopStatement) -> bool:
-    """Whether another element may be the target in another iteration of a loop."""
+    """Whether iterations of a loop may have different targets."""
     free = [k for k, name in enumerate(s.loops) if name in s.free]
     values = [value for _, value in function_of(member, s).gist(s.domain).get_pieces()]
     return any(value.involves_dims(isl.dim_type.in_, k, 1) for value in values for k in free)
 
 
 def _below_zero(member: Member, scop: Scop) -> bool:
-    """Whether a loop may have numbers below 0."""
+    """Whether a loop may have values below 0."""
     values = scop.domain.apply(isl.UnionMap.from_union_pw_aff(member.schedule))
     return not values.intersect(isl.UnionSet("{ [x] : x < 0 }")).is_empty()
 

@@ -1,8 +1,8 @@
-"""Tree rewriting: what each schedule primitive does to the tree, before anyone asks if it may.
+"""Tree rewriting: what each schedule primitive does to the tree, before its legality is checked.
 
 Every function here takes a tree and a `Step` and returns a new tree, or raises `ScheduleError`
 when the step makes no sense on it.  Legality is not judged here: `poly.schedule.schedule` applies a
-rewriting and then checks the whole new tree against the dependences.
+the transformation and then checks the whole new tree against the dependences.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _fresh(tree: Node, statement: str, nest: Band, *names: str) -> None:
         for buffer in buffers:
             if name.startswith(f"{buffer}_"):
                 raise ScheduleError(
-                    f"loops that copy {buffer} may be called {name}; choose other names with `as`"
+                    f"{name} is reserved for loops that copy {buffer}; choose other names with `as`"
                 )
     if len(set(names)) != len(names):
         raise ScheduleError(f"the new loops need different names, not {', '.join(names)}")
@@ -71,7 +71,7 @@ def _factors(step: Step, count: int) -> tuple[int, ...]:
         raise ScheduleError(f"{step}: {count} factors are needed, {len(step.by)} are given")
     for factor in step.by:
         if factor < 1:
-            raise ScheduleError(f"{step}: {factor} is no usable factor; it must be 1 or more")
+            raise ScheduleError(f"{step}: {factor} is not a usable factor; it must be 1 or more")
     return step.by
 
 
@@ -118,7 +118,7 @@ def tile(tree: Node, scop: Scop, step: Step) -> Node:
     factors = _factors(step, len(positions))
     if positions != list(range(positions[0], positions[0] + len(positions))):
         raise ScheduleError(
-            f"{step}: the loops must be neighbours, from the outside in; "
+            f"{step}: the loops must be adjacent, outermost first; "
             f"the nest is {', '.join(nest.names)}"
         )
     chosen = [nest.members[p] for p in positions]
@@ -153,13 +153,13 @@ def interchange(tree: Node, scop: Scop, step: Step) -> Node:
 def reorder(tree: Node, scop: Scop, step: Step) -> Node:
     nest, positions = same_band(tree, step, 2)
     members = list(nest.members)
-    for place, position in zip(sorted(positions), positions, strict=True):
-        members[place] = nest.members[position]
+    for slot, position in zip(sorted(positions), positions, strict=True):
+        members[slot] = nest.members[position]
     return replace_node(tree, nest, band(members, nest.child))
 
 
 def fuse_early(tree: Node, scop: Scop, step: Step) -> Node:
-    """As `fuse`, but the fused nest stands where the first one stood."""
+    """`fuse`, with the fused nest in the position of the first one."""
     first, second = step.statements
     parent, a, b = _siblings(tree, first, second)
     children = list(parent.children)
@@ -200,7 +200,7 @@ def _merge(a: Filter, b: Filter, step: Step) -> Filter:
     if one.names[:count] != step.loops:
         raise ScheduleError(
             f"{step}: the outermost loops of {', '.join(a.statements)} are "
-            f"{', '.join(one.names[:count])}, from the outside in"
+            f"{', '.join(one.names[:count])}, outermost first"
         )
     check_unmarked(step, *one.members[:count], *two.members[:count])
     members = [
@@ -243,15 +243,15 @@ def fuse(tree: Node, scop: Scop, step: Step) -> Node:
 
 @primitive("distribute S: i")
 def distribute(tree: Node, scop: Scop, step: Step) -> Node:
-    place = only_loop(tree, step)
-    nest, position = place.band, place.position
+    ref = only_loop(tree, step)
+    nest, position = ref.band, ref.position
     if not isinstance(nest.child, Sequence):
-        raise ScheduleError(f"{step}: below {nest.names[-1]} there is one statement only")
+        raise ScheduleError(f"{step}: there is only one statement below {nest.names[-1]}")
     outer, inner = nest.members[:position], nest.members[position:]
     check_unmarked(step, *inner)
     children = []
     for f in nest.child.children:
-        # Beyond their domains, too: that is where instructions reach, see `poly.buffers.pad_tiles`.
+        # Beyond their domains, too, where instructions run, see `poly.buffers.pad_tiles`.
         domain = restrict_to(scop, f.statements).universe()
         own = [replace(m, schedule=m.schedule.intersect_domain_union_set(domain)) for m in inner]
         children.append(replace(f, child=band(own, f.child)))
@@ -260,38 +260,38 @@ def distribute(tree: Node, scop: Scop, step: Step) -> Node:
 
 @primitive("sink C: k")
 def sink(tree: Node, scop: Scop, step: Step) -> Node:
-    place = only_loop(tree, step)
-    check_unmarked(step, place.member)
+    ref = only_loop(tree, step)
+    check_unmarked(step, ref.member)
     parent = next(
         (
             n
             for n in path_to(tree, step.statements[0])
-            if isinstance(n, Sequence) and any(f.child is place.band for f in n.children)
+            if isinstance(n, Sequence) and any(f.child is ref.band for f in n.children)
         ),
         None,
     )
-    if parent is None or place.position:
+    if parent is None or ref.position:
         raise ScheduleError(
-            f"{step}: {place.member.name} has to be the outermost loop of a nest that runs between "
+            f"{step}: {ref.member.name} must be the outermost loop of a nest that runs between "
             "others (see `reorder` and `distribute`)"
         )
-    at = next(k for k, f in enumerate(parent.children) if f.child is place.band)
-    function, children = place.member.schedule, []
+    at = next(k for k, f in enumerate(parent.children) if f.child is ref.band)
+    function, children = ref.member.schedule, []
     for k, f in enumerate(parent.children):
         if k == at:
-            children.append(replace(f, child=band(place.band.members[1:], place.band.child)))
+            children.append(replace(f, child=band(ref.band.members[1:], ref.band.child)))
             continue
         for name in f.statements:
-            if place.member.name in {m.name for m in loops_of(tree, name)}:
+            if ref.member.name in {m.name for m in loops_of(tree, name)}:
                 raise ScheduleError(
-                    f"{step}: {name} has a loop {place.member.name}, too; "
+                    f"{step}: {name} has a loop {ref.member.name}, too; "
                     "give this one another name, with `as` of `split`"
                 )
-        end = end_value(scop, place.member, parent.children[at].statements, last=k > at)
+        end = end_value(scop, ref.member, parent.children[at].statements, last=k > at)
         domain = restrict_to(scop, f.statements)
         function = function.union_add(isl.UnionPwAff.pw_aff_on_domain(domain, end))
         children.append(f)
-    shared = replace(place.member, schedule=function)
+    shared = replace(ref.member, schedule=function)
     return replace_node(tree, parent, band([shared], sequence(children)))
 
 
@@ -307,37 +307,37 @@ def skew(tree: Node, scop: Scop, step: Step) -> Node:
         raise ScheduleError(f"{step}: skew adds one loop to another; {in_turn(one_each)}")
     if len(step.loops) != 2 or len(step.by) != 1:
         raise ScheduleError(f"{step}: write `skew S: j, i by 2` to run j + 2*i in place of j")
-    place = find_loop(tree, step.statements[0], step.loops[0])
+    ref = find_loop(tree, step.statements[0], step.loops[0])
     by = find_loop(tree, step.statements[0], step.loops[1])
-    if place.member is by.member:
+    if ref.member is by.member:
         raise ScheduleError(f"{step}: a loop cannot be skewed by itself")
-    check_unmarked(step, place.member)
+    check_unmarked(step, ref.member)
     same_band(tree, step, 2)
-    skewed = place.member.schedule.add(by.member.schedule.scale_val(isl.Val(step.by[0])))
-    return with_member(tree, place, replace(place.member, schedule=skewed))
+    skewed = ref.member.schedule.add(by.member.schedule.scale_val(isl.Val(step.by[0])))
+    return with_member(tree, ref, replace(ref.member, schedule=skewed))
 
 
 @primitive("shift S: i by 1", numbers=True)
 def shift(tree: Node, scop: Scop, step: Step) -> Node:
     if len(step.loops) != 1 or len(step.by) != 1:
         raise ScheduleError(f"{step}: write `shift S: i by 1`")
-    place = find_loop(tree, step.statements[0], step.loops[0])
-    check_unmarked(step, place.member)
+    ref = find_loop(tree, step.statements[0], step.loops[0])
+    check_unmarked(step, ref.member)
     own = restrict_to(scop, step.statements[:1]).universe()
     amount = isl.UnionPwAff.val_on_domain(own, isl.Val(step.by[0]))
-    moved = place.member.schedule.intersect_domain_union_set(own).add(amount)
-    rest = place.member.schedule.subtract_domain_union_set(own)
-    return with_member(tree, place, replace(place.member, schedule=rest.union_add(moved)))
+    moved = ref.member.schedule.intersect_domain_union_set(own).add(amount)
+    rest = ref.member.schedule.subtract_domain_union_set(own)
+    return with_member(tree, ref, replace(ref.member, schedule=rest.union_add(moved)))
 
 
 @primitive("reverse S: i")
 def reverse(tree: Node, scop: Scop, step: Step) -> Node:
-    place = only_loop(tree, step)
-    check_unmarked(step, place.member)
-    return with_member(tree, place, replace(place.member, schedule=place.member.schedule.neg()))
+    ref = only_loop(tree, step)
+    check_unmarked(step, ref.member)
+    return with_member(tree, ref, replace(ref.member, schedule=ref.member.schedule.neg()))
 
 
-#: How buffers of each scope are called.
+#: Suffixes of the names of buffers of each scope.
 _BUFFER_ENDS = {
     Scope.REGISTER: "r",
     Scope.LOCAL: "p",
@@ -349,15 +349,17 @@ _BUFFER_ENDS = {
 
 @primitive("promote C: k_o as A, local", words=True, keeps_order=True)
 def promote(tree: Node, scop: Scop, step: Step) -> Node:
-    """A buffer for part of a tensor around a loop's inside; one for each group of accesses that lie
-    far apart, if a single one would be shared, or is refused.
+    """Promote part of a tensor around the body of a loop, to a buffer.
+
+    There is one for each group of accesses that are far apart, if a single one would be shared, or
+    is refused.
     """
     tensor, scope, layout, ways = _buffer_of(step, scop)
-    place = find_loop(tree, step.statements[0], step.loops[0])
-    outer = place.band.members[: place.position + 1]
-    inner = band(place.band.members[place.position + 1 :], place.band.child)
+    ref = find_loop(tree, step.statements[0], step.loops[0])
+    outer = ref.band.members[: ref.position + 1]
+    inner = band(ref.band.members[ref.position + 1 :], ref.band.child)
     _check_inside(step, inner, tensor, scope)
-    _check_around(step, tree, place, tensor, scope)
+    _check_around(step, tree, ref, tensor, scope)
     above = loops_of(tree, step.statements[0])
     prefix = list(above[: [m.name for m in above].index(step.loops[0]) + 1])
     for m in prefix:
@@ -366,18 +368,18 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
                 f"{step}: {m.name} is a loop of {m.mark}, an instruction that has no buffers "
                 "inside; promote around it"
             )
-    names = statements_below(tree, place.band, [s.name for s in scop.statements])
+    names = statements_below(tree, ref.band, [s.name for s in scop.statements])
     ahead, padded = "ahead" in ways, "padded" in ways
     wanted = Promote(tensor, fresh_buffer(tree, scop, tensor, scope), scope, layout, inner, ahead,
                      padded)  # fmt: skip
     if ahead:
-        check_ahead(wanted, scop, place.member, names, f"{step}: ")
+        check_ahead(wanted, scop, ref.member, names, f"{step}: ")
 
     around = [n for n in path_to(tree, step.statements[0]) if isinstance(n, Promote)]
     has_padding = any(n.tensor == tensor and n.padded for n in around)
 
     def promoted(below: Promote) -> Node:
-        return replace_node(tree, place.band, band(outer, below))
+        return replace_node(tree, ref.band, band(outer, below))
 
     def refused(below: Promote) -> ScheduleError | None:
         try:
@@ -401,7 +403,7 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
 
 
 def _buffer_of(step: Step, scop: Scop) -> tuple[str, Scope, Layout, frozenset[str]]:
-    """What a step promotes, where to, and how: tensor, scope, layout, ``ahead`` and ``padded``."""
+    """The operands of a promotion: tensor, scope, layout, ``ahead`` and ``padded``."""
     if len(step.loops) != 1 or len(step.words) < 2:
         raise ScheduleError(f"{step}: write `promote S: loop as tensor, register`")
     tensor, word, *dims = step.words
@@ -422,12 +424,12 @@ def _buffer_of(step: Step, scop: Scop) -> tuple[str, Scope, Layout, frozenset[st
     if "padded" in ways and scope != Scope.SHARED:
         raise ScheduleError(f"{step}: only a shared buffer is padded, for instructions of warps")
     if scope == Scope.FRAGMENT and dims:
-        raise ScheduleError(f"{step}: how a fragment lies in registers is not for us to say")
+        raise ScheduleError(f"{step}: a fragment has no layout: the hardware decides")
     return tensor, scope, layout, frozenset(ways)
 
 
 def _check_inside(step: Step, inner: Node, tensor: str, scope: Scope) -> None:
-    """Refuse loops inside that others run, and promotions inside of what would be around them."""
+    """Refuse inner loops that run on other threads, and inner promotions that must be outside."""
     for node in walk_tree(inner):
         apart = (Mark.PARALLEL, Mark.BLOCK) if scope == Scope.SHARED else CONCURRENT
         if isinstance(node, Band) and any(m.mark in apart for m in node.members):
@@ -441,27 +443,27 @@ def _check_inside(step: Step, inner: Node, tensor: str, scope: Scope) -> None:
             raise ScheduleError(f"{step}: {tensor} is already promoted further in")
 
 
-def _check_around(step: Step, tree: Node, place: LoopRef, tensor: str, scope: Scope) -> None:
-    """Refuse promotions around a loop that have a part of the tensor for themselves."""
+def _check_around(step: Step, tree: Node, ref: LoopRef, tensor: str, scope: Scope) -> None:
+    """Refuse promotions around a loop that hold a part of the tensor exclusively."""
     for node in path_to(tree, step.statements[0]):
-        if node is place.band:
+        if node is ref.band:
             break
         if not isinstance(node, Promote) or node.tensor != tensor:
             continue
         if node.scope == Scope.PARTIAL:
             raise ScheduleError(
-                f"{step}: {node.buffer} around {place.member.name} holds what each thread sums up "
+                f"{step}: {node.buffer} around {ref.member.name} holds what each thread sums up "
                 f"of {tensor}, in a register already"
             )
         if scope == Scope.SHARED and node.scope != Scope.SHARED:
             raise ScheduleError(
-                f"{step}: {node.buffer} around {place.member.name} belongs to one thread; share "
+                f"{step}: {node.buffer} around {ref.member.name} belongs to one thread; share "
                 f"{tensor} first, and promote inside"
             )
 
 
 def _in_groups(node: Promote, groups: tuple[frozenset[Access], ...]) -> tuple[Promote, ...]:
-    """A promotion for each group of accesses, one inside of the other."""
+    """A promotion for each group of accesses, nested."""
     made: list[Promote] = []
     for number, accesses in reversed([*enumerate(groups, 1)]):
         below = made[-1] if made else node.child
@@ -471,7 +473,7 @@ def _in_groups(node: Promote, groups: tuple[frozenset[Access], ...]) -> tuple[Pr
 
 
 def fresh_buffer(tree: Node, scop: Scop, tensor: str, scope: Scope) -> str:
-    """A name for a buffer of a tensor that nothing has yet."""
+    """An unused name for a buffer of a tensor."""
     used = {n.buffer for n in walk_tree(tree) if isinstance(n, Promote)}
     used |= {*scop.program.tensors, *scop.program.sizes, *scop.by_name, *all_loops(tree)}
     buffer, count = f"{tensor}_{_BUFFER_ENDS[scope]}", 2

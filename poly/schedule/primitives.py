@@ -38,7 +38,7 @@ from poly.tree.steps import Step
 
 @primitive("reschedule", statements=0, loops=False, of_dependences=True)
 def reschedule(tree: Node, scop: Scop, step: Step, dependences: Dependences) -> Node:
-    """The tree that isl's scheduler finds, whatever there was."""
+    """The tree that isl's scheduler finds, regardless of the current one."""
     return isl_schedule(scop, dependences)
 
 
@@ -58,7 +58,7 @@ def find_primitive(name: str) -> Primitive:
 
     Raises
     ------
-    ScheduleError : there is none, with the one that may have been meant.
+    ScheduleError : unknown; the message suggests the primitive that may have been meant.
     """
     if name in PRIMITIVES:
         return PRIMITIVES[name]

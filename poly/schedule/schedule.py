@@ -2,7 +2,7 @@
 
 A `Schedule` is immutable.  Every primitive returns a new one, after checking the whole new tree
 against the exact dependences; an illegal step raises `IllegalScheduleError` with two instances
-that would swap, and what cannot be decided is refused.
+that would swap, and an undecided one is refused.
 
 >>> s = Schedule.of(program)
 >>> s = s.tile("C", ["i", "j", "k"], [32, 32, 32]).parallelize("C", "i_o")
@@ -58,8 +58,8 @@ class Schedule:
         """
         if not isinstance(program, Program):
             raise ScheduleError(
-                f"Schedule.of takes a Program, not a {type(program).__name__}: that of a text is "
-                "fk.parse(text), that of a kernel kernel.program"
+                f"Schedule.of takes a Program, not a {type(program).__name__}: for a text it is "
+                "fk.parse(text), for a kernel kernel.program"
             )
         scop = build_scop(program)
         with budget(scop, "dependence analysis"):
@@ -97,7 +97,7 @@ class Schedule:
         Raises
         ------
         ScheduleError : there is no such statement, or it could not be decided.
-        ArgumentError : sizes that are none of the program, or not all.
+        ArgumentError : unknown or missing sizes.
         """
         self._known(statement)
         sizes = all_sizes(self.program, sizes)
@@ -112,7 +112,7 @@ class Schedule:
         return f"<Schedule of {self.program.name}: {count} step{'' if count == 1 else 's'}>"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """The tree, where IPython has no HTML."""
+        """Print the tree, for IPython without HTML."""
         printer.text(f"{self!r}\n{self.show}")
 
     def _repr_html_(self) -> str:
@@ -126,7 +126,7 @@ class Schedule:
 
     @cached_property
     def digest(self) -> str:
-        """A content hash of program, mode and steps; it stands in the generated code."""
+        """A content hash of program, mode and steps; it is printed in the generated code."""
         steps = "\n".join(map(str, self.steps))
         text = f"{self.program.digest}\n{self.exact}\n{steps}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -136,7 +136,7 @@ class Schedule:
     def tile(
         self, statement: str, loops: Seq[str], sizes: Seq[int], names: Seq[str] = ()
     ) -> Schedule:
-        """Run neighbouring loops tile by tile.
+        """Run adjacent loops tile by tile.
 
         ``for i, for j: S``  with sizes 4, 8 becomes
         ``for i_o, for j_o, for i_i in 4, for j_i in 8: S``.
@@ -147,7 +147,7 @@ class Schedule:
         )
 
     def split(self, statement: str, loop: str, factor: int, names: Seq[str] = ()) -> Schedule:
-        """One loop becomes two, in the same order: ``for i`` -> ``for i_o, for i_i in factor``."""
+        """Strip-mine a loop, keeping the order: ``for i`` -> ``for i_o, for i_i in factor``."""
         return self.apply(Step("split", (statement,), (loop,), (factor,), words=_names(names)))
 
     def interchange(self, statement: str, a: str, b: str) -> Schedule:
@@ -155,7 +155,7 @@ class Schedule:
         return self.apply(Step("interchange", (statement,), (a, b)))
 
     def reorder(self, statement: str, loops: Seq[str]) -> Schedule:
-        """Put loops of a nest in this order, at the places they now take together.
+        """Reorder loops of a nest among the positions they occupy.
 
         ``for i, for j, for k`` with ``k, i`` becomes ``for k, for j, for i``.
         """
@@ -173,10 +173,10 @@ class Schedule:
         return self.apply(Step("distribute", (statement,), (loop,)))
 
     def sink(self, statement: str, loop: str) -> Schedule:
-        """Let what runs before and after a loop run in its first and last iteration.
+        """Move statements before and after a loop into its first and last iteration.
 
         ``S; for k: T[k]; U`` becomes ``for k: {S at the first; T[k]; U at the last}``, so that
-        loops around all of them can be put inside ``k``.
+        loops around all of them can be moved inside ``k``.
         """
         return self.apply(Step("sink", (statement,), (loop,)))
 
@@ -207,25 +207,24 @@ class Schedule:
         return self.apply(Step("parallelize", (statement,), (loop,)))
 
     def vectorize(self, statement: str, loop: str, width: int = 0) -> Schedule:
-        """Run a loop in vector lanes; with `width`, after splitting it by that.
+        """Run a loop in vector lanes; with `width`, after splitting it by `width`.
 
         ``for i: S[i]`` with 4 becomes ``for i_o: S[4*i_o : 4*i_o+4]``.
-        Loops inside run for all lanes at once, if their bounds are the same in all of them.
-        A reduction gets a result in each lane, and these are combined at the end; not in exact
-        mode.
+        Inner loops run for all lanes at once, if their bounds are the same in all of them.
+        A reduction has a partial result in each lane, combined at the end; not in exact mode.
         """
         return self.apply(Step("vectorize", (statement,), (loop,), (width,) if width else ()))
 
     def unroll(self, statement: str, loop: str, factor: int = 0) -> Schedule:
-        """Write out the iterations of a loop; with `factor`, after splitting it by that.
+        """Unroll a loop; with `factor`, after splitting it by `factor`.
 
         ``for i in 3: S[i]`` becomes ``S[0]; S[1]; S[2]``.
-        A loop of unknown length, or of thousands of statements, stays one; the C says so.
+        A loop of unknown length, or of thousands of statements, is not unrolled; the C says so.
         """
         return self.apply(Step("unroll", (statement,), (loop,), (factor,) if factor else ()))
 
     def isolate(self, statement: str, loop: str) -> Schedule:
-        """Generate full tiles apart from partial ones, up to this tile loop; changes no order.
+        """Generate full tiles separately from partial ones, up to this tile loop; keeps the order.
 
         ``for i_o, for i_i in min(4, n-4*i_o)`` becomes ``for full i_o, for i_i in 4`` and the rest.
         """
@@ -245,16 +244,16 @@ class Schedule:
 
         ``for i: {for j: S}`` becomes ``for i: {fill; for j: S on the buffer; write back}``, where
         needed.
-        scope: ``register`` (meant to be unrolled away), ``local`` (packed in memory of the
-        thread), ``shared`` (by all threads of a block of a GPU) or ``fragment`` (sums of tensor
+        scope: ``register`` (meant to be unrolled), ``local`` (packed in memory of the thread),
+        ``shared`` (by all threads of a block of a GPU) or ``fragment`` (accumulators of tensor
         cores, in registers of a warp; around all that accesses them); layout: the tensor's
-        dimensions as they lie in the buffer, outermost first, of which one may be cut into blocks
-        that lie innermost.  ``B, local, 1, 0, 1x32`` packs ``B[k,j]`` as ``B_p[j/32, k, j%32]``.
-        Reads that lie far apart, as ``A[k,i]`` and ``A[k,j]``, get a buffer each.
-        ahead: there are two shared buffers that take turns, and while one is used the other is
-        filled for the next iteration of `loop`, as in ``promote C: k_o as A, shared, ahead``.
-        padded: a shared buffer has zeros beyond what is read of the tensor, as far as instructions
-        of `tensorize` reach: ``promote C: k_o as A, shared, padded``.
+        dimensions in the order of the buffer, outermost first, one of which may be cut into
+        innermost blocks.  ``B, local, 1, 0, 1x32`` packs ``B[k,j]`` as ``B_p[j/32, k, j%32]``.
+        Reads that are far apart, as ``A[k,i]`` and ``A[k,j]``, get a buffer each.
+        ahead: a shared buffer is double-buffered: while one half is used the other is filled for
+        the next iteration of `loop`, as in ``promote C: k_o as A, shared, ahead``.
+        padded: a shared buffer has zeros beyond the part of the tensor that is read, as far as
+        instructions of `tensorize` reach: ``promote C: k_o as A, shared, padded``.
         """
         words = layout.words if isinstance(layout, Layout) else tuple(map(str, _numbers(layout)))
         ways = [w for w, given in (("padded", padded), ("ahead", ahead)) if given]
@@ -262,11 +261,11 @@ class Schedule:
         return self.apply(Step("promote", (statement,), (loop,), words=words))
 
     def map_blocks(self, statement: str, loops: Seq[str]) -> Schedule:
-        """Run the iterations of up to three neighbouring loops on the blocks of a GPU's grid.
+        """Run the iterations of up to three adjacent loops on the blocks of a GPU's grid.
 
         ``for i, for j: S`` becomes ``block i (y), block j (x): S``.
-        Blocks are not ordered.  What is outside of them is run by the host, which starts a kernel
-        for each iteration.
+        Blocks are not ordered.  Loops outside of them run on the host, which launches a kernel for
+        each iteration.
         """
         return self.apply(Step("map_blocks", (statement,), _names(loops)))
 
@@ -274,16 +273,16 @@ class Schedule:
         """Run the iterations of up to three loops, of fixed length, on the threads of a block.
 
         ``for i in 8, for j in 32: S`` becomes ``thread i (y), thread j (x): S``.
-        Barriers are put where an instance on one thread depends on one on another.
+        Barriers are placed where an instance on one thread depends on one on another.
         """
         return self.apply(Step("map_threads", (statement,), _names(loops)))
 
     def reduce_threads(self, statement: str, loops: Seq[str]) -> Schedule:
-        """Share out a reduction among the threads of a block, which then combine what they have.
+        """Share a reduction among the threads of a block, which then combine their partial results.
 
         ``for k_o, for k_i in 32: s += A[k]`` becomes ``part = 0; for k_o: part += A[k]`` on each
-        thread k_i, and behind that one addition of all parts to s.  The number of threads is a
-        power of two.  In exact mode it is refused: the sum would be rounded in another order.
+        thread k_i, and after that one addition of all parts to s.  The number of threads is a
+        power of two.  Refused in exact mode: the sum would be rounded in another order.
         """
         return self.apply(Step("reduce_threads", (statement,), _names(loops)))
 
@@ -293,11 +292,11 @@ class Schedule:
         ``for i in 16, for j in 16, for k in 16: C[i,j] += A[i,k] * B[k,j]`` with ``wmma_f16``
         becomes one instruction of a warp, 32 threads along x.
         intrinsic: ``wmma_f16`` and ``wmma_bf16`` multiply 16-bit floats in tiles of 16 x 16 x 16,
-        ``wmma_tf32`` floats rounded to 10 bits in tiles of 16 x 16 x 8; all sum up floats.  The
-        loops stand in this order: i, j, k; where sums begin, i and j.  The sums are kept in a
+        ``wmma_tf32`` floats rounded to 10 bits in tiles of 16 x 16 x 8; all accumulate floats.
+        The loops are given in the order i, j, k; where sums begin, i and j.  The sums are kept in a
         ``fragment``, see `promote`; operands may be ``shared``.  Tiles may be partial if both
         operands are ``shared, padded`` before: then whole matrices are multiplied, with zeros
-        beyond the edge.  In exact mode it is refused: the sum would be rounded in another order.
+        beyond the edge.  Refused in exact mode: the sum would be rounded in another order.
         """
         return self.apply(Step("tensorize", (statement,), _names(loops), words=(intrinsic,)))
 
@@ -306,14 +305,14 @@ class Schedule:
 
         Raises
         ------
-        ScheduleError : if it finds none within its budget of CPU time.
+        UndecidedError : it finds none within its budget of CPU time.
         """
         return self.apply(Step("reschedule", ()))
 
     # --- steps as data -------------------------------------------------------------------
 
     def apply(self, step: Step) -> Schedule:
-        """One step, checked.
+        """Apply one step, checked.
 
         Raises
         ------
@@ -343,7 +342,7 @@ class Schedule:
     def replay(self, script: str) -> Schedule:
         """Apply the steps of a script, in order, and keep its comments.
 
-        Empty lines before and behind all others are left out.
+        Empty lines before and after all others are dropped.
 
         Raises
         ------
@@ -368,9 +367,9 @@ class Schedule:
         return schedule
 
     def diff(self, other: Schedule) -> Difference:
-        """What `other` has in place of this: program, script and tree, as unified diffs.
+        """The changes from this schedule to `other`: program, script and tree, as unified diffs.
 
-        Lines of this begin with ``-``, those of `other` with ``+``.
+        Lines of this one begin with ``-``, those of `other` with ``+``.
         """
         if not isinstance(other, Schedule):
             raise ScheduleError(f"expected a Schedule, not a {type(other).__name__}")
@@ -396,9 +395,9 @@ class Schedule:
 
 
 def _names(names: Seq[str]) -> tuple[str, ...]:
-    """Names of loops; a text is one of names of one letter."""
+    """Names of loops as a tuple; a string is refused."""
     if isinstance(names, str) and not names.isalnum():
-        raise ScheduleError(f"{names!r} is one text; pass a list of names, as in ['i', 'j']")
+        raise ScheduleError(f"{names!r} is one string; pass a list of names, as in ['i', 'j']")
     return _several(names, "names")
 
 
@@ -411,4 +410,4 @@ def _several(values: Seq[_T], what: str) -> tuple[_T, ...]:
         return tuple(values)
     except TypeError:
         example = "[8, 8]" if what == "numbers" else "['i', 'j']"
-        raise ScheduleError(f"{values!r} is no list of {what}, as in {example}") from None
+        raise ScheduleError(f"{values!r} is not a list of {what}, as in {example}") from None

@@ -1,7 +1,7 @@
 """Schedules as text: one step a line, ``primitive statements: loops by numbers as names``.
 
-``#`` starts a comment, which is kept.  What `parse_script` reads, `Line.__str__` prints: white
-space inside a step is put in order, everything else stays as it is.
+``#`` starts a comment, which is kept.  `Line.__str__` prints what `parse_script` reads: white
+space inside a step is normalised, everything else is unchanged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def parse_script(text: str) -> tuple[Line, ...]:
 
     Raises
     ------
-    ScheduleError : naming the line that is no step, from 1.
+    ScheduleError : the line, counted from 1, that is not a step.
     """
     lines = text.removeprefix("\ufeff").splitlines()
     return tuple(_parse_line(raw, number) for number, raw in enumerate(lines, 1))
@@ -76,14 +76,14 @@ def _parse_step(line: str, number: int) -> Step:
 
 
 def _no_step(line: str, number: int, end: int) -> ScheduleError:
-    """A line that is understood up to a place."""
+    """An error for a line that can only be parsed up to a position."""
     hint = "a step reads `primitive statements: loops by numbers as names`, for example "
     if number == 1 and re.fullmatch(r"[\w./\\~-]+\.\w+", line):
-        hint = "of a file, pass the text: Path(name).read_text(); a step reads "
+        hint = "for a file, pass its text: Path(name).read_text(); a step reads "
     shown = line[:200]
     caret = f"\n   {' ' * end}^" if 0 < end < len(shown) else ""
     return ScheduleError(
-        f"line {number} is no schedule step:\n   {shown}{caret}\nhint: {hint}"
+        f"line {number} is not a schedule step:\n   {shown}{caret}\nhint: {hint}"
         "`tile C: i, j by 32, 32`"
     )
 

@@ -1,5 +1,5 @@
-"""Expressions as isl's sets and maps and back, and what is proved with them alone.
+"""Conversion of expressions to isl's sets and maps and back, and proofs with them alone.
 
-That includes the proof that every access stays in bounds.  What is about the instances of a whole
-program is in `poly.deps`.
+That includes the proof that every access stays in bounds.  The instances of a whole program are in
+`poly.deps`.
 """

@@ -1,11 +1,11 @@
-"""Proofs that a program stays inside its arrays, and leaves no element of its results unset.
+"""Proofs that a program stays inside its arrays, and writes every element of its results.
 
 For every statement and access, isl shows for all sizes at once that ``0 <= index < extent``.
-What holds for some sizes only becomes a precondition in the program's `constraints`, which is
-checked at every call; what holds for none, or only below some fixed size, is a mistake.
+A condition on sizes that this needs becomes a precondition in the program's `constraints`, which
+is checked at every call; one that no size, or no size above a constant, satisfies is a mistake.
 
-A data-dependent index, as in ``X[I[i]]``, cannot be shown to be inside.  It has a meaning outside
-as well: it reads the nearest element, so that no array of indices can make a kernel crash.
+A data-dependent index, as in ``X[I[i]]``, cannot be shown to be inside.  Out of bounds it has a
+meaning, too: it reads the nearest element, so that no array of indices can make a kernel crash.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from poly.sets.to_isl import (
 #: take a twentieth of it, in milliseconds; the hardest spend it in under ten seconds.
 BUDGET, BUDGET_OF_STATEMENT = 2_500_000, 500_000
 
-#: A bound of sizes below this is none that a program could be meant to have.
+#: A bound of sizes below this is not one that a program could be meant to have.
 LEAST_CEILING = 1 << 20
 #: Larger literals in indices and sizes are refused: sums of a few still fit 64 bits.
 LARGEST = 1 << 60
@@ -69,7 +69,7 @@ class BoundsError(ProgramError):
     Attributes
     ----------
     statement : str | None    the statement at fault
-    access : Read | None      the access at fault, as in the program
+    access : Read | None      the access at fault, as written in the program
     sizes : dict              the smallest sizes at which it goes wrong
     hint : str                what to do about it
     """
@@ -88,13 +88,13 @@ class BoundsError(ProgramError):
 
 
 def check_bounds(program: Program) -> Program:
-    """Prove a verified program in bounds; returns it with the preconditions that this needs.
+    """Prove a verified program in bounds; returns it with the preconditions that the proof needs.
 
     Raises
     ------
-    BoundsError : naming the access, with the smallest sizes and an instance at which it leaves
-        its array, reads what nothing wrote, or at which an output keeps an unset element; and
-        when isl cannot decide it within its budget.
+    BoundsError : an access leaves its array or reads an unwritten element, or an output keeps an
+        unset element; it names the access, the smallest sizes and an instance.  Also raised when
+        isl cannot decide it within its budget.
     """
     for s in program.statements:
         _check_affine(program, s)
@@ -104,7 +104,7 @@ def check_bounds(program: Program) -> Program:
         with limited(budget):
             return _Checker(program).check()
     except isl.Error as error:
-        # Where isl gives up decides what it complains of, so every complaint means this.
+        # Which access isl gives up on is arbitrary, so every refusal has the same message.
         raise BoundsError(
             f"it could not be decided within {budget} isl operations "
             f"whether {program.name} stays in bounds",
@@ -113,24 +113,24 @@ def check_bounds(program: Program) -> Program:
 
 
 def if_proved(rewritten: Program, program: Program) -> Program:
-    """A rewritten program; the one that it was made from, unless it is proved to stay in bounds
+    """A rewritten program; the original one, unless the rewritten one is proved to stay in bounds
     under the same preconditions.
     """
     try:
         checked = check_bounds(verify_program(rewritten))
     except ProgramError:
         return program
-    # A part may have instances where the whole has none: then it could need preconditions.
+    # A part may have instances where the whole has none: then it could need more preconditions.
     return rewritten if checked.constraints == program.constraints else program
 
 
 def _check_affine(program: Program, s: Statement) -> None:
     where = f"statement {s.name}"
     bounds = [b for r in s.ranges for b in (r.lo, r.hi)]
-    places = [p for access in (s.target, *s.reads) for p in access.indices]
+    indices = [p for access in (s.target, *s.reads) for p in access.indices]
     extents = [e for t in program.tensors.values() for e in t.shape]
     hint = "multiply and divide indices and sizes by literals only"
-    every = (*bounds, *places, *s.guards, *extents)
+    every = (*bounds, *indices, *s.guards, *extents)
     if any(isinstance(p, Const) and p.dtype not in (None, INT64) for e in every for p in walk(e)):
         hint = "index arithmetic is in int64: write its numbers without a type"
     for e in every:
@@ -147,10 +147,10 @@ def _check_affine(program: Program, s: Statement) -> None:
             raise BoundsError(f"{where}: the guard {g} is not affine", s.name, hint=hint)
     for access in (s.target, *s.reads):
         shape = program.tensors[access.tensor].shape
-        for place, extent in zip(access.indices, shape, strict=True):
-            if isl_expr(place) is None and not reads_of(place):
+        for index, extent in zip(access.indices, shape, strict=True):
+            if isl_expr(index) is None and not reads_of(index):
                 raise BoundsError(
-                    f"{where}: {place} in {access} is not affine", s.name, access, hint=hint
+                    f"{where}: {index} in {access} is not affine", s.name, access, hint=hint
                 )
             if isl_expr(extent) is None:
                 raise BoundsError(
@@ -162,20 +162,20 @@ def _check_affine(program: Program, s: Statement) -> None:
 
 
 def _with_ceilings(program: Program) -> Program:
-    """The program with preconditions under which its index arithmetic fits 64 bits: bounds of
-    sizes that are multiplied by much.
+    """The program with preconditions under which its index arithmetic fits 64 bits: bounds on
+    sizes that are multiplied by large factors.
 
     Raises
     ------
-    BoundsError : there are none, or none worth having.
+    BoundsError : there are none, or only unusably small ones.
     """
     known = size_intervals(program)
     ceilings: dict[str, int] = {}
     shapes = [e for t in program.tensors.values() for e in t.shape]
     for s in program.statements:
         ranges = {r.index: r for r in s.ranges}
-        places = [p for access in (s.target, *s.reads) for p in access.indices]
-        for e in (*shapes, *s.guards, *(p for p in places if not reads_of(p))):
+        indices = [p for access in (s.target, *s.reads) for p in access.indices]
+        for e in (*shapes, *s.guards, *(p for p in indices if not reads_of(p))):
             own = [ranges[i] for i in indices_of(e)]
             try:
                 for name, most in _ceilings(e, own, known).items():
@@ -187,9 +187,9 @@ def _with_ceilings(program: Program) -> Program:
 
 
 def _ceilings(e: Expr, ranges: Sequence[Range], known: Mapping[str, Interval]) -> Mapping[str, int]:
-    """Bounds of sizes under which an expression fits 64 bits, besides those that are known.
+    """Bounds on sizes under which an expression fits 64 bits, besides the known ones.
 
-    ranges : of its indices; raises `Beyond64BitsError` if there are none, or none worth having
+    ranges : of its indices; raises `Beyond64BitsError` if there are no usable bounds
     """
     most = LARGEST_SIZE
     while True:
@@ -223,7 +223,7 @@ class _Write:
 
 
 class _Checker:
-    """The context as it grows during one check."""
+    """One check, with the context as it grows."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -245,8 +245,8 @@ class _Checker:
         found = conditions_of(self.context, self.given)
         if found is None:
             raise BoundsError(
-                f"{self.program.name} is in bounds only for sizes that are too involved to state",
-                hint="give ranges with where i in lo:hi, or state what holds of the sizes",
+                f"{self.program.name} is in bounds only for sizes too complicated to state",
+                hint="give ranges with where i in lo:hi, or state conditions on the sizes",
             )
         return replace(self.program, constraints=(*self.program.constraints, *found))
 
@@ -313,9 +313,9 @@ class _Checker:
     ) -> None:
         """Add to the context that `bad` is empty, if that leaves sizes worth having.
 
-        `domain` is what would go wrong: sizes at which it is empty do not count.  A precondition
-        that puts a fixed ceiling on a size that had none is a mistake, not a precondition: an
-        access that is one off is in bounds for arrays of no elements, too.
+        `domain` is where it would go wrong: sizes at which that is empty do not count.  A
+        precondition that puts a fixed ceiling on a size that had none is a mistake, not a
+        precondition: an access that is one off is in bounds for arrays of no elements, too.
         """
         allowed = self.context.subtract(bad.params()).coalesce()
         before = domain.params().intersect(self.context)
@@ -335,14 +335,14 @@ class _Checker:
             raise BoundsError(message, s.name if s else None, access, sizes, hint)
         self.context = allowed
 
-    # --- what is written before it is read ----------------------------------------------
+    # --- every read element is written first --------------------------------------------
 
     def _check_coverage(self) -> None:
         written: dict[str, isl.Set] = {}
         for group in self.program.groups:
             writes = [w for s in group for w in self._writes(s)]
             for s in group:
-                # Of the statements of a block, what earlier steps wrote counts, too.
+                # For the statements of a block, writes of earlier steps count, too.
                 steps = writes if s.block else []
                 own = self._writes(s)[-1]
                 if s.init and not s.block:
@@ -360,14 +360,14 @@ class _Checker:
                 self._check_output(t, written[t.name])
 
     def _writes(self, s: Statement) -> list[_Write]:
-        """What the initialisation of a statement stores, if it has one, and what itself does."""
+        """The stores of a statement: those of its initialisation, if it has one, and its own."""
         first = [self._write(s, init_domain_set(self.program, s), s.free)] if s.init else []
         return [*first, self._write(s, domain_set(self.program, s), s.indices)]
 
     def _write(self, s: Statement, domain: isl.Set, indices: Sequence[str]) -> _Write:
         domain = domain.intersect_params(self.context)
         relation = access_map(self.program, domain, indices, s.target)
-        assert relation is not None  # `_check_affine` saw to it
+        assert relation is not None  # ensured by `_check_affine`
         return _Write(s, domain, relation)
 
     def _whole(self, t: Tensor) -> isl.Set:
@@ -389,7 +389,7 @@ class _Checker:
         before = written.get(access.tensor)
         relation = access_map(self.program, domain, s.indices, access)
         if relation is None:
-            # A data-dependent read may touch any element, as soon as there is an instance.
+            # A data-dependent read may touch any element as soon as there is an instance.
             relation = isl.Map.from_domain_and_range(
                 domain, self._whole(tensor).intersect_params(domain.params())
             )
@@ -398,7 +398,7 @@ class _Checker:
         if relation.is_empty():
             return
         if own.statement.target.tensor == access.tensor:
-            # Instances of the same statement write, too: those that run earlier.
+            # Earlier instances of the same statement write, too.
             earlier = isl.Map.lex_gt(domain.get_space()).intersect_domain(domain)
             relation = relation.subtract(earlier.apply_range(own.relation)).coalesce()
             if relation.is_empty():
@@ -440,7 +440,7 @@ class _Checker:
 
 
 def _in_steps(reader: isl.Set, writer: isl.Set, before_it: bool) -> isl.Map:
-    """``{ R[t, …] -> W[u, …] : u < t }``, and u = t where the writer stands before the reader."""
+    """``{ R[t, …] -> W[u, …] : u < t }``, and u = t where the writer comes before the reader."""
     pairs = isl.Map.from_domain_and_range(reader, writer)
     earlier = pairs.order_gt(isl.dim_type.in_, 0, isl.dim_type.out, 0)
     if not before_it:
@@ -463,7 +463,7 @@ def _add(written: dict[str, isl.Set], tensor: str, write: _Write) -> None:
 
 
 def _selects(value: Expr) -> list[Expr]:
-    """The arguments of every select that a condition chooses between."""
+    """The arguments of every select, which its condition chooses between."""
     if isinstance(value, Op):
         own = list(value.args[1:]) if value.fn == "select" else []
         return own + [e for a in value.args for e in _selects(a)]
@@ -486,23 +486,23 @@ def _outside(
     sizes: dict[str, int],
 ) -> str:
     """``X[i + 1] is out of bounds: at i = 3, N = 4 it is X[4], but …``"""
-    for n, (place, extent) in enumerate(zip(access.indices, shape, strict=True)):
+    for n, (index, extent) in enumerate(zip(access.indices, shape, strict=True)):
         size = evaluate_int(extent, env)
-        if reads_of(place):
+        if reads_of(index):
             if size <= 0:
                 return f"{access} reads dimension {n}, which is empty: {extent} = {size}"
             continue
-        value = evaluate_int(place, env)
+        value = evaluate_int(index, env)
         if 0 <= value < size:
             continue
-        used = [i for i in indices if i in indices_of(place)]
-        involved = {*sizes_of(place), *sizes_of(extent)}
+        used = [i for i in indices if i in indices_of(index)]
+        involved = {*sizes_of(index), *sizes_of(extent)}
         point = [f"{i} = {env[i]}" for i in used]
         point += [f"{k} = {v}" for k, v in sizes.items() if v or k in involved]
         shown = f"{extent} = {size}" if not isinstance(simplify(extent), Const) else f"{size}"
         at = f" at {', '.join(point)}" if point else ""
         return (
             f"{access} is out of bounds: dimension {n} has extent {shown}, "
-            f"but the index {place} is {value}{at}"
+            f"but the index {index} is {value}{at}"
         )
     return f"{access} is out of bounds"

@@ -11,15 +11,15 @@ from poly.ir.program import Program
 from poly.sets.prove import limited
 from poly.sets.to_isl import context_set, least_point, parameters
 
-#: A condition of more alternatives than this is no help to anybody.
+#: A condition with more alternatives than this helps nobody.
 MAX_ALTERNATIVES = 8
 
 
 def conditions_of(params: isl.Set, context: isl.Set) -> tuple[Expr, ...] | None:
     """Conditions over sizes that hold, within `context`, exactly on `params`.
 
-    None if there would be too many alternatives to read.  Raises `isl.Error` when the work
-    exceeds a budget that the caller has set.
+    None if there would be too many alternatives to read.  Raises `isl.Error` if the work
+    exceeds a budget set by the caller.
     """
     wanted = params.intersect(context).coalesce()
     hull = isl.Set.from_basic_set(wanted.gist(context).unshifted_simple_hull())
@@ -38,7 +38,7 @@ def conditions_of(params: isl.Set, context: isl.Set) -> tuple[Expr, ...] | None:
 
 
 def _relaxed(union: isl.Set, wanted: isl.Set, context: isl.Set) -> list[isl.BasicSet]:
-    """The alternatives without the conditions, and without the alternatives, that add nothing."""
+    """The alternatives, without redundant conditions and without redundant alternatives."""
     kept: list[isl.BasicSet] = []
     for b in union.get_basic_sets():
         constraints = list(b.get_constraints())
@@ -78,7 +78,7 @@ def _conjunction(b: isl.BasicSet) -> tuple[Expr, ...]:
 
 
 def _condition(c: isl.Constraint) -> Expr:
-    """``Σ c·x + k >= 0`` with what is negative on the other side."""
+    """``Σ c·x + k >= 0`` with negative terms moved to the other side."""
     local = c.get_local_space()
     positive: list[tuple[int, Expr]] = []
     negative: list[tuple[int, Expr]] = []
@@ -136,9 +136,9 @@ def witness(points: isl.Set, sizes: Sequence[str]) -> tuple[dict[str, int], tupl
 
 
 def least_sizes(program: Program, bounds: Mapping[str, int]) -> dict[str, int] | None:
-    """The lexicographically least sizes, each from its bound on, that meet the preconditions.
+    """The lexicographically least sizes, each at least its bound, that meet the preconditions.
 
-    Preconditions that are not affine are left out.  None: there are none, or it takes too long.
+    Preconditions that are not affine are left out.  None if there are none, or it takes too long.
     """
     conditions = " and ".join(f"{name} >= {least}" for name, least in bounds.items())
     try:

@@ -10,7 +10,7 @@ import islpy as isl
 from poly.ir.expr import Const, Expr, Op
 from poly.sets.to_isl import isl_condition
 
-#: isl operations that one question may take; a hundred times what usual ones need.
+#: isl operations that one question may take; a hundred times what typical ones need.
 BUDGET = 100_000
 
 
@@ -38,8 +38,8 @@ def proves(
 ) -> bool:
     """Whether `goal` holds wherever the assumptions do, for all sizes >= 0.
 
-    Assumptions that are not affine are dropped; a goal that is not affine, or that takes too
-    long, counts as not proved.
+    Assumptions that are not affine are dropped; a goal that is not affine, or takes too long,
+    counts as not proved.
     """
     negated = isl_condition(Op("not", (goal,)))
     if negated is None:

@@ -41,7 +41,7 @@ def isl_expr(expr: Expr) -> str | None:
         left, right = (_integer(a) for a in expr.args)
         if left is None and right is None:
             return None
-        # isl takes a literal factor only bare and in front.
+        # isl takes a literal factor only without parentheses and in front.
         factor, other = (left, args[1]) if left is not None else (right, args[0])
         return f"({factor} * {other})"
     if expr.fn in ("floordiv", "mod"):
@@ -66,7 +66,7 @@ def _integer(expr: Expr) -> int | None:
 
 
 def isl_condition(expr: Expr) -> str | None:
-    """isl's text for a condition over quasi-affine expressions; None if it is none."""
+    """isl's text for a condition over quasi-affine expressions; None if it is not one."""
     if isinstance(expr, Const) and isinstance(expr.value, bool):
         return "true" if expr.value else "false"
     if not isinstance(expr, Op):
@@ -140,11 +140,11 @@ def access_map(
     program: Program, domain: isl.Set, indices: Sequence[str], access: Read
 ) -> isl.Map | None:
     """``{ S[i, j, k] -> C[i, j] }`` on `domain`; None if an index is not quasi-affine."""
-    places = [isl_expr(i) for i in access.indices]
-    if any(p is None for p in places):
+    texts = [isl_expr(i) for i in access.indices]
+    if any(p is None for p in texts):
         return None
     name = domain.get_tuple_name()
-    outs = ", ".join(map(str, places))
+    outs = ", ".join(map(str, texts))
     text = f"{parameters(program)} {{ {name}[{', '.join(indices)}] -> {access.tensor}[{outs}] }}"
     return isl.Map(text).intersect_domain(domain).coalesce()
 
@@ -165,7 +165,7 @@ def least_point(points: isl.Set) -> list[int]:
 
     Measured with islpy 2026.2: isl's own `lexmin` finds no point in ``{ [N, N] : exists e: N mod 2
     = 1 and 2e <= N - 3 and 4e > N and N >= 0 }``, which has N = 7; and `dim_min_val` counts an
-    empty part of a union as 0.  So the parts are asked one by one, a coordinate at a time.
+    empty part of a union as 0.  So the parts are queried one by one, a coordinate at a time.
     """
     found: list[int] = []
     listed = points.get_basic_set_list()

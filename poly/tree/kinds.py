@@ -9,13 +9,12 @@ from poly.ir.intrinsics import INTRINSICS, Intrinsic
 
 
 class Mark(StrEnum):
-    """What a loop becomes.
+    """The mark of a loop.
 
     SEQ : a loop; UNROLL : its iterations, one after the other
     PARALLEL : iterations on the threads of a CPU; VECTOR : in lanes
     BLOCK, THREAD : on the blocks of a GPU's grid, on the threads of a block
-    REDUCE : on threads of a block that each sum up for themselves, and combine what they have
-    behind the loops
+    REDUCE : on threads of a block, each with a partial result; they are combined after the loops
     """
 
     SEQ = "seq"
@@ -25,9 +24,9 @@ class Mark(StrEnum):
     BLOCK = "block"
     THREAD = "thread"
     REDUCE = "reduce"
-    #: Only of generated loops: adjacent elements that one access may move.
+    #: Only in generated loops: adjacent elements that one access may move.
     WIDE = "wide"
-    #: Only of generated loops: the one iteration that a thread of a warp is in.
+    #: Only in generated loops: the single iteration that belongs to a thread of a warp.
     OWN_THREAD = "own thread"
 
 
@@ -48,19 +47,19 @@ class Tensorized:
 
 LoopMark = Mark | Tensorized
 
-#: Those whose iterations run at once, on threads that share no registers.
+#: Marks whose iterations run at once, on threads that share no registers.
 CONCURRENT = (Mark.PARALLEL, Mark.BLOCK, Mark.THREAD, Mark.REDUCE)
-#: Those that run on the threads of a block of a GPU.
+#: Marks of loops that run on the threads of a block of a GPU.
 ON_THREADS = (Mark.THREAD, Mark.REDUCE)
 
 
 class Scope(StrEnum):
-    """Where a buffer lies.
+    """The memory of a buffer.
 
     REGISTER : variables of a thread; LOCAL : an array of a thread
     SHARED : an array of all threads of a block
     FRAGMENT : registers of a warp, for tensor cores
-    PARTIAL : a variable of each thread, what it contributes to an element that several sum up
+    PARTIAL : a variable of each thread: its contribution to an element that several threads sum
     """
 
     REGISTER = "register"
@@ -68,5 +67,5 @@ class Scope(StrEnum):
     SHARED = "shared"
     FRAGMENT = "fragment"
     PARTIAL = "partial"
-    #: Only of generated buffers: vectors of accumulators.
+    #: Only in generated buffers: vectors of accumulators.
     LANES = "lanes"

@@ -26,7 +26,7 @@ from poly.ir.expr import Read
 from poly.ir.layout import Layout
 from poly.tree.kinds import LoopMark, Mark, Scope
 
-#: An access by the name of its statement, and as the program has it.
+#: An access: the name of its statement, and the read as in the program.
 Access = tuple[str, Read]
 #: Some accesses to a tensor; None: all of them.
 Accesses = frozenset[Access] | None
@@ -51,7 +51,7 @@ class Member:
             and (self.name, self.mark, self.isolate) == (other.name, other.mark, other.isolate)
             and (
                 self.schedule.plain_is_equal(other.schedule)
-                # Pieces without instances may or may not be there.
+                # A function may or may not have pieces without instances.
                 or isl.UnionMap.from_union_pw_aff(self.schedule).is_equal(
                     isl.UnionMap.from_union_pw_aff(other.schedule)
                 )
@@ -80,7 +80,7 @@ class Band(Node):
 
 @dataclass(frozen=True)
 class Filter:
-    """One child of a sequence: the statements that it holds, by name."""
+    """One child of a sequence: the statements that it contains, by name."""
 
     statements: tuple[str, ...]
     child: Node
@@ -95,8 +95,8 @@ class Sequence(Node):
 class Promote(Node):
     """Accesses to `tensor` below go to `buffer`, which holds what one iteration above touches.
 
-    layout : how the part of the tensor lies in the buffer.
-    ahead : there are two buffers, and while one is used the other is filled for the next iteration
+    layout : the layout of the part in the buffer.
+    ahead : double-buffered: while one buffer is used the other is filled for the next iteration
     of the loop above; only of shared ones.
     accesses : the reads that go to the buffer, see `poly.deps.reference_groups`; None: all accesses
     padded : it has zeros beyond what is read of the tensor, as far as instructions below reach, see
@@ -120,9 +120,9 @@ class Promote(Node):
 
 @dataclass(frozen=True)
 class Barrier(Node):
-    """All threads of a block wait here for each other; the child of a sequence, below no filter.
+    """All threads of a block wait here for each other; a child of a sequence, without a filter.
 
-    early : also one iteration before the first, in which buffers are filled ahead
+    early : also once before the first iteration, when double buffers are filled
     """
 
     name: str
@@ -131,7 +131,7 @@ class Barrier(Node):
 
 @dataclass(frozen=True)
 class KernelLeaf(Node):
-    """One launch of a GPU's kernel, in the tree of what the host runs."""
+    """One launch of a GPU's kernel, in the tree of the host's loops."""
 
     number: int
 
@@ -166,7 +166,7 @@ def sequence(children: Seq[Filter]) -> Node:
 def band_of(statement: str, loops: Seq[str], domain: isl.Set, child: Node, outer: int = 0) -> Node:
     """The band that runs one statement in lexicographic order of its own dimensions.
 
-    outer : so many of them have loops above
+    outer : how many of them have loops above
     """
     members = [Member(name, _dimension(statement, loops, name, domain)) for name in loops[outer:]]
     return band(members, child)
@@ -195,7 +195,7 @@ def joint(functions: Seq[isl.UnionPwAff]) -> isl.MultiUnionPwAff:
 
 
 def serves(buffer: Accesses, accesses: Accesses) -> bool:
-    """Whether a buffer for some accesses has what others, all of them, read."""
+    """Whether a buffer for some accesses contains everything that other accesses read."""
     return buffer is None or (accesses is not None and accesses <= buffer)
 
 
@@ -254,7 +254,7 @@ def all_loops(root: Node) -> frozenset[str]:
 
 
 def order_of(root: Node, statement: str) -> tuple[Member | int, ...]:
-    """What puts instances of `statement` in order among all: loops, and its places in sequences."""
+    """The order of instances of `statement` among all: loops, and indices in sequences."""
     found: list[Member | int] = []
     for node in path_to(root, statement):
         if isinstance(node, Band):
@@ -295,7 +295,7 @@ def statements_below(root: Node, node: Node, all_statements: Seq[str]) -> tuple[
 
 
 def show_tree(node: Node, indent: str = "") -> str:
-    """The tree as indented text, a line a node."""
+    """The tree as indented text, one line per node."""
     return "\n".join(_lines(node, indent))
 
 
@@ -333,10 +333,10 @@ def _pieces(schedule: isl.UnionPwAff) -> list[str]:
 
 
 def short_schedule(member: Member) -> str:
-    """The value of a loop in words as short as possible: ``= floor((i)/32)``.
+    """The value of a loop in as few words as possible: ``= floor((i)/32)``.
 
-    Only where statements differ does it say which has which; nothing if all have a loop index of
-    the same name as the loop.
+    Values of single statements are given only where they differ; nothing if each is the loop index
+    of the same name as the loop.
     """
     values: dict[str, list[str]] = {}
     for piece in _pieces(member.schedule):

@@ -1,4 +1,4 @@
-"""`Primitive`: what is known of a kind of step, declared once, where its transformation is.
+"""`Primitive`: the properties of a kind of step, declared once, where its transformation is.
 
     @primitive("reverse S: i")
     def reverse(tree: Node, scop: Scop, step: Step) -> Node: ...
@@ -24,7 +24,7 @@ Transform = Callable[..., Node]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _WORD = re.compile(r"[A-Za-z0-9_]+\Z")
-#: Bound on the numbers of steps, of either sign.
+#: Bound on the magnitude of the numbers of steps.
 LARGEST = 1 << 30
 
 
@@ -34,16 +34,16 @@ class Primitive:
 
     Attributes
     ----------
-    name : as scripts and `Schedule` have it
-    transform : makes the tree; whether that is legal is asked later
-    example : a step as it stands in a script
+    name : its name in scripts and as a method of `Schedule`
+    transform : makes the tree; whether it is legal is checked later
+    example : a step as written in a script
     statements : how many it names
     loops, numbers, words : whether it names loops, has numbers (``by``), words (``as``)
-    names : whether its words are names of new loops, which it has only with numbers
+    names : whether its words are names of new loops, allowed only with numbers
     keeps_order : instances run in the same order, and the same ones at once, unless the step has
-        numbers: then it splits a loop first
-    otherwise : another tree, for where the first one would be illegal
-    of_dependences : whether the transformation is made from the dependences
+        numbers, which split a loop first
+    otherwise : another tree, for when the first one would be illegal
+    of_dependences : whether the transformation uses the dependences
     """
 
     name: str
@@ -63,20 +63,19 @@ class Primitive:
         return self.transform(tree, scop, step, *dependences)
 
     def checked(self, step: Step) -> Step:
-        """The step with its numbers as plain integers, if it could stand in a script.
+        """The step with its numbers as plain integers, if it could appear in a script.
 
         Raises
         ------
-        ScheduleError : for names that are none, numbers out of bounds, and parts that would be
-            ignored.
+        ScheduleError : invalid names, numbers out of bounds, or parts that would be ignored.
         """
         for name in (*step.statements, *step.loops):
             if not isinstance(name, str) or not _NAME.match(name):
-                raise ScheduleError(f"{self.name}: {name!r} is no name of a statement or loop")
+                raise ScheduleError(f"{self.name}: {name!r} is not a name of a statement or loop")
         words = _NAME if self.names else _WORD
         for name in step.words:
             if not isinstance(name, str) or not words.match(name):
-                raise ScheduleError(f"{self.name}: {name!r} is no name; use letters, digits and _")
+                raise ScheduleError(f"{self.name}: {name!r} is not a name: use letters, digits, _")
         if len(step.statements) != self.statements:
             what = ("no statement", "one statement", "two statements")[self.statements]
             if self.statements == 1 and step.statements:
@@ -101,7 +100,7 @@ class Primitive:
         try:
             number = index(given)  # type: ignore[arg-type]
         except TypeError:
-            raise ScheduleError(f"{self.name}: {given!r} is no whole number") from None
+            raise ScheduleError(f"{self.name}: {given!r} is not an integer") from None
         if abs(number) > LARGEST:
             raise ScheduleError(f"{self.name}: {given} is too large")
         return number

@@ -1,4 +1,4 @@
-"""Steps as they stand in scripts, and the places in a tree that they speak of."""
+"""Steps as written in scripts, and the loops of a tree that they refer to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from poly.tree.nodes import Band, Member, Node, band, loops_of, path_to, replace
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a schedule, as it stands in a script: ``tile C: i, j by 64, 64``."""
+    """One step of a schedule, as written in a script: ``tile C: i, j by 64, 64``."""
 
     primitive: str
     statements: tuple[str, ...]
@@ -34,7 +34,7 @@ class Step:
 
 
 def in_turn(steps: Sequence[Step]) -> str:
-    """What to write in place of a step that takes one thing at a time."""
+    """Text that suggests several steps in place of one that takes one thing at a time."""
     more = ", and so on" if len(steps) > 3 else ""
     return f"write {', then '.join(f'`{step}`' for step in steps[:3])}{more}"
 
@@ -52,11 +52,11 @@ class LoopRef:
 
 
 def find_loop(tree: Node, statement: str, loop: str) -> LoopRef:
-    """Where the loop named `loop` around `statement` is.
+    """Find the loop named `loop` around `statement`.
 
     Raises
     ------
-    ScheduleError : listing the loops that there are.
+    ScheduleError : there is none; the message lists the loops that there are.
     """
     for node in path_to(tree, statement):
         if isinstance(node, Band):
@@ -73,14 +73,14 @@ def same_band(tree: Node, step: Step, at_least: int) -> tuple[Band, list[int]]:
         raise ScheduleError(f"{step.primitive} needs at least {at_least} loops")
     if len(set(step.loops)) != len(step.loops):
         raise ScheduleError(f"{step}: a loop is named twice")
-    places = [find_loop(tree, step.statements[0], loop) for loop in step.loops]
-    for place, loop in zip(places, step.loops, strict=True):
-        if place.band is not places[0].band:
+    refs = [find_loop(tree, step.statements[0], loop) for loop in step.loops]
+    for ref, loop in zip(refs, step.loops, strict=True):
+        if ref.band is not refs[0].band:
             raise ScheduleError(
                 f"{step}: {step.loops[0]} and {loop} are not in one perfect nest; "
-                "something stands between them (see `distribute` and `fuse`)"
+                "something is between them (see `distribute` and `fuse`)"
             )
-    return places[0].band, [p.position for p in places]
+    return refs[0].band, [p.position for p in refs]
 
 
 def only_loop(tree: Node, step: Step) -> LoopRef:
@@ -93,10 +93,10 @@ def only_loop(tree: Node, step: Step) -> LoopRef:
     return find_loop(tree, step.statements[0], step.loops[0])
 
 
-def with_member(tree: Node, place: LoopRef, member: Member) -> Node:
-    members = list(place.band.members)
-    members[place.position] = member
-    return replace_node(tree, place.band, band(members, place.band.child))
+def with_member(tree: Node, ref: LoopRef, member: Member) -> Node:
+    members = list(ref.band.members)
+    members[ref.position] = member
+    return replace_node(tree, ref.band, band(members, ref.band.child))
 
 
 def check_unmarked(step: Step, *members: Member) -> None:

@@ -314,7 +314,7 @@ PAIR = (
 MISTAKEN = {
     "a loop called as a share of a copy": (
         PAIR, "map_threads b: i\npromote b: t as X, shared\nsplit b: t by 4 as X_s_in_column, r",
-        "loops that copy X_s may be called X_s_in_column; choose other names",
+        "X_s_in_column is reserved for loops that copy X_s; choose other names",
     ),
     "filled ahead of what the host runs": (
         PAIR, "map_threads b: i\npromote b: t as X, shared, ahead\nmap_blocks a: i\nfuse a, b: t",

@@ -307,7 +307,7 @@ REFUSED = {
     ),
     "lanes": (product(), plain("tensorize", "vectorize mm: jx\ntensorize"), "marked vector"),
     "no fragment": (product(), PLAIN, "sums up in a fragment of a warp, but there is none"),
-    "a layout": (product(), PLAIN + "promote mm: jo as C, fragment, 1, 0", "not for us to say"),
+    "a layout": (product(), PLAIN + "promote mm: jo as C, fragment, 1, 0", "hardware decides"),
     "operands in a fragment": (
         product(), PLAIN + "promote mm: jo as A, fragment", "mm accesses single elements of it"
     ),

@@ -39,15 +39,15 @@ U = "def f(uint8 U[N], int32 T[M]) -> (Y) { "
         (X + "Y[i] = X[i,j] }", "sum over it with +=!", "j"),
         ("def f(float32 a) -> (Y) { Y[] = a[] }", "or float32 a[] for a scalar", ")"),
         # sizes
-        ("def f(float32 X[N<3]) -> (Y) { Y[i] = X[i] }", "N < 3 is a condition, no number", "N<3"),
-        ("def f(float32 X[2.5]) -> (Y) { Y[i] = X[i] }", "2.5 is no plain whole number", "2.5"),
-        ("def f(float32 X[int8(4)]) -> (Y) { Y[i] = X[i] }", "no plain whole number", "int8(4)"),
+        ("def f(float32 X[N<3]) -> (Y) { Y[i] = X[i] }", "is a condition, not a number", "N<3"),
+        ("def f(float32 X[2.5]) -> (Y) { Y[i] = X[i] }", "2.5 is not a plain integer", "2.5"),
+        ("def f(float32 X[int8(4)]) -> (Y) { Y[i] = X[i] }", "not a plain integer", "int8(4)"),
         (
             "def f(float32 X[exp(N)]) -> (Y) { Y[i] = X[i] }",
-            "'exp' is no arithmetic of whole numbers",
+            "'exp' is not integer arithmetic",
             "exp(N)",
         ),
-        ("def f(float32 X[N]) -> (Y) where N+1 { Y[i] = X[i] }", "N + 1 is no condition", "N+1"),
+        ("def f(float32 X[N]) -> (Y) where N+1 { Y[i] = X[i] }", "N + 1 is not a condition", "N+1"),
         (
             "def f(float32 X[N]) -> (Y) where N % 0 == 0 { Y[i] = X[i] }",
             "N % 0 divides by 0",

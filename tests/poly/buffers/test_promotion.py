@@ -98,12 +98,12 @@ def test_buffers_have_names_of_their_own() -> None:
         (
             MATMUL,
             "tile mm: i, j, k by 4, 4, 4\npromote mm: k_o as B, local, 1, 0, 2x4",
-            "2x4 is no block of a dimension of B",
+            "2x4 is not a block of a dimension of B",
         ),
         (
             MATMUL,
             "tile mm: i, j, k by 4, 4, 4\npromote mm: k_o as B, local, 1, 0, 1x0",
-            "1x0 is no block of a dimension of B",
+            "1x0 is not a block of a dimension of B",
         ),
         (
             MATMUL,

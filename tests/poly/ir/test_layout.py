@@ -81,7 +81,7 @@ def test_weights_are_wanted_in_the_order_in_which_a_tile_reads_them() -> None:
 
 def test_layouts_that_do_not_fit() -> None:
     program = parse_program(CONV, {})
-    with pytest.raises(ProgramError, match="is no order of the 4 dimensions"):
+    with pytest.raises(ProgramError, match="is not an order of the 4 dimensions"):
         relayout(program, "F", Layout((0, 1)))
-    with pytest.raises(ProgramError, match="Z is no input or output of conv"):
+    with pytest.raises(ProgramError, match="Z is not an input or output of conv"):
         relayout(program, "Z", Layout((0, 1, 2, 3)))

@@ -165,7 +165,7 @@ def test_lanes_around_other_loops() -> None:
         ("interchange mm: j, k\nparallelize mm: j\nvectorize mm: k", "j inside is marked parallel"),
         (
             "split mm: j by 4\npromote mm: j_i as C, local\nvectorize mm: j_i",
-            "is no register of a lane",
+            "inside is not in registers",
         ),
     ):
         with pytest.raises(ScheduleError, match=message):

@@ -141,9 +141,9 @@ def test_diff() -> None:
 @pytest.mark.parametrize(
     "wrong, message",
     [
-        (lambda s: s.tile("mm", ["i", "j"], 8), "8 is no list of numbers"),
+        (lambda s: s.tile("mm", ["i", "j"], 8), "8 is not a list of numbers"),
         (lambda s: s.tile("mm", "i, j", [8, 8]), "'i, j' is one text; pass a list of names"),
-        (lambda s: s.reorder("mm", 3), "3 is no list of names"),
+        (lambda s: s.reorder("mm", 3), "3 is not a list of names"),
         (lambda s: s.replay(["tile mm: i by 4"]), "a script is a text, not a list"),
         (lambda s: s.diff("x"), "expected a Schedule, not a str"),
         (lambda s: Schedule.of("C[i] = A[i]"), "Schedule.of takes a Program, not a str"),
@@ -168,13 +168,13 @@ BAD = [
     (Step("fuse", ("mm",), ("i",)), "fuse takes two statements, as in `fuse S, T: i`"),
     (Step("reschedule", ("mm",)), "reschedule takes no statement"),
     (Step("split", ("nope",), ("i",), (2,)), "there is no statement nope"),
-    (Step("split", ("mm",), ("a b",), (2,)), "'a b' is no name of a statement or loop"),
+    (Step("split", ("mm",), ("a b",), (2,)), "'a b' is not a name of a statement or loop"),
     (Step("split", ("mm",), ("",), (2,)), "'' is no name"),
     (Step("split", ("mm",), ("i",), ()), "1 factors are needed, 0 are given"),
     (Step("split", ("mm",), ("i",), (0,)), "0 is no usable factor"),
     (Step("split", ("mm",), ("i",), (-4,)), "-4 is no usable factor"),
     (Step("split", ("mm",), ("i",), (10**30,)), "is too large"),
-    (Step("split", ("mm",), ("i",), (2.5,)), "2.5 is no whole number"),  # type: ignore[arg-type]
+    (Step("split", ("mm",), ("i",), (2.5,)), "2.5 is not an integer"),  # type: ignore[arg-type]
     (Step("split", ("mm",), ("i", "j"), (2,)), "split takes one loop; tile takes several"),
     (Step("split", ("mm",), ("i",), (2,), ("a",)), "two names for each loop"),
     (Step("split", ("mm",), ("i",), (2,), ("a", "a")), "need different names, not a, a"),
@@ -182,8 +182,8 @@ BAD = [
     (Step("split", ("mm",), ("i",), (2,), ("a", "b;")), "'b;' is no name"),
     (Step("split", ("mm",), ("i",), (2,), (1, 2)), "1 is no name"),  # type: ignore[arg-type]
     (Step("tile", ("mm",), ("i", "i"), (2, 2)), "a loop is named twice"),
-    (Step("tile", ("mm",), ("i", "k"), (2, 2)), "the loops must be neighbours"),
-    (Step("tile", ("mm",), ("j", "i"), (2, 2)), "from the outside in"),
+    (Step("tile", ("mm",), ("i", "k"), (2, 2)), "the loops must be adjacent"),
+    (Step("tile", ("mm",), ("j", "i"), (2, 2)), "outermost first"),
     (Step("tile", ("mm",), (), ()), "at least 1 loops"),
     (Step("interchange", ("mm",), ("i", "j", "k")), "use reorder for more"),
     (Step("interchange", ("mm",), ("i", "j"), (3,)), "interchange takes no numbers"),
@@ -193,9 +193,9 @@ BAD = [
     (Step("fuse", ("mm", "mm_init"), ("i",)), "name the earlier one first"),
     (Step("fuse", ("mm_init", "mm"), ("i", "j", "k")), "3 loops cannot be shared"),
     (Step("fuse", ("mm_init", "mm"), ("j",)), "the outermost loops of mm_init are i"),
-    (Step("distribute", ("mm",), ("i",)), "there is one statement only"),
+    (Step("distribute", ("mm",), ("i",)), "there is only one statement"),
     (Step("sink", ("mm",), ("i",)), "mm_init has a loop i"),
-    (Step("sink", ("mm",), ("k",)), "has to be the outermost loop of a nest"),
+    (Step("sink", ("mm",), ("k",)), "must be the outermost loop of a nest"),
     (Step("distribute", ("mm",), ("i", "j")), "distribute takes one loop"),
     (Step("skew", ("mm",), ("i", "i"), (1,)), "cannot be skewed by itself"),
     (Step("skew", ("mm",), ("i", "j"), ()), "write `skew S: j, i by 2`"),
@@ -294,7 +294,7 @@ def test_any_arguments_give_an_error_of_our_own(seed: int) -> None:
 
 def test_arguments_that_are_no_schedule_arguments() -> None:
     s = schedule(MATMUL)
-    with pytest.raises(ScheduleError, match=r"5 is no list of numbers, as in \[8, 8\]"):
+    with pytest.raises(ScheduleError, match=r"5 is not a list of numbers, as in \[8, 8\]"):
         s.promote("mm", "j", "A", "local", layout=5)  # type: ignore[arg-type]
     with pytest.raises(ScheduleError, match="expected a Step, not a NoneType"):
         s.apply(None)  # type: ignore[arg-type]

@@ -52,17 +52,17 @@ def test_spaces_do_not_matter() -> None:
     [
         (
             "tile S i by 4",
-            "line 2 is no schedule step:\n   tile S i by 4\n          ^\nhint: a step reads",
+            "line 2 is not a schedule step:\n   tile S i by 4\n          ^\nhint: a step reads",
         ),
-        ("tile S: i by", "is no schedule step"),
-        ("tile S: i by 4.5", "is no schedule step"),
-        ("tile S: by 4 by 5", "is no schedule step"),
-        ("Tile S: i by 4", "is no schedule step"),
-        ("tile S: ä by 4", "is no schedule step"),
-        ("tile S: i; rm by 4", "is no schedule step"),
-        ("tile S: " + "i, " * 5000, "is no schedule step"),
+        ("tile S: i by", "is not a schedule step"),
+        ("tile S: i by 4.5", "is not a schedule step"),
+        ("tile S: by 4 by 5", "is not a schedule step"),
+        ("Tile S: i by 4", "is not a schedule step"),
+        ("tile S: ä by 4", "is not a schedule step"),
+        ("tile S: i; rm by 4", "is not a schedule step"),
+        ("tile S: " + "i, " * 5000, "is not a schedule step"),
         ("pack S: i", "line 2: there is no primitive 'pack'; there are tile, split"),
-        ("S0.sched", "line 2 is no schedule step"),
+        ("S0.sched", "line 2 is not a schedule step"),
         ("vectorise S: i", "no primitive 'vectorise'; did you mean 'vectorize'? there are tile"),
         ("tile S: i by 123456789012", "line 2: a number is too large"),
     ],
@@ -83,5 +83,5 @@ def test_any_text(text: str) -> None:
 
 
 def test_the_name_of_a_file_is_no_script() -> None:
-    with pytest.raises(ScheduleError, match=r"of a file, pass the text: Path\(name\)\.read_text"):
+    with pytest.raises(ScheduleError, match=r"for a file, pass its text: Path\(name\)\.read_text"):
         parse_script("my.sched")

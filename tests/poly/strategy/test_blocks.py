@@ -228,7 +228,7 @@ def _changed(program: Program, position: int, **changes: object) -> Program:
 
 def test_rules_of_the_representation() -> None:
     program = parse_program(PAIR)
-    with pytest.raises(ProgramError, match="not neighbours"):
+    with pytest.raises(ProgramError, match="not adjacent"):
         verify_program(_changed(program, 0, block=1, ranges=program.statements[2].ranges))
     other = replace(program.statements[3].ranges[0], hi=Const(2))
     with pytest.raises(ProgramError, match="does not run along"):
