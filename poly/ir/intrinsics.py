@@ -67,6 +67,6 @@ INTRINSICS: dict[str, Intrinsic] = {
     for i in (
         Intrinsic("wmma_f16", FLOAT16, (16, 16, 16), 32),
         Intrinsic("wmma_bf16", BFLOAT16, (16, 16, 16), 16),
-        Intrinsic("wmma_tf32", FLOAT32, (16, 16, 8), 16, "rounded to 10 bits behind the point"),
+        Intrinsic("wmma_tf32", FLOAT32, (16, 16, 8), 16, "rounded to 10 fraction bits"),
     )
 }

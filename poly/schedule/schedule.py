@@ -354,9 +354,9 @@ class Schedule:
                 f"a script is a text, not a {type(script).__name__}; that of a schedule is str(s)"
             )
         lines = parse_script(script)
-        told = [n for n, line in enumerate(lines, 1) if str(line)]
+        filled = [n for n, line in enumerate(lines, 1) if str(line)]
         for number, line in enumerate(lines, 1):
-            if not told or not told[0] <= number <= told[-1]:
+            if not filled or not filled[0] <= number <= filled[-1]:
                 continue
             try:
                 ordered = schedule if line.step is None else schedule.apply(line.step)

@@ -1,5 +1,4 @@
-"""What the automatic schedules of all targets ask and do: extents of loops, and groups of
-statements.
+"""What the automatic schedules of all targets share: queries about loops, and groups of statements.
 
-Nothing here knows which kind of machine it is for.
+Nothing here depends on the kind of machine.
 """

@@ -19,17 +19,17 @@ Arrange = Callable[[Schedule, M, CoreOf[M]], Schedule]
 
 @dataclass(frozen=True)
 class Strategy(Generic[M]):
-    """How programs are scheduled for one kind of machine.
+    """The scheduling of programs for one kind of machine.
 
     arrange : passes over the whole schedule, in order
-    tactics : what is asked for each group of statements then, in order
+    tactics : tried in order on each group of statements after that
     """
 
     arrange: tuple[Arrange[M], ...]
     tactics: tuple[Tactic[M, Any], ...]
 
     def core(self, schedule: Schedule, names: tuple[str, ...], machine: M) -> Core | None:
-        """What the first tactic that has an opinion would tile some statements around."""
+        """The core that the first tactic with a preference would tile some statements around."""
         group = Group(schedule, names, machine)
         found = (tactic.core(group) for tactic in self.tactics)
         return next((core for core in found if core is not None), None)
@@ -37,7 +37,7 @@ class Strategy(Generic[M]):
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A schedule and how each of its groups got it."""
+    """A schedule, and how each of its groups was scheduled."""
 
     schedule: Schedule
     choices: tuple[Choice, ...]
@@ -46,11 +46,11 @@ class Scheduled:
 def apply_tactics(
     start: Schedule, machine: M, strategy: Strategy[M], plain: bool = False
 ) -> Scheduled:
-    """A fast legal schedule of a program, from its written order.
+    """Schedule a program, starting from its written order: fast and legal.
 
     The result is deterministic for a program and machine.
 
-    plain : only with tactics whose loops isl can always generate
+    plain : use only tactics whose loops isl can always generate
     """
     schedule = start
     for arrange in strategy.arrange:
@@ -64,7 +64,7 @@ def apply_tactics(
 
 
 def _applied(group: Group[M], tactics: Sequence[Tactic[M, Any]]) -> tuple[Schedule, Choice]:
-    """The schedule by the first tactic that takes a group, as it was if none does."""
+    """Apply the first tactic that accepts a group; the schedule is unchanged if none does."""
     passed: list[tuple[str, str]] = []
     for tactic in tactics:
         plan = tactic.match(group)

@@ -1,4 +1,4 @@
-"""Which statements share loops: groups, fused from the first to the last."""
+"""Grouping: which statements share loops, by fusing groups from first to last."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Core(Protocol):
 
 
 class Parallel(Protocol):
-    """A machine, of which grouping only knows how much it does at once."""
+    """A machine; grouping only uses its degree of parallelism."""
 
     @property
     def parallelism(self) -> int: ...
@@ -33,13 +33,13 @@ class Parallel(Protocol):
 
 M = TypeVar("M", bound=Parallel)
 
-#: The core of statements of a schedule on a machine, None if they have none.
+#: Finds the core of some statements of a schedule on a machine, None if they have none.
 CoreOf = Callable[[Schedule, tuple[str, ...], M], Core | None]
 
 
 def groups(schedule: Schedule) -> tuple[tuple[str, ...], ...]:
-    """The statements that share their outermost loop (in a block, their outermost inside of a
-    step), group by group in execution order.
+    """The statements that share their outermost loop (in a block, their outermost inside a step),
+    group by group in execution order.
     """
     if not isinstance(schedule.tree, Sequence):
         return tuple(_inside(schedule, schedule.statements, schedule.tree))
@@ -50,7 +50,7 @@ def groups(schedule: Schedule) -> tuple[tuple[str, ...], ...]:
 def _inside(schedule: Schedule, names: tuple[str, ...], child: Node) -> list[tuple[str, ...]]:
     """The groups in a block, else the group itself."""
     step = schedule.scop.statement(names[0]).step
-    # All of a step is one group if its loops are shared, too.
+    # A whole step is one group if its loops are shared, too.
     if not step or not isinstance(child, Band) or child.names[-1] != step:
         return [names]
     below = child.child
@@ -58,9 +58,9 @@ def _inside(schedule: Schedule, names: tuple[str, ...], child: Node) -> list[tup
 
 
 def group_statements(schedule: Schedule, machine: M, core_of: CoreOf[M]) -> Schedule:
-    """Fuse adjacent groups of statements, as deep as it stays legal and parallel.
+    """Fuse adjacent groups of statements, as deep as that stays legal and parallel.
 
-    core_of : which groups will be tiled; these share all free loops of the core or none
+    core_of : finds groups that will be tiled; these share all free loops of the core or none
     """
     position = 0
     while True:
@@ -126,7 +126,7 @@ def _keeps_threads(
 ) -> bool:
     """Whether sharing these loops leaves each group as many threads as it can use alone.
 
-    A group of little work may lose them: it takes less time than waiting for the other.
+    A group of little work may have fewer: running it serially is cheaper than a synchronisation.
     """
     shared = _product(loop_extents(schedule, first[0])[loop] for loop in loops)
     if shared >= machine.parallelism:
@@ -148,7 +148,7 @@ def _parallelism(schedule: Schedule, names: tuple[str, ...]) -> float:
 
 
 def _product(extents: Iterable[int | None]) -> float:
-    """The product of extents; those that are not known are large."""
+    """The product of extents; unknown ones count as large."""
     return math.prod(math.inf if e is None else max(1, e) for e in extents)
 
 
@@ -171,7 +171,7 @@ def _connected(schedule: Schedule, first: tuple[str, ...], second: tuple[str, ..
             touched = {s.target.tensor}
         if touched & written:
             return True
-        # The initialisation of a reduction goes where its update goes.
+        # The initialisation of a reduction is fused together with its update.
         if s.role == Role.INIT and s.source.name in schedule.scop.by_name:
             update = schedule.scop.statement(s.source.name)
             if {r.tensor for r in update.source.reads} & written:

@@ -1,4 +1,4 @@
-"""What a schedule says of its loops: extents, ranges, who shares them, and what may be tiled."""
+"""Queries about the loops of a schedule: extents, ranges, sharing, and what can be tiled."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from poly.tree.nodes import Band, Promote, joint, loops_of, path_to, statements_
 
 P = ParamSpec("P")
 
-#: How much better balanced threads have to be for another loop to be shared, or one more.
+#: How much better the balance must be for another loop to be shared, or one more.
 BETTER_BALANCED = 0.1
 
 
 def static_extents(s: ScopStatement) -> dict[str, int | None]:
     """For each dimension of a statement, its constant extent over the domain, else None.
 
-    In a block, what is asked about is one step: the step has the extent 1, although there is a loop
-    over the steps; see `loop_extents`.
+    In a block, this is about one step: the step has the extent 1, although there is a loop over the
+    steps; see `loop_extents`.
     """
     own = _own_constraints(s.domain)
     return {name: 1 if name == s.step else _extent(own, k) for k, name in enumerate(s.loops)}
@@ -48,9 +48,9 @@ def loop_extents(schedule: Schedule, statement: str) -> dict[str, int | None]:
 
 
 def _own_constraints(domain: isl.Set) -> isl.Set:
-    """A domain without what is required of sizes alone.
+    """A domain without the constraints on sizes alone.
 
-    A size that is at most 2**31, say, or even 100, is still one that is not known.
+    A size that is at most 2**31, say, or even 100, still counts as unknown.
     """
     loops = domain.dim(isl.dim_type.set)
     return domain.drop_constraints_not_involving_dims(isl.dim_type.set, 0, loops)
@@ -70,25 +70,25 @@ def fused_around(schedule: Schedule, names: tuple[str, ...], s: str) -> tuple[st
 
 
 def inner_loops(schedule: Schedule, statement: str) -> tuple[str, ...]:
-    """The loops around a statement, in a block those inside of a step."""
+    """The loops around a statement; in a block, those inside a step."""
     step, loops = schedule.scop.statement(statement).step, schedule.loops(statement)
     return loops[loops.index(step) + 1 :] if step in loops else loops
 
 
 def on_threads(schedule: Schedule, statement: str) -> bool:
-    """Whether a loop around a statement is shared among threads already."""
+    """Whether a loop around a statement already runs on threads."""
     return any(m.mark == Mark.PARALLEL for m in loops_of(schedule.tree, statement))
 
 
 def has_lane_epilogue(schedule: Schedule, together: tuple[str, ...], s: str) -> bool:
-    """Whether what is fused with an update, beside its initialisation, runs in lanes."""
+    """Whether a statement fused with an update, other than its initialisation, runs in lanes."""
     own = schedule.scop.statement(s).source
     epilogue = [x for n in together if (x := schedule.scop.statement(n)).source != own]
     return all(lane_value(x.value) for x in epilogue)
 
 
 def tile_operands(scop: Scop, s: ScopStatement) -> list[Read]:
-    """The operands of an update of which a register tile may be made; none if it is no such."""
+    """The operands of an update that can have a register tile; none if it cannot."""
     dtype = scop.program.tensors[s.target.tensor].dtype
     if not s.is_reduction or s.may_reads:
         return []
@@ -109,7 +109,7 @@ def shared_loop(
 ) -> str:
     """The loop to share among threads: the outermost that balances them well.
 
-    work : of loops with a smaller last iteration, how many full ones they are worth
+    work : for loops with a smaller last iteration, how many full ones they are worth
     """
     extents = loop_extents(schedule, s)
     flags = coincident_members(schedule.tree, s, schedule.dependences)
@@ -118,7 +118,7 @@ def shared_loop(
         extent = extents[loop]
         if not flags.get(loop) or (extent is not None and extent < 2):
             continue
-        # An outer loop keeps packed panels in one thread: it need only be nearly balanced.
+        # An outer loop keeps packed operands within one thread: it need only be nearly balanced.
         quality = balance(extent, machine.cores, (work or {}).get(loop))
         if quality > best + BETTER_BALANCED:
             best, choice = quality, loop
@@ -126,10 +126,10 @@ def shared_loop(
 
 
 def balance(extent: int | None, cores: int, work: float | None = None) -> float:
-    """How much of their time threads are busy that share so many iterations.
+    """The fraction of their time that threads are busy if they share this many iterations.
 
-    work : what these are worth in full iterations, if the last one is smaller; it follows the
-        others, since it is a nest of its own
+    work : their worth in full iterations, if the last one is smaller; that one runs after the
+        others, as a nest of its own
     """
     if not extent:
         return 1.0
@@ -141,9 +141,9 @@ def balance(extent: int | None, cores: int, work: float | None = None) -> float:
 def shares_ranges(
     schedule: Schedule, first: tuple[str, ...], second: tuple[str, ...], depth: int
 ) -> bool:
-    """Whether the outer `depth` loops of two groups take the same values, position by position.
+    """Whether the outer `depth` loops of two groups take the same values, in order.
 
-    At sizes where one group has no instances at all, the question does not arise.
+    Sizes at which one group has no instances at all are ignored.
     """
     a, b = (_outer_values(schedule, names[-1], depth) for names in (first, second))
     if a is None or b is None:
@@ -163,7 +163,7 @@ def _outer_values(schedule: Schedule, statement: str, depth: int) -> isl.Set | N
 
 
 def is_determined(s: ScopStatement, loop: str) -> bool:
-    """Whether the statement's other loops leave a loop one iteration, of several that it has."""
+    """Whether the other loops of a statement fix a loop that has several iterations."""
     at = s.loops.index(loop)
     values = isl.Map.from_range(s.domain.reset_tuple_id())  # { [] -> [x] }
     values = values.move_dims(isl.dim_type.in_, 0, isl.dim_type.out, 0, at)
@@ -176,7 +176,7 @@ def is_determined(s: ScopStatement, loop: str) -> bool:
 def is_rectangular(s: ScopStatement, loop: str, against: tuple[str, ...] | None = None) -> bool:
     """Whether the values of `loop` do not depend on the statement's other loops.
 
-    against : only those other loops are asked about (all if None).
+    against : only these other loops are considered (all if None).
     """
     position = s.loops.index(loop)
     domain = s.domain
@@ -231,7 +231,7 @@ def attempt(
 
 
 def dimension_at(schedule: Schedule, name: str, loop: str) -> str:
-    """The index of a statement that a loop around it runs; "" if it is no plain index."""
+    """The index of a statement that a loop around it runs; "" if it is not a plain index."""
     member = next((m for m in loops_of(schedule.tree, name) if m.name == loop), None)
     if member is None:
         return ""
@@ -247,12 +247,14 @@ def dimension_at(schedule: Schedule, name: str, loop: str) -> str:
 
 
 def accesses(s: ScopStatement) -> tuple[Read, ...]:
-    """Every element that a statement touches, its target first."""
+    """Every element that a statement accesses, its target first."""
     return (s.target, *(s.source.reads if s.role != Role.INIT else ()))
 
 
 def work_of(s: ScopStatement) -> int | None:
-    """About how many elements a statement moves and how much it computes; None if sizes do."""
+    """The approximate work of a statement: elements moved and operations; None if it depends on
+    sizes.
+    """
     extents = static_extents(s)
     if any(x is None for x in extents.values()):
         return None
@@ -267,7 +269,7 @@ def buffers_around(schedule: Schedule, name: str, tensor: str) -> list[Promote]:
 
 
 def plan_around(schedule: Schedule, name: str, node: Promote) -> PromotionPlan:
-    """What a promotion by a thread, one of those around a statement, copies."""
+    """The copies of a promotion by a thread, for one of those around a statement."""
     path = path_to(schedule.tree, name)
     above = path[: next(k for k, n in enumerate(path) if n is node)]
     outer = [m for n in above if isinstance(n, Band) for m in n.members]

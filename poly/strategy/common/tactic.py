@@ -1,8 +1,8 @@
-"""Tactics: ways to schedule a group of statements, and which of them each group gets.
+"""Tactics: ways to schedule a group of statements, and the choice among them for each group.
 
-A tactic says whether a group is its own, with a plan of what it will do, before any step is made.
-What `apply` makes of a plan are steps of the checked `Schedule`, so a plan that was wrong costs
-speed, not results: where a step is refused, the next tactic has its turn, and the `Choice` says so.
+A tactic says whether it applies to a group, with a plan of what it will do, before any step is
+made.  `apply` turns a plan into steps of the checked `Schedule`, so a wrong plan costs speed, not
+results: where a step is refused, the next tactic is tried, and the `Choice` records it.
 """
 
 from __future__ import annotations
@@ -30,34 +30,35 @@ class Group(Generic[M]):
 
 @dataclass(frozen=True)
 class NoMatch:
-    """Why a group is none for a tactic."""
+    """Why a tactic does not apply to a group."""
 
     reason: str
 
 
 class UnsuitableError(ScheduleError):
-    """Steps were legal, but did not give what a tactic needs."""
+    """Steps were legal, but did not achieve what a tactic needs."""
 
 
 class Tactic(ABC, Generic[M, P]):
     """One way to schedule a group of statements.
 
-    name : what `explain` and the docs call it
-    plain : isl can generate its loops whatever is open, so that it stands in where others fail
+    name : its name in `explain` and the docs
+    plain : isl can generate its loops for any extents, so that it is the fallback where others fail
     """
 
     name: ClassVar[str]
     plain: ClassVar[bool] = False
 
     def core(self, group: Group[M]) -> Core | None:
-        """What the tactic would tile a group around, so that its free loops are shared all or not
-        at all; None if it has nothing to say of that.
+        """What the tactic would tile a group around; None if it has no preference.
+
+        All or none of its free loops are then shared.
         """
         return None
 
     @abstractmethod
     def match(self, group: Group[M]) -> P | NoMatch:
-        """What to do with a group, decided before any step is made."""
+        """Plan what to do with a group, before any step is made."""
 
     @abstractmethod
     def apply(self, group: Group[M], plan: P) -> Schedule:
@@ -65,8 +66,8 @@ class Tactic(ABC, Generic[M, P]):
 
         Raises
         ------
-        ScheduleError : a step that the tactic cannot do without is refused.
-        UnsuitableError : what the steps give does not suit.
+        ScheduleError : a step that the tactic needs is refused.
+        UnsuitableError : the steps do not achieve what the tactic needs.
         """
 
 
@@ -74,8 +75,8 @@ class Tactic(ABC, Generic[M, P]):
 class Choice:
     """How a group was scheduled.
 
-    tactic : by which, "" if none took it
-    passed : those that were asked before it, each with the reason why it did not
+    tactic : the one that was applied, "" if none was
+    passed : those tried before it, each with the reason why it was not applied
     """
 
     names: tuple[str, ...]

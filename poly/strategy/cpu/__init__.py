@@ -1,4 +1,4 @@
-"""The automatic schedule for CPUs: register tiles, stencils, caches, and what is bound by memory.
+"""The automatic schedule for CPUs: register tiles, stencils, caches, and memory-bound groups.
 
-`auto_schedule` is the entry.
+`auto_schedule` is the entry point.
 """

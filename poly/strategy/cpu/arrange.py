@@ -1,4 +1,4 @@
-"""What is done to a whole schedule before its groups get tactics: blocks and serial loops."""
+"""Passes over a whole schedule before its groups get tactics: blocks and serial loops."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from poly.strategy.common.queries import attempt, inner_loops, loop_extents, sha
 
 
 def share_block_loops(schedule: Schedule, machine: Machine, core_of: CoreOf[Machine]) -> Schedule:
-    """Put a loop that all statements of a block share around its steps and on threads, which then
-    need not wait for each other at every step.
+    """Move a loop that all statements of a block share outside its steps and onto threads, which
+    then need not synchronise at every step.
 
     Nothing may be reused along that loop, and it has to occupy all threads.
     """
@@ -23,7 +23,7 @@ def share_block_loops(schedule: Schedule, machine: Machine, core_of: CoreOf[Mach
 
 def reschedule_serial(schedule: Schedule, machine: Machine, core_of: CoreOf[Machine]) -> Schedule:
     """Let isl find another order where a nest of loops has no parallel one."""
-    # isl knows nothing of steps, and would mix what is in a block with what is around it.
+    # isl does not know about steps, and would mix the inside of a block with its outside.
     if schedule.program.has_blocks or _has_parallelism(schedule):
         return schedule
     return attempt(schedule, Schedule.reschedule)
@@ -39,8 +39,8 @@ def blocks(schedule: Schedule) -> tuple[tuple[str, ...], ...]:
 
 
 def _with_shared_loop(schedule: Schedule, names: tuple[str, ...], machine: Machine) -> Schedule:
-    """A loop that all statements of a block share, put around its steps and on threads, or the
-    schedule as it was.
+    """Move a loop that all statements of a block share outside its steps and onto threads, or
+    return the schedule unchanged.
     """
     first = inner_loops(schedule, names[0])[:1]
     if not first:

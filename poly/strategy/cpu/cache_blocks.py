@@ -1,12 +1,13 @@
-"""Blocks of a contraction: how much of its operands stays in which cache.
+"""Cache blocking of a contraction: how much of its operands stays in which cache.
 
 Around the register tile there are up to three levels (Goto and van de Geijn, "Anatomy of
-High-Performance Matrix Multiplication", TOMS 2008), none of which is there unless it pays:
+High-Performance Matrix Multiplication", TOMS 2008), each only where it pays:
 
-* a *panel*, the operands of several tiles of v, packed tile by tile, streams from the last cache;
-* a block of the reduction, so that the panel of one tile stays in the second cache; if the panel
-  of the whole reduction does, the reduction is not cut, and accumulators stay in registers;
-* a block of rows, so that what the tiles of a panel read again stays in the second cache, too.
+* a *packed block*, the operands of several tiles of v, packed tile by tile, streams from the last
+cache;
+* a block of the reduction, so that the packed operand of one tile stays in the second cache; if
+  that of the whole reduction does, the reduction is not cut, and accumulators stay in registers;
+* a block of rows, so that what the tiles of a packed block reuse stays in the second cache, too.
 
 All sizes come from footprints of the reads and from the machine.
 """
@@ -27,15 +28,15 @@ from poly.strategy.common.queries import balance
 from poly.strategy.cpu.packing import is_packed, reduction_order
 from poly.strategy.cpu.register_tile import Contraction
 
-#: Parts of the second cache: the panel of one tile over a whole reduction, over a block of one,
-#: and a block of rows.
+#: Fractions of the second cache: for the packed operand of one tile over a whole reduction, for
+#: that over a block of the reduction, and for a block of rows.
 WHOLE, PART, ROWS = 4, 8, 4
 #: Rows are cut into blocks if they take so many times the second cache; prefetching hides less.
 STREAMED = 3
-#: Threads may wait for so large a part of the time if that saves packing.
+#: Threads may be idle for this fraction of the time if that saves packing.
 IDLE = 0.1
-#: Of loops of rows whose extent is not known a thread gets so many rows, or so many iterations of a
-#: loop around them: enough to pay for the panel that each thread packs.
+#: Iterations of a loop of rows of unknown extent, or of a loop around it, that each thread gets:
+#: enough to pay for the operand that each thread packs.
 OPEN_ROWS, OPEN_OTHERS = 512, 8
 
 
@@ -44,16 +45,16 @@ class Blocks:
     """How the loops of a contraction are cut.
 
     before : loops that the packed operands move with; they run outside of all blocks
-    panel : columns of v in a panel; 0 if tiles are packed one by one, or none is
-    share : a loop of rows of which each thread gets a block, with its size, if panels are too few
+    packed : columns of v that are packed together; 0 if tiles are packed one by one, or not at all
+    share : a loop of rows that is split among threads, with its block, if packed blocks are too few
     reductions : those that are cut, with their blocks
-    outside : loops of rows around the tiles of a panel
+    outside : loops of rows around the tiles of a packed block
     rows : the loop of rows that is cut there, with its block
     inside : the other loops of rows, w not among them
     """
 
     before: tuple[str, ...] = ()
-    panel: int = 0
+    packed: int = 0
     share: tuple[str, int] | None = None
     reductions: tuple[tuple[str, int], ...] = ()
     outside: tuple[str, ...] = ()
@@ -62,7 +63,7 @@ class Blocks:
 
 
 def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
-    """The blocks of a contraction: none if its operands stay in the caches without."""
+    """Choose the blocks of a contraction; none if its operands fit the caches anyway."""
     s = scop.statement(core.statement)
     reads = [r for r in s.source.reads if r.indices]
     vectors = [r for r in reads if core.v in loops_of_read(r) and core.w not in loops_of_read(r)]
@@ -76,19 +77,19 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
     before = tuple(x for x in others if x in moved)
     after = tuple(x for x in others if x not in moved)
     whole = {r: extents[r] for r in core.reductions}
-    panel = partial(_panel_bytes, core, vectors, size)
-    # Accumulators whose lanes lie apart are slow to load, and unrolled taps long.
+    packed_bytes = partial(_packed_bytes, core, vectors, size)
+    # Accumulators with strided lanes are slow to load, and unrolled filter taps are long code.
     scattered = vector_stride(s.target, core.v, core.lanes) != 1
     kept = scattered or bool(core.shaped) or _one_tile_of_rows(core, after, extents)
     cut: dict[str, int] = {}
-    if None in whole.values() or (panel(whole) > machine.l2 // WHOLE and not kept):
+    if None in whole.values() or (packed_bytes(whole) > machine.l2 // WHOLE and not kept):
         iterations = machine.l2 // PART // (size * core.width * len(vectors))
         cut = cut_loops(reduction_order(core), extents, max(8, iterations))
     if cut and core.shaped:
         share = _share(core, after, extents, machine.cores)
         unknown = [n for n, x in enumerate(after) if extents[x] is None]
         if unknown:
-            # Rows of one image, since there may be no other.
+            # Rows of one image, since there may be only one.
             before, after = (*before, *after[: unknown[-1]]), after[unknown[-1] :]
             share = (after[0], OPEN_OTHERS)
         return Blocks(before, core.width, share, tuple(cut.items()), inside=after)
@@ -100,30 +101,30 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
         outside, rows, inside = (), None, after
     packed = any(is_packed(r, core) for r in vectors)
     alone = any(balance(extents[x], machine.cores) >= 1 - IDLE for x in before)
-    most = max(1, BUFFER_LIMIT // max(1, panel(block)))
-    per_panel, even = _panel_tiles(tiles, most, machine.cores)
+    most = max(1, BUFFER_LIMIT // max(1, packed_bytes(block)))
+    per_block, even = _packed_tiles(tiles, most, machine.cores)
     share = None if even or alone else _share(core, after, extents, machine.cores)
-    # Threads pack each a panel, or share the rows of one.
+    # Each thread packs a block of its own, or threads share the rows of one.
     if not cut and rows is None and not outside and not (packed and share and tiles == 1):
-        batch = panel({**whole, **{x: extents[x] for x in before}})
+        batch = packed_bytes({**whole, **{x: extents[x] for x in before}})
         fits = all(extents[x] is not None for x in (core.v, *before)) and (
             batch <= machine.l2 // WHOLE
         )
-        # Panels of all products of a batch, packed before the first one is made, would not stay;
-        # and threads that share a batch keep each product to themselves.
+        # The packed operands of all products of a batch, packed before the first product, would not
+        # stay in the cache; and threads that share a batch keep each product to themselves.
         shares = before and extents[before[0]] and balance(extents[before[0]], machine.cores)
         if fits and not (shares and shares >= 1 - IDLE):
             return Blocks(inside=others)
         return Blocks(before, inside=after)
     if not packed and not cut:
         return Blocks((), 0, None, (), (*before, *outside), rows, inside)
-    return Blocks(before, per_panel * core.width, share, tuple(cut.items()), outside, rows, inside)
+    return Blocks(before, per_block * core.width, share, tuple(cut.items()), outside, rows, inside)
 
 
-def _panel_bytes(
+def _packed_bytes(
     core: Contraction, vectors: list[Read], size: int, loops: Mapping[str, int | None]
 ) -> int:
-    """Bytes of the panel of one tile of v, for some iterations of other loops.
+    """Bytes of the packed operand of one tile of v, for some iterations of other loops.
 
     size : of an element
     """
@@ -141,10 +142,10 @@ def _one_tile_of_rows(
 def cut_loops(
     loops: tuple[str, ...], extents: Mapping[str, int | None], iterations: int
 ) -> dict[str, int]:
-    """Blocks of adjacent loops (outermost first) of about so many iterations together.
+    """Blocks of adjacent loops (outermost first) with about so many iterations together.
 
-    Known extents are used up from the inside; loops of unknown extent share what is left.  A loop
-    that need not be cut is left out.
+    Known extents are used up from the inside; loops of unknown extent share the rest.  A loop
+    that need not be cut is omitted.
     """
     blocks: dict[str, int] = {}
     left = iterations
@@ -176,9 +177,9 @@ def _rows(
     machine: Machine,
     least: int,
 ) -> tuple[tuple[str, ...], tuple[str, int] | None, tuple[str, ...]]:
-    """The loops of rows outside of a block, the one that is cut with its block, those inside.
+    """The loops of rows outside a block, the one that is cut with its block, and those inside.
 
-    least : rows of so few bytes are not cut
+    least : rows with fewer bytes than this are not cut
     """
 
     def bytes_of(known: Mapping[str, int | None]) -> int:
@@ -208,13 +209,13 @@ def _rows(
     return (), None, after
 
 
-def _panel_tiles(tiles: int | None, most: int, cores: int) -> tuple[int, bool]:
-    """Tiles in a panel, and whether threads then share the panels about evenly."""
+def _packed_tiles(tiles: int | None, most: int, cores: int) -> tuple[int, bool]:
+    """Tiles in a packed block, and whether the blocks then balance the threads."""
     if tiles is None:
-        return 1, False  # there may be few
+        return 1, False  # possibly few tiles
     for count in range(min(most, tiles), 0, -1):
-        panels = -(-tiles // count)
-        rounds = -(-panels // cores)
+        packed_blocks = -(-tiles // count)
+        rounds = -(-packed_blocks // cores)
         if rounds * count * cores <= tiles * (1 + IDLE):
             return count, True
     return min(most, tiles), False
@@ -223,7 +224,7 @@ def _panel_tiles(tiles: int | None, most: int, cores: int) -> tuple[int, bool]:
 def _share(
     core: Contraction, after: tuple[str, ...], extents: Mapping[str, int | None], cores: int
 ) -> tuple[str, int] | None:
-    """The loop of rows to share among threads, outermost first, with a thread's block."""
+    """The outermost suitable loop of rows to share among threads, with a thread's block."""
     for x in (*after, core.w):
         extent = extents[x]
         step = core.rows if x == core.w else 1

@@ -1,4 +1,4 @@
-"""Which tile an update gets: that of a contraction or that of a stencil."""
+"""The choice of a tile for an update: that of a contraction or that of a stencil."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def core_of(group: Group[Machine]) -> Contraction | Stencil | None:
     for name in group.names:
         s: ScopStatement = schedule.scop.statement(name)
         found = find_tile(schedule.scop, s, group.machine, (), _outside(schedule, name))
-        # isl's order may be without a loop that has one iteration.
+        # isl's order may omit a loop that has one iteration.
         if isinstance(found, Contraction) and not {*found.free} <= {*schedule.loops(name)}:
             continue
         if found is not None:
@@ -45,9 +45,9 @@ def find_tile(
     rearranged: Collection[str] = (),
     outside: Collection[str] = (),
 ) -> Contraction | Stencil | None:
-    """How to tile a statement: as a contraction or as a stencil, whichever is cheaper.
+    """Choose a statement's tile: as a contraction or as a stencil, whichever is cheaper.
 
-    rearranged : tensors that can be had in any layout
+    rearranged : tensors that are available in any layout
     outside : loops around the steps of a block
     """
     contraction = find_contraction(scop, s, machine, rearranged, outside)
@@ -58,9 +58,9 @@ def find_tile(
 
 
 def cost_of(s: ScopStatement, core: Contraction, rearranged: Collection[str] = ()) -> float:
-    """What a contraction's tile takes for an element of the result, as the cost of a stencil.
+    """The cost of a contraction's tile per element of the result, comparable to a stencil's.
 
-    What is not contiguous along the lanes is transposed: the result, and each element that is
+    Whatever is not contiguous along the lanes is transposed: the result, and each element that is
     packed as often as it is used for another result.
     """
     extents = {x: core.extent(x) or 64 for x in s.loops}

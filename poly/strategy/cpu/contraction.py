@@ -28,26 +28,26 @@ from poly.strategy.cpu.cache_blocks import Blocks, find_blocks
 from poly.strategy.cpu.choose_tile import core_of
 from poly.strategy.cpu.packing import (
     is_packed,
-    pack_panels,
+    pack_operands,
     pack_rows,
     reduction_order,
-    written_out,
+    unrolled_reductions,
 )
 from poly.strategy.cpu.register_tile import Contraction
 from poly.tree.kinds import Scope
 
-#: Each reduction in blocks doubles the cases of a tile (first block or not, last or not), and so
-#: the code: a convolution of unknown channels and window had 2,000 lines.
+#: Blocking a reduction doubles the cases of a tile (first block or not, last or not) and so the
+#: code: a convolution of unknown channels and window had 2,000 lines.
 MOST_CHUNKS = 2
-#: Loops are shared together until each thread has so many iterations: one more or less is little
-#: then, and others can do some of them for a thread that is late.  A thread still has panels to
-#: itself, but for the first and the last.
+#: Loops are collapsed until each thread has this many iterations: one more or less matters little
+#: then, and other threads can take some from a late one.  A thread still packs its own operands,
+#: except the first and the last.
 PIECES = 16
 
 
 @dataclass(frozen=True)
 class ContractionPlan:
-    """The update, with its register tile, and how its loops are cut for the caches."""
+    """The update with its register tile, and the cache blocks of its loops."""
 
     core: Contraction
     blocks: Blocks
@@ -83,9 +83,9 @@ def _tiled(
 ) -> Schedule:
     """The register-tiled schedule of the group `names`.
 
-    A tile is: zero, accumulate, store with the epilogue.  Where the reduction is cut into blocks,
-    a tile is zeroed at the first block, stored with the epilogue at the last one, and loaded and
-    stored in between.
+    A tile is: zero, accumulate, store with the epilogue.  Where the reduction is blocked, a tile is
+    zeroed at the first block, stored with the epilogue at the last one, and loaded and stored in
+    between.
     """
     core, blocks = plan.core, plan.blocks
     s, v, w = core.statement, core.v, core.w
@@ -96,14 +96,14 @@ def _tiled(
         schedule = schedule.reorder(s, [*chunks, *order])
     for chunk in chunks if len(together) > 1 else ():
         schedule = schedule.sink(s, chunk)
-    # Panels, what threads share, blocks of rows, register tiles.
+    # Packed blocks, loops on threads, blocks of rows, register tiles.
     inner = {x: x for x in core.free}  # the innermost part of each loop so far
     head = list(blocks.before)
     if blocks.share is not None:
         schedule = _cut(schedule, s, inner, *blocks.share, "tr")
         head.append(f"{blocks.share[0]}_t")
-    if blocks.panel:
-        schedule = _cut(schedule, s, inner, v, blocks.panel, "pq")
+    if blocks.packed:
+        schedule = _cut(schedule, s, inner, v, blocks.packed, "pq")
         head.append(f"{v}_p")
     outside = [inner[x] for x in blocks.outside]
     if blocks.rows is not None:
@@ -126,9 +126,9 @@ def _tiled(
     schedule = schedule.reorder(s, [*order, *points])
     # Buffers.
     tile, last = outer.index(f"{v}_o"), outer[-1]
-    around = [x for x in outer[:tile] if x in head or x in chunks] if blocks.panel else []
-    schedule = pack_panels(schedule, core, around[-1] if around else f"{v}_o", blocks.panel)
-    above = outer[tile - 1 : tile] if blocks.panel or blocks.rows else []
+    around = [x for x in outer[:tile] if x in head or x in chunks] if blocks.packed else []
+    schedule = pack_operands(schedule, core, around[-1] if around else f"{v}_o", blocks.packed)
+    above = outer[tile - 1 : tile] if blocks.packed or blocks.rows else []
     schedule = pack_rows(schedule, core, [*above, last])
     target = schedule.scop.statement(s).target.tensor
     schedule = schedule.promote(s, last, target, Scope.REGISTER, _lanes_last(schedule, core))
@@ -136,7 +136,7 @@ def _tiled(
 
 
 def _work(core: Contraction) -> dict[str, float]:
-    """How many full tiles the loops over tiles are worth, whose last one may be partial."""
+    """How many full tiles the loops over tiles are worth; the last one may be partial."""
     sizes = {core.v: core.vectors * core.lanes, core.w: core.rows}
     return {
         f"{x}_o": extent / size for x, size in sizes.items() if x and (extent := core.extent(x))
@@ -151,14 +151,14 @@ def _shared(
     outer: list[str],
     machine: Machine,
 ) -> list[str]:
-    """The loops to share among threads, directly inside one another once the first is outermost."""
+    """The loops to share among threads, adjacent once the first is outermost."""
     s, work = core.statement, _work(core)
     if on_threads(schedule, s) or _is_short_step(schedule.scop.statement(s)):
         return []
     extents = loop_extents(schedule, s)
     flags = coincident_members(schedule.tree, s, schedule.dependences)
     if any(is_packed(r, core) for r in schedule.scop.statement(s).source.reads):
-        # Threads that shared what is inside of a panel would all pack it.
+        # Threads that shared loops inside a packed block would each pack all of it.
         together = list(takewhile(flags.__getitem__, head))
         if any(extents[x] is None for x in together):
             return together
@@ -166,10 +166,10 @@ def _shared(
             schedule, s, outer[:-1], machine, work
         )
         if not one and not core.packed:
-            # Inside of the panels, which are then read where they are: lanes lie side by side.
+            # Inside the packed blocks, whose operands are then read in place: lanes are adjacent.
             one = shared_loop(schedule, s, outer, machine, work)
         return [one] if one else []
-    # Rows that are kept for the tiles of a block are so by one thread.
+    # Rows that are packed for the tiles of a block are packed by one thread.
     pieces = 1 if blocks.rows is not None else PIECES * machine.cores
     best, choice = 0.0, list[str]()
     for first in outer:
@@ -186,7 +186,7 @@ def _shared(
 
 
 def _is_short_step(s: ScopStatement) -> bool:
-    """Whether threads would wait for each other at every step longer than they gain."""
+    """Whether synchronising threads at every step would cost more than they gain."""
     work = work_of(s)
     return bool(s.step) and work is not None and work < WORTH_SHARING_STEP
 
@@ -198,10 +198,10 @@ def _together(
     cores: int,
     pieces: int,
 ) -> tuple[list[str], float]:
-    """As many of the loops, from the first on, as have so many iterations and balance threads,
-    and how well they do: 5 panels of 7 tiles are 35 tiles.
+    """The longest prefix of the loops that has so many iterations and balances threads, and how
+    well: 5 packed blocks of 7 tiles are 35 tiles.
 
-    A loop inside of others whose last tile is partial is two loops in C, and ends what is shared.
+    A loop inside others whose last tile is partial becomes two loops in C, and ends the prefix.
     """
     count, tiles, quality = 1, 1.0, 0.0
     for n, loop in enumerate(loops):
@@ -223,7 +223,7 @@ def _with_epilogue(
     """The statements of the tile: those fused with `core`, or it alone if they do not suit it."""
     s = core.statement
     together = fused_around(schedule, names, s)
-    # With taps unrolled, or three loops, the ends of a reduction in blocks would make very
+    # With filter taps unrolled, or three loops, the ends of a blocked reduction would be very
     # much code: tiles are loaded and stored at each block instead.
     long = bool(blocks.reductions and core.shaped) or len(blocks.reductions) > MOST_CHUNKS
     if not long and has_lane_epilogue(schedule, together, s):
@@ -239,7 +239,7 @@ def _with_epilogue(
 def _cut(
     schedule: Schedule, s: str, inner: dict[str, str], loop: str, size: int, ends: str
 ) -> Schedule:
-    """Split the innermost part of a loop, and note what it is now; `ends` of the new names."""
+    """Split the innermost part of a loop, and record its new name; `ends` are the name suffixes."""
     names = (f"{loop}_{ends[0]}", f"{loop}_{ends[1]}")
     schedule = schedule.split(s, inner[loop], size, names)
     inner[loop] = names[1]
@@ -249,7 +249,7 @@ def _cut(
 def _reductions(
     schedule: Schedule, core: Contraction, blocks: dict[str, int]
 ) -> tuple[Schedule, list[str], list[str]]:
-    """Cut the reductions: the schedule, loops over blocks, and loops inside of them."""
+    """Cut the reductions: the schedule, loops over blocks, and loops inside them."""
     s = core.statement
     chunks: list[str] = []
     order: list[str] = []
@@ -260,7 +260,7 @@ def _reductions(
             schedule = _cut(schedule, s, inner, loop, size, "pq")
             chunks.append(f"{loop}_p")
         if block is not None and (core.extent(loop) or block + 1) > block:
-            # Within a block, neighbours in memory are neighbours in the loop.
+            # Within a block, adjacent elements in memory are adjacent in the loop.
             schedule = _cut(schedule, s, inner, loop, block, "oi")
             order.append(f"{loop}_o")
         order.append(inner[loop])
@@ -268,7 +268,7 @@ def _reductions(
 
 
 def _marks(schedule: Schedule, core: Contraction, together: tuple[str, ...], last: str) -> Schedule:
-    """Lanes, unrolled loops, and full tiles apart from partial ones."""
+    """Lanes, unrolled loops, and full tiles separated from partial ones."""
     s, v, w = core.statement, core.v, core.w
     for name in together:
         schedule = schedule.vectorize(name, f"{v}_i", core.lanes)
@@ -276,15 +276,15 @@ def _marks(schedule: Schedule, core: Contraction, together: tuple[str, ...], las
             schedule = schedule.unroll(name, f"{v}_i_o")
         if w:
             schedule = schedule.unroll(name, f"{w}_i")
-    for tap in written_out(core):
-        schedule = schedule.unroll(s, tap)
+    for reduction in unrolled_reductions(core):
+        schedule = schedule.unroll(s, reduction)
     width = core.vectors * core.lanes
     columns, rows = core.extent(v), core.extent(w) if w else None
     if columns and rows and columns % width and rows % core.rows and last != f"{v}_o":
-        # What is left on two sides is no box, of which isl makes one loop full of conditions.
+        # The rest along two sides is not a box; isl generates one loop full of conditions for it.
         schedule = schedule.isolate(s, f"{v}_o")
     elif columns is None and core.shaped and core.packed and last != f"{v}_o":
-        # Small images have no tile that is whole, but may have whole vectors.
+        # Small images have no full tile, but may have full vectors.
         schedule = schedule.isolate(s, f"{v}_o")
     if (columns or 1) % width or (w and (rows or 1) % core.rows):
         schedule = schedule.isolate(s, last)
@@ -292,13 +292,13 @@ def _marks(schedule: Schedule, core: Contraction, together: tuple[str, ...], las
 
 
 def _block_along(schedule: Schedule, s: str, loop: str) -> int | None:
-    """The block size of an operand that is kept in blocks along a loop."""
+    """The block size of an operand that is stored in blocks along a loop."""
     found = (block_of(r, loop) for r in schedule.scop.statement(s).source.reads)
     return next((b for b in found if b is not None), None)
 
 
 def _lanes_last(schedule: Schedule, core: Contraction) -> tuple[int, ...]:
-    """The dimensions of the target with the one in which the lanes lie last."""
+    """The dimensions of the target, with the one that the lanes run along last."""
     target = schedule.scop.statement(core.statement).target
     dim = lane_dimension(target, core.v, core.lanes)
     rest = tuple(d for d in range(len(target.indices)) if d != dim)
@@ -306,10 +306,10 @@ def _lanes_last(schedule: Schedule, core: Contraction) -> tuple[int, ...]:
 
 
 def _plain(schedule: Schedule, name: str) -> Schedule:
-    """Threads and lanes for a statement that was split off a contraction."""
+    """Threads and lanes for a statement that was distributed from a contraction."""
     flags = coincident_members(schedule.tree, name, schedule.dependences)
     loops, extents = schedule.loops(name), loop_extents(schedule, name)
-    # Of what is not known there may be one.
+    # An unknown extent may be one.
     outer = loops[:2] if extents[loops[0]] is None and len(loops) > 2 else loops[:1]
     if not flags[loops[-1]] or len(loops) == 1:
         return schedule

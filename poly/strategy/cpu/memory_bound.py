@@ -31,7 +31,7 @@ from poly.strategy.cpu.threads import share_loops
 from poly.tree.kinds import Mark, Scope
 from poly.tree.nodes import loops_of
 
-#: Bytes that the buffers of one iteration may take together.
+#: The most bytes of the buffers of one iteration together.
 ROW_BYTES = 1 << 16
 #: Iterations of a single loop that one thread takes at a time.
 BLOCK = 1024
@@ -61,7 +61,7 @@ class MemoryBound(Tactic[Machine, OnePass]):
 
 
 def _one_pass(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
-    """Neighbouring inner nests over the same range, fused where one uses what another touches."""
+    """Fuse adjacent inner nests over the same range where one uses what the other touches."""
     depth = len(nest(schedule, names))
     for position, later in enumerate(names):
         for earlier in names[:position]:
@@ -95,7 +95,7 @@ def _same_row(schedule: Schedule, first: str, second: str, depth: int) -> bool:
 
 
 def shares_inner(schedule: Schedule, first: str, second: str) -> bool:
-    """Whether all loops around two statements take the same values, position by position."""
+    """Whether all loops around two statements take the same values, in order."""
     images = []
     for name in (first, second):
         domain = schedule.scop.statement(name).domain
@@ -120,7 +120,7 @@ def _in_lanes(schedule: Schedule, name: str) -> bool:
 
 
 def _lanes(schedule: Schedule, name: str) -> Schedule:
-    """The innermost loop of a statement in lanes, where that is contiguous."""
+    """Run the innermost loop of a statement in lanes, where that is contiguous."""
     s = schedule.scop.statement(name)
     loops = schedule.loops(name)
     if not loops:
@@ -133,15 +133,15 @@ def _lanes(schedule: Schedule, name: str) -> Schedule:
         return schedule
     if not flags[inner]:
         # A reduction over adjacent elements; anything else is refused.
-        neighbours = any(stride_of(r, index) == 1 for r in s.source.reads)
-        if not neighbours:
+        adjacent = any(stride_of(r, index) == 1 for r in s.source.reads)
+        if not adjacent:
             return schedule
         return attempt(schedule, Schedule.vectorize, name, inner)
     if any(member in loops_of(schedule.tree, other)[:-1] for other in schedule.statements):
-        # Another statement has loops inside: this one is no innermost loop.
+        # Another statement has loops inside: this one is not an innermost loop.
         return schedule
     if len(loops) == 1 and not _is_small(schedule, name, inner):
-        # A single loop is both: blocks of it to threads, lanes inside.
+        # A single loop is used for both: blocks of it on threads, lanes inside.
         split = attempt(schedule, Schedule.split, name, inner, BLOCK)
         if split is schedule:
             return schedule
@@ -155,7 +155,7 @@ def _is_small(schedule: Schedule, name: str, loop: str) -> bool:
 
 
 def _keep(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
-    """Temporaries that only one iteration of the shared loops uses, in a buffer of the thread."""
+    """Keep temporaries private to one iteration of the shared loops in buffers of the thread."""
     shared = nest(schedule, names)
     if not shared or len(names) == 1:
         return schedule
@@ -177,6 +177,6 @@ def _keep(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
 
 
 def _private_sizes(schedule: Schedule, tensor: str, name: str) -> tuple[int, ...] | None:
-    """The extents of a tensor's buffer; None if anything is copied there or back."""
+    """The extents of a tensor's buffer; None if anything is copied in or out."""
     plan = plan_around(schedule, name, buffers_around(schedule, name, tensor)[0])
     return None if plan.copy_in or plan.copy_out else plan.sizes or (1,)

@@ -1,4 +1,4 @@
-"""The operands of a register tile as it reads them: panels, packed or kept so from the start."""
+"""Packing: the operands of a register tile in the order in which it reads them."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from poly.strategy.cpu.choose_tile import find_tile
 from poly.strategy.cpu.register_tile import UNROLLED_TAPS, Contraction
 from poly.tree.kinds import Scope
 
-#: Rows at a multiple of so many bytes from each other share a set of the first cache, which holds
-#: about as many lines.
+#: Rows a multiple of this many bytes apart map to the same set of the first cache, which holds
+#: about this many lines.
 ALIASING, ALIASING_ROWS = 4096, 4
-#: Neighbours so far apart each cost an entry of the address translation.
+#: Accesses at least this many bytes apart need a TLB entry each.
 PAGE = 4096
 
 
-def written_out(core: Contraction) -> list[str]:
-    """The reductions to write out because they bound the rows of a tile."""
+def unrolled_reductions(core: Contraction) -> list[str]:
+    """The reductions to unroll because they bound the rows of a tile."""
     return [r for r in core.shaped if (core.extent(r) or 99) <= UNROLLED_TAPS]
 
 
 def reduction_order(core: Contraction) -> tuple[str, ...]:
     """The reductions around a register tile of static extents, outermost first."""
-    shaped = written_out(core)
+    shaped = unrolled_reductions(core)
     rest = [r for r in core.reductions if r not in shaped]
     taps = [r for r in rest if (core.extent(r) or 99) <= UNROLLED_TAPS]
     return (*taps, *shaped, *(r for r in rest if r not in taps))
 
 
-def panel_layout(read: Read, dim: int, core: Contraction) -> Layout:
-    """The layout in which a register tile reads an operand that moves with v in dimension `dim`
-    from one end to the other: tile by tile, each in the order of the reductions.
+def packed_layout(read: Read, dim: int, core: Contraction) -> Layout:
+    """The packed layout of an operand that moves with v in dimension `dim`.
+
+    A register tile reads it in order, tile by tile, each in the order of the reductions.
     """
     depth = [-1] * len(read.indices)
     for n, loop in enumerate(reduction_order(core)):
@@ -52,11 +53,10 @@ def panel_layout(read: Read, dim: int, core: Contraction) -> Layout:
 def preferred_layouts(
     scop: Scop, machine: Machine, constants: Collection[str]
 ) -> dict[str, Layout]:
-    """For each of the inputs `constants` that a contraction reads along its vector loop, the layout
-    in which a register tile reads it from one end to the other; those that are so already are not
-    listed.
+    """The layouts in which register tiles read the inputs `constants` in order.
 
-    Only an input that is read in one way is listed: another read may want another layout.
+    Only inputs that a contraction reads along its vector loop are listed, and not those that are
+    in that layout already.  Each is read in one way only: another read may want another layout.
     """
     result: dict[str, Layout] = {}
     reads = [r for s in scop.statements if s.role != Role.INIT for r in s.source.reads]
@@ -71,28 +71,28 @@ def preferred_layouts(
             alone = sum(other.tensor == r.tensor for other in reads) == 1
             if len(dims) != 1 or r.tensor not in inputs or not alone:
                 continue
-            is_panel = (found.extent(found.v) or width + 1) <= width
-            if vector_stride(r, found.v, found.lanes) == 1 and is_panel:
+            in_order = (found.extent(found.v) or width + 1) <= width
+            if vector_stride(r, found.v, found.lanes) == 1 and in_order:
                 continue
-            result[r.tensor] = panel_layout(r, dims[0], found)
+            result[r.tensor] = packed_layout(r, dims[0], found)
     return result
 
 
 def is_packed(read: Read, core: Contraction) -> bool:
-    """Whether the panels of an operand that moves with v are copied.
+    """Whether an operand that moves with v is packed by copying.
 
-    One that is contiguous along v and no wider than the tile is a panel already; one that is kept
-    in blocks along v is one, too.
+    Not if it is contiguous along v and no wider than the tile, or stored in blocks along v: then it
+    is in the packed order already.
     """
     dim, width = plain_dimension(read, core.v), core.vectors * core.lanes
-    is_panel = dim == len(read.indices) - 1 and (core.extent(core.v) or width + 1) <= width
-    return bool(core.w) and dim is not None and not is_panel
+    in_order = dim == len(read.indices) - 1 and (core.extent(core.v) or width + 1) <= width
+    return bool(core.w) and dim is not None and not in_order
 
 
-def pack_panels(schedule: Schedule, core: Contraction, loop: str, columns: int) -> Schedule:
-    """Copy the operands that move with v into contiguous panels of so many columns.
+def pack_operands(schedule: Schedule, core: Contraction, loop: str, columns: int) -> Schedule:
+    """Pack the operands that move with v into contiguous blocks of so many columns.
 
-    One whose panel is too large for a buffer stays where it is.
+    One whose packed block is too large for a buffer is read in place.
     """
     s = schedule.scop.statement(core.statement)
     width = core.vectors * core.lanes
@@ -100,7 +100,7 @@ def pack_panels(schedule: Schedule, core: Contraction, loop: str, columns: int) 
         dim = plain_dimension(read, core.v)
         if dim is None or not is_packed(read, core):
             continue
-        layout = panel_layout(read, dim, core)
+        layout = packed_layout(read, dim, core)
         if columns <= width:
             layout = Layout((*(d for d in range(len(read.indices)) if d != dim), dim))
         schedule = attempt(
@@ -110,8 +110,8 @@ def pack_panels(schedule: Schedule, core: Contraction, loop: str, columns: int) 
 
 
 def pack_rows(schedule: Schedule, core: Contraction, loops: list[str]) -> Schedule:
-    """Copy the rows of operands that would all lie in one set of the cache, or of which each
-    iteration of the reduction has a page of its own.
+    """Pack the rows of operands that would all map to one cache set, or of which each iteration of
+    the reduction touches another page.
 
     loops : the copy is made in iterations of the first of them for which it fits a buffer; if
         there are several, it is used by several tiles
@@ -130,7 +130,7 @@ def pack_rows(schedule: Schedule, core: Contraction, loops: list[str]) -> Schedu
 
 
 def _stride(schedule: Schedule, read: Read, dim: int) -> int:
-    """Bytes between neighbours in a dimension, with 1 for extents that are not known."""
+    """The stride of a dimension in bytes, with 1 for unknown extents."""
     tensor = schedule.program.tensors[read.tensor]
     known = (int(e.value) for e in tensor.shape[dim + 1 :] if isinstance(e, Const))
     return tensor.dtype.bytes * prod(known)

@@ -1,6 +1,6 @@
 """Contractions: updates with reuse, and the register tile that suits them.
 
-Everything is read off the access relations: which operands move with which loop, and how far.
+Everything is derived from the access relations: which operands move with which loop, and how far.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from poly.ir.expr import Read
 from poly.machine.cpu import Machine
 from poly.strategy.common.queries import is_rectangular, static_extents, tile_operands
 
-#: Multiply-adds that have to be under way to keep the processor busy.
+#: Multiply-adds that have to be in flight to keep the processor busy.
 IN_FLIGHT = 8
 #: Instructions to transpose one of the vectors in registers and store it.
 SCATTER = 6
-#: The part of the lanes that has work, from which on a vector loop counts as full.
+#: The fraction of busy lanes from which on a vector loop counts as full.
 FULL = 0.8
 #: Extents up to this are unrolled where they bound the loops of a tile, or its lanes (padding).
 UNROLLED_TAPS = 11
-#: An operand is packed if each of its elements is used this often at least.
+#: An operand is packed if each of its elements is used at least this often.
 PACKING_REUSE = 1.5
 
 
@@ -71,10 +71,10 @@ def find_contraction(
     rearranged: Collection[str] = (),
     outside: Collection[str] = (),
 ) -> Contraction | None:
-    """How to register-tile `s`, or None if it is no contraction with a usable vector loop.
+    """Find a register tile for `s`; None if it is not a contraction with a usable vector loop.
 
-    rearranged : tensors that can be had in any layout, so that they need not be packed
-    outside : loops around the steps of a block, which a tile has no part in
+    rearranged : tensors that are available in any layout, so that they need not be packed
+    outside : loops around the steps of a block, which are not part of a tile
     """
     tensor, reductions = scop.program.tensors[s.target.tensor], s.source.reductions
     reads = tile_operands(scop, s)
@@ -92,10 +92,10 @@ def find_contraction(
 
 @dataclass(frozen=True)
 class _Update:
-    """An update with reuse, of which each free loop may become the vector loop.
+    """An update with reuse, each free loop of which may become the vector loop.
 
     reads : its operands; moves : the loops that each moves with
-    element : bytes of one; rearranged : see `find_contraction`
+    element : bytes of an element; rearranged : see `find_contraction`
     """
 
     s: ScopStatement
@@ -108,7 +108,7 @@ class _Update:
     rearranged: Collection[str]
 
     def with_vector(self, v: str) -> tuple[tuple[int, ...], Contraction] | None:
-        """The contraction with vector loop v, and how good that is (greater is better)."""
+        """The contraction with vector loop v, and its score (greater is better)."""
         s, extents = self.s, self.extents
         lanes = self.lanes(v)
         if (
@@ -166,27 +166,27 @@ class _Update:
         packed: tuple[tuple[str, int], ...], scattered: bool,
     ) -> tuple[int, int]:  # fmt: skip
         """Vectors and rows of the register tile."""
-        panel, length = self.element * lanes, 1
+        packed_bytes, length = self.element * lanes, 1
         for loop in self.s.source.reductions:
-            panel *= self.extents[loop] or 1
+            packed_bytes *= self.extents[loop] or 1
             length *= self.extents[loop] or 64
         in_buffer = any(tensor not in self.rearranged for tensor, _ in packed)
-        most = max(1, BUFFER_LIMIT // panel) if in_buffer else self.machine.registers
-        # Where the rows' index in the target is not just w, only whole tiles begin at multiples.
+        most = max(1, BUFFER_LIMIT // packed_bytes) if in_buffer else self.machine.registers
+        # Where the target's row index is not just w, only full tiles begin at multiples.
         exact = bool(w) and plain_dimension(self.s.target, w) is None
 
         def loads(vectors: int, rows: int) -> tuple[int, int]:
-            """A row needs again what moves with w."""
+            """A row needs another load of what moves with w."""
             of_vectors = sum(vectors * (rows if w in loops_of_read(r) else 1) for r in moving)
             return of_vectors, sum(rows if w in loops_of_read(r) else 1 for r in still)
 
-        # Lanes that lie apart in memory are transposed in registers, `lanes` rows at a time.
+        # Lanes strided in memory are transposed in registers, `lanes` rows at a time.
         cost = TileCost(loads, (SCATTER * lanes if scattered else 1) / length)
         height = self.extents.get(w) if w else 1
         return register_tile(self.extents[v], height, lanes, self.machine, most, exact, cost)
 
     def score(self, found: Contraction, moving: list[Read], scattered: bool) -> tuple[int, ...]:
-        """How good a vector loop is, the most important first."""
+        """The score of a vector loop, the most important criterion first."""
         v, lanes, extents = found.v, found.lanes, self.extents
         extent = extents[v]
         plain = all(plain_dimension(r, v) is not None for r in moving)
@@ -195,7 +195,7 @@ class _Update:
             int(full),
             lanes,
             int(bool(found.w)),
-            # Whether packing or transposing results pays depends on sizes: neither is safe.
+            # Whether packing operands or transposing results pays depends on sizes: both are risky.
             int(None in extents.values() and plain and not scattered and not found.packed),
             # The more loops reuse the vector operand, the less packing and loading it costs.
             sum(all(x not in self.moves[r] for r in moving) for x in self.free),
@@ -212,10 +212,10 @@ def _row_loop(
     still: list[Read],
     extents: dict[str, int | None],
 ) -> str:
-    """The loop of a tile's rows: the one along which the fewest operands have to be loaded again.
+    """The loop of a tile's rows: the one along which the fewest operands must be loaded again.
 
-    A vector that is loaded again costs more than a scalar.  Of equal loops that offer enough
-    rows, the innermost keeps adjacent reads together.  "" if every row needs all operands.
+    Reloading a vector costs more than reloading a scalar.  Of equal loops with enough rows, the
+    innermost keeps adjacent reads together.  "" if every row needs all operands.
     """
     costs = {}
     for w in free:
@@ -233,8 +233,9 @@ def _row_loop(
 
 
 def reuse_of(s: ScopStatement, read: Read, extents: dict[str, int | None]) -> float:
-    """How often an element of a read is used: instances over elements, as far as extents are
-    known; where some are not, the loops that do not move it count as large.
+    """How often an element of a read is used: instances over elements, as far as extents are known.
+
+    Loops of unknown extent that do not move it count as large.
     """
     loops = loops_of_read(read)
     if any(extents[x] is None for x in s.loops):
@@ -247,10 +248,10 @@ def reuse_of(s: ScopStatement, read: Read, extents: dict[str, int | None]) -> fl
 
 @dataclass(frozen=True)
 class TileCost:
-    """What one iteration of the reduction costs, in multiply-adds of a vector.
+    """The cost of one iteration of the reduction, in vector multiply-adds.
 
     loads : the numbers of vectors and of scalars that a tile of (vectors, rows) loads
-    store : of a vector of the result, shared among the iterations
+    store : of a vector of the result, amortised over the iterations
     """
 
     loads: Callable[[int, int], tuple[int, int]] = lambda vectors, rows: (vectors, rows)
@@ -259,8 +260,8 @@ class TileCost:
     def __call__(self, vectors: int, rows: int) -> float:
         of_vectors, of_scalars = self.loads(vectors, rows)
         loads = of_vectors + of_scalars
-        # Loads run beside multiply-adds, but not quite for nothing; those of vectors come from
-        # the second cache, where the panel lies, and a row of scalars from the first.
+        # Loads overlap with multiply-adds, but are not quite free; vectors come from the second
+        # cache, where the packed operand is, and a row of scalars from the first.
         beside = loads / 8 + of_vectors / 4
         return max(vectors * rows, loads, IN_FLIGHT) + beside + vectors * self.store
 
@@ -274,7 +275,7 @@ def register_tile(
     exact: bool = False,
     cost: TileCost | None = None,
 ) -> tuple[int, int]:
-    """(vectors, rows) of accumulators that fit the registers beside operands, for given extents.
+    """(vectors, rows) of accumulators that fit the registers besides operands, for given extents.
 
     Rows are a divisor of the extent where a good one exists, so that no tile is partial;
     `exact` allows nothing else.

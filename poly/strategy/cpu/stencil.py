@@ -1,4 +1,4 @@
-"""Stencils: register tiles along the rows of an array, with the taps unrolled."""
+"""Stencils: register tiles along the rows of an array, with the filter taps unrolled."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from poly.tree.kinds import Scope
 
 
 class StencilRows(Tactic[Machine, Stencil]):
-    """A register tile along the rows of an array whose taps are unrolled: a vector that has been
-    loaded serves all rows that it is a tap of.
+    """A register tile along the rows of an array with unrolled filter taps: a loaded vector serves
+    all rows that use it.
     """
 
     name = "stencil"
@@ -34,7 +34,7 @@ class StencilRows(Tactic[Machine, Stencil]):
     def match(self, group: Group[Machine]) -> Stencil | NoMatch:
         core = self.core(group)
         if core is None:
-            return NoMatch("no update whose taps reach along rows, or a contraction is cheaper")
+            return NoMatch("no update with filter taps along rows, or a contraction is cheaper")
         s = core.statement
         if not set(core.free) <= set(group.schedule.loops(s)):
             return NoMatch(f"the loops of {s} were transformed")
@@ -60,7 +60,7 @@ def _tiled(
         tiles, points = [f"{w}_o", *tiles], [f"{w}_i", *points]
     others = [loop for loop in core.free if loop not in (v, w)]
     outer = [*others, *tiles]
-    # Threads along a row would all have masks, and share lines of the cache.
+    # Threads along a row would all need masks, and share cache lines.
     shared = shared_loop(schedule, s, outer[:-1], machine) or shared_loop(
         schedule, s, tiles[-1:], machine
     )
@@ -89,7 +89,7 @@ def _tiled(
 
 
 def _share_next(schedule: Schedule, s: str, outer: list[str], shared: str) -> Schedule:
-    """Share the next loop, too, where the one that is shared may be short for all that is known."""
+    """Also share the next loop among threads, where the first may be short."""
     following = outer[outer.index(shared) + 1 : -1]
     if not following or loop_extents(schedule, s)[shared] is not None:
         return schedule

@@ -1,13 +1,13 @@
-"""Stencils: updates in which taps reach along the rows of an image, as in a depthwise convolution.
+"""Stencils: updates with filter taps along the rows of an image, as in a depthwise convolution.
 
-Where each channel has its own weights, nothing but the taps reuses the image.  Lanes along the
-channels would have to turn it around in memory first, and the result back; lanes along its rows
-need neither.  Vectors begin at multiples of the lanes, and a tap that lies on the padding, or the
-end of a row, leaves some lanes out.  With the taps unrolled and several rows a tile, a vector
-that has been loaded serves all rows that it is a tap of.
+Where each channel has its own weights, only the filter taps reuse the image.  Lanes along the
+channels would need a transpose of the image in memory first, and of the result after; lanes along
+its rows need neither.  Vectors begin at multiples of the lanes, and a filter tap that is on the
+padding, or beyond the end of a row, masks some lanes.  With the filter taps unrolled and several
+rows per tile, a loaded vector serves all rows that use it.
 
-Where the extents are not known, what is left of an image is unrolled once for each number of
-rows, see `codegen.loops.loop_versioning`, and a vector's ends are masks that are computed.
+Where the extents are unknown, the remainder of an image is unrolled once for each number of
+rows, see `codegen.loops.loop_versioning`, and the masks at a vector's ends are computed.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from poly.strategy.cpu.register_tile import (
     UNROLLED_TAPS,
 )
 
-#: Vectors of a row are unrolled where that gives no more multiply-adds than this.
+#: Vectors of a row are unrolled if that gives no more multiply-adds than this.
 UNROLLED = 400
-#: The most rows of a tile, and registers that they leave for what is loaded.
+#: The most rows of a tile, and the registers that they leave for loaded values.
 MOST_ROWS, LOADED = 14, 10
-#: The most rows of a tile if their number is not known: images often have a multiple of 7.
+#: The most rows of a tile if their number is unknown: images often have a multiple of 7.
 OPEN_ROWS = 7
-#: The extent that a loop of unknown extent is taken to have.
+#: The assumed extent of a loop of unknown extent.
 USUAL = 64
-#: What a multiply-add takes with its load: of neighbours, and of every other element.
+#: The cost of a multiply-add with its load: of adjacent elements, and of every other element.
 LOAD, LOAD_EVEN = 1.7, 3.3
 #: Cycles to transpose and move one vector.
 TURN = 8
@@ -54,11 +54,11 @@ class Stencil:
     """An update to tile along rows.
 
     v, w : the loop along a row, and the loop over the rows of a tile ("" if there is none)
-    lanes, rows : the tile; of the last lanes of a row some are left out
-    taps : the reductions to write out, those along the row first
+    lanes, rows : the tile; some of the last lanes of a row are masked
+    taps : the filter taps: reductions to unroll, those along the row first
     rest : the other reductions
-    cost : processor cycles for an element of the result, about
-    known : whether the extents of `v` and `w` are
+    cost : approximate processor cycles per element of the result
+    known : whether the extents of `v` and `w` are known
     """
 
     statement: str
@@ -75,7 +75,7 @@ class Stencil:
 
 
 def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | None:
-    """How to tile `s` along rows, or None if no taps reach along its innermost dimension."""
+    """Find a tile of `s` along rows; None if no filter taps run along its innermost dimension."""
     dtype = scop.program.tensors[s.target.tensor].dtype
     reads = tile_operands(scop, s)
     if not reads or not s.target.indices:
@@ -105,8 +105,8 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
     if lanes < 4:
         return None
     # Windows with one operand, as of pooling, are bound by memory, see
-    # `poly.strategy.cpu.memory_bound`; but for rows so short that most of their elements have taps
-    # on the padding.
+    # `poly.strategy.cpu.memory_bound`; except rows so short that most of their elements have filter
+    # taps on the padding.
     if len(reads) < 2 and (vectors > 2 or all(is_rectangular(s, v, (t,)) for t in along)):
         return None
     w = _rows_loop(s, v, extents, moving)
@@ -117,14 +117,14 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
     rows = max((k for k in fit if count * k * vectors <= UNROLLED), default=0)
     rows = rows or max((k for k in fit if count * k <= UNROLLED // 2), default=1)
     if w in unknown:
-        # What is left of an image has fewer rows, and a case for each number of them.
+        # The remainder of an image has fewer rows, and a case for each number of them.
         most = min(most, OPEN_ROWS)
         fit = [k for k in range(1, most + 1) if (count + 2) * k * (k + 1) // 2 <= CASES_LIMIT]
         rows = max(fit, default=1)
     load = LOAD_EVEN if 2 in strides else LOAD
     if rows < IN_FLIGHT:
         load *= 1.1
-    # Half as many lanes, and processors do two vectors at a time.
+    # Half as many lanes, and processors issue two vectors at a time.
     load *= lanes * dtype.bytes / machine.vector_bytes
     cost = load * prod(extents[r] for r in reductions) * vectors / extents[v]
     rest = tuple(r for r in reductions if r not in along and r not in across)
@@ -138,7 +138,7 @@ def _meet(read: Read, loop: str, other: str) -> bool:
 
 
 def _rows_loop(s: ScopStatement, v: str, extents: dict[str, int], moving: list[Read]) -> str:
-    """The loop over a tile's rows: best one that taps reach along, else one with reuse."""
+    """The loop over a tile's rows: best one with filter taps along it, else one with reuse."""
     best = (0, 0)
     choice = ""
     for position, x in enumerate(s.free):

@@ -1,4 +1,4 @@
-"""Which loops of a group run on threads."""
+"""The choice of loops of a group that run on threads."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from poly.tree.nodes import loops_of
 def share_loops(
     schedule: Schedule, names: tuple[str, ...], loops: tuple[str, ...], machine: Machine
 ) -> Schedule:
-    """The outermost parallel loops to threads, until there are iterations for all of them.
+    """Run the outermost parallel loops on threads, until there are iterations for all of them.
 
-    What one thread does in the time that it takes to start another stays with it.
+    Work that takes less time than starting a thread stays on the current one.
     """
     if on_threads(schedule, names[0]):
         return schedule

@@ -21,7 +21,7 @@ from poly.strategy.cpu.register_tile import UNROLLED_TAPS
 from poly.strategy.cpu.threads import share_loops
 from poly.tree.kinds import Scope
 
-#: Fewer iterations than this are not worth lanes around other loops.
+#: Loops shorter than this are not worth lanes around other loops.
 FEWEST = 4
 #: Iterations of a single loop that one thread takes at a time.
 BLOCK = 256
@@ -32,8 +32,8 @@ class WindowPlan:
     """Lanes along a loop that a group shares.
 
     shared : the loops that it shares, that of the lanes last; inner : those of each statement
-    inside of it; extent : of the loop of the lanes, None if it is not known
-    unrolled : loops inside that are bounded by it, with their statements
+        inside them; extent : of the loop of the lanes, None if unknown
+    unrolled : inner loops bounded by it, with their statements
     """
 
     shared: tuple[str, ...]
@@ -43,8 +43,9 @@ class WindowPlan:
 
 
 class Window(Tactic[Machine, WindowPlan]):
-    """Vector lanes along the innermost shared loop, where each access is contiguous along it, with
-    whatever loops are inside; results stay in registers.
+    """Vector lanes along the innermost shared loop, where each access is contiguous along it.
+
+    Other loops may be inside; results stay in registers.
     """
 
     name = "window"
@@ -91,9 +92,7 @@ class Window(Tactic[Machine, WindowPlan]):
 def _bounded_loops(
     schedule: Schedule, name: str, v: str, loops: tuple[str, ...]
 ) -> list[str] | NoMatch:
-    """The loops of a statement inside of `v` whose bounds depend on it, or why there are no lanes
-    along `v`.
-    """
+    """The loops of a statement inside `v` whose bounds depend on it, or why `v` has no lanes."""
     s, index = schedule.scop.statement(name), dimension_at(schedule, name, v)
     if not index or s.may_reads:
         return NoMatch(f"{name} cannot be vectorised along {v}")

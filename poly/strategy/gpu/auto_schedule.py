@@ -1,18 +1,18 @@
 """The automatic schedule for GPUs: steps chosen from access relations, not from names.
 
-1. *Arrange*: groups as for a CPU, as long as blocks for all processors are left; their loops begin
-   at 0.
+1. *Arrange*: groups as for a CPU, as long as enough blocks are left to fill all SMs; their loops
+   begin at 0.
 2. *Contractions* get tiles of blocks, threads and registers, or warps with tensor cores where the
-   machine has some that suit.
-3. *Transposes*: what is read along one of the shared loops and written along another goes through
-   tiles in shared memory, so that adjacent threads access adjacent elements on both sides.
-4. *Rows*: what is contiguous along loops inside of the shared ones has a block for each row (or
+   machine has suitable ones.
+3. *Transposes*: an input read along one of the shared loops and written along another goes
+   through tiles in shared memory, so that both sides are coalesced.
+4. *Rows*: accesses contiguous along loops inside the shared ones get a block for each row (or
    warps for some rows), whose threads share these loops and reduce together.
-5. *Vector points*: what only moves along memory has a thread for each few adjacent elements, as
-   many as one access of 16 bytes loads or stores; they come and go through registers.
+5. *Vector points*: elementwise accesses get a thread for every few adjacent elements, as many as
+   one access of 16 bytes loads or stores; they are loaded to and stored from registers.
 6. *Points*: everything else has a thread for each point of the shared loops.
 
-What has no parallel loop is left as it is, and runs on one thread.
+Statements without a parallel loop keep their order, and run on one thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from poly.strategy.gpu.tensor_cores import TensorCores
 from poly.strategy.gpu.transpose import Transpose
 from poly.strategy.gpu.vector_points import VectorPoints
 
-#: What happens to a program for a GPU, in order.
+#: The passes over a program for a GPU, in order.
 GPU_STRATEGY: Strategy[GpuMachine] = Strategy(
     arrange=(group_statements, start_at_zero),
     tactics=(TensorCores(), BlockTile(), Transpose(), Rows(), VectorPoints(), Points()),
@@ -37,7 +37,7 @@ GPU_STRATEGY: Strategy[GpuMachine] = Strategy(
 
 
 def gpu_schedule(schedule: Schedule, machine: GpuMachine = ANY) -> Schedule:
-    """A fast legal schedule of the program for a GPU, from its written order.
+    """Schedule a program for a GPU, starting from its written order: fast and legal.
 
     The result is deterministic for a program and machine.
     """

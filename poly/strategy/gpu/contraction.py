@@ -1,11 +1,11 @@
 """Contractions on a GPU: tiles of blocks in shared memory, of threads in registers.
 
-An update ``C[..] += A[..] * B[..]`` of which each operand stands still along some free loop: with u
+An update ``C[..] += A[..] * B[..]`` each operand of which is invariant in some free loop: with u
 a loop that moves A and not B, and v one that moves B and not A, a block computes a tile of u by v,
-its threads parts of it in registers.  A and B come through memory that the block shares, a part of
-the reduction at a time; each element that is read from there serves a row or a column of registers
-(Volkov and Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra", SC 2008).  Operands come, and
-results go, 16 bytes at a time where neighbours are known to lie so, see `Copy.together`.
+its threads parts of it in registers.  A and B come through shared memory, a part of the reduction
+at a time; each element that is read from there serves a row or a column of registers (Volkov and
+Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra", SC 2008).  Operands are loaded, and
+results stored, 16 bytes at a time where elements are known to be adjacent, see `Copy.together`.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from poly.tree.nodes import Promote, loops_of, path_to
 
 #: Registers of a thread along a loop, and threads of a block.
 REGISTERS, ACROSS = 4, 16
-#: Registers along a loop where there is so much to do that every processor has blocks in turn.
+#: Registers along a loop where there is work for several waves of blocks on every SM.
 LARGE, WAVES = 8, 2
-#: Along a loop shorter than this there are no registers.
+#: A loop shorter than this has no registers along it.
 LONG = 32
-#: Registers that are loaded and stored together, of what is done with sums.
+#: Registers that the epilogue loads and stores together.
 GROUP = 16
 #: Multiply-adds of one element of the tile for which operands are shared at a time.
 DEPTH = 16
-#: Steps of the reduction that may be inside of one part of it, at most.
+#: The most steps of the reduction inside one part of it.
 MOST_TAPS = 64
-#: Fewer threads in a block are not worth the tile, and with so many it is large enough.
+#: Fewer threads in a block are not worth the tile, and with this many it is large enough.
 FEWEST, BUSY = 32, 128
 
 
@@ -74,8 +74,8 @@ class Tile:
 class GpuContraction:
     """An update with reuse on both sides, by the names of loops.
 
-    rows : a loop along which only one side moves; columns : loops of the other side, that along
-    which neighbours lie first
+    rows : a loop along which only one side moves; columns : loops of the other side, first the one
+        with adjacent elements
     """
 
     statement: str
@@ -151,7 +151,7 @@ def _cut(
     tiles: Mapping[str, Tile],
     extents: Mapping[str, int | None],
 ) -> tuple[Schedule, Cut]:
-    """The parallel loops cut into blocks, threads and registers."""
+    """Cut the parallel loops into blocks, threads and registers."""
     s = found.statement
     blocks = [x for x in run if x not in tiles]
     threads: dict[str, str] = {}  # by the loop that is cut
@@ -170,10 +170,10 @@ def _cut(
             registers.append(f"{loop}_r")
             inner = f"{loop}_t"
         threads[loop] = inner
-    # What is adjacent in memory is adjacent in a block.
+    # Loops adjacent in memory are innermost in a block.
     order = [*found.columns, found.rows]
-    by_place = sorted(threads, key=order.index, reverse=True)
-    return schedule, Cut(tuple(blocks), tuple(threads[x] for x in by_place), tuple(registers))
+    in_order = sorted(threads, key=order.index, reverse=True)
+    return schedule, Cut(tuple(blocks), tuple(threads[x] for x in in_order), tuple(registers))
 
 
 def _on_grid(schedule: Schedule, s: str, loops: Cut, extents: Mapping[str, int | None]) -> Schedule:
@@ -193,8 +193,9 @@ def _in_groups(
     loops: Sequence[str],
     beside: Mapping[str, str],
 ) -> Schedule:
-    """What is done with sums, some rows of registers at a time, of which neighbours are loaded and
-    stored at once: all loads first, which a store would keep from being under way together.
+    """Run the epilogue some rows of registers at a time, with vector loads and stores.
+
+    All loads come first, since a store would keep them from being in flight together.
 
     loops : over rows of registers and in them; beside : the index of each statement along columns
     """
@@ -219,7 +220,7 @@ def _in_groups(
 
 
 def _length(schedule: Schedule, name: str, loop: str) -> int:
-    """How many iterations a loop has at most, 1 if that is not known."""
+    """The most iterations of a loop, 1 if unknown."""
     member = next(m for m in loops_of(schedule.tree, name) if m.name == loop)
     limits = member_limits(member, schedule.scop)
     return 1 if limits is None else limits[1] + 1
@@ -238,7 +239,7 @@ def find_contraction(
         if set(index.values()) != set(s.free):
             continue
         if any(is_determined(s, i) for i in s.free):
-            continue  # a loop of the reduction would say which register it is
+            continue  # registers would be indexed by a reduction loop
         found = _sides(schedule, s, reads, index)
         if found is not None:
             return found
@@ -342,15 +343,15 @@ def _reduced(
 
     k = max(reversed(loops), key=worth)
     inside, around = list[str](), list[str]()
-    taps = 1
+    steps = 1
     for x in reversed([x for x in loops if x != k]):
         extent = extents[x]
-        if extent is not None and taps * extent <= MOST_TAPS:
-            taps *= extent
+        if extent is not None and steps * extent <= MOST_TAPS:
+            steps *= extent
             inside.insert(0, x)
         else:
             around.insert(0, x)
-    depth = max(1, DEPTH // taps)
+    depth = max(1, DEPTH // steps)
     length = extents[k]
     parts, inner = around, k
     if length is None or length > depth:
@@ -358,30 +359,32 @@ def _reduced(
         parts, inner = [*around, f"{k}_o"], f"{k}_i"
     schedule = schedule.reorder(s, [*parts, *inside, inner, *cut.registers])
     at = (parts or cut.threads)[-1]
-    # Of rows, threads of a warp read few at a time, which are in banks of their own.
+    # Threads of a warp read few rows at a time, which are in different banks.
     few = prod(tiles[x].threads for x in found.columns if x in tiles) >= ACROSS
     few &= tiles[found.rows].registers <= REGISTERS
     whole = length is not None and length % min(depth, length) == 0
     for side, loop in zip(found.sides, (found.rows, found.columns[0]), strict=True):
         along = k if few and whole and loop == found.rows else ""
         for read in dict.fromkeys(side):
-            stays = _lies_along(schedule, read, along, depth)
+            stays = _contiguous_along(schedule, read, along, depth)
             order = () if stays else order_along(schedule, read, loop)
             schedule = shared_tile(schedule, s, at, read.tensor, order)
     return schedule
 
 
 def _reach(s: ScopStatement, loop: str) -> int:
-    """How many operands have neighbours along a loop of the reduction."""
+    """How many operands have adjacent elements along a loop of the reduction."""
     return sum(plain_dimension(r, loop) == len(r.indices) - 1 for r in s.source.reads if r.indices)
 
 
-def _lies_along(schedule: Schedule, read: Read, loop: str, depth: int) -> bool:
-    """Whether an operand stays as it is in memory, with neighbours along a loop of the reduction:
-    these come 16 bytes at a time, without a register, and serve as many steps of it.
+def _contiguous_along(schedule: Schedule, read: Read, loop: str, depth: int) -> bool:
+    """Whether an operand keeps its layout in memory, with adjacent elements along a loop of the
+    reduction.
 
-    A thread then has these operands of all its rows at once: with 8 rows, half as many threads
-    have room on a processor (138 registers instead of 123; with 4, 61 instead of 50).
+    These are copied 16 bytes at a time, without a register, and serve as many steps of it.
+
+    A thread then has these operands of all its rows at once: with 8 rows, half as many threads fit
+    on an SM (138 registers instead of 123; with 4, 61 instead of 50).
     """
     tensor = schedule.program.tensors[read.tensor]
     count, length = TOGETHER // tensor.dtype.bytes, tensor.shape[-1]

@@ -1,4 +1,4 @@
-"""Points of parallel loops on the blocks and threads of a GPU."""
+"""Mapping of parallel loops to the blocks and threads of a GPU."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ THREADS = 256
 def thread_tiles(
     run: Sequence[str], along: str, extents: Mapping[str, int | None]
 ) -> dict[str, int]:
-    """Threads of loops, from that along which neighbours lie, outwards, until a block is full;
-    none if no loop has several iterations.
+    """Choose thread counts of loops, from the one with adjacent elements outwards, until a block is
+    full; none if no loop has several iterations.
     """
     left, tiles = THREADS, dict[str, int]()
     for loop in (along, *(x for x in reversed(run) if x != along)):
@@ -37,9 +37,9 @@ def map_loops(
     extents: Mapping[str, int | None],
     inner: tuple[str, ...] = (),
 ) -> Schedule:
-    """The loops of a nest on blocks and threads.
+    """Map the loops of a nest to blocks and threads.
 
-    tiles : threads of some of them, the innermost of a block first; inner : loops inside of these
+    tiles : threads of some of them, the innermost of a block first; inner : loops inside these
     """
     threads: dict[str, str] = {}  # by the loop of the nest
     blocks: list[str] = []

@@ -23,7 +23,7 @@ class PointsPlan:
 
 
 class Points(Tactic[GpuMachine, PointsPlan]):
-    """A thread for each point of the shared loops; what is contiguous goes to adjacent threads."""
+    """A thread for each point of the shared loops; contiguous elements go to adjacent threads."""
 
     name = "points"
     plain = True

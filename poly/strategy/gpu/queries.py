@@ -1,4 +1,4 @@
-"""What the strategies for a GPU ask about the loops that statements share."""
+"""Queries of the strategies for a GPU about shared loops."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from poly.tree.nodes import Band, loops_of, path_to
 
 
 def parallel_nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Of the loops that a group shares the outermost that carry no dependence, neighbours in one
-    band, () if there are none; the host runs those outside of them.
+    """The outermost loops shared by a group that carry no dependence, adjacent in one band, () if
+    there are none; the host runs those outside them.
     """
     flags = coincident_members(schedule.tree, names[0], schedule.dependences)
     shared = nest(schedule, names)
@@ -42,8 +42,8 @@ def parallel_nest(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]
 
 
 def contiguity(schedule: Schedule, names: tuple[str, ...], loop: str) -> int:
-    """How many accesses of statements move along a loop from neighbour to neighbour, less those
-    that jump; what moves with more loops counts for more.
+    """How many accesses of statements move along a loop with stride 1, minus those with a larger
+    stride; accesses that move with more loops count for more.
     """
     found = 0
     for name in names:
@@ -61,7 +61,7 @@ def contiguity(schedule: Schedule, names: tuple[str, ...], loop: str) -> int:
 def on_blocks(
     loops: Sequence[str], extents: Mapping[str, int | None]
 ) -> tuple[list[str], list[str]]:
-    """Of loops those that become the dimensions of a grid, and short ones that run inside of it."""
+    """The loops that become the dimensions of a grid, and short ones that run inside it."""
     blocks, rest = list(loops), list[str]()
     while len(blocks) > DIMENSIONS:
         shortest = min(blocks, key=lambda x: (extents.get(x) is None, extents.get(x) or 0))
@@ -71,19 +71,19 @@ def on_blocks(
 
 
 def in_registers(schedule: Schedule, names: tuple[str, ...], loop: str) -> Schedule:
-    """What one thread alone writes and reads inside of a loop, in its registers."""
+    """Keep what one thread alone writes and reads inside a loop in its registers."""
     for tensor in _own(schedule, names):
         schedule = in_register(schedule, names[0], loop, tensor)
     return schedule
 
 
 def in_register(schedule: Schedule, name: str, loop: str, tensor: str) -> Schedule:
-    """A tensor in registers around a statement, if it may be there."""
+    """Keep a tensor in registers around a statement, if that is possible."""
     return attempt(schedule, Schedule.promote, name, loop, tensor, Scope.REGISTER)
 
 
 def unrolled(schedule: Schedule, name: str, *loops: str) -> Schedule:
-    """The schedule with loops unrolled, where they can be."""
+    """Unroll loops where possible."""
     for loop in loops:
         schedule = attempt(schedule, Schedule.unroll, name, loop)
     return schedule
@@ -101,7 +101,7 @@ def _own(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:
 def element_in_register(
     schedule: Schedule, names: tuple[str, ...], loops: Sequence[str]
 ) -> Schedule:
-    """What one thread alone writes and reads, in a register: around the first of some loops in
+    """Keep what one thread alone writes and reads in a register: around the first of some loops in
     which that is one element of the tensor.  Several would need unrolled loops.
     """
     for tensor in _own(schedule, names):
@@ -120,9 +120,8 @@ def _is_element(schedule: Schedule, name: str, tensor: str) -> bool:
 
 
 def check_rows(schedule: Schedule, name: str, tensor: str) -> None:
-    """Refuse registers of which an index says which row they have: of ``X[i]`` and ``X[i+2]``, each
-    other i has the first one in the other half.  In a buffer of n rows, ``X[n i + 1]`` has its
-    place.
+    """Refuse registers whose row depends on an index: of ``X[i]`` and ``X[i+2]``, every other i has
+    the first one in the other half.  In a buffer of n rows, ``X[n i + 1]`` has a fixed row.
 
     Raises
     ------
@@ -132,7 +131,7 @@ def check_rows(schedule: Schedule, name: str, tensor: str) -> None:
     for node in buffers_around(schedule, name, tensor):
         for d, size in enumerate(plan_around(schedule, name, node).sizes[:-1]):
             if any(c % size for a in read for _, c in linear_form(a.indices[d]).terms):
-                raise UnsuitableError(f"which row of {tensor} is in which register is not fixed")
+                raise UnsuitableError(f"the register of each row of {tensor} is not fixed")
 
 
 def shared_tile(
@@ -144,9 +143,9 @@ def shared_tile(
     padded: bool = False,
     double: bool = True,
 ) -> Schedule:
-    """An operand in shared memory, if it may be there; double-buffered where that is possible.
+    """Keep an operand in shared memory, if possible; double-buffered where that is possible.
 
-    double : whether to try that; there may be no next part
+    double : whether to try double buffering; there may be no next part
     """
     for ahead in (True, False) if double else (False,):
         made = attempt(
@@ -158,9 +157,7 @@ def shared_tile(
 
 
 def order_along(schedule: Schedule, read: Read, loop: str) -> tuple[int, ...]:
-    """The order of dimensions in which what is read along a loop is contiguous, () for that in
-    memory.
-    """
+    """The dimension order that makes a read contiguous along a loop, () for the one in memory."""
     dimension = plain_dimension(read, loop)
     rank = schedule.program.tensors[read.tensor].rank
     if dimension is None or dimension == rank - 1:

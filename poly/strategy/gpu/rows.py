@@ -17,9 +17,9 @@ from poly.strategy.gpu.vector_points import adjacent_elements
 from poly.tree.kinds import Scope
 from poly.tree.nodes import Promote, path_to
 
-#: Threads of a row from which on a block has only one.
+#: From this many threads per row on, a block has only one row.
 ROW_THREADS = 128
-#: Loops shorter than this are not shared out among the threads of a row.
+#: Loops shorter than this are not shared among the threads of a row.
 SHORT = 8
 
 
@@ -28,8 +28,8 @@ class RowsPlan:
     """The loops of rows, by statement.
 
     run : the parallel loops around rows; chosen : the loop along a row of each statement that has
-    one; lengths : of these, None if not known
-    count : adjacent elements that a thread has at once; moving : what moves along them
+        one; lengths : of these, None if unknown
+    count : adjacent elements that a thread has at once; moving : the tensors that move along them
     """
 
     run: tuple[str, ...]
@@ -41,7 +41,7 @@ class RowsPlan:
 
 class Rows(Tactic[GpuMachine, RowsPlan]):
     """A block for each point of the shared loops (or warps for some), whose threads share the
-    loops inside, which are contiguous, and reduce together.
+    contiguous inner loops and reduce together.
     """
 
     name = "rows"
@@ -69,7 +69,7 @@ class Rows(Tactic[GpuMachine, RowsPlan]):
     def apply(self, group: Group[GpuMachine], plan: RowsPlan) -> Schedule:
         schedule = group.schedule
         if plan.count > 1:
-            # Something may not be in registers.
+            # Something may not fit in registers.
             made = attempt(schedule, _with_rows, group, plan, plan.count)
             if made is not schedule:
                 return made
@@ -79,7 +79,7 @@ class Rows(Tactic[GpuMachine, RowsPlan]):
 def _with_rows(
     schedule: Schedule, group: Group[GpuMachine], plan: RowsPlan, count: int
 ) -> Schedule:
-    """Rows on blocks and threads, of which each has so many elements at once."""
+    """Map rows to blocks and threads, with so many elements per thread at once."""
     threads = _row_threads(plan.lengths, count, group.machine)
     schedule = _rows_on_blocks(schedule, group.names, plan.run, threads)
     moving = dict(plan.moving)
@@ -91,7 +91,7 @@ def _with_rows(
 
 
 def _row_threads(lengths: Sequence[int | None], count: int, machine: GpuMachine) -> int:
-    """The threads that share rows of some lengths, of which each has so many elements."""
+    """The threads that share rows of some lengths, with so many elements each."""
     threads = machine.warp
     while threads < THREADS and any(n is None or threads * count < n for n in lengths):
         threads *= 2
@@ -101,7 +101,7 @@ def _row_threads(lengths: Sequence[int | None], count: int, machine: GpuMachine)
 def _rows_on_blocks(
     schedule: Schedule, names: tuple[str, ...], run: tuple[str, ...], threads: int
 ) -> Schedule:
-    """The loops around rows on blocks, or some rows in one block where these have few threads."""
+    """Map the loops around rows to blocks; several rows share a block if each has few threads."""
     rows = 1 if threads >= ROW_THREADS else THREADS // 2 // threads
     extents = loop_extents(schedule, names[0])
     last = run[-1] if run else ""
@@ -113,7 +113,7 @@ def _rows_on_blocks(
 
 
 def _along(schedule: Schedule, name: str, loops: tuple[str, ...]) -> str:
-    """Of the loops inside of the shared ones the most contiguous one, "" for none."""
+    """The most contiguous of the loops inside the shared ones, "" if there are none."""
     scored = [(contiguity(schedule, (name,), x), n, x) for n, x in enumerate(loops)]
     best = max(scored, default=(0, 0, ""))
     return best[2] if best[0] > 0 else ""
@@ -137,12 +137,12 @@ def _adjacent(
 
 
 def _on_row(schedule: Schedule, name: str, loop: str, threads: int, count: int) -> Schedule:
-    """A loop shared out among the threads of a row, if they may have it.
+    """Share a loop among the threads of a row, if possible.
 
     count : elements that a thread has at once
     """
     if loop not in schedule.loops(name):
-        return schedule  # it shares the loop with one before
+        return schedule  # already done for a statement that shares the loop
     split, along = schedule, loop
     if count > 1:
         along = f"{loop}_g"
@@ -158,11 +158,11 @@ def _on_row(schedule: Schedule, name: str, loop: str, threads: int, count: int) 
 
 
 def _row_registers(schedule: Schedule, name: str, loop: str, moving: Sequence[str]) -> Schedule:
-    """The elements of a thread of a row in registers, but for what its threads share.
+    """Keep a thread's elements of a row in registers, except for those that threads share.
 
     Raises
     ------
-    ScheduleError : some may not be there.
+    ScheduleError : some cannot be kept there.
     """
     lane = f"{loop}_v"
     if lane not in schedule.loops(name):
@@ -178,7 +178,7 @@ def _row_registers(schedule: Schedule, name: str, loop: str, moving: Sequence[st
 
 
 def _shared_rows(schedule: Schedule, names: tuple[str, ...]) -> Schedule:
-    """What a row needs of temporaries, in memory that its threads share, if there is room."""
+    """Keep the temporaries of a row in shared memory, if there is room."""
     shared = nest(schedule, names)
     written = dict.fromkeys(schedule.scop.statement(n).target.tensor for n in names)
     for tensor in (t.name for t in schedule.program.temps):

@@ -1,13 +1,13 @@
 """Contractions on tensor cores: tiles of blocks in shared memory, of warps in fragments.
 
-An update ``C[..] += A[..] * B[..]`` as in `poly.strategy.gpu.contraction`, of operands of which an
-intrinsic multiplies matrices; of several loops of the reduction one is that of the matrices, and
-the others go around.  A block computes a tile of u by v, each of its warps a part of it, in 16 x 16
-matrices that it keeps in fragments through the whole reduction; the operands come through shared
-memory, a part of the reduction at a time.  What reads the sums element by element does so from
-shared memory, with threads of its own.
+An update ``C[..] += A[..] * B[..]`` as in `poly.strategy.gpu.contraction`, with operands whose
+matrices an intrinsic multiplies; one of the loops of the reduction is that of the matrices, and
+the others are around it.  A block computes a tile of u by v, each of its warps a part of it, in
+16 x 16 matrices that it keeps in fragments through the whole reduction; the operands come through
+shared memory, a part of the reduction at a time.  The epilogue reads the sums element by element
+from shared memory, with threads of its own.
 
-Where extents are not known, or are no multiples, operands and sums in shared memory are padded, so
+Where extents are unknown, or are not multiples, operands and sums in shared memory are padded, so
 that whole matrices are multiplied (`poly.buffers.pad_tiles`).
 """
 
@@ -31,14 +31,14 @@ from poly.strategy.gpu.queries import element_in_register, on_blocks, parallel_n
 from poly.strategy.gpu.update import UpdateWithReuse, core_of
 from poly.tree.kinds import Scope
 
-#: Tiles of a block along a loop, the best first; and with an epilogue, for which it is shared.
+#: Tiles of a block along a loop, the best first; and those with a shared epilogue.
 TILES, WITH_EPILOGUE = (128, 64, 32, 16), (64, 32, 16)
 #: Terms of the sums for which operands are shared at a time.
 DEPTHS = (32, 16, 8)
-#: Tiles of a block along a loop of unknown length, and the least beside one.
+#: Tiles of a block along a loop of unknown length, and the least along the other one.
 OPEN_TILES, OPEN_LEAST = (64, 32), 32
-#: How much more than the least number of matrices may be multiplied for larger tiles, and how much
-#: more than what there is for tensor cores.
+#: By how much the number of matrices may exceed the least for larger tiles, and by how much the
+#: least may exceed the actual product, for tensor cores to pay.
 TILE_WASTE, WASTE = 1.25, 6.0
 
 
@@ -74,12 +74,12 @@ class Shape:
 
     @property
     def padded(self) -> bool:
-        """Whether shared memory is."""
+        """Whether shared memory is padded."""
         return self.apart or not self.divides
 
     @property
     def waste(self) -> float:
-        """Products of whole matrices for each one that is asked for, as far as that is known."""
+        """Products of whole matrices for each one requested, as far as that is known."""
         found = 1.0
         for length, extent in zip(self.lengths, self.matrix, strict=True):
             found *= _up_to(length, extent) / length if length else 1
@@ -87,7 +87,7 @@ class Shape:
 
     @property
     def divides(self) -> bool:
-        """Whether tiles that divide are as good as larger ones."""
+        """Whether tiles that divide the extents are as good as larger ones."""
         for length, extent in zip(self.lengths, self.matrix, strict=True):
             if length is None or length % extent:
                 return False
@@ -96,12 +96,12 @@ class Shape:
         )
 
     def dividing(self, n: int) -> tuple[int, ...]:
-        """Tiles along u or v without a rest."""
+        """Tiles along u or v without a remainder."""
         length = self.lengths[n] or 1
         return tuple(c for c in self.choices if length % c == 0)
 
     def fitting(self, n: int) -> tuple[int, ...]:
-        """Tiles along u or v with a small rest."""
+        """Tiles along u or v with a small remainder."""
         length = self.lengths[n]
         if length is None:
             return tuple(c for c in self.choices if c in OPEN_TILES)
@@ -109,8 +109,9 @@ class Shape:
         return tuple(c for c in self.choices if _up_to(length, c) <= least)
 
     def depth(self, rows: WarpTile, columns: WarpTile) -> int:
-        """Terms for which operands are shared at a time, in two halves that take turns; a warp may
-        need memory for a matrix of sums on its way, too.
+        """Terms for which operands are shared at a time, double-buffered.
+
+        A warp may need memory to store a matrix of sums, too.
         """
         length, (m, n, terms) = self.lengths[2], self.matrix
         own = rows.warps * columns.warps * m * n * ACCUMULATOR.bytes
@@ -129,7 +130,7 @@ class Shape:
 
 
 def _up_to(length: int, extent: int) -> int:
-    """A length as a whole number of extents."""
+    """A length rounded up to a multiple of an extent."""
     return -(-length // extent) * extent
 
 
@@ -137,7 +138,7 @@ def _up_to(length: int, extent: int) -> int:
 class MatrixPlan:
     """A contraction as products of matrices.
 
-    run : the parallel loops; around : other loops of the reduction than that of the matrices
+    run : the parallel loops; around : loops of the reduction other than that of the matrices
     operands : those in shared memory, with the order of their dimensions there
     epilogue : the statements that read the sums
     """
@@ -229,7 +230,7 @@ class TensorCores(Tactic[GpuMachine, MatrixPlan]):
 def _fused_epilogue(
     schedule: Schedule, epilogue: tuple[str, ...], loops: tuple[str, str]
 ) -> tuple[Schedule, list[tuple[str, ...]]]:
-    """What reads the sums, fused as far as is legal, and which statements are then together."""
+    """Fuse the statements that read the sums as far as is legal; also returns which share loops."""
     together: list[tuple[str, ...]] = [(n,) for n in epilogue[:1]]
     for name in epilogue[1:]:
         fused = attempt(schedule, Schedule.fuse, together[-1][0], name, loops)
@@ -242,7 +243,7 @@ def _fused_epilogue(
 
 
 def _intrinsic(schedule: Schedule, s: ScopStatement, machine: GpuMachine) -> Intrinsic | NoMatch:
-    """What multiplies operands of these types."""
+    """The intrinsic that multiplies operands of these types."""
     tensors = schedule.program.tensors
     types = {tensors[r.tensor].dtype for r in s.source.reads}
     for i in INTRINSICS.values():
@@ -271,7 +272,7 @@ def _matrix_loop(
 class Operands:
     """Both operands with the order of their dimensions in shared memory.
 
-    apart : one begins elsewhere than its loops
+    apart : one does not begin at the same index as its loops
     """
 
     orders: tuple[tuple[str, tuple[int, ...]], ...]
@@ -281,9 +282,7 @@ class Operands:
 def _operands(
     schedule: Schedule, found: GpuContraction, loops: tuple[str, str, str]
 ) -> Operands | NoMatch:
-    """The operands in an order of dimensions in which the rows or columns of a matrix are
-    contiguous.
-    """
+    """Order the dimensions of the operands so that rows or columns of a matrix are contiguous."""
     s = found.statement
     u, v, k = (dimension_at(schedule, s, x) for x in loops)
     tensors = schedule.program.tensors
@@ -316,7 +315,7 @@ def _dimension(read: Read, loop: str) -> int | None:
 
 
 def _tiles(shape: Shape, machine: GpuMachine) -> tuple[WarpTile, WarpTile]:
-    """Tiles as large as leaves every processor a block."""
+    """The largest tiles that leave a block for every SM."""
     own = [shape.dividing(n) if shape.divides else shape.fitting(n) for n in (0, 1)]
     at = [0, 0]
 
@@ -329,12 +328,12 @@ def _tiles(shape: Shape, machine: GpuMachine) -> tuple[WarpTile, WarpTile]:
 
     known = [n for n in (0, 1) if shape.lengths[n] is not None]
     while known and blocks() < machine.processors:
-        # The larger one is cut, as long as it is.
+        # The larger one is cut, as long as possible.
         best = max(known, key=lambda n: own[n][at[n]])
         if at[best] + 1 == len(own[best]):
             break
         if len(known) < 2 and own[best][at[best] + 1] < OPEN_LEAST:
-            break  # there may be blocks enough
+            break  # there may be enough blocks
         at[best] += 1
     height, width = (own[n][at[n]] for n in (0, 1))
     return (
@@ -344,7 +343,7 @@ def _tiles(shape: Shape, machine: GpuMachine) -> tuple[WarpTile, WarpTile]:
 
 
 def _warps(schedule: Schedule, plan: MatrixPlan, tiles: tuple[WarpTile, WarpTile]) -> Schedule:
-    """The sums of a tile by warps, with operands in shared memory."""
+    """Compute the sums of a tile by warps, with operands in shared memory."""
     shape, s, name = plan.shape, plan.found.statement, plan.intrinsic.name
     (u, v, k), (*_, length) = shape.loops, shape.lengths
     rows, columns = tiles
@@ -360,7 +359,7 @@ def _warps(schedule: Schedule, plan: MatrixPlan, tiles: tuple[WarpTile, WarpTile
     schedule = schedule.split(s, f"{k}_i", terms, (f"{k}_m", f"{k}_f"))
     order = [*plan.around, f"{k}_o", f"{k}_m", *matrices, *elements, f"{k}_f"]
     schedule = schedule.reorder(s, order)
-    single = length is not None and length <= depth  # there is no next part
+    single = length is not None and length <= depth  # no next part to prefetch
     for tensor, dimensions in plan.operands:
         where = (s, f"{k}_o", tensor)
         schedule = shared_tile(schedule, *where, dimensions, shape.padded, not single)
@@ -377,9 +376,9 @@ def _warps(schedule: Schedule, plan: MatrixPlan, tiles: tuple[WarpTile, WarpTile
 def _by_threads(
     schedule: Schedule, name: str, loops: tuple[str, str], tiles: tuple[WarpTile, WarpTile]
 ) -> Schedule:
-    """What reads the sums of a tile, on the same threads as its warps, a row on each warp.
+    """Run the epilogue of a tile on the threads of its warps, a row on each warp.
 
-    name : of one statement of those that share their loops
+    name : of one of the statements that share their loops
     """
     (u, v), (rows, columns) = loops, tiles
     lanes = min(WARP, columns.block)

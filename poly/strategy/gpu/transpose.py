@@ -1,4 +1,4 @@
-"""Transposes: tiles in shared memory, so that both sides are accessed contiguously."""
+"""Transposes: tiles in shared memory, so that both sides are coalesced."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _plan(
     """The inputs that are contiguous along another loop, and that loop; None if there are none.
 
     Their dimensions are ordered so that what a warp reads together is contiguous: rows may then
-    have any length, and one is found with which no two threads wait for a bank.
+    have any length, and one without bank conflicts is chosen.
     """
     written = {schedule.scop.statement(n).target.tensor for n in names}
     for across in reversed(run):
@@ -91,8 +91,8 @@ def _plan(
             inner = dimension_at(schedule, name, along)
             outer = dimension_at(schedule, name, across)
             for read in schedule.scop.statement(name).source.reads:
-                lies = across != along and read.indices and inner and outer
-                if lies and stride_of(read, outer) == 1 and stride_of(read, inner) is None:
+                strided = across != along and read.indices and inner and outer
+                if strided and stride_of(read, outer) == 1 and stride_of(read, inner) is None:
                     found.setdefault(read.tensor, order_along(schedule, read, inner))
         if found and not written & found.keys():
             return TransposePlan(run, along, across, tuple(found.items()))

@@ -21,8 +21,9 @@ class UpdateWithReuse:
 
 @lru_cache(maxsize=64)
 def core_of(group: Group[GpuMachine]) -> UpdateWithReuse | None:
-    """The first update of a group of which each of two operands stands still along some free loop
-    that moves the other one.
+    """The first update of a group with reuse of both operands.
+
+    Each operand is invariant in some free loop that moves the other one.
     """
     for name in group.names:
         s = group.schedule.scop.statement(name)

@@ -19,9 +19,9 @@ from poly.strategy.gpu.map_loops import THREADS, map_loops, thread_tiles
 from poly.strategy.gpu.queries import check_rows, contiguity, parallel_nest
 from poly.tree.kinds import Scope
 
-#: Bytes of one tensor that a thread has in registers at most, of adjacent elements.
+#: The most bytes of adjacent elements of one tensor that a thread has in registers.
 MOST_BYTES = 32
-#: Threads along a loop that are worth several elements for each of them, at least.
+#: The least threads along a loop for which several elements each are worthwhile.
 FEWEST = 4
 
 
@@ -35,7 +35,7 @@ class Adjacent:
 
 @dataclass(frozen=True)
 class VectorPlan:
-    """The parallel loops, that along which threads have several elements, and what moves there."""
+    """The parallel loops, the one along which threads have several elements, and its tensors."""
 
     run: tuple[str, ...]
     along: str
@@ -98,8 +98,9 @@ def adjacent_elements(
     along: str,
     roles: Sequence[Role] = (Role.ASSIGN,),
 ) -> Adjacent | NoMatch:
-    """What statements access contiguously along a loop: rows and all indices begin at multiples of
-    the number of elements that a thread has, as far as is known.
+    """The elements that statements access contiguously along a loop.
+
+    Rows and all indices begin at multiples of a thread's element count, as far as is known.
     """
     moving: dict[str, None] = {}
     starts: list[int] = []
@@ -132,7 +133,7 @@ def _starts(schedule: Schedule, access: Read, index: str) -> list[int]:
 
 
 def _private(schedule: Schedule, names: tuple[str, ...]) -> set[str]:
-    """Temporaries that nothing but a group uses."""
+    """Temporaries that only a group uses."""
     others = [s for s in schedule.scop.statements if s.name not in names]
     used = {a.tensor for s in others for a in accesses(s)}
     return {t.name for t in schedule.program.temps} - used
