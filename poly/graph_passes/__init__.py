@@ -1,4 +1,4 @@
-"""Graphs to equivalent graphs: calls are fused, constants folded, layouts chosen.
+"""Rewrites of graphs to equivalent graphs: calls are fused, constants folded, layouts chosen.
 
-`pipeline` has them in order.  What happens to a single program is in `poly.rewrites`.
+`pipeline` lists them in order.  Rewrites of single programs are in `poly.rewrites`.
 """

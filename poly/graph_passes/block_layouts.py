@@ -1,14 +1,14 @@
-"""Values of a graph in blocks of channels: ``Y[n, k, p, q]`` as ``Y'[n, k / 16, p, q, k mod 16]``.
+"""Blocked layouts of graph values: ``Y[n, k, p, q]`` as ``Y'[n, k / 16, p, q, k mod 16]``.
 
-A convolution has its lanes along channels, whose elements lie an image apart: each tile is turned
-around in registers when it is stored, and so is what is added to it.  Between convolutions nobody
-sees the order of the elements, so they are kept as the tiles have them; the inputs and outputs of
-the graph stay as they are.  What only looks at one channel at a time, as pooling and
-concatenation, has its lanes along channels then, too.  Nothing is ever converted: a value is kept
-so only if everything that writes or reads it suits that.
+A convolution has its lanes along channels, whose elements are a whole image apart: each tile is
+transposed in registers when it is stored, and so is whatever is added to it.  Between convolutions
+the order of the elements is not visible, so they are stored as the tiles have them; the inputs and
+outputs of the graph are unchanged.  Operators on one channel at a time, such as pooling and
+concatenation, then have their lanes along channels, too.  Nothing is ever converted: a value is
+blocked only if everything that writes or reads it allows it.
 
-The bytes of a value in blocks depend on the number of elements behind the dimension of channels,
-not on how others are grouped: views stay views.
+The bytes of a block depend on the number of elements after the dimension of channels, not on
+how others are grouped: views stay views.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from poly.machine.cpu import Machine
 
 @dataclass(frozen=True)
 class Suited:
-    """What a program allows.
+    """The layouts that a program allows.
 
-    dimensions : for each input and output, along which of its dimensions it may lie in blocks
-    lanes : tensors of which a tile then stores or adds whole vectors
-    together : whether all tensors have to lie in blocks, or none, as where elements are copied
+    dimensions : for each input and output, the dimensions along which it may be blocked
+    lanes : tensors whose tiles are then stored or added as whole vectors
+    together : whether all tensors must be blocked, or none, as where elements are copied
     """
 
     dimensions: Mapping[str, frozenset[int]]
@@ -54,30 +54,30 @@ def block_values(graph: Graph, machine: Machine) -> Graph:
 
 
 def _chosen(graph: Graph, calls: list[Call], suited: list[Suited], width: int) -> dict[str, Layout]:
-    """The layouts of values: of a family of views all or none, and none that would be converted."""
+    """The layouts of values: for all or none of a family of views, and without conversions."""
     families = _families(graph)
     fixed = {families[v] for v in (*graph.inputs, *graph.outputs, *graph.constants)}
-    places: dict[str, set[Behind]] = {}
+    inner: dict[str, set[InnerExtent]] = {}
     wanted: set[str] = set()
     copies: list[set[str]] = []
     for call, own in zip(calls, suited, strict=True):
         for tensor, value in _arguments(call):
             root = families[value]
-            found = {_behind(tensor, d) for d in own.dimensions.get(tensor.name, ())}
-            places[root] = places.get(root, found) & found
+            found = {_inner_extent(tensor, d) for d in own.dimensions.get(tensor.name, ())}
+            inner[root] = inner.get(root, found) & found
             if tensor.name in own.lanes:
                 wanted.add(root)
         if own.together:
-            several = (v for t, v in _arguments(call) if _behind(t) != ONE)
+            several = (v for t, v in _arguments(call) if _inner_extent(t) != ONE)
             copies.append({families[v] for v in several if v not in graph.constants})
     made = {
-        v: _layout(graph.values[v], places[root], width)
+        v: _layout(graph.values[v], inner[root], width)
         for v, root in families.items()
-        if root in places and root not in fixed
+        if root in inner and root not in fixed
     }
     left = set(families.values()) - {r for v, r in families.items() if made.get(v) is None}
     left = _closed(left, copies)
-    # It is worth it where lanes are stored, and where that is copied to or comes from.
+    # It pays where lanes are stored, and where such values are copied to or from.
     useful = left & wanted
     for _ in copies:
         useful |= {r for roots in copies if roots & useful and roots <= left for r in roots}
@@ -85,7 +85,7 @@ def _chosen(graph: Graph, calls: list[Call], suited: list[Suited], width: int) -
 
 
 def _closed(left: set[str], copies: list[set[str]]) -> set[str]:
-    """Without those that are copied together with any other."""
+    """The remaining values, without those that are copied together with any other."""
     while True:
         kept = left - {r for roots in copies if not roots <= left for r in roots}
         if kept == left:
@@ -94,7 +94,7 @@ def _closed(left: set[str], copies: list[set[str]]) -> set[str]:
 
 
 def _arguments(node: Call | View) -> Iterator[tuple[Tensor, str]]:
-    """The inputs and outputs of a call's program, and the values that they are."""
+    """The inputs and outputs of a call's program, and the values bound to them."""
     if isinstance(node, Call):
         yield from zip(node.program.inputs, node.inputs, strict=True)
         yield from zip(node.program.outputs, node.outputs, strict=True)
@@ -109,34 +109,34 @@ def _families(graph: Graph) -> dict[str, str]:
     return {v: root.get(v, v) for v in graph.values}
 
 
-#: How many elements lie behind one of a dimension: a number, times extents that are not known.
-Behind = tuple[int, tuple[Linear, ...]]
-ONE: Behind = (1, ())
+#: The number of elements after a dimension's index: a number, times unknown extents.
+InnerExtent = tuple[int, tuple[Linear, ...]]
+ONE: InnerExtent = (1, ())
 
 
-def _behind(tensor: Tensor, d: int = -1) -> Behind:
-    """How many elements lie behind one of a dimension, in the whole tensor for -1."""
+def _inner_extent(tensor: Tensor, d: int = -1) -> InnerExtent:
+    """The number of elements after one index of a dimension; in the whole tensor for -1."""
     extents = [linear_form(e) for e in tensor.shape[d + 1 :]]
     known = prod(e.constant for e in extents if not e.terms)
     return known, tuple(sorted((e for e in extents if e.terms), key=str))
 
 
-def _layout(value: Tensor, places: Collection[Behind], width: int) -> Layout | None:
-    """The blocks of a value along the one dimension that is at one of some places."""
+def _layout(value: Tensor, inner: Collection[InnerExtent], width: int) -> Layout | None:
+    """The blocks of a value along the one dimension whose inner extent is in `inner`."""
     fitting = [
         d
         for d, extent in enumerate(value.shape)
         if isinstance(extent, Const)
         and int(extent.value) % width == 0 < int(extent.value)
-        and _behind(value, d) != ONE
-        and _behind(value, d) in places
+        and _inner_extent(value, d) != ONE
+        and _inner_extent(value, d) in inner
     ]
     if len(fitting) != 1 or value.dtype.numpy.kind != "f":
         return None
     return Layout(tuple(range(value.rank)), (fitting[0], width))
 
 
-# --- what a program allows -----------------------------------------------------------------
+# --- layouts that a program allows ---------------------------------------------------------
 
 
 def _suited(call: Call, graph: Graph, width: int) -> Suited:
@@ -146,16 +146,17 @@ def _suited(call: Call, graph: Graph, width: int) -> Suited:
         return Suited({})
     sums = [s for s in program.statements if s.reductions]
     if len(sums) == 1 and (lane := _lane(sums[0], constant)):
-        # Of few filters, lanes are along the image, which has to lie as it did.
+        # With few filters, lanes run along the image, whose layout must not change.
         wide = _extent(sums[0], lane) >= width
         return _of_contraction(program, sums[0], lane, constant) if wide else Suited({})
     return _by_channel(program, constant, width)
 
 
 def _of_contraction(program: Program, s: Statement, lane: str, constant: Collection[str]) -> Suited:
-    """Of ``T[.., k, ..] += X[.., c, ..] * W[k, c, ..]`` and its epilogue, with lanes along k.
+    """The layouts for ``T[.., k, ..] += X[.., c, ..] * W[k, c, ..]`` and its epilogue, with lanes
+    along k.
 
-    What is read and written at k lies in lanes; what is read at c is a scalar, wherever it lies.
+    Reads and writes at k are in lanes; a read at c is a scalar, in any layout.
     """
     loops, lanes = {s.name: {lane, *s.reductions}}, {s.name: lane}
     at = s.target.indices.index(Index(lane))
@@ -188,7 +189,7 @@ def _of_contraction(program: Program, s: Statement, lane: str, constant: Collect
 
 
 def _lane(s: Statement, constant: Collection[str]) -> str | None:
-    """The loop that only constants move with, beside the target; None if there is not just one."""
+    """The loop that only constants and the target move with; None unless there is just one."""
     reads = reads_of(s.value)
     if s.op != "+=" or all(r.tensor in constant for r in reads):
         return None
@@ -204,13 +205,13 @@ def _lane(s: Statement, constant: Collection[str]) -> str | None:
 
 
 def _extent(s: Statement, loop: str) -> int:
-    """The number of iterations of a loop, 0 if it is not known."""
+    """The number of iterations of a loop, 0 if unknown."""
     r = next(r for r in s.ranges if r.index == loop)
     return int(r.hi.value) if r.lo == Const(0) and isinstance(r.hi, Const) else 0
 
 
 def _by_channel(program: Program, constant: Collection[str], width: int) -> Suited:
-    """Of what moves, compares and adds elements of one channel at a time, and may weigh them."""
+    """The layouts of a program that moves, compares, adds or scales elements channel by channel."""
     for s in program.statements:
         if s.reductions and len({r.tensor for r in reads_of(s.value)} - set(constant)) > 1:
             return Suited({})
@@ -247,13 +248,13 @@ def _once(read: Read, loop: str) -> bool:
     return sum(loop in indices_of(x) for x in read.indices) == 1
 
 
-# --- programs in blocks --------------------------------------------------------------------
+# --- programs on blocked values ------------------------------------------------------------
 
 
 def _with_layouts(
     graph: Graph, layouts: Mapping[str, Layout], split: Collection[str], width: int
 ) -> Graph:
-    """The graph with these values in other layouts, by programs that write and read them so.
+    """The graph with these values in other layouts, and programs that access them so.
 
     split : the calls whose loops are split, too
     """
@@ -277,14 +278,14 @@ def _with_layouts(
 
 
 def _relayouted(program: Program, layouts: Mapping[str, Layout]) -> Program:
-    """The program on values in blocks, with the loops that it had."""
+    """The program on blocked values, with its loops unchanged."""
     for tensor, layout in layouts.items():
         program = relayout(program, tensor, layout)
     return program
 
 
 def _split_program(program: Program, layouts: Mapping[str, Layout], width: int) -> Program:
-    """The program on values in blocks, with loops over blocks and over their elements."""
+    """The program on blocked values, with loops over blocks and over their elements."""
     dims = {t: x.block[0] for t, x in layouts.items() if x.block}
     loops = {
         s.name: {
@@ -316,10 +317,10 @@ def _split_program(program: Program, layouts: Mapping[str, Layout], width: int) 
 def _split(
     s: Statement, program: Program, dims: Mapping[str, int], loops: Iterable[str], width: int
 ) -> Statement:
-    """A statement with two loops in the place of each along blocks, the second one over the
-    elements of a block, and innermost.
+    """Strip-mine each loop along blocks of a statement: the loop over the elements of a block is
+    innermost.
 
-    dims : the tensors in blocks, and along which dimension
+    dims : the blocked tensors, and their blocked dimensions
     """
     whole: dict[str, Expr] = {}
     taken = {*program.tensors, *program.sizes, *s.indices}
@@ -341,8 +342,8 @@ def _split(
             form = linear_form(e.indices[d])
             (outer,) = (x for x, factor in form.terms if factor == width)
             (inner,) = (x for x, factor in form.terms if factor == 1)
-            place = add(outer, Const(form.constant // width))
-            return replace(e, indices=(*e.indices[:d], place, *e.indices[d + 1 :], inner))
+            index = add(outer, Const(form.constant // width))
+            return replace(e, indices=(*e.indices[:d], index, *e.indices[d + 1 :], inner))
         return e
 
     target = rewrite(s.target, visit)

@@ -1,4 +1,4 @@
-"""What passes over graphs may ask beside the graph itself."""
+"""The information that passes over graphs may use besides the graph itself."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class GraphContext(Generic[M]):
-    """What a graph is compiled for.
+    """The target that a graph is compiled for.
 
-    machine : whose instructions and caches count
+    machine : its instructions and caches
     lanes : whether sums are kept in registers with several lanes of one type, as on CPUs
     rewrites : of the programs of its calls
     evaluate : computes constants

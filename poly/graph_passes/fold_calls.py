@@ -1,4 +1,4 @@
-"""What is known when a model is compiled is computed then, and kept as constants."""
+"""Constant folding of graphs: values known at compile time are computed and stored."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from poly.rewrites.fold_constants import (
 )
 from poly.rewrites.merge_programs import count, instances
 
-#: Gives a program's outputs for its inputs, by name.
+#: Computes a program's outputs from its inputs, by name.
 Evaluate = Callable[[Program, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
-#: A call of constants is computed when its result has at most so many times their elements …
+#: A call of constants is computed if its result has at most this many times their elements …
 GROWTH = 2
-#: … or this many in any case, and it has at most so many instances.
+#: … or this many in any case, and it has at most this many instances.
 SMALL, INSTANCES = 1 << 14, 1 << 22
 
 
@@ -62,7 +62,7 @@ def fold_factors(graph: Graph, evaluate: Evaluate) -> Graph:
 
 
 class _Builder:
-    """A graph whose constants are being added to."""
+    """A graph under construction, to which constants are added."""
 
     def __init__(self, graph: Graph, evaluate: Evaluate) -> None:
         self.old, self.evaluate = graph, evaluate
@@ -97,7 +97,7 @@ class _Builder:
         return [np.asarray(results[t.name]) for t in program.outputs]
 
     def applied(self, call: Call, fold: Callable[[Program, frozenset[str]], Folded]) -> Call:
-        """The call with the program that `fold` makes of it, if its constants are finite."""
+        """The call with the program that `fold` returns, if its constants are finite."""
         values = dict(zip((t.name for t in call.program.inputs), call.inputs, strict=True))
         known = frozenset(t for t, v in values.items() if v in self.constants)
         if not known:
@@ -117,7 +117,7 @@ class _Builder:
             shape = tuple(Const(n) for n in array.shape)
             dtype = folded.program.tensors.get(recipe.name)
             if dtype is None:
-                continue  # only other recipes needed it
+                continue  # used only by other recipes
             self.values[name] = Tensor(name, dtype.dtype, shape)
             self.define(name, array)
             values[recipe.name] = name
@@ -125,7 +125,7 @@ class _Builder:
         return replace(call, program=folded.program, inputs=inputs)
 
     def follow(self, recipe: Recipe, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The constant that a recipe describes."""
+        """Compute the constant that a recipe describes."""
         if isinstance(recipe, Computed):
             return self.run(recipe.program, [arrays[t.name] for t in recipe.program.inputs])[0]
         source = arrays[recipe.source]

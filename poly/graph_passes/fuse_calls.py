@@ -1,12 +1,11 @@
-"""Which calls of a graph become one.
+"""Fusion of calls of a graph.
 
-Two calls are merged when what the first makes is seen by the second alone, and the one program
-that does both needs no pass over memory for it: because the value is computed where it is read,
-or because it is read by statements that share the loops of the one that makes it and can run on
-the registers in which that one keeps it (the epilogue of a contraction).  Registers of CPUs hold
-lanes of one type, and not every function is there for lanes; those of a thread of a GPU hold
-anything.
-Where that is not certain, the calls stay apart.
+Two calls are merged when the result of the first is used by the second alone, and the program
+that does both needs no pass over memory for it: because the value is computed where it is read, or
+because it is read by statements that share the producer's loops and can run on its registers (the
+epilogue of a contraction).  Registers of CPUs hold lanes of one type, and not every function is
+available in lanes; those of a thread of a GPU hold anything.  Where this is not certain, the calls
+stay separate.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from poly.rewrites.merge_programs import (
     writers,
 )
 
-#: Bounds on merged programs, which keep the time to compile one.
+#: Bounds on merged programs, which limit compile time.
 STATEMENT_LIMIT, INPUT_LIMIT = 12, 16
-#: Characters of an origin; what is longer is shortened in the middle.
+#: Characters of an origin; longer ones are shortened in the middle.
 ORIGIN_LIMIT = 300
 
 Pairs = tuple[tuple[str, str], ...]
@@ -55,7 +54,7 @@ def merge_calls(graph: Graph, lanes: bool = True) -> Graph:
             call = nodes[n]
             if not isinstance(call, Call):
                 break
-            # The value that is computed last is the one that this call is an epilogue of.
+            # This call is an epilogue of the producer of the value computed last.
             near = sorted({makers[v] for v in call.inputs if v in makers}, reverse=True)
             for m in near:
                 first = nodes[m]
@@ -84,13 +83,13 @@ def merge_calls(graph: Graph, lanes: bool = True) -> Graph:
 
 @dataclass(frozen=True)
 class Apart:
-    """Two calls that stay two, and why."""
+    """Two calls that are not merged, and why."""
 
     reason: str
 
 
 def why_apart(graph: Graph, maker: Call, user: Call, lanes: bool) -> str:
-    """Why a call is not merged into one that reads what it makes; lanes: see `merge_calls`."""
+    """Why a call is not merged with the one that reads its result; lanes: see `merge_calls`."""
     if len(maker.outputs) != 1:
         return "it makes several values"
     (value,) = maker.outputs
@@ -104,7 +103,7 @@ def why_apart(graph: Graph, maker: Call, user: Call, lanes: bool) -> str:
 
 
 def merged_call(first: Call, second: Call, lanes: bool) -> Call | Apart:
-    """One call for two, the first of which makes what the second alone reads, if that saves a pass
+    """Merge two calls, the first of which computes what only the second reads, if that saves a pass
     over memory."""
     made = dict(zip(first.outputs, (t.name for t in first.program.outputs), strict=True))
     given: dict[str, str] = {}
@@ -142,11 +141,9 @@ def joined_origin(first: str, second: str) -> str:
 def fused(
     first: Program, second: Program, bindings: Pairs, shared: Pairs, lanes: bool
 ) -> Program | Apart:
-    """The merged program, if merging saves a pass over memory for everything that is bound."""
+    """The merged program, if merging saves a pass over memory for every bound value."""
     if first.has_blocks or second.has_blocks:
-        return Apart(
-            "one of them runs step by step, and a value may be another one at another step"
-        )
+        return Apart("one of them runs step by step, and a value may change from step to step")
     bound = {tensor for _, tensor in bindings}
     inputs = {tensor for tensor, _ in bindings}
     looking = [s for s in second.statements if _reads(s, inputs)]
@@ -155,7 +152,7 @@ def fused(
     if any(s.reductions for s in looking) and any(s.reductions for s in first.statements):
         return Apart("two reductions in a row seldom share a loop that threads can share")
     if any(len(writers(second, t.name)) != 1 for t in second.outputs):
-        return Apart("parts are put together, and each would need loops of its own")
+        return Apart("it concatenates parts, and each would need loops of its own")
     if len(_contractions(first)) + len(_contractions(second)) > 1:
         return Apart("each has a contraction, with tiles of its own")
     try:
@@ -169,7 +166,7 @@ def fused(
         )
     temps = {t.name for t in program.temps}
     if any(not _is_followed(program, name) for name in bound & temps):
-        return Apart("the value is read at other places than those at which it is made")
+        return Apart("the value is read at other indices than it is written at")
     for s in _contractions(program):
         name = s.target.tensor
         if name not in temps:
@@ -184,7 +181,7 @@ def _contractions(program: Program) -> list[Statement]:
 
 
 def is_contraction(s: Statement) -> bool:
-    """Whether a statement sums up products some of whose factors are used again and again."""
+    """Whether a statement sums up products some of whose factors are reused."""
     if not s.is_reduction or not s.reductions:
         return False
     sizes = extents(s)
@@ -200,7 +197,7 @@ def _reads(s: Statement, tensors: set[str]) -> bool:
 
 
 def _is_followed(program: Program, name: str) -> bool:
-    """Whether statements read a temporary just where, and in the loops in which, it is made."""
+    """Whether statements read a temporary at the indices and in the loops of its write."""
     made = writers(program, name)
     if len(made) != 1 or not covers(program.statements[made[0]], program.tensors[name]):
         return False
@@ -209,7 +206,7 @@ def _is_followed(program: Program, name: str) -> bool:
 
 
 def _on_lanes(program: Program, name: str) -> bool:
-    """Whether what reads a temporary can be computed from vectors of it."""
+    """Whether the statements that read a temporary can be computed on vectors of it."""
     dtype = program.dtypes[name]
     for n in readers(program, name):
         value = program.statements[n].value

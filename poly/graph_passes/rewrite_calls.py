@@ -1,4 +1,4 @@
-"""The programs of calls, rewritten one by one."""
+"""Rewriting the programs of calls, one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views are composed, equal calls made once, and calls that nothing depends on left out."""
+"""Graph clean-up: compose views, share equal calls, and remove dead ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def simplify_views(graph: Graph) -> Graph:
 
 
 def _without_identities(graph: Graph) -> Graph:
-    """Without views of the same shape, except for outputs."""
+    """The graph without views of the same shape, except for outputs."""
     same: dict[str, str] = {}
     nodes: list[Call | View] = []
     for node in graph.nodes:
@@ -82,12 +82,12 @@ def copied_axes(program: Program) -> tuple[int, ...] | None:
     if not covers(s, target) or count(source) != count(target) or source.rank != target.rank:
         return None
     axes = []
-    for place, extent in zip(s.target.indices, target.shape, strict=True):
+    for index, extent in zip(s.target.indices, target.shape, strict=True):
         found = [
             d for d, own in enumerate(value.indices)
-            if own == place and d not in axes and source.shape[d] == extent
+            if own == index and d not in axes and source.shape[d] == extent
         ]  # fmt: skip
-        if not found or not (isinstance(place, Index) or extent == Const(1)):
+        if not found or not (isinstance(index, Index) or extent == Const(1)):
             return None
         axes.append(found[0])
     moving = [d for d in axes if source.shape[d] != Const(1)]
@@ -95,8 +95,8 @@ def copied_axes(program: Program) -> tuple[int, ...] | None:
 
 
 def copied_parts(program: Program) -> tuple[int, ...] | None:
-    """At which elements of the output the inputs of a program lie, if all that it does is to put
-    one input after the other in memory; None if it does more.
+    """The offsets of a program's inputs in its output, if it only places them one after the other
+    in memory; None if it does more.
 
     Concatenation along the first axis of more than one element is such a program.
     """
@@ -110,10 +110,10 @@ def copied_parts(program: Program) -> tuple[int, ...] | None:
         source = tensors[s.value.tensor]
         if source.name in starts or source.dtype != output.dtype or source.name == output.name:
             return None
-        place, origin = _address(s.target, output, s), _address(s.value, source, s)
-        if (place - origin).terms or not _counts_up(s, origin, count(source)):
+        offset, origin = _offset(s.target, output, s), _offset(s.value, source, s)
+        if (offset - origin).terms or not _counts_up(s, origin, count(source)):
             return None
-        starts[source.name] = place.constant
+        starts[source.name] = offset.constant
     if set(starts) != {t.name for t in program.inputs}:
         return None
     end = 0
@@ -124,25 +124,25 @@ def copied_parts(program: Program) -> tuple[int, ...] | None:
     return tuple(starts[t.name] for t in program.inputs) if end == count(output) else None
 
 
-def _address(read: Read, tensor: Tensor, s: Statement) -> Linear:
-    """Where an element lies in a row-major array; an index that is always 0 takes no part."""
-    address, stride = constant(0), 1
+def _offset(read: Read, tensor: Tensor, s: Statement) -> Linear:
+    """The offset of an element in a row-major array; an index that is always 0 is ignored."""
+    offset, stride = constant(0), 1
     for index, extent in zip(reversed(read.indices), reversed(static_shape(tensor)), strict=True):
-        address += linear_form(index).scale(stride)
+        offset += linear_form(index).scale(stride)
         stride *= extent
     for r in s.ranges:
         if (r.lo, r.hi) == (Const(0), Const(1)):
-            address = address.without(Index(r.index))
-    return address
+            offset = offset.without(Index(r.index))
+    return offset
 
 
-def _counts_up(s: Statement, address: Linear, length: int) -> bool:
-    """Whether the instances of a statement visit each address from 0 to `length` once."""
-    if address.constant or any(r.lo != Const(0) for r in s.ranges):
+def _counts_up(s: Statement, offset: Linear, length: int) -> bool:
+    """Whether the instances of a statement visit each offset from 0 to `length` once."""
+    if offset.constant or any(r.lo != Const(0) for r in s.ranges):
         return False
-    steps = {a.name: c for a, c in address.terms if isinstance(a, Index)}
+    steps = {a.name: c for a, c in offset.terms if isinstance(a, Index)}
     sizes = {i: n for i, n in extents(s).items() if n != 1}
-    if len(steps) != len(address.terms) or any(i not in steps for i in sizes):
+    if len(steps) != len(offset.terms) or any(i not in steps for i in sizes):
         return False
     step = 1
     for i in sorted(sizes, key=lambda i: steps[i]):
@@ -153,7 +153,7 @@ def _counts_up(s: Statement, address: Linear, length: int) -> bool:
 
 
 def eliminate_common_calls(graph: Graph) -> Graph:
-    """Make equal calls of the same inputs only once."""
+    """Share equal calls of the same inputs."""
     first: dict[object, tuple[str, ...]] = {}
     same: dict[str, str] = {}
     nodes: list[Call | View] = []

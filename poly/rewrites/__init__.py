@@ -1,4 +1,4 @@
-"""Programs to equivalent programs, before they are scheduled.
+"""Rewrites of programs to equivalent programs, before they are scheduled.
 
 Each module is one rewrite.  Those that need a whole network are in `poly.graph_passes`.
 """

@@ -5,9 +5,9 @@
     X_C[i,j,r] +=! X[i,j,k] * C[k,r]
     Y[i,r]     +=! X_C[i,j,r] * B[j,r]
 
-it multiplies about once, and most of that is a matrix product.  Which pairs are the cheapest is
-found by opt_einsum (Smith and Gray, JOSS 2018), from sizes; a size that is not known counts as
-`ASSUMED`.  Sums of products are added up in another order, so this is for default numerics alone.
+it multiplies about once, and most of that is a matrix product.  The cheapest pairs are found by
+opt_einsum (Smith and Gray, JOSS 2018), from sizes; an unknown size counts as `ASSUMED`.  Sums of
+products are added in another order, so this is for default numerics only.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from poly.sets.check_bounds import if_proved
 
 _T = TypeVar("_T")
 
-#: What a size that is not known is taken to be.
+#: The assumed value of an unknown size.
 ASSUMED = 256
-#: Multiplications that it is worth to write an element of an intermediate, and to read it again.
+#: The cost of writing and reading back an element of an intermediate, in multiplications.
 MEMORY = 16
 #: A product is split if that saves this factor.
 GAIN = 1.5
-#: Up to so many factors the best of all paths is found.
+#: Up to this many factors, the best of all paths is found.
 FACTORS = 10
 #: The longest name made of the factors' names, and how far a range may begin above 0 for the
-#: elements below it simply to be left out.
+#: elements below it simply to stay unused.
 NAME_LIMIT, START_LIMIT = 32, 64
 
 
@@ -61,9 +61,9 @@ NAME_LIMIT, START_LIMIT = 32, 64
 def split_products(program: Program) -> Program:
     """Contract products of many tensors pairwise, where that clearly saves multiplications.
 
-    The last statement of each product keeps its name, target and operator; what comes before it
-    is made in temporaries that are called after their factors.  Statements are left alone whose
-    domain is no box, which mix element types, and which are no sums of products of floats.
+    The last statement of each product keeps its name, target and operator; the ones before it
+    compute temporaries that are named after their factors.  Statements are left alone if their
+    domain is not a box, if they mix element types, or if they are not sums of products of floats.
     """
     if program.has_blocks:
         return program
@@ -84,7 +84,7 @@ def split_products(program: Program) -> Program:
 
 @dataclass(frozen=True)
 class _Factor:
-    """A factor: the loops it moves with, in the order of its dimensions, and how to name it."""
+    """A factor: the loops it moves with, in the order of its dimensions, and its name."""
 
     value: Expr
     loops: tuple[str, ...]
@@ -100,7 +100,7 @@ class _Split:
         self.sizes = {i: _assumed(r) for i, r in self.ranges.items()}
 
     def made(self) -> tuple[list[Statement], list[Tensor]]:
-        """The statements in the place of this one, and new temporaries."""
+        """The statements that replace this one, and new temporaries."""
         alone: tuple[list[Statement], list[Tensor]] = [self.s], []
         found = self.factors()
         if found is None:
@@ -112,7 +112,7 @@ class _Split:
         return self.follow(factors, scalars, path)
 
     def factors(self) -> tuple[list[_Factor], list[Expr]] | None:
-        """The factors that move with loops, and those that do not; None if `s` is no product."""
+        """The factors that move with loops, and those that do not; None if `s` is not a product."""
         s, dtypes = self.s, self.program.dtypes
         dtype = dtypes[s.target.tensor]
         if s.op != "+=" or not s.is_reduction or not s.reductions or s.guards:
@@ -134,8 +134,8 @@ class _Split:
     # --- choosing ----------------------------------------------------------------------------
 
     def path(self, factors: Sequence[_Factor]) -> list[tuple[int, ...]]:
-        """The contractions, as positions among what is left; results go to the end."""
-        # Of equally good ways, the one that sums first over adjacent elements of the largest.
+        """The contractions, as positions among the remaining factors; results are appended."""
+        # Of equally good paths, prefer summing first over adjacent elements of the largest factor.
         largest = max(factors, key=lambda f: self.instances(f.loops))
         sizes = {i: n + (i == largest.loops[-1]) / 16 for i, n in self.sizes.items()}
         inputs = [frozenset(f.loops) for f in factors]
@@ -148,7 +148,7 @@ class _Split:
             path = [tuple(step) for step in search(inputs, output, sizes)]
             found.append((self.cost(factors, path), path))
         (cost, path), (best, other) = found
-        # A product that sums nothing up is a matrix product of longer sums later: seldom a gain.
+        # A product without a sum makes a matrix product of longer sums later: seldom a gain.
         return other if best * GAIN < cost else path
 
     def direct(self, factors: Sequence[_Factor]) -> float:
@@ -156,7 +156,7 @@ class _Split:
         return float((len(factors) - 1) * self.instances(self.ranges))
 
     def cost(self, factors: Sequence[_Factor], path: Sequence[tuple[int, ...]]) -> float:
-        """The multiplications along a path, with what storing the intermediates is worth."""
+        """The multiplications along a path, including the cost of storing the intermediates."""
         left = [frozenset(f.loops) for f in factors]
         total = 0.0
         for step in path[:-1]:
@@ -170,7 +170,7 @@ class _Split:
         return total + max(1, len(left) - 1) * self.instances(frozenset().union(*left) | unseen)
 
     def kept(self, loops: Iterable[str], left: Iterable[Collection[str]]) -> frozenset[str]:
-        """The loops of a product that something after it needs."""
+        """The loops of a product that a later one needs."""
         wanted = {*self.s.free, *(i for f in left for i in f)}
         return frozenset(i for i in loops if i in wanted)
 
@@ -196,7 +196,7 @@ class _Split:
             summed = tuple(i for i in s.indices if i in loops - kept)
             joined = "_".join(f.name for f in used)
             name = self.fresh(joined if len(used) > 1 else f"{joined}_sum")
-            target = Read(name, tuple(self.place(i) for i in free))
+            target = Read(name, tuple(self.index(i) for i in free))
             shape = tuple(self.extent(i) for i in free)
             temps.append(Tensor(name, self.program.dtypes[s.target.tensor], shape))
             statements.append(
@@ -226,24 +226,24 @@ class _Split:
         return [*statements, last], temps
 
     def order(self, factors: Sequence[_Factor]) -> list[str]:
-        """All loops, those first that come first in the dimensions of tensors, by their sizes."""
+        """All loops, those that come first in the dimensions of tensors first, weighted by size."""
         seen: dict[str, tuple[float, float]] = {}
         target = _Factor(self.s.target, indices_of(self.s.target), "")
         for f in (*factors, target):
             weight = self.instances(f.loops)
             for n, i in enumerate(f.loops):
                 total, at = seen.get(i, (0.0, 0.0))
-                place = (n + 1) / len(f.loops)
-                seen[i] = (total + weight, at + weight * place)
+                fraction = (n + 1) / len(f.loops)
+                seen[i] = (total + weight, at + weight * fraction)
         return sorted(seen, key=lambda i: seen[i][1] / seen[i][0])
 
-    def place(self, loop: str) -> Expr:
-        """Where the elements of a loop lie in a temporary."""
+    def index(self, loop: str) -> Expr:
+        """The index of a loop in a temporary."""
         lo = self.ranges[loop].lo
         return Index(loop) if _near_zero(lo) else sub(Index(loop), lo)
 
     def extent(self, loop: str) -> Expr:
-        """How many elements a temporary has for a loop."""
+        """The extent of a temporary along a loop."""
         r = self.ranges[loop]
         extent = normal(r.hi if _near_zero(r.lo) else sub(r.hi, r.lo))
         return extent if isinstance(extent, (Const, Size)) else maximum(Const(0), extent)
@@ -256,8 +256,8 @@ class _Split:
 
 
 def _fresh(name: str, taken: set[str], end: str = "") -> str:
-    """`name`, or with the first number that makes it new, with and without an end; it is taken from
-    now on.
+    """`name`, with the first number that makes it new, both with and without `end`; added to
+    `taken`.
     """
     stem, number = name.rstrip("0123456789"), 1
     while {name, f"{name}{end}"} & taken:
@@ -268,7 +268,7 @@ def _fresh(name: str, taken: set[str], end: str = "") -> str:
 
 
 def _assumed(r: Range) -> int:
-    """The extent of a range where sizes that are not known are `ASSUMED`."""
+    """The extent of a range where unknown sizes are `ASSUMED`."""
     extent = simplify(sub(r.hi, r.lo))
     return max(1, evaluate_int(extent, dict.fromkeys(sizes_of(extent), ASSUMED)))
 
@@ -292,9 +292,9 @@ def _product(factors: Sequence[Expr]) -> Expr:
 
 
 def _is_plain(e: Expr, dtype: DType, dtypes: Mapping[str, DType]) -> bool:
-    """Whether a factor is a number, or made of elements of one type whose places no data decides.
+    """Whether a factor is a number, or made of elements of one type at indices without data.
 
-    A loop's number as a value has a type of its own.
+    A loop variable used as a value has a type of its own.
     """
     if is_weak(e):
         return dtype_of_expr(e, dtypes).kind != "b"
@@ -309,6 +309,6 @@ def _is_plain(e: Expr, dtype: DType, dtypes: Mapping[str, DType]) -> bool:
 
 
 def _taken(left: Sequence[_T], step: tuple[int, ...]) -> tuple[list[_T], list[_T]]:
-    """What a step takes, in order, and what is left."""
+    """The operands of a step, in order, and the rest."""
     used = [left[n] for n in sorted(step)]
     return used, [x for n, x in enumerate(left) if n not in step]

@@ -3,7 +3,7 @@
     Y[i,j] +=! int32(A[i,k]) * int32(B[k,j])
 
 multiplies numbers of 8 bits (or their differences from a zero point) in lanes of 32.  Two such
-numbers fit into one lane, and processors have an instruction for what is then to be done, `dot2`:
+numbers fit into one lane, and processors have an instruction for the resulting operation, `dot2`:
 the product of the lower halves plus that of the upper ones.
 
     P[i,h] = A[i,2*h] & 65535 | A[i,2*h + 1] << 16        Q[h,j] = B[2*h,j] & 65535 | ...
@@ -45,7 +45,7 @@ from poly.sets.check_bounds import if_proved
 
 #: The types of 8 bits; a difference of two such numbers fits into 16.
 _NARROW = frozenset(("int8", "uint8"))
-#: Each element of an operand has to be used so often for the halves to be put together first.
+#: Each element of an operand must be used this often for packing its pairs to pay.
 REUSE = 8
 
 
@@ -92,8 +92,9 @@ def _is_narrow(e: Expr, program: Program) -> bool:
 
 
 def _main_read(e: Expr, loop: str) -> tuple[Read, int] | None:
-    """The read of an operand that moves with a loop, and in which dimension, if nothing else does;
-    other reads have to be at places of this one.
+    """The read of an operand that moves with a loop, and in which dimension; None if others do.
+
+    Other reads must use indices of this one.
     """
     moving = [r for r in reads_of(e) if loop in indices_of(r)]
     if len(moving) != 1:
@@ -107,14 +108,14 @@ def _main_read(e: Expr, loop: str) -> tuple[Read, int] | None:
 
 
 def _is_reused(s: Statement, operand: Expr) -> bool:
-    """Whether each element of an operand takes part in many products; open extents are large."""
+    """Whether each element of an operand is used in many products; open extents count as large."""
     moved = indices_of(operand)
     extents = [r.hi for r in s.ranges if r.index in s.free and r.index not in moved]
     return prod(int(e.value) if isinstance(e, Const) else REUSE for e in extents) >= REUSE
 
 
 def _paired(program: Program, s: Statement, loop: str) -> Program:
-    """The program with one statement along half a loop, and its operands put together before."""
+    """The program with one statement along half a loop, after its operands are packed in pairs."""
     assert isinstance(s.value, Op)
     count = next(int(r.hi.value) for r in s.ranges if r.index == loop and isinstance(r.hi, Const))
     taken = {*program.tensors, *program.sizes, *(i for t in program.statements for i in t.indices)}
@@ -157,14 +158,14 @@ def _together(
     shape[dim] = Const((count + 1) // 2)
     indices = [fresh_name(f"i{d}", taken) for d in range(source.rank)]
 
-    def at(place: Expr) -> Expr:
-        """The operand for indices of its own, at a place along the loop."""
-        places = [Index(i) if d != dim else place for d, i in enumerate(indices)]
+    def at(index: Expr) -> Expr:
+        """The operand with indices of its own, at an index along the loop."""
+        moved_indices = [Index(i) if d != dim else index for d, i in enumerate(indices)]
 
         def moved(e: Expr) -> Expr:
             if not isinstance(e, Read):
                 return e
-            own = [i if i == Const(0) else places[read.indices.index(i)] for i in e.indices]
+            own = [i if i == Const(0) else moved_indices[read.indices.index(i)] for i in e.indices]
             return replace(e, indices=tuple(own))
 
         return rewrite(operand, moved)
@@ -172,7 +173,7 @@ def _together(
     here = Index(indices[dim])
     lower, upper = mul(Const(2), here), add(mul(Const(2), here), Const(1))
     high: Expr = Op("shl", (at(upper), Const(16)))
-    if count % 2:  # after the last number comes a 0
+    if count % 2:  # pad the last pair with 0
         last = Op("lt", (upper, Const(count)))
         high = Op("select", (last, Op("shl", (at(minimum(upper, Const(count - 1))), Const(16))),
                              Const(0)))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Statements whose results nobody reads."""
+"""Removal of statements whose results are never read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from poly.ir.program import Program, Statement
 def eliminate_dead(program: Program) -> Program:
     """Remove statements on which no output depends, and the temporaries that they fill.
 
-    Inputs that only these read stay: callers pass them.
+    Inputs that only these read are kept: callers pass them.
     """
     needed = {t.name for t in program.outputs}
     kept = []
@@ -29,7 +29,7 @@ def eliminate_dead(program: Program) -> Program:
 
 
 def _needed_by_steps(group: Sequence[Statement], needed: set[str]) -> set[str]:
-    """What the statements of a block need: an earlier one, too, may read what a later one wrote."""
+    """The tensors that a block needs: an earlier statement may read what a later one wrote."""
     while True:
         more = {r.tensor for s in group if s.target.tensor in needed for r in s.reads}
         if more <= needed:

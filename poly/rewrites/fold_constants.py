@@ -1,9 +1,9 @@
-"""What is known of a program whose inputs are partly constants: values computed once.
+"""Constant folding in a program whose inputs are partly constants: values are computed once.
 
-Given which inputs are constants, a program is rewritten into one that is called with constants
+Given which inputs are constants, a program is rewritten into one that is called with new constants
 computed from them, each by a small program of its own (`Recipe`):
 
-* statements that read nothing but constants are left out, their results become inputs;
+* statements that read only constants are removed, and their results become inputs;
 * a value ``a*x + b`` of a float x, however it is written, is computed with constants a and b;
 * a factor a of a sum of products with a constant moves into that constant.
 
@@ -36,7 +36,7 @@ from poly.ir.expr import (
 from poly.ir.program import Program, Statement, Tensor, default_name, verify_program
 from poly.rewrites.merge_programs import count, covers, extents, readers, size_of, writers
 
-#: A constant that takes the place of others may have so many times the elements of the largest.
+#: A constant that replaces others may have this many times the elements of the largest.
 GROWTH = 1
 #: … or this many elements in any case.
 SMALL = 4096
@@ -76,7 +76,7 @@ class Folded:
 
 @lru_cache(maxsize=4096)
 def fold_statements(program: Program, constants: frozenset[str]) -> Folded:
-    """Without the statements that compute temporaries from constants alone."""
+    """Remove the statements that compute temporaries from constants alone."""
     known = set(constants)
     kept: list[Statement] = []
     recipes: list[Recipe] = []
@@ -106,7 +106,7 @@ def fold_statements(program: Program, constants: frozenset[str]) -> Folded:
 
 
 def _is_fixed(s: Statement, target: Tensor) -> bool:
-    """Whether a statement computes the same array whatever the sizes are."""
+    """Whether a statement computes the same array for all sizes."""
     exprs = (s.value, *s.guards, *s.target.indices, *target.shape)
     return not any(map(sizes_of, (*exprs, *(e for r in s.ranges for e in (r.lo, r.hi)))))
 
@@ -150,7 +150,7 @@ def _rebuilt(
 
 @dataclass(frozen=True)
 class _Affine:
-    """``scale * atom + shift``; atom None: the value is `shift` alone, a constant."""
+    """``scale * atom + shift``; if atom is None, the value is `shift` alone, a constant."""
 
     atom: Expr | None
     scale: Expr | None = None
@@ -159,7 +159,7 @@ class _Affine:
 
 @lru_cache(maxsize=4096)
 def fold_affine(program: Program, constants: frozenset[str]) -> Folded:
-    """Values that are affine in one part of theirs, with a constant factor and a constant term."""
+    """Fold values that are affine in one of their parts into a constant factor and term."""
     folder = _Folder(program, constants)
     statements = tuple(
         replace(s, value=folder.value(s)) if _is_box(s) else s for s in program.statements
@@ -192,8 +192,9 @@ class _Folder:
         return self.rebuilt(self.parts(s.value, s, dtype), s, dtype)
 
     def is_known(self, e: Expr, s: Statement, dtype: DType) -> bool:
-        """Whether an expression is made of constants of one type and of literals, for indices
-        whose extents are known.
+        """Whether an expression consists of constants of one type and literals.
+
+        Its indices must have known extents.
         """
         if sizes_of(e) or any(sizes_of(r.hi) for r in s.ranges if r.index in indices_of(e)):
             return False
@@ -255,7 +256,7 @@ class _Folder:
     def checked(
         self, form: _Affine, e: Op, s: Statement, dtype: DType, *operands: _Affine
     ) -> _Affine:
-        """The form, unless its constants would be larger than what they replace."""
+        """The form, unless its constants would be larger than those that they replace."""
         for c in (form.scale, form.shift):
             if c is None or isinstance(c, (Read, Const)):
                 continue
@@ -284,11 +285,11 @@ class _Folder:
         return value if shift is None else Op("add", (value, shift))
 
     def constant(self, e: Expr, s: Statement, dtype: DType) -> Expr:
-        """A read of the constant that an expression is, made if it is not one already."""
+        """A read of the constant that an expression is, added if it is not one already."""
         if isinstance(e, (Read, Const)) or not reads_of(e):
             return e
         key = (_in_order(e), dtype)
-        places = tuple(Index(i) for i in indices_of(e))
+        indices = tuple(Index(i) for i in indices_of(e))
         if key not in self.made:
             number = len(self.recipes)
             name = f"K{number}"
@@ -297,15 +298,15 @@ class _Folder:
                 name = f"K{number}"
             self.taken.add(name)
             sizes = extents(s)
-            shape = tuple(Const(sizes[i.name]) for i in places)
+            shape = tuple(Const(sizes[i.name]) for i in indices)
             tensor = Tensor(name, dtype, shape)
             statement = Statement(
                 default_name(0),
-                Read(name, places),
+                Read(name, indices),
                 "=",
                 False,
                 e,
-                tuple(r for i in places for r in s.ranges if r.index == i.name),
+                tuple(r for i in indices for r in s.ranges if r.index == i.name),
             )
             reads = {r.tensor for r in reads_of(e)}
             tensors = self.program.tensors
@@ -319,8 +320,8 @@ class _Folder:
             )
             self.recipes.append(Computed(name, program))
             self.tensors.append(tensor)
-            self.made[key] = Read(name, places)
-        return replace(self.made[key], indices=places)
+            self.made[key] = Read(name, indices)
+        return replace(self.made[key], indices=indices)
 
 
 def _in_order(e: Expr) -> Expr:
@@ -330,7 +331,7 @@ def _in_order(e: Expr) -> Expr:
 
 
 def _bare_indices(e: Expr) -> bool:
-    """Whether an index is part of the value, not only of places."""
+    """Whether an index is part of the value itself, not only of the indices of reads."""
     if isinstance(e, Index):
         return True
     if isinstance(e, Read):
@@ -388,7 +389,7 @@ def _times(e: Expr, factor: Expr, fn: str = "mul") -> Expr:
 def fold_scale(program: Program, constants: frozenset[str]) -> Folded:
     """``T += X*W;  Y = T*a + b`` becomes ``T += X*W'`` with ``W' = W*a``; ``Y = T + b``.
 
-    That is done where W is a constant of which each element has one a, and nothing else uses T.
+    Applies where W is a constant with one a for each element, and nothing else uses T.
     """
     dtypes = program.dtypes
     temps = {t.name for t in program.temps}
@@ -441,23 +442,23 @@ def _factor(
     value: Expr, name: str, constants: frozenset[str]
 ) -> tuple[Op, Read, Read | Const] | None:
     """``T[…] * a`` in a value that reads T once: the product, the read and a."""
-    places = [e for e in walk(value) if isinstance(e, Read) and e.tensor == name]
-    if len(places) != 1:
+    reads = [e for e in walk(value) if isinstance(e, Read) and e.tensor == name]
+    if len(reads) != 1:
         return None
     for e in walk(value):
-        if isinstance(e, Op) and e.fn == "mul" and places[0] in e.args:
-            other = e.args[1] if e.args[0] == places[0] else e.args[0]
+        if isinstance(e, Op) and e.fn == "mul" and reads[0] in e.args:
+            other = e.args[1] if e.args[0] == reads[0] else e.args[0]
             if isinstance(other, Const) and not isinstance(other.value, bool):
-                return e, places[0], other
+                return e, reads[0], other
             if isinstance(other, Read) and other.tensor in constants:
-                return e, places[0], other
+                return e, reads[0], other
     return None
 
 
 def _movable(
     program: Program, s: Statement, factor: Read | Const, constants: frozenset[str]
 ) -> tuple[Read, tuple[int, ...]] | None:
-    """The constant factor of a product that can take `factor` too, and where its places are."""
+    """The constant of a product that can absorb `factor`, and the dimensions of `factor` in it."""
     if program.dtypes[s.target.tensor] != dtype_of_expr(s.value, program.dtypes):
         return None
     for weight in _factors(s.value):
@@ -472,15 +473,15 @@ def _movable(
         if program.dtypes[factor.tensor] != program.dtypes[weight.tensor]:
             continue
         axes: list[int] = []
-        for place, extent in zip(factor.indices, program.tensors[factor.tensor].shape, strict=True):
-            if place == Const(0) and extent == Const(1):
+        for index, extent in zip(factor.indices, program.tensors[factor.tensor].shape, strict=True):
+            if index == Const(0) and extent == Const(1):
                 axes.append(-1)
                 continue
             found = [
                 d
                 for d, own in enumerate(weight.indices)
-                if own == place and program.tensors[weight.tensor].shape[d] == extent
-                and d not in axes and indices_of(place)
+                if own == index and program.tensors[weight.tensor].shape[d] == extent
+                and d not in axes and indices_of(index)
             ]  # fmt: skip
             if not found:
                 break

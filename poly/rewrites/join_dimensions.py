@@ -1,8 +1,8 @@
-"""Dimensions that are one: ``X[c, p, q]`` is ``X'[c, pq]`` on the same bytes where all loops run p
-and q through whole rows.
+"""Joined dimensions: ``X[c, p, q]`` is ``X'[c, pq]`` on the same bytes where all loops run p and q
+over whole rows.
 
-An image of 7 x 7 is 49 neighbours, of which vectors have few left over; its rows are seven.  Of
-open sizes, H x W is a size of its own: what is derived for every H_W holds for H_W = H*W.
+An image of 7 x 7 is 49 adjacent elements, a better multiple of a vector than its rows of seven.
+With open sizes, H x W is a size of its own: a proof for every H_W holds for H_W = H*W.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ Joints = frozenset[tuple[str, int]]
 def join_dimensions(program: Program) -> Program:
     """Join adjacent dimensions that every loop runs through together: fewer and longer loops.
 
-    Two adjacent loops become one if they stand side by side in every access that moves with
-    either, and the second runs through its whole dimension there; the order of instances stays.
-    A product of sizes becomes a size, with a constraint that says what it is.  Windows of one
-    element do not stand between two loops.
+    Two adjacent loops become one if they are side by side in every access that moves with
+    either, and the second runs over its whole dimension there; the order of instances stays.
+    A product of sizes becomes a size, with a constraint that defines it.  Windows of one element
+    do not keep two loops apart.
     """
     if program.has_blocks:
-        return program  # the loop over the steps has to stay one of its own
+        return program  # the loop over the steps must stay separate
     written, program = program, _without_single(program)
     pairs, joints = _joined(program)
     if not any(pairs):
@@ -110,7 +110,7 @@ def _of_many(s: Statement) -> Statement:
 
 
 class _Products:
-    """Products of extents, and loops of several: each has one name, none of those `taken`."""
+    """Products of extents, and joined loops: each has one name, none of those in `taken`."""
 
     def __init__(self, taken: set[str]) -> None:
         self.taken = taken
@@ -144,7 +144,7 @@ class _Products:
 
     @property
     def constraints(self) -> tuple[Expr, ...]:
-        """What the new sizes are."""
+        """The definitions of the new sizes."""
         found = []
         for (first, *others), name in self.names.items():
             product: Expr = Size(first)
@@ -155,7 +155,7 @@ class _Products:
 
 
 def _joined(program: Program) -> tuple[Pairs, Joints]:
-    """The greatest choice of pairs of loops and of dimensions in which each suits the others."""
+    """The largest consistent choice of pairs of loops and of dimensions."""
     tensors = program.tensors
     reads = [list(_reads(s)) for s in program.statements]
     pairs: Pairs = tuple(frozenset(_candidates(s)) for s in program.statements)
@@ -187,14 +187,14 @@ def _joined(program: Program) -> tuple[Pairs, Joints]:
 
 
 def _reads(s: Statement) -> Iterator[Read]:
-    """Every access of a statement, as often as it is written there."""
+    """Every access of a statement, as often as it occurs there."""
     for e in (*walk(s.target), *walk(s.value)):
         if isinstance(e, Read):
             yield e
 
 
 def _candidates(s: Statement) -> Iterator[tuple[str, str]]:
-    """Neighbouring loops of one kind with plain ranges on which no guard depends."""
+    """Adjacent loops of one kind with plain ranges on which no guard depends."""
     guarded = {i for g in s.guards for i in indices_of(g)}
     for a, b in zip(s.ranges, s.ranges[1:], strict=False):
         known = isinstance(a.lo, Const) and all(isinstance(r.hi, (Const, Size)) for r in (a, b))
@@ -211,8 +211,9 @@ def _is_joint(
     pairs: frozenset[tuple[str, str]],
     tensors: Mapping[str, Tensor],
 ) -> bool:
-    """Whether two dimensions of an access are a pair of loops, the second from end to end, and
-    the first too unless its end is known: of two products of sizes, nobody knows which is larger.
+    """Whether two dimensions of an access are a pair of loops over whole dimensions.
+
+    The first loop may be partial if its end is unknown: products of sizes cannot be compared.
     """
     first, second = read.indices[d : d + 2]
     if not isinstance(first, Index) or not isinstance(second, Index):
@@ -228,7 +229,7 @@ def _is_joint(
 def _is_always_joint(
     s: Statement, reads: list[Read], pair: tuple[str, str], joints: Joints
 ) -> bool:
-    """Whether two loops stand nowhere but side by side."""
+    """Whether two loops appear only side by side."""
     together = sum(
         (r.tensor, d) in joints and r.indices[d : d + 2] == (Index(pair[0]), Index(pair[1]))
         for r in reads

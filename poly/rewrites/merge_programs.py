@@ -1,10 +1,10 @@
 """Merging programs: a producer and its consumer become one program, which schedules fuse.
 
-`merge` writes the consumer's statements after the producer's; what passes between them becomes a
-temporary.  `align` lets statements that only look at the elements of a reduction run over the
-reduction's own free indices, so that loops can be shared; `inline` puts the value of a pointwise
-temporary in the place of its reads, so that it needs no memory at all.  None of them changes any
-value: what a temporary of 16 bits rounds is rounded by a cast.
+`merge` appends the consumer's statements to the producer's; the values passed between them become
+temporaries.  `align` lets statements that read the results of a reduction element by element run
+over the reduction's own free indices, so that loops can be shared; `inline` substitutes the value
+of a pointwise temporary for its reads, so that it needs no memory at all.  None of them changes any
+value: the rounding of a 16-bit temporary is kept by a cast.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from poly.ir.program import Program, Statement, Tensor, default_name, verify_pro
 
 #: The longest name of a merged program; it becomes part of a C identifier.
 NAME_LIMIT = 48
-#: Times that an element may be computed again, and what that may cost, in simple operations.
+#: How often an element may be recomputed, and the cost of that, in simple operations.
 REPEAT_LIMIT, REPEAT_COST = 4.0, 8
-#: The largest value, in nodes of its expression, that inlining makes.
+#: The largest value that inlining makes, in nodes of its expression.
 VALUE_LIMIT = 160
 
-#: What sizes are taken for when costs are estimated; it divides nothing and equals no extent.
+#: The assumed value of sizes in cost estimates; it divides nothing and equals no extent.
 ASSUMED = 127
 
-#: Simple operations that one call of a function is worth; others are worth one.
+#: The cost of calling a function, in simple operations; other functions cost one.
 COSTS = {"div": 4, "mod": 8, "fmod": 8, "floordiv": 8, "sqrt": 6, "rsqrt": 6, "pow": 40} | {
     name: 20
     for name in (
@@ -72,11 +72,11 @@ def merge(
     shared : inputs of `second` that are inputs of `first`
     keep : outputs of `first` that stay outputs although they are bound
 
-    The tensors of `first` keep their names; `renamed` tells those of `second`.
+    The tensors of `first` keep their names; `renamed` gives those of `second`.
 
     Raises
     ------
-    ProgramError : the programs have updated tensors, or a binding does not fit.  Sizes of the
+    ProgramError : the programs have updated tensors, or a binding does not match.  Sizes of the
         same name are one.
     """
     _check_bindings(first, second, bindings, shared or {})
@@ -148,7 +148,7 @@ def renamed(
 
 
 def _fresh(name: str, taken: Collection[str]) -> str:
-    """`name`, or with the first number that makes it new."""
+    """`name`, with the first number that makes it new."""
     if name not in taken:
         return name
     stem = name.rstrip("0123456789") or name
@@ -177,7 +177,7 @@ def _renamed_statement(s: Statement, names: Mapping[str, str], taken: Collection
 
 
 def _with_free_indices(s: Statement, taken: Collection[str]) -> Statement:
-    """The statement with indices that are no tensor's name."""
+    """The statement with indices that are not names of tensors."""
     clash = [i for i in s.indices if i in taken]
     if not clash:
         return s
@@ -203,7 +203,7 @@ def _with_indices(s: Statement, names: Mapping[str, str]) -> Statement:
     )
 
 
-# --- what statements do, seen from outside ---------------------------------------------------
+# --- properties of statements ----------------------------------------------------------------
 
 
 def extents(s: Statement) -> dict[str, int]:
@@ -212,12 +212,12 @@ def extents(s: Statement) -> dict[str, int]:
 
 
 def instances(s: Statement, indices: Collection[str] | None = None) -> int:
-    """How many points the box of a statement has (in some of its dimensions)."""
+    """The number of points in the box of a statement (in some of its dimensions)."""
     return math.prod(max(0, n) for i, n in extents(s).items() if indices is None or i in indices)
 
 
 def count(tensor: Tensor) -> int:
-    """How many elements a tensor of known shape has."""
+    """The number of elements of a tensor of known shape."""
     return math.prod(_int(e) for e in tensor.shape)
 
 
@@ -247,9 +247,10 @@ def readers(program: Program, tensor: str) -> list[int]:
 
 
 def covers(s: Statement, tensor: Tensor) -> bool:
-    """Whether a statement writes every element of its target exactly once (for a reduction: the
-    elements of its free indices): without guards, each dimension has indices of its own, which
-    count through it like the digits of a number.
+    """Whether a statement writes every element of its target exactly once.
+
+    For a reduction, the elements of its free indices.  Without guards, each dimension must have
+    indices of its own, which count through it like the digits of a number.
     """
     if s.free_guards if s.is_update else s.guards:
         return False
@@ -257,19 +258,19 @@ def covers(s: Statement, tensor: Tensor) -> bool:
     if any(_int(r.lo) for r in s.ranges if r.index not in s.reductions):
         return False
     seen: set[str] = set()
-    for place, extent in zip(s.target.indices, tensor.shape, strict=True):
-        form = linear_form(place)
+    for index, extent in zip(s.target.indices, tensor.shape, strict=True):
+        form = linear_form(index)
         if form.constant:
             return False
         if not isinstance(extent, Const) or any(
             not isinstance(r.hi, Const) for r in s.ranges if Index(r.index) in dict(form.terms)
         ):
             # For open sizes, only one index that counts through the dimension.
-            if not isinstance(place, Index) or place.name in seen:
+            if not isinstance(index, Index) or index.name in seen:
                 return False
-            if not _is_extent(s, place.name, extent):
+            if not _is_extent(s, index.name, extent):
                 return False
-            seen.add(place.name)
+            seen.add(index.name)
             continue
         step = 1
         for a, c in sorted(form.terms, key=lambda term: term[1]):
@@ -288,14 +289,14 @@ def is_plain(s: Statement) -> bool:
 
 
 def follows(s: Statement, source: Statement) -> bool:
-    """Whether a statement reads what `source` makes just where that is made, in the same loops."""
+    """Whether a statement reads the result of `source` at the same indices, in the same loops."""
     free = tuple(r for r in source.ranges if r.index not in source.reductions)
-    places = {r for r in reads_of(s.value) if r.tensor == source.target.tensor}
-    return s.op == "=" and not s.guards and s.ranges == free and places == {source.target}
+    elements = {r for r in reads_of(s.value) if r.tensor == source.target.tensor}
+    return s.op == "=" and not s.guards and s.ranges == free and elements == {source.target}
 
 
 def cost(value: Expr) -> int:
-    """What computing a value is worth, in simple operations; reading costs nothing."""
+    """The cost of computing a value, in simple operations; reading costs nothing."""
     return sum(COSTS.get(e.fn, 1) for e in computed(value) if isinstance(e, Op))
 
 
@@ -308,8 +309,8 @@ def size_of(value: Expr) -> int:
 
 
 def align(program: Program) -> Program:
-    """Statements that visit a reduction's result element by element do it in its free indices;
-    so do those after them.
+    """Run statements that visit a reduction's result element by element in its free indices, and
+    those after them.
 
     ``T[8*g + k] +=! …;  Y[i] = max(T[i], 0)`` becomes ``Y[8*g + k] = max(T[8*g + k], 0)``.
     """
@@ -337,23 +338,23 @@ def _over(s: Statement, read: Read, source: Statement, tensor: Tensor) -> Statem
     if any(not isinstance(r.lo, Const) for r in s.ranges):
         return None
     env: dict[str, Expr] = {}
-    for place, origin, extent in zip(
+    for index, origin, extent in zip(
         read.indices, source.target.indices, tensor.shape, strict=True
     ):
-        if isinstance(place, Index) and place.name not in env:
-            if sizes[place.name] != _int(extent) or not _is_extent(s, place.name, extent):
+        if isinstance(index, Index) and index.name not in env:
+            if sizes[index.name] != _int(extent) or not _is_extent(s, index.name, extent):
                 return None
-            env[place.name] = origin
-        elif place != Const(0) or extent != Const(1):
+            env[index.name] = origin
+        elif index != Const(0) or extent != Const(1):
             return None
     if set(env) != set(s.indices) or any(_int(r.lo) for r in s.ranges):
         return None
     free = tuple(r for r in source.ranges if r.index not in source.reductions)
-    target = Read(s.target.tensor, tuple(_place(i, env) for i in s.target.indices))
+    target = Read(s.target.tensor, tuple(_reindex(i, env) for i in s.target.indices))
     return replace(s, target=target, value=substitute_value(s.value, env), ranges=free)
 
 
-def _place(e: Expr, env: Mapping[str, Expr]) -> Expr:
+def _reindex(e: Expr, env: Mapping[str, Expr]) -> Expr:
     value = substitute_value(Read("_", (e,)), env)
     assert isinstance(value, Read)
     return value.indices[0]
@@ -364,7 +365,7 @@ def _place(e: Expr, env: Mapping[str, Expr]) -> Expr:
 
 @lru_cache(maxsize=4096)
 def simplified(program: Program) -> Program:
-    """`inline` and `align` until nothing changes, without temporaries that nobody reads."""
+    """`inline` and `align` until nothing changes, without temporaries that are never read."""
     while True:
         changed = align(inline(program))
         if changed == program:
@@ -373,7 +374,7 @@ def simplified(program: Program) -> Program:
 
 
 def inline(program: Program) -> Program:
-    """Without the pointwise temporaries that may as well be computed where they are read."""
+    """Inline pointwise temporaries that may as well be computed where they are read."""
     for tensor in program.temps:
         made = writers(program, tensor.name)
         if len(made) != 1:
@@ -397,7 +398,7 @@ def _without(program: Program, statement: int, tensor: Tensor) -> Program:
 
 
 def _pointwise(program: Program, made: int, used: list[int], tensor: Tensor) -> Expr | None:
-    """What to put in the place of a read, in the indices of statement `made`, if it is legal."""
+    """The value that may replace a read, in the indices of statement `made`; None if illegal."""
     s = program.statements[made]
     if s.op != "=" or not covers(s, tensor) or min(used) <= made:
         return None
@@ -410,12 +411,12 @@ def _pointwise(program: Program, made: int, used: list[int], tensor: Tensor) -> 
     for n in used:
         for r in reads_of(program.statements[n].value):
             if r.tensor == tensor.name and any(reads_of(i) for i in r.indices):
-                return None  # a place that depends on data is clamped
+                return None  # a data-dependent index is clamped
     return stored(s.value, tensor.dtype, program.dtypes)
 
 
 def stored(value: Expr, dtype: DType, dtypes: Mapping[str, DType]) -> Expr | None:
-    """What reading an element gives after `value` was stored there; None if that has no text."""
+    """The value of an element after `value` was stored there; None if it cannot be expressed."""
     if is_weak(value):
         return _literal(value, dtype) if isinstance(value, Const) else None
     own = dtype_of_expr(value, dtypes)
@@ -425,7 +426,7 @@ def stored(value: Expr, dtype: DType, dtypes: Mapping[str, DType]) -> Expr | Non
 
 
 def _literal(value: Const, dtype: DType) -> Const | None:
-    """A weak literal as an element of a type, if the type has exactly this number."""
+    """A weak literal as an element of a type, if the type can represent it exactly."""
     if dtype.kind == "b":
         return replace(value, dtype=dtype) if isinstance(value.value, bool) else None
     if isinstance(value.value, bool) or (isinstance(value.value, float) and not dtype.is_float):
@@ -463,8 +464,8 @@ def _inlined(program: Program, made: int, used: list[int], tensor: Tensor, value
         if e == s.target:
             return value
         env = {
-            i.name: place
-            for i, place in zip(s.target.indices, e.indices, strict=True)
+            i.name: index
+            for i, index in zip(s.target.indices, e.indices, strict=True)
             if isinstance(i, Index)
         }
         env |= {i: Const(0) for i in s.indices if i not in env}

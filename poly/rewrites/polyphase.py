@@ -1,11 +1,11 @@
-"""Sums of which each element sees every s-th tap, as a dense sum for each remainder of s.
+"""Strided sums, where each element uses every s-th filter tap, as a dense sum per remainder of s.
 
 A transposed convolution of stride 2 adds up
 
     Y[n, x] +=! X[n, (x + 1 - r)//2] * W[r]    where (x + 1 - r) mod 2 = 0
 
-An even element sees the odd taps, an odd one the even ones.  With x = 2*q + f for the two phases
-f (the polyphase form of signal processing; Vaidyanathan 1993, chapter 4) the condition is gone:
+An even element uses the odd taps, an odd one the even ones.  With x = 2*q + f for the two phases
+f (the polyphase form of signal processing; Vaidyanathan 1993, chapter 4) the condition vanishes:
 
     Y0[n, q] +=! X[n, q - r] * W0[r],  W0[r] = W[2*r + 1]
     Y1[n, q] +=! X[n, q - r + 1] * W1[r],  W1[r] = W[2*r]
@@ -61,8 +61,8 @@ MOST = 16
 def split_phases(program: Program) -> Program:
     """Split strided sums into one dense sum for each phase.
 
-    What reads such a sum element by element, right after it, is split along, so that it can share
-    the loops of its phase.  Statements without such conditions are left alone.
+    A statement that reads such a sum element by element, right after it, is split as well, so that
+    it can share the loops of its phase.  Statements without such conditions are left alone.
     """
     # Statements of a block run step by step, an order that several phases would have to keep.
     if program.has_blocks or not any(s.is_reduction for s in program.statements):
@@ -79,7 +79,7 @@ def split_phases(program: Program) -> Program:
 
 @dataclass(frozen=True)
 class _Axis:
-    """The condition ``(a*loop + b*tap + c) mod stride = 0`` between an element and a tap.
+    """The condition ``(a*loop + b*tap + c) mod stride = 0`` between an element and a filter tap.
 
     dim : the dimension of the target whose index is `loop`
     """
@@ -95,11 +95,11 @@ class _Axis:
 
     @property
     def step(self) -> int:
-        """How far apart the taps lie that meet one element."""
+        """The distance between the taps that contribute to one element."""
         return self.stride // gcd(self.b, self.stride)
 
     def first_tap(self, phase: int) -> int | None:
-        """The first tap that elements of a phase see; None if they see none."""
+        """The first tap that contributes to elements of a phase; None if there is none."""
         for tap in range(self.step):
             if (self.a * phase + self.b * tap + self.c) % self.stride == 0:
                 return tap
@@ -107,7 +107,7 @@ class _Axis:
 
 
 def _axes(s: Statement) -> tuple[_Axis, ...]:
-    """The strided conditions of a sum; none if not all of them can be taken apart."""
+    """The strided conditions of a sum; none if not all of them can be separated."""
     found: list[_Axis] = []
     for g in s.guards if s.is_reduction else ():
         if not (isinstance(g, Op) and g.fn == "eq"):
@@ -172,7 +172,7 @@ class _Phases:
         )
 
     def followers(self, rest: Sequence[Statement]) -> list[tuple[Statement, tuple[str, ...]]]:
-        """The statements right after the sum that can be done phase by phase, with their loops.
+        """The statements right after the sum that can be split into phases, with their loops.
 
         No two instances in different phases may touch an element that one of them writes.
         """
@@ -185,18 +185,18 @@ class _Phases:
         return members[1:]
 
     def loops_of(self, x: Statement) -> tuple[str, ...] | None:
-        """The loops of a statement that stand for those of the sum, if it has such."""
+        """The loops of a statement that correspond to those of the sum, if it has such."""
         reads = [r for r in x.reads if r.tensor == self.s.target.tensor]
         loops: list[str] = []
         for a in self.axes:
-            (place,) = {r.indices[a.dim] for r in reads} if len(reads) == 1 else (None,)
+            (index,) = {r.indices[a.dim] for r in reads} if len(reads) == 1 else (None,)
             wanted = self.ranges[a.loop]
-            if not isinstance(place, Index) or place.name not in x.free:
+            if not isinstance(index, Index) or index.name not in x.free:
                 return None
-            own = next(r for r in x.ranges if r.index == place.name)
+            own = next(r for r in x.ranges if r.index == index.name)
             if (own.lo, own.hi) != (wanted.lo, wanted.hi):
                 return None
-            loops.append(place.name)
+            loops.append(index.name)
         return tuple(loops) if len(set(loops)) == len(loops) else None
 
     def phase(
@@ -205,7 +205,7 @@ class _Phases:
         followers: Sequence[tuple[Statement, tuple[str, ...]]],
         own: bool,
     ) -> tuple[list[Statement], list[Statement]]:
-        """The statements of one phase: copies of what its taps need, and what it computes."""
+        """The statements of one phase: copies of the inputs of its taps, and the computation."""
         label = "".join(f"_{f}" for f in phase)
         s, dtypes = self.s, self.program.tensors
         strides = {a.loop: (a.stride, f) for a, f in zip(self.axes, phase, strict=True)}
@@ -229,7 +229,7 @@ class _Phases:
         free = tuple(r for r in part.ranges if r.index not in part.reductions)
         empty = any(r.lo == r.hi for r in part.ranges if r.index in s.reductions)
         if None in taps or empty:
-            # No tap meets these elements: an empty sum.
+            # No tap contributes to these elements: an empty sum.
             nothing = Const(identity(s.op, whole.dtype))
             part = Statement(part.name, target, "=", False, nothing, free, (), part.free_guards)
         else:
@@ -255,10 +255,10 @@ class _Phases:
     def part(
         self, x: Statement, strides: Mapping[str, tuple[int, int]], name: str, gone: list[Expr]
     ) -> Statement:
-        """The instances of a statement with ``loop = stride*loop' + offset``, by loop'."""
+        """The instances of a statement with ``loop = stride*loop' + offset``, in terms of loop'."""
         env = {i: add(mul(Const(m), Index(i)), Const(f)) for i, (m, f) in strides.items()}
 
-        def place(e: Expr) -> Expr:
+        def to_dense(e: Expr) -> Expr:
             if not isinstance(e, Read) or any(reads_of(i) for i in e.indices):
                 return e
             return replace(e, indices=tuple(map(normal, e.indices)))
@@ -273,8 +273,8 @@ class _Phases:
         moved = replace(
             x,
             name=self.named(name),
-            target=_as_read(place(substitute(x.target, env))),
-            value=rewrite(substitute_value(x.value, env), place),
+            target=_as_read(to_dense(substitute(x.target, env))),
+            value=rewrite(substitute_value(x.value, env), to_dense),
             ranges=ranges,
             guards=(),
         )
@@ -287,25 +287,25 @@ class _Phases:
     def with_copies(
         self, part: Statement, strides: Mapping[str, tuple[int, int]], label: str
     ) -> tuple[list[Statement], Statement]:
-        """Copies of the tensors that taps go through in steps, and the statement that reads them.
+        """Copies of the tensors that taps step through, and the statement that reads them.
 
-        They are small beside the sum, as each of their elements is used for every element of the
-        phase; a constant is copied before the program runs.
+        They are small compared with the sum, as each of their elements is used for every element of
+        the phase; a constant is copied before the program runs.
         """
         steps = {a.tap: strides[a.tap] for a in self.axes if a.step > 1}
         loops = {a.loop for a in self.axes}
         copies: list[Statement] = []
         new: dict[Read, Read] = {}
         for old in reads_of(part.value):
-            places = [self.stepped(e, steps) for e in old.indices]
+            taps = [self.stepped(e, steps) for e in old.indices]
             moving = {i for e in old.indices for i in _names(e)}
-            if not any(places) or moving & loops or old.tensor == part.target.tensor:
+            if not any(taps) or moving & loops or old.tensor == part.target.tensor:
                 continue
             tensor = self.program.tensors[old.tensor]
             taken = {*self.program.tensors, *self.program.sizes}
             indices = tuple(fresh_name(f"i{d}", taken) for d in range(tensor.rank))
             sources, ranges, extents = [], [], []
-            for i, tap, e in zip(indices, places, tensor.shape, strict=True):
+            for i, tap, e in zip(indices, taps, tensor.shape, strict=True):
                 m, f = steps[tap] if tap else (1, 0)
                 sources.append(simplify(add(mul(Const(m), Index(i)), Const(f))))
                 extents.append(_count(e, m, f))
@@ -317,14 +317,14 @@ class _Phases:
             copies.append(
                 Statement(self.named(f"{name}_copy"), target, "=", False, source, tuple(ranges))
             )
-            dense = (Index(t) if t else e for t, e in zip(places, old.indices, strict=True))
+            dense = (Index(t) if t else e for t, e in zip(taps, old.indices, strict=True))
             new[old] = Read(name, tuple(dense))
         value = rewrite(part.value, lambda e: new.get(e, e) if isinstance(e, Read) else e)
         return copies, replace(part, value=value)
 
     @staticmethod
     def stepped(e: Expr, steps: Mapping[str, tuple[int, int]]) -> str:
-        """The tap of which an index is ``step*tap + offset``; "" if it is none."""
+        """The tap of which an index is ``step*tap + offset``; "" if there is none."""
         form = linear_form(e)
         if len(form.terms) != 1 or not isinstance(form.terms[0][0], Index):
             return ""
@@ -339,7 +339,7 @@ class _Phases:
 
 
 def _count(end: Expr, stride: int, offset: int) -> Expr:
-    """How many numbers ``stride*q + offset`` with q >= 0 lie below `end`, rounded up."""
+    """The number of values ``stride*q + offset`` with q >= 0 below `end`, rounded up."""
     return normal(floordiv(add(end, Const(stride - 1 - offset)), stride))
 
 
@@ -360,8 +360,9 @@ def _normal_guard(g: Expr) -> Expr:
 
 
 def _apart(a: Statement, loops: tuple[str, ...], b: Statement, others: tuple[str, ...]) -> bool:
-    """Whether instances of two statements with different values of these loops never touch an
-    element that one of them writes.
+    """Whether two statements are independent where these loops differ.
+
+    Then no instance touches an element that the other one writes.
     """
     for x, own, y, theirs in ((a, loops, b, others), (b, others, a, loops)):
         for r in (y.target, *y.reads):

@@ -1,14 +1,14 @@
-"""Sums that are spread over their target, written by what each element of it receives.
+"""Scattered sums, rewritten to gather the terms of each element.
 
     Y[n, 2*p + r] += X[n, p] * W[r]
 
-adds to an element from several places (scatter): neither p nor r has a place of its own in Y.  With
-the element x = 2*p + r itself as the loop, p = (x - r)/2 where that is whole:
+adds to an element from several instances (scatter): p and r share a dimension of Y.  With the
+element x = 2*p + r itself as the loop, p = (x - r)/2 where that is an integer:
 
     Y[n, x] += X[n, (x - r)//2] * W[r]    where (x - r) mod 2 = 0, 0 <= (x - r)//2 < P
 
-Each element is one sum (gather), that can stay in a register, and elements can be shared among
-threads.  The terms of a sum come in another order, so this is for default numerics alone.
+Each element is one sum (gather), which can stay in a register, and elements can be shared among
+threads.  The terms of a sum come in another order, so this is for default numerics only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from poly.ir.program import Program, Range, Statement
 
 
 def gather_sums(program: Program) -> Program:
-    """The program with its scattered sums gathered, as far as their places are linear."""
+    """Gather the scattered sums of a program whose target indices are linear."""
     made = tuple(_gathered(program, s) for s in program.statements)
     same = all(a is b for a, b in zip(made, program.statements, strict=True))
     return program if same else replace(program, statements=made, text=None)
@@ -32,8 +32,8 @@ def _gathered(program: Program, s: Statement) -> Statement:
     """The statement with one loop for each dimension of its target that two or more share."""
     if not s.is_reduction:
         return s
-    for d, place in enumerate(s.target.indices):
-        form = linear_form(place)
+    for d, index in enumerate(s.target.indices):
+        form = linear_form(index)
         solved = _solved_loop(s, d, form)
         if solved is not None:
             return _gathered(program, _with_element(program, s, d, form, solved))
@@ -41,8 +41,10 @@ def _gathered(program: Program, s: Statement) -> Statement:
 
 
 def _solved_loop(s: Statement, d: int, form: Linear) -> str | None:
-    """The loop to be replaced by the element: that of the longest stride, and of those the
-    longest; None if elements are reached once, or another dimension moves with it.
+    """The loop to be replaced by the element; None if elements are written once, or another
+    dimension moves with it.
+
+    Of the loops of the longest stride, it is the longest.
     """
     loops = [(a.name, c) for a, c in form.terms if isinstance(a, Index)]
     if len(loops) < 2 or len(loops) < len(form.terms) or any(c <= 0 for _, c in loops):
@@ -70,7 +72,7 @@ def _extent(r: Range) -> int | None:
 
 
 def _valued(e: Expr) -> set[str]:
-    """The loops whose numbers are part of a value, or of places that data decides."""
+    """The loops used in a value itself, or in data-dependent indices."""
     if isinstance(e, Index):
         return {e.name}
     parts = e.indices if isinstance(e, Read) else children(e)
@@ -80,7 +82,7 @@ def _valued(e: Expr) -> set[str]:
 
 
 def _with_element(program: Program, s: Statement, d: int, form: Linear, loop: str) -> Statement:
-    """The statement with the element of dimension `d` as a loop in the place of `loop`."""
+    """The statement with the element of dimension `d` as a loop in place of `loop`."""
     stride = form.coefficient(Index(loop))
     taken = {*program.tensors, *program.sizes, *s.indices}
     name = next(n for k in range(len(taken) + 1) if (n := f"x{k or ''}") not in taken)
@@ -89,18 +91,18 @@ def _with_element(program: Program, s: Statement, d: int, form: Linear, loop: st
     # stride * loop = element - others
     scaled = atom(element) - others
 
-    def place(e: Expr) -> Expr:
+    def eliminated(e: Expr) -> Expr:
         own = linear_form(e)
         c = own.coefficient(Index(loop))
         if not c and not any(loop in indices_of(a) for a, _ in own.terms):
             return e
         rest = own.without(Index(loop))
         if c % stride == 0:
-            return render(_inner(rest, place) + scaled.scale(c // stride))
-        return render(_inner(rest, place) + scaled.floordiv(stride).scale(c))
+            return render(_inner(rest, eliminated) + scaled.scale(c // stride))
+        return render(_inner(rest, eliminated) + scaled.floordiv(stride).scale(c))
 
     def visit(e: Expr) -> Expr:
-        return replace(e, indices=tuple(map(place, e.indices))) if isinstance(e, Read) else e
+        return replace(e, indices=tuple(map(eliminated, e.indices))) if isinstance(e, Read) else e
 
     def condition(e: Expr) -> Expr:
         if isinstance(e, Op) and e.fn in ("and", "or", "not"):
@@ -108,7 +110,7 @@ def _with_element(program: Program, s: Statement, d: int, form: Linear, loop: st
         if not isinstance(e, Op) or loop not in indices_of(e):
             return e
         left, right = map(linear_form, e.args)
-        return replace(e, args=(place(render(left - right)), Const(0)))
+        return replace(e, args=(eliminated(render(left - right)), Const(0)))
 
     old = next(r for r in s.ranges if r.index == loop)
     solved = render(scaled.floordiv(stride))
@@ -132,11 +134,11 @@ def _with_element(program: Program, s: Statement, d: int, form: Linear, loop: st
     )
 
 
-def _inner(form: Linear, place: Callable[[Expr], Expr]) -> Linear:
-    """A form with the places inside of its atoms replaced."""
+def _inner(form: Linear, eliminated: Callable[[Expr], Expr]) -> Linear:
+    """A form with the loop variables inside its atoms replaced."""
     total = constant(form.constant)
     for a, c in form.terms:
         if isinstance(a, Op):
-            a = replace(a, args=tuple(map(place, a.args)))
+            a = replace(a, args=tuple(map(eliminated, a.args)))
         total += linear_form(a).scale(c)
     return total

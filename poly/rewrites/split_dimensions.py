@@ -1,7 +1,7 @@
-"""Dimensions that are two: ``X[4*g + c]`` with 0 <= c < 4 is ``X'[g, c]`` on the same bytes.
+"""Split dimensions: ``X[4*g + c]`` with 0 <= c < 4 is ``X'[g, c]`` on the same bytes.
 
-Grouped operators address channels so.  With a dimension of its own each loop has a place in
-memory, along which it can run in lanes, be tiled and be packed.
+Grouped operators index channels this way.  With a dimension of its own each loop can run in lanes,
+be tiled and be packed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ Shapes = dict[str, tuple[Expr, ...]]
 
 
 def split_dimensions(program: Program) -> tuple[Program, Shapes]:
-    """The program with its double dimensions split, and the new shapes of the tensors that have
-    any.
+    """Split dimensions indexed by two loops; returns the program and the new shapes of its tensors.
 
-    A dimension of extent N is split in N/a and a if every access to it is ``a*i + j`` for loops
-    i, j with 0 <= j < a.  The last one stays if j is a reduction, as in a pool: its elements are
-    neighbours, of which lanes along i take every a-th.
+    A dimension of extent N is split into N/a and a if every access to it is ``a*i + j`` for loops
+    i, j with 0 <= j < a.  The last dimension is kept if j is a reduction, as in a pool: its
+    elements are adjacent, and lanes along i take every a-th.
     """
     factors: dict[tuple[str, int], int] = {}
     for tensor in program.tensors.values():
@@ -38,7 +37,7 @@ def split_dimensions(program: Program) -> tuple[Program, Shapes]:
     if not factors:
         return program, {}
 
-    def place(e: Read) -> Read:
+    def access(e: Read) -> Read:
         indices: list[Expr] = []
         for d, index in enumerate(e.indices):
             factor = factors.get((e.tensor, d))
@@ -55,13 +54,13 @@ def split_dimensions(program: Program) -> tuple[Program, Shapes]:
                 shape += [Const(int(extent.value) // factor), Const(factor)]
         return replace(t, shape=tuple(shape))
 
-    made = program.with_accesses(changed, place)
+    made = program.with_accesses(changed, access)
     names = {name for name, _ in factors}
     return made, {name: made.tensors[name].shape for name in sorted(names)}
 
 
 def _factor(s: Statement, index: Expr, free: bool) -> int | None:
-    """a, if the index is ``a*i + j`` with 0 <= j < a; `free`: and j is no reduction."""
+    """a, if the index is ``a*i + j`` with 0 <= j < a; `free`: and j is not a reduction."""
     form = linear_form(index)
     terms = sorted(form.terms, key=lambda t: t[1])
     if form.constant or len(terms) != 2 or not all(isinstance(x, Index) for x, _ in terms):
@@ -92,7 +91,7 @@ def split_in_graph(graph: Graph) -> Graph:
 
 
 def with_shapes(graph: Graph, change: Callable[[Program], tuple[Program, Shapes]]) -> Graph:
-    """The graph with changed programs, to which values are views in the shapes that they want."""
+    """The graph with changed programs, whose operands are views of the values in new shapes."""
     values, constants = dict(graph.values), dict(graph.constants)
     nodes: list[Call | View] = []
     seen: dict[str, tuple[Program, Shapes]] = {}

@@ -1,4 +1,4 @@
-"""Long reductions with few results, in parts that blocks of a GPU sum at once.
+"""Long reductions with few results, split into parts that blocks of a GPU sum in parallel.
 
     Y[j] +=! X[i, j]                                  for i < N
 
@@ -7,8 +7,8 @@ becomes, with ``i = P*C*q + C*p + t`` for p < P and t < C,
     Y_parts[p, j] +=! X[P*C*q + C*p + t, j]           for P*C*q + C*p + t < N
     Y[j] +=! Y_parts[p, j]
 
-P is a number, so that sizes may be open.  C neighbours stay together where they are neighbours in
-memory.  The order of a sum changes, so this is not for exact programs.
+P is a number, so that sizes may be open.  C elements that are adjacent in memory stay together.
+The order of a sum changes, so this is not for exact programs.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from poly.ir.program import (
 )
 from poly.sets.check_bounds import if_proved
 
-#: Neighbours in memory that stay in one part.
+#: Elements adjacent in memory that stay in one part.
 CHUNK = 256
-#: Fewer terms than this are summed by one block, and a part has at least so many.
+#: Fewer terms than this are summed by one block, and a part has at least this many.
 LONG, SHORTEST = 1 << 15, 1 << 12
-#: Results that one block of a contraction has, and one of other sums along which threads lie.
+#: Results of one block of a contraction, and of one of other sums, whose threads run along results.
 _TILE, _THREADS = 64 * 64, 256
 
 
@@ -63,7 +63,7 @@ def split_reductions(program: Program, processors: int) -> Program:
 def _split(program: Program, s: Statement, processors: int) -> Program:
     ranges = {r.index: r for r in s.ranges}
     dtype = program.tensors[s.target.tensor].dtype
-    # Parts of a sum may be beyond what the 16 bits of its type hold where the whole is not.
+    # A partial sum may overflow a 16-bit type where the whole sum does not.
     if not s.is_reduction or not s.reductions or (dtype.is_float and dtype.bits == 16):
         return program
     free = [_extent(ranges[i]) for i in s.free]
@@ -71,13 +71,13 @@ def _split(program: Program, s: Statement, processors: int) -> Program:
     if terms < LONG or float("inf") in free or 0 in free:
         return program
     results = prod(int(e) for e in free)
-    neighbours = _neighbours(program, s)
-    blocks = -(-results // _results_of_a_block(s, neighbours))
+    contiguous = _contiguous(program, s)
+    blocks = -(-results // _results_of_a_block(s, contiguous))
     count = 2 * processors // blocks
     if terms < float("inf"):
         count = min(count, int(terms) // SHORTEST)
-    loop = max(s.reductions, key=lambda i: (_extent(ranges[i]), i not in neighbours))
-    together = CHUNK if loop in neighbours else 1
+    loop = max(s.reductions, key=lambda i: (_extent(ranges[i]), i not in contiguous))
+    together = CHUNK if loop in contiguous else 1
     extent = _extent(ranges[loop])
     if extent < float("inf"):
         count = min(count, int(extent) // together)
@@ -87,14 +87,14 @@ def _split(program: Program, s: Statement, processors: int) -> Program:
 
 
 def _extent(r: Range) -> float:
-    """How many numbers a range has; infinite if that is open."""
+    """The number of values in a range; infinite if that is open."""
     if isinstance(r.lo, Const) and isinstance(r.hi, Const):
         return max(0, int(r.hi.value) - int(r.lo.value))
     return float("inf")
 
 
-def _neighbours(program: Program, s: Statement) -> set[str]:
-    """The indices along which a read has neighbours in memory."""
+def _contiguous(program: Program, s: Statement) -> set[str]:
+    """The indices along which a read has stride 1 in memory."""
     found: set[str] = set()
     for r in reads_of(s.value):
         if r.indices and not reads_of(r.indices[-1]):
@@ -103,12 +103,12 @@ def _neighbours(program: Program, s: Statement) -> set[str]:
     return found
 
 
-def _results_of_a_block(s: Statement, neighbours: set[str]) -> int:
-    """About how many results one block of the automatic schedule has."""
+def _results_of_a_block(s: Statement, contiguous: set[str]) -> int:
+    """The approximate number of results of one block of the automatic schedule."""
     moving = [{i for e in r.indices for i in indices_of(e)} & set(s.free) for r in s.reads]
     if any(a - b and b - a for a in moving for b in moving):
         return _TILE
-    return 1 if neighbours & set(s.reductions) else _THREADS
+    return 1 if contiguous & set(s.reductions) else _THREADS
 
 
 class _Parts:
@@ -120,14 +120,14 @@ class _Parts:
         self.taken |= {i for x in program.statements for i in x.indices}
 
     def of(self, count: int, together: int) -> Program:
-        """The program with so many parts, each of so many neighbours at a time."""
+        """The program with so many parts, each of so many adjacent elements at a time."""
         s, i = self.s, self.along.index
         part, step, near = (fresh_name(f"{i}_{x}", self.taken) for x in ("part", "step", "near"))
         whole = count * together
-        place: Expr = add(mul(Const(whole), Index(step)), mul(Const(together), Index(part)))
+        index: Expr = add(mul(Const(whole), Index(step)), mul(Const(together), Index(part)))
         if together > 1:
-            place = add(place, Index(near))
-        place = add(self.along.lo, place)
+            index = add(index, Index(near))
+        index = add(self.along.lo, index)
         steps = add(floordiv(sub(sub(self.along.hi, self.along.lo), Const(1)), whole), Const(1))
         own = [Range(step, Const(0), steps)]
         own += [Range(near, Const(0), Const(together))] if together > 1 else []
@@ -141,11 +141,11 @@ class _Parts:
             fresh_name(f"{tensor.name}_parts", self.taken), tensor.dtype, tuple(r.hi for r in order)
         )
         target = Read(made.name, tuple(Index(r.index) for r in order))
-        env = {i: place}
+        env = {i: index}
         guards = [substitute(g, indices=env) for g in s.guards]
         extent = _extent(self.along)
         if extent == float("inf") or int(extent) % (count * together):
-            guards.append(Op("lt", (place, self.along.hi)))
+            guards.append(Op("lt", (index, self.along.hi)))
         first = Statement(
             self._name(), target, s.op, True, substitute_value(s.value, env), (*order, *sums),
             tuple(r.index for r in sums), tuple(guards),
