@@ -1,5 +1,5 @@
-"""Copies of tensors near where they are used: what is copied, where it lies, how it is padded.
+"""Copies of tensors near their uses: the elements copied, their layout, and padding.
 
-Fragments of tensor instructions are such copies, too.  The primitives that ask for them are in
+Fragments of tensor instructions are such copies, too.  The primitives that create them are in
 `poly.schedule`.
 """

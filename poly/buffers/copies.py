@@ -1,6 +1,6 @@
-"""Copies between a tensor and the buffer of a promotion: which elements, in which loops.
+"""Copies between a tensor and the buffer of a promotion: the elements, and the loops over them.
 
-Which elements there are is decided in `poly.buffers.promotion`.
+The set of elements is computed in `poly.buffers.promotion`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from poly.sets.to_isl import isl_expr
 from poly.tree.kinds import LoopMark, Mark, Scope, Tensorized
 from poly.tree.nodes import Band, Member, Promote, walk_tree
 
-#: Bytes that a thread of a GPU copies at once, at most, and at least if it copies several elements.
+#: The most bytes that a thread of a GPU copies at once, and the least for several elements.
 TOGETHER, LEAST_TOGETHER = 16, 4
 
 
-#: Vectors of a row of a panel that are copied one after the other without a loop.
+#: Vectors of a row of a packed operand that are copied without a loop.
 MOST_VECTORS = 4
 
 
@@ -32,16 +32,15 @@ MOST_VECTORS = 4
 class Copy:
     """One extension statement: ``buffer[e mod size] = T[e]``, or back.
 
-    prefix : the loops around it of which each iteration has a buffer of its own, by name
+    prefix : the loops around it each iteration of which has its own buffer, by name
     shared : whether all threads of a block copy together
-    op : of partial results, which begin as its identity and are combined with what is there
-    ahead : it runs one iteration of the last of these loops before what it is for
+    op : for partial results, which begin as its identity and are combined with the tensor's
+    ahead : it runs one iteration of the last of these loops early (double buffering)
     matrix : the dimensions of the tensor in which all threads of a warp copy together, a matrix at
         a time; the last loops run over them
-    together : how many neighbours a thread copies at once; if several, the last of the loops runs
-        over them
-    within : ``{ name[p, e] : … }``, where it copies, if it does not everywhere: elsewhere it stores
-        zeros
+    together : how many adjacent elements a thread copies at once; if several, the last of the loops
+        runs over them
+    within : ``{ name[p, e] : … }``, the instances that copy, if not all: the others store zeros
     """
 
     name: str
@@ -62,7 +61,7 @@ class Copy:
 
     @property
     def shared_out(self) -> tuple[Member, ...]:
-        """The loops whose iterations threads share among them."""
+        """The loops whose iterations are divided among threads."""
         return self.members[:-1] if self.together > 1 else self.members
 
     @property
@@ -96,12 +95,12 @@ def in_matrices(c: Copy, fragment: Matched, sizes: tuple[int, ...]) -> Copy:
 
 
 def contiguous_dimension(tensor: Tensor) -> int:
-    """The dimension along which elements are neighbours in memory."""
+    """The dimension along which elements are adjacent in memory."""
     return max((d for d, e in enumerate(tensor.shape) if e != Const(1)), default=tensor.rank - 1)
 
 
 def lanes_below(node: Promote, scop: Scop) -> int | None:
-    """The number of lanes of the vector loops below, if there is one for all of them."""
+    """The number of lanes of the vector loops below; None unless it is the same for all of them."""
     widths: set[int] = set()
     for inner in walk_tree(node.child):
         for m in inner.members if isinstance(inner, Band) else ():
@@ -110,7 +109,7 @@ def lanes_below(node: Promote, scop: Scop) -> int | None:
                 f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule)
                 image = domain.apply(isl.UnionMap.from_multi_union_pw_aff(f)).get_set_list()
                 if not image.n_set():
-                    continue  # it runs never
+                    continue  # it has no instances
                 high = image.get_at(0).dim_max_val(0)
                 widths.add(int(high.to_python()) + 1 if high.is_int() else 0)
     return widths.pop() if len(widths) == 1 and min(widths) > 1 else None
@@ -121,7 +120,7 @@ def copy_of(
     sizes: tuple[int, ...], aligned: tuple[bool, ...], in_lanes: bool, footprint: isl.Map,
     origins: tuple[Expr | None, ...] = (),
 ) -> Copy | None:  # fmt: skip
-    """What copies `elements`, and fills the rest of the footprint of a padded buffer."""
+    """The copy of `elements`, which also fills the rest of the footprint of a padded buffer."""
     if elements is None:
         return None
     elements = elements.intersect_params(scop.context).coalesce()
@@ -141,15 +140,15 @@ def copy_of(
         within = copied.domain_map().reverse().apply_range(pair).range()
         within = within.gist(extension.range()).coalesce()
     together = 1 if in_lanes else _together(node, scop, inward, sizes, aligned)
-    if within is not None and not _whole_groups(copied, together):
+    if within is not None and not _in_full_groups(copied, together):
         together = 1
-    # Loops over aligned boxes run from 0, which makes places in the buffer plain.
-    places = [f"({e[k]} mod {sizes[k]})" if aligned[k] else e[k] for k in range(rank)]
+    # Loops over aligned boxes run from 0, which makes indices in the buffer plain.
+    indices = [f"({e[k]} mod {sizes[k]})" if aligned[k] else e[k] for k in range(rank)]
     for k, origin in enumerate(origins):
         if origin is not None:
-            places[k] = f"(({e[k]} - {isl_expr(origin)}) mod {sizes[k]})"
+            indices[k] = f"(({e[k]} - {isl_expr(origin)}) mod {sizes[k]})"
     instance = f"[{params}] -> {{ {name}[{', '.join(p + e)}]"
-    members = _CopyLoops(node, scop, instance).over(places, sizes, in_lanes, together)
+    members = _CopyLoops(node, scop, instance).over(indices, sizes, in_lanes, together)
     return Copy(
         name, node.tensor, node.buffer, inward, tuple(m.name for m in outer), rank, sizes,
         str(extension), members, node.scope == Scope.SHARED, ahead=node.ahead, together=together,
@@ -169,53 +168,53 @@ class _CopyLoops:
     instance: str
 
     def member(self, loop: str, value: str, mark: LoopMark) -> Member:
-        """A loop that runs through the values of an expression."""
+        """A loop over the values of an expression."""
         return Member(loop, isl.UnionPwAff(f"{self.instance} -> [({value})] }}"), mark)
 
     def over(
-        self, places: list[str], sizes: tuple[int, ...], in_lanes: bool, together: int
+        self, indices: list[str], sizes: tuple[int, ...], in_lanes: bool, together: int
     ) -> tuple[Member, ...]:
         """The loops, outermost first.
 
-        places : in the buffer, dimension by dimension; together : elements that one access moves
+        indices : in the buffer, by dimension; together : elements that one access moves
         """
         mark = Mark.UNROLL if self.node.scope == Scope.REGISTER else Mark.SEQ
-        loops = self._dimensions(places, sizes)
-        members = [self.member(loop, place, mark) for loop, place, _ in loops]
+        loops = self._dimensions(indices, sizes)
+        members = [self.member(loop, index, mark) for loop, index, _ in loops]
         dtype = self.scop.program.tensors[self.node.tensor].dtype
         lanes = lanes_below(self.node, self.scop) or VECTOR_BYTES // dtype.bytes
         if loops and in_lanes and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
             members = self._in_lanes(members, loops[-1], lanes, mark)
         if together > 1:
-            loop, place, _ = loops[-1]
+            loop, index, _ = loops[-1]
             members[-1:] = [
-                self.member(f"{loop}_o", f"floor({place}/{together})", mark),
-                self.member(f"{loop}_i", f"{place} mod {together}", Mark.WIDE),
+                self.member(f"{loop}_o", f"floor({index}/{together})", mark),
+                self.member(f"{loop}_i", f"{index} mod {together}", Mark.WIDE),
             ]
         return tuple(members)
 
-    def _dimensions(self, places: list[str], sizes: tuple[int, ...]) -> list[tuple[str, str, int]]:
-        """Loops over the dimensions of the buffer: name, place and extent, outermost first."""
-        # Threads that copy together read neighbours, whatever the buffer's layout, and share out
-        # loops of several iterations.
+    def _dimensions(self, indices: list[str], sizes: tuple[int, ...]) -> list[tuple[str, str, int]]:
+        """Loops over the dimensions of the buffer: name, index and extent, outermost first."""
+        # Threads that copy together read adjacent elements, regardless of the buffer's layout, and
+        # divide loops of several iterations among them.
         order = [*self.node.layout.order]
         if self.node.scope == Scope.SHARED:
             order = sorted(range(len(sizes)), key=lambda k: sizes[k] > 1)
-        loops = [(f"{self.node.buffer}_e{k}", places[k], sizes[k]) for k in order]
+        loops = [(f"{self.node.buffer}_e{k}", indices[k], sizes[k]) for k in order]
         if self.node.layout.block is not None:
             dim, size = self.node.layout.block
             at = order.index(dim)
-            loop, place, _ = loops[at]
-            loops[at] = (f"{loop}_b", f"floor({place}/{size})", sizes[dim] // size)
-            loops.append((loop, f"({place} mod {size})", size))
+            loop, index, _ = loops[at]
+            loops[at] = (f"{loop}_b", f"floor({index}/{size})", sizes[dim] // size)
+            loops.append((loop, f"({index} mod {size})", size))
         return loops
 
     def _in_lanes(
         self, members: list[Member], innermost: tuple[str, str, int], lanes: int, mark: LoopMark
     ) -> list[Member]:
         """The loops with the innermost one in vector lanes."""
-        loop, place, size = innermost
-        # Rows of neighbours in memory, which are transposed a block at a time.
+        loop, index, size = innermost
+        # Rows contiguous in memory, which are transposed a block at a time.
         along = contiguous_dimension(self.scop.program.tensors[self.node.tensor])
         name = f"{self.node.buffer}_e{along}"
         transposed = [m for m in members[:-1] if m.name == name and loop != name]
@@ -223,14 +222,14 @@ class _CopyLoops:
         blocks = Mark.UNROLL if not transposed and size // lanes <= MOST_VECTORS else mark
         return [
             *rest,
-            self.member(f"{loop}_o", f"floor({place}/{lanes})", blocks),
+            self.member(f"{loop}_o", f"floor({index}/{lanes})", blocks),
             *transposed,
-            self.member(f"{loop}_i", f"{place} mod {lanes}", Mark.VECTOR),
+            self.member(f"{loop}_i", f"{index} mod {lanes}", Mark.VECTOR),
         ]
 
 
-def _whole_groups(elements: isl.Map, count: int) -> bool:
-    """Whether each `count` neighbours from a multiple of that on are all elements, or none."""
+def _in_full_groups(elements: isl.Map, count: int) -> bool:
+    """Whether each aligned group of `count` adjacent elements is copied entirely or not at all."""
     e = dims("e", elements.dim(isl.dim_type.out))
     *outer, last = e
     tensor = elements.get_tuple_name(isl.dim_type.out)
@@ -242,10 +241,12 @@ def _whole_groups(elements: isl.Map, count: int) -> bool:
 def _together(
     node: Promote, scop: Scop, inward: bool, sizes: tuple[int, ...], aligned: tuple[bool, ...]
 ) -> int:
-    """How many neighbours a thread of a GPU copies at once: as many as one access moves, where rows
-    are whole numbers of that, in the buffer, and in memory as far as it is known.
+    """How many adjacent elements a thread of a GPU copies at once.
 
-    To shared memory these are numbers of up to 32 bits.
+    It is as many as one access moves, where rows are multiples of that, in the buffer, and in
+    memory as far as is known.
+
+    Copies to shared memory use elements of up to 32 bits.
     """
     tensor = scop.program.tensors[node.tensor]
     last, size = tensor.rank - 1, tensor.dtype.bytes
@@ -264,5 +265,5 @@ def _together(
 
 
 def _has_rows(tensor: Tensor) -> bool:
-    """Whether elements have other neighbours than those along the last dimension."""
+    """Whether elements are adjacent in another than the last dimension."""
     return any(e != Const(1) for e in tensor.shape[:-1])

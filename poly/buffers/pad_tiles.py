@@ -1,20 +1,20 @@
-"""Matrices that reach over the edge: instructions that run on whole tiles where some are partial.
+"""Padding of partial tiles: instructions that run on full tiles at the edge of a domain.
 
 An instruction multiplies matrices of fixed extents.  Where a tile of a statement S has instances,
 but not one for each of the instruction's, S is run on all of the tile if its operands come through
-shared buffers that are *padded*: filled beyond what is read of the tensor, with zeros.
+shared buffers that are *padded*: filled with zeros beyond the part of the tensor that is read.
 
 With D the domain of S, p the loops outside of the buffers and q those inside, which run from l to
 h,
 
     D' = { S[x] : p(x) in p(D) and l <= q(x) <= h }
 
-is what is run, where for the loops of the instruction l and h are its own, and for the others
-those that they have on D.  Loops on threads count as q, so that all warps of a block do the same.
+is run, where for the loops of the instruction l and h are its own, and for the others those that
+they have on D.  Loops on threads count as q, so that all warps of a block do the same.
 With C, A and B the elements that an instance accesses and p_A the loops around the buffer of A,
 
     F(p)   = C(D at p)               G(p)   = C(D' at p)
-    F_A(p) = what is read of A below its buffer on the domains of statements, and what is written
+    F_A(p) = the elements of A read below its buffer on the domains of statements, and those written
 
 a buffer holds ``A[e]`` for e in F_A(p), and 0 for all other e in A(D' at p).  Then the result is
 that of S on D, if
@@ -22,14 +22,14 @@ that of S on D, if
     (1) G(p) - F(p) has no element that a statement below a buffer of C accesses on its domain
     (2) x in D' - D and C(x) in F(p(x))  imply  A(x) not in F_A(p_A(x)), B(x) not in F_B(p_B(x))
 
-since an instance that is not in D either adds to an element that nobody looks at, by (1), or adds
+since an instance that is not in D either adds to an element that is never read, by (1), or adds
 0 * 0 to one of its own, by (2), which changes at most the sign of a zero.  One zero would not do:
-the other factor may be infinite or no number.  The sums are in a fragment, from which what is in F
-is copied, and nothing else; nor does anything read what is in G alone.  An initialisation runs on
-D' in the same way, with its fragment in place of the buffers; it adds nothing, and (1) for all
-elements of D' - D is all there is.
+the other factor may be infinite or NaN.  The sums are in a fragment, from which only F is copied;
+nor does anything read what is in G alone.  An initialisation runs on D' in the same way, with its
+fragment in place of the buffers; it adds nothing, and only (1) is needed, for all elements of
+D' - D.
 
-What is not known is refused: then S is run on D, of which partial tiles are refused.
+Undecided cases are refused: then S is run on D, and its partial tiles are refused.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from poly.tree.nodes import Band, Member, Node, Promote, path_to, statements_bel
 
 @dataclass(frozen=True, eq=False)
 class _Surroundings:
-    """What stands around a statement that is an instruction.
+    """The loops and buffers around a statement that is an instruction.
 
     outer : the loops p; inner : those that count as q, with l and h
-    tiles : by tensor the operands' buffers, with the loops of which each iteration has its own
+    tiles : the operands' buffers by tensor, with the loops each iteration of which has its own
     """
 
     outer: tuple[Member, ...]
@@ -64,7 +64,7 @@ class _Surroundings:
 def with_padding(
     tree: Node, scop: Scop, statements: Sequence[str] = (), host: Sequence[Member] = ()
 ) -> Scop:
-    """The scop with what is run of each statement whose operands are padded.
+    """The scop with the instances that are run of each statement with padded operands.
 
     statements : those below the tree, if not all
     host : the loops around the tree
@@ -135,7 +135,7 @@ def check_padding(
         wrong = at.intersect_range(held).domain()
         if not wrong.is_empty():
             raise ScheduleError(
-                f"{what}: beyond the edge both operands have to be zero, but {tile.buffer} has "
+                f"{what}: beyond the edge both operands must be zero, but {tile.buffer} has "
                 f"an element of {read.tensor} for {_some(wrong)}; fix the sizes to multiples of "
                 "the instruction's, or pad the arrays with zeros"
             )
@@ -150,22 +150,22 @@ def _refuse_onto(wrong: isl.Set, s: ScopStatement, what: str) -> None:
 
 
 def _some(instances: isl.Set) -> str:
-    """An instance of a set, and the sizes for which it is one."""
+    """An instance of a set, and the sizes at which it exists."""
     point = instances.sample_point()
-    sizes, place = (
+    sizes, point_values = (
         [int(point.get_coordinate_val(kind, n).to_python()) for n in range(instances.dim(kind))]
         for kind in (isl.dim_type.param, isl.dim_type.set)
     )
     names = instances.get_var_names(isl.dim_type.param)
     given = ", ".join(f"{n}={v}" for n, v in zip(names, sizes, strict=True))
-    text = instance_text((instances.get_tuple_name(), tuple(place)))
+    text = instance_text((instances.get_tuple_name(), tuple(point_values)))
     return f"{text} with {given}" if given else text
 
 
 def _used(tree: Node, scop: Scop, s: ScopStatement, statements: Sequence[str]) -> isl.Set:
-    """The elements of its target that statements below a buffer of that access on their domains.
+    """The elements of its target that statements below its buffer access on their domains.
 
-    Elsewhere nobody sees what such a buffer has beyond them.
+    Elements of such a buffer beyond these are never read.
     """
     tensor = s.target.tensor
     found = s.write.range()
@@ -180,11 +180,11 @@ def _used(tree: Node, scop: Scop, s: ScopStatement, statements: Sequence[str]) -
     return found.coalesce()
 
 
-# --- what is run -----------------------------------------------------------------------------
+# --- instances that are run ------------------------------------------------------------------
 
 
 def _innermost(path: Sequence[Node], tensor: str, scope: str = "") -> int | None:
-    """The place on a path of the buffer that an access to a tensor goes to."""
+    """The position on a path of the buffer that an access to a tensor uses."""
     found = (
         n for n, node in enumerate(path)
         if isinstance(node, Promote) and node.tensor == tensor and scope in ("", node.scope)
@@ -195,7 +195,7 @@ def _innermost(path: Sequence[Node], tensor: str, scope: str = "") -> int | None
 def _surroundings(
     tree: Node, scop: Scop, s: ScopStatement, host: Sequence[Member]
 ) -> _Surroundings | None:
-    """None for a statement that is no instruction, or of which an operand is not padded."""
+    """None for a statement that is not an instruction, or has an operand that is not padded."""
     path = path_to(tree, s.name)
     loops = [m for n in path if isinstance(n, Band) for m in n.members]
     intrinsic = next((m.mark.intrinsic for m in loops if isinstance(m.mark, Tensorized)), None)
@@ -231,7 +231,7 @@ def _surroundings(
 
 
 def limits_of(m: Member, s: ScopStatement) -> tuple[int, int] | None:
-    """The least and the greatest number of a loop over the instances of a statement."""
+    """The least and the greatest value of a loop over the instances of a statement."""
     values = prefix_map(s, [m]).range()
     if values.is_empty():
         return None

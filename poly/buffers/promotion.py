@@ -1,4 +1,4 @@
-"""Promotion: what a buffer holds, and the copies that fill it and write it back.
+"""Promotion: the contents of a buffer, and the copies that fill it and write it back.
 
 For a `Promote` node below the loops p, with statements S below it, and A_S the accesses to the
 tensor T:
@@ -7,13 +7,13 @@ tensor T:
 * copied in  the part of F that is read before it is written below
 * copied out the part of F that is written below; of a temporary, if any of it is read outside
 
-The buffer has the size of the footprint's box, which must be constant; element e lies at
+The buffer has the size of the footprint's box, which must be constant; element e is stored at
 ``e mod size``, which is injective on any box of that size and needs no origin.  In a padded buffer
-matrices are to lie in one piece, so where its box does not begin at a multiple of the size, e lies
-at ``(e - o(p)) mod size`` with o(p) the beginning.  A dimension that
-is kept in blocks is filled up to whole ones.  What instructions access beyond the domains of their
-statements (see `poly.buffers.pad_tiles`) counts for the size of a fragment and of a padded buffer,
-and is neither copied in nor out: a padded buffer has zeros there.
+matrices must be contiguous, so where its box does not begin at a multiple of the size, e is stored
+at ``(e - o(p)) mod size`` with o(p) the beginning.  A blocked dimension is rounded up to whole
+blocks.  Elements that instructions access beyond the domains of their statements (see
+`poly.buffers.pad_tiles`) count for the size of a fragment and of a padded buffer, and are neither
+copied in nor out: a padded buffer has zeros there.
 The copies are statements ``in[p, e]`` with loops of their own over e.
 """
 
@@ -40,7 +40,7 @@ from poly.tree.nodes import Member, Promote
 
 #: A promoted buffer belongs to one thread; beyond this many bytes it is refused.
 BUFFER_LIMIT = 1 << 20
-#: What a warp may keep in fragments, in bytes: half of its threads' registers.
+#: The most bytes that a warp may keep in fragments: half of its threads' registers.
 FRAGMENT_LIMIT = 16 << 10
 
 
@@ -48,8 +48,8 @@ FRAGMENT_LIMIT = 16 << 10
 class PromotionPlan:
     """Box sizes of the buffer, by tensor dimension, and its copies.
 
-    origins : where the box begins in the iteration ``p0', p1', …``, up to multiples of its size, if
-        elements count from there; else None
+    origins : the beginning of the box in the iteration ``p0', p1', …``, up to multiples of its
+        size, if elements count from there; else None
     """
 
     sizes: tuple[int, ...]
@@ -59,7 +59,7 @@ class PromotionPlan:
 
 
 def prefix_of(node: Promote, outer: list[Member]) -> list[Member]:
-    """The loops of which each iteration has a buffer of its own: threads share a shared one."""
+    """The loops each iteration of which has a buffer of its own: threads share a shared one."""
     if node.scope != Scope.SHARED:
         return outer
     return [m for m in outer if m.mark not in ON_THREADS]
@@ -68,11 +68,11 @@ def prefix_of(node: Promote, outer: list[Member]) -> list[Member]:
 def _relations(
     node: Promote, below: list[ScopStatement], outer: list[Member]
 ) -> tuple[isl.Map | None, isl.Map | None]:
-    """Which elements an iteration of `outer` reads and writes; None: none."""
+    """The elements that an iteration of `outer` reads and writes; None if there are none."""
     for s in below:
         if any(m.get_tuple_name(isl.dim_type.out) == node.tensor for m in s.may_reads):
             raise ScheduleError(
-                f"{node.tensor} cannot be promoted: {s.name} reads it at a place that depends "
+                f"{node.tensor} cannot be promoted: {s.name} reads it at an index that depends "
                 "on data"
             )
     reads = prefix_relation(((s, m) for s in below for m in _reads(node, s)), outer, node.tensor)
@@ -91,7 +91,7 @@ def _footprint(
     reads: isl.Map | None,
     writes: isl.Map | None,
 ) -> isl.Map:
-    """What the buffer has a place for: what is accessed, and beyond it what instructions reach."""
+    """The elements that the buffer has room for: those accessed, and those instructions reach."""
     footprint = writes if reads is None else reads if writes is None else reads.union(writes)
     assert footprint is not None
     if node.padded or node.scope == Scope.FRAGMENT:
@@ -117,11 +117,11 @@ def _check_capacity(node: Promote, dtype: DType, sizes: tuple[int, ...]) -> None
 def plan_promotion(
     node: Promote, scop: Scop, outer: list[Member], statements: tuple[str, ...]
 ) -> PromotionPlan:
-    """What the promotion of `node` copies; it has a buffer for each iteration of `outer`.
+    """Plan the copies of a promotion; it has a buffer for each iteration of `outer`.
 
     Raises
     ------
-    ScheduleError : the tensor is not accessed below, or not in a place that is affine, or its
+    ScheduleError : the tensor is not accessed below, or at an index that is not affine, or its
         footprint is not bounded by a constant, or the buffer is too large.
     """
     if node.scope == Scope.PARTIAL:
@@ -143,7 +143,7 @@ def plan_promotion(
         if node.tensor in {t.name for t in scop.program.temps}:
             outward = _leaving(scop, node.tensor, outer, statements)
     if inward is None and node.padded:
-        # What is written below is all there is, but zeros.
+        # Only what is written below is in the buffer, besides zeros.
         operands = {r.tensor for s in padded for r in s.source.reads}
         inward = footprint.subtract(footprint) if node.tensor in operands else None
     aligned = tuple(_is_aligned(footprint, k, size) for k, size in enumerate(sizes))
@@ -169,7 +169,7 @@ def plan_promotion(
         made = [c if c is None else in_matrices(c, fragment, sizes) for c in made]
         if made[0] is not None and tensor.dtype != ACCUMULATOR:
             raise ScheduleError(
-                f"{node.tensor} cannot be kept in a fragment here: what is summed up already would "
+                f"{node.tensor} cannot be kept in a fragment here: the partial sum so far would "
                 f"have been rounded to {tensor.dtype}; promote around the whole sum and its start"
             )
     return PromotionPlan(sizes, made[0], made[1], origins)
@@ -183,11 +183,11 @@ def _reads(node: Promote, s: ScopStatement) -> tuple[isl.Map, ...]:
 
 
 def check_parts(plan: PromotionPlan, intrinsic: Intrinsic, what: str) -> None:
-    """Refuse a fragment of which parts are moved that are no rows and columns from the first on.
+    """Refuse a fragment unless the copied part of each matrix is its first rows and columns.
 
-    With r and c the places of an element in its matrix t, the moved ones are to be a relation
-    ``{ t -> [r, c] }`` that is the product of its rows and its columns, and has with a place those
-    before.
+    With r and c the indices of an element in its matrix t, the copied elements must be a relation
+    ``{ t -> [r, c] }`` that is the product of its rows and its columns, and contains the elements
+    before each of its elements.
 
     Raises
     ------
@@ -200,8 +200,8 @@ def check_parts(plan: PromotionPlan, intrinsic: Intrinsic, what: str) -> None:
         at = dict(zip((x[c.depth + d] for d in c.matrix), intrinsic.extents, strict=False))
         tile = ", ".join(f"floor({e}/{at[e]})" if e in at else e for e in x)
         inside = ", ".join(f"{e} mod {n}" for e, n in at.items())
-        places = isl.Map(f"{{ {c.tuple_text} -> [[{tile}] -> [{inside}]] }}")
-        moved = isl.Map(c.extension).range().apply(places).unwrap()
+        in_matrix = isl.Map(f"{{ {c.tuple_text} -> [[{tile}] -> [{inside}]] }}")
+        moved = isl.Map(c.extension).range().apply(in_matrix).unwrap()
         rows, columns = (
             moved.apply_range(isl.Map(f"{{ [r, c] -> [{one}] }}")) for one in ("r", "c")
         )
@@ -209,9 +209,9 @@ def check_parts(plan: PromotionPlan, intrinsic: Intrinsic, what: str) -> None:
         whole = rows.flat_range_product(columns).union(moved.apply_range(earlier))
         if not whole.is_subset(moved):
             raise ScheduleError(
-                f"{what}: sums would be stored beyond the edge, or be taken from there: what "
-                f"{c.name} moves are not known to be rows and columns from the first ones of a "
-                "matrix on"
+                f"{what}: sums would be stored beyond the edge, or be loaded from there: the "
+                f"elements of {c.name} are not known to be the first rows and columns of a "
+                "matrix"
             )
 
 
@@ -223,10 +223,12 @@ def _partial(
     if len(statements) > 1 or s.role != Role.UPDATE or s.target.tensor != node.tensor:
         raise ScheduleError(
             f"{', '.join(statements)} cannot sum up {node.tensor} in parts: parts are made of the "
-            "updates of one reduction alone"
+            "updates of a single reduction"
         )
     if any(r.tensor == node.tensor for r in s.source.reads):
-        raise ScheduleError(f"{s.name} reads {node.tensor}, to which it adds: there are no parts")
+        raise ScheduleError(
+            f"{s.name} reads {node.tensor}, to which it adds, and cannot be split into parts"
+        )
     elements = prefix_relation([(s, s.write)], outer, node.tensor)
     assert elements is not None
     elements = elements.intersect_params(scop.context).coalesce()
@@ -245,24 +247,24 @@ def _partial(
     return PromotionPlan(ones, made[0], made[1])
 
 
-def check_ahead(
+def check_double_buffer(
     node: Promote, scop: Scop, loop: Member, statements: tuple[str, ...], what: str = ""
 ) -> None:
-    """Refuse to fill a buffer one iteration ahead where that would read what is not there yet.
+    """Refuse double buffering where filling early would read elements not yet written.
 
     loop : that above the node; statements : all those in it
 
     Raises
     ------
-    ScheduleError : something in the loop writes the tensor, or the loop is none that runs in order.
+    ScheduleError : something in the loop writes the tensor, or the loop is not sequential.
     """
     if node.scope != Scope.SHARED:
         raise ScheduleError(
-            f"{what}only a shared buffer is filled ahead, by all threads of a block"
+            f"{what}`ahead` needs a shared buffer, which all threads of a block fill"
         )
     if loop.mark != Mark.SEQ:
         raise ScheduleError(
-            f"{what}{loop.name} is marked {loop.mark}; what is filled ahead needs a loop whose "
+            f"{what}{loop.name} is marked {loop.mark}; `ahead` needs a loop whose "
             "iterations run one after the other"
         )
     for name in statements:
@@ -280,14 +282,14 @@ def _constant_extent(footprint: isl.Map, dim: int, tensor: str) -> int:
             f"{tensor} cannot be promoted here: its footprint has no constant bound in "
             f"dimension {dim}; tile the loops that it depends on first"
         )
-    return max(extent, 1)  # of a footprint without elements, which no code fills
+    return max(extent, 1)  # an empty footprint, which is never filled
 
 
 def _whole_vectors(
     node: Promote, scop: Scop, footprint: isl.Map, sizes: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Registers for whole vectors along the last dimension in buffer order: of 56 elements and
-    lanes in 16, the last 8 have a register of 16.
+    """Round the last dimension in buffer order up to whole vectors: of 56 elements in lanes of 16,
+    the last 8 have a register of 16.
     """
     lanes, last = lanes_below(node, scop), node.layout.order[-1]
     if (
@@ -307,7 +309,7 @@ def _is_aligned(footprint: isl.Map, dim: int, size: int) -> bool:
     """Whether the footprint's box begins at a multiple of its size for every prefix."""
     if footprint.is_empty():
         return True
-    # As a set: the least value of a function with divisions by itself is asked of it in vain.
+    # As a set: isl does not compute the least value of a function with divisions.
     rest = isl.Map.from_pw_aff(footprint.dim_min(dim).mod_val(isl.Val(size))).range()
     low, high = rest.dim_min_val(0), rest.dim_max_val(0)
     return bool(low.is_zero() and high.is_zero())
@@ -315,18 +317,18 @@ def _is_aligned(footprint: isl.Map, dim: int, size: int) -> bool:
 
 def _origin(footprint: isl.Map, dim: int, size: int) -> Expr | None:
     """The least element along a dimension, as a sum of multiples of ``p0', p1', …`` and of sizes,
-    without those of `size`; None if it is no such sum.
+    without multiples of `size`; None if it is not such a sum.
     """
     least = footprint.dim_min(dim).gist(footprint.domain()).coalesce()
     if least.n_piece() != 1:
         return None
     ((_, value),) = least.get_pieces()
     sizes = [Size(n) for n in value.get_domain_space().get_var_names(isl.dim_type.param)]
-    place = [Index(p) for p in dims("p", value.dim(isl.dim_type.in_))]
+    prefix = [Index(p) for p in dims("p", value.dim(isl.dim_type.in_))]
     parts: list[tuple[Expr, isl.Val]] = [(Const(1), value.get_constant_val())]
     parts += [
         (e, value.get_coefficient_val(kind, n))
-        for kind, found in ((isl.dim_type.in_, place), (isl.dim_type.param, sizes))
+        for kind, found in ((isl.dim_type.in_, prefix), (isl.dim_type.param, sizes))
         for n, e in enumerate(found)
     ]
     if value.dim(isl.dim_type.div) or not all(v.is_int() for _, v in parts):
@@ -371,8 +373,8 @@ def _exposed(
 def _leaving(
     scop: Scop, tensor: str, outer: list[Member], statements: tuple[str, ...]
 ) -> isl.Map | None:
-    """``{ [p] -> T[e] }``: elements written below, for prefixes of which some are read in another
-    prefix or by another statement.
+    """``{ [p] -> T[e] }``: elements written below, for prefixes some of whose elements are read in
+    another prefix or by another statement.
     """
     flow, _ = value_flow(scop, scop.reads_of(tensor))
     own = [

@@ -1,17 +1,18 @@
-"""Loops that become one instruction of a tensor core, found by matching a statement with it.
+"""Tensorisation: matching a statement with an instruction of tensor cores.
 
 With p the loops outside and t the chosen ones, a statement is the instruction in each iteration p
 if
 
-* every tile is full: where a tile has an instance, it has one for each of the instruction's; or
+* every tile is full: where a tile has an instance, it has all of those of the instruction; or
   the statement may be run as if it had, on operands that are padded with zeros
   (`poly.buffers.pad_tiles`);
-* the value is that of the meaning, but for the order of a product and for casts between types
-  that the instruction converts itself;
-* each access moves with t as that of the meaning does: from one iteration of a loop to the next by
-  one along one dimension of the tensor, the same one everywhere, or not at all.
+* the value is that of the meaning, up to the order of a product and casts between types that the
+  instruction converts itself;
+* each access moves with t as that of the meaning does: by one per iteration along one dimension
+  of the tensor, the same one everywhere, or not at all.
 
-What is not known is refused.  That the loops carry nothing but the sum is for `poly.deps.legality`.
+Undecided cases are refused.  Whether the loops carry only the sum is checked in
+`poly.deps.legality`.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ MOST_AROUND = 2
 
 @dataclass(frozen=True)
 class Matched:
-    """A statement as an instruction.
+    """A statement matched with an instruction.
 
-    operands : the elements that stand for A and B of the meaning; none where sums begin
-    rows, columns : the dimensions of the target along which those of a matrix of sums lie
+    operands : the elements that correspond to A and B of the meaning; none where sums begin
+    rows, columns : the dimensions of the target along which those of a matrix of sums run
     """
 
     intrinsic: Intrinsic
@@ -54,7 +55,7 @@ class Matched:
 
 @primitive("tensorize C: i_i, j_i, k_i as wmma_f16", words=True)
 def tensorize(tree: Node, scop: Scop, step: Step) -> Node:
-    """The tree with some innermost loops marked with the name of an instruction."""
+    """Mark some innermost loops with the name of an instruction."""
     s = scop.statement(step.statements[0])
     if len(step.words) != 1 or step.words[0] not in INTRINSICS:
         raise ScheduleError(f"{step}: `as` takes one of {', '.join(INTRINSICS)}")
@@ -91,19 +92,19 @@ def tensorize(tree: Node, scop: Scop, step: Step) -> Node:
 
 
 def instruction_of(tree: Node, statement: str) -> Intrinsic | None:
-    """The instruction that a statement becomes, None for one that each thread runs."""
+    """The instruction that a statement is matched with, None if each thread runs it."""
     marks = (m.mark for m in loops_of(tree, statement))
     return next((mark.intrinsic for mark in marks if isinstance(mark, Tensorized)), None)
 
 
 def matched(tree: Node, scop: Scop, outer: Sequence[Member], statement: str) -> Matched:
-    """What a statement below `tree`, which has the loops `outer` around it, has been matched with.
+    """The match of a statement below `tree`, which has the loops `outer` around it.
 
     scop : from `with_padding`
 
     Raises
     ------
-    ScheduleError : steps behind `tensorize` have changed its loops.
+    ScheduleError : steps after `tensorize` have changed its loops.
     """
     loops = loops_of(tree, statement)
     intrinsic = instruction_of(tree, statement)
@@ -129,14 +130,14 @@ def match(
     unpadded: Sequence[str] = (),
     any_order: bool = False,
 ) -> Matched:
-    """A statement as the instruction; `chosen` are its loops in the order of the meaning's.
+    """Match a statement with an instruction; `chosen` are its loops in the order of the meaning's.
 
-    s : with the instances that are run; unpadded : operands that might be padded
-    any_order : the loops have been matched before; now their order in the tree is known
+    s : with the instances that are run; unpadded : operands that could be padded
+    any_order : the loops have been matched before; now their order in the tree is fixed
 
     Raises
     ------
-    ScheduleError : it is none, beginning with `what`.
+    ScheduleError : it does not match; the message begins with `what`.
     """
     if any_order:
         chosen = in_order_of_target(scop, s, around, chosen)
@@ -153,10 +154,10 @@ def match(
         }
         for read in (s.target, *operands)
     }
-    place = _unified(meaning.target, moves[s.target])
+    dims = _unified(meaning.target, moves[s.target])
     loops = dict(zip(roles, (m.name for m in chosen), strict=True))
-    if place is None:
-        raise ScheduleError(_other_place(meaning.target, s.target, loops, meaning, what))
+    if dims is None:
+        raise ScheduleError(_mismatch(meaning.target, s.target, loops, meaning, what))
     for pair in (operands, operands[::-1]):
         wrong = [
             (pattern, read)
@@ -164,25 +165,25 @@ def match(
             if _unified(pattern, moves[read]) is None
         ]
         if not wrong:
-            return Matched(intrinsic, pair, *place)
-    # A product has no order; what is told is the one that fits better.
-    raise ScheduleError(_other_place(*wrong[0], loops, meaning, what))
+            return Matched(intrinsic, pair, *dims)
+    # A product has no order; the better match of the two is reported.
+    raise ScheduleError(_mismatch(*wrong[0], loops, meaning, what))
 
 
-def _other_place(
+def _mismatch(
     pattern: Read, read: Read, loops: Mapping[str, str], meaning: Statement, what: str
 ) -> str:
     own = " and ".join(loops[x] for x in loops if Index(x) in pattern.indices)
     return (
-        f"{what}: {read} is not {pattern} of `{meaning}`; it has to move by one along a dimension "
-        f"of its own with each of {own}, and to stand still otherwise"
+        f"{what}: {read} is not {pattern} of `{meaning}`; it must move by one along a dimension "
+        f"of its own with each of {own}, and be invariant otherwise"
     )
 
 
 def _roles(s: ScopStatement, what: str) -> int:
-    """How many loops the instruction has for a statement: sums begin, or are added to."""
+    """The number of loops of the instruction for a statement: sums begin, or are added to."""
     if s.source.op != "+=" or s.role not in (Role.UPDATE, Role.INIT):
-        raise ScheduleError(f"{what}: {s.name} is no sum")
+        raise ScheduleError(f"{what}: {s.name} is not a sum")
     return 3 if s.role == Role.UPDATE else 2
 
 
@@ -199,7 +200,7 @@ def _operands(s: ScopStatement, scop: Scop, intrinsic: Intrinsic, what: str) -> 
     if s.role == Role.INIT:
         return ()
     if not s.is_reduction:
-        raise ScheduleError(f"{what}: {s.name} reads {s.target.tensor}, to which it adds")
+        raise ScheduleError(f"{what}: {s.name} reads {s.target.tensor}, which it also updates")
     reads = [_operand(e) for e in s.value.args] if (
         isinstance(s.value, Op) and s.value.fn == "mul") else []  # fmt: skip
     pair = tuple(r for r in reads if r is not None)
@@ -219,7 +220,7 @@ def _operands(s: ScopStatement, scop: Scop, intrinsic: Intrinsic, what: str) -> 
 
 
 def _operand(value: Expr) -> Read | None:
-    """An element, as it is or converted to what is summed up."""
+    """An element, either plain or converted to the type of the sum."""
     if isinstance(value, Cast) and value.dtype == ACCUMULATOR:
         value = value.arg
     return value if isinstance(value, Read) else None
@@ -262,7 +263,7 @@ def _check_full(
 
 
 def _unified(pattern: Read, moves: Mapping[str, tuple[int, ...] | None]) -> tuple[int, ...] | None:
-    """The dimension of a tensor for each one of the meaning's matrix; None: it moves otherwise."""
+    """The dimension of a tensor for each one of the meaning's matrix; None if there is no match."""
     dims: dict[str, int] = {}
     for index, by in moves.items():
         if by is None or any(v not in (0, 1) for v in by) or sum(by) > 1:
@@ -281,7 +282,7 @@ def _unified(pattern: Read, moves: Mapping[str, tuple[int, ...] | None]) -> tupl
 def fragment_of(
     node: Promote, scop: Scop, outer: Sequence[Member], statements: Sequence[str]
 ) -> Matched:
-    """What is kept in a fragment: sums of instructions, and nothing that any thread looks at.
+    """The contents of a fragment: sums of instructions, which no other statement accesses.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Statements that are no program's: fences, barriers, and where threads combine what they have.
+"""Statements that are not in the program: fences, barriers, and combinations of threads' parts.
 
-isl generates loops apart for statements that do not interleave, as for the initialisation of a
+isl generates separate loops for statements that do not interleave, as for the initialisation of a
 sum over all iterations of p: it all comes before the rest.  Such a loop would have a buffer of its
 own.  *Fences* prevent that: two statements without effect, one before and one after all others
 in each iteration p, which interleave with whatever is between them.
@@ -23,7 +23,7 @@ from poly.tree.nodes import Member, Promote
 class Fence:
     """A statement without effect that runs once in each iteration of the loops `prefix`.
 
-    barrier : it has one: the threads of a block wait for each other
+    barrier : it is a barrier: the threads of a block wait for each other
     """
 
     name: str
@@ -43,10 +43,11 @@ class Fence:
 
 @dataclass(frozen=True)
 class Combination(Fence):
-    """Where the threads of a block combine by `op` what each has in `buffer`, an element of
-    `tensor` of so many dimensions (`rank`).
+    """The point at which threads of a block combine their parts in `buffer` by `op`.
 
-    threads : how many neighbours, which is known when all loops have their places
+    The result is an element of `tensor`, which has `rank` dimensions.
+
+    threads : how many adjacent threads; set once all loops are mapped
     """
 
     tensor: str = ""
@@ -64,7 +65,7 @@ def combination(
     threads: int,
 ) -> Combination:
     """``{ combine[p] }``: the threads of a block combine their parts, in every iteration p of the
-    loops around them in which any of them has one.
+    loops around them in which one of them has a part.
     """
     s = scop.statement(statements[0])
     name = f"{node.buffer}_all"
@@ -84,7 +85,7 @@ def everywhere(
 ) -> str:
     """``{ [p] -> name[p] }`` for the iterations p of loops in which a statement has an instance.
 
-    early : and those of the last loop before one with an instance
+    early : also the iteration of the last loop before each of these
     """
     every = prefix_map(scop.statement(statements[0]), prefix).range()
     for other in statements[1:]:
@@ -113,9 +114,9 @@ def fences(
     statements: tuple[str, ...],
     copies: Iterable[str],
 ) -> tuple[Fence, ...]:
-    """Two fences where what is below the node runs in different sets of iterations, else none.
+    """Two fences if the statements below the node run in different sets of iterations, else none.
 
-    copies : their extensions
+    copies : their extension maps
     """
     if not outer:
         return ()

@@ -1,9 +1,9 @@
-"""Between our schedule trees and isl's.
+"""Conversion between our schedule trees and isl's.
 
-`to_isl` spells a tree in isl's YAML form.  What isl's trees cannot say (names and marks of loops)
-travels in ``mark`` nodes whose ids index `IslTree.bands`; copies of promoted tensors become
-statements of their own, listed in `IslTree.copies`.  They are no extension nodes: where full tiles
-are isolated, isl runs extensions in the bounding box of what is left, not only in what is left.
+`to_isl` prints a tree in isl's YAML form.  Names and marks of loops, which isl's trees lack, are
+passed in ``mark`` nodes whose ids index `IslTree.bands`; copies of promoted tensors become
+statements of their own, listed in `IslTree.copies`.  They are not extension nodes: where full tiles
+are isolated, isl runs extensions in the bounding box of the rest, not only in the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from poly.deps.instances import member_limits
 from poly.deps.scop import Scop
 from poly.errors import ScheduleError
 from poly.lower.auxiliary_statements import Fence, combination, everywhere, fences
-from poly.lower.launches import Launch, lanes_of, place_of, reducing
+from poly.lower.launches import Launch, lanes_of, parameter_values, reducing
 from poly.sets.isl_names import dim, dims
 from poly.sets.to_isl import parameters
 from poly.tree.kinds import ON_THREADS, Mark, Scope
@@ -43,7 +43,7 @@ from poly.tree.nodes import (
 
 @dataclass(frozen=True)
 class IslBand:
-    """What stands behind a mark ``band:n``: the loops, and the depth of the first of them."""
+    """The band of a mark ``band:n``: the loops, and the depth of the first of them."""
 
     depth: int
     members: tuple[Member, ...]
@@ -54,7 +54,7 @@ class Around:
     """A loop around a promotion.
 
     apart : whether each iteration has a buffer of its own
-    only : the one value that it takes, if it does and buffers begin at different places
+    only : its value if it takes a single one, is apart, and buffers begin at different indices
     """
 
     member: Member
@@ -64,7 +64,7 @@ class Around:
 
 @dataclass(frozen=True)
 class Share:
-    """A number of a thread in its block: ``floor(thread / divisor) mod modulus``; 0: no mod."""
+    """Part of a thread's index in its block: ``floor(thread / divisor) mod modulus``; 0: no mod."""
 
     divisor: int
     modulus: int
@@ -90,7 +90,7 @@ class IslPromote:
 class IslTree:
     """An isl schedule with the tables that its marks refer to.
 
-    shares : parameters that say which part of a shared copy is a thread's own
+    shares : parameters that select a thread's own part of a shared copy
     around : the loops around each copy, outermost first
     """
 
@@ -114,14 +114,14 @@ def to_isl(tree: Node, scop: Scop) -> IslTree:
 
 
 def kernel_to_isl(launch: Launch, tree: Node, scop: Scop) -> IslTree:
-    """The isl schedule tree for what one thread of one block runs in a launch.
+    """The isl schedule tree of what one thread of one block runs in a launch.
 
-    Instances are those with ``block(S) = [block_z, block_y, block_x]`` and ``thread(S) =
+    Its instances have ``block(S) = [block_z, block_y, block_x]`` and ``thread(S) =
     [thread_z, thread_y, thread_x]``, so that loops on blocks and threads run once.  A barrier runs
     in each iteration of the loops around it in which any thread has an instance: all threads of a
-    block run through the same loops.  Of a shared copy each thread has its share.
+    block run the same loops.  Each thread has its share of a shared copy.
 
-    tree : the tree of the launch, with barriers; scop : with what it runs of each statement
+    tree : the tree of the launch, with barriers; scop : with the instances run of each statement
     """
     result = IslTree(launch=launch)
     body = _node(band(launch.host, tree), scop, [], launch.statements, result)
@@ -129,7 +129,7 @@ def kernel_to_isl(launch: Launch, tree: Node, scop: Scop) -> IslTree:
     for name in launch.statements:
         s = scop.as_run(name)
         own = s.domain
-        for parameter, f in place_of(launch, scop, name).items():
+        for parameter, f in parameter_values(launch, scop, name).items():
             if parameter == lanes_of(launch, name):
                 continue
             own = own.intersect(f.eq_set(_parameter(parameter, own)))
@@ -142,9 +142,9 @@ def kernel_to_isl(launch: Launch, tree: Node, scop: Scop) -> IslTree:
         for k, name in enumerate(c.prefix):
             found = around[name]
             if found is not None:
-                place = isl.PwAff(f"{{ {c.tuple_text} -> [({dim('x', k)})] }}")
-                own = own.intersect(place.eq_set(_parameter(found, own)))
-        # What threads reduce together, each begins for itself, and all have in the end.
+                index = isl.PwAff(f"{{ {c.tuple_text} -> [({dim('x', k)})] }}")
+                own = own.intersect(index.eq_set(_parameter(found, own)))
+        # Each thread initialises its own part of a joint reduction; the first writes the result.
         if isinstance(c, Copy) and not c.shared and not (c.op and c.inward):
             lanes = {launch.thread_names[0]} if c.matrix else set()
             own = _by_the_first({*around.values(), *lanes}, own, launch)
@@ -161,8 +161,9 @@ def _parameter(name: str, domain: isl.Set) -> isl.PwAff:
 
 
 def _by_the_first(around: Set[str | None], own: isl.Set, launch: Launch) -> isl.Set:
-    """What the first thread does along each axis without a loop `around`: there the others have
-    nothing, or, if they reduce together, the same."""
+    """The instances of the first thread along each axis without a loop `around`: the others have
+    none there, or, if they reduce together, the same.
+    """
     for name in launch.thread_names:
         if name not in around:
             own = own.intersect_params(isl.Set(f"[{name}] -> {{ : {name} = 0 }}"))
@@ -170,16 +171,16 @@ def _by_the_first(around: Set[str | None], own: isl.Set, launch: Launch) -> isl.
 
 
 def _shared_out(c: Copy, own: isl.Set, launch: Launch, out: IslTree) -> isl.Set:
-    """The part of a shared copy that one thread has.
+    """The part of a shared copy that one thread does.
 
-    Neighbours along the innermost loop go to neighbouring threads, w of them, and the other threads
-    take the next rows: with p the places of the two innermost loops,
+    Adjacent elements along the innermost loop go to adjacent threads, w of them, and the other
+    threads take the next rows: with p the indices of the two innermost loops,
     ``p[-1] mod w = column and p[-2] mod (threads/w) = row``.
     """
     column, row = f"{c.name}_column", f"{c.name}_row"
     width, rows = _row_of_threads(c, launch)
     out.shares[column], out.shares[row] = Share(1, width), Share(width, 0)
-    # Threads beyond the last full row have nothing to do.
+    # Threads beyond the last full row are idle.
     for parameter, at, count in ((column, 1, width), (row, 2, rows)):
         if at > len(c.shared_out):
             own = own.intersect_params(isl.Set(f"[{parameter}] -> {{ : {parameter} = 0 }}"))
@@ -190,7 +191,7 @@ def _shared_out(c: Copy, own: isl.Set, launch: Launch, out: IslTree) -> isl.Set:
 
 
 def _row_of_threads(c: Copy, launch: Launch) -> tuple[int, int]:
-    """How many threads have a row of a shared copy, and how many rows they have at a time."""
+    """The threads for a row of a shared copy, and the rows that they copy at a time."""
     width = 1
     inner = c.shared_out[-1] if c.shared_out else None
     while inner is not None and width < loop_length(c, inner) and 2 * width <= launch.threads:
@@ -199,10 +200,10 @@ def _row_of_threads(c: Copy, launch: Launch) -> tuple[int, int]:
 
 
 def _copy_loops(c: Copy | Fence, launch: Launch | None) -> list[isl.UnionPwAff]:
-    """What the loops of a copy run over: of a shared one, how often the threads have taken turns.
+    """The functions of the loops of a copy; of a shared one, the rounds of its threads.
 
-    isl would rather run through the places that are a thread's own in steps, but where the first of
-    them has several forms, it may take one for a place that is none.
+    isl would rather enumerate a thread's own indices with a stride, but where the first of them is
+    piecewise, it may generate an index that is not one of them.
     """
     functions = [m.schedule for m in c.members]
     if isinstance(c, Copy) and c.shared and launch is not None:
@@ -214,7 +215,7 @@ def _copy_loops(c: Copy | Fence, launch: Launch | None) -> list[isl.UnionPwAff]:
 
 
 def loop_length(c: Copy, member: Member) -> int:
-    """How many iterations a loop of a copy has at most."""
+    """The most iterations that a loop of a copy has."""
     image = isl.Map.from_pw_aff(member.schedule.get_pw_aff_list().get_at(0)).range()
     low, high = image.dim_min_val(0), image.dim_max_val(0)
     if low.is_int() and high.is_int():
@@ -223,7 +224,7 @@ def loop_length(c: Copy, member: Member) -> int:
 
 
 def kernel_context(tree: IslTree, scop: Scop) -> isl.Set:
-    """What is known of a kernel's parameters: those of the program, and which places there are."""
+    """The constraints on a kernel's parameters: those of the program, and ranges of indices."""
     launch = tree.launch
     assert launch is not None
     context = scop.context
@@ -234,9 +235,9 @@ def kernel_context(tree: IslTree, scop: Scop) -> isl.Set:
     for name, count in bounds:
         context = context.intersect(isl.Set(f"[{name}] -> {{ : 0 <= {name} < {count} }}"))
     for name, extent in zip(launch.block_names, launch.grid, strict=True):
-        place = isl.PwAff(f"[{name}] -> {{ [({name})] }}")
+        value = isl.PwAff(f"[{name}] -> {{ [({name})] }}")
         context = context.intersect(isl.Set(f"[{name}] -> {{ : 0 <= {name} }}"))
-        context = context.intersect(place.lt_set(extent).params())
+        context = context.intersect(value.lt_set(extent).params())
     return context
 
 
@@ -271,14 +272,14 @@ def _node(
     if isinstance(node, Promote):
         return _promote(node, scop, outer, statements, out)
     assert isinstance(node, Band)
-    # isl separates full tiles a band at a time, so a band ends behind an isolated member.
+    # isl separates full tiles a band at a time, so a band ends after an isolated member.
     cut = next((n + 1 for n, m in enumerate(node.members) if m.isolate), len(node.members))
     here, below = node.members[:cut], band(node.members[cut:], node.child)
     number, before = len(out.bands), set(out.copies)
     out.bands.append(IslBand(len(outer), here))
     child = _node(below, scop, [*outer, *here], statements, out)
     functions = _with_copies(here, _since(before, out), scop, out.launch)
-    # One loop a member: isl may otherwise split a loop by statement, and with it what is below.
+    # One loop per member: otherwise isl may split a loop by statement, with everything below it.
     atomic = "; ".join(f"atomic[{k}]" for k in range(len(here)))
     if here[-1].isolate:
         isolated = _full_tiles(scop, outer, here, below, statements)
@@ -299,7 +300,7 @@ def _since(before: set[str], out: IslTree) -> list[Copy | Fence]:
 def _with_copies(
     members: tuple[Member, ...], copies: list[Copy | Fence], scop: Scop, launch: Launch | None
 ) -> isl.MultiUnionPwAff:
-    """The members' functions, of the copies below too: each runs in the iteration that it names."""
+    """The members' functions, extended to the copies below, which name their iterations."""
     functions = []
     for m in members:
         f = m.schedule
@@ -402,12 +403,12 @@ def _full_tiles(
     below: Node,
     statements: tuple[str, ...],
 ) -> isl.UnionSet | None:
-    """``{ isolate[[outer] -> [here]] }``: where no lane and no unrolled iteration is missing.
+    """``{ isolate[[outer] -> [here]] }``: the tiles without missing lanes or unrolled iterations.
 
-    For each statement below, the box is what its vector and unrolled loops take over all tiles.
+    For each statement below, the box is the range of its vector and unrolled loops over all tiles.
     A tile is full if no point of the box is missing: the complement of box(o, h) minus the image
-    of the domain, projected on (o, h).  The deepest statements run in
-    all full tiles; one that is sunk to the ends of a loop misses none where it does not run.
+    of the domain, projected on (o, h).  The deepest statements run in all full tiles; one that is
+    sunk to the ends of a loop misses none where it does not run.
     """
     every: isl.Set | None = None
     missing: isl.Set | None = None
@@ -417,7 +418,7 @@ def _full_tiles(
         loops, domain = loops_of(below, name), scop.statement(name).domain
         tiles_below = [m for m in loops if m.mark not in (Mark.VECTOR, Mark.UNROLL)]
         still_cut = {d for m in tiles_below for d in _moving(m, domain)}
-        # What is missing along a dimension that is cut further in, tiles further in will tell.
+        # Missing points along a dimension that is cut further in are left to the inner tiles.
         inner = [
             m
             for m in loops
@@ -445,7 +446,7 @@ def _full_tiles(
     full = every.subtract(missing.coalesce()).coalesce()
     if full.is_empty():
         return None
-    # As isl wants it: the outer dimensions are the domain of a wrapped map.
+    # As isl requires: the outer dimensions are the domain of a wrapped map.
     params = ", ".join(full.get_var_names(isl.dim_type.param))
     o = ", ".join(dims("o", len(outer)))
     h = ", ".join(dims("h", len(here)))
@@ -484,7 +485,7 @@ def from_isl(node: isl.ScheduleNode, scop: Scop) -> Node:
 
     Raises
     ------
-    ScheduleError : for node types that isl's scheduler does not make.
+    ScheduleError : for node types that isl's scheduler does not produce.
     """
     kind = node.get_type()
     types = isl.schedule_node_type
@@ -510,7 +511,7 @@ def _filtered(node: isl.ScheduleNode, scop: Scop) -> Filter:
 
 
 def _with_empty(tree: Node, scop: Scop) -> Node:
-    """The tree with the statements that have no instances, which isl leaves out, at the end."""
+    """The tree with the statements without instances, which isl omits, at the end."""
     empty = [s.name for s in scop.statements if s.domain.is_empty()]
     if not empty:
         return tree

@@ -1,13 +1,13 @@
-"""Which parts of a schedule tree run on a GPU as one kernel, and where each instance runs.
+"""Launches: the parts of a schedule tree that run on a GPU as kernels, and the thread mapping.
 
-The host runs what is outside of all loops on blocks: sequences, and loops that contain some.  Each
-largest part without that is a *launch*; one without loops on blocks has one block.  A sequence of
-which a block would have too many threads is one of launches, too.  Inside, with
+The host runs everything outside of all loops on blocks: sequences, and loops that contain some.
+Each largest part without that is a *launch*; one without loops on blocks has one block.  A sequence
+for which a block would have too many threads becomes a sequence of launches, too.  Inside, with
 b the loops on blocks around a statement and t those on threads,
 
     block  { S[x] -> b(x) }      thread  { S[x] -> t(x) }
 
-say on which block and thread of it an instance runs, each of up to three numbers, of which the
+give the block and thread that run an instance, each as up to three numbers, of which the
 innermost loop gives x.  A dimension without a loop is 0.
 
 Launches are ordered by the host.  In a launch, blocks are not ordered at all, and threads only by
@@ -46,7 +46,7 @@ from poly.tree.nodes import (
     walk_tree,
 )
 
-#: What the dimensions of grids and blocks are called, the innermost first.
+#: Names of the dimensions of grids and blocks, the innermost first.
 AXES = ("x", "y", "z")
 
 
@@ -54,19 +54,19 @@ AXES = ("x", "y", "z")
 class Launch:
     """A part of a tree that runs as one kernel.
 
-    number : its place among the launches of the tree
+    number : its index among the launches of the tree
     host : the host's loops around it, outermost first
     statements : those below; tree : what orders them
-    places : loops whose number is a parameter of the kernel, with the parameter
+    parameters : loops whose value is a parameter of the kernel, with the parameter
     grid : blocks in x, y and z, as functions of the sizes; block : threads in x, y and z
-    block_names, thread_names : the parameters for a place in each, in the same order
+    block_names, thread_names : the parameters for the block and thread index, in the same order
     """
 
     number: int
     host: tuple[Member, ...]
     statements: tuple[str, ...]
     tree: Node
-    places: tuple[tuple[Member, str], ...]
+    parameters: tuple[tuple[Member, str], ...]
     grid: tuple[isl.PwAff, ...]
     block: tuple[int, int, int]
     block_names: tuple[str, ...]
@@ -81,20 +81,20 @@ class Launch:
     @property
     def host_names(self) -> tuple[str, ...]:
         """The parameters for the host's loops."""
-        return tuple(name for m, name in self.places if m in self.host)
+        return tuple(name for m, name in self.parameters if m in self.host)
 
     def parameter_of(self, member: Member) -> str | None:
-        """The parameter that a loop's number is, None for a loop that the kernel runs."""
-        return next((name for m, name in self.places if m is member), None)
+        """The parameter for a loop's value, None for a loop that the kernel runs."""
+        return next((name for m, name in self.parameters if m is member), None)
 
 
 def launches(tree: Node, scop: Scop) -> tuple[Node, tuple[Launch, ...]]:
-    """What the host runs, with a `KernelLeaf` for each launch, and the launches.
+    """The host's tree, with a `KernelLeaf` for each launch, and the launches.
 
     Raises
     ------
     ScheduleError : a block would have too many threads; loops on threads are around those on
-        blocks, others between these; or a buffer is filled ahead of a loop that the host runs.
+        blocks, others between these; or a buffer is filled early for a loop of the host.
     """
     found: list[Launch] = []
 
@@ -137,20 +137,20 @@ def _has_blocks(node: Node) -> bool:
 
 
 def _block(
-    places: list[tuple[Member, int]], tree: Node, statements: tuple[str, ...], scop: Scop
+    mapped: list[tuple[Member, int]], tree: Node, statements: tuple[str, ...], scop: Scop
 ) -> tuple[int, int, int]:
-    """How many threads a block has in x, y and z that runs statements of a tree.
+    """The threads in x, y and z of a block that runs statements of a tree.
 
-    places : its loops on threads with the axis of each
+    mapped : its loops on threads with the axis of each
 
     Raises
     ------
-    CapacityError : that are too many, or more in x than a warp that runs a statement.
+    CapacityError : too many threads, or more in x than a warp that runs a statement.
     """
     block = [1, 1, 1]
-    for m, axis in places:
+    for m, axis in mapped:
         count = thread_extent(m, scop, "threads")
-        if m.mark == Mark.REDUCE:  # the others have nothing to add
+        if m.mark == Mark.REDUCE:  # the other threads add the identity
             count = 1 << (count - 1).bit_length()
         block[axis] = max(block[axis], count)
     warps = [name for name in statements if instruction_of(tree, name) is not None]
@@ -184,7 +184,7 @@ def _fits(node: Node, statements: tuple[str, ...], scop: Scop) -> bool:
 
 
 def _above_loops(node: Node) -> Iterator[Node]:
-    """The nodes of a tree that are in none of its loops."""
+    """The nodes of a tree that are not in any of its loops."""
     yield node
     if not isinstance(node, Band):
         for child in child_nodes(node):
@@ -203,7 +203,7 @@ def _launch(
         taken.add(name)
         return name
 
-    places = [(m, fresh(f"host_{m.name}")) for m in host]
+    parameters = [(m, fresh(f"host_{m.name}")) for m in host]
     members = tree.members if isinstance(tree, Band) else ()
     blocks = [m for m in reversed(members) if m.mark == Mark.BLOCK]
     for m in members[: len(blocks)]:
@@ -219,17 +219,17 @@ def _launch(
                 "host runs: a kernel keeps nothing for the next one"
             )
     block_names = tuple(fresh(f"block_{axis}") for _, axis in zip(blocks, AXES, strict=False))
-    places += zip(blocks, block_names, strict=True)
+    parameters += zip(blocks, block_names, strict=True)
     grid = tuple(
         end_value(scop, m, statements, last=True, none=-1).add_constant_val(isl.Val(1))
         for m in blocks
     )
     thread_names = tuple(fresh(f"thread_{axis}") for axis in AXES)
     on_threads = _thread_axes(tree)
-    places += [(m, thread_names[axis]) for m, axis in on_threads]
+    parameters += [(m, thread_names[axis]) for m, axis in on_threads]
     block = _block(on_threads, tree, statements, scop)
     launch = Launch(
-        number, host, statements, tree, tuple(places), grid, block, block_names, thread_names
+        number, host, statements, tree, tuple(parameters), grid, block, block_names, thread_names
     )
     _check_reductions(launch)
     _check_fragments(launch, scop)
@@ -237,14 +237,14 @@ def _launch(
 
 
 def _thread_axes(node: Node) -> list[tuple[Member, int]]:
-    """The loops on threads, and the axis of each: how many loops on threads are inside at most."""
+    """The loops on threads, each with its axis: the most loops on threads inside it."""
     found: list[tuple[Member, int]] = []
 
     def visit(node: Node) -> int:
         inside = max((visit(c) for c in child_nodes(node)), default=0)
         if isinstance(node, Band):
             if any(isinstance(m.mark, Tensorized) for m in node.members):
-                inside = 1  # along x are the threads of a warp
+                inside = 1  # x is the axis of the threads of a warp
             for m in reversed(node.members):
                 if m.mark in ON_THREADS:
                     found.append((m, inside))
@@ -256,13 +256,13 @@ def _thread_axes(node: Node) -> list[tuple[Member, int]]:
 
 
 def reducing(launch: Launch, node: Node) -> int:
-    """How many adjacent threads combine what they have after a node of a launch."""
+    """The number of adjacent threads that combine their parts after a node of a launch."""
     inside = _axes_below(launch, node, Mark.REDUCE)
     return prod(launch.block[: max(inside, default=-1) + 1])
 
 
 def _check_fragments(launch: Launch, scop: Scop) -> None:
-    """Refuse instructions that steps behind `tensorize` have changed, or without a fragment.
+    """Refuse instructions that steps after `tensorize` have changed, or without a fragment.
 
     Raises
     ------
@@ -291,12 +291,12 @@ def _check_fragments(launch: Launch, scop: Scop) -> None:
 def _axes_below(launch: Launch, node: Node, mark: Mark) -> list[int]:
     """The axes of the loops with a mark at and below a node."""
     members = [m for n in walk_tree(node) if isinstance(n, Band) for m in n.members]
-    places = [launch.parameter_of(m) for m in members if m.mark == mark]
-    return [launch.thread_names.index(p) for p in places if p is not None]
+    parameters = [launch.parameter_of(m) for m in members if m.mark == mark]
+    return [launch.thread_names.index(p) for p in parameters if p is not None]
 
 
 def _check_reductions(launch: Launch) -> None:
-    """Refuse reductions by threads that are no neighbours, or of which there is no power of two.
+    """Refuse reductions by threads that are not adjacent, or whose number is not a power of two.
 
     Raises
     ------
@@ -308,25 +308,25 @@ def _check_reductions(launch: Launch) -> None:
         axes = _axes_below(launch, node, Mark.REDUCE)
         if _axes_below(launch, node, Mark.THREAD) or sorted(axes) != list(range(len(axes))):
             raise ScheduleError(
-                f"the threads that reduce {node.tensor} are no neighbours; only loops inside of "
+                f"the threads that reduce {node.tensor} are not adjacent; only loops inside "
                 "all others on threads can be reduced together"
             )
         count = reducing(launch, node)
         if count & (count - 1):
             raise ScheduleError(
-                f"{count} neighbouring threads reduce {node.tensor}, which has to be a power of two"
+                f"{count} adjacent threads reduce {node.tensor}; the number must be a power of two"
             )
 
 
-# --- where instances run --------------------------------------------------------------------
+# --- mapping of instances to threads --------------------------------------------------------
 
 
 def padded_scop(launch: Launch, scop: Scop) -> Scop:
-    """The scop with what a launch runs of each statement."""
+    """The scop with the instances that a launch runs of each statement."""
     return with_padding(launch.tree, scop, launch.statements, launch.host)
 
 
-def place_of(launch: Launch, scop: Scop, statement: str) -> dict[str, isl.PwAff]:
+def parameter_values(launch: Launch, scop: Scop, statement: str) -> dict[str, isl.PwAff]:
     """``{ S[x] -> [n] }`` for each parameter of blocks and threads, and of the host's loops."""
     s = scop.as_run(statement)
     loops = (*launch.host, *loops_of(launch.tree, statement))
@@ -355,10 +355,10 @@ def thread_function(launch: Launch, scop: Scop, writes: bool = False) -> isl.Mul
     for name in reversed(launch.thread_names):
         axis: isl.UnionPwAff | None = None
         for statement in launch.statements:
-            place = place_of(launch, scop, statement)[name]
+            value = parameter_values(launch, scop, statement)[name]
             if writes and name in reduced_names(launch, statement):
-                place = isl.PwAff.val_on_domain(scop.statement(statement).domain, isl.Val(0))
-            f = isl.UnionPwAff.from_pw_aff(place)
+                value = isl.PwAff.val_on_domain(scop.statement(statement).domain, isl.Val(0))
+            f = isl.UnionPwAff.from_pw_aff(value)
             axis = f if axis is None else axis.union_add(f)
         assert axis is not None
         one = isl.MultiUnionPwAff.from_union_pw_aff(axis)
@@ -374,16 +374,16 @@ def reduced_names(launch: Launch, statement: str) -> frozenset[str]:
 
 
 def thread_extent(member: Member, scop: Scop, what: str) -> int:
-    """How many threads a loop takes: one more than its greatest number.
+    """The number of threads of a loop: one more than its greatest value.
 
     Raises
     ------
-    ScheduleError : if that is not constant, more than a block has, or a number is below 0.
+    ScheduleError : it is not constant, more than a block has, or a value is below 0.
     """
     limits = member_limits(member, scop)
     if limits is None:
         raise ScheduleError(
-            f"{what}: how many iterations {member.name} has is not fixed; split it by a number, "
+            f"{what}: the extent of {member.name} is not fixed; split it by a number, "
             f"as in `split S: {member.name} by 32`, and map the inner loop"
         )
     least, greatest = limits

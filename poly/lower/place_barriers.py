@@ -1,22 +1,22 @@
-"""Where the threads of a block have to wait for each other, and nowhere else.
+"""Barriers: where the threads of a block have to wait for each other, and nowhere else.
 
-Inside of a launch, with t the thread of an instance, the pairs of D, the dependences between
+Inside a launch, with t the thread of an instance, the pairs of D, the dependences between
 instances on one block, that a node orders,
 
     { S -> T in D : t(S) != t(T) }
 
 need a barrier in between: at a sequence before the later child, at a loop that carries them at the
-end of an iteration, unless one stands there anyhow.  So do the copies that fill and empty shared
-buffers, which all threads of a block share among them: with everything that touches the same
-buffer or tensor, if one of the two writes it.  So does what touches a shared buffer that begins
-anew in the next iteration.
+end of an iteration, unless there is one anyway.  So do the copies that fill and empty shared
+buffers, which all threads of a block do together: with everything that touches the same buffer or
+tensor, if one of the two writes it.  So do accesses to a shared buffer that starts over in the
+next iteration.
 
-A node is described by what runs in it before its first barrier (`head`) and behind its last one
-(`tail`); a barrier is put where a tail meets a head that it conflicts with, as late as possible,
+A node is described by the accesses before its first barrier (`head`) and after its last one
+(`tail`); a barrier is placed where a tail meets a head that it conflicts with, as late as possible,
 which gives the fewest in a sequence.  A loop may execute zero times, so it is not a barrier.
 
-All threads of a block run through the same loops, whether they have something to do there or not,
-so that a barrier may stand anywhere: see `poly.lower.isl_tree`.
+All threads of a block run the same loops, whether they have instances there or not, so that a
+barrier may be anywhere: see `poly.lower.isl_tree`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 import islpy as isl
 
-from poly.buffers.promotion import PromotionPlan, check_ahead, plan_promotion, prefix_of
+from poly.buffers.promotion import PromotionPlan, check_double_buffer, plan_promotion, prefix_of
 from poly.deps.dependences import Dependences
 from poly.deps.legality import between, by_children
 from poly.deps.scop import Scop, ScopStatement
@@ -62,7 +62,7 @@ class _Item:
 class _Part:
     """A node with its barriers.
 
-    separates : one of them is always passed; ahead : something is filled for the next iteration
+    separates : one of them is always passed; ahead : some buffer is filled for the next iteration
     """
 
     node: Node
@@ -88,7 +88,7 @@ class _Placer:
         #: Pairs of instances on different threads.
         self.pairs = _on_different_threads(pairs, launch, scop)
         self.count = 0
-        #: Buffers that are filled ahead, and may be.
+        #: Double buffers that have been checked.
         self.checked: set[str] = set()
 
     def tree(self) -> Node:
@@ -126,15 +126,15 @@ class _Placer:
         s = self.scop.statement(name)
         reads = {m.get_tuple_name(isl.dim_type.out) for m in s.all_reads}
         target = s.target.tensor
-        places = (_places(buffers.get(t, ()), t) for t in reads)
+        sources = (_read_buffers(buffers.get(t, ()), t) for t in reads)
         return _Item(
             name,
-            frozenset().union(*places),
-            frozenset((_place(buffers.get(target, ()), target, None),)),
+            frozenset().union(*sources),
+            frozenset((_buffer_of(buffers.get(target, ()), target, None),)),
         )
 
     def _in_order(self, parts: list[tuple[tuple[str, ...], _Part]], pairs: isl.UnionMap) -> _Part:
-        """Parts one after the other, with barriers where the later meets the earlier."""
+        """Join parts in sequence, with barriers where the later conflicts with the earlier."""
         children: list[Filter] = []
         head: list[_Item] = []
         tail: list[_Item] = []
@@ -164,7 +164,7 @@ class _Placer:
         inside = pairs.eq_at_multi_union_pw_aff(f)
         below = band(rest, node.child)
         part = self._node(below, inside, [*outer, first], statements, buffers)
-        self._check_ahead(part, first, statements)
+        self._check_double_buffers(part, first, statements)
         if first.mark != Mark.SEQ and first.mark != Mark.UNROLL:
             return replace(part, node=band([first], part.node))
         carried = pairs.lex_lt_at_multi_union_pw_aff(f)
@@ -175,13 +175,13 @@ class _Placer:
         # It may execute zero times.
         return _Part(band([first], body), part.head, part.tail, False)
 
-    def _check_ahead(self, part: _Part, loop: Member, statements: tuple[str, ...]) -> None:
-        """What is filled ahead of a loop may still be, after the steps behind the promotion."""
+    def _check_double_buffers(self, part: _Part, loop: Member, statements: tuple[str, ...]) -> None:
+        """Check double buffering again: steps after the promotion may have made it illegal."""
         if part.ahead:
             for node in walk_tree(part.node):
                 if isinstance(node, Promote) and node.ahead and node.buffer not in self.checked:
                     self.checked.add(node.buffer)
-                    check_ahead(node, self.scop, loop, statements)
+                    check_double_buffer(node, self.scop, loop, statements)
 
     def _promote(
         self,
@@ -191,7 +191,7 @@ class _Placer:
         statements: tuple[str, ...],
         buffers: dict[str, tuple[Promote, ...]],
     ) -> _Part:
-        if node.scope == Scope.PARTIAL:  # one thread writes, when all have their parts
+        if node.scope == Scope.PARTIAL:  # one thread writes, once all have their parts
             part = self._node(node.child, pairs, outer, statements, buffers)
             items = tuple(self._item(name, buffers) for name in statements)
             whole = replace(node, child=part.node)
@@ -203,12 +203,12 @@ class _Placer:
             below = _outside_of_fragment(node, pairs, statements, self.launch, self.scop)
         part = self._node(node.child, below, outer, statements, inner)
         plan = plan_promotion(node, self.scop, prefix_of(node, outer), statements)
-        outside = _place(around, node.tensor, node.accesses)
+        outside = _buffer_of(around, node.tensor, node.accesses)
         if node.scope != Scope.SHARED:
             return self._private(replace(node, child=part.node), part, plan, outside, statements)
         fill = _Item("", frozenset((outside,)), frozenset((node.buffer,)))
         drain = _Item("", frozenset((node.buffer,)), frozenset((outside,)))
-        if node.ahead:  # the end of an iteration separates what is filled from what is used
+        if node.ahead:  # the end of an iteration separates filling from use
             whole = replace(node, child=part.node)
             return _Part(whole, (fill, *part.head), (fill, *part.tail), part.separates, ahead=True)
         children: list[Filter] = []
@@ -240,8 +240,10 @@ class _Placer:
         outside: str,
         statements: tuple[str, ...],
     ) -> _Part:
-        """A buffer of one thread: what statements read is read when it is filled, before all that
-        is below, and what they write is written behind it."""
+        """A buffer of one thread: it is filled before everything below and written back after it.
+
+        Reads of statements count where it is filled, their writes where it is written back.
+        """
         names = [n for n in statements if _touches(self.scop.statement(n), node.tensor)]
         here = frozenset((outside,))
         fill = [_Item(n, here, frozenset()) for n in names] if plan.copy_in is not None else []
@@ -258,10 +260,10 @@ class _Placer:
         pairs: isl.UnionMap,
         anew: frozenset[str] = frozenset(),
     ) -> bool:
-        """Whether something of `later` on one thread has to wait for `earlier` on another.
+        """Whether an access of `later` on one thread has to wait for `earlier` on another.
 
-        anew : buffers that begin anew in between, in which elements of the tensor that have nothing
-            to do with each other have the same place
+        anew : buffers that start over in between, in which unrelated elements of the tensor share
+            storage
         """
         late = list(later)
         for a in earlier:
@@ -276,20 +278,20 @@ class _Placer:
 
 
 def _begun_in(node: Node) -> frozenset[str]:
-    """The shared buffers that begin in a node, and are not filled for what comes behind it."""
+    """The shared buffers that begin in a node, and are not filled for what follows it."""
     return frozenset(
         n.buffer for n in walk_tree(node)
         if isinstance(n, Promote) and n.scope == Scope.SHARED and not n.ahead
     )  # fmt: skip
 
 
-def _place(around: tuple[Promote, ...], tensor: str, accesses: Accesses) -> str:
-    """The buffer that has what some accesses to a tensor need, or the tensor itself."""
+def _buffer_of(around: tuple[Promote, ...], tensor: str, accesses: Accesses) -> str:
+    """The buffer that serves some accesses to a tensor, or the tensor itself."""
     fitting = (p.buffer for p in reversed(around) if serves(p.accesses, accesses))
     return next(fitting, tensor)
 
 
-def _places(around: tuple[Promote, ...], tensor: str) -> set[str]:
+def _read_buffers(around: tuple[Promote, ...], tensor: str) -> set[str]:
     """The buffers from which an access to a tensor may read, and the tensor if it may, too."""
     found = set()
     for p in reversed(around):
@@ -305,15 +307,15 @@ def _touches(statement: ScopStatement, tensor: str) -> bool:
 
 
 def _on_different_threads(pairs: isl.UnionMap, launch: Launch, scop: Scop) -> isl.UnionMap:
-    """The pairs of which one instance is on another thread than the other.
+    """The pairs whose instances are on different threads.
 
-    What threads reduce together, all of them read for, but the first writes: with t the thread of
-    an instance and w the one that writes its result, a pair counts if it meets in an element in one
+    All threads that reduce together read, but only the first writes: with t the thread of an
+    instance and w the one that writes its result, a pair counts if it meets in an element in one
     of these ways, by accesses R and W:
 
         W(S) = W(T), w(S) != w(T)    W(S) = R(T), w(S) != t(T)    R(S) = W(T), t(S) != w(T)
 
-    What an instruction of a warp accesses, any of its threads may: all of its pairs count.
+    Any thread of a warp may do the accesses of its instruction: all of its pairs count.
     """
     reading = thread_function(launch, scop)
     together = tuple(n for n in launch.statements if lanes_of(launch, n) is not None)
@@ -347,9 +349,9 @@ def _on_different_threads(pairs: isl.UnionMap, launch: Launch, scop: Scop) -> is
 def _outside_of_fragment(
     node: Promote, pairs: isl.UnionMap, statements: tuple[str, ...], launch: Launch, scop: Scop
 ) -> isl.UnionMap:
-    """The pairs without those of one warp that meet in nothing but its fragment.
+    """The pairs without those of one warp that meet only in its fragment.
 
-    Each thread keeps its own part of that: what it holds there nobody else reads.
+    Each thread keeps its own part of a fragment, which no other thread reads.
     """
     nothing = isl.UnionMap.empty(scop.context.get_space())
     writes = {True: nothing, False: nothing}

@@ -1,5 +1,5 @@
-"""What schedules need to know of processors and GPUs: vectors, registers, caches, warps.
+"""Machine parameters of schedules: vectors, registers, caches, warps.
 
-Those of the processor at hand are read from the system; compilers and devices are found by
+Those of this processor are read from the system; compilers and devices are found by
 `runtime`.
 """

@@ -1,4 +1,4 @@
-"""What a schedule needs to know of the processor: vector width, registers, caches, cores."""
+"""Machine parameters of a processor: vector width, registers, caches, cores."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-#: The longest vector registers that there are, in bytes; these have masked instructions wherever
-#: there are any.
+#: The longest vector registers in existence, in bytes; instruction sets with them have masked
+#: instructions.
 VECTOR_BYTES = 64
 
 

@@ -1,4 +1,4 @@
-"""What a schedule for a GPU needs to know of it."""
+"""Machine parameters of a GPU."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 WARP = 32
 #: Dimensions of a grid, and of a block of threads.
 DIMENSIONS = 3
-#: Threads that a block may have on every GPU, and in z.
+#: The most threads of a block on every GPU, and in z.
 BLOCK_THREADS, BLOCK_THREADS_Z = 1024, 64
 #: Bytes that the threads of a block may share on every GPU.
 SHARED_BYTES = 48 << 10
-#: Banks of shared memory, each of so many bytes, which serve one access each at a time.
+#: Banks of shared memory, each this many bytes wide, which serve one access each at a time.
 BANKS, BANK_BYTES = 32, 4
 
 
@@ -20,8 +20,8 @@ BANKS, BANK_BYTES = 32, 4
 class GpuMachine:
     """A GPU.
 
-    name : what it is called, for CUDA its architecture
-    processors : those that each run blocks of their own (streaming multiprocessors)
+    name : its name; for CUDA its architecture
+    processors : streaming multiprocessors, each of which runs blocks of its own
     warp : threads that run in step
     shared_bytes : memory that the threads of a block may share
     tensor_cores : whether warps multiply matrices, see `poly.ir.intrinsics`
@@ -50,11 +50,11 @@ class GpuMachine:
 
     @property
     def parallelism(self) -> int:
-        """How many iterations of a loop run at once: blocks for all processors have to be left."""
+        """How many iterations of a loop run at once: there must be blocks for all processors."""
         return self.processors
 
 
-#: The first architecture of CUDA whose tensor cores multiply what `poly.ir.intrinsics` has.
+#: The first CUDA architecture whose tensor cores support `poly.ir.intrinsics`.
 _TENSOR_CORES = 80
 
 
@@ -67,7 +67,7 @@ def cuda_machine(architecture: str, processors: int) -> GpuMachine:
     return GpuMachine(architecture, processors, tensor_cores=capability >= _TENSOR_CORES)
 
 
-#: GPUs by the names under which they may be compiled for where there is none: A100 and H100.
+#: GPUs that can be compiled for by name without a device: A100 and H100.
 NAMED = {m.name: m for m in (cuda_machine("sm_80", 108), cuda_machine("sm_90", 132))}
-#: What stands for a GPU of which nothing is known.
+#: The stand-in for a GPU with unknown parameters.
 ANY = GpuMachine("gpu", 64)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import islpy as isl
 
 from poly.buffers.pad_tiles import with_padding
-from poly.buffers.promotion import check_ahead, check_parts, plan_promotion, prefix_of
+from poly.buffers.promotion import check_double_buffer, check_parts, plan_promotion, prefix_of
 from poly.buffers.tensorize import fragment_of
 from poly.deps.instances import end_value, restrict_to
 from poly.deps.reference_groups import reference_groups
@@ -373,7 +373,7 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
     wanted = Promote(tensor, fresh_buffer(tree, scop, tensor, scope), scope, layout, inner, ahead,
                      padded)  # fmt: skip
     if ahead:
-        check_ahead(wanted, scop, ref.member, names, f"{step}: ")
+        check_double_buffer(wanted, scop, ref.member, names, f"{step}: ")
 
     around = [n for n in path_to(tree, step.statements[0]) if isinstance(n, Promote)]
     has_padding = any(n.tensor == tensor and n.padded for n in around)

@@ -1,7 +1,7 @@
 """HTML and SVG as text: elements, badges, colours.
 
-Everything is static, carries its own style in ``style`` attributes, and takes the colour of the
-text around it, so that it is readable on light and dark pages and where style sheets are cut.
+Everything is static, carries its own style in ``style`` attributes, and inherits the colour of the
+surrounding text, so that it is readable on light and dark pages and without style sheets.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-#: The first is for what is without a colour of its own.
+#: The first is for items without a colour of their own.
 PALETTE = (
     "#7f7f7f", "#3d7fd9", "#d9803d", "#3da35d", "#c0489c", "#8a63d2", "#b59a1f", "#2fa3a3",
     "#d95050",
@@ -26,9 +26,9 @@ class Markup(str):
 
 
 def element(name: str, *children: str, **attributes: str | float | None) -> Markup:
-    """``<name attributes>children</name>``; children that are no `Markup` are escaped.
+    """``<name attributes>children</name>``; children that are not `Markup` are escaped.
 
-    Attributes: None leaves one out, ``_`` in names stands for ``-``, and one at the end for nothing
+    Attributes: None omits one, ``_`` in names stands for ``-``, and a trailing one is dropped
     (``class_``).
     """
     shown = "".join(
@@ -42,12 +42,12 @@ def element(name: str, *children: str, **attributes: str | float | None) -> Mark
 
 
 def joined(*children: str) -> Markup:
-    """Several pieces one after the other."""
+    """Several pieces concatenated."""
     return Markup("".join(c if isinstance(c, Markup) else escape(c, quote=False) for c in children))
 
 
 def colour(number: int) -> str:
-    """The colour of the `number`-th of several things, from 0; they repeat."""
+    """The colour of the `number`-th of several items, from 0; they repeat."""
     return PALETTE[1 + number % (len(PALETTE) - 1)]
 
 
@@ -61,7 +61,7 @@ def badge(text: str, colour: str = PALETTE[0], title: str | None = None) -> Mark
 
 
 def faint(text: str) -> Markup:
-    """Text that stands back."""
+    """De-emphasised text."""
     return element("span", text, style="opacity:.65")
 
 

@@ -1,4 +1,4 @@
-"""A schedule tree as HTML: nested loops with badges for what they are and what they may become."""
+"""A schedule tree as HTML: nested loops with badges for their marks and properties."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ _MARKS: dict[LoopMark, tuple[str, str]] = {
 def tree_html(tree: Node, scop: Scop, properties: tuple[BandProperties, ...] = ()) -> Markup:
     """The tree, outermost first.
 
-    properties : those of its bands, in order; without them no loop has a badge for what it may
-        become
+    properties : those of its bands, in order; without them loops have no badges for these
     """
     everything = tuple(s.name for s in scop.statements)
     body = _Writer(scop, iter(properties)).node(tree, everything)
@@ -42,7 +41,7 @@ def statement_colours(scop: Scop) -> dict[str, str]:
 
 
 def statement_text(s: ScopStatement) -> str:
-    """What one instance does: ``C[i, j] += A[i, k] * B[k, j]``."""
+    """The computation of one instance: ``C[i, j] += A[i, k] * B[k, j]``."""
     op = s.source.op if s.role == Role.UPDATE else "="
     return f"{s.target} {op} {s.value}"
 

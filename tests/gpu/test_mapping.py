@@ -171,7 +171,7 @@ def test_what_may_be_filled_ahead() -> None:
     assert "promote A to shared A_s, one iteration ahead" in s.show
     assert s.tree == schedule(MATMUL, start).promote("mm", "k_o", "A", "shared", ahead=True).tree
     for script, message in (
-        ("promote mm: k_o as A, local, ahead", "only a shared buffer is filled ahead"),
+        ("promote mm: k_o as A, local, ahead", "`ahead` needs a shared buffer"),
         ("promote mm: k_o as C, shared, ahead", "mm writes C in k_o, so that it cannot be read"),
         ("map_threads mm: i_i\npromote mm: i_i as A, shared, ahead", "i_i is marked thread"),
     ):

@@ -279,7 +279,7 @@ REFUSED = {
     "the other 16 bits": (product(dtype="bfloat16"), PLAIN, "A is bfloat16, but wmma_f16"),
     "sums of doubles": (product(sums="float64"), PLAIN, "C is float64, but wmma_f16 sums up f"),
     "no product": (product("C[i,j] +=! A[i,k] + B[k,j]"), PLAIN, "not a product of two elements"),
-    "a maximum": (product("C[i,j] max=! A[i,k] * B[k,j]"), PLAIN, "mm is no sum"),
+    "a maximum": (product("C[i,j] max=! A[i,k] * B[k,j]"), PLAIN, "mm is not a sum"),
     "it reads itself": (
         ITSELF, "tensorize mm: i, j, k as wmma_tf32", "mm reads C, to which it adds"
     ),

@@ -88,7 +88,7 @@ def test_buffers_have_names_of_their_own() -> None:
         (
             "def f(float32 X[N], int64 I[M]) -> (Y) { g: Y[i] = X[I[i]] }",
             "split g: i by 4\npromote g: i_o as X, local",
-            "g reads it at a place that depends on data",
+            "g reads it at an index that depends on data",
         ),
         (
             "def f(float32 X[N]) -> (Y) { s: Y[i] = X[i+1] where i in 0:N-1 }",
