@@ -1,1 +1,1 @@
-"""Farkas beside other compilers and libraries, measured in one run: ``python -m benchmarks``."""
+"""Benchmarks of Farkas and other compilers and libraries in one run: ``python -m benchmarks``."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measure, show, keep, compare."""
+"""``python -m benchmarks``: measure, show, save and compare."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     add("--processes", type=int, help="fresh processes for each computation (3; quick: 1)")
     add("--quick", action="store_true", help="one process, short turns, no inductor")
     add("--prune", type=float, default=2.0, metavar="TIMES",
-        help="after the first process, leave out peers so many times slower than the best",
+        help="after the first process, leave out peers this many times slower than the best",
     )  # fmt: skip
     add("--no-memory", action="store_true", help="do not measure the memory of networks")
     commands.add_results(found, "STEM-SUITE-tN")
@@ -52,7 +52,7 @@ def main() -> int:
     threads = args.threads or [cores]
     for count in threads:
         if not 1 <= count <= cores:
-            print(f"error: {count} threads, but there are {cores} processors", file=sys.stderr)
+            print(f"error: {count} threads, but only {cores} processors", file=sys.stderr)
             return 2
     names = list(SUITES) if "all" in args.suite else args.suite
     items = [i for n in names for i in items_of(n, args.only)]
@@ -85,7 +85,7 @@ def main() -> int:
 
 
 def _begin(args: argparse.Namespace, threads: list[int], console: Console) -> Results:
-    """Who takes part, and the roofline of an idle machine."""
+    """The versions of the contenders, and the roofline of an idle machine."""
 
     def wanted(peer: Peer) -> bool:
         if args.peers:
@@ -95,7 +95,7 @@ def _begin(args: argparse.Namespace, threads: list[int], console: Console) -> Re
     versions, missing = commands.taking_part(PEERS, wanted)
     busy = os.getloadavg()[0]
     if busy > 0.5:
-        console.print(f"warning: the machine is busy (load {busy:.1f}); wait, or trust nothing")
+        console.print(f"warning: the machine is busy (load {busy:.1f}): wait until it is idle")
     machine = host_machine()
     rooflines = {}
     for count in threads:
@@ -127,7 +127,7 @@ def _measure(
     keep: Path | None,
     console: Console,
 ) -> None:
-    """Fill the results, and keep them after every row."""
+    """Fill the results, and save them after every row."""
     status = Console(stderr=True)
     total, done = len(items) * len(threads), 0
     with status.status("measuring") as shown:

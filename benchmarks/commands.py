@@ -1,4 +1,4 @@
-"""What the commands ``benchmarks`` and ``benchmarks.gpu`` have in common: options, beginnings."""
+"""Options and setup shared by the commands ``benchmarks`` and ``benchmarks.gpu``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.peers.base import Package
 from benchmarks.results import Results, Row
 from benchmarks.runner import commit
 
-#: Of tables that are written to a file.
+#: The width of tables that are written to a file.
 WIDTH = 250
 
 _Peer = TypeVar("_Peer", bound=Package)
@@ -30,10 +30,10 @@ def add_selection(
     families: Sequence[str] | None = None,
     fewest: str = "+",
 ) -> None:
-    """Options for what is measured, and beside whom.
+    """Add the options that select computations and peers.
 
-    families : those that there are; None takes any word
-    fewest : of peers, ``+`` for one and ``*`` for none
+    families : the known ones; None accepts any word
+    fewest : number of peers, ``+`` for at least one and ``*`` for any
     """
     add = parser.add_argument
     add("--only", metavar="REGEX", default="", help="names that match anywhere")
@@ -44,12 +44,12 @@ def add_selection(
 
 
 def add_results(parser: argparse.ArgumentParser, stem: str) -> None:
-    """Options for what becomes of the results.
+    """Add the options for saving, plotting and comparing results.
 
-    stem : what the names of pictures are made of
+    stem : the prefix of the names of pictures
     """
     add = parser.add_argument
-    add("--json", type=Path, metavar="FILE", help="keep the results")
+    add("--json", type=Path, metavar="FILE", help="save the results")
     add("--plot", type=Path, metavar="STEM", help=f"write {stem}.png and .svg")
     add("--compare", type=Path, metavar="FILE", help="compare with earlier results")
     add("--show", type=Path, metavar="FILE", help="measure nothing, show earlier results")
@@ -57,11 +57,11 @@ def add_results(parser: argparse.ArgumentParser, stem: str) -> None:
 
 
 def load_results(args: argparse.Namespace) -> tuple[Results | None, Results | None]:
-    """The results to show, and those to compare with, as far as asked: before anything is measured.
+    """Load the results to show, and those to compare with, before anything is measured.
 
     Raises
     ------
-    SystemExit : with 2, and what is wrong is said: a file cannot be read, or has no results.
+    SystemExit : with 2, after a message: a file cannot be read, or has no results.
     """
     found: list[Results | None] = []
     for path in (args.show, args.compare):
@@ -74,7 +74,7 @@ def load_results(args: argparse.Namespace) -> tuple[Results | None, Results | No
 
 
 def make_console() -> Console:
-    """Where tables go; wide enough where it is no terminal."""
+    """The console for tables; wide where it is not a terminal."""
     console = Console(highlight=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = WIDTH
@@ -82,7 +82,7 @@ def make_console() -> Console:
 
 
 def make_folders(args: argparse.Namespace) -> None:
-    """The folders of what will be written."""
+    """Create the folders of the output files."""
     for path in (args.json, args.plot):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,14 +91,14 @@ def make_folders(args: argparse.Namespace) -> None:
 def taking_part(
     peers: Mapping[str, _Peer], wanted: Callable[[_Peer], bool]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Versions of those that are wanted and there, and why the others are not."""
+    """The versions of the wanted and available contenders, and why the others are missing."""
     versions, missing = {}, {}
     for name, peer in peers.items():
         if wanted(peer):
             try:
                 reason = peer.missing()
                 version = peer.version() if reason is None else ""
-            except Exception as error:  # it is there and broken: a library is missing, say
+            except Exception as error:  # installed but broken: a library is missing, say
                 reason = f"{type(error).__name__}: {error}"
             if reason is None:
                 versions[name] = version
@@ -108,7 +108,7 @@ def taking_part(
 
 
 def about(settings: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """What identifies a run: when, where, of which commit."""
+    """Identify a run: when, where, of which commit."""
     return {
         "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         **more,
@@ -122,14 +122,14 @@ def about(settings: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 def announce(
     results: Results, where: Iterable[str], console: Console, hidden: Sequence[str] = ()
 ) -> None:
-    """Say where it runs and who takes part, but for those that are `hidden`."""
+    """Print where it runs and who takes part, except those that are `hidden`."""
     shown = ", ".join(f"{n} {v}" for n, v in results.versions.items() if n not in hidden)
     console.print(Text("; ".join([*where, shown])))
     report.missing(results, console)
 
 
 def line(row: Row, head: str) -> Text:
-    """One row in a line, while the table is not there yet."""
+    """One row as a line, printed before the table is complete."""
     times = ", ".join(f"{n} {1e6 * (row.median(n) or 0):.1f}" for n in row.times)
     ratio = f"; ratio {row.ratio:.2f}" if row.ratio else ""
     failed = "".join(f"; {n} FAILED: {m}" for n, m in row.failures.items())

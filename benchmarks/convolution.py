@@ -69,7 +69,7 @@ class Convolution(Kernel):
         return [helper.make_node("Conv", ["X", "F", "B"], ["Y"], **attributes)]
 
     def reference(self, arrays: Arrays) -> Array:
-        """Tap by tap: a matrix product over channels for each position in the window."""
+        """Compute one filter tap at a time: a matrix product over channels for each position."""
         rank, g = len(self.size), self.groups
         pad = [(0, 0), (0, 0), *((p, p) for p in self.padding)]
         padded = np.pad(arrays["X"], pad)
@@ -90,7 +90,7 @@ class Convolution(Kernel):
 
     @property
     def text(self) -> Text | None:
-        """For one group, and for one filter a group; the window, strides and padding are fixed."""
+        """The text for one group or one filter per group; window, strides and padding are fixed."""
         depthwise = self.groups == self.channels == self.filters
         if self.groups != 1 and not depthwise:
             return None
@@ -107,16 +107,16 @@ class Convolution(Kernel):
                 clauses += [f"{q} in 0:({span})//{s} + 1", f"0 <= {read} < {h}"]
         where = f" where {', '.join(clauses)}" if clauses else ""
         window = ",".join(map(str, self.window))
-        place = f"n,k,{','.join(outs)}"
+        index = f"n,k,{','.join(outs)}"
         filters = "F[C,1," if depthwise else "F[K,C,"
         used = "k,0" if depthwise else "k,c"
         channel = "k" if depthwise else "c"
         text = (
             f"def convolution(float32 X[N,C,{','.join(sizes)}], float32 {filters}{window}], "
             f"float32 B[{'C' if depthwise else 'K'}]) -> (Y) {{\n"
-            f"    T[{place}] +=! X[n,{channel},{','.join(reads)}] * F[{used},{','.join(taps)}]"
+            f"    T[{index}] +=! X[n,{channel},{','.join(reads)}] * F[{used},{','.join(taps)}]"
             f"{where}\n"
-            f"    Y[{place}] = T[{place}] + B[k]\n}}"
+            f"    Y[{index}] = T[{index}] + B[k]\n}}"
         )
         values = {"N": self.batch, "C": self.channels, **dict(zip(sizes, self.size, strict=True))}
         if not depthwise:
@@ -161,7 +161,7 @@ def conv1d(
     groups: int = 1,
     batch: int = 1,
 ) -> Convolution:
-    """A convolution over one dimension, padded so that its length stays."""
+    """A convolution over one dimension, padded so that its length is kept."""
     pads = (dilation * (window // 2),)
     return Convolution(
         name, family, channels, filters, (length,), (window,), (stride,), pads, (dilation,),
@@ -173,8 +173,8 @@ def conv1d(
 class Transposed(Kernel):
     """A transposed convolution with a bias over two dimensions, as decoders use it.
 
-    Every element of the input is spread over a window of the output; windows lie `stride` apart
-    and `padding` elements are cut off at every edge.
+    Every element of the input is spread over a window of the output; windows are `stride` apart
+    and `padding` elements are cropped at every edge.
     """
 
     channels: int

@@ -1,8 +1,8 @@
 """`Kernel`: one computation, as an ONNX graph, as a comprehension and as plain numpy.
 
-The ONNX graph is what every peer gets, so that nobody computes anything else; the comprehension
-is what Farkas gets where it is the natural way to write the computation (`native`), and what
-`benchmarks.symbolic` compiles with and without sizes.  numpy judges all of them.
+Every peer gets the ONNX graph, so that all compute the same; Farkas gets the comprehension where it
+is the natural way to write the computation (`native`), and `benchmarks.symbolic` compiles it with
+and without sizes.  Their results are compared with numpy's.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = Mapping[str, Array]
 Shape = tuple[int, ...]
 
-#: Everything is float32.
+#: The type of all arrays.
 ELEMENT = 4
 
 OPSET, IR_VERSION = 17, 8
 
 
 def aligned(array: Array, to: int = 64) -> Array:
-    """A copy that begins at a multiple of so many bytes.
+    """A copy that begins at a multiple of `to` bytes.
 
     numpy aligns to 16, so that wide vectors would straddle cache lines, for some contenders and
-    not for others, as chance and their own copies have it.
+    not for others, depending on chance and their own copies.
     """
     block = np.empty(array.nbytes + to, np.uint8)
     start = -block.ctypes.data % to
@@ -46,10 +46,10 @@ class Text:
 
     Attributes
     ----------
-    text : the comprehension, in which every extent is a size (but kernels of convolutions)
+    text : the comprehension, in which every extent is a size (except kernels of convolutions)
     sizes : value of every size
-    shapes : shape of each array in the order in which the kernel takes them; a view of the
-        kernel's array of the same name, which may be grouped otherwise
+    shapes : shape of each array in the order of the kernel's arguments; a view of the kernel's
+        array of the same name, which may be grouped differently
     """
 
     text: str
@@ -63,7 +63,7 @@ class Kernel(ABC):
 
     Attributes
     ----------
-    name, family : what the tables call it
+    name, family : as shown in the tables
     native : Farkas compiles the comprehension for its sizes; otherwise the ONNX graph, in which
         weights are constants
     """
@@ -76,16 +76,16 @@ class Kernel(ABC):
     @property
     @abstractmethod
     def flops(self) -> int:
-        """Floating-point operations, a multiply-add as two, taps on padding included."""
+        """Floating-point operations; a multiply-add counts as two, taps on padding included."""
 
     @property
     @abstractmethod
     def inputs(self) -> dict[str, Shape]:
-        """Shapes of what every call gets, by name."""
+        """Shapes of the arguments of every call, by name."""
 
     @property
     def weights(self) -> dict[str, Shape]:
-        """Shapes of what is constant and may be packed beforehand, by name."""
+        """Shapes of the constants, which may be packed beforehand, by name."""
         return {}
 
     @property
@@ -103,7 +103,7 @@ class Kernel(ABC):
 
     @property
     def constants(self) -> Arrays:
-        """What the nodes need beside the weights, such as axes."""
+        """Constants that the nodes need besides the weights, such as axes."""
         return {}
 
     @property
@@ -218,7 +218,7 @@ class Product(Kernel):
 def _cheapest(
     operands: tuple[frozenset[str], ...], result: frozenset[str], extents: Mapping[str, int]
 ) -> int:
-    """Operations of the best order of pairwise products, by trying all; two a point of each."""
+    """Operations of the best order of pairwise products, by trying all; two per point of each."""
     if len(operands) == 1:
         summed = operands[0] - result
         return prod(extents[x] for x in operands[0]) if summed else 0
@@ -238,7 +238,7 @@ def _cheapest(
 
 @dataclass(frozen=True)
 class Composite(Kernel):
-    """A computation of a few ONNX nodes, with everything written out.
+    """A computation of a few ONNX nodes, given explicitly.
 
     Attributes
     ----------

@@ -1,6 +1,6 @@
-"""Suite K: 73 kernels of networks and of what no library has, and the cost of a call.
+"""Suite K: 73 kernels of networks and of code that no library has, and the cost of a call.
 
-What the names mean:
+The names mean:
 
 * ``mm512``: square product, both factors inputs of every call; ``bmm12x128x64x128``: batch 12 of
   128 x 64 times 64 x 128, likewise.
@@ -98,7 +98,7 @@ def suite_k() -> tuple[Kernel, ...]:
 
 
 def _custom() -> list[Kernel]:
-    """What compilers are for: contractions and compositions that no library has."""
+    """Contractions and compositions that no library has, which need a compiler."""
 
     def product(name: str, spec: str, **extents: int) -> Product:
         return Product(name, "custom", spec, extents)

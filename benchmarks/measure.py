@@ -1,8 +1,8 @@
 """Timing calls side by side in one process.
 
 After another library ran, its idle threads may keep spinning and take half of the processor from
-the next one.  So each turn begins with a pause and some calls that do not count; contenders take
-turns, in alternating order; and what counts is the median.
+the next one.  So each turn begins with a pause and some warm-up calls; contenders take turns, in
+alternating order; and the median is reported.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Settings:
-    """How long things are measured; all times in seconds.
+    """Settings of the measurements; all times in seconds.
 
     settle : pause before each turn
-    warm : calls at the beginning of a turn that do not count take at least this long
+    warm : least time of the warm-up calls at the beginning of a turn
     rounds : turns of each contender
-    turn : calls of one turn that count take about this long
+    turn : approximate time of the measured calls of one turn
     sample : calls shorter than this are timed in groups
-    least, most : samples a turn
-    limit : a contender whose turns took longer than this in all has no further ones
+    least, most : samples per turn
+    limit : a contender whose turns took longer than this in all gets no more
     """
 
     settle: float = 0.1
@@ -79,7 +79,7 @@ def take_turns(
 
 
 def _turn(call: Call, settings: Settings, clock: Callable[[], float]) -> list[float]:
-    """Samples of one turn: seconds a call."""
+    """Samples of one turn: seconds per call."""
     began, calls, once = clock(), 0, 0.0
     while clock() - began < settings.warm or calls < 2:
         start = clock()

@@ -1,8 +1,8 @@
 """Suite E: whole networks at batch 1.
 
 Nine come with the onnx package, which has no weights for them: they get seeded random ones that
-keep values in scale.  MobileNetV2 and a 12-layer BERT-base encoder at sequence 128 are of our
-own making (`benchmarks.networks`).
+keep values in scale.  MobileNetV2 and a 12-layer BERT-base encoder at sequence length 128 are
+built here (`benchmarks.networks`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.task import Task
 from benchmarks.translate.network import value_shapes
 from frontends.onnx.model.light_models import load_light, randomised
 
-#: Multiply-adds as two, taps on padding included, of convolutions and products alone.
+#: Operations of convolutions and products only, a multiply-add as two, taps on padding included.
 GIGAFLOPS = {
     "bert_base": 22.35,
     "bvlc_alexnet": 1.31,
@@ -55,7 +55,7 @@ def bare_model(name: str) -> ModelProto:
 
 
 def write(name: str, folder: Path) -> Path:
-    """The file of a network with its weights, written if it is not there yet."""
+    """Write the file of a network with its weights, if it does not exist; returns its path."""
     path = folder / f"{name}.onnx"
     if not path.exists():
         model = bare_model(name)
@@ -68,7 +68,7 @@ def write(name: str, folder: Path) -> Path:
 
 
 def task(name: str, path: Path) -> Task:
-    """The task of a network whose file was written before."""
+    """The task of a network whose file has been written."""
     graph = onnx.load(path).graph
     stored = {t.name for t in graph.initializer}
     draw = np.random.default_rng(0)
@@ -83,8 +83,8 @@ def task(name: str, path: Path) -> Task:
 def count(model: ModelProto) -> tuple[int, int]:
     """Floating-point operations of a network, and the bytes of its inputs, weights and outputs.
 
-    Counted are convolutions and products; bytes are those of what only these read, and of inputs
-    and outputs.
+    Only convolutions and products are counted; bytes are those of their weights, and of the
+    network's inputs and outputs.
     """
     shapes = value_shapes(model)
     flops, weights = 0, set()

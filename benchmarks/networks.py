@@ -1,4 +1,4 @@
-"""Two networks of our own making, with seeded random weights: MobileNetV2 and a BERT encoder."""
+"""Two networks built here, with seeded random weights: MobileNetV2 and a BERT encoder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.kernel import Array, Shape, one_model
 
 
 class Builder:
-    """Nodes and weights of a network, collected one layer after the other."""
+    """A network under construction: nodes and weights are added layer by layer."""
 
     def __init__(self, seed: int) -> None:
         self.nodes: list[NodeProto] = []
@@ -61,7 +61,7 @@ def mobilenetv2(
 
     The activation is min(max(x, 0), 6); outputs are the scores [1, classes].
 
-    blocks : expansion, channels, repetitions, and stride of the first; head : channels in the end
+    blocks : expansion, channels, repetitions, and stride of the first; head : channels at the end
     """
     build = Builder(seed)
     low, high = (build.constant(np.array(v, np.float32)) for v in (0, 6))

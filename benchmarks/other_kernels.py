@@ -25,7 +25,7 @@ def linear(name: str, family: str, rows: int, inner: int, columns: int) -> Compo
 
 
 def relu(name: str, family: str, length: int) -> Composite:
-    """A rectifier: with few elements, what a call costs."""
+    """A rectifier: with few elements, it measures the cost of a call."""
     ins = {"X": (length,)}
     return Composite(
         name, family, length, ins, {}, (length,),
@@ -37,7 +37,7 @@ def relu(name: str, family: str, length: int) -> Composite:
 
 
 def softmax(name: str, family: str, shape: Shape) -> Composite:
-    """Softmax over the last of three dimensions; counted as five operations an element."""
+    """Softmax over the last of three dimensions; counted as five operations per element."""
     ins = {"X": shape}
     text = """def softmax(float32 X[B,N,M]) -> (Y) {
     top[b,i] max=! X[b,i,j]
@@ -59,7 +59,7 @@ def _softmax(x: Array) -> Array:
 
 
 def layernorm(name: str, family: str, rows: int, columns: int) -> Composite:
-    """Layer normalisation with scale and shift; counted as eight operations an element."""
+    """Layer normalisation with scale and shift; counted as eight operations per element."""
     ins, fixed = {"X": (rows, columns)}, {"G": (columns,), "B": (columns,)}
     text = """def layernorm(float32 X[N,D], float32 G[D], float32 B[D]) -> (Y) {
     mean[i] +=! X[i,d] / D
@@ -82,7 +82,7 @@ def layernorm(name: str, family: str, rows: int, columns: int) -> Composite:
 
 
 def addrelu(name: str, family: str, shape: Shape) -> Composite:
-    """Sum of two images and rectifier, as behind a residual block."""
+    """The sum of two images and a rectifier, as after a residual block."""
     ins = {"A": shape, "B": shape}
     text = (
         "def addrelu(float32 A[N,C,H,W], float32 B[N,C,H,W]) -> (Y) "
@@ -109,7 +109,7 @@ def transpose(name: str, family: str, rows: int, columns: int) -> Composite:
 
 
 def maxpool(name: str, family: str, channels: int, size: int) -> Composite:
-    """The greatest of windows of 3x3, two apart, padded by one; one operation a tap."""
+    """The maximum over windows of 3x3 with stride 2, padded by one; one operation per tap."""
     out = (size - 1) // 2 + 1
     ins, result = {"X": (1, channels, size, size)}, (1, channels, out, out)
     text = """def maxpool(float32 X[N,C,H,W]) -> (Y) {

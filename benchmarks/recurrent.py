@@ -1,4 +1,4 @@
-"""Suite recurrent: RNN, GRU and LSTM of seeded random weights, two directions, two layers."""
+"""Suite recurrent: RNN, GRU and LSTM with seeded random weights, two directions, two layers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _parts(name: str) -> tuple[str, tuple[int, ...]]:
 
 
 def size(name: str) -> tuple[int, int]:
-    """Products alone; bytes of the weights, inputs and outputs."""
+    """Operations of products only; bytes of the weights, inputs and outputs."""
     op, (t, b, h) = _parts(name)
     weights = 2 * _GATES[op] * (h * h + h * h + 2 * h * h + h * h)
     return 2 * t * b * weights, 4 * (weights + t * b * h + 2 * t * b * h)
 
 
 def write(name: str, folder: Path) -> Path:
-    """The file of a network."""
+    """Write the file of a network; returns its path."""
     path = folder / f"{name}.onnx"
     if path.exists():
         return path

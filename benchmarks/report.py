@@ -1,4 +1,4 @@
-"""Tables of what was measured."""
+"""Tables of the measurements."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from runtime.cpu.roofline import Roofline
 
 Limit = Roofline | CopyRate | None
 
-#: A change of the ratio to the best peer that is shown as one.
+#: The smallest change of the ratio to the best peer that is highlighted.
 NOTABLE = 0.05
 
 
 def show(results: Results, console: Console) -> None:
-    """Everything: the rows by suite and threads, means by family, failures."""
+    """Print everything: the rows by suite and threads, means by family, failures."""
     for suite, threads in dict.fromkeys((r.suite, r.threads) for r in results.rows):
         rows = [r for r in results.rows if (r.suite, r.threads) == (suite, threads)]
         roofline, copies = results.rooflines.get(threads), results.copies
@@ -42,13 +42,13 @@ def show(results: Results, console: Console) -> None:
 
 
 def missing(results: Results, console: Console) -> None:
-    """Who could not take part, and why."""
+    """Print the contenders that could not take part, and why."""
     for name, reason in results.missing.items():
         console.print(Text(f"missing: {name} ({reason}); pip install '.[bench]'"))
 
 
 def _contenders(rows: list[Row]) -> list[str]:
-    """Whoever has times, in the order of the tables."""
+    """The contenders with times, in the order of the tables."""
     return _ordered(dict.fromkeys(n for r in rows for n in r.times))
 
 
@@ -95,7 +95,7 @@ def table(rows: list[Row], limit: Limit) -> Table:
 
 
 def families(rows: list[Row], limit: Limit) -> Table:
-    """Geometric means by family, and over everything."""
+    """Geometric means by family, and overall."""
     names = [n for n in _contenders(rows) if n not in OURS]
     result = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     result.add_column("geometric means", no_wrap=True)
@@ -128,7 +128,7 @@ def families(rows: list[Row], limit: Limit) -> Table:
 
 
 def memory(rows: list[Row]) -> Table:
-    """Peak memory of each contender, and how long it took to load, for networks."""
+    """Peak memory of each contender, and its load time, for networks."""
     rows = [r for r in rows if r.memory]
     names = _ordered({n: None for r in rows for n in (*r.memory, *r.compile)})
     result = Table(box=None, pad_edge=False, header_style="bold")
@@ -146,9 +146,9 @@ def memory(rows: list[Row]) -> Table:
 
 
 def compare(old: Results, new: Results, console: Console) -> None:
-    """How Farkas changed between two runs, in time and in its ratio to the best peer.
+    """Print how Farkas changed between two runs, in time and in its ratio to the best peer.
 
-    The ratio is what counts: the machine may have been slower as a whole.
+    The ratio is decisive: the machine as a whole may have been slower.
     """
     before = {r.key: r for r in old.rows}
     result = Table(box=None, pad_edge=False, header_style="bold")
@@ -191,9 +191,9 @@ def finish(
     console: Console,
     more: Callable[[Results, Console], None] | None = None,
 ) -> None:
-    """Show everything, compare with the results in a file, and write pictures, as far as asked.
+    """Print everything, compare with the results in a file, and write plots, as requested.
 
-    more : shows what else there is to say of the results
+    more : prints additional tables of the results
     """
     show(results, console)
     if more is not None:
@@ -224,7 +224,7 @@ def _either(limit: Limit) -> tuple[Roofline | None, CopyRate | None]:
 
 
 def _share(row: Row, contender: str, limit: Roofline | CopyRate) -> float | None:
-    """The share that a contender reaches of a limit, where that is one of the row."""
+    """The fraction of a limit that a contender reaches, where the row has that limit."""
     if isinstance(limit, CopyRate) and row.family not in BOUND_BY_MEMORY:
         return None
     return row.roof(contender, limit)
@@ -259,7 +259,7 @@ def _spread(row: Row) -> str:
 
 
 def _rate(row: Row, amount: float) -> str:
-    """How much of something Farkas does in a second."""
+    """An amount per second of Farkas's time."""
     seconds = row.median(row.ours)
     return f"{amount / seconds:.3g}" if seconds and amount else ""
 

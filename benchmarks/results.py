@@ -1,4 +1,4 @@
-"""What was measured, and the file in which it is kept: JSON, so that runs can be compared."""
+"""Results of a run, and their JSON file, with which runs can be compared."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from runtime.cpu.roofline import Roofline
 
 FORMAT = 1
 
-#: Families for which reading and writing is most of the work, on a device.
+#: Families that are mostly bound by memory traffic on a device.
 BOUND_BY_MEMORY = ("rows", "elementwise", "transpose")
-#: Columns that are Farkas's own: as a user would, with open sizes, with fixed ones.
+#: Columns of Farkas itself: as a user would call it, with open sizes, with fixed ones.
 OURS = ("farkas", "farkas-symbolic", "farkas-fixed")
-#: Which of them take part in a suite, if not the first two.
+#: The columns that take part in a suite, if not the first two.
 OURS_IN = {
     "symbolic": ("farkas-symbolic", "farkas-fixed"),
     "public": ("farkas", "farkas-fixed"),
@@ -27,15 +27,15 @@ OURS_IN = {
 
 @dataclass(frozen=True)
 class CopyRate:
-    """How fast a device copies: what bounds whoever reads and writes much and computes little.
+    """The copy bandwidth of a device, which bounds memory-bound computations.
 
-    bandwidth : bytes that are read and written in a second
+    bandwidth : bytes read and written per second
     """
 
     bandwidth: float
 
     def seconds(self, flops: int, bytes: int) -> float:
-        """How long it takes to read and write so many bytes."""
+        """The time to read and write this many bytes."""
         return bytes / self.bandwidth
 
     def __str__(self) -> str:
@@ -51,7 +51,8 @@ class Row:
     times : by contender, the median seconds of one call in each process
     compile : by contender, seconds to prepare it in each process; the first finds empty caches
     failures : by contender, why it has no times
-    differences : by contender, how far its result is from the reference, relative to the maximum
+    differences : by contender, the deviation of its result from the reference, relative to the
+    maximum
     memory : by contender, peak bytes of a process of its own
     """
 
@@ -78,19 +79,19 @@ class Row:
 
     @property
     def ours(self) -> str:
-        """The contender that stands for Farkas: the one whose sizes are fixed."""
+        """The contender that represents Farkas: the one whose sizes are fixed."""
         return "farkas-fixed" if self.suite == "symbolic" else "farkas"
 
     @property
     def best_peer(self) -> str | None:
-        """The quickest contender that is not Farkas."""
+        """The fastest contender that is not Farkas."""
         medians = {n: self.median(n) for n in self.times if n not in OURS}
         found = {n: m for n, m in medians.items() if m is not None}
         return min(found, key=found.__getitem__) if found else None
 
     @property
     def ratio(self) -> float | None:
-        """Farkas's time over that of the best peer: below 1, Farkas is quicker."""
+        """Farkas's time over that of the best peer: below 1, Farkas is faster."""
         mine, best = self.median(self.ours), self.best_peer
         theirs = self.median(best) if best else None
         return mine / theirs if mine and theirs else None
@@ -106,13 +107,13 @@ class Row:
 
     @property
     def openness(self) -> float | None:
-        """The time with open sizes over the time with fixed ones; None if not both were taken."""
+        """The time with open sizes over that with fixed ones; None unless both were measured."""
         own, free, fixed = map(self.median, OURS)
         pair = (free or own, fixed or own) if free or fixed else (None, None)
         return pair[0] / pair[1] if pair[0] and pair[1] else None
 
     def roof(self, contender: str, roofline: Roofline | CopyRate) -> float | None:
-        """The share of the roofline, or of a copy's speed, that a contender reaches."""
+        """The fraction of the roofline, or of a copy's speed, that a contender reaches."""
         time = self.median(contender)
         return roofline.seconds(self.flops, self.bytes) / time if time else None
 
@@ -121,9 +122,9 @@ class Row:
 class Results:
     """A run: the machine, the rooflines by threads, who took part, and the rows.
 
-    about : what identifies machine, compiler and commit
+    about : identifies machine, compiler and commit
     versions : by contender; missing : by contender, why it did not take part
-    rooflines : by threads; none where none was measured, as of GPUs
+    rooflines : by threads; empty where none was measured, as for GPUs
     """
 
     about: dict[str, Any]
@@ -134,7 +135,7 @@ class Results:
 
     @property
     def copies(self) -> CopyRate | None:
-        """How fast the device copies; None if it is none, or an older file does not say."""
+        """The copy bandwidth of the device; None for a CPU, or if an older file lacks it."""
         rate = self.about.get("copy_bandwidth")
         return CopyRate(rate) if rate else None
 
@@ -151,7 +152,7 @@ class Results:
 
         Raises
         ------
-        ValueError : it is none, or of another format.
+        ValueError : it is not a results file, or of another format.
         """
         values = json.loads(path.read_text())
         if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
@@ -162,6 +163,6 @@ class Results:
 
 
 def geomean(values: Iterable[float]) -> float | None:
-    """The geometric mean; None of nothing."""
+    """The geometric mean; None if there are no values."""
     found = list(values)
     return statistics.geometric_mean(found) if found else None

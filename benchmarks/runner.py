@@ -1,4 +1,4 @@
-"""The parent: fresh processes for every computation, and what becomes of their reports."""
+"""The parent process: starts a fresh process for every computation, and collects its report."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from benchmarks.worker import Job
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: Seconds after which a process is ended.
+#: Seconds after which a process is killed.
 TIMEOUT = 1800.0
 _TOOK_LONGER = f"it took longer than {TIMEOUT:.0f} s"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How every computation is measured.
+    """The settings of all measurements.
 
     Attributes
     ----------
-    peers : who takes part, in order
+    peers : contenders, in order
     processes : fresh processes for each computation
     prune : peers that were slower than this many times the best are not measured again
     settings : of each process
-    folder : where caches and files of networks lie while it runs
+    folder : for caches and files of networks during the run
     memory : whether the peak memory of networks is measured
     """
 
@@ -82,14 +82,14 @@ def measure_item(
 
 
 def _worth_it(row: Row, peers: Sequence[str], prune: float) -> tuple[str, ...]:
-    """Farkas, and the peers that were not far behind the best."""
+    """Farkas, and the peers that were not far slower than the best."""
     best = row.best_peer
     limit = prune * (row.median(best) or 0.0) if best else float("inf")
     return tuple(p for p in peers if p in OURS or (row.median(p) or float("inf")) <= limit)
 
 
 def one_process(job: Job, row: Row, folder: Path, tell: Callable[[str], None]) -> None:
-    """Run a job, again without whoever makes the process die; `row` gets what it reports."""
+    """Run a job, and again without any contender that kills the process; `row` gets the report."""
     while job.peers:
         tell(f"{job.name}: process {job.number + 1}, {job.threads} threads")
         lines, death = start(job, folder)
@@ -110,7 +110,7 @@ def one_process(job: Job, row: Row, folder: Path, tell: Callable[[str], None]) -
         at = next((line["at"] for line in reversed(lines) if "at" in line), "start")
         taken = {x["prepared"]: x["seconds"] for x in lines if "prepared" in x}
         if at == "timing" and death == _TOOK_LONGER and taken:
-            # Too little time was left: the others have more without whoever needed most before.
+            # Too little time was left: the others get more without the contender that took most.
             at = max(taken, key=lambda name: taken[name])
             death = f"{death}, of which {taken[at]:.0f} s until its first call"
         if at not in job.peers:
@@ -123,10 +123,10 @@ def one_process(job: Job, row: Row, folder: Path, tell: Callable[[str], None]) -
 
 def start(job: Job, folder: Path) -> tuple[list[dict[str, Any]], str | None]:
     """Run one process; returns the lines of its report, and why it died if it did."""
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        report = Path(place, "report")
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        report = Path(work, "report")
         report.touch()
-        order = Path(place, "job.json")
+        order = Path(work, "job.json")
         order.write_text(replace(job, report=str(report)).to_json())
         process = subprocess.Popen(
             [sys.executable, "-m", job.module, str(order)],
@@ -159,7 +159,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _death(code: int, errors: str) -> str:
-    """How a process ended, in words."""
+    """The cause of a process's end, as text."""
     last = next((x for x in reversed(errors.splitlines()) if x.strip()), "")
     if code < 0:
         return signal.Signals(-code).name
@@ -167,7 +167,7 @@ def _death(code: int, errors: str) -> str:
 
 
 def environment(threads: int, folder: Path) -> dict[str, str]:
-    """The environment of a process: threads for whoever reads them there, caches of our own."""
+    """The environment of a process: its thread count for libraries, and caches of our own."""
     count = str(threads)
     # One for each number of threads, so that every first process finds them empty.
     caches = {
@@ -190,15 +190,15 @@ def environment(threads: int, folder: Path) -> dict[str, str]:
 
 
 def processors(threads: int) -> tuple[int, ...]:
-    """So many processors that this process may use, on different cores as far as there are any.
+    """This many processors that the process may use, on different cores as far as possible.
 
     Raises
     ------
-    ValueError : there are not so many.
+    ValueError : there are too few.
     """
     allowed = sorted(os.sched_getaffinity(0))
     if threads > len(allowed):
-        raise ValueError(f"{threads} threads were asked for, but there are {len(allowed)}")
+        raise ValueError(f"{threads} threads were requested, but there are {len(allowed)}")
     first: dict[str, int] = {}
     for number in allowed:
         siblings = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")

@@ -1,4 +1,4 @@
-"""The suites by name, and which computations each has."""
+"""The suites by name, and the computations of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.kernel import Kernel
 from benchmarks.kernels import suite_k
 from benchmarks.task import Task
 
-#: What each suite is.
+#: Descriptions of the suites.
 SUITES = {
     "K": "73 kernels and the cost of a call",
     "E": "whole networks at batch 1",
@@ -38,16 +38,16 @@ class Models(Protocol):
     """A suite of models."""
 
     def names(self) -> Sequence[str]:
-        """What the tables call them."""
+        """The names in the tables."""
 
     def size(self, name: str) -> tuple[int, int]:
         """Floating-point operations, and bytes of inputs, weights and outputs; 0 if not counted."""
 
     def write(self, name: str, folder: Path) -> Path:
-        """The file of a model, written if it is not there yet; raises `UnavailableError`."""
+        """Write the file of a model, if it does not exist; raises `UnavailableError`."""
 
     def task(self, name: str, path: Path) -> Task:
-        """The task of a model whose file was written before."""
+        """The task of a model whose file has been written."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ def kernels_of(suite: str) -> Sequence[Kernel]:
 
 
 def models_of(suite: str) -> Models | None:
-    """How the models of a suite are made; None for suites of kernels."""
+    """The models of a suite; None for suites of kernels."""
     module = _MODELS.get(suite)
     return None if module is None else cast(Models, import_module(module))
 
 
 def items_of(suite: str, only: str = "") -> list[Item]:
-    """What a suite measures, in the order of its table, as far as names match a pattern."""
+    """The computations of a suite with matching names, in the order of its table."""
     models = models_of(suite)
     if models is not None:
         found = [n for n in models.names() if re.search(only, n)]

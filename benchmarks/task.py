@@ -1,4 +1,4 @@
-"""`Task`: what one process measures: a computation as a file, its arrays, and how it is judged."""
+"""`Task`: the computation that one process measures: a file, its arrays, and a reference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Task:
 
     Attributes
     ----------
-    name, suite : what the tables call it
+    name, suite : as shown in the tables
     path : the ONNX file
     inputs : arrays by input name, in the order of the file
     outputs : names of the outputs, in the order of the file
@@ -43,7 +43,7 @@ class Task:
 
 
 class UnavailableError(OSError):
-    """A computation that cannot be had here, and why."""
+    """A computation that is not available here, and why."""
 
 
 def kernel_task(kernel: Kernel, suite: str, folder: Path) -> Task:

@@ -1,6 +1,6 @@
 """Suite trained: models of scikit-learn, LightGBM and XGBoost, for 1, 100 and 10,000 rows.
 
-They are fitted to seeded random data when they are measured; the packages are those of the extra
+They are fitted to seeded random data during the run; the packages are those of the extra
 `models`.
 """
 
@@ -51,12 +51,12 @@ def names() -> tuple[str, ...]:
 
 
 def size(name: str) -> tuple[int, int]:
-    """Nothing is counted."""
+    """No operations or bytes are counted."""
     return 0, 0
 
 
 def write(name: str, folder: Path) -> Path:
-    """Fit a model, and write its file.
+    """Fit a model, and write its file; returns its path.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def write(name: str, folder: Path) -> Path:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 made = _fitted(model)
-                for output in made.graph.output:  # converters claim one row
+                for output in made.graph.output:  # converters declare one row
                     output.type.tensor_type.ClearField("shape")
                 onnx.save(made, path)
         except ImportError as error:

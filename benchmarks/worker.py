@@ -2,8 +2,8 @@
 
     python -m benchmarks.worker JOB.json
 
-The job says what to do; what happens is appended to a file, a line of JSON each, so that the
-parent knows who was at work when a process dies.
+The job is described in the file; events are appended to a report, one JSON line each, so that the
+parent knows which contender was running when a process dies.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ PATIENCE = 10.0
 
 @dataclass(frozen=True)
 class Job:
-    """What one process is to do.
+    """The work of one process.
 
     Attributes
     ----------
-    suite, name : which computation; `path` is the file of a network
+    suite, name : the computation; `path` is the file of a network
     threads, processors : how many threads, on which processors
-    peers : who takes part, in order
+    peers : contenders, in order
     settings : of `benchmarks.measure`; None measures memory and no time
     number : of this process among those with the same job
-    module : what the process runs; device : of `benchmarks.gpu`
+    module : that the process runs; device : of `benchmarks.gpu`
     report : the file to which lines are appended
     """
 
@@ -68,7 +68,7 @@ class Job:
 
 
 class Report:
-    """The file to which a process writes what it does."""
+    """The file to which a process reports its events."""
 
     def __init__(self, path: str) -> None:
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
@@ -95,7 +95,7 @@ def difference(
     results: Sequence[Array], expected: Sequence[Array], element: str | None = None
 ) -> float:
     """The greatest difference relative to the greatest magnitude; infinite for other shapes, and
-    for floats of another type than `element`, if that is given.
+    for floats of another type than `element`, if given.
     """
     worst = 0.0
     if len(results) != len(expected):
@@ -112,7 +112,7 @@ def difference(
 
 
 def run(job: Job, folder: Path) -> None:
-    """Prepare, check and time everybody; whoever fails is reported and left out."""
+    """Prepare, check and time every contender; those that fail are reported and left out."""
     from benchmarks.peers import PEERS
 
     report = Report(job.report)
@@ -155,7 +155,7 @@ def run(job: Job, folder: Path) -> None:
 
 
 def weigh(job: Job, folder: Path) -> None:
-    """The peak memory of one contender: preparing and three calls."""
+    """Measure the peak memory of one contender: preparing and three calls."""
     from benchmarks.peers import PEERS
 
     report = Report(job.report)
@@ -172,9 +172,9 @@ def weigh(job: Job, folder: Path) -> None:
 
 
 def _peak() -> int:
-    """The most memory that this process has had, in bytes.
+    """The peak memory of this process, in bytes.
 
-    What getrusage tells would include the parent's at the time of the fork.
+    getrusage would include the parent's at the time of the fork.
     """
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):

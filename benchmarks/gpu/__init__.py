@@ -1,1 +1,1 @@
-"""Kernels on a GPU beside other libraries; see `benchmarks.gpu.__main__`."""
+"""Kernels on a GPU compared with other libraries; see `benchmarks.gpu.__main__`."""

@@ -1,8 +1,8 @@
 """``python -m benchmarks.gpu``: kernels on a GPU beside other libraries; see docs/gpu.md.
 
-Everybody computes the same on the same arrays, which stay on the device.  What is timed is the
-device's own time between events, with inputs that are not in its caches; results are compared with
-those of a CPU first.  Each kernel and network has a fresh process.
+Every contender computes the same on the same arrays, which stay on the device.  Times are the
+device's own, between events, with inputs that are not in its caches; results are first compared
+with those of a CPU.  Each kernel and network has a fresh process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from poly.errors import ArgumentError, FarkasError
 from runtime.find_device import find_device
 from runtime.gpu.device_names import read_name
 
-#: Bytes that are copied to see how fast that is, on a device that is no GPU.
+#: Bytes that are copied to measure the bandwidth, on a device that is not a GPU.
 TINY_COPY = 1 << 20
 QUICK = GpuSettings(rounds=2, samples=5)
 
@@ -43,12 +43,12 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser("python -m benchmarks.gpu", description=__doc__)
     add = found.add_argument
-    add("--device", default="cuda", help="as fk.compile calls it: cuda, cuda:1, opencl, …")
+    add("--device", default="cuda", help="as for fk.compile: cuda, cuda:1, opencl, …")
     add("--dtype", nargs="+", choices=list(MODES), help="default: all that the device has")
     commands.add_selection(found, [n for n in PEERS if n != "farkas"], FAMILIES, fewest="*")
     add("--processes", type=int, default=1, help="fresh processes for each kernel (1)")
     add("--quick", action="store_true", help="fewer samples")
-    add("--tiny", action="store_true", help="other kernels, for devices that are no GPU")
+    add("--tiny", action="store_true", help="other kernels, for devices that are not GPUs")
     commands.add_results(found, "STEM-DTYPE")
     return found
 
@@ -93,11 +93,11 @@ def main() -> int:
 
 
 def _modes(args: argparse.Namespace, console: Console) -> list[str]:
-    """Those that are asked for, by default all that the device has.
+    """The requested modes, by default all that the device supports.
 
     Raises
     ------
-    ArgumentError : the device does not have one that is asked for.
+    ArgumentError : the device does not support a requested mode.
     """
     found = []
     for mode in args.dtype or MODES:
@@ -113,16 +113,16 @@ def _modes(args: argparse.Namespace, console: Console) -> list[str]:
 
 
 def _begin(args: argparse.Namespace, settings: GpuSettings, console: Console) -> Results:
-    """Who takes part, and on what.
+    """The results to fill: the contenders, and the device.
 
     Raises
     ------
-    FarkasError : there is no such device, or something missing that it needs.
-    ImportError : what has the clock of the device is missing.
+    FarkasError : there is no such device, or something it needs is missing.
+    ImportError : the library with the device's clock is missing.
     """
     named = read_name(args.device)
     if named.rounded:
-        raise ArgumentError(f"--device {args.device}: it is --dtype tf32 that says so here")
+        raise ArgumentError(f"--device {args.device}: use --dtype tf32 instead")
     device, kind = find_device(args.device), named.kind
 
     def wanted(peer: GpuPeer) -> bool:
@@ -146,7 +146,7 @@ def _measure(
     results: Results,
     folder: Path,
 ) -> Row:
-    """One kernel or network in fresh processes."""
+    """Measure one kernel or network in fresh processes."""
     count = item.bytes * np.dtype(MODES[mode].element).itemsize // ELEMENT
     threads = len(os.sched_getaffinity(0))
     row = Row(mode, item.name, item.family, threads, item.flops, count)

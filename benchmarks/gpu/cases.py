@@ -1,11 +1,11 @@
-"""What is measured on a GPU: kernels of suite K and like it, large enough for one, and suite E.
+"""Computations measured on a GPU: kernels as in suite K but large enough for one, and suite E.
 
 Families: ``matmul``, ``resnet50`` (its convolutions, 32 images), ``rows`` (softmax, normalisation),
 ``elementwise``, ``transpose``, ``custom`` (contractions and compositions that no library has),
 ``network`` (whole networks, one image or text at a time; see `benchmarks.gpu.networks`).
 
-With float16, inputs, weights and results of kernels have that type, and everything else is float32:
-what libraries do, too, in their sums.  In networks, values between operators are float16 as well.
+With float16, inputs, weights and results of kernels have that type, and everything else is float32,
+as libraries accumulate, too.  In networks, values between operators are float16 as well.
 With tf32, everything is float32, and factors may be rounded.
 """
 
@@ -41,12 +41,12 @@ FAMILIES = (*KERNELS, "network")
 
 @dataclass(frozen=True)
 class Mode:
-    """How everybody computes.
+    """The precision that every contender uses.
 
-    element : type of inputs and results, as numpy calls it
+    element : type of inputs and results, by its numpy name
     tolerance : greatest difference from the reference of kernels, relative to its maximum
-    deep : the same of networks, where each operator adds to it
-    families : that it makes a difference for
+    deep : the same for networks, where the errors of operators add up
+    families : those for which it makes a difference
     rounds : whether factors of type float32 may be rounded to 10 bits
     """
 
@@ -58,7 +58,7 @@ class Mode:
 
 
 MODES = {
-    # Factors that somebody rounds to 10 bits make results of kernels differ by 2.6e-4 and more.
+    # Factors rounded to 10 bits make results of kernels differ by 2.6e-4 and more.
     "float32": Mode("float32", 2e-4, 1e-3),
     "tf32": Mode("float32", 5e-3, 2e-2, ("matmul", "resnet50", "custom", "network"), rounds=True),
     "float16": Mode("float16", 1e-2, 2e-2),
@@ -137,7 +137,7 @@ def _full() -> tuple[Kernel, ...]:
 def _tiny() -> tuple[Kernel, ...]:
     return (
         Product("mm9x17x33", "matmul", "ij,jk->ik", {"i": 9, "j": 17, "k": 33}),
-        _square(64),  # which tensor cores take
+        _square(64),  # for tensor cores
         linear("linear3x10x17", "matmul", 3, 10, 17),
         conv2d("conv3x5", "resnet50", 3, 5, (7, 9), 3, 2, batch=2),
         softmax("softmax2x3x19", "rows", (2, 3, 19)),
@@ -150,7 +150,7 @@ def _tiny() -> tuple[Kernel, ...]:
 
 
 def items(tiny: bool, only: str = "", families: Sequence[str] = FAMILIES) -> list[Item]:
-    """Everything, with bytes in float32, as far as names match and families are wanted."""
+    """All matching items of the wanted families, with bytes in float32."""
     kernels = [k for k in suite(tiny) if k.family in families and re.search(only, k.name)]
     found = [Item("", k.name, k.family, k.flops, k.bytes) for k in kernels]
     if "network" in families:
@@ -160,7 +160,7 @@ def items(tiny: bool, only: str = "", families: Sequence[str] = FAMILIES) -> lis
 
 
 def named(name: str, tiny: bool) -> Kernel:
-    """A kernel of a suite by its name."""
+    """The kernel of a suite with this name."""
     return next(k for k in suite(tiny) if k.name == name)
 
 
@@ -186,7 +186,7 @@ def halved(text: str, inputs: list[str]) -> str:
     for name in inputs:
         head = head.replace(f"float32 {name}[", f"float16 {name}[")
         body = re.sub(rf"\b({name}\[[^\]]*\])", r"float32(\1)", body)
-    (place,) = set(re.findall(r"\bY(\[[^\]]*\])", body))
-    body = body.replace(f"Y{place}", f"Y_f{place}")
+    (indices,) = set(re.findall(r"\bY(\[[^\]]*\])", body))
+    body = body.replace(f"Y{indices}", f"Y_f{indices}")
     end = body.rindex("}")
-    return f"{head}{arrow}{body[:end].rstrip()}\nY{place} = float16(Y_f{place}) {body[end:]}"
+    return f"{head}{arrow}{body[:end].rstrip()}\nY{indices} = float16(Y_f{indices}) {body[end:]}"

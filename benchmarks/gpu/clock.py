@@ -1,8 +1,8 @@
-"""Time on a device: between events of its own, with the host out of the way.
+"""Time on a device, between its own events, without the host's overhead.
 
-Starting a kernel from Python takes longer than many a kernel runs.  So the device is given
-something to do first, filling memory, for longer than the host needs to hand over the calls that
-are timed; these then run one after the other without a gap.
+Starting a kernel from Python takes longer than many a kernel runs.  So the device first fills
+memory, for longer than the host needs to enqueue the timed calls; these then run one after the
+other without a gap.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from runtime.gpu.device_names import CUDA, OPENCL, read_name
 
 Call = Callable[[], object]
 
-#: Bytes that are filled at a time, at least, and fills that are timed to know how long one takes.
+#: The least bytes to fill at a time, and the fills that are timed to measure one.
 FILL, FILLS = 64 << 20, 8
 #: The device is kept busy for so many times what the host needs, and by so many fills at most.
 AHEAD, MOST_FILLS = 2.0, 4096
-#: Bytes that are copied at a time to see how fast that is; copies, and how often they are timed.
+#: Bytes that are copied at a time to measure bandwidth; copies, and how often they are timed.
 COPY, COPIES, COPY_SAMPLES = 256 << 20, 4, 5
 
 
 class Clock(ABC):
     """The clock of a device.
 
-    stream : where the calls that are timed have to go; None for the device's default
+    stream : the stream of the timed calls; None for the device's default
     cache_bytes : of the device's largest cache
     """
 
@@ -43,15 +43,15 @@ class Clock(ABC):
 
     @abstractmethod
     def fill(self) -> None:
-        """Start filling memory, more than there is in the caches."""
+        """Start filling memory, more than fits in the caches."""
 
     @abstractmethod
     def mark(self) -> Any:
-        """An event behind everything that was started."""
+        """Record an event after everything that was started."""
 
     @abstractmethod
     def between(self, first: Any, last: Any) -> float:
-        """Seconds from one event to a later one, when both have come."""
+        """Seconds from one event to a later one, once both have occurred."""
 
     @abstractmethod
     def wait(self) -> None:
@@ -59,13 +59,13 @@ class Clock(ABC):
 
     @property
     def fill_bytes(self) -> int:
-        """Bytes that are filled at a time."""
+        """Bytes to fill at a time."""
         return max(FILL, 2 * self.cache_bytes)
 
     def seconds(self, calls: Sequence[Call], emptied: bool = False) -> float:
-        """Seconds a call, of calls one after the other.
+        """Seconds per call, for calls one after the other.
 
-        emptied : the caches are filled with something else before each
+        emptied : the caches are filled with other data before each
         """
         start = time.perf_counter()
         for call in calls:
@@ -86,7 +86,7 @@ class Clock(ABC):
         return sum(self.between(*pair) for pair in events) / len(calls)
 
     def _fills(self, seconds: float) -> int:
-        """How many fills keep the device busy for so long."""
+        """The number of fills that keep the device busy for this long."""
         if not self._fill_seconds:
             self.fill()
             first = self.mark()
@@ -97,7 +97,7 @@ class Clock(ABC):
 
 
 class HostClock(Clock):
-    """For a device whose calls return when they are done, as the emulator's do."""
+    """The clock for a device whose calls are synchronous, as the emulator's are."""
 
     def fill(self) -> None:
         pass
@@ -113,7 +113,7 @@ class HostClock(Clock):
 
 
 class CudaClock(Clock):
-    """Events of CUDA on the default stream, which is that of torch and CuPy, too.
+    """Events of CUDA on the default stream, which torch and CuPy use, too.
 
     driver : ``cuda.bindings.driver``; number : of the device
     """
@@ -186,7 +186,7 @@ def clock_of(device: Device) -> Clock:
 
     Raises
     ------
-    ImportError : there is no cuda-bindings, whose events are taken.
+    ImportError : cuda-bindings, which provides events, is missing.
     """
     name = read_name(device.name)
     if name.kind == CUDA:
@@ -195,7 +195,7 @@ def clock_of(device: Device) -> Clock:
 
 
 def copy_bandwidth(device: Device, clock: Clock, count: int = COPY) -> float:
-    """Bytes that are read and written in a second when so many are copied on the device."""
+    """Bytes read and written per second when `count` bytes are copied on the device."""
     stream = device.stream(clock.stream)
     origin, to = (device.pool.take(count, stream) for _ in range(2))
     call = partial(device.copy, to.handle, origin.handle, count, stream)

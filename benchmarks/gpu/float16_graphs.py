@@ -1,4 +1,4 @@
-"""Networks in float16: the same graph, with every float32 value of it in that type."""
+"""Networks in float16: the same graph, with every float32 value in that type."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, ValueInfoPr
 
 from benchmarks.kernel import Array
 
-#: The number of greatest magnitude.
+#: The largest finite number.
 _MOST = float(np.finfo(np.float16).max)
 
 
 def halved_model(model: ModelProto) -> ModelProto:
     """A copy of a float32 network with weights, inputs, outputs and constants in float16.
 
-    Operators compute with float16 then, in whatever precision their libraries do inside.
+    Operators then compute in float16, at whatever precision their libraries use inside.
 
     Raises
     ------
-    ValueError : it has subgraphs, or an operator some inputs of which are always float32.
+    ValueError : it has subgraphs, or an operator with inputs that are always float32.
     """
     made = ModelProto()
     made.CopyFrom(model)
@@ -63,5 +63,5 @@ def _halve(tensor: TensorProto) -> None:
 
 
 def _rounded(array: Array) -> Array:
-    """In float16; what is too large is the largest number, and no infinity."""
+    """Rounded to float16; too large values become the largest number, not infinity."""
     return np.asarray(np.clip(array, -_MOST, _MOST).astype(np.float16))

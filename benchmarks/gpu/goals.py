@@ -1,4 +1,4 @@
-"""What the project wants of kernels on a GPU, beside what was measured."""
+"""Goals of the project for kernels on a GPU, compared with the measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COPY = "copy"
 
 @dataclass(frozen=True)
 class Goal:
-    """At least so many times the speed of somebody, as the geometric mean over families.
+    """A minimum speed relative to a contender, as the geometric mean over families.
 
     mode : the suite of the rows; peer : a contender, or `COPY`
     """
@@ -49,7 +49,7 @@ def rows_of(goal: Goal, results: Results) -> list[Row]:
 
 
 def speeds(goal: Goal, results: Results) -> dict[str, float]:
-    """By row, how many times as fast Farkas was; without those that were not measured."""
+    """Farkas's relative speed by row; rows without measurements are left out."""
     found = {}
     for row in rows_of(goal, results):
         mine = row.median(row.ours)
@@ -64,9 +64,9 @@ def speeds(goal: Goal, results: Results) -> dict[str, float]:
 
 
 def table(results: Results, goals: Sequence[Goal] = GOALS) -> Table:
-    """A line for each goal: what was wanted and what was measured.
+    """A line for each goal: the goal and the measurement.
 
-    A goal is met by what was measured alone; "of" says how many computations there are.
+    A goal is judged by the measured rows only; "of" is the total number of computations.
     """
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("goals", "type"):
@@ -92,7 +92,7 @@ def table(results: Results, goals: Sequence[Goal] = GOALS) -> Table:
 
 
 def show(results: Results, console: Console) -> None:
-    """The goals about which there are results; none for small ones, which they are not about."""
+    """Print the goals with results; none for small kernels, which have no goals."""
     shown = table(results)
     tiny = results.about.get("settings", {}).get("tiny", False)
     if shown.row_count and not tiny:

@@ -1,4 +1,4 @@
-"""Suite E on a device, and two small networks of its kind for devices that are no GPU."""
+"""Suite E on a device, and two small networks like it for devices that are not GPUs."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def size(name: str) -> tuple[int, int]:
 
 
 def write(name: str, folder: Path) -> Path:
-    """The file of a network in float32, written if it is not there yet.
+    """Write the file of a network in float32, if it does not exist; returns its path.
 
     Raises
     ------
-    UnavailableError : it cannot be had here.
+    UnavailableError : it is not available here.
     """
     if name not in TINY:
         return models.write(name, folder)
@@ -49,7 +49,7 @@ def write(name: str, folder: Path) -> Path:
 
 
 def write_half(task: Task, folder: Path) -> Path:
-    """The file of a network in float16."""
+    """Write the file of a network in float16; returns its path."""
     path = folder / f"{task.name}-float16.onnx"
     onnx.save(halved_model(onnx.load(task.path)), path)
     return path

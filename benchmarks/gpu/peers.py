@@ -1,4 +1,4 @@
-"""Who is measured on a GPU: Farkas, torch with NVIDIA's libraries, its compiler, Triton, CuPy."""
+"""Contenders on a GPU: Farkas, torch with NVIDIA's libraries, its compiler, Triton, CuPy."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Work:
     """One computation on a device.
 
     task : in float32; mode : of `MODES`
-    sets : of inputs, each in memory of its own
-    device : as `runtime.find_device` calls it; clock : of that; folder : for files
+    sets : sets of inputs, each in memory of its own
+    device : its name for `runtime.find_device`; clock : that of the device; folder : for files
     """
 
     task: Task
@@ -45,16 +45,16 @@ class Work:
         return MODES[self.mode]
 
     def given(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Arrays in the type in which everybody gets them."""
+        """Arrays in the type in which every contender gets them."""
         return {n: a.astype(self.how.element) for n, a in arrays.items()}
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """A call for each set of inputs, and what makes numpy arrays of the results of one.
+    """A call for each set of inputs, and a function that fetches the results of one.
 
-    peak : does the second call, which is given, and returns the most bytes of the device's memory
-        that the computation had then; None where nobody knows
+    peak : runs the given second call, and returns the computation's peak of device memory in bytes;
+        None if unknown
     """
 
     calls: tuple[Call, ...]
@@ -65,7 +65,7 @@ class Rotation:
 class GpuPeer(Package):
     """One implementation on a device.
 
-    kinds : of devices that it knows
+    kinds : supported kinds of devices
     """
 
     kinds: tuple[str, ...] = ("cuda",)
@@ -135,7 +135,7 @@ def _kernel(work: Work, target: str) -> Rotation:
 
 
 class Torch(GpuPeer):
-    """torch as it is: cuBLAS and cuDNN, with TF32 where that is asked for."""
+    """torch as installed: cuBLAS and cuDNN, with TF32 where requested."""
 
     name = "torch"
     modules: tuple[str, ...] = ("torch",)
@@ -153,14 +153,14 @@ class Torch(GpuPeer):
         torch.set_grad_enabled(False)
         _allow_tf32(torch, work.how.rounds)
         torch.backends.cudnn.benchmark = True
-        place = torch.device(work.device)
-        peak = _peak_of(torch.cuda, place) if place.type == "cuda" else None
+        device = torch.device(work.device)
+        peak = _peak_of(torch.cuda, device) if device.type == "cuda" else None
         module = torch_module(read_network(work.task.path), self.channels_last)
-        module = module.to(place, getattr(torch, work.how.element))
+        module = module.to(device, getattr(torch, work.how.element))
         call = self.compiled(torch, module, whole=work.task.kernel is None)
 
         def put(array: Array) -> Any:
-            found = torch.from_numpy(array).to(place)
+            found = torch.from_numpy(array).to(device)
             last = torch.channels_last if self.channels_last else torch.contiguous_format
             return found.clone(memory_format=last)
 
@@ -173,28 +173,28 @@ class Torch(GpuPeer):
         return Rotation(calls, fetch, peak)
 
     def compiled(self, torch: Any, module: Any, whole: bool) -> Callable[..., Any]:
-        """The function to be called; `whole` for networks."""
+        """The function to call; `whole` for networks."""
         return module.forward  # type: ignore[no-any-return]
 
 
-def _peak_of(cuda: Any, place: Any) -> Callable[[Call], int]:
-    """The `Rotation.peak` of what will be prepared, by torch's own count."""
-    before = cuda.memory_allocated(place)
+def _peak_of(cuda: Any, device: Any) -> Callable[[Call], int]:
+    """The `Rotation.peak` of what will be prepared, measured by torch."""
+    before = cuda.memory_allocated(device)
 
     def peak(second: Call) -> int:
-        cuda.synchronize(place)
-        cuda.reset_peak_memory_stats(place)
-        second()  # in which graphs are recorded
-        cuda.synchronize(place)
-        return int(cuda.max_memory_allocated(place) - before)
+        cuda.synchronize(device)
+        cuda.reset_peak_memory_stats(device)
+        second()  # records the graphs
+        cuda.synchronize(device)
+        return int(cuda.max_memory_allocated(device) - before)
 
     return peak
 
 
 def _allow_tf32(torch: Any, allowed: bool) -> None:
-    """Have products and convolutions of float32 rounded to TF32, or not."""
+    """Allow or forbid rounding products and convolutions of float32 to TF32."""
     if hasattr(torch.backends.cudnn, "fp32_precision"):
-        # What Triton's convolutions go by, and the older flag does not set.
+        # Triton's convolutions use this one, which the older flag does not set.
         torch.backends.cudnn.fp32_precision = "tf32" if allowed else "ieee"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
 
@@ -211,13 +211,13 @@ class TorchChannelsLast(Torch):
 
 
 class TorchCompile(Torch):
-    """``torch.compile``, which tries what is fastest; networks as graphs of CUDA."""
+    """``torch.compile`` with autotuning; networks as CUDA graphs."""
 
     name = "compile"
     options: ClassVar[dict[str, Any]] = {}
 
     def compiled(self, torch: Any, module: Any, whole: bool) -> Callable[..., Any]:
-        # Kernels are without graphs: how long the host takes is not measured there.
+        # Kernels are without graphs: the host's time is not measured there.
         mode = "max-autotune" if whole else "max-autotune-no-cudagraphs"
         chosen = importlib.import_module("torch._inductor").list_mode_options(mode)
         options = {**chosen, **self.options}
@@ -227,7 +227,7 @@ class TorchCompile(Torch):
 
 
 class Triton(TorchCompile):
-    """The same with Triton's kernels alone, also for products and convolutions."""
+    """The same with Triton's kernels only, also for products and convolutions."""
 
     name = "triton"
     modules = ("torch", "triton")
@@ -249,7 +249,7 @@ class CuPy(GpuPeer):
     modules = ("cupy",)
 
     def version(self) -> str:
-        # Its distribution is called after the version of CUDA.
+        # Its distribution is named after the version of CUDA.
         return str(importlib.import_module("cupy").__version__)
 
     def suits(self, task: Task) -> bool:

@@ -1,11 +1,11 @@
-"""One fresh process: a kernel or network by everybody on a device.  See `benchmarks.runner`.
+"""One fresh process: a kernel or network by all contenders on a device.  See `benchmarks.runner`.
 
     python -m benchmarks.gpu.worker JOB.json
 
-The job's suite is the mode.  Each contender has several sets of inputs, which together are
-larger than the device's caches, and takes them in turn, so that none finds its inputs there.  There
-is one set of weights; where these are most of what a call touches, the caches are filled with
-something else before each.
+The job's suite is the mode.  Each contender has several sets of inputs, which together exceed the
+device's caches, and cycles through them, so that no call finds its inputs there.  There is one set
+of weights; where these are most of the memory that a call touches, the caches are filled with
+other data before each.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from benchmarks.task import Task, kernel_task
 from benchmarks.worker import Job, Report, difference
 from runtime.find_device import find_device
 
-#: Sets of inputs together have so many times the bytes of the caches; how many there are at most,
-#: and bytes that they may have.
+#: Sets of inputs together have so many times the bytes of the caches; their number and their bytes
+#: are limited to these.
 OVER, MOST_SETS, MOST_BYTES = 2.0, 256, 4 << 30
-#: Of networks, whose weights and values are most of what there is to read, and no inputs.
+#: The sets of networks, which mostly read weights and values, not inputs.
 SETS_OF_NETWORK = 2
 
 
 @dataclass(frozen=True)
 class GpuSettings:
-    """How long things are measured.
+    """Settings of the measurements.
 
-    rounds : turns of each contender; samples : of a turn, each over all sets of inputs
-    limit : seconds after which a turn is over, when it has one sample
+    rounds : turns of each contender; samples : per turn, each over all sets of inputs
+    limit : seconds after which a turn ends once it has one sample
     tiny : whether the kernels are the small ones
     """
 
@@ -59,7 +59,7 @@ class GpuSettings:
 
 
 def sets_of(task: Task, element: str, cache_bytes: int) -> int:
-    """How many sets of inputs there are to be."""
+    """The number of sets of inputs."""
     if task.kernel is None:
         return SETS_OF_NETWORK
     one = sum(a.size for a in task.inputs.values()) * np.dtype(element).itemsize
@@ -68,7 +68,7 @@ def sets_of(task: Task, element: str, cache_bytes: int) -> int:
 
 
 def is_emptied(task: Task, element: str, cache_bytes: int) -> bool:
-    """Whether what is timed are weights that the caches might hold from one call to the next."""
+    """Whether mostly weights are read, which caches might hold from one call to the next."""
     if task.kernel is None or task.arrays is None:
         return False
     size = np.dtype(element).itemsize
@@ -77,14 +77,14 @@ def is_emptied(task: Task, element: str, cache_bytes: int) -> bool:
 
 
 def expected_of(work: Work, threads: int) -> list[Array]:
-    """What results are compared with, computed in float32 on the CPU.
+    """The expected results, computed in float32 on the CPU.
 
-    Kernels get what the device gets, so that only their own rounding counts; networks get what
-    there is in float32.
+    Kernels get the device's inputs, so that only their own rounding counts; networks get the
+    original ones in float32.
 
     Raises
     ------
-    UnavailableError : there is nobody here who computes networks.
+    UnavailableError : no library that computes networks is installed.
     """
     task = work.task
     if task.kernel is None or task.arrays is None:
@@ -116,10 +116,10 @@ def take_turns(
     first: int = 0,
     emptied: bool = False,
 ) -> dict[str, float]:
-    """The median of seconds a call of each contender.
+    """The median seconds per call of each contender.
 
     `first` rotates the order, so that over several processes each is sometimes the first;
-    `emptied` as of `Clock.seconds`.
+    for `emptied` see `Clock.seconds`.
     """
     names = list(rotations)
     names = names[first % len(names) :] + names[: first % len(names)] if names else []
@@ -135,7 +135,7 @@ def take_turns(
 
 
 def run(job: Job, folder: Path) -> None:
-    """Prepare, check and time everybody; whoever fails is reported and left out."""
+    """Prepare, check and time every contender; those that fail are reported and left out."""
     report = Report(job.report)
     report(at="task")
     assert job.settings is not None
@@ -165,7 +165,7 @@ def run(job: Job, folder: Path) -> None:
         except Exception as error:
             text = " ".join(str(error).split())
             report(failed=name, message=f"{type(error).__name__}: {text}"[:600])
-            # Nobody can go on where the device was lost; the next process is without this one.
+            # No one can continue after the device was lost; the next process omits this contender.
             clock.wait()
             continue
         apart = max(difference(r, expected, how.element) for r in results)
@@ -181,7 +181,7 @@ def run(job: Job, folder: Path) -> None:
     calls = {name: rotation.calls for name, rotation in rotations.items()}
     times = take_turns(clock, calls, settings, job.number, emptied)
     for name, rotation in rotations.items():
-        # What is timed may be another thing than the first calls, a recording of them.
+        # The timed calls may differ from the first ones, such as a recording of them.
         try:
             apart = difference(rotation.fetch(rotation.calls[0]()), expected, how.element)
             wrong = "" if apart <= tolerance else f"relative difference {apart:.2g}"

@@ -1,4 +1,4 @@
-"""Everything that can be measured, in the order of the tables."""
+"""All contenders, in the order of the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Package` and `Peer`: one implementation that is measured, whatever it is."""
+"""`Package` and `Peer`: base classes of the measured implementations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.task import Task
 
 @dataclass(frozen=True)
 class Prepared:
-    """A computation that can be called at once.
+    """A computation that is ready to be called.
 
     call : runs it and waits until it is done
     fetch : the outputs as numpy arrays, from what `call` returned
@@ -30,8 +30,8 @@ class Package(ABC):
 
     Attributes
     ----------
-    name : what the tables call it
-    modules : what has to be importable
+    name : as shown in the tables
+    modules : must be importable
     package : the distribution whose version is shown
     ours : whether it is Farkas
     """
@@ -56,7 +56,7 @@ class Package(ABC):
             return "unknown"
 
     def load(self) -> None:
-        """Import what `prepare` needs, which is no part of the time that it takes."""
+        """Import what `prepare` needs; this is not part of the measured time."""
         for module in self.modules:
             importlib.import_module(module)
 

@@ -29,7 +29,7 @@ class OnnxRuntime(Peer):
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
         for info in session.get_outputs():
             if not task.is_translated:
-                binding.bind_output(info.name)  # what files say of shapes need not be true
+                binding.bind_output(info.name)  # declared shapes may be wrong
                 continue
             value = ort.OrtValue.ortvalue_from_numpy(np.empty(info.shape, np.float32))
             binding.bind_ortvalue_output(info.name, value)

@@ -1,4 +1,4 @@
-"""Farkas, through its public face."""
+"""Farkas, through its public interface."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class FarkasFixed(Farkas):
 
 
 def prepare_text(task: Task, threads: int, specialised: bool) -> Prepared:
-    """A task's comprehension; a result that is not small is written to the same array always."""
+    """Prepare a task's comprehension; a result that is not small reuses one array."""
     import farkas as fk
 
     assert task.kernel is not None and task.kernel.text is not None and task.arrays is not None
@@ -96,10 +96,10 @@ def prepare_text(task: Task, threads: int, specialised: bool) -> Prepared:
 
 
 def prepare_model(model: Any, task: Task) -> Prepared:
-    """A compiled network of whatever kind, with the task's inputs."""
+    """Prepare a compiled network of any kind, with the task's inputs."""
     inputs = task.inputs
     if model.is_whole:
         out = {p.name: aligned(np.zeros(p.shape, p.dtype.numpy)) for p in model.outputs}
         return Prepared(lambda: model.run(inputs, out=out), _values)
-    model.run(inputs)  # compiles what waited for shapes
+    model.run(inputs)  # compiles the parts that need shapes
     return Prepared(lambda: model.run(inputs), _values)

@@ -41,12 +41,12 @@ class TorchEager(Peer):
         )
 
     def compiled(self, torch: Any, module: Any, inputs: list[Any]) -> Any:
-        """The function to be called."""
+        """The function to call."""
         return module.forward
 
 
 class TorchChannelsLast(TorchEager):
-    """Images and filters with their channels innermost; only for what has images."""
+    """Images and filters with their channels innermost; only for networks with images."""
 
     name = "torch-cl"
     channels_last = True

@@ -10,14 +10,14 @@ from benchmarks.task import Task
 
 
 class OpenVino(Peer):
-    """One request for latency, in float32 (else it would choose bfloat16 where there is such)."""
+    """One request for latency, in float32 (else it would choose bfloat16 where supported)."""
 
     name = "openvino"
     modules = ("openvino",)
     package = "openvino"
 
     def load(self) -> None:
-        """Without the module that tells its makers about its use, in a process of its own."""
+        """Load it without its telemetry module."""
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
         super().load()
 

@@ -1,1 +1,1 @@
-"""ONNX networks as torch modules and jax functions, for peers that read no ONNX."""
+"""ONNX networks as torch modules and jax functions, for peers that do not read ONNX."""

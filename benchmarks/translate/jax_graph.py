@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.translate.network import Network, Step, UnsupportedError, pool_padding
 from benchmarks.translate.torch_graph import clip_bounds, new_shape
 
-#: jax arrays, or the tracers that stand for them.
+#: jax arrays, or their tracers.
 Value = Any
 
 
@@ -20,7 +20,7 @@ def jax_function(network: Network) -> Callable[..., tuple[Value, ...]]:
 
     Raises
     ------
-    UnsupportedError : an operator that is not known here.
+    UnsupportedError : an unknown operator.
     """
     emit = _Emit()
     for step in network.steps:

@@ -19,7 +19,7 @@ class Step:
     """One node: its operator, attributes, and names of values (empty for absent inputs).
 
     opset : the version of the operators of the file
-    known : inputs whose values are constant, by position
+    known : constant inputs, by position
     shapes : shapes of the inputs, by position
     """
 
@@ -57,17 +57,17 @@ class UnsupportedError(Exception):
     """The translator does not know an operator, or not in this form."""
 
 
-#: Which inputs of an operator say how it works rather than what it works on.
+#: The inputs that configure an operator, rather than being its operands.
 _SETTINGS = {"Reshape": (1,), "Unsqueeze": (1,), "Squeeze": (1,), "ConstantOfShape": (0,),
              "Clip": (1, 2), "ReduceMean": (1,), "Dropout": (1, 2)}  # fmt: skip
 
 
 def read_network(path: Path) -> Network:
-    """Read a file, and compute beforehand what depends on constants alone.
+    """Read a file, and fold what depends on constants only.
 
     Raises
     ------
-    UnsupportedError : subgraphs, or an operator on constants that is not known here.
+    UnsupportedError : subgraphs, or an unknown operator on constants.
     """
     model = onnx.load(path)
     opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
@@ -103,7 +103,7 @@ def value_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
     """Shapes of all values for which they can be inferred."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
-    bare.ir_version = max(bare.ir_version, 8)  # older ones want weights among the inputs
+    bare.ir_version = max(bare.ir_version, 8)  # older versions require weights among the inputs
     for tensor in bare.graph.initializer:
         # Inference reads small integers only; without the weights it is quick.
         if tensor.data_type == onnx.TensorProto.FLOAT:

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.translate.network import Network, Step, UnsupportedError, pool_padding
 
-#: torch tensors, or the proxies that record what is done with them.
+#: torch tensors, or the proxies that record operations on them.
 Value = Any
 
 
@@ -17,7 +17,7 @@ def torch_module(network: Network, channels_last: bool = False) -> Any:
 
     Raises
     ------
-    UnsupportedError : an operator that is not known here.
+    UnsupportedError : an unknown operator.
     """
     torch = importlib.import_module("torch")
     fx = importlib.import_module("torch.fx")
@@ -228,7 +228,7 @@ def clip_bounds(step: Step) -> tuple[float | None, float | None]:
 
 
 def new_shape(step: Step) -> tuple[int, ...]:
-    """The shape that Reshape gives, zeros replaced by the extents that they stand for."""
+    """The shape that Reshape gives, with zeros replaced by the extents that they stand for."""
     if 1 not in step.known:
         raise UnsupportedError("Reshape to a shape that is computed")
     wanted = [int(n) for n in step.known[1]]

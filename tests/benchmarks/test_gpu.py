@@ -340,7 +340,7 @@ def test_who_fails_is_named(tmp_path: Path) -> None:
         (["--device", "cuda:77"], ""),
         (["--only", "no such kernel"], "nothing matches"),
         (["--peers", "nobody"], "invalid choice"),
-        (["--device", "cuda-emulator:sm_90,tf32"], "it is --dtype tf32 that says so"),
+        (["--device", "cuda-emulator:sm_90,tf32"], "use --dtype tf32 instead"),
         (["--device", "cuda-emulator", "--dtype", "tf32"], "did you mean 'cuda-emulator:sm_90,tf"),
     ):
         done = run(*words)

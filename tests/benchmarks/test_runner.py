@@ -228,7 +228,7 @@ def test_processors() -> None:
     allowed = os.sched_getaffinity(0)
     assert len(set(processors(len(allowed)))) == len(allowed)
     assert processors(1)[0] in allowed
-    with pytest.raises(ValueError, match="were asked for"):
+    with pytest.raises(ValueError, match="were requested"):
         processors(len(allowed) + 1)
 
 

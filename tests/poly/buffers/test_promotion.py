@@ -108,7 +108,7 @@ def test_buffers_have_names_of_their_own() -> None:
         (
             MATMUL,
             "tile mm: i, j, k by 4, 4, 4\npromote mm: k_o as B, local, 1x4, 1, 0",
-            "names each dimension of B once",
+            "must name each dimension of B once",
         ),
         (
             MATMUL,
