@@ -22,7 +22,7 @@ Call = Callable[[], object]
 
 #: The least bytes to fill at a time, and the fills that are timed to measure one.
 FILL, FILLS = 64 << 20, 8
-#: The device is kept busy for so many times what the host needs, and by so many fills at most.
+#: The device is kept busy for this multiple of the host's time, and by at most this many fills.
 AHEAD, MOST_FILLS = 2.0, 4096
 #: Bytes that are copied at a time to measure bandwidth; copies, and how often they are timed.
 COPY, COPIES, COPY_SAMPLES = 256 << 20, 4, 5

@@ -33,8 +33,8 @@ from benchmarks.task import Task, kernel_task
 from benchmarks.worker import Job, Report, difference
 from runtime.find_device import find_device
 
-#: Sets of inputs together have so many times the bytes of the caches; their number and their bytes
-#: are limited to these.
+#: Sets of inputs together have this multiple of the bytes of the caches, up to a limit on their
+#: number and on their bytes.
 OVER, MOST_SETS, MOST_BYTES = 2.0, 256, 4 << 30
 #: The sets of networks, which mostly read weights and values, not inputs.
 SETS_OF_NETWORK = 2

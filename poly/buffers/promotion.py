@@ -235,7 +235,7 @@ def _partial(
     rank = scop.program.tensors[node.tensor].rank
     if not elements.is_single_valued():
         raise ScheduleError(
-            f"a thread would have parts of several elements of {node.tensor}; reduce inside of "
+            f"a thread would have parts of several elements of {node.tensor}; reduce inside "
             "the loops that move it"
         )
     ones, aligned = (1,) * rank, (True,) * rank

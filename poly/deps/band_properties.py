@@ -1,4 +1,4 @@
-"""What the dependences allow in each band of a tree: coincident loops, permutable bands.
+"""Properties of each band of a tree under the dependences: coincident loops, permutable bands.
 
 With D the dependences not ordered by anything above a band, and f its members:
 

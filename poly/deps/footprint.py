@@ -33,7 +33,7 @@ class Footprint:
 
 @dataclass(frozen=True)
 class LoopFootprint:
-    """What one iteration of a loop touches; `loop` is "" for everything scheduled together.
+    """The footprints of one iteration of a loop; `loop` is "" for everything scheduled together.
 
     depth : the number of loops around it
     """
@@ -51,7 +51,7 @@ class LoopFootprint:
 def footprints(
     tree: Node, scop: Scop, statement: str, sizes: Mapping[str, int]
 ) -> tuple[LoopFootprint, ...]:
-    """What one iteration of each loop around a statement touches, outermost first.
+    """The footprints of one iteration of each loop around a statement, outermost first.
 
     sizes : a value for every size of the program.  A data-dependent read counts as all of its
         tensor.

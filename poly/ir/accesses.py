@@ -8,7 +8,7 @@ from math import prod
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, Size, indices_of, walk
 from poly.ir.linear_form import linear_form
 
-#: Operators of which a register tile may be made: one or a few instructions each.
+#: Operators that a register tile may compute: one or a few instructions each.
 TILE_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max", "abs", "dot2"))
 
 

@@ -3,7 +3,7 @@
 isl generates separate loops for statements that do not interleave, as for the initialisation of a
 sum over all iterations of p: it all comes before the rest.  Such a loop would have a buffer of its
 own.  *Fences* prevent that: two statements without effect, one before and one after all others
-in each iteration p, which interleave with whatever is between them.
+in each iteration p, which interleave with the statements between them.
 """
 
 from __future__ import annotations

@@ -324,7 +324,7 @@ class _Phases:
 
     @staticmethod
     def stepped(e: Expr, steps: Mapping[str, tuple[int, int]]) -> str:
-        """The tap of which an index is ``step*tap + offset``; "" if there is none."""
+        """The tap in an index ``step*tap + offset``; "" if the index is not of this form."""
         form = linear_form(e)
         if len(form.terms) != 1 or not isinstance(form.terms[0][0], Index):
             return ""

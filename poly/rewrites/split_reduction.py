@@ -120,7 +120,7 @@ class _Parts:
         self.taken |= {i for x in program.statements for i in x.indices}
 
     def of(self, count: int, together: int) -> Program:
-        """The program with so many parts, each of so many adjacent elements at a time."""
+        """The program with `count` parts, each of `together` adjacent elements at a time."""
         s, i = self.s, self.along.index
         part, step, near = (fresh_name(f"{i}_{x}", self.taken) for x in ("part", "step", "near"))
         whole = count * together

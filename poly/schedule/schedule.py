@@ -90,7 +90,9 @@ class Schedule:
         return tuple(m.name for m in loops_of(self.tree, statement))
 
     def footprints(self, statement: str, sizes: Mapping[str, int]) -> tuple[LoopFootprint, ...]:
-        """What one iteration of each loop around a statement touches, see `poly.deps.footprint`.
+        """The footprint of one iteration of each loop around a statement.
+
+        See `poly.deps.footprint`.
 
         sizes : a value for every size of the program.
 

@@ -297,7 +297,7 @@ class _Checker:
         hint = "bound the index with where, or correct the access"
         if any(access in reads_of(e) for e in _selects(s.value)):
             hint = (
-                "both sides of select are read whatever its condition: "
+                "both sides of select are read regardless of its condition: "
                 "write two statements with where, or clamp the index with min and max"
             )
         self._require(bad, domain, explain, s, access, hint)
@@ -449,7 +449,7 @@ def _in_steps(reader: isl.Set, writer: isl.Set, before_it: bool) -> isl.Map:
 
 
 def _has_ceiling(params: isl.Set, size: int) -> bool:
-    """Whether a size is bounded by a number, whatever the other sizes are."""
+    """Whether a size is bounded by a number for all values of the other sizes."""
     alone = params.project_out(
         isl.dim_type.param, size + 1, params.dim(isl.dim_type.param) - size - 1
     ).project_out(isl.dim_type.param, 0, size)

@@ -1,4 +1,4 @@
-"""What loops and buffers of a schedule tree become."""
+"""Marks of loops and scopes of buffers in a schedule tree."""
 
 from __future__ import annotations
 

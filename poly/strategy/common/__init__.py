@@ -1,4 +1,4 @@
-"""What the automatic schedules of all targets share: queries about loops, and groups of statements.
+"""Parts shared by the automatic schedules of all targets: queries about loops, and grouping.
 
 Nothing here depends on the kind of machine.
 """

@@ -15,7 +15,7 @@ from poly.tree.nodes import Band, Node, Sequence
 
 
 class Core(Protocol):
-    """What a group is tiled around: an update, and its free loops, which the tile needs."""
+    """The core that a group is tiled around: an update and its free loops, which form the tile."""
 
     @property
     def statement(self) -> str: ...

@@ -50,7 +50,7 @@ class Tactic(ABC, Generic[M, P]):
     plain: ClassVar[bool] = False
 
     def core(self, group: Group[M]) -> Core | None:
-        """What the tactic would tile a group around; None if it has no preference.
+        """The core that the tactic would tile a group around; None if it has no preference.
 
         All or none of its free loops are then shared.
         """

@@ -31,7 +31,7 @@ from poly.strategy.cpu.register_tile import Contraction
 #: Fractions of the second cache: for the packed operand of one tile over a whole reduction, for
 #: that over a block of the reduction, and for a block of rows.
 WHOLE, PART, ROWS = 4, 8, 4
-#: Rows are cut into blocks if they take so many times the second cache; prefetching hides less.
+#: Rows are cut into blocks if they exceed the second cache by this factor; prefetching hides less.
 STREAMED = 3
 #: Threads may be idle for this fraction of the time if that saves packing.
 IDLE = 0.1
@@ -142,7 +142,7 @@ def _one_tile_of_rows(
 def cut_loops(
     loops: tuple[str, ...], extents: Mapping[str, int | None], iterations: int
 ) -> dict[str, int]:
-    """Blocks of adjacent loops (outermost first) with about so many iterations together.
+    """Blocks of adjacent loops (outermost first) with about `iterations` iterations together.
 
     Known extents are used up from the inside; loops of unknown extent share the rest.  A loop
     that need not be cut is omitted.

@@ -18,7 +18,7 @@ from poly.strategy.cpu.stencil_tile import TURN, Stencil, find_stencil
 
 @lru_cache(maxsize=64)
 def core_of(group: Group[Machine]) -> Contraction | Stencil | None:
-    """What a group is tiled around: its first update that has a tile."""
+    """The core of a group: its first update that has a tile."""
     schedule = group.schedule
     for name in group.names:
         s: ScopStatement = schedule.scop.statement(name)
@@ -60,8 +60,8 @@ def find_tile(
 def cost_of(s: ScopStatement, core: Contraction, rearranged: Collection[str] = ()) -> float:
     """The cost of a contraction's tile per element of the result, comparable to a stencil's.
 
-    Whatever is not contiguous along the lanes is transposed: the result, and each element that is
-    packed as often as it is used for another result.
+    Accesses that are not contiguous along the lanes are transposed: the result, and each packed
+    element as often as it is used for another result.
     """
     extents = {x: core.extent(x) or 64 for x in s.loops}
     length = prod(extents[r] for r in core.reductions)

@@ -198,9 +198,9 @@ def _together(
     cores: int,
     pieces: int,
 ) -> tuple[list[str], float]:
-    """The longest prefix of the loops that has so many iterations and balances threads, and how
-    well: 5 packed blocks of 7 tiles are 35 tiles.
+    """The shortest prefix of the loops with enough iterations to balance threads, and how well.
 
+    Iterations multiply: 5 packed blocks of 7 tiles are 35 tiles.
     A loop inside others whose last tile is partial becomes two loops in C, and ends the prefix.
     """
     count, tiles, quality = 1, 1.0, 0.0

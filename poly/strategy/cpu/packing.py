@@ -90,7 +90,7 @@ def is_packed(read: Read, core: Contraction) -> bool:
 
 
 def pack_operands(schedule: Schedule, core: Contraction, loop: str, columns: int) -> Schedule:
-    """Pack the operands that move with v into contiguous blocks of so many columns.
+    """Pack the operands that move with v into contiguous blocks of `columns` columns.
 
     One whose packed block is too large for a buffer is read in place.
     """
@@ -110,8 +110,8 @@ def pack_operands(schedule: Schedule, core: Contraction, loop: str, columns: int
 
 
 def pack_rows(schedule: Schedule, core: Contraction, loops: list[str]) -> Schedule:
-    """Pack the rows of operands that would all map to one cache set, or of which each iteration of
-    the reduction touches another page.
+    """Pack the rows of operands that would conflict in one cache set, or that touch another page in
+    each iteration of the reduction.
 
     loops : the copy is made in iterations of the first of them for which it fits a buffer; if
         there are several, it is used by several tiles

@@ -1,6 +1,6 @@
 """Contractions on a GPU: tiles of blocks in shared memory, of threads in registers.
 
-An update ``C[..] += A[..] * B[..]`` each operand of which is invariant in some free loop: with u
+In an update ``C[..] += A[..] * B[..]`` each operand is invariant in some free loop: with u
 a loop that moves A and not B, and v one that moves B and not A, a block computes a tile of u by v,
 its threads parts of it in registers.  A and B come through shared memory, a part of the reduction
 at a time; each element that is read from there serves a row or a column of registers (Volkov and

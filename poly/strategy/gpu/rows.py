@@ -79,7 +79,7 @@ class Rows(Tactic[GpuMachine, RowsPlan]):
 def _with_rows(
     schedule: Schedule, group: Group[GpuMachine], plan: RowsPlan, count: int
 ) -> Schedule:
-    """Map rows to blocks and threads, with so many elements per thread at once."""
+    """Map rows to blocks and threads, with `count` elements per thread at once."""
     threads = _row_threads(plan.lengths, count, group.machine)
     schedule = _rows_on_blocks(schedule, group.names, plan.run, threads)
     moving = dict(plan.moving)
@@ -91,7 +91,7 @@ def _with_rows(
 
 
 def _row_threads(lengths: Sequence[int | None], count: int, machine: GpuMachine) -> int:
-    """The threads that share rows of some lengths, with so many elements each."""
+    """The threads that share rows of some lengths, with `count` elements each."""
     threads = machine.warp
     while threads < THREADS and any(n is None or threads * count < n for n in lengths):
         threads *= 2
