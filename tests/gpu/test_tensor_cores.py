@@ -281,7 +281,7 @@ REFUSED = {
     "no product": (product("C[i,j] +=! A[i,k] + B[k,j]"), PLAIN, "not a product of two elements"),
     "a maximum": (product("C[i,j] max=! A[i,k] * B[k,j]"), PLAIN, "mm is not a sum"),
     "it reads itself": (
-        ITSELF, "tensorize mm: i, j, k as wmma_tf32", "mm reads C, to which it adds"
+        ITSELF, "tensorize mm: i, j, k as wmma_tf32", "mm reads C, which it also updates"
     ),
     "loops in another order": (
         product(), plain("ix, jx, kx as w", "kx, jx, ix as w"), r"C\[i, j\] is not C\[i, j\] of"

@@ -120,13 +120,13 @@ CASES = {
     # A[i,k] is 0 for k > i, but B[k,j] is what other rows read.
     "one of two is zero": Case(
         text(f"{SUM} where k <= i"), steps(),
-        r"both operands have to be zero, but B_s has an element of B for mm\[",
+        r"both operands must be zero, but B_s has an element of B for mm\[",
         text(f"{SUM} where k in 0:25"), steps(),
     ),
     # What is written is no part of a matrix from its first row and column on.
     "sums stored beyond a diagonal": Case(
         text(f"{SUM} where i + j < 30"), steps(),
-        "sums would be stored beyond the edge, .*: what C_f_in moves",
+        "sums would be stored beyond the edge, .*: the elements of C_f_in",
         text(f"{SUM} where j in 0:21"), steps(),
     ),
     # A whole matrix is stored where a part of it is another statement's.

@@ -319,7 +319,7 @@ def test_toolchain_says_what_devices_there_are(cli: Cli, monkeypatch: pytest.Mon
         (["show", "-e", "ij,jk->z", "--dtype", "int8"], 1, "index 'z'"),
         (["compile", "mm.fk", "--using", "none.sched"], 1, "cannot read none.sched"),
         (["compile", "mm.fk", "--using", "bad.sched"], 1, "parallelize S0: k is illegal"),
-        (["compile", "mm.fk", "--using", "mm.fk"], 1, "line 1 is no schedule step"),
+        (["compile", "mm.fk", "--using", "mm.fk"], 1, "line 1 is not a schedule step"),
         (["compile", "mm.fk", "--emit", "nothing"], 2, "--emit"),
         (["compile", "mm.fk", "--emit", "library"], 2, "needs -o"),
         (["compile", "mm.fk", "-o", "none/x.c"], 1, "cannot write none/x.c"),

@@ -289,7 +289,7 @@ def test_a_trial() -> None:
     again = wider.replayed("# note\nunroll mm: k by 4  # four")
     assert again.script == "# note\nunroll mm: k by 4  # four"
     assert again.without_last().script == "# note"
-    with pytest.raises(ScheduleError, match="line 1 is no schedule step"):
+    with pytest.raises(ScheduleError, match="line 1 is not a schedule step"):
         step_text("tile", "mm", "i j", "", "")
 
 

@@ -142,7 +142,7 @@ def test_diff() -> None:
     "wrong, message",
     [
         (lambda s: s.tile("mm", ["i", "j"], 8), "8 is not a list of numbers"),
-        (lambda s: s.tile("mm", "i, j", [8, 8]), "'i, j' is one text; pass a list of names"),
+        (lambda s: s.tile("mm", "i, j", [8, 8]), "'i, j' is one string; pass a list of names"),
         (lambda s: s.reorder("mm", 3), "3 is not a list of names"),
         (lambda s: s.replay(["tile mm: i by 4"]), "a script is a text, not a list"),
         (lambda s: s.diff("x"), "expected a Schedule, not a str"),
@@ -169,18 +169,18 @@ BAD = [
     (Step("reschedule", ("mm",)), "reschedule takes no statement"),
     (Step("split", ("nope",), ("i",), (2,)), "there is no statement nope"),
     (Step("split", ("mm",), ("a b",), (2,)), "'a b' is not a name of a statement or loop"),
-    (Step("split", ("mm",), ("",), (2,)), "'' is no name"),
+    (Step("split", ("mm",), ("",), (2,)), "'' is not a name"),
     (Step("split", ("mm",), ("i",), ()), "1 factors are needed, 0 are given"),
-    (Step("split", ("mm",), ("i",), (0,)), "0 is no usable factor"),
-    (Step("split", ("mm",), ("i",), (-4,)), "-4 is no usable factor"),
+    (Step("split", ("mm",), ("i",), (0,)), "0 is not a usable factor"),
+    (Step("split", ("mm",), ("i",), (-4,)), "-4 is not a usable factor"),
     (Step("split", ("mm",), ("i",), (10**30,)), "is too large"),
     (Step("split", ("mm",), ("i",), (2.5,)), "2.5 is not an integer"),  # type: ignore[arg-type]
     (Step("split", ("mm",), ("i", "j"), (2,)), "split takes one loop; tile takes several"),
     (Step("split", ("mm",), ("i",), (2,), ("a",)), "two names for each loop"),
     (Step("split", ("mm",), ("i",), (2,), ("a", "a")), "need different names, not a, a"),
     (Step("split", ("mm",), ("i",), (2,), ("a", "j")), "there is already a loop j"),
-    (Step("split", ("mm",), ("i",), (2,), ("a", "b;")), "'b;' is no name"),
-    (Step("split", ("mm",), ("i",), (2,), (1, 2)), "1 is no name"),  # type: ignore[arg-type]
+    (Step("split", ("mm",), ("i",), (2,), ("a", "b;")), "'b;' is not a name"),
+    (Step("split", ("mm",), ("i",), (2,), (1, 2)), "1 is not a name"),  # type: ignore[arg-type]
     (Step("tile", ("mm",), ("i", "i"), (2, 2)), "a loop is named twice"),
     (Step("tile", ("mm",), ("i", "k"), (2, 2)), "the loops must be adjacent"),
     (Step("tile", ("mm",), ("j", "i"), (2, 2)), "outermost first"),
