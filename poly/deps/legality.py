@@ -237,7 +237,7 @@ def _common_element(
 
 @contextmanager
 def budget(scop: Scop, what: str, operations: int = BUDGET) -> Iterator[None]:
-    """Bound isl's work inside the block; beyond it, UndecidedError: what is unknown is refused."""
+    """Bound isl's work inside the block; beyond it `UndecidedError` is raised."""
     ctx = scop.context.get_ctx()
     ctx.set_max_operations(operations)
     ctx.reset_operations()
