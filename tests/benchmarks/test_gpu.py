@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ import pytest
 
 import farkas as fk
 from benchmarks.gpu import networks
+from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.cases import FAMILIES, KERNELS, MODES, halved, items, suite, text_of
 from benchmarks.gpu.clock import (
     Call,
@@ -280,11 +281,37 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
 
 
+@pytest.fixture
+def run_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """The same in this process, which does not have to load everything again: code, text, errors.
+
+    What it raises is an error of the test.
+    """
+
+    def run_(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["benchmarks.gpu", *words])
+        try:
+            code = main()
+        except SystemExit as exit_:  # argparse's
+            code = exit_.code if isinstance(exit_.code, int) else 1
+        return code, *capsys.readouterr()
+
+    return run_
+
+
 @pytest.mark.parametrize(
     ("device", "name", "family"),
     [("cuda-emulator", "softmax", "rows"), ("opencl", "chain", "elementwise")],
 )
-def test_a_run_without_a_gpu(device: str, name: str, family: str, tmp_path: Path) -> None:
+def test_a_run_without_a_gpu(
+    device: str,
+    name: str,
+    family: str,
+    run_here: Callable[..., tuple[int, str, str]],
+    tmp_path: Path,
+) -> None:
     if device == "opencl":
         pytest.importorskip("pyopencl", reason="pyopencl is not installed")
     keep = tmp_path / "now.json"
@@ -304,8 +331,8 @@ def test_a_run_without_a_gpu(device: str, name: str, family: str, tmp_path: Path
     assert f"without tf32: '{device},tf32' needs tensor cores" in done.stdout
     assert "copies at" in done.stdout and "%copy" in done.stdout
     assert "wrote" in done.stdout or "no plot" in done.stdout
-    again = run("--show", str(keep), "--compare", str(keep))
-    assert again.returncode == 0 and "time 1.000" in again.stdout
+    code, shown, _ = run_here("--show", str(keep), "--compare", str(keep))
+    assert code == 0 and "time 1.000" in shown
 
 
 def test_a_run_in_all_types(tmp_path: Path) -> None:
@@ -330,11 +357,11 @@ def test_a_run_in_all_types(tmp_path: Path) -> None:
     assert "MiB peak / s to load" in done.stdout
 
 
-def test_who_fails_is_named(tmp_path: Path) -> None:
+def test_who_fails_is_named(run_here: Callable[..., tuple[int, str, str]]) -> None:
     """A peer of another kind of device takes no part; a device that is not there is an error."""
     assert all("opencl" not in p.kinds for n, p in PEERS.items() if n != "farkas")
-    listed = run("--list", "--family", "transpose")
-    assert listed.returncode == 0 and len(listed.stdout.splitlines()) == 2
+    code, listed, _ = run_here("--list", "--family", "transpose")
+    assert code == 0 and len(listed.splitlines()) == 2
     for words, message in (
         (["--device", "cudda"], "did you mean 'cuda'"),
         (["--device", "cuda:77"], ""),
@@ -343,6 +370,11 @@ def test_who_fails_is_named(tmp_path: Path) -> None:
         (["--device", "cuda-emulator:sm_90,tf32"], "use --dtype tf32 instead"),
         (["--device", "cuda-emulator", "--dtype", "tf32"], "did you mean 'cuda-emulator:sm_90,tf"),
     ):
-        done = run(*words)
-        assert done.returncode in (1, 2) and "error: " in done.stderr and message in done.stderr
-        assert "Traceback" not in done.stderr
+        code, _, errors = run_here(*words)
+        assert code in (1, 2) and "error: " in errors and message in errors
+
+
+def test_a_process_that_fails_says_so_too() -> None:
+    done = run("--device", "cudda")
+    assert done.returncode == 1 and done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr

@@ -6,22 +6,20 @@ import pytest
 
 import farkas as fk
 from codegen.gpu.emit import generate_gpu
-from runtime.cuda.compile import compile_cubin, find_cuda_compiler
-from tests.gpu.programs import CASES, Case
+from runtime.cuda.compile import compile_cubin
+from tests.gpu.architectures import needs_compiler, on_one_each
+from tests.gpu.programs import CASES
 
 #: Registers of a multiprocessor, of which a block may take half, and of a thread: with more, a
 #: kernel of this size has something in registers that should not be there.
 ALL_REGISTERS, MOST_REGISTERS = 65536, 96
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-def test_what_kernels_take(case: Case, arch: str) -> None:
+@pytest.mark.parametrize(("name", "arch"), on_one_each(CASES))
+def test_what_kernels_take(name: str, arch: str) -> None:
     """Nothing is spilled or indexed in registers, and what is shared is what `GpuKernel` says."""
-    try:
-        find_cuda_compiler(arch)
-    except fk.ToolchainError as error:
-        pytest.skip(str(error))
+    needs_compiler(arch)
+    case = CASES[name]
     source = generate_gpu(fk.Schedule.of(fk.parse(case.text)).replay(case.script), "cuda")
     taken = compile_cubin(source.text, arch).kernels
     assert set(taken) == {k.symbol for k in source.kernels}

@@ -16,10 +16,12 @@ from codegen.gpu.emit import GpuSource, generate_gpu
 from poly.ir.program import Program
 from poly.machine.gpu import NAMED, SHARED_BYTES, GpuMachine
 from poly.strategy.gpu.auto_schedule import gpu_schedule
+from runtime.cuda.compile import compile_cubin
 from runtime.gpu.emulator import CpuDevice
 from runtime.gpu.gpu_program import GpuProgram
 from runtime.reference.evaluate import run
 from runtime.reference.verify import random_inputs
+from tests.gpu.architectures import needs_compiler, on_one_each
 from tests.gpu.races import races
 from tests.gpu.sanitized import ChildDevice, why_not
 from tests.gpu.test_tensor_cores import instructions
@@ -86,12 +88,24 @@ def check(
 # --- results ---------------------------------------------------------------------------------
 
 
+#: Three extents: any two of them meet each other; in the sweep, all do.
+EXTENTS_OF_THREE = [
+    pytest.param(
+        [(m, n, EXTENTS[(i + j) % len(EXTENTS)])
+         for i, m in enumerate(EXTENTS) for j, n in enumerate(EXTENTS)],
+        id="pairs",
+    ),
+    pytest.param([*product(EXTENTS, repeat=3)], id="all", marks=pytest.mark.slow),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("extents", EXTENTS_OF_THREE)
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_open_sizes(dtype: str, tmp_path: Path) -> None:
+def test_open_sizes(dtype: str, extents: list[tuple[int, int, int]], tmp_path: Path) -> None:
     """One kernel for all of them."""
     program, _, source = automatic(text(OPEN, dtype))
     kernel = GpuProgram(source, CpuDevice(tmp_path))
-    for m, n, k in product(EXTENTS, EXTENTS, EXTENTS):
+    for m, n, k in extents:
         inputs = random_inputs(program, {"M": m, "N": n, "K": k})
         wanted = run(program, inputs, {"M": m, "N": n, "K": k}).values["C"]
         got = kernel(**inputs)
@@ -368,17 +382,12 @@ COMPILED = {
 }
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize(("name", "arch"), on_one_each(COMPILED))
 def test_it_becomes_instructions_of_tensor_cores(name: str, arch: str, tmp_path: Path) -> None:
-    cuda_compile = pytest.importorskip("runtime.cuda.compile")
-    try:
-        cuda_compile.find_cuda_compiler(arch)
-    except fk.ToolchainError as error:
-        pytest.skip(str(error))
+    needs_compiler(arch)
     source, least = COMPILED[name]
     _, _, made = automatic(source)
-    cubin = cuda_compile.compile_cubin(made.text, arch)
+    cubin = compile_cubin(made.text, arch)
     (kernel,) = made.kernels
     own = cubin.kernels[kernel.symbol]
     assert own.spill_store_bytes == own.spill_load_bytes == own.stack_bytes == 0

@@ -12,7 +12,8 @@ from codegen.pipeline import CUDA
 from poly.machine.gpu import ANY, NAMED
 from poly.strategy.common.apply_tactics import apply_tactics
 from poly.strategy.gpu.auto_schedule import GPU_STRATEGY, gpu_schedule
-from runtime.cuda.compile import compile_cubin, find_cuda_compiler
+from runtime.cuda.compile import compile_cubin
+from tests.gpu.architectures import needs_compiler, on_one_each
 from tests.gpu.races import races
 
 
@@ -115,21 +116,16 @@ def test_the_form_of_a_program(name: str) -> None:
         assert races(schedule, source, source.all_sizes(shape.sizes)) == []
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_nothing_is_spilled(arch: str) -> None:
-    """All in one text, which takes the compiler less time."""
-    try:
-        find_cuda_compiler(arch)
-    except fk.ToolchainError as error:
-        pytest.skip(str(error))
-    for name, shape in SHAPES.items():
-        source = generate_gpu(made(shape), "cuda")
-        for symbol, own in compile_cubin(source.text, arch).kernels.items():
-            assert own.spill_store_bytes == own.spill_load_bytes == own.stack_bytes == 0, name
-            kernel = next(k for k in source.kernels if k.symbol == symbol)
-            x, y, z = kernel.block
-            assert own.shared_bytes == kernel.shared_bytes
-            assert own.registers <= 128 and own.registers * x * y * z <= 65536 // 2, name
+@pytest.mark.parametrize(("name", "arch"), on_one_each(SHAPES))
+def test_nothing_is_spilled(name: str, arch: str) -> None:
+    needs_compiler(arch)
+    source = generate_gpu(made(SHAPES[name]), "cuda")
+    for symbol, own in compile_cubin(source.text, arch).kernels.items():
+        assert own.spill_store_bytes == own.spill_load_bytes == own.stack_bytes == 0
+        kernel = next(k for k in source.kernels if k.symbol == symbol)
+        x, y, z = kernel.block
+        assert own.shared_bytes == kernel.shared_bytes
+        assert own.registers <= 128 and own.registers * x * y * z <= 65536 // 2
 
 
 def test_tiles_grow_where_every_processor_has_several() -> None:

@@ -27,11 +27,13 @@ from poly.ir.program import Program
 from poly.lower.launches import launches
 from poly.machine.gpu import ANY, NAMED, GpuMachine
 from poly.strategy.gpu.auto_schedule import gpu_schedule
+from runtime.cuda.compile import compile_cubin
 from runtime.cuda.device import CudaDevice
 from runtime.gpu.emulator import CpuDevice
 from runtime.gpu.gpu_program import GpuProgram
 from runtime.reference.evaluate import evaluate
 from runtime.reference.verify import random_inputs
+from tests.gpu.architectures import needs_compiler, on_one_each
 from tests.gpu.races import races, races_of, without_wait
 from tests.gpu.sanitized import ChildDevice, why_not
 
@@ -212,17 +214,13 @@ def instructions(cubin: bytes, folder: Path) -> Counter[str]:
                               re.MULTILINE))  # fmt: skip
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-def test_it_becomes_instructions_of_tensor_cores(case: Case, arch: str, tmp_path: Path) -> None:
-    cuda_compile = pytest.importorskip("runtime.cuda.compile")
-    try:
-        cuda_compile.find_cuda_compiler(arch)
-    except fk.ToolchainError as error:
-        pytest.skip(str(error))
+@pytest.mark.parametrize(("name", "arch"), on_one_each(CASES))
+def test_it_becomes_instructions_of_tensor_cores(name: str, arch: str, tmp_path: Path) -> None:
+    needs_compiler(arch)
+    case = CASES[name]
     s = schedule(case.text, case.script)
     source = generate_gpu(s, "cuda")
-    cubin = cuda_compile.compile_cubin(source.text, arch)
+    cubin = compile_cubin(source.text, arch)
     for kernel in source.kernels:
         own = cubin.kernels[kernel.symbol]
         assert own.spill_store_bytes == own.spill_load_bytes == own.stack_bytes == 0

@@ -20,13 +20,14 @@ from poly.machine.gpu import ANY
 from poly.strategy.gpu.auto_schedule import gpu_schedule
 from runtime.common.arguments import Array, aligned
 from runtime.common.cache import Cache
-from runtime.cuda.compile import compile_cubin, find_cuda_compiler
+from runtime.cuda.compile import compile_cubin
 from runtime.find_device import find_device
 from runtime.gpu.device import Device
 from runtime.gpu.emulator import CpuDevice
 from runtime.gpu.gpu_program import GpuProgram
 from runtime.reference.evaluate import run
 from runtime.reference.verify import random_inputs
+from tests.gpu.architectures import needs_compiler, on_one_each
 from tests.gpu.races import races
 from tests.gpu.sanitized import ChildDevice, why_not
 from tests.gpu.test_tensor_cores import instructions
@@ -286,21 +287,32 @@ def test_a_schedule_of_ones_own(name: str, tmp_path: Path) -> None:
         equal(program, source, device, {"N": 3})
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["bias, relu and sum", "of different lengths", "operands of known rows", "normalised rows"],
-)
+#: One of each form: points alone, groups of two lengths, shared tiles, sums of threads.
+WATCHED = [
+    "bias, relu and sum",
+    "of different lengths",
+    "operands of known rows",
+    "normalised rows",
+]
+
+
+@pytest.mark.parametrize("name", WATCHED)
+def test_there_are_no_races(name: str) -> None:
+    _, schedule, source = made(CASES[name].text, "cuda")
+    assert races(schedule, source, CASES[name].sizes[-1]) == []
+
+
+@pytest.mark.parametrize("name", WATCHED)
 @pytest.mark.parametrize("sanitizer", ["thread", "address"])
 def test_sanitizers_find_nothing(name: str, sanitizer: str, tmp_path: Path) -> None:
     """Nor does the one that sees where accesses are not aligned."""
     if problem := why_not(sanitizer):
         pytest.skip(problem)
-    program, schedule, source = made(CASES[name].text, "cuda")
+    program, _, source = made(CASES[name].text, "cuda")
     device = ChildDevice(tmp_path, sanitizer)
     for device.skew in (0, 8):
         equal(program, source, device, CASES[name].sizes[0])
     assert device.reports == []
-    assert races(schedule, source, CASES[name].sizes[-1]) == []
 
 
 #: A case, what is changed in its text, sizes, where arrays begin, and what has to be reported.
@@ -331,13 +343,10 @@ def test_a_missing_condition_is_found(name: str, tmp_path: Path) -> None:
 # --- machine code --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-def test_it_becomes_wide_instructions(case: Case, arch: str, tmp_path: Path) -> None:
-    try:
-        find_cuda_compiler(arch)
-    except fk.ToolchainError as error:
-        pytest.skip(str(error))
+@pytest.mark.parametrize(("name", "arch"), on_one_each(CASES))
+def test_it_becomes_wide_instructions(name: str, arch: str, tmp_path: Path) -> None:
+    needs_compiler(arch)
+    case = CASES[name]
     _, _, source = made(case.text, "cuda")
     cubin = compile_cubin(source.text, arch)
     for own in cubin.kernels.values():

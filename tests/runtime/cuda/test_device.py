@@ -44,9 +44,11 @@ def driver(tmp_path_factory: pytest.TempPathFactory, toolchain: Toolchain) -> Pa
 
 
 @pytest.fixture(scope="module")
-def outcomes(driver: Path) -> dict[str, dict[str, str | None]]:
+def outcomes(
+    driver: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, str | None]]:
     """What became of each scenario, by package: a traceback, None if all went well."""
-    found = {}
+    found, compiled = {}, tmp_path_factory.mktemp("compiled")
     for package, module in PACKAGES.items():
         path = [str(HERE.parents[2])]
         if package == "pycuda" and not installed(module):
@@ -59,6 +61,7 @@ def outcomes(driver: Path) -> dict[str, dict[str, str | None]]:
             "PYTHONPATH": os.pathsep.join(path),
             "LD_LIBRARY_PATH": os.pathsep.join(library),
             ENVIRONMENT: package,
+            "FARKAS_STAND_IN_FOLDER": str(compiled),
         }
         command = [sys.executable, "-m", "tests.runtime.cuda.cuda_networks"]
         done = subprocess.run(
