@@ -9,21 +9,14 @@ thread has passed.  Two accesses to one element race if one of them writes and t
   loaded some: it waits for all of its threads behind such a load.
 
 What nobody has stored in a buffer is not to be read from it, either.
-
-All threads of a block are run at once: a number is an array with an element for each of them.
 """
 
 from __future__ import annotations
 
-import operator
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import count, product
-from typing import Any
-
-import numpy as np
 
 import numpy as np
 
@@ -40,9 +33,6 @@ from tests.gpu.lanes import Array, Batch, Lanes, Place, Rows
 TOGETHER = 1024
 #: Behind every barrier, and every load or store of sums.
 NEVER = np.iinfo(np.int32).max
-
-#: Races of one kind, of one array, that are told.
-SHOWN = 10
 
 
 @dataclass(frozen=True)
