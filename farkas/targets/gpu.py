@@ -73,8 +73,9 @@ class DeviceRunner(Runner):
         from runtime.gpu.operands import span_on
 
         device, on = self.device, self.device.stream(stream)
-        there = {n: device.operand(n, values[n], on) for n in self.held(values)}
-        return super().spans(values) | {n: span_on(device, a) for n, a in there.items()}
+        there = {n: device.operand(n, values[n], on) for n in values if device.holds(values[n])}
+        found = super().spans(values) | {n: span_on(device, a) for n, a in there.items()}
+        return {n: found[n] for n in values if n in found}
 
     def fill(
         self,
@@ -87,7 +88,9 @@ class DeviceRunner(Runner):
 
         device, on, there = self.device, self.device.stream(stream), self.held(out)
         operands = {
-            n: output_operand(device, tensors[n], out[n], results[n].shape, on) for n in there
+            n: output_operand(device, tensors[n], a, results[n].shape, on)
+            for n, a in out.items()
+            if n in there
         }
         super().fill({n: a for n, a in out.items() if n not in there}, results, tensors)
         for name, operand in operands.items():
