@@ -60,7 +60,8 @@ class Stages(Executable):
         self._lock = threading.RLock()
         self._reports: list[CompileReport] = []
         if first is not None:
-            values = {p.name: _stand_in(p) for p in ports}
+            assert all(p.shape is not None for p in ports), "all dimensions are fixed"
+            values = {p.name: _stand_in(p.dtype.numpy, p.shape) for p in ports}
             if not first.demands & values.keys():
                 self._add(self._start, values, first)
 
@@ -164,8 +165,7 @@ class Stages(Executable):
             found = self._runner.describe(name, value)
             if found is None:
                 return None
-            # Only type and shape of it are used, and it takes no memory.
-            values[name] = np.broadcast_to(np.zeros((), found[0]), found[1])
+            values[name] = _stand_in(*found)
         with self._lock:
             variant = self._start.find(values)
         return variant.model if variant is not None and variant.stage.is_whole else None
@@ -305,11 +305,9 @@ class Stages(Executable):
         return values if tuple(shapes) in self._sound else None
 
 
-def _stand_in(port: Port) -> Array:
-    """An array of a port's shape, all of whose dimensions are fixed, that takes no memory."""
-    assert port.shape is not None
-    shape = tuple(e for e in port.shape if isinstance(e, int))
-    return np.broadcast_to(np.zeros((), port.dtype.numpy), shape)
+def _stand_in(dtype: np.dtype[Any], shape: Any) -> Array:
+    """An array of which only type and shape are used, and which takes no memory."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def _call(

@@ -6,9 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from poly.errors import ArgumentError
 from poly.ir.graph import Call, Graph
 from poly.ir.port import Port
+from runtime.common.arguments import Shape
 from runtime.common.compile_report import CompileReport
+from runtime.network.bind_sizes import size_axes
 from runtime.network.profile import Timing
 
 if TYPE_CHECKING:
@@ -35,6 +38,18 @@ class CompiledGraph(ABC):
         self.outputs: tuple[Port, ...] = tuple(map(graph.port, graph.outputs))
         self.input_names = tuple(port.name for port in self.inputs)
         self.output_names = tuple(port.name for port in self.outputs)
+        self._axes = size_axes(graph)
+
+    def _sizes(self, shapes: Sequence[Shape]) -> tuple[int, ...]:
+        """The sizes that follow from the shapes of the inputs, in order."""
+        return tuple(shapes[position][axis] for position, axis in self._axes)
+
+    def _check_shapes(self, shapes: Sequence[Shape], planned: Mapping[str, Shape]) -> None:
+        """Refuse shapes of the inputs, in order, other than planned; raises `ArgumentError`."""
+        for value, shape in zip(self.graph.inputs, shapes, strict=True):
+            if shape != planned[value]:
+                name = self.graph.label(value)
+                raise ArgumentError(f"{name} has shape {shape}, not {planned[value]}")
 
     @property
     @abstractmethod

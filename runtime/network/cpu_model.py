@@ -37,7 +37,7 @@ from runtime.common.cache import Cache
 from runtime.cpu.fast_call import plan_bytes, quick_calls
 from runtime.cpu.shared_library import load_network
 from runtime.cpu.toolchain import Toolchain
-from runtime.network.bind_sizes import graph_at, size_axes
+from runtime.network.bind_sizes import graph_at
 from runtime.network.built import Built, scratch_bytes
 from runtime.network.compiled_graph import CompiledGraph
 from runtime.network.memory_plan import MemoryPlan, fill_copied
@@ -77,7 +77,6 @@ class CpuModel(CompiledGraph):
         calls = [n for n in graph.nodes if isinstance(n, Call) and built.sharing.runs(n)]
         super().__init__(graph, calls, threads)
         self.built, self.entry = built, built.entry
-        self._axes = size_axes(graph)
         self._library, self._function = load_network(built.entry)
         self._order = pointer_order(graph, built.sharing, built.scratch)
         self._constants = {n: aligned_copy(a, ALIGNMENT) for n, a in graph.constants.items()}
@@ -91,6 +90,8 @@ class CpuModel(CompiledGraph):
         #: Plans of calls that are made in one step, see `runtime.cpu.fast_call`.
         self._quick_plans: list[bytes] = []
         self._quick = quick_calls(self._quick_plans, toolchain, cache)
+        #: The plans that these were made from.
+        self._kept: list[CallPlan] = []
         #: The memory plan by which outputs are filled after a call made in one step.
         self._copied: MemoryPlan | None = None
         #: The addresses of the arrays of the last call with `out`, and its sizes.
@@ -132,16 +133,17 @@ class CpuModel(CompiledGraph):
         stream: Any = None,
     ) -> dict[str, Array]:
         check_no_stream(stream)
-        results = self.run_again(inputs, threads, out=out)
+        results = self._run_again(inputs, threads, out)
         if results is not None:
             return results
         inputs, out = by_name("inputs", inputs), by_name("outputs", out)
         count = None if threads is None else check_threads(threads)
         given = self._given(inputs)
-        sizes = self._sizes(given)
+        shapes = [array.shape for array in given]
+        sizes = self._sizes(shapes)
         with self._lock:
             plan = self.plan(sizes)
-        self._check_shapes(given, plan)
+        self._check_shapes(shapes, plan.shapes)
         outputs = self._outputs(out, plan)
         addresses = [address(array) for array in (*given, *outputs)]
         if out:
@@ -155,12 +157,8 @@ class CpuModel(CompiledGraph):
             self._keep(plan)
         return dict(zip(self.output_names, outputs, strict=True))
 
-    def run_again(
-        self,
-        inputs: Mapping[str, Any],
-        threads: Any = None,
-        *,
-        out: Mapping[str, Any] | None = None,
+    def _run_again(
+        self, inputs: Mapping[str, Any], threads: Any, out: Mapping[str, Any] | None
     ) -> dict[str, Array] | None:
         """A run whose arrays match those of an earlier one; None leaves it to `run`."""
         if type(inputs) is not dict or len(inputs) != len(self.input_names):
@@ -184,9 +182,10 @@ class CpuModel(CompiledGraph):
         """Median seconds of each call, one after the other, on one thread."""
         check_repeat(repeat)
         given = self._given(by_name("inputs", inputs))
+        shapes = [array.shape for array in given]
         with self._lock:
-            plan = self.plan(self._sizes(given))
-            self._check_shapes(given, plan)
+            plan = self.plan(self._sizes(shapes))
+            self._check_shapes(shapes, plan.shapes)
             self._point(plan)
             outputs = self._outputs({}, plan)
             for position, array in enumerate((*given, *outputs)):
@@ -211,17 +210,6 @@ class CpuModel(CompiledGraph):
                 raise ArgumentError(f"input {port} is missing")
             arrays.append(check_input(tensor, inputs[port.name]))
         return arrays
-
-    def _sizes(self, given: list[Array]) -> tuple[int, ...]:
-        """The sizes that follow from the shapes of the inputs."""
-        return tuple(given[position].shape[axis] for position, axis in self._axes)
-
-    def _check_shapes(self, given: list[Array], plan: CallPlan) -> None:
-        for value, array in zip(self.graph.inputs, given, strict=True):
-            wanted = plan.shapes[value]
-            if array.shape != wanted:
-                name = self.graph.label(value)
-                raise ArgumentError(f"{name} has shape {array.shape}, not {wanted}")
 
     def _outputs(self, out: Mapping[str, Any], plan: CallPlan) -> list[Array]:
         """The outputs in order: those of `out`, and new ones."""
@@ -284,12 +272,15 @@ class CpuModel(CompiledGraph):
         if plan.memory.arena + ALIGNMENT > self._arena.nbytes:
             self._arena = _reserved(plan.memory.arena)
             self._quick_plans.clear()  # they point into the old one
+            self._kept.clear()
         start = -(-address(self._arena) // ALIGNMENT) * ALIGNMENT
         for position, offset in plan.offsets.items():
             self._pointers[position] = start + offset
 
     def _keep(self, plan: CallPlan) -> None:
         """Make calls with this plan, which the pointers are set for, in one step."""
+        if plan in self._kept:
+            return
         graph, ends = self.graph, len(self.inputs) + len(self.outputs)
         made = plan_bytes(
             self._function,
@@ -303,6 +294,7 @@ class CpuModel(CompiledGraph):
         if made is not None and made not in self._quick_plans:
             self._quick_plans.insert(0, made)
             del self._quick_plans[AT_ONCE:]
+        self._kept = [plan, *self._kept][:AT_ONCE]
         self._copied = plan.memory if plan.memory.copied else None
 
 

@@ -30,7 +30,7 @@ from runtime.gpu.device import Device, DeviceArray, KernelLaunch, Operand
 from runtime.gpu.gpu_program import Grid, bytes_of, launches_of
 from runtime.gpu.memory_pool import DeviceBuffer
 from runtime.gpu.operands import checked_operand, output_operand, span_on
-from runtime.network.bind_sizes import graph_at, size_axes
+from runtime.network.bind_sizes import graph_at
 from runtime.network.build_gpu import DeviceKernels
 from runtime.network.compiled_graph import CompiledGraph
 from runtime.network.memory_plan import Sharing, value_bytes
@@ -101,7 +101,6 @@ class GpuModel(CompiledGraph):
         calls = [n for n in graph.nodes if isinstance(n, Call) and sharing.runs(n)]
         super().__init__(graph, calls, threads=None)
         self.device, self._kernels, self.sharing = device, kernels, sharing
-        self._axes = size_axes(graph)
         self._constants: dict[str, DeviceBuffer] = {
             n: device.resident(a) for n, a in graph.constants.items()
         }
@@ -179,8 +178,9 @@ class GpuModel(CompiledGraph):
         self, arrays: Mapping[str, Array | Operand], given: Mapping[str, Any], on: Any
     ) -> list[Any]:
         """The outputs of a run on a stream, which may not be done yet."""
-        plan = self.plan(self._sizes(arrays))
-        self._check_shapes(arrays, plan)
+        shapes = [array.shape for array in arrays.values()]
+        plan = self.plan(self._sizes(shapes))
+        self._check_shapes(shapes, plan.shapes)
         results = self._results(given, arrays, plan, on)
         self._follow(on)
         bound = self._bind(plan, on)
@@ -205,18 +205,6 @@ class GpuModel(CompiledGraph):
             else:
                 found[value] = check_input(tensor, array)
         return found
-
-    def _sizes(self, arrays: Mapping[str, Array | Operand]) -> tuple[int, ...]:
-        """The sizes that follow from the shapes of the inputs."""
-        shapes = [arrays[v].shape for v in self.graph.inputs]
-        return tuple(shapes[position][axis] for position, axis in self._axes)
-
-    def _check_shapes(self, arrays: Mapping[str, Array | Operand], plan: _Plan) -> None:
-        for value, array in arrays.items():
-            wanted = plan.shapes[value]
-            if array.shape != wanted:
-                name = self.graph.label(value)
-                raise ArgumentError(f"{name} has shape {array.shape}, not {wanted}")
 
     def _results(
         self,
@@ -399,7 +387,8 @@ class GpuModel(CompiledGraph):
         device = self.device
         with self._lock:
             stream = self._last[0]
-            plan = self.plan(self._sizes(self._given(inputs, stream)))
+            given = self._given(inputs, stream)
+            plan = self.plan(self._sizes([array.shape for array in given.values()]))
             handles = self._bind(plan, stream).handles
             steps = list(zip(self.steps(plan), self._launches(plan, handles), strict=True))
             device.wait(stream)

@@ -68,7 +68,7 @@ def _closed_call(model: CpuModel, given: Arrays, results: Arrays) -> Run:
 
 def _open_call(model: CpuModel, given: Arrays, results: Arrays) -> Run:
     """The call of a network of open sizes, every storage in a block of its own."""
-    sizes = model._sizes(model._given(given))
+    sizes = model._sizes([array.shape for array in model._given(given)])
     plan, built, graph = model.plan(sizes), model.built, model.graph
     environment = graph.environment(dict(zip(graph.sizes, sizes, strict=True)))
     counts = dict(plan.memory.sharing.bytes)
