@@ -52,7 +52,7 @@ def generate(
     function = emit_function(schedule, f"{symbol}_body", passes)
     own = definition(function.thread_memory)
     code = "\n".join([*own, function.static_text, "", _entry(function, symbol, written)])
-    text = f"{header_comment(schedule)}\n{prelude_for(code)}\n{code}"
+    text = f"{header_comment(function.made_from)}\n{prelude_for(code)}\n{code}"
     made = {n: e for n, e in program.products.items() if n not in written.sizes}
     workspace = tuple(
         replace(t, shape=tuple(substitute(e, sizes=made) for e in t.shape))
@@ -68,7 +68,7 @@ def flags_for(schedule: Schedule) -> tuple[str, ...]:
 
 def _entry(function: CFunction, symbol: str, written: Program) -> str:
     """The entry point: unpacks sizes and tensors, and calls the function on a team of threads."""
-    program = function.schedule.program
+    program = function.made_from.program
     position = {t.name: n for n, t in enumerate(argument_order(program, function.workspace))}
     given = {s: f"sizes[{n}]" for n, s in enumerate(written.sizes)}
     names = Names({}, given, {}, str, str)

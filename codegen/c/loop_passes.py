@@ -6,7 +6,7 @@ from codegen.loops.eliminate_dead import eliminate_dead_buffers
 from codegen.loops.fold_comparisons import fold_comparisons
 from codegen.loops.nodes import LoopNode
 from codegen.loops.substitute import simplify_indices
-from codegen.loops.unroll import unroll
+from codegen.loops.unroll import unroll_irregular
 from codegen.loops.unswitch import unswitch
 from codegen.loops.workshare import workshare
 from codegen.vector.mask_lanes import resolve_masks
@@ -18,7 +18,7 @@ from poly.passes import Pass
 C_LOOP_PASSES: tuple[Pass[LoopNode], ...] = (
     Pass(simplify_indices),
     Pass(vectorise, needs=("program",)),
-    Pass(unroll),
+    Pass(unroll_irregular),
     Pass(resolve_masks),
     Pass(fold_comparisons, needs=("program",)),
     Pass(eliminate_dead_buffers),

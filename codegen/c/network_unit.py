@@ -67,7 +67,7 @@ def network_unit(
 def kernel_unit(f: CFunction, nodes: Sequence[str]) -> tuple[str, str]:
     """The file name and text of one function, which these nodes call."""
     code = "\n".join([*declaration(f.thread_memory), f"{f.prototype};", f.text, ""])
-    return f"{f.symbol}.c", f"{header_comment(f.schedule, nodes)}\n{prelude_for(code)}\n{code}"
+    return f"{f.symbol}.c", f"{header_comment(f.made_from, nodes)}\n{prelude_for(code)}\n{code}"
 
 
 def argument_slots(

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from codegen.c.operator_text import OWN
-from codegen.c.type_names import C_TYPES, SCHEDULE, suffix
+from codegen.c.type_names import C_TYPES, SCHEDULE, UNROLLED, suffix
 from codegen.c.vector_helpers import INTRINSICS, lane_prelude
 from poly.ir.dtypes import DTYPES, INT32, DType
 
@@ -171,6 +171,12 @@ _SCHEDULE = f"""\
 #ifndef {SCHEDULE} /* how threads share a loop */
 #define {SCHEDULE} static
 #endif"""
+_UNROLLED = f"""\
+#if defined(__clang__) /* the next loop becomes straight code */
+#define {UNROLLED} _Pragma("clang loop unroll(full)")
+#else
+#define {UNROLLED} _Pragma("GCC unroll 64")
+#endif"""
 _BUFFER = re.compile(r"^ +\w+ \w+(\[\d+\])*( __attribute__\(\(aligned\(64\)\)\))?;$", re.MULTILINE)
 
 
@@ -186,6 +192,8 @@ def prelude_for(body: str) -> str:
         parts.append(_QUIET)
     if SCHEDULE in body:
         parts.append(_SCHEDULE)
+    if UNROLLED in body:
+        parts.append(_UNROLLED)
     if BFLOAT16_NAME in body:
         parts.append(BFLOAT16_TYPE)
     lanes = lane_prelude(body)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import gcd
 from typing import Any
 
@@ -16,8 +16,16 @@ import cgen
 
 from codegen.c.cgen_blocks import as_block, in_order
 from codegen.c.expr_text import Names, ValueText, index_text, literal
+from codegen.c.registers import Registers
 from codegen.c.thread_memory import STACK_LIMIT, ThreadMemory, array
-from codegen.c.type_names import C_TYPES, SCHEDULE, lane_suffix, suffix, vector_type
+from codegen.c.type_names import (
+    C_TYPES,
+    SCHEDULE,
+    UNROLLED,
+    lane_suffix,
+    suffix,
+    vector_type,
+)
 from codegen.c.vector_text import LaneText
 from codegen.loops.index_ranges import depends_on, flatten
 from codegen.loops.nodes import (
@@ -34,6 +42,7 @@ from codegen.loops.nodes import (
     VectorStore,
     block,
 )
+from codegen.loops.rolled import is_rolled
 from codegen.loops.traverse import (
     children_of,
     collapsible,
@@ -45,24 +54,13 @@ from codegen.loops.traverse import (
 )
 from codegen.loops.verify import LoopError
 from codegen.vector.mask_lanes import is_masked
-from codegen.vector.scalarise import is_scalarisable, vector_lanes
+from codegen.vector.scalarise import is_indexed, is_scalarisable, vector_lanes
 from codegen.vector.vectorise import lane_stride
 from poly.ir.dtypes import INT64, DType, identity
 from poly.ir.expr import Const, Expr, Index, Op, Read, add, mul, simplify, sub, walk
-from poly.ir.linear_form import linear_form, render
+from poly.ir.linear_form import Linear, linear_form, render
 from poly.ir.program import Program
 from poly.tree.kinds import Mark, Scope
-
-
-@dataclass(frozen=True)
-class _Registers:
-    """A buffer turned into variables, one for each constant index."""
-
-    buffer: Buffer
-    lanes: int
-    used: set[str] = field(default_factory=set)
-    #: The array that holds the variables after they have been spilled to memory.
-    kept: dict[str, str] = field(default_factory=dict)
 
 
 class CPrinter:
@@ -79,7 +77,7 @@ class CPrinter:
         self.ids = identifiers
         # Innermost buffers and registers of the code being printed, by name.
         self.buffers: dict[str, Any] = {}
-        self.registers: dict[str, Any] = {}
+        self.registers: dict[str, Registers] = {}
         self.memory = ThreadMemory(self.stack_limit)
         self._loops = dict(identifiers.loops)
         names = replace(identifiers, loops=self._loops, lvalue=self.lvalue, value=self._data)
@@ -91,6 +89,8 @@ class CPrinter:
         self._bases: dict[Expr, Index] | None = None
         self._inner: set[str] = set()
         self._multiples: dict[str, int] = {}
+        #: The variables of the rolled loops around the code being printed.
+        self._rolled: frozenset[str] = frozenset()
         #: The condition under which lanes of the code being printed are active; None: always.
         self._when: Expr | None = None
         self.values = self.value_text(names, self.dtypes, exact)
@@ -194,13 +194,18 @@ class CPrinter:
         before = self.multiple(node.var)
         first = int(node.lower.value) if isinstance(node.lower, Const) else 1
         self._multiples[node.var] = gcd(first, node.step)
+        outer = self._rolled
+        if is_rolled(node):
+            self._rolled = outer | {node.var}
         body = as_block(self.statement(inner))
-        self._multiples[node.var] = before
+        self._multiples[node.var], self._rolled = before, outer
         loop = cgen.For(f"int64_t {var} = {lower}", self.continues(node), step, body)
         if node.note:
             loop = cgen.Collection([cgen.Line(f"/* {var}: {node.note} */"), loop])
         if node.mark == Mark.PARALLEL:
             return self.parallel_for(loop, depth)
+        if is_rolled(node):
+            return cgen.Collection([cgen.Line(UNROLLED), loop])
         return self.lanes_for(loop) if node.mark == Mark.VECTOR and is_simple(node.body) else loop
 
     def _sequential(self, node: LoopNode) -> LoopNode:
@@ -212,7 +217,7 @@ class CPrinter:
     # --- buffers ---------------------------------------------------------------------------
 
     @contextmanager
-    def inside(self, node: Buffer, registers: _Registers | None = None) -> Iterator[None]:
+    def inside(self, node: Buffer, registers: Registers | None = None) -> Iterator[None]:
         """Bind a buffer's name inside its scope, and restore the outer meaning after it."""
         before = self.buffers, self.registers
         self.dtypes[node.name] = node.dtype
@@ -229,22 +234,19 @@ class CPrinter:
         if node.scope == Scope.LANES:
             name = f"{suffix(node.dtype)}x{node.shape[1]}"
             start = f"fk_splat_{name}({literal(identity(node.op, node.dtype), node.dtype)})"
-            with self.inside(node, _Registers(node, node.shape[1])):
-                lines += [cgen.Line(f"fk_{name} {v} = {start};") for v in self._parts(node)]
+            registers = Registers(node, self.names.tensors[node.name], node.shape[1])
+            with self.inside(node, registers):
+                lines += [cgen.Line(f"fk_{name} {v} = {start};") for v in registers.variables]
                 body = self.statement(node.body)
         elif lanes is not None and is_scalarisable(node):
-            registers = _Registers(node, lanes)
+            registers = Registers(node, self.names.tensors[node.name], lanes, is_indexed(node))
             with self.inside(node, registers):
                 body = self._with_registers(node, registers)
             kind = vector_type(node.dtype, lanes) if lanes > 1 else self.types[node.dtype.name]
             read = set(_READ.findall("\n".join(body.generate())))
             # Masked stores keep lanes that were never written.
             start = " = {0}" if any(is_masked(n, node.name) for n in walk_loops(node)) else ""
-            # A partial tile does not use all of them.
-            for name in (n for n in self._register_names(node, lanes) if n in registers.used):
-                # Nobody uses it: an element of a temporary that no statement reads.
-                unused = "" if name in read else " __attribute__((unused))"
-                lines.append(cgen.Line(f"{kind} {name}{unused}{start};"))
+            lines += map(cgen.Line, registers.declarations(kind, read, start))
         else:
             name = self.names.tensors[node.name]
             if node.scope == Scope.REGISTER:
@@ -256,7 +258,7 @@ class CPrinter:
         lines.append(body)
         return as_block(cgen.Collection(lines))
 
-    def _with_registers(self, node: Buffer, registers: _Registers) -> cgen.Generable:
+    def _with_registers(self, node: Buffer, registers: Registers) -> cgen.Generable:
         """The body of a register buffer.
 
         Matrices transposed after a loop need many registers besides the accumulators, and gcc
@@ -265,13 +267,15 @@ class CPrinter:
         """
         children = node.body.children if isinstance(node.body, Block) else ()
         loops = [
-            k for k, c in enumerate(children) if any(isinstance(n, For) for n in walk_loops(c))
+            k
+            for k, c in enumerate(children)
+            if any(isinstance(n, For) and not is_rolled(n) for n in walk_loops(c))
         ]
         after = block(list(children[loops[-1] + 1 :])) if loops else Block(())
         if not any(isinstance(n, Transposed) for n in walk_loops(after)):
             return self.statement(node.body)
         before = self.statement(block(list(children[: loops[-1] + 1])))
-        names = [n for n in self._register_names(node, registers.lanes) if n in registers.used]
+        names = registers.variables
         kept = self.fresh()
         kind = vector_type(node.dtype, registers.lanes)
         lines = [f"{kind} {kept}[{len(names)}];"]
@@ -280,32 +284,8 @@ class CPrinter:
         registers.kept.update({name: f"{kept}[{k}]" for k, name in enumerate(names)})
         return cgen.Collection([before, *map(cgen.Line, lines), self.statement(after)])
 
-    def _parts(self, node: Buffer) -> list[str]:
-        """The vectors that hold what each lane of a reduction has combined so far."""
-        return [self._register(node.name, (k,)) for k in range(node.shape[0])]
-
     def _is_accumulator(self, name: str) -> bool:
         return name in self.registers and self.registers[name].buffer.scope == Scope.LANES
-
-    def _combined(self, node: Buffer) -> str:
-        """All lanes of an accumulator combined into one number, always in the same order."""
-        name = f"{suffix(node.dtype)}x{node.shape[1]}"
-        values = self._parts(node)
-        while len(values) > 1:
-            pairs = zip(values[::2], values[1::2], strict=False)
-            merged = [_COMBINE[node.op].format(name=name, a=a, b=b) for a, b in pairs]
-            values = merged + values[len(merged) * 2 :]
-        return f"{_ACROSS[node.op]}_{name}({values[0]})"
-
-    def _register_names(self, node: Buffer, lanes: int) -> list[str]:
-        indices: list[tuple[int, ...]] = [()]
-        *outer, last = node.shape or (1,)
-        for extent in (*outer, -(-last // lanes)):
-            indices = [(*i, k) for i in indices for k in range(extent)]
-        return [self._register(node.name, i) for i in indices]
-
-    def _register(self, buffer: str, index: tuple[int, ...]) -> str:
-        return "_".join([self.names.tensors[buffer], *map(str, index)])
 
     # --- addresses -------------------------------------------------------------------------
 
@@ -313,7 +293,7 @@ class CPrinter:
         """The C lvalue of an element of a tensor, of a buffer, or of a register."""
         name = self.names.tensors[read.tensor]
         if self._is_accumulator(read.tensor):
-            return self._combined(self.registers[read.tensor].buffer)
+            return self.registers[read.tensor].combined()
         if read.tensor in self.registers:
             return self._register_of(read, None)
         if read.tensor in self.buffers:
@@ -348,24 +328,26 @@ class CPrinter:
     def _register_of(self, read: Read, var: str | None) -> str:
         registers = self.registers[read.tensor]
         lanes = registers.lanes
-        constants: list[int] = []
+        parts: list[Linear] = []
         lane = ""
         for index in read.indices or (Const(0),):
             form = linear_form(index)
             if var is not None:
                 form = form.without(Index(var))
-            elif form.terms:
-                # Inside a loop over the lanes of a vector: an index that depends on the lane.
-                ((moving, _),) = form.terms
-                lane = f"[{index_text(moving, self.names)}]"
-            constants.append(form.constant)
-        if registers.buffer.scope == Scope.LANES:
-            constants.pop()
-        else:
-            constants[-1] //= lanes
-        name = self._register(read.tensor, tuple(constants))
+            else:
+                for moving, _ in form.terms:
+                    # Inside a loop over the lanes of a vector: an index that depends on the lane.
+                    if not (isinstance(moving, Index) and moving.name in self._rolled):
+                        lane = f"[{index_text(moving, self.names)}]"
+                        form = form.without(moving)
+            parts.append(form)
+        last = parts.pop()
+        if registers.buffer.scope != Scope.LANES:
+            terms = tuple((a, c // lanes) for a, c in last.terms)
+            parts.append(Linear(terms, last.constant // lanes))
+        name = registers.variable(parts, lambda form: index_text(render(form), self.names))
         registers.used.add(name)
-        return str(registers.kept.get(name, name)) + lane
+        return registers.kept.get(name, name) + lane
 
     # --- vectors ---------------------------------------------------------------------------
 
@@ -389,7 +371,8 @@ class CPrinter:
         """Whether a node only updates vectors kept in variables."""
         if isinstance(node, VectorStore):
             return node.store.target.tensor in self.registers
-        inside = isinstance(node, (Block, If)) and all(map(self._maskable, children_of(node)))
+        outer = isinstance(node, (Block, If)) or is_rolled(node)
+        inside = outer and all(map(self._maskable, children_of(node)))
         return inside and not (isinstance(node, If) and node.other is not None)
 
     def _under_mask(self, node: If) -> cgen.Generable:
@@ -588,10 +571,6 @@ _WORD = re.compile(r"\w+")
 _INDEXED = "an array, since its places are not constant"
 #: Names that occur other than as the target of an assignment.
 _READ = re.compile(r"\b([A-Za-z_]\w*)\b(?! = )")
-#: How two accumulators are combined, and the lanes of one into a number.
-_COMBINE = {"+=": "({a} + {b})", "*=": "({a} * {b})", "max=": "fk_max_{name}({a}, {b})",
-            "min=": "fk_min_{name}({a}, {b})"}  # fmt: skip
-_ACROSS = {"+=": "fk_sum", "*=": "fk_product", "max=": "fk_greatest", "min=": "fk_least"}
 #: The operator that an update applies.
 UPDATES = {"+=": "add", "*=": "mul", "max=": "max", "min=": "min"}
 

@@ -16,6 +16,9 @@ C_TYPES: dict[str, str] = {
 #: The macro for how iterations are shared among threads, which the build may define.
 SCHEDULE = "FK_SCHEDULE"
 
+#: Stands before loops that the C compiler unrolls.
+UNROLLED = "FK_UNROLL"
+
 #: Vector element types: their names in helpers, and in C.
 LANE_TYPES: dict[str, str] = {
     "f32": "float",

@@ -184,19 +184,36 @@ def _select(s: _Shape) -> str:
     )
 
 
+#: The feature that an x86 instruction for this many bits needs, and how gcc calls it.
+_X86 = {512: ("__AVX512F__", "512_mask"), 256: ("__AVX__", "256"), 128: ("__SSE2__", "")}
+
+
 def _extremum(fn: str, op: str) -> Callable[[_Shape], str]:
     def text(s: _Shape) -> str:
-        if s.is_float:
-            # gcc compiles each such loop to one instruction, but masks to many.
-            lane = f"for (int l = 0; l < {s.lanes}; l++)"
-            body = (
-                f"{s.v} m; {lane} m[l] = a[l] {op} b[l] ? a[l] : b[l]; "
-                f"{lane} m[l] = a[l] != a[l] ? a[l] : m[l]; return m;"
-            )
-            comment = "NaN if either is"
-        else:
-            body, comment = f"return fk_select_{s.name}(({s.mask})(a {op} b), a, b);", ""
-        return _inline(s.v, f"{fn}_{s.name}", f"{s.v} a, {s.v} b", body, comment)
+        parameters = f"{s.v} a, {s.v} b"
+        if not s.is_float:
+            body = f"return fk_select_{s.name}(({s.mask})(a {op} b), a, b);"
+            return _inline(s.v, f"{fn}_{s.name}", parameters, body)
+        lane = f"for (int l = 0; l < {s.lanes}; l++)"
+        loops = (
+            f"{s.v} m; {lane} m[l] = a[l] {op} b[l] ? a[l] : b[l]; "
+            f"{lane} m[l] = a[l] != a[l] ? a[l] : m[l]; return m;"
+        )
+        found = _X86.get(s.bits * s.lanes)
+        if found is None:
+            return _inline(s.v, f"{fn}_{s.name}", parameters, loops, "NaN if either is")
+        # gcc makes the same of the loops, but takes as long for them as for the rest of a kernel.
+        feature, name = found
+        more = f", a, ({'uint16_t' if s.lanes == 16 else 'uint8_t'})-1, 4" if "mask" in name else ""
+        call = f"__builtin_ia32_{fn}p{'s' if s.bits == 32 else 'd'}{name}(a, b{more})"
+        bits = f"({s.mask})m | (({s.mask})a & (a != a))"
+        return (
+            f"/* NaN if either is; the instruction returns b if one of them is */\n"
+            f"static inline {s.v} fk_{fn}_{s.name}({parameters})\n{{\n"
+            f"#if defined({feature}) && !defined(__clang__)\n"
+            f"  {s.v} m = {call}; return ({s.v})({bits});\n"
+            f"#else\n  {loops}\n#endif\n}}"
+        )
 
     return text
 

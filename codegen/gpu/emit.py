@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from codegen.c.function import (
+    MadeFrom,
     argument_order,
     header_comment,
     identifier,
@@ -136,7 +137,7 @@ def generate_gpu(
     functions = tuple({name: text for _, _, f in made for name, text in f.items()}.items())
     code = "\n\n".join(text for text, _, _ in made)
     touched = {t for _, k, _ in made for t in k.tensors}
-    header = header_comment(schedule)
+    header = header_comment(MadeFrom.of(schedule))
     text = f"{header}\n{_unit(target, functions, [code], schedule.exact)}"
     written = written or program
     made_of = {n: e for n, e in program.products.items() if n not in written.sizes}

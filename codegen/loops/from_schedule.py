@@ -148,6 +148,8 @@ def converted(tree: IslTree, scop: Scop, context: isl.Set) -> LoopNode:
 
 
 def _checked(schedule: Schedule, body: LoopNode, tree: IslTree) -> LoopProgram:
+    if schedule.is_draft:
+        raise ScheduleError("the schedule is a draft: its steps are not checked, call .checked()")
     copies = {name: c for name, c in tree.copies.items() if isinstance(c, Copy)}
     copies |= {z.name: z for c in copies.values() if c.within for z in [zeros_of(c)]}
     _check_buffers(body, schedule.scop, copies)

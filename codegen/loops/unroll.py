@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from codegen.loops.clamp_rows import Rows, clamped, inside, rows_of
 from codegen.loops.conditions import all_of, surely
@@ -17,9 +17,10 @@ from codegen.loops.loop_versioning import (
 )
 from codegen.loops.lower_instances import ranges_inside
 from codegen.loops.nodes import Block, Buffer, For, If, LoopNode, Store, VectorStore, block
+from codegen.loops.rolled import can_roll, is_irregular
 from codegen.loops.substitute import substitute_var
 from codegen.loops.traverse import map_children, walk_loops
-from poly.ir.expr import Const, Expr, Op, evaluate_int, simplify, sizes_of, walk
+from poly.ir.expr import Const, Expr, Index, Op, evaluate_int, simplify, sizes_of, walk
 from poly.tree.kinds import Mark, Scope
 
 #: The most statements that unrolling may create for one loop nest.
@@ -37,7 +38,14 @@ def unroll(root: LoopNode) -> LoopNode:
     Where the bounds are not constant but bounded, each possible iteration gets the condition under
     which it runs, unless that is known to hold.
     """
-    return _unroll(_in_cases(root, {}), {}, {})
+    return _unroll(_in_cases(root, {}), {}, {}, None)
+
+
+def unroll_irregular(root: LoopNode) -> LoopNode:
+    """Unroll loops marked so, except those whose iterations differ in constants alone, which the C
+    compiler unrolls.
+    """
+    return _unroll(_in_cases(root, {}), {}, {}, frozenset())
 
 
 def _in_cases(node: LoopNode, ranges: Ranges) -> LoopNode:
@@ -51,7 +59,7 @@ def _in_cases(node: LoopNode, ranges: Ranges) -> LoopNode:
     made: LoopNode | None = None
     cases = tile_cases(node, ranges)
     for case in reversed(cases):
-        written = _unroll(case.body, dict(case.ranges), {})
+        written = _unroll(case.body, dict(case.ranges), {}, None)
         tile = _in_widths(case.resolved(written), ranges, case is cases[0])
         inside = case.inside(written) if case is cases[0] else None
         if inside is not None and isinstance(inside[1], Buffer):
@@ -72,44 +80,144 @@ def _in_widths(tile: LoopNode, taken: Collection[str], both: bool) -> LoopNode:
     return straight(tile) if narrow is None else If(narrow[0], straight(narrow[1]), straight(tile))
 
 
-def _unroll(node: LoopNode, ranges: Ranges, rows: Rows) -> LoopNode:
+def _unroll(
+    node: LoopNode, ranges: Ranges, rows: Rows, irregular: frozenset[str] | None
+) -> LoopNode:
+    """irregular : the enclosing buffers of `is_irregular`; None: no loop is left to C compilers"""
+    if isinstance(node, Buffer) and irregular is not None:
+        irregular = irregular - {node.name} | ({node.name} if is_irregular(node) else set())
     if isinstance(node, Buffer) and node.scope == Scope.REGISTER:
         rows = {**rows, **rows_of(node)}
     if not isinstance(node, For):
-        return map_children(node, lambda c: _unroll(c, ranges, rows))
+        return map_children(node, lambda c: _unroll(c, ranges, rows, irregular))
     ranges = ranges_inside(node, ranges)
     bound = ranges.get(node.var)
     if node.mark != Mark.UNROLL or node.step != 1:
-        return map_children(node, lambda c: _unroll(c, ranges, rows))
+        return map_children(node, lambda c: _unroll(c, ranges, rows, irregular))
     size = sum(isinstance(n, (Store, VectorStore)) for n in walk_loops(node.body))
     if bound is None or (bound[1] - bound[0] + 1) * max(size, 1) > UNROLL_LIMIT:
         why = "of unknown length" if bound is None else f"more than {UNROLL_LIMIT} statements"
         note = f"not unrolled, {why}"
-        return replace(node, mark=Mark.SEQ, body=_unroll(node.body, ranges, rows), note=note)
+        return replace(
+            node, mark=Mark.SEQ, body=_unroll(node.body, ranges, rows, irregular), note=note
+        )
+    return _unrolled(node, bound, _Copies(node, ranges, rows, irregular))
+
+
+def _unrolled(node: For, bound: tuple[int, int], copies: _Copies) -> LoopNode:
+    """The iterations of a loop that are possible.
+
+    bound : the least and the greatest value of its variable
+    """
     bounds = (node.lower, node.upper)
-    whole = clamped(node.body, node.var, bounds, rows)
+    whole = clamped(node.body, node.var, bounds, copies.rows)
     # Tiles of known sizes have few or no rows of unknown existence.
     unknown = any(map(sizes_of, bounds))
-    partly = inside(node.body, node.var, bounds, rows) if unknown and whole is None else None
-    children: list[LoopNode] = []
-    parts: tuple[list[tuple[int, LoopNode]], ...] = ([], [])
-    for value in range(bound[0], bound[1] + 1):
-        checks = (Op("le", (node.lower, Const(value))), Op("lt", (Const(value), node.upper)))
-        conditions = [c for c in checks if not surely(c, ranges)]
-        # After the first row, rows that may not exist are computed anyway.
-        later = value > bound[0] and conditions == [checks[1]]
-        here = (whole if later else None) or (partly if conditions else None)
-        body = fold_conditions(substitute_var(here or node.body, node.var, Const(value)))
-        body = _unroll(body, ranges, rows)
-        if here is None:
-            for c in conditions:
-                body = If(simplify(c), body)
-            children.append(body)
-        elif here is whole:
-            parts[1].append((value, body))
+    partly = inside(node.body, node.var, bounds, copies.rows) if unknown and not whole else None
+    values = range(bound[0], bound[1] + 1)
+    # After the first row, rows that may not exist are computed anyway; with it, if that is a loop.
+    least = bound[0]
+    if whole is None or not copies.can_roll(whole, [*values[:HALF]]):
+        least += 1
+    later: list[int] = []
+    masked: list[int] = []
+    runs: list[tuple[list[int], tuple[bool, ...]]] = []
+    for value in values:
+        unsure = copies.unsure(value)
+        if whole is not None and value >= least and unsure == (False, True):
+            later.append(value)
+        elif partly is not None and any(unsure):
+            masked.append(value)
+        elif runs and runs[-1] == ([*range(runs[-1][0][0], value)], unsure):
+            runs[-1][0].append(value)
         else:
-            parts[0].append((value, If(simplify(all_of(conditions)), body, masked=True)))
-    return block([*children, *(n for part in parts for n in _halves(node, part, ranges))])
+            runs.append(([value], unsure))
+    made = [n for run, unsure in runs for n in copies.under(run, unsure)]
+    for body, of, rows in ((partly, copies.masked, masked), (whole, copies.of, later)):
+        if body is not None:
+            first, second = ([v for v in rows if (v < HALF) == least] for least in (True, False))
+            made += _halves(node, [*of(body, first), *of(body, second)], copies.ranges)
+    return block(made)
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """Copies of the body of a loop, for some values of its variable."""
+
+    node: For
+    ranges: Ranges
+    rows: Rows
+    irregular: frozenset[str] | None
+
+    def unsure(self, value: int) -> tuple[bool, ...]:
+        """For each of `_checks` of an iteration, whether it is not known to hold."""
+        return tuple(not surely(c, self.ranges) for c in _checks(self.node, Const(value)))
+
+    def of(self, body: LoopNode, values: list[int]) -> list[tuple[int, LoopNode]]:
+        """The copies of a body, each with its value, or one loop that the C compiler unrolls."""
+        rolled = self._rolled(body, values)
+        if rolled is not None:
+            return [(values[0], rolled)]
+        return [(value, self._at(body, value)) for value in values]
+
+    def under(self, values: list[int], unsure: tuple[bool, ...]) -> list[LoopNode]:
+        """The copies of the body, under the conditions for an iteration that are not sure."""
+        if any(unsure):
+            when = all_of(self._conditions(Index(self.node.var), unsure))
+            rolled = self._rolled(If(when, self.node.body), values)
+            if rolled is not None:
+                return [rolled]
+            return [self._conditional(value, unsure) for value in values]
+        return [body for _, body in self.of(self.node.body, values)]
+
+    def _conditional(self, value: int, unsure: tuple[bool, ...]) -> LoopNode:
+        body = self._at(self.node.body, value)
+        for c in self._conditions(Const(value), unsure):
+            body = If(c, body)
+        return body
+
+    def _conditions(self, value: Expr, unsure: tuple[bool, ...]) -> list[Expr]:
+        """Those of `_checks` of an iteration that are not known to hold."""
+        checks = zip(_checks(self.node, value), unsure, strict=True)
+        return [simplify(c) for c, is_open in checks if is_open]
+
+    def masked(self, body: LoopNode, values: list[int]) -> list[tuple[int, LoopNode]]:
+        """The copies of a body, in which no lane is active if there is no such iteration."""
+        unsure = [self.unsure(value) for value in values]
+        if len(set(unsure)) == 1:
+            when = all_of(self._conditions(Index(self.node.var), unsure[0]))
+            rolled = self._rolled(If(when, body, masked=True), values)
+            if rolled is not None:
+                return [(values[0], rolled)]
+        made: list[tuple[int, LoopNode]] = []
+        for value, is_open in zip(values, unsure, strict=True):
+            when = simplify(all_of(self._conditions(Const(value), is_open)))
+            made.append((value, If(when, self._at(body, value), masked=True)))
+        return made
+
+    def can_roll(self, body: LoopNode, values: list[int]) -> bool:
+        """Whether the copies of a body may be one loop."""
+        return self._rolled(body, values) is not None
+
+    def _at(self, body: LoopNode, value: int) -> LoopNode:
+        copy = fold_conditions(substitute_var(body, self.node.var, Const(value)))
+        return _unroll(copy, self.ranges, self.rows, self.irregular)
+
+    def _rolled(self, body: LoopNode, values: list[int]) -> For | None:
+        """The copies as one loop, if the C compiler may unroll it."""
+        if self.irregular is None or len(values) < 2:
+            return None
+        first, last = values[0], values[-1]
+        body = _unroll(
+            body, {**self.ranges, self.node.var: (first, last)}, self.rows, self.irregular
+        )
+        rolled = replace(self.node, lower=Const(first), upper=Const(last + 1), body=body)
+        return rolled if can_roll(rolled, self.irregular) else None
+
+
+def _checks(node: For, value: Expr) -> tuple[Expr, Expr]:
+    """The conditions under which a loop has an iteration."""
+    return Op("le", (node.lower, value)), Op("lt", (value, node.upper))
 
 
 def _halves(node: For, rows: list[tuple[int, LoopNode]], ranges: Ranges) -> list[LoopNode]:

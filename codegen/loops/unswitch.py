@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from codegen.loops.conditions import all_of, implies, parts_of
-from codegen.loops.index_ranges import depends_on
 from codegen.loops.nodes import Block, For, If, LoopNode, Store, VectorStore, block
-from codegen.loops.traverse import map_children, walk_loops
-from poly.ir.expr import Expr, reads_of
+from codegen.loops.rolled import is_rolled
+from codegen.loops.traverse import children_of, map_children, own_variables, walk_loops
+from poly.ir.expr import Expr, indices_of, reads_of
 from poly.tree.kinds import Mark
 
 #: The most stores that all copies of a loop may have together.
@@ -35,24 +35,29 @@ def _is_plain(body: LoopNode) -> bool:
     """Whether a body has only stores, some under conditions."""
     nodes = list(walk_loops(body))
     return any(isinstance(n, If) for n in nodes) and all(
-        isinstance(n, (Block, If, Store, VectorStore)) for n in nodes
+        isinstance(n, (Block, If, Store, VectorStore)) or is_rolled(n) for n in nodes
     )
 
 
 def _size(node: LoopNode) -> int:
-    return sum(isinstance(n, Store) for n in walk_loops(node))
+    """The number of stores, in rolled loops in all iterations."""
+    below = sum(map(_size, children_of(node)))
+    if isinstance(node, For) and is_rolled(node):
+        return below * (node.trip or 1)
+    return below + isinstance(node, Store)
 
 
 def _cases(loop: For, most: int) -> LoopNode | None:
     """The loop below its invariant conditions, if it has any; None if that takes more than `most`
     stores.
     """
+    own = own_variables(loop)
     found = [
         c
         for n in walk_loops(loop.body)
         if isinstance(n, If) and not n.masked
         for c in parts_of(n.cond)
-        if not depends_on(c, loop.var) and not reads_of(c)
+        if own.isdisjoint(indices_of(c)) and not reads_of(c)
     ]
     if not found:
         size = _size(loop)

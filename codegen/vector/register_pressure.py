@@ -8,18 +8,27 @@ multiply-adds.  So nothing is kept from one round to the next if there are too f
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
 
-from codegen.loops.nodes import Block, Buffer, CompilerFence, If, LoopNode, VectorStore, block
+from codegen.loops.nodes import (
+    Block,
+    Buffer,
+    CompilerFence,
+    For,
+    If,
+    LoopNode,
+    VectorStore,
+    block,
+)
+from codegen.loops.rolled import Copies, is_rolled, values_of
 from codegen.loops.traverse import map_children, reads_in, walk_loops
 from codegen.vector.vectorise import lane_stride
-from poly.ir.expr import Read
-from poly.ir.linear_form import linear_form
 from poly.tree.kinds import Scope
 
 #: Bytes of the widest vectors and the number of their registers; shorter vectors have half as many.
 WIDE, REGISTERS = 64, 32
+_NONE: Mapping[str, range] = MappingProxyType({})
 
 
 def limit_register_pressure(root: LoopNode) -> LoopNode:
@@ -35,7 +44,7 @@ def limit_register_pressure(root: LoopNode) -> LoopNode:
 
 def _fenced(node: Block, buffers: dict[str, Scope]) -> LoopNode:
     result: list[LoopNode] = []
-    run: list[tuple[LoopNode, list[VectorStore]]] = []
+    run: list[tuple[LoopNode, list[Copies]]] = []
     for child in (*node.children, CompilerFence()):
         updates = _updates(child, buffers)
         if updates:
@@ -46,29 +55,35 @@ def _fenced(node: Block, buffers: dict[str, Scope]) -> LoopNode:
     return block(result[:-1])
 
 
-def _updates(node: LoopNode, buffers: dict[str, Scope]) -> list[VectorStore]:
+def _updates(
+    node: LoopNode, buffers: dict[str, Scope], ranges: Mapping[str, range] = _NONE
+) -> list[Copies]:
     """The register updates that a node makes; none if it does anything else."""
     if isinstance(node, VectorStore):
         own = node.store.op != "=" and buffers.get(node.store.target.tensor) == Scope.REGISTER
-        return [node] if own else []
+        return [Copies(node, ranges)] if own else []
     if isinstance(node, If) and node.other is None:
-        return _updates(node.then, buffers)
+        return _updates(node.then, buffers, ranges)
+    if isinstance(node, For) and is_rolled(node):
+        return _updates(node.body, buffers, {**ranges, node.var: values_of(node)})
     if isinstance(node, Block):
-        parts = [_updates(c, buffers) for c in node.children]
+        parts = [_updates(c, buffers, ranges) for c in node.children]
         return [u for p in parts for u in p] if all(parts) else []
     return []
 
 
 def _apart(
-    run: Sequence[tuple[LoopNode, list[VectorStore]]], buffers: dict[str, Scope]
+    run: Sequence[tuple[LoopNode, list[Copies]]], buffers: dict[str, Scope]
 ) -> list[LoopNode]:
     """Consecutive updates, with fences between their rounds where these pay off."""
+    if len(run) < 2:
+        return [node for node, _ in run]
     rounds: list[list[LoopNode]] = []
     reads: list[set[Hashable]] = []
     written: set[Hashable] = set()
     registers: set[Hashable] = set()
     for node, updates in run:
-        targets = {_element(u.store.target) for u in updates}
+        targets = {e for u in updates for e in u.elements(u.node.store.target)}
         if not rounds or targets & written:
             rounds.append([])
             reads.append(set())
@@ -78,9 +93,10 @@ def _apart(
         rounds[-1].append(node)
         for u in updates:
             reads[-1] |= {
-                _element(r)
-                for r in reads_in(u.store)
-                if r.tensor not in buffers and lane_stride(r, u.var) == 0
+                e
+                for r in reads_in(u.node.store)
+                if r.tensor not in buffers and lane_stride(r, u.node.var) == 0
+                for e in u.elements(r)
             }
     kept = {r for n, one in enumerate(reads) for r in one if any(r in o for o in reads[n + 1 :])}
     nodes = [node for node, _ in run]
@@ -89,12 +105,6 @@ def _apart(
     return [n for k, one in enumerate(rounds) for n in ([CompilerFence()] if k else []) + one]
 
 
-def _available(run: Sequence[tuple[LoopNode, list[VectorStore]]]) -> int:
-    widest = max(u.lanes * u.store.dtype.bytes for _, updates in run for u in updates)
+def _available(run: Sequence[tuple[LoopNode, list[Copies]]]) -> int:
+    widest = max(u.node.lanes * u.node.store.dtype.bytes for _, updates in run for u in updates)
     return REGISTERS if widest >= WIDE else REGISTERS // 2
-
-
-def _element(read: Read) -> tuple[Any, ...]:
-    """A key for the element of a read, however its indices are written."""
-    forms = map(linear_form, read.indices)
-    return (read.tensor, *((frozenset(f.terms), f.constant) for f in forms))

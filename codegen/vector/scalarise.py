@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from codegen.loops.nodes import Buffer, Store, VectorStore
+from codegen.loops.index_ranges import depends_on
+from codegen.loops.nodes import Buffer, For, Store, VectorStore
+from codegen.loops.rolled import is_rolled
 from codegen.loops.traverse import reads_in, walk_loops
 from codegen.vector.vectorise import lane_stride
 from poly.ir.expr import Index
@@ -10,10 +12,13 @@ from poly.ir.linear_form import linear_form
 
 
 def is_scalarisable(buffer: Buffer) -> bool:
-    """Whether every access to a buffer has constant indices, up to whole vectors of lanes."""
+    """Whether every access to a buffer has constant indices once rolled loops are unrolled, up to
+    whole vectors of lanes.
+    """
     lanes = vector_lanes(buffer)
     if lanes is None:
         return False
+    rolled = {Index(n.var) for n in walk_loops(buffer.body) if isinstance(n, For) and is_rolled(n)}
     vectors = {id(n.store): n.var for n in walk_loops(buffer.body) if isinstance(n, VectorStore)}
     for n in walk_loops(buffer.body):
         if not isinstance(n, Store):
@@ -26,9 +31,23 @@ def is_scalarisable(buffer: Buffer) -> bool:
                 form = linear_form(index)
                 if var is not None:
                     form = form.without(Index(var))
-                if form.terms:
+                if any(a not in rolled for a, _ in form.terms):
+                    return False
+                if index is read.indices[-1] and any(c % lanes for _, c in form.terms):
                     return False
     return True
+
+
+def is_indexed(buffer: Buffer) -> bool:
+    """Whether rolled loops move along a buffer, so that its registers are elements of an array."""
+    rolled = {n.var for n in walk_loops(buffer.body) if isinstance(n, For) and is_rolled(n)}
+    return bool(rolled) and any(
+        depends_on(index, var)
+        for read in reads_in(buffer.body)
+        if read.tensor == buffer.name
+        for index in read.indices
+        for var in rolled
+    )
 
 
 def vector_lanes(buffer: Buffer) -> int | None:

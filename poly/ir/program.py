@@ -21,6 +21,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from poly.errors import ProgramError, Span
 from poly.ir.dtypes import DTYPES, DType, dtype_of
@@ -312,7 +313,7 @@ class Program:
                 lines.append("    }")
         return "\n".join([*lines, "}"])
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A content hash of the meaning (the name is ignored)."""
         return hashlib.sha256(str(replace(self, name="f")).encode()).hexdigest()[:16]

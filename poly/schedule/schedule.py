@@ -42,12 +42,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A legal execution order: scop, dependences, tree, and the script that led to it."""
+    """A legal execution order: scop, dependences, tree, and the script that led to it.
+
+    is_draft : its last steps are not checked yet, see `draft`
+    """
 
     scop: Scop
     dependences: Dependences
     tree: Node
     lines: tuple[Line, ...] = ()
+    is_draft: bool = False
 
     @staticmethod
     def of(program: Program, exact: bool = False) -> Schedule:
@@ -330,7 +334,8 @@ class Schedule:
         with budget(self.scop, str(step)):
             made = (self.dependences,) if primitive.of_dependences else ()
             tree = primitive.transform(self.tree, self.scop, step, *made)
-        if primitive.keeps_order and not step.by:
+        later = self.is_draft and primitive.otherwise is None
+        if later or (primitive.keeps_order and not step.by):
             return self._after(step, tree)
         violation = check_tree(tree, self.scop, self.dependences)
         if violation is not None and primitive.otherwise is not None:
@@ -338,8 +343,28 @@ class Schedule:
             if check_tree(other, self.scop, self.dependences) is None:
                 return self._after(step, other)
         if violation is not None:
-            raise self._refused(step, tree, violation)
+            raise self._refused(str(step), tree, violation)
         return self._after(step, tree)
+
+    def draft(self) -> Schedule:
+        """The same schedule, whose next steps are not checked until `checked` does so at once.
+
+        A schedule is legal if its tree is, whatever the trees on the way to it were.
+        """
+        return replace(self, is_draft=True)
+
+    def checked(self) -> Schedule:
+        """A draft as a schedule: its tree is checked.  No code is generated for a draft.
+
+        Raises
+        ------
+        IllegalScheduleError : it breaks a dependence; which step does, a replay without draft says.
+        UndecidedError : its legality could not be decided.
+        """
+        violation = check_tree(self.tree, self.scop, self.dependences) if self.is_draft else None
+        if violation is not None:
+            raise self._refused("the schedule", self.tree, violation)
+        return replace(self, is_draft=False)
 
     def replay(self, script: str) -> Schedule:
         """Apply the steps of a script, in order, and keep its comments.
@@ -350,12 +375,18 @@ class Schedule:
         ------
         ScheduleError : with the number and text of the line that no longer applies.
         """
-        schedule = self
         if not isinstance(script, str):
             raise ScheduleError(
                 f"a script is a text, not a {type(script).__name__}; that of a schedule is str(s)"
             )
         lines = parse_script(script)
+        try:
+            return self.draft()._replayed(lines).checked()
+        except ScheduleError:
+            return self._replayed(lines)  # step by step, which names the line
+
+    def _replayed(self, lines: Seq[Line]) -> Schedule:
+        schedule = self
         filled = [n for n, line in enumerate(lines, 1) if str(line)]
         for number, line in enumerate(lines, 1):
             if not filled or not filled[0] <= number <= filled[-1]:
@@ -384,8 +415,8 @@ class Schedule:
     def _after(self, step: Step, tree: Node) -> Schedule:
         return replace(self, tree=tree, lines=(*self.lines, Line(step)))
 
-    def _refused(self, step: Step, tree: Node, violation: Violation) -> IllegalScheduleError:
-        error = violation.error(str(step))
+    def _refused(self, what: str, tree: Node, violation: Violation) -> IllegalScheduleError:
+        error = violation.error(what)
         error.schedule, error.tree = self, tree
         return error
 

@@ -20,6 +20,9 @@ from runtime.cpu.toolchain import Toolchain, first_lines, run_command
 #: The common header; no unit has this name.
 _COMMON = "common+.h"
 
+#: So many units parse the header themselves: precompiling it takes longer than that.
+WITHOUT_HEADER = 4
+
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.[ch]\Z")
 
 
@@ -79,6 +82,7 @@ class Compilation(AbstractContextManager["Compilation"]):
         self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
         self._common = common if toolchain.kind == "gcc" else ""
         self._header: Future[tuple[str, ...]] | None = None
+        self._including = 0  # units that include all of it
 
     def __exit__(
         self,
@@ -105,11 +109,10 @@ class Compilation(AbstractContextManager["Compilation"]):
         if not self._first:
             self._first = name
             return
-        if self._common and self._header is None:
-            self._header = self._pool.submit(self._precompile)
         for unit in dict.fromkeys((self._first, name)):
             if unit not in self._units:
-                self._units[unit] = self._pool.submit(self._compile, unit)
+                header = self._header_for(unit)
+                self._units[unit] = self._pool.submit(self._compile, unit, header)
 
     def finish(self) -> str:
         """Wait for the units, link them, and move the library into place; returns warnings.
@@ -134,10 +137,18 @@ class Compilation(AbstractContextManager["Compilation"]):
         library.replace(self._out)
         return "".join(warnings)
 
-    def _compile(self, unit: str) -> str:
+    def _header_for(self, unit: str) -> Future[tuple[str, ...]] | None:
+        """What precompiles the header that a unit uses, if enough units include all of it."""
         lines = [line for line in self._common.splitlines() if line.startswith("#include")]
-        whole = all(line in self.sources[unit] for line in lines)
-        given = self._header.result() if self._header is not None and whole else ()
+        if not self._common or not all(line in self.sources[unit] for line in lines):
+            return None
+        self._including += 1
+        if self._header is None and self._including > WITHOUT_HEADER:
+            self._header = self._pool.submit(self._precompile)
+        return self._header
+
+    def _compile(self, unit: str, header: Future[tuple[str, ...]] | None) -> str:
+        given = () if header is None else header.result()
         return self._command(*self._flags, *given, "-c", unit, "-o", f"{unit}.o")
 
     def _precompile(self) -> tuple[str, ...]:

@@ -10,26 +10,26 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any
 
-from codegen.c.function import CFunction, emit_function
+from codegen.c.function import CFunction
 from codegen.c.network_unit import Slot, argument_slots, kernel_unit, network_unit
 from codegen.c.prelude import COMMON
-from codegen.pipeline import CPU, Generated
 from poly.deps.scop import build_scop
 from poly.ir.expr import Const, Expr, Op, Size, substitute
 from poly.ir.graph import Call, Graph
 from poly.ir.layout import Layout, Mapper, relayout
 from poly.ir.program import Program, Tensor
 from poly.machine.cpu import Machine
-from poly.schedule.schedule import Schedule
 from poly.strategy.cpu.packing import preferred_layouts
 from runtime.common.arguments import ALIGNMENT, aligned
 from runtime.common.cache import Cache, Entry, digest
 from runtime.common.compile_report import Progress
 from runtime.common.fingerprint import code_digest
+from runtime.common.workers import Workers
 from runtime.cpu.compile_c import Compilation
 from runtime.cpu.shared_library import LIBRARY
 from runtime.cpu.toolchain import Toolchain
 from runtime.network.built import Built, Scratch, scratch_bytes
+from runtime.network.generate_kernels import GeneratedKernel, generate_kernels
 from runtime.network.memory_plan import MemoryPlan, Sharing
 from runtime.network.plan_memory import plan_memory
 from runtime.network.pointer_order import Temporaries, pointer_order
@@ -39,7 +39,7 @@ _FORMAT = "6"
 
 
 class Clock:
-    """Seconds spent in each stage."""
+    """Seconds spent in each stage; those of workers count as well, although they work at once."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
@@ -47,8 +47,16 @@ class Clock:
 
     def lap(self, stage: str) -> None:
         now = time.perf_counter()
-        self.laps[stage] = self.laps.get(stage, 0.0) + now - self._last
+        self.add(stage, now - self._last)
         self._last = now
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Add the seconds of a worker."""
+        self.laps[stage] = self.laps.get(stage, 0.0) + seconds
+
+    def restart(self) -> None:
+        """Leave out the time since the last lap: it was added otherwise."""
+        self._last = time.perf_counter()
 
 
 def build_graph(
@@ -58,12 +66,15 @@ def build_graph(
     cache: Cache,
     tell: Progress,
     clock: Clock,
+    workers: Workers,
 ) -> Built:
     """The graph, compiled or from the cache.
 
+    workers : see `runtime.network.generate_kernels.kernel_workers`
+
     Raises
     ------
-    ToolchainError : the compiler failed.
+    ToolchainError : the compiler failed, or a worker was killed.
     CacheError : the library cannot be stored.
     """
     key = digest(
@@ -80,7 +91,7 @@ def build_graph(
         layouts = _choose_layouts(graph, machine, tell)
         graph = _apply_layouts(graph, layouts)
         clock.lap("layouts")
-        entry = _build(graph, layouts, machine, toolchain, cache, key, tell, clock)
+        entry = _build(graph, layouts, machine, toolchain, cache, key, tell, clock, workers)
     meta = json.loads(entry.read("meta.json"))
     tell("load", 0, 1, "library and constants")
     if found:
@@ -149,24 +160,16 @@ def _build(
     key: str,
     tell: Progress,
     clock: Clock,
+    workers: Workers,
 ) -> Entry:
     sharing = sharing_of(graph)
     needed = [n for n in graph.nodes if isinstance(n, Call) and sharing.runs(n)]
-    programs = {n.program.digest: n for n in needed}
-    made: dict[str, Generated[CFunction]] = {}
-    functions: dict[str, CFunction] = {}
     with (
         cache.workspace() as folder,
         Compilation(toolchain, (), folder / LIBRARY, common=COMMON) as work,
     ):
-        for done, (name, call) in enumerate(programs.items()):
-            tell("schedule and generate", done, len(programs), call.origin)
-            symbol = f"fk_k{done}_{call.program.name}"
-            made[name] = _generated(call.program, symbol, machine, clock)
-            functions[name] = made[name].source
-            nodes = [n.origin for n in needed if n.program.digest == name]
-            work.add(*kernel_unit(functions[name], nodes))
-        tell("schedule and generate", len(programs), len(programs), "")
+        made = _generated(needed, machine, work, tell, clock, workers)
+        functions = {digest: kernel.function for digest, kernel in made.items()}
         scratch = _scratch(needed, functions)
         plan = _fixed_plan(graph, scratch, sharing)
         slots, workspaces = _slots(graph, sharing, scratch, plan)
@@ -193,13 +196,43 @@ def _build(
         "kernels": len(functions),
         "warnings": warnings,
         "toolchain": str(toolchain),
-        "schedules": {g.source.symbol: str(g.schedule) for g in made.values()},
-        "fallbacks": {g.source.symbol: g.fallbacks for g in made.values() if g.fallbacks},
+        "schedules": {f.symbol: f.made_from.script for f in functions.values()},
+        "fallbacks": {g.function.symbol: g.fallbacks for g in made.values() if g.fallbacks},
     }
     files = {name: text.encode() for name, text in work.sources.items()}
     return cache.put(
         key, {**files, LIBRARY: library, "meta.json": json.dumps(meta, indent=1).encode()}
     )
+
+
+def _generated(
+    calls: Sequence[Call],
+    machine: Machine,
+    work: Compilation,
+    tell: Progress,
+    clock: Clock,
+    workers: Workers,
+) -> dict[str, GeneratedKernel]:
+    """The kernels of calls, by the digest of their programs; they are compiled meanwhile."""
+    stage = "schedule and generate"
+    alike: dict[str, list[Call]] = {}
+    for call in calls:
+        alike.setdefault(call.program.digest, []).append(call)
+    programs = [
+        (same[0].program, f"fk_k{k}_{same[0].program.name}", same[0].origin)
+        for k, same in enumerate(alike.values())
+    ]
+    made: dict[int, GeneratedKernel] = {}
+    groups = [*alike.values()]
+    tell(stage, 0, len(programs), "")
+    for number, kernel in generate_kernels(programs, machine, workers):
+        made[number] = kernel
+        work.add(*kernel_unit(kernel.function, [c.origin for c in groups[number]]))
+        for name, seconds in kernel.seconds:
+            clock.add(name, seconds)
+        tell(stage, len(made), len(programs), programs[number][2])
+    clock.restart()
+    return {digest: made[number] for number, digest in enumerate(alike)}
 
 
 def _scratch(
@@ -216,21 +249,6 @@ def _scratch(
             own = {t.name: (t.dtype.bytes, _extents(function, t)) for t in function.workspace}
             found[call.name] = own
     return found
-
-
-def _generated(
-    program: Program, symbol: str, machine: Machine, clock: Clock
-) -> Generated[CFunction]:
-    """The schedule and the C function of a call."""
-
-    def emitted(schedule: Schedule) -> CFunction:
-        clock.lap("schedule")
-        try:
-            return emit_function(schedule, symbol, CPU.loop_passes)
-        finally:
-            clock.lap("generate")
-
-    return CPU.automatic_call(program, machine, emitted)
 
 
 def _described(
@@ -259,7 +277,7 @@ class _Sizes:
 
     def of(self, function: CFunction) -> list[int]:
         """What a function is passed for its sizes, by number."""
-        made = function.schedule.program.products
+        made = function.made_from.program.products
         found = []
         for name in function.sizes:
             e = self.graph.derived.get(name) or Size(name)
@@ -273,7 +291,7 @@ class _Sizes:
 
 def _extents(function: CFunction, tensor: Tensor) -> tuple[Expr, ...]:
     """The extents of a function's temporary over the sizes of a graph."""
-    made = function.schedule.program.products
+    made = function.made_from.program.products
     return tuple(substitute(e, sizes=made) for e in tensor.shape)
 
 

@@ -12,6 +12,7 @@ from runtime.cpu.openmp_pool import with_team
 from runtime.cpu.toolchain import Toolchain
 from runtime.network.build_cpu import Clock, build_graph
 from runtime.network.cpu_model import CpuModel
+from runtime.network.generate_kernels import kernel_workers
 from runtime.reference.evaluate import evaluate
 
 
@@ -37,9 +38,10 @@ def compile_graph(
     toolchain = with_team(toolchain, cache)
     tell = progress or (lambda stage, done, total, what: None)
     clock = Clock()
-    graph = CPU.optimise(verify_graph(graph), machine, evaluate)
-    clock.lap("graph")
-    built = build_graph(graph, machine, toolchain, cache, tell, clock)
+    with kernel_workers(len(graph.nodes)) as workers:  # they start while the graph is rewritten
+        graph = CPU.optimise(verify_graph(graph), machine, evaluate)
+        clock.lap("graph")
+        built = build_graph(graph, machine, toolchain, cache, tell, clock, workers)
     model = CpuModel(built, count, toolchain, cache)
     arena, bound = (built.plan.arena, built.plan.bound) if built.plan else (0, 0)
     clock.lap("load")

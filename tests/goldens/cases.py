@@ -33,6 +33,7 @@ from runtime.common.cache import Cache
 from runtime.cpu.shared_library import LIBRARY
 from runtime.cpu.toolchain import Toolchain
 from runtime.network.build_cpu import Clock, build_graph
+from runtime.network.generate_kernels import kernel_workers
 from runtime.reference.evaluate import evaluate
 from tests.differential.generate import random_text
 from tests.differential.sweep import profile_of
@@ -127,7 +128,9 @@ def _built(graph: Graph) -> Record:
         TemporaryDirectory() as folder,
         patch("runtime.network.build_cpu.Compilation", _Texts),
     ):
-        built = build_graph(graph, MACHINE, toolchain, Cache(folder), _quiet, Clock())
+        built = build_graph(
+            graph, MACHINE, toolchain, Cache(folder), _quiet, Clock(), kernel_workers(0)
+        )
         names = [n for n in built.entry.files if n not in (LIBRARY, "meta.json")]
         texts = {n: built.entry.read(n).decode() for n in names}
         schedules = json.loads(built.entry.read("meta.json"))["schedules"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from poly.errors import ScheduleError
@@ -72,9 +72,17 @@ def _applied(group: Group[M], tactics: Sequence[Tactic[M, Any]]) -> tuple[Schedu
             passed.append((tactic.name, plan.reason))
             continue
         try:
-            schedule = tactic.apply(group, plan)
+            schedule = _carried_out(tactic, group, plan)
         except ScheduleError as error:
             passed.append((tactic.name, f"a step is refused: {error}"))
             continue
         return schedule, Choice(group.names, tactic.name, tuple(passed))
     return group.schedule, Choice(group.names, "", tuple(passed))
+
+
+def _carried_out(tactic: Tactic[M, Any], group: Group[M], plan: Any) -> Schedule:
+    """The schedule that a plan makes: checked once, and step by step only if that refuses it."""
+    try:
+        return tactic.apply(replace(group, schedule=group.schedule.draft()), plan).checked()
+    except ScheduleError:
+        return tactic.apply(group, plan)

@@ -12,7 +12,7 @@ from codegen.c.function import CFunction, emit_function
 from poly.schedule.schedule import Schedule
 from runtime.common.cache import ENVIRONMENT
 from runtime.cpu.fast_call import never
-from runtime.network import build_cpu as graph_build
+from runtime.network import generate_kernels as graph_build
 from runtime.network.cpu_model import CpuModel
 from tests.farkas.open_networks import (
     F,

@@ -1,0 +1,184 @@
+"""Unrolled loops that the C compiler can unroll: register tiles stay readable loops.
+
+Where all iterations of an unrolled loop have the same form, and differ in constants alone, it is
+printed as a loop with a pragma: the C compiler unrolls it early, before it puts arrays into
+registers.  That is a tenth of the text for a person to read, for the passes that follow, and for
+the compiler.  All others are unrolled here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from codegen.loops.index_ranges import depends_on
+from codegen.loops.nodes import LANE_0, Block, Buffer, For, If, LoopNode, Store, VectorStore
+from codegen.loops.traverse import walk_loops
+from poly.ir.expr import Const, Expr, Index, Op, Read, reads_of
+from poly.ir.linear_form import linear_form
+from poly.tree.kinds import Mark, Scope
+
+#: The most iterations of a loop that the C compiler is told to unroll.
+MOST = 64
+
+
+def is_rolled(node: LoopNode) -> bool:
+    """Whether a node is a loop that the C compiler unrolls."""
+    return isinstance(node, For) and node.mark == Mark.UNROLL
+
+
+def is_irregular(buffer: Buffer) -> bool:
+    """Whether accesses to a buffer have to be unrolled here: its elements are accumulators of
+    lanes, or registers some of whose lanes are masked, which are known for each register alone.
+    """
+    if buffer.scope == Scope.LANES:
+        return True
+    if buffer.scope != Scope.REGISTER:
+        return False
+    for n in walk_loops(buffer.body):
+        if isinstance(n, VectorStore) and _in_part(n) and n.store.target.tensor == buffer.name:
+            return True
+    return False
+
+
+def _in_part(node: VectorStore) -> bool:
+    """Whether some lanes of a store are not active."""
+    return node.first != LANE_0 or node.last not in (None, Const(node.lanes))
+
+
+def can_roll(node: For, irregular: Collection[str]) -> bool:
+    """Whether all iterations of a loop have one form, so that the C compiler may unroll it.
+
+    Below it are stores and other such loops; each store goes to other elements in each iteration,
+    and its indices are linear in the variables of these loops; lanes are adjacent in memory, or
+    all the same; and no element is updated twice, since updates of one element are rounds that
+    `codegen.vector.register_pressure` may have to tell apart.
+
+    irregular : the buffers of `is_irregular`
+    """
+    if node.trip is None or not 2 <= node.trip <= MOST or node.step != 1:
+        return False
+    updated: set[tuple[object, ...]] = set()
+    return _regular(node, (), irregular, updated)
+
+
+def _regular(
+    node: LoopNode,
+    loops: tuple[str, ...],
+    irregular: Collection[str],
+    updated: set[tuple[object, ...]],
+) -> bool:
+    if isinstance(node, Block):
+        return all(_regular(c, loops, irregular, updated) for c in node.children)
+    if isinstance(node, For):
+        if node.mark != Mark.UNROLL or node.trip is None or node.note:
+            return False
+        return _regular(node.body, (*loops, node.var), irregular, updated)
+    if isinstance(node, If):
+        plain = node.other is None and not reads_of(node.cond)
+        return plain and _regular(node.then, loops, irregular, updated)
+    if isinstance(node, VectorStore):
+        if _in_part(node):
+            return False
+        return _is_regular_store(node.store, loops, node.var, irregular, updated)
+    return isinstance(node, Store) and _is_regular_store(node, loops, None, irregular, updated)
+
+
+def _is_regular_store(
+    store: Store,
+    loops: Sequence[str],
+    lane: str | None,
+    irregular: Collection[str],
+    updated: set[tuple[object, ...]],
+) -> bool:
+    if store.op != "=":
+        key = element(store.target)
+        if key in updated:
+            return False
+        updated.add(key)
+    if any(_is_value(store.value, var) for var in loops):
+        return False
+    if not all(any(depends_on(i, var) for i in store.target.indices) for var in loops):
+        return False
+    reads = (store.target, *reads_of(store.value))
+    return all(
+        r.tensor not in irregular and _is_regular_read(r, loops, lane, r is store.target)
+        for r in reads
+    )
+
+
+def _is_regular_read(read: Read, loops: Sequence[str], lane: str | None, target: bool) -> bool:
+    # A target is linear in all loops, since it may be a register; so is one that is read.
+    own = [*(loops if target else ()), *([] if lane is None else [lane])]
+    for position, index in enumerate(read.indices):
+        for atom, factor in linear_form(index).terms:
+            if not isinstance(atom, Index):
+                if any(depends_on(atom, var) for var in own):
+                    return False
+            elif atom.name == lane and (position != len(read.indices) - 1 or factor != 1):
+                return False
+    moves = lane is None or any(depends_on(i, lane) for i in read.indices)
+    return moves or not target
+
+
+def _is_value(e: Expr, var: str) -> bool:
+    """Whether a loop variable is used as a value, other than in indices."""
+    if isinstance(e, Index):
+        return e.name == var
+    if isinstance(e, Read):
+        return False
+    return any(_is_value(part, var) for part in _operands(e))
+
+
+def _operands(e: Expr) -> tuple[Expr, ...]:
+    if isinstance(e, Op):
+        return e.args
+    arg = getattr(e, "arg", None)
+    return () if arg is None else (arg,)
+
+
+def element(read: Read) -> tuple[object, ...]:
+    """A key for the element of a read, however its indices are written."""
+    forms = map(linear_form, read.indices)
+    return (read.tensor, *((frozenset(f.terms), f.constant) for f in forms))
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The copies of a store in the iterations of the rolled loops around it.
+
+    ranges : the values of each loop's variable
+    """
+
+    node: VectorStore
+    ranges: Mapping[str, range]
+
+    def elements(self, read: Read) -> Iterator[tuple[object, ...]]:
+        """The element that each copy accesses by a read; see `element`."""
+        forms = [linear_form(i) for i in read.indices]
+        moving = [v for v in self.ranges if any(f.coefficient(Index(v)) for f in forms)]
+        if not moving:
+            yield element(read)
+            return
+        fixed = []
+        for f in forms:
+            rest = f
+            for v in moving:
+                rest = rest.without(Index(v))
+            steps = [f.coefficient(Index(v)) for v in moving]
+            fixed.append((frozenset(rest.terms), rest.constant, steps))
+        for point in product(*(self.ranges[v] for v in moving)):
+            yield (
+                read.tensor,
+                *(
+                    (terms, c + sum(s * x for s, x in zip(steps, point, strict=True)))
+                    for terms, c, steps in fixed
+                ),
+            )
+
+
+def values_of(node: For) -> range:
+    """The values of the variable of a loop of constant bounds."""
+    assert isinstance(node.lower, Const) and isinstance(node.upper, Const)
+    return range(int(node.lower.value), int(node.upper.value), node.step)
