@@ -21,14 +21,19 @@ from poly.machine.cpu import host_machine
 from runtime.cpu.roofline import measure as measure_roofline
 from runtime.cpu.toolchain import cpu_identity, find_toolchain
 
-_EPILOG = "suites: " + "; ".join(f"{name}: {what}" for name, what in SUITES.items())
+#: The suite of `benchmarks.compile_time`, which measures no calls.
+COMPILE = "compile"
+_EPILOG = "suites: " + "; ".join(
+    f"{name}: {what}"
+    for name, what in {**SUITES, COMPILE: "how long networks take to compile, alone"}.items()
+)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser("python -m benchmarks", description=__doc__, epilog=_EPILOG)
     add = found.add_argument
-    add("--suite", nargs="+", choices=[*SUITES, "all"], default=["K", "E"])
+    add("--suite", nargs="+", choices=[*SUITES, COMPILE, "all"], default=["K", "E"])
     add("--threads", nargs="+", type=int, help="default: every processor")
     commands.add_selection(found, [n for n in PEERS if n not in OURS])
     add("--processes", type=int, help="fresh processes for each computation (3; quick: 1)")
@@ -37,6 +42,9 @@ def parser() -> argparse.ArgumentParser:
         help="after the first process, leave out peers this many times slower than the best",
     )  # fmt: skip
     add("--no-memory", action="store_true", help="do not measure the memory of networks")
+    add("--against", type=Path, metavar="FOLDER",
+        help="suite compile: another checkout, whose Farkas is measured in turns",
+    )  # fmt: skip
     commands.add_results(found, "STEM-SUITE-tN")
     return found
 
@@ -44,6 +52,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     args = parser().parse_args()
     console = commands.make_console()
+    if COMPILE in args.suite:
+        return _compile(args, console)
     shown, earlier = commands.load_results(args)
     if shown is not None:
         report.finish(shown, earlier, args.plot, console)
@@ -82,6 +92,46 @@ def main() -> int:
     report.finish(results, earlier, args.plot, console)
     wrong = [r for r in results.rows if any(n in OURS for n in r.failures)]
     return 1 if wrong else 0
+
+
+def _compile(args: argparse.Namespace, console: Console) -> int:
+    """Suite compile; raises SystemExit where it is asked for with another one."""
+    from benchmarks.compile_time import run
+    from benchmarks.compile_time.networks import networks
+
+    cores = len(os.sched_getaffinity(0))
+    threads = (args.threads or [cores])[0]
+    against = args.against.resolve() if args.against else None
+    problem = (
+        "suite compile runs alone"
+        if args.suite != [COMPILE]
+        else f"{threads} threads, but only {cores} processors"
+        if not 1 <= threads <= cores
+        else f"{against} has no Farkas"
+        if against and not (against / "farkas" / "__init__.py").is_file()
+        else ""
+    )
+    try:
+        shown, earlier = (run.load(p) if p else [] for p in (args.show, args.compare))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        problem = f"no earlier results: {error}"
+    if problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    if args.list:
+        console.print("\n".join(n.name for n in networks()))
+        return 0
+    commands.make_folders(args)
+    rows = shown
+    if not rows:
+        peers = [p for p in run.PEERS if p in (args.peers or run.PEERS)]
+        peers = [p for p in peers if PEERS[p].missing() is None]
+        rounds = args.processes or (1 if args.quick else 3)
+        rows = run.measure(args.only, threads, rounds, peers, against, console)
+    if args.json:
+        run.save(rows, args.json)
+    run.show(rows, earlier, console)
+    return 1 if any({"farkas"} & r.failures.keys() for r in rows) else 0
 
 
 def _begin(args: argparse.Namespace, threads: list[int], console: Console) -> Results:

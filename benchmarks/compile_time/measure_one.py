@@ -1,0 +1,95 @@
+"""One fresh process: load one network by one contender, and run it once for each size.
+
+    python measure_one.py JOB.json
+
+It imports nothing of the benchmarks, so that it can measure Farkas of another checkout, whose
+folder is on the path.  The result is one JSON object on standard output.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Inputs = dict[str, Any]
+Run = Callable[[Inputs], Any]
+
+
+def processor_seconds() -> float:
+    """Of this process and of those that it has started and that have ended."""
+    used = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
+def farkas(path: str, threads: int) -> tuple[Run, Callable[[], dict[str, Any]]]:
+    fk = importlib.import_module("farkas")
+    model = fk.compile_onnx(path, threads=threads)
+
+    def about() -> dict[str, Any]:
+        report, source = model.report, model.source
+        return {
+            "stages": dict(report.stages),
+            "kernels": report.kernels,
+            "lines": sum(len(text.splitlines()) for text in source.values()),
+            "variants": len(getattr(model, "conditions", ())) or 1,
+        }
+
+    return model.run, about
+
+
+def ort(path: str, threads: int) -> tuple[Run, Callable[[], dict[str, Any]]]:
+    package = importlib.import_module("onnxruntime")
+    options = package.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    session = package.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return lambda inputs: session.run(None, inputs), dict
+
+
+def openvino(path: str, threads: int) -> tuple[Run, Callable[[], dict[str, Any]]]:
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    ov = importlib.import_module("openvino")
+    settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": str(threads)}
+    core = ov.Core()
+    compiled = core.compile_model(core.read_model(path), "CPU", settings)
+    return lambda inputs: compiled(inputs), dict
+
+
+#: What loads a network, and the package that is imported before the clock starts.
+CONTENDERS = {
+    "farkas": (farkas, "farkas"),
+    "ort": (ort, "onnxruntime"),
+    "openvino": (openvino, "openvino"),
+}
+
+
+def main() -> None:
+    job = json.loads(Path(sys.argv[1]).read_text())
+    load, package = CONTENDERS[job["contender"]]
+    if package == "openvino":
+        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    importlib.import_module(package)
+    runs = []
+    for name in job["runs"]:
+        with np.load(name) as arrays:
+            runs.append({key: arrays[key] for key in arrays.files})
+    begin, used = time.perf_counter(), processor_seconds()
+    run, about = load(job["path"], job["threads"])
+    seconds = []
+    for inputs in runs:
+        run(inputs)
+        seconds.append(time.perf_counter() - begin)
+    found = {"first": seconds[0], "all": seconds[-1], "processor": processor_seconds() - used}
+    print(json.dumps({**found, **about()}))
+
+
+if __name__ == "__main__":
+    main()
