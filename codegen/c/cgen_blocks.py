@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import cgen
 
 
@@ -9,6 +11,17 @@ def in_order(lines: list[str]) -> cgen.Generable:
     """Join statements in order; later ones may use names that earlier ones declare."""
     made = [cgen.Line(line) for line in lines]
     return made[0] if len(made) == 1 else cgen.Block(made)
+
+
+class Marked(cgen.Generable):  # type: ignore[misc]  # cgen has no types
+    """A statement below a line that belongs to it: together they may be the body of a loop."""
+
+    def __init__(self, mark: str, statement: cgen.Generable) -> None:
+        self.mark, self.statement = mark, statement
+
+    def generate(self) -> Iterator[str]:
+        yield self.mark
+        yield from self.statement.generate()
 
 
 def _is_comment(line: cgen.Generable) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import cgen
 
-from codegen.c.cgen_blocks import as_block, in_order
+from codegen.c.cgen_blocks import Marked, as_block, in_order
 from codegen.c.expr_text import Names, ValueText, index_text, literal
 from codegen.c.registers import Registers
 from codegen.c.thread_memory import STACK_LIMIT, ThreadMemory, array
@@ -197,7 +197,9 @@ class CPrinter:
         outer = self._rolled
         if is_rolled(node):
             self._rolled = outer | {node.var}
-        body = as_block(self.statement(inner))
+        body = self.statement(inner)
+        if not is_rolled(node) or not (is_rolled(inner) or isinstance(body, cgen.Line)):
+            body = as_block(body)
         self._multiples[node.var], self._rolled = before, outer
         loop = cgen.For(f"int64_t {var} = {lower}", self.continues(node), step, body)
         if node.note:
@@ -205,7 +207,7 @@ class CPrinter:
         if node.mark == Mark.PARALLEL:
             return self.parallel_for(loop, depth)
         if is_rolled(node):
-            return cgen.Collection([cgen.Line(UNROLLED), loop])
+            return Marked(UNROLLED, loop)
         return self.lanes_for(loop) if node.mark == Mark.VECTOR and is_simple(node.body) else loop
 
     def _sequential(self, node: LoopNode) -> LoopNode:

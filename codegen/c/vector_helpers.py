@@ -185,7 +185,7 @@ def _select(s: _Shape) -> str:
 
 
 #: The feature that an x86 instruction for this many bits needs, and how gcc calls it.
-_X86 = {512: ("__AVX512F__", "512_mask"), 256: ("__AVX__", "256"), 128: ("__SSE2__", "")}
+_X86 = {512: ("__AVX512F__", "512"), 256: ("__AVX__", "256"), 128: ("__SSE2__", "")}
 
 
 def _extremum(fn: str, op: str) -> Callable[[_Shape], str]:
@@ -203,15 +203,20 @@ def _extremum(fn: str, op: str) -> Callable[[_Shape], str]:
         if found is None:
             return _inline(s.v, f"{fn}_{s.name}", parameters, loops, "NaN if either is")
         # gcc makes the same of the loops, but takes as long for them as for the rest of a kernel.
-        feature, name = found
-        more = f", a, ({'uint16_t' if s.lanes == 16 else 'uint8_t'})-1, 4" if "mask" in name else ""
-        call = f"__builtin_ia32_{fn}p{'s' if s.bits == 32 else 'd'}{name}(a, b{more})"
-        bits = f"({s.mask})m | (({s.mask})a & (a != a))"
+        feature, size = found
+        kind, every = f"p{'s' if s.bits == 32 else 'd'}", f"(uint{max(8, s.lanes)}_t)-1"
+        if size == "512":
+            most = f"__builtin_ia32_{fn}{kind}512_mask(a, b, a, {every}, 4)"
+            nan = f"__builtin_ia32_cmp{kind}512_mask(a, a, 3, {every}, 4)"
+            result = f"__builtin_ia32_mova{kind}512_mask(a, m, {nan})"
+        else:
+            most = f"__builtin_ia32_{fn}{kind}{size}(a, b)"
+            result = f"({s.v})(({s.mask})m | (({s.mask})a & (a != a)))"
         return (
             f"/* NaN if either is; the instruction returns b if one of them is */\n"
             f"static inline {s.v} fk_{fn}_{s.name}({parameters})\n{{\n"
             f"#if defined({feature}) && !defined(__clang__)\n"
-            f"  {s.v} m = {call}; return ({s.v})({bits});\n"
+            f"  {s.v} m = {most};\n  return {result};\n"
             f"#else\n  {loops}\n#endif\n}}"
         )
 

@@ -25,7 +25,9 @@ MOST = 64
 
 def is_rolled(node: LoopNode) -> bool:
     """Whether a node is a loop that the C compiler unrolls."""
-    return isinstance(node, For) and node.mark == Mark.UNROLL
+    if not isinstance(node, For) or node.mark != Mark.UNROLL:
+        return False
+    return node.step == 1 and node.trip is not None
 
 
 def is_irregular(buffer: Buffer) -> bool:
@@ -72,7 +74,7 @@ def _regular(
     if isinstance(node, Block):
         return all(_regular(c, loops, irregular, updated) for c in node.children)
     if isinstance(node, For):
-        if node.mark != Mark.UNROLL or node.trip is None or node.note:
+        if not is_rolled(node) or node.note:
             return False
         return _regular(node.body, (*loops, node.var), irregular, updated)
     if isinstance(node, If):

@@ -18,7 +18,9 @@ def is_scalarisable(buffer: Buffer) -> bool:
     lanes = vector_lanes(buffer)
     if lanes is None:
         return False
-    rolled = {Index(n.var) for n in walk_loops(buffer.body) if isinstance(n, For) and is_rolled(n)}
+    loops = [n for n in walk_loops(buffer.body) if isinstance(n, For)]
+    rolled = {Index(n.var) for n in loops if is_rolled(n)}
+    rolled -= {Index(n.var) for n in loops if not is_rolled(n)}  # of the same name
     vectors = {id(n.store): n.var for n in walk_loops(buffer.body) if isinstance(n, VectorStore)}
     for n in walk_loops(buffer.body):
         if not isinstance(n, Store):
