@@ -75,6 +75,9 @@ def _given(node: LoopNode, known: Expr, holds: bool) -> LoopNode:
     """The rest of a body, given whether a condition holds."""
     if isinstance(node, Block):
         return block([_given(c, known, holds) for c in node.children])
+    if isinstance(node, For):
+        body = _given(node.body, known, holds)
+        return replace(node, body=body) if body != Block(()) else body
     if not isinstance(node, If):
         return node
     left: list[Expr] = []

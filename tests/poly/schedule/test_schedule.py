@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from codegen.c.kernel_unit import generate
 from poly.errors import ArgumentError, FarkasError, IllegalScheduleError, ScheduleError
 from poly.ir.program import Program
 from poly.schedule.primitives import PRIMITIVES
@@ -94,6 +95,32 @@ def test_random_schedules(program: Program, exact: bool, data: st.DataObject) ->
         order = tree_order(s.tree, s.scop, {"N": size})
         assert sorted(map(str, order)) == sorted(map(str, instances(program, {"N": size})))
     assert start.replay(str(s)).show == s.show
+
+
+def test_a_draft_is_checked_at_its_end() -> None:
+    """What breaks a dependence is found whenever it happened, and no code is made before."""
+    written = schedule(
+        "def f(float32 A[9,9]) -> (A) { S: A[i+1,j] = A[i,j+1] where i in 0:8, j in 0:8 }"
+    )
+    with pytest.raises(IllegalScheduleError, match="interchange S: i, j"):
+        written.interchange("S", "i", "j")
+    draft = written.draft().interchange("S", "i", "j")
+    assert draft.is_draft and draft.tile("S", ["j", "i"], [4, 4]).is_draft
+    with pytest.raises(
+        ScheduleError, match=r"a draft: its steps are not checked, call \.checked\(\)"
+    ):
+        generate(draft)
+    with pytest.raises(IllegalScheduleError, match=r"the schedule.*\bS\[") as refused:
+        draft.checked()
+    assert refused.value.violation is not None
+    legal = draft.interchange("S", "j", "i").checked()
+    assert not legal.is_draft and legal.loops("S") == ("i", "j")
+    assert generate(legal).text
+    # A script is what its last tree is; the line is named where that is not legal.
+    assert written.replay(str(legal)).steps == legal.steps
+    with pytest.raises(IllegalScheduleError, match="interchange S: i, j") as named:
+        written.replay("split S: j by 4\n\ninterchange S: i, j_o")
+    assert named.value.__notes__ == ["at line 3 of the script: interchange S: i, j_o"]
 
 
 def test_replay_on_other_sizes() -> None:
