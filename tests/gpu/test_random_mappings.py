@@ -147,7 +147,7 @@ def test_seeded(tmp_path: Path) -> None:
 def test_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Over a thousand mappings, also with accesses that nothing orders watched."""
     total: Counter[str] = Counter()
-    for start in range(10_000, 11_200, 50):
+    for start in range(10_000, 11_400, 50):
         total += check(range(start, start + 50), ["address", "thread"], tmp_path)
         with capsys.disabled():
             print(start, dict(total), flush=True)
