@@ -34,7 +34,8 @@ def farkas(path: str, threads: int) -> tuple[Run, Callable[[], dict[str, Any]]]:
     model = fk.compile_onnx(path, threads=threads)
 
     def about() -> dict[str, Any]:
-        report, source = model.report, model.source
+        report = model.report
+        source: dict[str, str] = getattr(model, "source", {})  # older networks have none
         return {
             "stages": dict(report.stages),
             "kernels": report.kernels,
