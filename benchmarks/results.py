@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -141,10 +141,7 @@ class Results:
 
     def save(self, path: Path) -> None:
         """Write the file; it appears complete or not at all."""
-        values = {"format": FORMAT, **asdict(self)}
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(values, indent=1) + "\n")
-        os.replace(part, path)
+        write_json(path, {"format": FORMAT, **asdict(self)})
 
     @staticmethod
     def load(path: Path) -> Results:
@@ -160,6 +157,13 @@ class Results:
         values["rooflines"] = {int(t): Roofline(**r) for t, r in values["rooflines"].items()}
         values["rows"] = [Row(**r) for r in values["rows"]]
         return Results(**values)
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a file, which appears complete or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(values, indent=1) + "\n")
+    os.replace(part, path)
 
 
 def geomean(values: Iterable[float]) -> float | None:

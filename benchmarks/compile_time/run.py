@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.compile_time.networks import Network, networks
+from benchmarks.results import write_json
 from benchmarks.runner import ROOT, commit
 from benchmarks.task import UnavailableError
 
@@ -201,11 +202,9 @@ def _text(seconds: float | None) -> str:
 
 
 def save(rows: Sequence[Row], path: Path) -> None:
-    """Write a file that `load` reads; it appears complete or not at all."""
-    part = path.with_name(path.name + ".part")
+    """Write a file that `load` reads."""
     values = {"suite": "compile", "format": FORMAT, "commit": commit()}
-    part.write_text(json.dumps({**values, "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
-    os.replace(part, path)
+    write_json(path, {**values, "rows": [asdict(r) for r in rows]})
 
 
 def load(path: Path) -> list[Row]:

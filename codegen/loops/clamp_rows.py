@@ -21,6 +21,7 @@ from poly.ir.expr import (
     Index,
     Op,
     Read,
+    computed,
     indices_of,
     reads_of,
     rewrite,
@@ -150,12 +151,5 @@ MASKABLE = ("float32", "float64")
 
 def is_untrapped(s: Store) -> bool:
     """Whether a store's value may be computed for elements that do not exist."""
-    parts = _walk_value(s.value)
+    parts = computed(s.value)
     return s.dtype.name in MASKABLE and not any(isinstance(e, (Cast, Index)) for e in parts)
-
-
-def _walk_value(e: Expr) -> list[Expr]:
-    """A value's parts, without those of the indices it reads at."""
-    if isinstance(e, Op):
-        return [e, *(x for a in e.args for x in _walk_value(a))]
-    return [e]

@@ -15,7 +15,7 @@ from itertools import product
 from codegen.loops.index_ranges import depends_on
 from codegen.loops.nodes import LANE_0, Block, Buffer, For, If, LoopNode, Store, VectorStore
 from codegen.loops.traverse import walk_loops
-from poly.ir.expr import Const, Expr, Index, Op, Read, reads_of
+from poly.ir.expr import Const, Index, Read, computed, reads_of
 from poly.ir.linear_form import linear_form
 from poly.tree.kinds import Mark, Scope
 
@@ -99,7 +99,8 @@ def _is_regular_store(
         if key in updated:
             return False
         updated.add(key)
-    if any(_is_value(store.value, var) for var in loops):
+    used = computed(store.value)
+    if any(Index(var) in used for var in loops):  # as a value, not in an index
         return False
     if not all(any(depends_on(i, var) for i in store.target.indices) for var in loops):
         return False
@@ -111,7 +112,8 @@ def _is_regular_store(
 
 
 def _is_regular_read(read: Read, loops: Sequence[str], lane: str | None, target: bool) -> bool:
-    # A target is linear in all loops, since it may be a register; so is one that is read.
+    # A target is linear in all loops, since it may be a register; elements that are read may be
+    # those of a clamped row.
     own = [*(loops if target else ()), *([] if lane is None else [lane])]
     for position, index in enumerate(read.indices):
         for atom, factor in linear_form(index).terms:
@@ -122,22 +124,6 @@ def _is_regular_read(read: Read, loops: Sequence[str], lane: str | None, target:
                 return False
     moves = lane is None or any(depends_on(i, lane) for i in read.indices)
     return moves or not target
-
-
-def _is_value(e: Expr, var: str) -> bool:
-    """Whether a loop variable is used as a value, other than in indices."""
-    if isinstance(e, Index):
-        return e.name == var
-    if isinstance(e, Read):
-        return False
-    return any(_is_value(part, var) for part in _operands(e))
-
-
-def _operands(e: Expr) -> tuple[Expr, ...]:
-    if isinstance(e, Op):
-        return e.args
-    arg = getattr(e, "arg", None)
-    return () if arg is None else (arg,)
 
 
 def element(read: Read) -> tuple[object, ...]:

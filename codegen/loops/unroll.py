@@ -135,7 +135,7 @@ def _unrolled(node: For, bound: tuple[int, int], copies: _Copies) -> LoopNode:
     made = [n for run, unsure in runs for n in copies.under(run, unsure)]
     for body, of, rows in ((partly, copies.masked, masked), (whole, copies.of, later)):
         if body is not None:
-            first, second = ([v for v in rows if (v < HALF) == least] for least in (True, False))
+            first, second = ([v for v in rows if (v < HALF) == low] for low in (True, False))
             made += _halves(node, [*of(body, first), *of(body, second)], copies.ranges)
     return block(made)
 

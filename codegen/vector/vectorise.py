@@ -41,6 +41,7 @@ from poly.ir.expr import (
     Op,
     Read,
     add,
+    computed,
     dtype_where,
     mul,
     operand_dtype,
@@ -487,14 +488,7 @@ def _body_cost(node: LoopNode) -> int:
 
 def _cost(e: Expr) -> int:
     """The approximate number of instructions for a value."""
-    own = 20 if isinstance(e, Op) and e.fn in INEXACT else 1
-    return own + sum(_cost(c) for c in _parts(e))
-
-
-def _parts(e: Expr) -> tuple[Expr, ...]:
-    if isinstance(e, Op):
-        return e.args
-    return (e.arg,) if isinstance(e, Cast) else ()
+    return sum(20 if isinstance(x, Op) and x.fn in INEXACT else 1 for x in computed(e))
 
 
 # --- accumulators ----------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from poly.errors import ArgumentError, FarkasError
+from runtime.common.arguments import default_threads
 from runtime.common.worker_main import READY
 
 #: The number of processes that generate kernels, this one included; 1 starts none.
@@ -63,8 +64,7 @@ def processes() -> int:
                 f"{ENVIRONMENT} is {chosen!r}: set it to a number from 1 on, or not at all"
             )
         return int(chosen)
-    found = getattr(os, "sched_getaffinity", None)
-    return min(MOST, len(found(0)) if found else os.cpu_count() or 1)
+    return min(MOST, default_threads())
 
 
 class Workers(AbstractContextManager["Workers"]):
