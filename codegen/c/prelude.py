@@ -192,11 +192,11 @@ def prelude_for(body: str) -> str:
         parts.append(_QUIET)
     if SCHEDULE in body:
         parts.append(_SCHEDULE)
-    if UNROLLED in body:
+    lanes = lane_prelude(body)
+    if any(UNROLLED in text for text in (body, *lanes)):
         parts.append(_UNROLLED)
     if BFLOAT16_NAME in body:
         parts.append(BFLOAT16_TYPE)
-    lanes = lane_prelude(body)
     called = set(_HELPER.findall("\n".join([body, *lanes])))
     used = [text for name, text in HELPERS.items() if name in called]
     # The scalar form of a vector function follows the vector helpers; all others precede them.

@@ -18,11 +18,11 @@ from codegen.c.cgen_blocks import Marked, as_block, in_order
 from codegen.c.expr_text import Names, ValueText, index_text, literal
 from codegen.c.registers import Registers
 from codegen.c.thread_memory import STACK_LIMIT, ThreadMemory, array
+from codegen.c.transpose_text import transposed_text
 from codegen.c.type_names import (
     C_TYPES,
     SCHEDULE,
     UNROLLED,
-    lane_suffix,
     suffix,
     vector_type,
 )
@@ -136,7 +136,7 @@ class CPrinter:
         if isinstance(node, VectorStore):
             return self._vector_store(node)
         if isinstance(node, Transposed):
-            return self._transposed(node)
+            return transposed_text(self, node)
         if isinstance(node, Buffer):
             return self._buffer(node)
         if isinstance(node, CompilerFence):
@@ -277,12 +277,17 @@ class CPrinter:
         if not any(isinstance(n, Transposed) for n in walk_loops(after)):
             return self.statement(node.body)
         before = self.statement(block(list(children[: loops[-1] + 1])))
-        names = registers.variables
         kept = self.fresh()
         kind = vector_type(node.dtype, registers.lanes)
+        barrier = f'__asm__ volatile ("" : "+m"({kept}));'
+        if registers.indexed:
+            lines = [*registers.copied(kind, kept), barrier]
+            self.registers = {**self.registers, node.name: replace(registers, name=kept)}
+            return cgen.Collection([before, *map(cgen.Line, lines), self.statement(after)])
+        names = registers.variables
         lines = [f"{kind} {kept}[{len(names)}];"]
         lines += [f"{kept}[{k}] = {name};" for k, name in enumerate(names)]
-        lines.append(f'__asm__ volatile ("" : "+m"({kept}));')
+        lines.append(barrier)
         registers.kept.update({name: f"{kept}[{k}]" for k, name in enumerate(names)})
         return cgen.Collection([before, *map(cgen.Line, lines), self.statement(after)])
 
@@ -314,7 +319,7 @@ class CPrinter:
         for index, extent in zip(read.indices, shape, strict=True):
             if self._bases is not None:
                 # The part common to all rows and filter taps of a tile, and the offset from it.
-                step = Const(linear_form(index).constant)
+                step = self._within_tile(index)
                 index, steps = simplify(sub(index, step)), add(mul(steps, extent), step)
             result = add(mul(result, extent), index)
         result = flatten(result)
@@ -326,6 +331,12 @@ class CPrinter:
                 self._loops[name] = name
             result = self._bases[result]
         return add(result, flatten(steps))
+
+    def _within_tile(self, index: Expr) -> Expr:
+        """The part of an index that differs between the rows and filter taps of a tile."""
+        form = linear_form(index)
+        moving = (t for t in form.terms if isinstance(t[0], Index) and t[0].name in self._rolled)
+        return render(Linear(tuple(moving), form.constant))
 
     def _register_of(self, read: Read, var: str | None) -> str:
         registers = self.registers[read.tensor]
@@ -360,7 +371,7 @@ class CPrinter:
         text = LaneText(self, var, lanes)
         if lane_stride(store.target, var) != 1:
             return self._scatter(node, text)
-        target = self._vector_lvalue(store.target, var, lanes)
+        target = self.vector_lvalue(store.target, var, lanes)
         if store.op == "=":
             line = f"{target} = {text.stored(store.value, store.dtype)};"
         elif self._is_accumulator(store.target.tensor):
@@ -411,6 +422,8 @@ class CPrinter:
                 begin, end = (index_text(e, self.names) for e in (node.first, end_lane))
                 value = f"fk_among_{name}({begin}, {end}, {value}, {target})"
             line = f"{target} = {value};"
+        elif not kept:
+            line = f"{self.vector_lvalue(store.target, node.var, node.lanes)} = {value};"
         elif lane_stride(store.target, node.var) == 1:
             line = f"fk_put_{name}({text.active_lanes(store.target)}, {value});"
         else:
@@ -453,81 +466,11 @@ class CPrinter:
         ]
         return in_order([*text.before, *lines])
 
-    def _transposed(self, node: Transposed) -> cgen.Generable:
-        """Load rows, transpose the matrix in registers and store its columns, or the reverse."""
-        first, most = node.rows[0], len(node.rows)
-        lanes, dtype = first.lanes, first.store.dtype
-        shape = f"{lane_suffix(dtype)}x{lanes}"
-        matrix, count, lines = self.fresh(), str(most), []
-        if node.count is not None:
-            count = f"{matrix}_rows"
-            lines.append(f"const int {count} = (int)({index_text(node.count, self.names)});")
-        lines.append(f"fk_{shape} {matrix}[{lanes}];")
-        apart = first.store.target if node.scattered else first.store.value
-        assert isinstance(apart, Read)
-        columns = [
-            self.lvalue(LaneText(self, first.var, lanes).first(apart, Const(lane)))
-            for lane in range(lanes)
-        ]
-        within = [self._takes_part(first, lane) for lane in range(lanes)]
-        whole = node.count is None and most == lanes
-        row = ["" if node.count is None else f"if ({k} < {count}) " for k in range(most)]
-        if node.scattered:
-            for k, r in enumerate(node.rows):
-                text = self._lane_text(r)
-                value = text.stored(r.store.value, dtype)
-                given = " ".join([*text.before, f"{matrix}[{k}] = {value};"])
-                lines.append(f"{row[k]}{{ {given} }}" if row[k] or text.before else given)
-            # Registers that are not loaded are not stored either.
-            lines += [f"{matrix}[{k}] = {matrix}[0];" for k in range(most, lanes)]
-        else:
-            for k, (column, part) in enumerate(zip(columns, within, strict=True)):
-                load = f"*(const fk_{shape}_u *)&{column}"
-                load = load if whole else f"fk_take_{shape}(&{column}, 0, {count})"
-                # Inactive rows are transposed with the rest, but not stored.
-                load, part = (load, part) if part is not None else (f"(fk_{shape}){{0}}", "")
-                lines.append(f"{part}{matrix}[{k}] = {load};")
-        lines.append(f"fk_transpose_{shape}({matrix});")
-        if node.scattered:
-            for k, (column, part) in enumerate(zip(columns, within, strict=True)):
-                store = f"*(fk_{shape}_u *)&{column} = {matrix}[{k}];"
-                store = store if whole else f"fk_put_{shape}(&{column}, 0, {count}, {matrix}[{k}]);"
-                if part is not None:
-                    lines.append(f"{part}{store}")
-        else:
-            for k, r in enumerate(node.rows):
-                lines.append(f"{row[k]}{self._row_stored(r, f'{matrix}[{k}]')}")
-        return cgen.Block([cgen.Line(line) for line in lines])
-
-    def _takes_part(self, node: VectorStore, lane: int) -> str | None:
-        """The condition under which a lane of a store is active: "" for always, None for never."""
-        if node.last is None:
-            return ""
-        conditions = [Op("le", (node.first, Const(lane))), Op("lt", (Const(lane), node.last))]
-        open_ = []
-        for c in conditions:
-            a, b = c.args
-            if isinstance(a, Const) and isinstance(b, Const):
-                if a.value > b.value or (c.fn == "lt" and a.value == b.value):
-                    return None
-                continue
-            open_.append(index_text(c, self.names, 0))
-        return f"if ({' && '.join(open_)}) " if open_ else ""
-
-    def _row_stored(self, node: VectorStore, value: str) -> str:
-        """Store a vector to a store's target."""
-        target, lanes = node.store.target, node.lanes
-        lvalue = self._vector_lvalue(target, node.var, lanes)
-        if node.last is None or target.tensor in self.registers:
-            return f"{lvalue} = {value};"
-        shape = f"{lane_suffix(self.dtypes[target.tensor])}x{lanes}"
-        return f"fk_put_{shape}({self._lane_text(node).active_lanes(target)}, {value});"
-
-    def _lane_text(self, node: VectorStore) -> LaneText:
+    def lane_text(self, node: VectorStore) -> LaneText:
         part = None if node.last is None else (node.first, node.last)
         return LaneText(self, node.var, node.lanes, part)
 
-    def _vector_lvalue(self, read: Read, var: str, lanes: int) -> str:
+    def vector_lvalue(self, read: Read, var: str, lanes: int) -> str:
         """A vector lvalue whose lane 0 is the element at lane 0."""
         if read.tensor in self.registers:
             return self._register_of(read, var)
@@ -562,6 +505,14 @@ class CPrinter:
     def multiple(self, var: str) -> int:
         """A divisor of all values of the loop that is being printed."""
         return self._multiples.get(var, 1)
+
+    @contextmanager
+    def numbered(self, index: Index) -> Iterator[None]:
+        """Bind the variable of an unrolled loop that is not in the loop IR."""
+        before, self._rolled = self._rolled, self._rolled | {index.name}
+        self._loops[index.name] = index.name
+        yield
+        self._rolled = before
 
     def fresh(self) -> str:
         """A new name for a vector value."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from codegen.c.type_names import suffix
+from codegen.c.type_names import UNROLLED, suffix
 from codegen.loops.nodes import Buffer
 from poly.ir.linear_form import Linear, constant
 from poly.tree.kinds import Scope
@@ -68,6 +68,17 @@ class Registers:
         # Nobody uses some: elements of a temporary that no statement reads.
         unused = {n: "" if n in read else " __attribute__((unused))" for n in self.variables}
         return [f"{kind} {name}{mark}{start};" for name, mark in unused.items()]
+
+    def copied(self, kind: str, name: str) -> list[str]:
+        """The lines that declare another array, and copy the registers of an array to it."""
+        extents = [n for n in self.shape if n > 1] or [1]
+        subscripts = "".join(f"[fk_{k}]" for k in range(len(extents)))
+        loops = [f"for (int fk_{k} = 0; fk_{k} < {n}; fk_{k}++)" for k, n in enumerate(extents)]
+        indents = ["  " * k for k in range(len(loops) + 1)]
+        lines = [f"{kind} {name}{self._subscripts(list(map(str, self.shape)))};"]
+        for indent, loop in zip(indents, loops, strict=False):
+            lines += [f"{indent}{UNROLLED}", indent + loop]
+        return [*lines, f"{indents[-1]}{name}{subscripts} = {self.name}{subscripts};"]
 
     def combined(self) -> str:
         """All lanes of an accumulator combined into one number, always in the same order."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from codegen.c.operator_text import apply
-from codegen.c.type_names import LANE_TYPES
+from codegen.c.type_names import LANE_TYPES, UNROLLED
 from codegen.c.vector_math import MVEC_PROBE, OWN_TEXT, mvec_name, own_helper
 from poly.ir.dtypes import DTYPES, DType
 from poly.ir.operators import OPS
@@ -388,24 +388,27 @@ def _call(fn: str) -> Callable[[_Shape, str, str], str]:
 def _transpose(s: _Shape) -> str:
     """Transpose a square matrix by swapping its off-diagonal quarters recursively
     (Eklundh, "A fast computer method for matrix transposing", IEEE Trans. Computers 1972)."""
-    lines = []
+    lines = [f"{s.v} t;"]
     step = 1
     while step < s.lanes:
-        for i in range(s.lanes):
-            if i & step:
-                continue
-            low = [s.lanes + k - step if k & step else k for k in range(s.lanes)]
-            high = [s.lanes + k if k & step else k + step for k in range(s.lanes)]
-            a, b = f"r[{i}]", f"r[{i + step}]"
-            lines.append(f"t = FK_SHUFFLE({s.mask}, {a}, {b}, {', '.join(map(str, low))})")
-            lines.append(f"{b} = FK_SHUFFLE({s.mask}, {a}, {b}, {', '.join(map(str, high))})")
-            lines.append(f"{a} = t")
+        low = [s.lanes + k - step if k & step else k for k in range(s.lanes)]
+        high = [s.lanes + k if k & step else k + step for k in range(s.lanes)]
+        a, b = "r[k]", f"r[k + {step}]"
+        pair = f"FK_SHUFFLE({s.mask}, {a}, {b}, "
+        lines += [
+            UNROLLED,
+            f"for (int k = 0; k < {s.lanes}; k++) if (!(k & {step})) {{",
+            f"  t = {pair}{', '.join(map(str, low))});",
+            f"  {b} = {pair}{', '.join(map(str, high))});",
+            f"  {a} = t;",
+            "}",
+        ]
         step *= 2
-    body = ";\n  ".join([f"{s.v} t", *lines])
+    body = "\n  ".join(lines)
     return (
         f"/* element l of row n becomes element n of row l */\n"
         f"static inline __attribute__((always_inline)) void fk_transpose_{s.name}({s.v} *r)\n"
-        f"{{\n  {body};\n}}"
+        f"{{\n  {body}\n}}"
     )
 
 

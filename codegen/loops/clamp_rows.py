@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from codegen.loops.conditions import parts_of_extremum
 from codegen.loops.index_ranges import depends_on, replace_var
 from codegen.loops.nodes import Block, Buffer, For, If, LoopNode, Store, VectorStore
 from codegen.loops.traverse import children_of, map_children
@@ -67,8 +68,10 @@ def clamped(body: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> 
     """
     if not _is_row(body, var, bounds, rows):
         return None
-    last = simplify(sub(bounds[1], Const(1)))
-    return _reading(body, var, Op("min", (Index(var), last)), rows)
+    last: Expr = Index(var)
+    for end in _ends(bounds[1]):
+        last = Op("min", (last, simplify(sub(end, Const(1)))))
+    return _reading(body, var, last, rows)
 
 
 def inside(body: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> LoopNode | None:
@@ -78,9 +81,16 @@ def inside(body: LoopNode, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> L
     """
     if not _is_row(body, var, None, rows):
         return None
-    lower, upper = bounds
-    last = simplify(sub(upper, Const(1)))
-    return _reading(body, var, Op("max", (Op("min", (Index(var), last)), lower)), rows)
+    last: Expr = Index(var)
+    for end in _ends(bounds[1]):
+        last = Op("min", (last, simplify(sub(end, Const(1)))))
+    return _reading(body, var, Op("max", (last, bounds[0])), rows)
+
+
+def _ends(upper: Expr) -> list[Expr]:
+    """The ends of which a bound is the least; a constant is beyond any row of the tile."""
+    parts = sorted(parts_of_extremum(upper, "min"), key=str)
+    return [e for e in parts if not isinstance(e, Const)] or parts
 
 
 def _reading(body: LoopNode, var: str, row: Expr, rows: Rows) -> LoopNode:

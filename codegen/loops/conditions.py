@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from codegen.loops.index_ranges import Ranges, extreme
-from poly.ir.expr import KEPT, Const, Expr, Index, Op, rewrite, sub
+from poly.ir.expr import KEPT, Const, Expr, Index, Op, add, rewrite, sub
 from poly.ir.linear_form import Linear, constant, linear_form, render
 
 
@@ -41,12 +41,18 @@ def surely(condition: Expr, ranges: Ranges) -> bool | None:
 
 @lru_cache(maxsize=KEPT)
 def implies(cond: Expr, other: Expr) -> bool:
-    """Whether ``a < b`` is known to hold where ``c < d`` does: b - a >= d - c."""
+    """Whether one comparison is known to hold where another one does: ``a < b`` where ``c < d``
+    if b - a >= d - c.
+    """
     if cond == other:
         return True
-    if not (isinstance(cond, Op) and isinstance(other, Op) and cond.fn == other.fn == "lt"):
+    if not (isinstance(cond, Op) and isinstance(other, Op)):
+        return False
+    if not {cond.fn, other.fn} <= {"lt", "le"}:
         return False
     (c, d), (a, b) = cond.args, other.args
+    # ``a < b`` is ``a + 1 <= b``.
+    a, c = add(a, Const(int(other.fn == "lt"))), add(c, Const(int(cond.fn == "lt")))
     ranges: dict[str, tuple[int, int]] = {}
 
     def visit(e: Expr) -> Expr:

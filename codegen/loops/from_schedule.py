@@ -206,6 +206,9 @@ class _Converter:
     def node(self, ast: isl.AstNode, env: dict[str, Expr], at: IslBand | None) -> LoopNode:
         kind = ast.get_type()
         types = isl.ast_node_type
+        if at is not None and at.full is not None and not _has_loop_of(ast, at):
+            body = self.node(ast, env, replace(at, full=None))
+            return _in_versions(self._condition(at.full, env), body)
         if kind == types.for_:
             return self._for(ast, env, at)
         if kind == types.if_:
@@ -233,6 +236,22 @@ class _Converter:
         if then == _NOTHING:
             return _NOTHING if other is None else If(Op("not", (cond,)), other)
         return If(cond, then, other)
+
+    def _condition(self, iterations: isl.Set, env: dict[str, Expr]) -> Expr:
+        """The condition that the current iteration of the loops around is one of these.
+
+        isl may have left out a loop, which then has one iteration at most.
+        """
+        for k in reversed(range(iterations.dim(isl.dim_type.set))):
+            if _ITERATORS[k] not in env:
+                iterations = iterations.project_out(isl.dim_type.set, k, 1)
+        left = [name for name in _ITERATORS if name in env][: iterations.dim(isl.dim_type.set)]
+        first = iterations.dim(isl.dim_type.param)
+        here = iterations.move_dims(isl.dim_type.param, first, isl.dim_type.set, 0, len(left))
+        for k, name in enumerate(left):
+            here = here.set_dim_name(isl.dim_type.param, first + k, name)
+        build = isl.AstBuild.from_context(self.scop.context)
+        return _plain(self.expr(build.expr_from_set(here.params().coalesce()), env))
 
     def _buffer(self, found: IslPromote, body: LoopNode, env: dict[str, Expr]) -> LoopNode:
         """The buffer of a promotion around the code that uses it."""
@@ -379,6 +398,31 @@ class _Converter:
             raise LoopError(f"isl's {name} is neither a loop nor a size")
         args = [self.expr(e.get_op_arg(k), env) for k in range(e.get_op_n_arg())]
         return _operation(e.get_op_type(), args)
+
+
+def _has_loop_of(ast: isl.AstNode, at: IslBand) -> bool:
+    """Whether a loop of a band is still to come."""
+    kind, types = ast.get_type(), isl.ast_node_type
+    if kind == types.for_:
+        name = ast.for_get_iterator().get_id().get_name()
+        if _member(at, name) is not None:
+            return True
+        return _has_loop_of(ast.for_get_body(), at)
+    if kind == types.if_:
+        parts = [ast.if_get_then_node()]
+        parts += [ast.if_get_else_node()] if ast.if_has_else_node() else []
+        return any(_has_loop_of(c, at) for c in parts)
+    if kind == types.block:
+        listed = ast.block_get_children()
+        return any(_has_loop_of(listed.get_at(k), at) for k in range(listed.n_ast_node()))
+    return kind == types.mark and _has_loop_of(ast.mark_get_node(), at)
+
+
+def _in_versions(cond: Expr, body: LoopNode) -> LoopNode:
+    """What is below an isolated loop, once for full tiles and once for the others: the same code,
+    which `codegen.loops.simplify_in_context` simplifies by what is known in either.
+    """
+    return body if body == _NOTHING or isinstance(cond, Const) else If(cond, body, body)
 
 
 def join_buffers(children: list[LoopNode]) -> list[LoopNode]:

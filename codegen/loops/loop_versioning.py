@@ -332,6 +332,20 @@ def without_branches(node: LoopNode, registers: Collection[str]) -> LoopNode:
     return block(visit(node, ()))
 
 
+def whole_tile(tile: LoopNode, ranges: Ranges) -> LoopNode:
+    """A tile whose unrolled loops have all their iterations, and whose vectors have all lanes."""
+    if isinstance(tile, VectorStore):
+        return replace(tile, first=LANE_0, last=None)
+    if isinstance(tile, If) and tile.other is None:
+        return whole_tile(tile.then, ranges)
+    if isinstance(tile, For):
+        bound = var_range(tile, ranges)
+        if tile.mark == Mark.UNROLL and bound is not None:
+            ranges = {**ranges, tile.var: bound}
+            tile = replace(tile, lower=Const(bound[0]), upper=Const(bound[1] + 1))
+    return map_children(tile, lambda c: whole_tile(c, ranges))
+
+
 def with_named_ends(tile: Buffer, taken: Collection[str]) -> Tile:
     """The tile with names for the first and last active lanes of its stores, which are the same
     for all rows.

@@ -59,6 +59,7 @@ class For(LoopNode, children=("body",), bounds=("lower", "upper")):
     limits : the least and the greatest value that the schedule allows for the variable, if known:
         the remainder of a tile is of unknown size, but at most a tile
     note : why it differs from what the schedule asks for, printed above the loop
+    runs : whether it is known to have an iteration
     axis : of a loop on blocks or threads: 0 for x, 1 for y, 2 for z
     """
 
@@ -71,6 +72,7 @@ class For(LoopNode, children=("body",), bounds=("lower", "upper")):
     label: str = ""
     limits: tuple[int, int] | None = None
     note: str = ""
+    runs: bool = False
     axis: int | None = None
 
     @property
@@ -266,7 +268,8 @@ class VectorStore(LoopNode, children=("store",), bounds=("first", "last")):
 
     Only lanes from `first` to before `last` (None: to the end) are active.  Where the target does
     not move with the lane, all of them combine with one element.
-    alone : nothing uses the other lanes of the target, so that they need not be kept
+    alone : nothing uses the other lanes of the target, a register or a buffer, so that they need
+        not be kept
     """
 
     store: Store

@@ -8,19 +8,24 @@ the compiler.  All others are unrolled here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, repeat
+from math import prod
+from types import MappingProxyType
 
 from codegen.loops.index_ranges import depends_on
-from codegen.loops.nodes import LANE_0, Block, Buffer, For, If, LoopNode, Store, VectorStore
-from codegen.loops.traverse import walk_loops
-from poly.ir.expr import Const, Index, Read, computed, reads_of
-from poly.ir.linear_form import linear_form
+from codegen.loops.nodes import Block, Buffer, For, If, LoopNode, Store, VectorStore
+from codegen.loops.traverse import map_children
+from poly.ir.expr import Const, Expr, Index, Read, computed, reads_of, simplify, substitute
+from poly.ir.linear_form import linear_form, normal
 from poly.tree.kinds import Mark, Scope
 
+#: Strides between lanes in memory for which a whole vector is loaded at once.
+NEAR = (1, 2, -1)
 #: The most iterations of a loop that the C compiler is told to unroll.
 MOST = 64
+_NONE: Mapping[str, range] = MappingProxyType({})
 
 
 def is_rolled(node: LoopNode) -> bool:
@@ -32,21 +37,9 @@ def is_rolled(node: LoopNode) -> bool:
 
 def is_irregular(buffer: Buffer) -> bool:
     """Whether accesses to a buffer have to be unrolled here: its elements are accumulators of
-    lanes, or registers some of whose lanes are masked, which are known for each register alone.
+    lanes.
     """
-    if buffer.scope == Scope.LANES:
-        return True
-    if buffer.scope != Scope.REGISTER:
-        return False
-    for n in walk_loops(buffer.body):
-        if isinstance(n, VectorStore) and _in_part(n) and n.store.target.tensor == buffer.name:
-            return True
-    return False
-
-
-def _in_part(node: VectorStore) -> bool:
-    """Whether some lanes of a store are not active."""
-    return node.first != LANE_0 or node.last not in (None, Const(node.lanes))
+    return buffer.scope == Scope.LANES
 
 
 def can_roll(node: For, irregular: Collection[str]) -> bool:
@@ -54,20 +47,21 @@ def can_roll(node: For, irregular: Collection[str]) -> bool:
 
     Below it are stores and other such loops; each store goes to other elements in each iteration,
     and its indices are linear in the variables of these loops; lanes are adjacent in memory, or
-    all the same; and no element is updated twice, since updates of one element are rounds that
-    `codegen.vector.register_pressure` may have to tell apart.
+    all the same; no element is updated twice, since updates of one element are rounds that
+    `codegen.vector.register_pressure` may have to tell apart; and lanes are masked in all
+    iterations or in none.
 
     irregular : the buffers of `is_irregular`
     """
     if node.trip is None or not 2 <= node.trip <= MOST or node.step != 1:
         return False
     updated: set[tuple[object, ...]] = set()
-    return _regular(node, (), irregular, updated)
+    return _regular(node, {}, irregular, updated)
 
 
 def _regular(
     node: LoopNode,
-    loops: tuple[str, ...],
+    loops: Mapping[str, range],
     irregular: Collection[str],
     updated: set[tuple[object, ...]],
 ) -> bool:
@@ -76,15 +70,23 @@ def _regular(
     if isinstance(node, For):
         if not is_rolled(node) or node.note:
             return False
-        return _regular(node.body, (*loops, node.var), irregular, updated)
+        return _regular(node.body, {**loops, node.var: values_of(node)}, irregular, updated)
     if isinstance(node, If):
         plain = node.other is None and not reads_of(node.cond)
         return plain and _regular(node.then, loops, irregular, updated)
     if isinstance(node, VectorStore):
-        if _in_part(node):
+        if not all(_is_regular_end(e, loops) for e in (node.first, node.last) if e is not None):
             return False
-        return _is_regular_store(node.store, loops, node.var, irregular, updated)
-    return isinstance(node, Store) and _is_regular_store(node, loops, None, irregular, updated)
+        return _is_regular_store(node.store, [*loops], node.var, irregular, updated)
+    if not isinstance(node, Store):
+        return False
+    return _is_regular_store(node, [*loops], None, irregular, updated)
+
+
+def _is_regular_end(end: Expr, loops: Mapping[str, range]) -> bool:
+    """Whether an end of the active lanes is known in no iteration, or is the same in all."""
+    moving = {var: values for var, values in loops.items() if depends_on(end, var)}
+    return not moving or not any(isinstance(e, Const) for e in at_points(end, moving))
 
 
 def _is_regular_store(
@@ -120,7 +122,9 @@ def _is_regular_read(read: Read, loops: Sequence[str], lane: str | None, target:
             if not isinstance(atom, Index):
                 if any(depends_on(atom, var) for var in own):
                     return False
-            elif atom.name == lane and (position != len(read.indices) - 1 or factor != 1):
+            elif atom.name == lane and (
+                position != len(read.indices) - 1 or factor not in ((1,) if target else NEAR)
+            ):
                 return False
     moves = lane is None or any(depends_on(i, lane) for i in read.indices)
     return moves or not target
@@ -130,6 +134,29 @@ def element(read: Read) -> tuple[object, ...]:
     """A key for the element of a read, however its indices are written."""
     forms = map(linear_form, read.indices)
     return (read.tensor, *((frozenset(f.terms), f.constant) for f in forms))
+
+
+def at_points(e: Expr, ranges: Mapping[str, range]) -> Iterator[Expr]:
+    """An index expression for all values of some variables, the last one moving fastest."""
+    if not any(depends_on(e, var) for var in ranges):
+        yield from repeat(normal(e), prod(map(len, ranges.values())))
+        return
+    for point in product(*ranges.values()):
+        known = {v: Const(x) for v, x in zip(ranges, point, strict=True)}
+        yield normal(simplify(substitute(e, known)))
+
+
+def map_copies(
+    node: LoopNode,
+    change: Callable[[Copies], LoopNode],
+    ranges: Mapping[str, range] = _NONE,
+) -> LoopNode:
+    """The tree with each vector store replaced; `change` is given the rolled loops around it."""
+    if isinstance(node, VectorStore):
+        return change(Copies(node, ranges))
+    if isinstance(node, For) and is_rolled(node):
+        ranges = {**ranges, node.var: values_of(node)}
+    return map_children(node, lambda c: map_copies(c, change, ranges))
 
 
 @dataclass(frozen=True)

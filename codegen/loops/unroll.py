@@ -6,12 +6,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from codegen.loops.clamp_rows import Rows, clamped, inside, rows_of
-from codegen.loops.conditions import all_of, surely
+from codegen.loops.conditions import all_of, parts_of, surely
 from codegen.loops.index_ranges import Ranges, extreme
 from codegen.loops.loop_versioning import (
     FAR,
     narrowed,
     tile_cases,
+    whole_tile,
     with_named_ends,
     without_branches,
 )
@@ -19,14 +20,17 @@ from codegen.loops.lower_instances import ranges_inside
 from codegen.loops.nodes import Block, Buffer, For, If, LoopNode, Store, VectorStore, block
 from codegen.loops.rolled import can_roll, is_irregular
 from codegen.loops.substitute import substitute_var
+from codegen.loops.tidy import tidied
 from codegen.loops.traverse import map_children, walk_loops
-from poly.ir.expr import Const, Expr, Index, Op, evaluate_int, simplify, sizes_of, walk
+from poly.ir.expr import Const, Expr, Index, Op, evaluate_int, sizes_of, walk
 from poly.tree.kinds import Mark, Scope
 
 #: The most statements that unrolling may create for one loop nest.
 UNROLL_LIMIT = 2048
 
 
+#: The first of fewer iterations than this is told apart from the others if it is known to exist.
+FEWEST_ROWS = 3
 #: Up to this many rows that may not exist are computed if any row exists; more only if one of them
 #: does.
 HALF = 4
@@ -38,23 +42,26 @@ def unroll(root: LoopNode) -> LoopNode:
     Where the bounds are not constant but bounded, each possible iteration gets the condition under
     which it runs, unless that is known to hold.
     """
-    return _unroll(_in_cases(root, {}), {}, {}, None)
+    return _unroll(_in_cases(root, {}, None), {}, {}, None)
 
 
 def unroll_irregular(root: LoopNode) -> LoopNode:
     """Unroll loops marked so, except those whose iterations differ in constants alone, which the C
     compiler unrolls.
     """
-    return _unroll(_in_cases(root, {}), {}, {}, frozenset())
+    return _unroll(_in_cases(root, {}, frozenset()), {}, {}, frozenset())
 
 
-def _in_cases(node: LoopNode, ranges: Ranges) -> LoopNode:
-    """Register tiles of unknown sizes in cases, each of them unrolled."""
+def _in_cases(node: LoopNode, ranges: Ranges, irregular: frozenset[str] | None) -> LoopNode:
+    """Register tiles of unknown sizes in cases, each of them unrolled: masks that are named before
+    all rows are faster than those that each row computes.  Only in the case without masks are
+    loops left to the C compiler; irregular : see `_unroll`
+    """
     if isinstance(node, For):
         low, high = (extreme(e, ranges, f) for e, f in ((node.lower, min), (node.upper, max)))
         ranges = {**ranges, node.var: (-FAR if low is None else low, FAR if high is None else high)}
     if not isinstance(node, Buffer) or node.scope != Scope.REGISTER:
-        return map_children(node, lambda c: _in_cases(c, ranges))
+        return map_children(node, lambda c: _in_cases(c, ranges, irregular))
 
     made: LoopNode | None = None
     cases = tile_cases(node, ranges)
@@ -63,7 +70,9 @@ def _in_cases(node: LoopNode, ranges: Ranges) -> LoopNode:
         tile = _in_widths(case.resolved(written), ranges, case is cases[0])
         inside = case.inside(written) if case is cases[0] else None
         if inside is not None and isinstance(inside[1], Buffer):
-            tile = If(inside[0], with_named_ends(inside[1], ranges), tile)
+            whole = _unroll(whole_tile(case.body, case.ranges), {}, {}, irregular)
+            assert isinstance(whole, Buffer)
+            tile = If(inside[0], with_named_ends(whole, ranges), tile)
         made = tile if case.condition is None else If(case.condition, tile, made)
     return made or node
 
@@ -122,9 +131,11 @@ def _unrolled(node: For, bound: tuple[int, int], copies: _Copies) -> LoopNode:
     later: list[int] = []
     masked: list[int] = []
     runs: list[tuple[list[int], tuple[bool, ...]]] = []
+    sets = whole is not None and _sets_numbers(whole)
     for value in values:
         unsure = copies.unsure(value)
-        if whole is not None and value >= least and unsure == (False, True):
+        clamps = value >= least and unsure == (False, True)
+        if whole is not None and (sets or clamps):
             later.append(value)
         elif partly is not None and any(unsure):
             masked.append(value)
@@ -132,12 +143,19 @@ def _unrolled(node: For, bound: tuple[int, int], copies: _Copies) -> LoopNode:
             runs[-1][0].append(value)
         else:
             runs.append(([value], unsure))
-    made = [n for run, unsure in runs for n in copies.under(run, unsure)]
+    made = copies.runs(runs)
     for body, of, rows in ((partly, copies.masked, masked), (whole, copies.of, later)):
-        if body is not None:
+        if body is not None and sets:
+            made += [n for _, n in of(body, rows)]
+        elif body is not None:
             first, second = ([v for v in rows if (v < HALF) == low] for low in (True, False))
             made += _halves(node, [*of(body, first), *of(body, second)], copies.ranges)
     return block(made)
+
+
+def _sets_numbers(whole: LoopNode) -> bool:
+    """Whether the body of `clamped` only sets registers to numbers, which is never wrong."""
+    return not any(isinstance(n, Store) and n.op != "=" for n in walk_loops(whole))
 
 
 @dataclass(frozen=True)
@@ -151,6 +169,10 @@ class _Copies:
 
     def unsure(self, value: int) -> tuple[bool, ...]:
         """For each of `_checks` of an iteration, whether it is not known to hold."""
+        limits = self.node.limits
+        first = self.node.runs and self.node.lower == Const(value)
+        if first and (limits is None or limits[1] - limits[0] < FEWEST_ROWS):
+            return False, False
         return tuple(not surely(c, self.ranges) for c in _checks(self.node, Const(value)))
 
     def of(self, body: LoopNode, values: list[int]) -> list[tuple[int, LoopNode]]:
@@ -160,10 +182,26 @@ class _Copies:
             return [(values[0], rolled)]
         return [(value, self._at(body, value)) for value in values]
 
+    def runs(self, runs: list[tuple[list[int], tuple[bool, ...]]]) -> list[LoopNode]:
+        """Copies for several values, each with which of the conditions are not sure: one loop with
+        all of them, if the C compiler may unroll it, rather than a loop for each kind.
+        """
+        values = [value for run, _ in runs for value in run]
+        if (
+            len(runs) > 1
+            and len(values) >= FEWEST_ROWS
+            and values == [*range(values[0], values[-1] + 1)]
+        ):
+            unsure = tuple(map(any, zip(*(u for _, u in runs), strict=True)))
+            rolled = self._rolled(If(self._condition(values, unsure), self.node.body), values)
+            if rolled is not None:
+                return [rolled]
+        return [n for run, unsure in runs for n in self.under(run, unsure)]
+
     def under(self, values: list[int], unsure: tuple[bool, ...]) -> list[LoopNode]:
         """The copies of the body, under the conditions for an iteration that are not sure."""
         if any(unsure):
-            when = all_of(self._conditions(Index(self.node.var), unsure))
+            when = self._condition(values, unsure)
             rolled = self._rolled(If(when, self.node.body), values)
             if rolled is not None:
                 return [rolled]
@@ -179,19 +217,26 @@ class _Copies:
     def _conditions(self, value: Expr, unsure: tuple[bool, ...]) -> list[Expr]:
         """Those of `_checks` of an iteration that are not known to hold."""
         checks = zip(_checks(self.node, value), unsure, strict=True)
-        return [simplify(c) for c, is_open in checks if is_open]
+        return [tidied(c) for c, is_open in checks if is_open]
+
+    def _condition(self, values: list[int], unsure: tuple[bool, ...]) -> Expr:
+        """The condition for each of several iterations."""
+        ranges = {**self.ranges, self.node.var: (values[0], values[-1])}
+        found = self._conditions(Index(self.node.var), unsure)
+        parts = [p for c in found for p in parts_of(c) if not surely(p, ranges)]
+        return all_of(parts or found)
 
     def masked(self, body: LoopNode, values: list[int]) -> list[tuple[int, LoopNode]]:
         """The copies of a body, in which no lane is active if there is no such iteration."""
         unsure = [self.unsure(value) for value in values]
         if len(set(unsure)) == 1:
-            when = all_of(self._conditions(Index(self.node.var), unsure[0]))
+            when = self._condition(values, unsure[0])
             rolled = self._rolled(If(when, body, masked=True), values)
             if rolled is not None:
                 return [(values[0], rolled)]
         made: list[tuple[int, LoopNode]] = []
         for value, is_open in zip(values, unsure, strict=True):
-            when = simplify(all_of(self._conditions(Const(value), is_open)))
+            when = all_of(self._conditions(Const(value), is_open))
             made.append((value, If(when, self._at(body, value), masked=True)))
         return made
 
@@ -233,8 +278,9 @@ def _halves(node: For, rows: list[tuple[int, LoopNode]], ranges: Ranges) -> list
         (half, [body for value, body in rows if value >= HALF]),
     ):
         some = Op("lt", (least, node.upper))
+        sure = surely(some, ranges) or (node.runs and least == node.lower)
         if part:
-            made.append(block(part) if surely(some, ranges) else If(simplify(some), block(part)))
+            made.append(block(part) if sure else If(tidied(some), block(part)))
     return made
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from codegen.loops.conditions import all_of, implies, parts_of
-from codegen.loops.nodes import Block, For, If, LoopNode, Store, VectorStore, block
+from codegen.loops.nodes import LANE_0, Block, For, If, LoopNode, Store, VectorStore, block
 from codegen.loops.rolled import is_rolled
+from codegen.loops.tidy import tidied
 from codegen.loops.traverse import children_of, map_children, own_variables, walk_loops
-from poly.ir.expr import Expr, indices_of, reads_of
+from poly.ir.expr import Const, Expr, Op, indices_of, reads_of
 from poly.tree.kinds import Mark
 
 #: The most stores that all copies of a loop may have together.
@@ -25,7 +26,9 @@ def unswitch(root: LoopNode) -> LoopNode:
 
     def visit(node: LoopNode) -> LoopNode:
         if isinstance(node, For) and node.mark == Mark.SEQ and _is_plain(node.body):
-            return _cases(node, max(MOST, _size(node))) or node
+            whole = _with_all_lanes(node)
+            rest = _cases(node, max(MOST, _size(node))) or node
+            return rest if whole is None else If(whole[0], whole[1], rest)
         return map_children(node, visit)
 
     return visit(root)
@@ -34,9 +37,37 @@ def unswitch(root: LoopNode) -> LoopNode:
 def _is_plain(body: LoopNode) -> bool:
     """Whether a body has only stores, some under conditions."""
     nodes = list(walk_loops(body))
-    return any(isinstance(n, If) for n in nodes) and all(
-        isinstance(n, (Block, If, Store, VectorStore)) or is_rolled(n) for n in nodes
-    )
+    stores = all(isinstance(n, (Block, If, Store, VectorStore)) or is_rolled(n) for n in nodes)
+    packs = any(isinstance(n, VectorStore) and n.alone for n in nodes)
+    return stores and (packs or any(isinstance(n, If) for n in nodes))
+
+
+def _with_all_lanes(loop: For) -> tuple[Expr, LoopNode] | None:
+    """A loop that packs an operand in whole vectors, and the condition for that, if its vectors are
+    in part otherwise.
+    """
+    own = own_variables(loop)
+    parts = [n for n in walk_loops(loop.body) if isinstance(n, VectorStore) and n.last is not None]
+    ends = [n.last for n in parts if n.alone and n.store.op == "=" and n.last is not None]
+    if not parts or len(ends) < len(parts) or any(own & {*indices_of(e)} for e in ends):
+        return None
+    conditions = {c: None for n in parts for c in parts_of(tidied(_is_full(n)))}
+    body = loop.body
+    for c in conditions:
+        body = _given(body, c, True)
+
+    def whole(node: LoopNode) -> LoopNode:
+        if isinstance(node, VectorStore):
+            return replace(node, first=LANE_0, last=None)
+        return map_children(node, whole)
+
+    left = [c for c in conditions if not any(implies(o, c) for o in conditions if o != c)]
+    return all_of(left), replace(loop, body=whole(body))
+
+
+def _is_full(node: VectorStore) -> Expr:
+    assert node.last is not None
+    return Op("le", (Const(node.lanes), node.last))
 
 
 def _size(node: LoopNode) -> int:

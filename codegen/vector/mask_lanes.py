@@ -8,13 +8,14 @@ from `first` to `last` are active.  Only the elements these need are read from m
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import replace
 
 from codegen.loops.clamp_rows import MASKABLE, is_untrapped
 from codegen.loops.index_ranges import Ranges, depends_on, moves, replace_var
 from codegen.loops.lower_instances import ranges_inside
 from codegen.loops.nodes import LANE_0, Block, Buffer, For, If, LoopNode, Store, VectorStore, block
+from codegen.loops.rolled import Copies, at_points, map_copies
 from codegen.loops.substitute import substitute_var
 from codegen.loops.traverse import map_children, reads_in, walk_loops
 from poly.ir.dtypes import DType
@@ -28,15 +29,16 @@ FEWEST_LANES = 4
 
 
 def mask_widths(root: LoopNode) -> dict[str, int]:
-    """The lanes of the register buffers that some vector loop uses in part.
+    """The lanes of the registers and packed operands that some vector loop uses in part.
 
     All vector loops along such a buffer run within its vectors, between 0 and W.
     """
     registers = {
         n.name: n.dtype
         for n in walk_loops(root)
-        if isinstance(n, Buffer) and n.scope == Scope.REGISTER and n.dtype.name in MASKABLE
-    }
+        if isinstance(n, Buffer) and n.dtype.name in MASKABLE
+        and (n.scope == Scope.REGISTER or (n.scope == Scope.LOCAL and _is_filled(n)))
+    }  # fmt: skip
     widths: dict[str, int] = {}
     in_part: set[str] = set()
     other: set[str] = set()
@@ -66,6 +68,13 @@ def mask_widths(root: LoopNode) -> dict[str, int]:
     }
 
 
+def _is_filled(buffer: Buffer) -> bool:
+    """Whether a single statement sets all elements of a buffer."""
+    stores = [n for n in walk_loops(buffer.body) if isinstance(n, Store)]
+    own = {(n.statement, n.op) for n in stores if n.target.tensor == buffer.name}
+    return len(own) == 1 and "=" in next(iter(own))
+
+
 def _moving(node: For, names: Collection[str]) -> set[str]:
     return {r.tensor for r in reads_in(node) if r.tensor in names and depends_on(r, node.var)}
 
@@ -93,9 +102,9 @@ def masked(
         moved = substitute_var(s, node.var, Index(lane))
         assert isinstance(moved, Store)
         made.append(VectorStore(moved, lane, width, node.lower, node.upper))
-    if node.trip is None:
+    if node.trip is None and not node.runs:
         return If(Op("lt", (node.lower, node.upper)), block(made))
-    return block(made) if node.trip else Block(())
+    return Block(()) if node.trip == 0 else block(made)
 
 
 def maskable(
@@ -135,9 +144,10 @@ def is_masked(node: LoopNode, buffer: str) -> bool:
 
 
 def resolve_masks(root: LoopNode) -> LoopNode:
-    """Remove stores without active lanes, and masks that all lanes pass.
+    """Remove stores without active lanes, and masks that all lanes pass or that nothing needs.
 
-    Trailing lanes of a register that no store uses need not be kept either.
+    Lanes of a register that no store uses need not be kept.  Nor need those of a vector of a packed
+    operand, which are set to zero, so that registers can be computed from whole vectors of it.
     """
 
     def visit(node: LoopNode) -> LoopNode:
@@ -153,35 +163,116 @@ def resolve_masks(root: LoopNode) -> LoopNode:
             return replace(node, first=LANE_0, last=None)
         return replace(node, first=Const(begin), last=Const(end))
 
-    return _settle_registers(visit(root))
+    return _settled(visit(root), {})
 
 
-def _settle_registers(root: LoopNode) -> LoopNode:
-    def visit(node: LoopNode) -> LoopNode:
-        node = map_children(node, visit)
-        if not isinstance(node, Buffer) or node.scope != Scope.REGISTER:
-            return node
-        stores: dict[Read, list[VectorStore]] = {}
-        for n in walk_loops(node.body):
-            if isinstance(n, VectorStore) and n.store.target.tensor == node.name:
-                stores.setdefault(_register(n), []).append(n)
-        used = {register: _lanes_used(found) for register, found in stores.items()}
+def _settled(node: LoopNode, packed: Mapping[str, Buffer]) -> LoopNode:
+    """The tree with `VectorStore.alone` where it holds.
 
-        def settled(n: LoopNode) -> LoopNode:
-            if isinstance(n, VectorStore) and n.store.target.tensor == node.name:
-                return replace(n, alone=_lanes_of(n) == used[_register(n)])
-            return map_children(n, settled)
-
-        return replace(node, body=settled(node.body)) if used else node
-
-    return visit(root)
+    packed : the buffers around whose vectors are set as a whole
+    """
+    if isinstance(node, Buffer) and node.scope == Scope.LOCAL:
+        packed = {n: b for n, b in packed.items() if n != node.name}
+        if _is_packed(node):
+            packed = {**packed, node.name: node}
+    node = map_children(node, lambda c: _settled(c, packed))
+    if not isinstance(node, Buffer):
+        return node
+    if node.scope == Scope.REGISTER:
+        return replace(node, body=_alone_in_registers(node, packed))
+    if node.name in packed:
+        return replace(node, body=_alone_in_buffer(node))
+    return node
 
 
-def _lanes_used(stores: list[VectorStore]) -> tuple[Expr, Expr] | None:
+def _alone_in_buffer(buffer: Buffer) -> LoopNode:
+    def settled(copies: Copies) -> LoopNode:
+        n = copies.node
+        return replace(n, alone=True) if n.store.target.tensor == buffer.name else n
+
+    return map_copies(buffer.body, settled)
+
+
+def _alone_in_registers(buffer: Buffer, packed: Mapping[str, Buffer]) -> LoopNode:
+    lanes: dict[Hashable, set[tuple[Expr, Expr]]] = {}
+
+    def collect(copies: Copies) -> LoopNode:
+        if copies.node.store.target.tensor == buffer.name:
+            for register, active in _registers(copies):
+                lanes.setdefault(register, set()).add(active)
+        return copies.node
+
+    def settled(copies: Copies) -> LoopNode:
+        n = copies.node
+        if n.store.target.tensor != buffer.name:
+            return n
+        alone = all(active == used[register] for register, active in _registers(copies))
+        if alone and n.last is not None and _is_whole(n, buffer.name, packed):
+            return replace(n, first=LANE_0, last=None)
+        return replace(n, alone=alone)
+
+    map_copies(buffer.body, collect)
+    used = {register: _lanes_used(found) for register, found in lanes.items()}
+    return map_copies(buffer.body, settled)
+
+
+def _is_packed(buffer: Buffer) -> bool:
+    """Whether one statement fills a buffer, in vectors at multiples of the lanes from lane 0 on.
+
+    Then nothing uses the elements of a vector beyond its active lanes.
+    """
+    below = [*walk_loops(buffer.body)]
+    own = {id(n) for n in below if isinstance(n, Store) and n.target.tensor == buffer.name}
+    filling = [n for n in below if isinstance(n, VectorStore) and id(n.store) in own]
+    return (
+        _is_filled(buffer)
+        and {id(n.store) for n in filling} == own
+        and buffer.dtype.name in MASKABLE
+        and all(n.first == LANE_0 and _is_aligned(n.store.target, n, buffer) for n in filling)
+    )
+
+
+def _is_aligned(read: Read, node: VectorStore, buffer: Buffer) -> bool:
+    """Whether all lanes are in one row of a buffer, at a multiple of their number."""
+    *outer, last = read.indices
+    form = linear_form(last)
+    rest = form.without(Index(node.var))
+    return (
+        form.coefficient(Index(node.var)) == 1
+        and rest.is_multiple_of(node.lanes)
+        and buffer.shape[-1] % node.lanes == 0
+        and not any(depends_on(e, node.var) for e in (*outer, *(a for a, _ in rest.terms)))
+    )
+
+
+def _is_whole(node: VectorStore, register: str, packed: Mapping[str, Buffer]) -> bool:
+    """Whether all lanes of a store to a register may be computed: of what moves with the lane, it
+    reads registers and whole vectors of packed operands.
+    """
+    if not is_untrapped(node.store):
+        return False
+    for read in reads_of(node.store.value):
+        if read.tensor == register or not depends_on(read, node.var):
+            continue
+        buffer = packed.get(read.tensor)
+        if buffer is None or not _is_aligned(read, node, buffer):
+            return False
+    return True
+
+
+def _registers(copies: Copies) -> Iterator[tuple[Hashable, tuple[Expr, Expr]]]:
+    """The registers of a store's copies, each with its active lanes."""
+    first, last = _lanes_of(copies.node)
+    target = _register(copies.node)
+    ends = (at_points(e, copies.ranges) for e in (first, last))
+    forms = (at_points(i, copies.ranges) for i in target.indices)
+    yield from zip(zip(*forms, strict=True), zip(*ends, strict=True), strict=True)
+
+
+def _lanes_used(lanes: set[tuple[Expr, Expr]]) -> tuple[Expr, Expr] | None:
     """The lanes that stores to one register use together, None if unknown."""
-    lanes = {_lanes_of(n) for n in stores}
     if len(lanes) == 1:
-        return lanes.pop()
+        return next(iter(lanes))
     ends = [(a.value, b.value) for a, b in lanes if isinstance(a, Const) and isinstance(b, Const)]
     if len(ends) < len(lanes):
         return None

@@ -18,7 +18,7 @@ from codegen.loops.traverse import map_children, walk_loops
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Op, Read, add, mul, reads_of, rewrite, sub, walk
 from poly.ir.layout import Layout
-from poly.ir.linear_form import Linear, constant, linear_form, normal
+from poly.ir.linear_form import Linear, constant, linear_form, normal, render
 from poly.ir.program import Program
 from poly.tree.kinds import Mark, Scope
 
@@ -231,15 +231,19 @@ class _Transposer:
             # Terms in a fixed order: equal forms may list them differently.
             terms = frozenset(form.terms)
             key = (apart.tensor, scattered, node.lanes, node.var, node.store.statement, terms,
-                   node.first, node.last, row.count)  # fmt: skip
+                   node.first, node.last)  # fmt: skip
             groups.setdefault(key, []).append((form.constant, row))
         result: list[LoopNode] = []
         for found in groups.values():
-            found.sort(key=lambda x: x[0])
+            found = _counted(sorted(found, key=lambda x: x[0]))
             rows: list[tuple[int, _Row]] = []
             for offset, row in found:
                 if rows:
-                    follows = offset == rows[-1][0] + 1 and _same_kind([r for _, r in rows], row)
+                    follows = (
+                        offset == rows[-1][0] + 1
+                        and row.count == rows[-1][1].count
+                        and _same_kind([r for _, r in rows], row)
+                    )
                     if not follows or len(rows) == row.node.lanes:
                         result += self._matrix([n for _, n in rows])
                         rows = []
@@ -253,8 +257,9 @@ class _Transposer:
             return [row.alone() for row in rows]
         count = first.count
         if count is not None and first.number == rows[1].number:
-            matrix = self._matrix([replace(row, count=None) for row in rows])
-            return [If(Op("lt", (Const(first.number), count)), block(matrix))]
+            assert first.condition is not None
+            matrix = self._matrix([replace(row, count=None, condition=None) for row in rows])
+            return [If(first.condition, block(matrix))]
         if count is not None:
             left = sub(count, Const(first.number))
             count = normal(Op("max", (Op("min", (left, Const(len(rows)))), Const(0))))
@@ -315,7 +320,7 @@ def _lanes(node: For) -> int:
 
 @dataclass(frozen=True)
 class _Row:
-    """A vector store that may become a row of a matrix, if ``number < count``.
+    """A vector store that may become a row of a matrix, if ``number < count``, a condition.
 
     Rows of increasing numbers are those of a matrix of which only `count` are active.
     """
@@ -323,11 +328,10 @@ class _Row:
     node: VectorStore
     number: int = 0
     count: Expr | None = None
+    condition: Expr | None = None
 
     def alone(self) -> LoopNode:
-        if self.count is None:
-            return self.node
-        return If(Op("lt", (Const(self.number), self.count)), self.node)
+        return self.node if self.condition is None else If(self.condition, self.node)
 
 
 def _rows_of(node: LoopNode) -> list[_Row]:
@@ -337,12 +341,28 @@ def _rows_of(node: LoopNode) -> list[_Row]:
     if not isinstance(node, If) or node.other is not None:
         return []
     cond, stores = node.cond, _flat(node.then)
-    if not isinstance(cond, Op) or cond.fn != "lt" or not isinstance(cond.args[0], Const):
+    if not isinstance(cond, Op) or cond.fn not in ("lt", "le"):
         return []
     if not all(isinstance(s, VectorStore) for s in stores):
         return []
-    number = int(cond.args[0].value)
-    return [_Row(s, number, cond.args[1]) for s in stores if isinstance(s, VectorStore)]
+    left, right = cond.args
+    gap = linear_form(sub(right, left)) - int(cond.fn == "lt")  # count - number - 1
+    count, number = render(gap - gap.constant), -gap.constant - 1
+    return [_Row(s, number, count, cond) for s in stores if isinstance(s, VectorStore)]
+
+
+def _counted(rows: list[tuple[int, _Row]]) -> list[tuple[int, _Row]]:
+    """Rows with their offsets, in which one that is known to be active counts as the one before
+    a row that may not be.
+    """
+    made: list[tuple[int, _Row]] = []
+    for offset, row in reversed(rows):
+        if row.count is None and made and made[-1][0] == offset + 1:
+            after = made[-1][1]
+            if after.count is not None:
+                row = replace(row, number=after.number - 1, count=after.count)
+        made.append((offset, row))
+    return made[::-1]
 
 
 def _same_kind(rows: list[_Row], row: _Row) -> bool:

@@ -9,7 +9,7 @@ are isolated, isl runs extensions in the bounding box of the rest, not only in t
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import islpy as isl
 
@@ -43,10 +43,15 @@ from poly.tree.nodes import (
 
 @dataclass(frozen=True)
 class IslBand:
-    """The band of a mark ``band:n``: the loops, and the depth of the first of them."""
+    """The band of a mark ``band:n``: the loops, and the depth of the first of them.
+
+    full : ``{ [outer, here] }``: the iterations in which what is below has two versions, since
+        the loops there are full in these, and sizes decide which these are; None: one version
+    """
 
     depth: int
     members: tuple[Member, ...]
+    full: isl.Set | None = None
 
 
 @dataclass(frozen=True)
@@ -282,10 +287,15 @@ def _node(
     # One loop per member: otherwise isl may split a loop by statement, with everything below it.
     atomic = "; ".join(f"atomic[{k}]" for k in range(len(here)))
     if here[-1].isolate:
-        isolated = _full_tiles(scop, outer, here, below, statements)
-        if isolated is not None:
+        full = _full_tiles(scop, outer, here, below, statements)
+        # Vectors of an isolated loop need a range of it, not a condition.
+        versions = out.launch is None and here[-1].mark != Mark.VECTOR
+        if full is not None and versions and _depends_on_sizes(full):
+            out.bands[number] = replace(out.bands[number], full=full)
+        elif full is not None:
             inside = "; ".join(f"[isolate[] -> atomic[{k}]]" for k in range(len(here)))
-            atomic = f"{atomic}; {inside}; {str(isolated).partition('{')[2].rpartition('}')[0]}"
+            isolated = str(_isolated(full, len(outer), len(here)))
+            atomic = f"{atomic}; {inside}; {isolated.partition('{')[2].rpartition('}')[0]}"
     options = f', options: "{parameters(scop.program)} {{ {atomic} }}"'
     text = f'{{ schedule: "{functions}"{options}'
     text += f", child: {child} }}" if child else " }"
@@ -402,8 +412,9 @@ def _full_tiles(
     here: tuple[Member, ...],
     below: Node,
     statements: tuple[str, ...],
-) -> isl.UnionSet | None:
-    """``{ isolate[[outer] -> [here]] }``: the tiles without missing lanes or unrolled iterations.
+) -> isl.Set | None:
+    """``{ [outer, here] }``: the tiles without missing lanes or unrolled iterations; None if there
+    are none.
 
     For each statement below, the box is the range of its vector and unrolled loops over all tiles.
     A tile is full if no point of the box is missing: the complement of box(o, h) minus the image
@@ -444,12 +455,17 @@ def _full_tiles(
     if every is None or missing is None:
         return None
     full = every.subtract(missing.coalesce()).coalesce()
-    if full.is_empty():
-        return None
-    # As isl requires: the outer dimensions are the domain of a wrapped map.
+    return None if full.is_empty() else full
+
+
+def _depends_on_sizes(full: isl.Set) -> bool:
+    return bool(full.involves_dims(isl.dim_type.param, 0, full.dim(isl.dim_type.param)))
+
+
+def _isolated(full: isl.Set, outer: int, here: int) -> isl.UnionSet:
+    """``{ isolate[[outer] -> [here]] }``, the option of isl for these tiles."""
     params = ", ".join(full.get_var_names(isl.dim_type.param))
-    o = ", ".join(dims("o", len(outer)))
-    h = ", ".join(dims("h", len(here)))
+    o, h = ", ".join(dims("o", outer)), ", ".join(dims("h", here))
     flat = ", ".join(x for x in (o, h) if x)
     wrap = isl.Map(f"[{params}] -> {{ [{flat}] -> isolate[[{o}] -> [{h}]] }}")
     return isl.UnionSet.from_set(full.apply(wrap))

@@ -283,9 +283,6 @@ def _marks(schedule: Schedule, core: Contraction, together: tuple[str, ...], las
     if columns and rows and columns % width and rows % core.rows and last != f"{v}_o":
         # The rest along two sides is not a box; isl generates one loop full of conditions for it.
         schedule = schedule.isolate(s, f"{v}_o")
-    elif columns is None and core.shaped and core.packed and last != f"{v}_o":
-        # Small images have no full tile, but may have full vectors.
-        schedule = schedule.isolate(s, f"{v}_o")
     if (columns or 1) % width or (w and (rows or 1) % core.rows):
         schedule = schedule.isolate(s, last)
     return schedule

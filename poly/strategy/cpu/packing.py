@@ -24,13 +24,21 @@ PAGE = 4096
 
 
 def unrolled_reductions(core: Contraction) -> list[str]:
-    """The reductions to unroll because they bound the rows of a tile."""
+    """The reductions to unroll because they bound the rows of a tile: in each of their iterations
+    other rows exist, which are known if their number is.
+    """
+    known = core.w is not None and core.extent(core.w) is not None
+    return _bounding(core) if known else []
+
+
+def _bounding(core: Contraction) -> list[str]:
+    """The short reductions that bound the rows of a tile."""
     return [r for r in core.shaped if (core.extent(r) or 99) <= UNROLLED_TAPS]
 
 
 def reduction_order(core: Contraction) -> tuple[str, ...]:
     """The reductions around a register tile of static extents, outermost first."""
-    shaped = unrolled_reductions(core)
+    shaped = _bounding(core)
     rest = [r for r in core.reductions if r not in shaped]
     taps = [r for r in rest if (core.extent(r) or 99) <= UNROLLED_TAPS]
     return (*taps, *shaped, *(r for r in rest if r not in taps))

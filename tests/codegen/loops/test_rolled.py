@@ -11,12 +11,12 @@ import pytest
 import farkas as fk
 from codegen.c.kernel_unit import generate
 from codegen.loops.nodes import Block, For, If, LoopNode, Store, VectorStore, block
-from codegen.loops.rolled import MOST, can_roll
+from codegen.loops.rolled import MOST, at_points, can_roll
 from codegen.loops.traverse import walk_loops
 from codegen.loops.unroll import unroll, unroll_irregular
 from codegen.loops.unswitch import unswitch
 from poly.ir.dtypes import FLOAT32
-from poly.ir.expr import Const, Expr, Index, Op, Read, Size, add, mul
+from poly.ir.expr import Const, Expr, Index, Op, Read, Size, add, mul, sub
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.cpu.auto_schedule import auto_schedule
@@ -40,7 +40,11 @@ def store(target: tuple[Expr, ...], value: Expr, op: str = "+=") -> VectorStore:
 
 HALF_ROW = Op("floordiv", (ROW, Const(2)))
 QUARTER_LANE = Op("floordiv", (LANE, Const(4)))
-SECOND_LANE = mul(Const(2), LANE)
+THIRD_LANE = mul(Const(3), LANE)
+#: In the first row all lanes, in the others as many as N says.
+KNOWN = Op(
+    "max", (sub(Const(16), mul(Const(16), ROW)), Op("min", (mul(ROW, Size("N")), Const(16))))
+)
 
 
 #: R[i, 16 j + l] += A[i] * B[16 j + l]
@@ -65,10 +69,10 @@ def test_a_tile_is_rolled() -> None:
         ("steps", loop("i", 8, UPDATE, step=2)),
         ("bounds", loop("i", 4, UPDATE, upper=Size("N"))),
         ("a store that does not move", loop("k", 4, UPDATE)),
-        ("masks", loop("i", 4, replace(UPDATE, last=Const(7)))),
+        ("masks that are known in some iterations", loop("i", 4, replace(UPDATE, last=KNOWN))),
         ("an element updated twice", loop("i", 4, Block((UPDATE, UPDATE)))),
         ("a value", loop("i", 4, store((ROW, LANE), ROW))),
-        ("lanes apart", loop("i", 4, store((ROW, LANE), Read("X", (SECOND_LANE,))))),
+        ("lanes apart", loop("i", 4, store((ROW, LANE), Read("X", (THIRD_LANE,))))),
         ("lanes in rows", loop("i", 4, store((ROW, LANE), Read("X", (LANE, ROW))))),
         ("quotients of lanes", loop("i", 4, store((ROW, LANE), Read("X", (QUARTER_LANE,))))),
         ("quotients in a target", loop("i", 4, store((HALF_ROW, LANE), Const(0.0)))),
@@ -78,6 +82,22 @@ def test_a_tile_is_rolled() -> None:
 )  # fmt: skip
 def test_what_is_not_rolled(why: str, node: For) -> None:
     assert not can_roll(node, ()), why
+
+
+@pytest.mark.parametrize(
+    "last", [Const(7), Op("min", (sub(Size("N"), mul(Const(16), COLUMN)), Const(16)))]
+)
+def test_masks_of_one_form_are_rolled(last: Expr) -> None:
+    """Those that are the same in all iterations, or known in none."""
+    tile = loop("i", 4, loop("j", 2, replace(UPDATE, last=last)))
+    assert can_roll(tile, ())
+
+
+def test_copies_have_masks_of_their_own() -> None:
+    last = Op("min", (sub(Size("N"), mul(Const(16), COLUMN)), Const(16)))
+    ranges = {"i": range(2), "j": range(2)}
+    assert [*map(str, at_points(last, ranges))] == ["min(N, 16)", "min(N - 16, 16)"] * 2
+    assert [*map(str, at_points(Size("N"), ranges))] == ["N"] * 4
 
 
 def test_buffers_that_are_told_apart_are_not_rolled() -> None:

@@ -1,0 +1,202 @@
+"""Transposed vector stores as C text: load rows, transpose in registers, store columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Protocol
+
+import cgen
+
+from codegen.c.cgen_blocks import Marked, as_block
+from codegen.c.expr_text import Names, index_text
+from codegen.c.registers import Registers
+from codegen.c.type_names import UNROLLED, lane_suffix
+from codegen.c.vector_text import ElementPrinter, LaneText
+from codegen.loops.index_ranges import replace_var
+from codegen.loops.nodes import Store, Transposed, VectorStore
+from poly.ir.expr import Const, Expr, Index, Op, Read, add, mul, reads_of, rewrite
+from poly.ir.linear_form import Linear, linear_form, normal
+
+#: The row or column of a matrix in a loop over them.
+NUMBER = Index("fk_n")
+
+
+class MatrixPrinter(ElementPrinter, Protocol):
+    """How a target names registers and the variables of loops, in addition."""
+
+    names: Names
+    registers: dict[str, Registers]
+
+    def numbered(self, index: Index) -> AbstractContextManager[None]: ...
+
+    def lane_text(self, node: VectorStore) -> LaneText: ...
+
+    def vector_lvalue(self, read: Read, var: str, lanes: int) -> str: ...
+
+
+def transposed_text(printer: MatrixPrinter, node: Transposed) -> cgen.Generable:
+    """Load rows, transpose the matrix in registers and store its columns, or the reverse."""
+    return _TransposedText(printer, node).block()
+
+
+class _TransposedText:
+    def __init__(self, printer: MatrixPrinter, node: Transposed) -> None:
+        self.printer, self.node = printer, node
+        self.first, self.most = node.rows[0], len(node.rows)
+        self.lanes, self.matrix = self.first.lanes, printer.fresh()
+        self.shape = f"{lane_suffix(self.first.store.dtype)}x{self.lanes}"
+        self.count = str(self.most) if node.count is None else f"{self.matrix}_rows"
+
+    def block(self) -> cgen.Generable:
+        node, matrix = self.node, self.matrix
+        lines: list[cgen.Generable] = []
+        if node.count is not None:
+            count = index_text(node.count, self.printer.names)
+            lines.append(cgen.Line(f"const int {self.count} = (int)({count});"))
+        lines.append(cgen.Line(f"fk_{self.shape} {matrix}[{self.lanes}];"))
+        parts = [self._rows(), self._columns()]
+        if node.scattered and self.most < self.lanes:
+            # Registers that are not loaded are not stored either.
+            fill = [cgen.Line(f"{matrix}[{NUMBER.name}] = {matrix}[0];")]
+            parts[0] += self._loop(range(self.most, self.lanes), fill)
+        before, after = parts if node.scattered else parts[::-1]
+        lines += [*before, cgen.Line(f"fk_transpose_{self.shape}({matrix});"), *after]
+        return cgen.Block(lines)
+
+    def _loop(self, values: range, body: Sequence[cgen.Generable]) -> list[cgen.Generable]:
+        if not values:
+            return []
+        var = NUMBER.name
+        inner = body[0] if len(body) == 1 else as_block(cgen.Collection([*body]))
+        head = f"int64_t {var} = {values.start}", f"{var} < {values.stop}", f"{var}++"
+        return [Marked(UNROLLED, cgen.For(*head, inner))]
+
+    # --- columns: contiguous in memory ---------------------------------------------------------
+
+    def _columns(self) -> list[cgen.Generable]:
+        """Load or store each column, the lanes of which are rows."""
+        first, matrix = self.first, f"{self.matrix}[{NUMBER.name}]"
+        apart = first.store.target if self.node.scattered else first.store.value
+        assert isinstance(apart, Read)
+        with self.printer.numbered(NUMBER):
+            element = LaneText(self.printer, first.var, self.lanes).first(apart, NUMBER)
+            column = self.printer.lvalue(element)
+            values, condition = self._active_columns()
+        whole = self.node.count is None and self.most == self.lanes
+        if self.node.scattered:
+            line = f"*(fk_{self.shape}_u *)&{column} = {matrix};"
+            line = line if whole else f"fk_put_{self.shape}(&{column}, 0, {self.count}, {matrix});"
+            return self._loop(values, [cgen.Line(condition + line)])
+        load = f"*(const fk_{self.shape}_u *)&{column}"
+        load = load if whole else f"fk_take_{self.shape}(&{column}, 0, {self.count})"
+        # Inactive columns are transposed with the rest, but not stored.
+        zero = [cgen.Line(f"{matrix} = (fk_{self.shape}){{0}};")]
+        return [
+            *self._loop(range(values.start), zero),
+            *self._loop(values, [cgen.Line(f"{condition}{matrix} = {load};")]),
+            *self._loop(range(values.stop, self.lanes), zero),
+        ]
+
+    def _active_columns(self) -> tuple[range, str]:
+        """The columns whose lane may be active, and the condition for one of them: "" if it is."""
+        node = self.first
+        if node.last is None:
+            return range(self.lanes), ""
+        first, last, open_ = 0, self.lanes, []
+        if isinstance(node.first, Const):
+            first = max(0, int(node.first.value))
+        else:
+            open_.append(Op("le", (node.first, NUMBER)))
+        if isinstance(node.last, Const):
+            last = min(self.lanes, int(node.last.value))
+        else:
+            open_.append(Op("lt", (NUMBER, node.last)))
+        texts = [index_text(c, self.printer.names, 0) for c in open_]
+        return range(first, max(first, last)), f"if ({' && '.join(texts)}) " if texts else ""
+
+    # --- rows: vectors -------------------------------------------------------------------------
+
+    def _rows(self) -> list[cgen.Generable]:
+        """Compute each row, or store it."""
+        general = _general(self.node.rows)
+        if general is None or not self._in_arrays(general):
+            return [line for k in range(self.most) for line in self._row(self.node.rows[k], str(k))]
+        with self.printer.numbered(NUMBER):
+            return self._loop(range(self.most), self._row(general, NUMBER.name))
+
+    def _in_arrays(self, row: VectorStore) -> bool:
+        """Whether the registers of a row are elements of arrays."""
+        registers = self.printer.registers
+        used = (row.store.target, *reads_of(row.store.value))
+        return all(registers[r.tensor].indexed for r in used if r.tensor in registers)
+
+    def _row(self, row: VectorStore, number: str) -> list[cgen.Generable]:
+        guard = "" if self.node.count is None else f"if ({number} < {self.count}) "
+        at = f"{self.matrix}[{number}]"
+        if not self.node.scattered:
+            return [cgen.Line(guard + self._stored(row, at))]
+        text = self.printer.lane_text(row)
+        value = text.stored(row.store.value, row.store.dtype)
+        given = " ".join([*text.before, f"{at} = {value};"])
+        return [cgen.Line(f"{guard}{{ {given} }}" if guard or text.before else given)]
+
+    def _stored(self, row: VectorStore, value: str) -> str:
+        """Store a vector to a store's target."""
+        target, printer = row.store.target, self.printer
+        if row.last is None or target.tensor in printer.registers:
+            return f"{printer.vector_lvalue(target, row.var, row.lanes)} = {value};"
+        shape = f"{lane_suffix(printer.dtypes[target.tensor])}x{row.lanes}"
+        return f"fk_put_{shape}({printer.lane_text(row).active_lanes(target)}, {value});"
+
+
+def _general(rows: Sequence[VectorStore]) -> VectorStore | None:
+    """The rows as one function of `NUMBER`, None if they are no such function."""
+    if len(rows) < 2:
+        return None
+    first, second = (row.store for row in rows[:2])
+    pairs = dict(zip(_reads(first), _reads(second), strict=False))
+
+    def moved(e: Expr) -> Expr:
+        other = pairs.get(e) if isinstance(e, Read) else None
+        if other is None or not isinstance(e, Read) or len(other.indices) != len(e.indices):
+            return e
+        gaps = [
+            linear_form(b) - linear_form(a) for a, b in zip(e.indices, other.indices, strict=True)
+        ]
+        if any(gap.terms for gap in gaps):
+            return e
+        return replace(e, indices=tuple(map(_moved, e.indices, gaps)))
+
+    target = moved(first.target)
+    assert isinstance(target, Read)
+    store = replace(first, target=target, value=rewrite(first.value, moved))
+    general = replace(rows[0], store=store)
+    for number, row in enumerate(rows):
+        if _plain(general, number) != _plain(row, number):
+            return None
+    return general
+
+
+def _moved(index: Expr, gap: Linear) -> Expr:
+    return add(index, mul(Const(gap.constant), NUMBER)) if gap.constant else index
+
+
+def _reads(store: Store) -> list[Read]:
+    return [store.target, *reads_of(store.value)]
+
+
+def _plain(row: VectorStore, number: int) -> VectorStore:
+    """A row in normal form, with its number put in."""
+
+    def visit(e: Expr) -> Expr:
+        if not isinstance(e, Read):
+            return e
+        put_in = (replace_var(i, NUMBER.name, Const(number)) for i in e.indices)
+        return replace(e, indices=tuple(map(normal, put_in)))
+
+    store = row.store
+    target = visit(store.target)
+    assert isinstance(target, Read)
+    return replace(row, store=replace(store, target=target, value=rewrite(store.value, visit)))
