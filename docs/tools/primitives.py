@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codegen.loops.from_schedule import build_kernel, build_loops
+from codegen.loops.simplify_in_context import simplify_in_context
 from codegen.loops.traverse import show_loops
 from farkas.kernels.source_text import parse
 from poly.lower.launches import launches
@@ -101,7 +102,7 @@ SHOWN = {
 def loops(schedule: Schedule) -> str:
     """The loops of a schedule; of one for a GPU, those of each kernel."""
     if not only_on_gpu(schedule.tree):
-        return show_loops(build_loops(schedule).body)
+        return show_loops(simplify_in_context(build_loops(schedule).body, schedule.program))
     _, found = launches(schedule.tree, schedule.scop)
     texts = [show_loops(build_kernel(schedule, launch).body) for launch in found]
     return "\n".join(map(without_single_threads, texts))
