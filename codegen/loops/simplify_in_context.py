@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import islpy as isl
 
@@ -21,6 +21,7 @@ from codegen.loops.nodes import LANE_0, Block, For, If, LoopNode, Store, VectorS
 from codegen.loops.tidy import tidy, tidy_condition
 from codegen.loops.traverse import map_children
 from poly.ir.expr import (
+    KEPT,
     Const,
     Expr,
     Index,
@@ -37,6 +38,8 @@ from poly.sets.prove import limited
 
 #: isl operations that one question may take.
 EFFORT = 20_000
+#: Conditions with more alternatives take longer than they help.
+MOST_ALTERNATIVES = 3
 _NOTHING = Block(())
 _NAME = re.compile(r"\bx\d+\b")
 _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
@@ -45,14 +48,16 @@ _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
 def simplify_in_context(root: LoopNode, program: Program) -> LoopNode:
     """Simplify bounds and conditions by what the loops and conditions around them imply."""
     sizes = (Op("le", (Const(0), Size(name))) for name in program.sizes)
-    return _visit(root, _Context(_Names({}), None, (*sizes, *program.constraints)))
+    return _visit(root, _Context(_Names(), None, (*sizes, *program.constraints)))
 
 
 @dataclass(frozen=True)
 class _Names:
-    """isl's names for variables, sizes, and what is not linear in them."""
+    """isl's names for variables, sizes, and what is not linear in them; and what was asked."""
 
-    of: dict[Expr, str]
+    of: dict[Expr, str] = field(default_factory=dict)
+    facts: dict[Expr, _Fact | None] = field(default_factory=dict)
+    answers: dict[tuple[tuple[_Fact, ...], _Fact], bool | None] = field(default_factory=dict)
 
     def text(self, e: Expr) -> str | None:
         """isl's text for index arithmetic; None if it depends on data."""
@@ -106,13 +111,45 @@ class _Names:
     def _name(self, e: Expr) -> str:
         return self.of.setdefault(e, f"x{len(self.of)}")
 
-    def set_of(self, condition: Expr) -> isl.Set | None:
-        """The values for which a condition holds."""
-        text = self.condition(condition)
-        if text is None:
-            return None
-        used = dict.fromkeys(_NAME.findall(text))
-        return isl.Set(f"[{', '.join(used)}] -> {{ : {text} }}")
+    def fact(self, condition: Expr) -> _Fact | None:
+        """A condition in isl's terms; None if it is not one on index arithmetic."""
+        if condition not in self.facts:
+            text = self.condition(condition)
+            names = frozenset(_NAME.findall(text or ""))
+            short = text is not None and text.count(" or ") < MOST_ALTERNATIVES
+            self.facts[condition] = _Fact(text, names) if text is not None and short else None
+        return self.facts[condition]
+
+    def decide(self, facts: tuple[_Fact, ...], question: _Fact) -> bool | None:
+        """Whether the question always holds where the facts do, or never; None if unknown."""
+        key = (facts, question)
+        if key not in self.answers:
+            try:
+                with limited(EFFORT):
+                    known, holds = _set_of(facts), _set_of((question,))
+                    never = (known & holds).is_empty()
+                    always = None if never else known.is_subset(holds) or None
+                    self.answers[key] = False if never else always
+            except isl.Error:
+                self.answers[key] = None
+        return self.answers[key]
+
+
+@dataclass(frozen=True)
+class _Fact:
+    """A condition as isl's text, and the names in it."""
+
+    text: str
+    names: frozenset[str]
+
+
+@lru_cache(maxsize=KEPT)
+def _set_of(facts: tuple[_Fact, ...]) -> isl.Set:
+    """The values for which all of these hold."""
+    names = sorted({name for f in facts for name in f.names})
+    return isl.Set(
+        f"[{', '.join(names)}] -> {{ : {' and '.join(f.text for f in facts) or 'true'} }}"
+    )
 
 
 @dataclass(frozen=True)
@@ -120,55 +157,48 @@ class _Context:
     """What is known at a node.
 
     outer : at the node around it; conditions : what more is known
-    decided : earlier answers
     """
 
     names: _Names
     outer: _Context | None = None
     conditions: tuple[Expr, ...] = ()
-    decided: dict[Expr, bool | None] = field(default_factory=dict)
 
     def given(self, *conditions: Expr) -> _Context:
         """With more conditions, as far as these are affine."""
         return _Context(self.names, self, conditions)
 
     @cached_property
-    def known(self) -> isl.Set:
-        """The possible values of variables and sizes."""
-        known = isl.Set("{ : }") if self.outer is None else self.outer.known
+    def facts(self) -> tuple[_Fact, ...]:
+        """What is known about variables and sizes."""
+        found = () if self.outer is None else self.outer.facts
         parts = (p for condition in self.conditions for p in parts_of(condition))
         # isl would make two disjoint sets of ``x < min(a, b)``.
-        for c in (p for part in parts for p in tidy_condition(part)):
-            found = self.names.set_of(c)
-            if found is not None:
-                known = known & found
-        return known
+        made = [self.names.fact(p) for part in parts for p in tidy_condition(part)]
+        return (*found, *(f for f in made if f is not None and f not in found))
 
     def without(self, conditions: Sequence[Expr]) -> _Context:
-        """Where some of these conditions does not hold."""
-        return self.given(Op("not", (all_of(conditions),)))
+        """Where some of these does not hold; which one is not known if there are several."""
+        return self if len(conditions) > 1 else self.given(Op("not", (all_of(conditions),)))
 
     def decides(self, condition: Expr) -> bool | None:
         """Whether a condition always holds (True), or never (False); None if unknown."""
-        if condition not in self.decided:
-            self.decided[condition] = self._decide(condition)
-        return self.decided[condition]
-
-    def _decide(self, condition: Expr) -> bool | None:
         if isinstance(condition, Const):
             return bool(condition.value)
         if all(isinstance(e, (Op, Const)) for e in walk(condition)):
             return bool(evaluate_int(condition, {}))
-        try:
-            with limited(EFFORT):
-                holds = self.names.set_of(condition)
-                if holds is None:
-                    return None
-                if (self.known & holds).is_empty():
-                    return False
-                return True if self.known.is_subset(holds) else None
-        except isl.Error:
-            return None
+        question = self.names.fact(condition)
+        return None if question is None else self.names.decide(self._about(question), question)
+
+    def _about(self, question: _Fact) -> tuple[_Fact, ...]:
+        """What is known about the variables of a question, and about those that these depend on:
+        isl takes longer the more it is told.
+        """
+        names, left, found = question.names, list(self.facts), set[_Fact]()
+        while more := [f for f in left if f.names & names]:
+            found.update(more)
+            left = [f for f in left if f not in found]
+            names = names.union(*(f.names for f in more))
+        return tuple(f for f in self.facts if f in found)
 
     def simplified(self, e: Expr) -> Expr:
         """Index arithmetic with extrema decided, see also `codegen.loops.tidy`."""

@@ -232,7 +232,8 @@ class Schedule:
     def isolate(self, statement: str, loop: str) -> Schedule:
         """Generate full tiles separately from partial ones, up to this tile loop; keeps the order.
 
-        ``for i_o, for i_i in min(4, n-4*i_o)`` becomes ``for full i_o, for i_i in 4`` and the rest.
+        ``for i_o, for i_i in min(4, n-4*i_o)`` becomes ``for full i_o, for i_i in 4`` and the rest,
+        or, where sizes decide which tiles are full, ``for i_o: if (full) for i_i in 4 else …``.
         """
         return self.apply(Step("isolate", (statement,), (loop,)))
 
