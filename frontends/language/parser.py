@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from lark import Lark, Token, v_args
@@ -15,6 +14,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedToken, VisitError
 from lark.tree import Meta
 from lark.visitors import Transformer_NonRecursive
 
+from frontends.language.parse_tables import load_parser
 from frontends.language.spelling import is_near
 from frontends.language.syntax import (
     Access,
@@ -108,13 +108,7 @@ def parse(text: str) -> Source:
 
 @cache
 def _parser() -> Lark:
-    grammar = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
-    return Lark(
-        grammar,
-        parser="lalr",
-        propagate_positions=True,
-        maybe_placeholders=True,
-    )
+    return load_parser()
 
 
 class _MistakeError(Exception):
