@@ -176,13 +176,21 @@ def _settled(node: LoopNode, packed: Mapping[str, Buffer]) -> LoopNode:
         if _is_packed(node):
             packed = {**packed, node.name: node}
     node = map_children(node, lambda c: _settled(c, packed))
-    if not isinstance(node, Buffer):
+    if not isinstance(node, Buffer) or not _has_parts(node):
         return node
     if node.scope == Scope.REGISTER:
         return replace(node, body=_alone_in_registers(node, packed))
     if node.name in packed:
         return replace(node, body=_alone_in_buffer(node))
     return node
+
+
+def _has_parts(buffer: Buffer) -> bool:
+    """Whether some vector in a buffer is set in part."""
+    parts = (
+        n for n in walk_loops(buffer.body) if isinstance(n, VectorStore) and n.last is not None
+    )
+    return any(n.store.target.tensor == buffer.name for n in parts)
 
 
 def _alone_in_buffer(buffer: Buffer) -> LoopNode:

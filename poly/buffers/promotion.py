@@ -20,13 +20,14 @@ The copies are statements ``in[p, e]`` with loops of their own over e.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 import islpy as isl
 
 from poly.buffers.copies import Copy, copy_of, in_matrices, lanes_below
 from poly.buffers.tensorize import fragment_of
-from poly.deps.dependences import value_flow
+from poly.deps.dependences import flow_of_read, flow_of_tensor
 from poly.deps.footprint import box_extent, prefix_map, prefix_relation
 from poly.deps.scop import Role, Scop, ScopStatement
 from poly.errors import CapacityError, ScheduleError
@@ -35,6 +36,7 @@ from poly.ir.expr import Const, Expr, Index, Size, add, mul
 from poly.ir.intrinsics import ACCUMULATOR, Intrinsic
 from poly.machine.gpu import SHARED_BYTES
 from poly.sets.isl_names import dims
+from poly.sets.same import Same
 from poly.tree.kinds import ON_THREADS, Mark, Scope
 from poly.tree.nodes import Member, Promote
 
@@ -139,9 +141,12 @@ def plan_promotion(
     _check_capacity(node, ACCUMULATOR if fragment else tensor.dtype, sizes)
     inward, outward = reads, writes
     if writes is not None:
-        inward = _exposed(scop, node.tensor, outer, statements)
+        around = tuple(Same(m.schedule) for m in outer)
+        inward = _exposed(scop, node.tensor, around, statements)
         if node.tensor in {t.name for t in scop.program.temps}:
-            outward = _leaving(scop, node.tensor, outer, statements)
+            outward = _leaving(
+                scop, node.tensor, tuple(Same(m.schedule) for m in outer), statements
+            )
     if inward is None and node.padded:
         # Only what is written below is in the buffer, besides zeros.
         operands = {r.tensor for s in padded for r in s.source.reads}
@@ -349,18 +354,20 @@ def _inside(scop: Scop, outer: list[Member], statements: tuple[str, ...]) -> isl
     return union.apply_range(union.reverse())
 
 
+@lru_cache(maxsize=64)  # a promotion is planned when it is made, and when loops are generated
 def _exposed(
-    scop: Scop, tensor: str, outer: list[Member], statements: tuple[str, ...]
+    scop: Scop, tensor: str, prefix: tuple[Same, ...], statements: tuple[str, ...]
 ) -> isl.Map | None:
     """``{ [p] -> T[e] }``: elements read below whose value was not written in the same prefix."""
+    outer = [Member("", f.value) for f in prefix]
     inside = _inside(scop, outer, statements)
     result: isl.Map | None = None
     for name in statements:
         s = scop.statement(name)
-        for access in s.reads:
+        for number, access in enumerate(s.reads):
             if access.get_tuple_name(isl.dim_type.out) != tensor:
                 continue
-            flow, _ = value_flow(scop, isl.UnionMap.from_map(access))
+            flow = flow_of_read(scop, name, number)
             served = flow.intersect(inside).range().extract_set(s.domain.get_space())
             rest = access.subtract_domain(served)
             if rest.is_empty():
@@ -370,13 +377,15 @@ def _exposed(
     return result
 
 
+@lru_cache(maxsize=64)
 def _leaving(
-    scop: Scop, tensor: str, outer: list[Member], statements: tuple[str, ...]
+    scop: Scop, tensor: str, prefix: tuple[Same, ...], statements: tuple[str, ...]
 ) -> isl.Map | None:
     """``{ [p] -> T[e] }``: elements written below, for prefixes some of whose elements are read in
     another prefix or by another statement.
     """
-    flow, _ = value_flow(scop, scop.reads_of(tensor))
+    outer = [Member("", f.value) for f in prefix]
+    flow = flow_of_tensor(scop, tensor)
     own = [
         s for s in map(scop.statement, statements)
         if s.write.get_tuple_name(isl.dim_type.out) == tensor

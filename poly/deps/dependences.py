@@ -72,11 +72,15 @@ def compute_dependences(scop: Scop, exact: bool = False) -> Dependences:
         info = info.set_must_source(must).set_may_source(may).set_schedule_map(order)
         return info.compute_flow().get_may_dependence()
 
-    flow = flow_from(scop.reads, final, update)
-    output = flow_from(scop.writes, final, update)
+    # An update reads the element that it writes.  What this read and this write depend on is the
+    # same, as is what depends on them: each of these relations is computed once.
+    others = _collect(empty, [m for s in scop.statements for m in _other_reads(s)])
+    updates = flow_from(update, final, update)
+    flow = flow_from(others, final, update).union(updates)
+    output = flow_from(final, final, update).union(updates)
     info = isl.UnionAccessInfo.from_sink(scop.writes)
-    info = info.set_kill(final).set_may_source(scop.reads).set_schedule_map(order)
-    anti = info.compute_flow().get_may_dependence()
+    info = info.set_kill(final).set_may_source(others).set_schedule_map(order)
+    anti = info.compute_flow().get_may_dependence().union(output.intersect_domain(update.domain()))
 
     own = _collect(
         empty,
@@ -90,6 +94,18 @@ def compute_dependences(scop: Scop, exact: bool = False) -> Dependences:
         reduction=pairs.coalesce(),
         exact=exact,
     )
+
+
+@lru_cache(maxsize=64)  # every promotion, and code generation, asks again for the same scop
+def flow_of_read(scop: Scop, statement: str, number: int) -> isl.UnionMap:
+    """``{ w -> r }``: the sources of the values of one of a statement's reads."""
+    return value_flow(scop, isl.UnionMap.from_map(scop.statement(statement).reads[number]))[0]
+
+
+@lru_cache(maxsize=64)
+def flow_of_tensor(scop: Scop, tensor: str) -> isl.UnionMap:
+    """``{ w -> r }``: the sources of the values of all reads of a tensor."""
+    return value_flow(scop, scop.reads_of(tensor))[0]
 
 
 def value_flow(scop: Scop, reads: isl.UnionMap) -> tuple[isl.UnionMap, isl.UnionMap]:
@@ -146,6 +162,11 @@ def _time_depth(node: Node) -> int:
 
 def _reductions(scop: Scop) -> list[ScopStatement]:
     return [s for s in scop.statements if s.is_reduction]
+
+
+def _other_reads(s: ScopStatement) -> list[isl.Map]:
+    """The reads of a statement but for that of the element which an update changes."""
+    return [m for m in s.all_reads if not (s.is_reduction and m.is_equal(s.write))]
 
 
 def _collect(empty: isl.UnionMap, maps: list[isl.Map]) -> isl.UnionMap:

@@ -25,6 +25,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 import islpy as isl
 
@@ -32,6 +33,7 @@ from poly.deps.dependences import Dependences
 from poly.deps.instances import instance_text, sizes_set
 from poly.deps.scop import Scop
 from poly.errors import IllegalScheduleError, UndecidedError
+from poly.sets.same import Same
 from poly.sets.to_isl import least_point, maps_of
 from poly.tree.kinds import CONCURRENT, Mark, Tensorized
 from poly.tree.nodes import Band, Member, Node, Promote, Sequence
@@ -94,8 +96,7 @@ def _find(node: Node, order: isl.UnionMap, both: isl.UnionMap, loop: str) -> _Ba
             backwards = order.lex_gt_at_multi_union_pw_aff(f)
             if not backwards.is_empty():
                 return _Bad(backwards, m.name, False)
-            order = order.eq_at_multi_union_pw_aff(f)
-            both = both.eq_at_multi_union_pw_aff(f)
+            order, both = within(order, m), within(both, m)
             loop = m.name
         return _find(node.child, order, both, loop)
     if isinstance(node, Promote):
@@ -111,6 +112,23 @@ def _find(node: Node, order: isl.UnionMap, both: isl.UnionMap, loop: str) -> _Ba
                 return found
         return None
     return None if order.is_empty() else _Bad(order, loop, False)
+
+
+def within(dependences: isl.UnionMap, member: Member) -> isl.UnionMap:
+    """The dependences inside each iteration of a loop."""
+    return _within(Same(dependences), Same(member.schedule))
+
+
+# Each step of a schedule asks the same of the loops that it leaves as they are.
+@lru_cache(maxsize=256)
+def _within(dependences: Same, schedule: Same) -> isl.UnionMap:
+    f = isl.MultiUnionPwAff.from_union_pw_aff(schedule.value)
+    return dependences.value.eq_at_multi_union_pw_aff(f)
+
+
+@lru_cache(maxsize=256)
+def _is_carried(dependences: Same, schedule: Same) -> bool:
+    return not carried(dependences.value, Member("", schedule.value)).is_empty()
 
 
 def carried(dependences: isl.UnionMap, member: Member) -> isl.UnionMap:
@@ -129,9 +147,8 @@ def coincident_members(tree: Node, statement: str, dependences: Dependences) -> 
     while True:
         if isinstance(node, Band):
             for m in node.members:
-                result[m.name] = carried(both, m).is_empty()
-                f = isl.MultiUnionPwAff.from_union_pw_aff(m.schedule)
-                both = both.eq_at_multi_union_pw_aff(f)
+                result[m.name] = not _is_carried(Same(both), Same(m.schedule))
+                both = within(both, m)
             node = node.child
         elif isinstance(node, Promote):
             node = node.child

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+
+import islpy as isl
 import pytest
 from hypothesis import given, settings
 
-from poly.deps.dependences import KINDS, Dependences, compute_dependences, time_map, value_flow
-from poly.deps.scop import build_scop
+from frontends.language.parse_program import check_text
+from poly.deps.dependences import (
+    KINDS,
+    Dependences,
+    compute_dependences,
+    initial_order,
+    time_map,
+    value_flow,
+)
+from poly.deps.scop import Scop, build_scop
 from poly.ir.program import Program
 from runtime.reference.interpret import Instance, instances
+from tests.differential.generate import random_text
 from tests.poly.oracle import brute_dependences, isl_pairs, pairs_of, touches
 from tests.poly.random_programs import programs
 from tests.poly.texts import program as program_of
@@ -123,3 +135,49 @@ def test_an_update_that_reads_its_target_elsewhere_is_no_reduction() -> None:
     )
     assert d.reduction.is_empty()
     assert (Instance("s", (2, 0)), Instance("s", (2, 1))) in isl_pairs(d.flow, {"N": 3})
+
+
+def by_definition(scop: Scop) -> dict[str, isl.UnionMap]:
+    """Flow, anti and output dependences as the module's docstring has them, one question each."""
+    updates = [s for s in scop.statements if s.is_reduction]
+    finals = [s for s in scop.statements if not s.is_reduction]
+    update, final = (
+        functools.reduce(
+            isl.UnionMap.union,
+            [isl.UnionMap.from_map(s.write) for s in found],
+            isl.UnionMap.empty(scop.context.get_space()),
+        )
+        for found in (updates, finals)
+    )
+
+    def answer(info: isl.UnionAccessInfo) -> isl.UnionMap:
+        return info.set_schedule_map(initial_order(scop)).compute_flow().get_may_dependence()
+
+    def sources(sink: isl.UnionMap) -> isl.UnionAccessInfo:
+        return isl.UnionAccessInfo.from_sink(sink).set_must_source(final).set_may_source(update)
+
+    anti = isl.UnionAccessInfo.from_sink(scop.writes).set_kill(final).set_may_source(scop.reads)
+    return {
+        "flow": answer(sources(scop.reads)),
+        "anti": answer(anti),
+        "output": answer(sources(scop.writes)),
+    }
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_random_programs_by_definition(first: int) -> None:
+    """The shares that reads and writes of updates have in common are computed once."""
+    for seed in range(first, first + 20):
+        found = check_text(random_text(seed))
+        if found is None:
+            continue
+        scop = build_scop(found)
+        own = [isl.Map.from_domain_and_range(s.domain, s.domain)
+               for s in scop.statements if s.is_reduction]  # fmt: skip
+        among = isl.UnionMap.empty(scop.context.get_space())
+        for m in own:
+            among = among.union(isl.UnionMap.from_map(m))
+        made = compute_dependences(scop)
+        for kind, expected in by_definition(scop).items():
+            assert getattr(made, kind).is_equal(expected.subtract(among)), (seed, kind)
+            assert expected.intersect(among).is_subset(made.reduction), (seed, kind)
