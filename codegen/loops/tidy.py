@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 
 from codegen.loops.conditions import all_of, parts_of, parts_of_extremum
 from poly.ir.expr import Const, Expr, Op, add, rewrite, sub
@@ -85,6 +86,9 @@ def _multiplied(gap: Linear) -> Linear:
 
 def _not_negative(gap: Linear) -> Expr:
     """``gap >= 0`` with no negative term, and the constant that looks rounder."""
+    common = gcd(*(c for _, c in gap.terms))
+    if common > 1:  # g x + c >= 0 is x + floor(c / g) >= 0
+        gap = Linear(tuple((a, c // common) for a, c in gap.terms), gap.constant // common)
     low = Linear(tuple((a, -c) for a, c in gap.terms if c < 0), max(0, -gap.constant))
     high = Linear(tuple((a, c) for a, c in gap.terms if c > 0), max(0, gap.constant))
     if not low.terms and not high.terms:

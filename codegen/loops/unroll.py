@@ -22,7 +22,7 @@ from codegen.loops.rolled import can_roll, is_irregular
 from codegen.loops.substitute import substitute_var
 from codegen.loops.tidy import tidied
 from codegen.loops.traverse import map_children, walk_loops
-from poly.ir.expr import Const, Expr, Index, Op, evaluate_int, sizes_of, walk
+from poly.ir.expr import Const, Expr, Index, Op, evaluate_int, simplify, sizes_of, walk
 from poly.tree.kinds import Mark, Scope
 
 #: The most statements that unrolling may create for one loop nest.
@@ -217,7 +217,9 @@ class _Copies:
     def _conditions(self, value: Expr, unsure: tuple[bool, ...]) -> list[Expr]:
         """Those of `_checks` of an iteration that are not known to hold."""
         checks = zip(_checks(self.node, value), unsure, strict=True)
-        return [tidied(c) for c, is_open in checks if is_open]
+        # In tiles in cases conditions become masks: an extremum is better than a branch for these.
+        written = simplify if self.irregular is None else tidied
+        return [written(c) for c, is_open in checks if is_open]
 
     def _condition(self, values: list[int], unsure: tuple[bool, ...]) -> Expr:
         """The condition for each of several iterations."""
