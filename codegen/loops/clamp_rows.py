@@ -36,8 +36,8 @@ Rows = dict[tuple[str, int], set[tuple[Expr, Expr]]]
 
 
 def rows_of(node: Buffer) -> Rows:
-    """The loops that move along a register buffer.  If they all have the same bounds, registers
-    beyond these stand for no element in any of them.
+    """The loops that move along a register buffer.  If they all run within the bounds of one,
+    registers beyond these stand for no element in any of them.
     """
     rows: Rows = {}
 
@@ -127,7 +127,7 @@ def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr] | None, rows: Ro
             and (
                 _has_scalars(node, var)
                 if bounds is None
-                else all(rows[target.tensor, d] == {bounds} for d in moved)
+                else all(is_within(b, bounds) for d in moved for b in rows[target.tensor, d])
             )
         )
     if isinstance(node, If):
@@ -137,6 +137,13 @@ def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr] | None, rows: Ro
     else:
         fixed = isinstance(node, Block)
     return fixed and all(_is_row(c, var, bounds, rows) for c in children_of(node))
+
+
+def is_within(inner: tuple[Expr, Expr], outer: tuple[Expr, Expr]) -> bool:
+    """Whether a loop runs within another one's bounds: ``max(a, b):min(c, d)`` within ``a:c``."""
+    return parts_of_extremum(inner[0], "max") >= parts_of_extremum(outer[0], "max") and (
+        parts_of_extremum(inner[1], "min") >= parts_of_extremum(outer[1], "min")
+    )
 
 
 def _has_scalars(node: VectorStore, var: str) -> bool:

@@ -21,8 +21,6 @@ from poly.ir.expr import Const, Expr, Index, Read, computed, reads_of, simplify,
 from poly.ir.linear_form import linear_form, normal
 from poly.tree.kinds import Mark, Scope
 
-#: Strides between lanes in memory for which a whole vector is loaded at once.
-NEAR = (1, 2, -1)
 #: The most iterations of a loop that the C compiler is told to unroll.
 MOST = 64
 _NONE: Mapping[str, range] = MappingProxyType({})
@@ -122,9 +120,7 @@ def _is_regular_read(read: Read, loops: Sequence[str], lane: str | None, target:
             if not isinstance(atom, Index):
                 if any(depends_on(atom, var) for var in own):
                     return False
-            elif atom.name == lane and (
-                position != len(read.indices) - 1 or factor not in ((1,) if target else NEAR)
-            ):
+            elif atom.name == lane and (position != len(read.indices) - 1 or factor != 1):
                 return False
     moves = lane is None or any(depends_on(i, lane) for i in read.indices)
     return moves or not target

@@ -9,11 +9,13 @@ the tap.  For most taps of most tiles none is left out, and the loop inside need
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from codegen.loops.conditions import all_of, implies, parts_of
+from codegen.loops.clamp_rows import Rows, is_within, rows_of
+from codegen.loops.conditions import all_of, implies, parts_of, parts_of_extremum
 from codegen.loops.index_ranges import depends_on
-from codegen.loops.nodes import Buffer, For, If, LoopNode
+from codegen.loops.nodes import Buffer, For, If, LoopNode, Store
 from codegen.loops.tidy import tidied
 from codegen.loops.traverse import map_children, own_variables, walk_loops
 from poly.ir.expr import Const, Expr, Op, indices_of
@@ -25,17 +27,17 @@ def version_rows(root: LoopNode) -> LoopNode:
     on a loop around them in the tile.
     """
 
-    def visit(node: LoopNode, around: frozenset[str] | None) -> LoopNode:
+    def visit(node: LoopNode, around: frozenset[str] | None, rows: Rows) -> LoopNode:
         if isinstance(node, Buffer) and node.scope == Scope.REGISTER:
-            around = around or frozenset()
+            around, rows = around or frozenset(), {**rows, **rows_of(node)}
         if around is None or not isinstance(node, For):
-            return map_children(node, lambda c: visit(c, around))
+            return map_children(node, lambda c: visit(c, around, rows))
         if node.mark == Mark.SEQ and _is_innermost(node):
-            return _versioned(node, around)
+            return _versioned(node, around, rows)
         inside = around | {node.var}
-        return map_children(node, lambda c: visit(c, inside))
+        return map_children(node, lambda c: visit(c, inside, rows))
 
-    return visit(root, None)
+    return visit(root, None, {})
 
 
 def _is_innermost(node: For) -> bool:
@@ -44,38 +46,59 @@ def _is_innermost(node: For) -> bool:
     return bool(below) and all(n.mark == Mark.UNROLL for n in below)
 
 
-def _versioned(loop: For, around: frozenset[str]) -> LoopNode:
+def _versioned(loop: For, around: frozenset[str], rows: Rows) -> LoopNode:
     own = own_variables(loop)
-    rows = [
-        n
-        for n in walk_loops(loop.body)
-        if isinstance(n, For)
-        and n.limits is not None
-        and n.trip is None
-        and any(depends_on(e, var) for e in (n.lower, n.upper) for var in around)
-    ]
-    bounds = {e for n in rows for e in (n.lower, n.upper)}
-    if not rows or any(own & {*indices_of(e)} for e in bounds):
-        return loop
-    found = dict.fromkeys(p for n in rows for p in parts_of(tidied(_takes_all(n))))
-    left = [c for c in found if not any(implies(o, c) for o in found if o != c)]
-    left = [c for c in left if c != Const(True)]
+    found: dict[tuple[str, Expr, Expr], tuple[Expr, Expr]] = {}
+    for n in walk_loops(loop.body):
+        if not isinstance(n, For) or n.trip is not None:
+            continue
+        if any(depends_on(e, var) for e in (n.lower, n.upper) for var in around):
+            whole = _bounds_of_tile(n, around, rows)
+            if whole is None or any(own & {*indices_of(e)} for e in (n.lower, n.upper)):
+                return loop
+            found[n.var, n.lower, n.upper] = whole
+    conditions = dict.fromkeys(
+        p for (_, *inner), outer in found.items() for p in parts_of(tidied(_covers(inner, outer)))
+    )
+    left = [c for c in conditions if c != Const(True)]
+    left = [c for c in left if not any(implies(o, c) for o in left if o != c)]
     if not left or Const(False) in left:
         return loop
-    chosen = {(n.var, n.lower, n.upper) for n in rows}
 
-    def whole(node: LoopNode) -> LoopNode:
-        node = map_children(node, whole)
-        if isinstance(node, For) and (node.var, node.lower, node.upper) in chosen:
-            assert node.limits is not None
-            low, high = node.limits
-            return replace(node, lower=Const(low), upper=Const(high + 1))
+    def whole_rows(node: LoopNode) -> LoopNode:
+        node = map_children(node, whole_rows)
+        if isinstance(node, For) and (node.var, node.lower, node.upper) in found:
+            lower, upper = found[node.var, node.lower, node.upper]
+            return replace(node, lower=lower, upper=upper)
         return node
 
-    return If(all_of(left), whole(loop), loop)
+    return If(all_of(left), whole_rows(loop), loop)
 
 
-def _takes_all(node: For) -> Expr:
-    assert node.limits is not None
-    low, high = node.limits
-    return Op("and", (Op("le", (node.lower, Const(low))), Op("lt", (Const(high), node.upper))))
+def _bounds_of_tile(node: For, around: frozenset[str], rows: Rows) -> tuple[Expr, Expr] | None:
+    """The bounds of the rows of the tile along which a loop moves: those of the loops that set the
+    registers, within which it runs.
+    """
+    moved = {
+        (s.target.tensor, d)
+        for s in walk_loops(node.body)
+        if isinstance(s, Store)
+        for d, index in enumerate(s.target.indices)
+        if depends_on(index, node.var)
+    }
+    outer = {
+        bounds
+        for key in moved
+        for bounds in rows.get(key, ())
+        if not any(depends_on(e, var) for e in bounds for var in around)
+    }
+    inner = (node.lower, node.upper)
+    return outer.pop() if len(outer) == 1 and is_within(inner, next(iter(outer))) else None
+
+
+def _covers(inner: Sequence[Expr], outer: tuple[Expr, Expr]) -> Expr:
+    """Whether a loop runs through all of the bounds within which it runs."""
+    lower = [Op("le", (e, outer[0])) for e in parts_of_extremum(inner[0], "max")]
+    rest = sorted(parts_of_extremum(inner[1], "min") - parts_of_extremum(outer[1], "min"), key=str)
+    upper = [Op("le", (outer[1], e)) for e in rest]
+    return all_of([*sorted(lower, key=str), *upper])

@@ -40,7 +40,7 @@ def store(target: tuple[Expr, ...], value: Expr, op: str = "+=") -> VectorStore:
 
 HALF_ROW = Op("floordiv", (ROW, Const(2)))
 QUARTER_LANE = Op("floordiv", (LANE, Const(4)))
-THIRD_LANE = mul(Const(3), LANE)
+SECOND_LANE = mul(Const(2), LANE)
 #: In the first row all lanes, in the others as many as N says.
 KNOWN = Op(
     "max", (sub(Const(16), mul(Const(16), ROW)), Op("min", (mul(ROW, Size("N")), Const(16))))
@@ -72,7 +72,7 @@ def test_a_tile_is_rolled() -> None:
         ("masks that are known in some iterations", loop("i", 4, replace(UPDATE, last=KNOWN))),
         ("an element updated twice", loop("i", 4, Block((UPDATE, UPDATE)))),
         ("a value", loop("i", 4, store((ROW, LANE), ROW))),
-        ("lanes apart", loop("i", 4, store((ROW, LANE), Read("X", (THIRD_LANE,))))),
+        ("lanes apart", loop("i", 4, store((ROW, LANE), Read("X", (SECOND_LANE,))))),
         ("lanes in rows", loop("i", 4, store((ROW, LANE), Read("X", (LANE, ROW))))),
         ("quotients of lanes", loop("i", 4, store((ROW, LANE), Read("X", (QUARTER_LANE,))))),
         ("quotients in a target", loop("i", 4, store((HALF_ROW, LANE), Const(0.0)))),
