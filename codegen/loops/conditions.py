@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from codegen.loops.index_ranges import Ranges, extreme
@@ -65,6 +65,15 @@ def implies(cond: Expr, other: Expr) -> bool:
 
     gap = _least(linear_form(rewrite(sub(sub(b, a), sub(d, c)), visit)), ranges)
     return gap is not None and gap >= 0
+
+
+def strongest(conditions: Iterable[Expr]) -> list[Expr]:
+    """The comparisons that are not known to hold where another one does."""
+    left = list(dict.fromkeys(conditions))
+    for c in tuple(left):
+        if any(implies(o, c) for o in left if o != c):
+            left.remove(c)
+    return left
 
 
 def _least(form: Linear, ranges: Ranges) -> int | None:

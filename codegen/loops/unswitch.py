@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from codegen.loops.conditions import all_of, implies, parts_of
+from codegen.loops.conditions import all_of, implies, parts_of, strongest
 from codegen.loops.nodes import LANE_0, Block, For, If, LoopNode, Store, VectorStore, block
 from codegen.loops.rolled import is_rolled
 from codegen.loops.tidy import tidied
@@ -61,8 +61,8 @@ def _with_all_lanes(loop: For) -> tuple[Expr, LoopNode] | None:
             return replace(node, first=LANE_0, last=None)
         return map_children(node, whole)
 
-    left = [c for c in conditions if not any(implies(o, c) for o in conditions if o != c)]
-    return all_of(left), replace(loop, body=whole(body))
+    left = strongest(conditions)
+    return None if Const(False) in left else (all_of(left), replace(loop, body=whole(body)))
 
 
 def _is_full(node: VectorStore) -> Expr:

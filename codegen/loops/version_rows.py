@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from codegen.loops.clamp_rows import Rows, is_within, rows_of
-from codegen.loops.conditions import all_of, implies, parts_of, parts_of_extremum
+from codegen.loops.conditions import all_of, parts_of, parts_of_extremum, strongest
 from codegen.loops.index_ranges import depends_on
 from codegen.loops.nodes import Buffer, For, If, LoopNode, Store
 from codegen.loops.tidy import tidied
@@ -60,8 +60,7 @@ def _versioned(loop: For, around: frozenset[str], rows: Rows) -> LoopNode:
     conditions = dict.fromkeys(
         p for (_, *inner), outer in found.items() for p in parts_of(tidied(_covers(inner, outer)))
     )
-    left = [c for c in conditions if c != Const(True)]
-    left = [c for c in left if not any(implies(o, c) for o in left if o != c)]
+    left = strongest(c for c in conditions if c != Const(True))
     if not left or Const(False) in left:
         return loop
 

@@ -235,15 +235,11 @@ class _Transposer:
             groups.setdefault(key, []).append((form.constant, row))
         result: list[LoopNode] = []
         for found in groups.values():
-            found = _counted(sorted(found, key=lambda x: x[0]))
+            found.sort(key=lambda x: x[0])
             rows: list[tuple[int, _Row]] = []
             for offset, row in found:
                 if rows:
-                    follows = (
-                        offset == rows[-1][0] + 1
-                        and row.count == rows[-1][1].count
-                        and _same_kind([r for _, r in rows], row)
-                    )
+                    follows = offset == rows[-1][0] + 1 and _same_kind([r for _, r in rows], row)
                     if not follows or len(rows) == row.node.lanes:
                         result += self._matrix([n for _, n in rows])
                         rows = []
@@ -252,17 +248,18 @@ class _Transposer:
         return result
 
     def _matrix(self, rows: list[_Row]) -> list[LoopNode]:
-        first = rows[0]
+        first, always = rows[0], sum(row.count is None for row in rows)
         if len(rows) < FEWEST_ROWS:
             return [row.alone() for row in rows]
-        count = first.count
-        if count is not None and first.number == rows[1].number:
+        count = rows[-1].count
+        if count is not None and not always and first.number == rows[1].number:
             assert first.condition is not None
             matrix = self._matrix([replace(row, count=None, condition=None) for row in rows])
             return [If(first.condition, block(matrix))]
         if count is not None:
-            left = sub(count, Const(first.number))
-            count = normal(Op("max", (Op("min", (left, Const(len(rows)))), Const(0))))
+            left = sub(count, Const(rows[always].number))
+            some = Op("max", (Op("min", (left, Const(len(rows) - always))), Const(0)))
+            count = normal(add(some, Const(always)))
         nodes = tuple(row.node for row in rows)
         scattered = self._apart(nodes[0]) is nodes[0].store.target
         made: LoopNode = Transposed(nodes, scattered, count)
@@ -351,26 +348,19 @@ def _rows_of(node: LoopNode) -> list[_Row]:
     return [_Row(s, number, count, cond) for s in stores if isinstance(s, VectorStore)]
 
 
-def _counted(rows: list[tuple[int, _Row]]) -> list[tuple[int, _Row]]:
-    """Rows with their offsets, in which one that is known to be active counts as the one before
-    a row that may not be.
-    """
-    made: list[tuple[int, _Row]] = []
-    for offset, row in reversed(rows):
-        if row.count is None and made and made[-1][0] == offset + 1:
-            after = made[-1][1]
-            if after.count is not None:
-                row = replace(row, number=after.number - 1, count=after.count)
-        made.append((offset, row))
-    return made[::-1]
-
-
 def _same_kind(rows: list[_Row], row: _Row) -> bool:
-    """Whether a row is active as others are: if there are more than these, or whenever they are."""
+    """Whether a row is active as others are: always, if there are more than these, or whenever they
+    are.  Rows that are always active may precede one more for each that a count has.
+    """
+    before = [r for r in rows if r.count is not None]
     if row.count is None:
+        return not before
+    if not before:
         return True
-    step = row.number - rows[-1].number
-    return step in (0, 1) and (len(rows) < 2 or step == rows[1].number - rows[0].number)
+    step = row.number - before[-1].number
+    if row.count != before[-1].count or step not in ((1,) if len(before) < len(rows) else (0, 1)):
+        return False
+    return len(before) < 2 or step == before[1].number - before[0].number
 
 
 def _nth_read(value: Expr, position: int) -> Read | None:

@@ -7,8 +7,14 @@ import pytest
 
 import farkas as fk
 from codegen.c.kernel_unit import generate
+from codegen.loops.nodes import If, LoopNode, Store, Transposed, VectorStore, block
+from codegen.vector.transpose import transpose_stores
+from frontends.language.parse_program import parse_program
+from poly.ir.dtypes import FLOAT32
+from poly.ir.expr import Const, Index, Op, Read, Size
 from poly.schedule.schedule import Schedule
 from runtime.reference.evaluate import evaluate
+from tests.codegen.loops.interpret import value_of
 
 RNG = np.random.default_rng(0)
 
@@ -103,3 +109,24 @@ def test_all_rows_take_part_where_some_lanes_do(rows: int) -> None:
     a = RNG.integers(-3, 4, (rows, 2, 5)).astype(np.float32)
     b = RNG.integers(-3, 4, (2, 24, 5)).astype(np.float32)
     np.testing.assert_array_equal(fk.compile(text)(a, b), np.einsum("ikm,kjm->ij", a, b))
+
+
+@pytest.mark.parametrize("always", [0, 1, 4])
+def test_rows_that_always_exist_precede_those_of_a_count(always: int) -> None:
+    """Even where the count is less than their number: from a loop before, say."""
+    lane = Index("l")
+
+    def row(number: int) -> VectorStore:
+        store = Store(
+            Read("Y", (lane, Const(number))), "=", Read("A", (Const(number), lane)), FLOAT32, "S"
+        )
+        return VectorStore(store, "l", 8)
+
+    rows: list[LoopNode] = [row(k) for k in range(always)]
+    rows += [If(Op("lt", (Const(k), Size("M"))), row(k)) for k in range(always, 8)]
+    program = parse_program("def f(float32 A[8,8]) -> (Y) { Y[j,i] = A[i,j] }")
+    made = transpose_stores(block(rows), program)
+    assert isinstance(made, Transposed) and len(made.rows) == 8 and made.count is not None
+    for size in (0, 1, 3, 4, 5, 8, 20):
+        exists = always + max(0, min(size, 8) - always)
+        assert value_of(made.count, {}, {"M": size}) == exists, size
