@@ -55,7 +55,9 @@ class _TransposedText:
         if node.count is not None:
             count = index_text(node.count, self.printer.names)
             lines.append(cgen.Line(f"const int {self.count} = (int)({count});"))
-        lines.append(cgen.Line(f"fk_{self.shape} {matrix}[{self.lanes}];"))
+        # A vector that was never set would make all that is shuffled with it undefined.
+        start = " = {0}" if self._is_partial() else ""
+        lines.append(cgen.Line(f"fk_{self.shape} {matrix}[{self.lanes}]{start};"))
         parts = [self._rows(), self._columns()]
         if node.scattered and self.most < self.lanes:
             # Registers that are not loaded are not stored either.
@@ -80,10 +82,10 @@ class _TransposedText:
         first, matrix = self.first, f"{self.matrix}[{NUMBER.name}]"
         apart = first.store.target if self.node.scattered else first.store.value
         assert isinstance(apart, Read)
+        values, condition = self._active_columns()
         with self.printer.numbered(NUMBER):
             element = LaneText(self.printer, first.var, self.lanes).first(apart, NUMBER)
             column = self.printer.lvalue(element)
-            values, condition = self._active_columns()
         whole = self.node.count is None and self.most == self.lanes
         if self.node.scattered:
             line = f"*(fk_{self.shape}_u *)&{column} = {matrix};"
@@ -92,12 +94,13 @@ class _TransposedText:
         load = f"*(const fk_{self.shape}_u *)&{column}"
         load = load if whole else f"fk_take_{self.shape}(&{column}, 0, {self.count})"
         # Inactive columns are transposed with the rest, but not stored.
-        zero = [cgen.Line(f"{matrix} = (fk_{self.shape}){{0}};")]
-        return [
-            *self._loop(range(values.start), zero),
-            *self._loop(values, [cgen.Line(f"{condition}{matrix} = {load};")]),
-            *self._loop(range(values.stop, self.lanes), zero),
-        ]
+        return self._loop(values, [cgen.Line(f"{condition}{matrix} = {load};")])
+
+    def _is_partial(self) -> bool:
+        """Whether some rows or columns may not be set before they are transposed."""
+        values, condition = self._active_columns()
+        fewer = bool(condition) or len(values) < self.lanes
+        return self.node.count is not None or (fewer and not self.node.scattered)
 
     def _active_columns(self) -> tuple[range, str]:
         """The columns whose lane may be active, and the condition for one of them: "" if it is."""
@@ -113,7 +116,8 @@ class _TransposedText:
             last = min(self.lanes, int(node.last.value))
         else:
             open_.append(Op("lt", (NUMBER, node.last)))
-        texts = [index_text(c, self.printer.names, 0) for c in open_]
+        with self.printer.numbered(NUMBER):
+            texts = [index_text(c, self.printer.names, 0) for c in open_]
         return range(first, max(first, last)), f"if ({' && '.join(texts)}) " if texts else ""
 
     # --- rows: vectors -------------------------------------------------------------------------
@@ -145,7 +149,8 @@ class _TransposedText:
     def _stored(self, row: VectorStore, value: str) -> str:
         """Store a vector to a store's target."""
         target, printer = row.store.target, self.printer
-        if row.last is None or target.tensor in printer.registers:
+        # Lanes that nothing else sets are zero, for what is computed with whole vectors.
+        if row.last is None or row.alone or target.tensor in printer.registers:
             return f"{printer.vector_lvalue(target, row.var, row.lanes)} = {value};"
         shape = f"{lane_suffix(printer.dtypes[target.tensor])}x{row.lanes}"
         return f"fk_put_{shape}({printer.lane_text(row).active_lanes(target)}, {value});"

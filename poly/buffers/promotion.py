@@ -131,18 +131,17 @@ def plan_promotion(
     tensor = scop.program.tensors[node.tensor]
     below = [scop.statement(name) for name in statements]
     reads, writes = _relations(node, below, outer)
-    padded = [scop.padded[name] for name in statements if name in scop.padded]
+    padded = [scop.padded[n] for n in statements if n in scop.padded]
     footprint = _footprint(node, scop, padded, outer, reads, writes)
-    sizes = tuple(_constant_extent(footprint, k, node.tensor) for k in range(tensor.rank))
-    sizes = node.layout.whole_blocks(sizes)
+    extents = tuple(_constant_extent(footprint, k, node.tensor) for k in range(tensor.rank))
+    sizes = node.layout.whole_blocks(extents)
     if node.scope == Scope.REGISTER and sizes:
         sizes = _whole_vectors(node, scop, footprint, sizes)
     fragment = fragment_of(node, scop, outer, statements) if node.scope == Scope.FRAGMENT else None
     _check_capacity(node, ACCUMULATOR if fragment else tensor.dtype, sizes)
     inward, outward = reads, writes
     if writes is not None:
-        around = tuple(Same(m.schedule) for m in outer)
-        inward = _exposed(scop, node.tensor, around, statements)
+        inward = _exposed(scop, node.tensor, _key(outer), statements)
         if node.tensor in {t.name for t in scop.program.temps}:
             outward = _leaving(
                 scop, node.tensor, tuple(Same(m.schedule) for m in outer), statements
@@ -352,6 +351,11 @@ def _inside(scop: Scop, outer: list[Member], statements: tuple[str, ...]) -> isl
     for m in maps[1:]:
         union = union.union(isl.UnionMap.from_map(m))
     return union.apply_range(union.reverse())
+
+
+def _key(outer: list[Member]) -> tuple[Same, ...]:
+    """The functions of the loops around a promotion, whatever their marks are."""
+    return tuple(Same(m.schedule) for m in outer)
 
 
 @lru_cache(maxsize=64)  # a promotion is planned when it is made, and when loops are generated

@@ -34,6 +34,10 @@ NATIVE = "-march=native"
 #: it again for each use: stencils, whose vectors cross cache lines, then take up to 1.4 times as
 #: long.  Its model of Intel's AVX-512 does not, but by default prefers shorter vectors.
 TUNE = ("-mtune=skylake-avx512", "-mprefer-vector-width=512")
+#: gcc 12 puts arrays of different scopes into the same place on the stack although one of them is
+#: still in use, where -fivopts has hidden its address: an LSTM of tests/poly/strategy/test_blocks.py
+#: overwrote its packed operand.
+NO_REUSE = ("-fstack-reuse=none",)
 OPENMP = "-fopenmp"
 
 _PROBE = """\
@@ -193,6 +197,7 @@ def _describe_cached(command: tuple[str, ...], real: str, mtime: int, size: int)
     version = tuple(int(macros.get(prefix.format(n), "0")) for n in names)
     target = run_command((*command, "-dumpmachine"), None, 30).output.strip()
     tune = TUNE if kind == "gcc" and "__AVX512F__" in macros else ()
+    tune = (*tune, *NO_REUSE) if kind == "gcc" else tune
     flags, notes = _probe_flags(command, tune)
     return Toolchain(
         path=command[0],
