@@ -129,8 +129,7 @@ def plan_promotion(
     if node.scope == Scope.PARTIAL:
         return _partial(node, scop, outer, statements)
     tensor = scop.program.tensors[node.tensor]
-    below = [scop.statement(name) for name in statements]
-    reads, writes = _relations(node, below, outer)
+    reads, writes = _relations(node, [scop.statement(n) for n in statements], outer)
     padded = [scop.padded[n] for n in statements if n in scop.padded]
     footprint = _footprint(node, scop, padded, outer, reads, writes)
     extents = tuple(_constant_extent(footprint, k, node.tensor) for k in range(tensor.rank))

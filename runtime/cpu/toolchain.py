@@ -35,8 +35,8 @@ NATIVE = "-march=native"
 #: long.  Its model of Intel's AVX-512 does not, but by default prefers shorter vectors.
 TUNE = ("-mtune=skylake-avx512", "-mprefer-vector-width=512")
 #: gcc 12 puts arrays of different scopes into the same place on the stack although one of them is
-#: still in use, where -fivopts has hidden its address: an LSTM of tests/poly/strategy/test_blocks.py
-#: overwrote its packed operand.
+#: still in use, where -fivopts has hidden its address: an LSTM of tests/poly/strategy overwrote its
+#: packed operand.
 NO_REUSE = ("-fstack-reuse=none",)
 OPENMP = "-fopenmp"
 
