@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 import islpy as isl
 
 from codegen.loops.conditions import all_of, parts_of
-from codegen.loops.nodes import LANE_0, Block, For, If, LoopNode, Store, VectorStore
+from codegen.loops.nodes import LANE_0, Block, For, If, LoopNode, VectorStore
 from codegen.loops.tidy import tidy, tidy_condition
 from codegen.loops.traverse import map_children
 from poly.ir.expr import (
@@ -233,10 +233,7 @@ def _visit(node: LoopNode, at: _Context) -> LoopNode:
         return _branch(node, at)
     if isinstance(node, VectorStore):
         return _lanes(node, at)
-    if isinstance(node, Store):
-        return node
-    made = map_children(node, lambda c: _visit(c, at))
-    return made
+    return map_children(node, lambda c: _visit(c, at))
 
 
 def _loop(node: For, at: _Context) -> LoopNode:

@@ -142,9 +142,7 @@ def plan_promotion(
     if writes is not None:
         inward = _exposed(scop, node.tensor, _key(outer), statements)
         if node.tensor in {t.name for t in scop.program.temps}:
-            outward = _leaving(
-                scop, node.tensor, tuple(Same(m.schedule) for m in outer), statements
-            )
+            outward = _leaving(scop, node.tensor, _key(outer), statements)
     if inward is None and node.padded:
         # Only what is written below is in the buffer, besides zeros.
         operands = {r.tensor for s in padded for r in s.source.reads}
