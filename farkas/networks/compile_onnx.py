@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from farkas.networks.network import Network, Origin
-from farkas.networks.network_cache import content_of, recall
+from farkas.networks.network_cache import content_of
+from farkas.networks.recall import recall
 from farkas.targets.base import Target
 from farkas.targets.find_target import CacheLike, CompilerLike, target_of
 from poly.errors import ArgumentError
@@ -89,7 +90,7 @@ def _compiled(origin: Origin) -> Network:
     found = recall(content) if content is not None else None
     if found is not None:
         if origin.progress is not None:
-            origin.progress("load", 1, 1, "the whole network, from the cache")
+            origin.progress("load", 1, 1, "from the cache")
         return found
     # Importing the whole compiler takes longer than loading its result.
     from farkas.networks.import_and_compile import import_and_compile

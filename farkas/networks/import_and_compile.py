@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from farkas.networks.executable import WholeGraph
 from farkas.networks.network import Network, Origin
-from farkas.networks.network_cache import Content, remember
+from farkas.networks.network_cache import Content, keeper_of
 from farkas.networks.stages import Stages
 from frontends.onnx import (
     DynamicShapeError,
@@ -31,6 +31,7 @@ def import_and_compile(origin: Origin, content: Content | None) -> Network:
     is_file = isinstance(origin.model, (str, os.PathLike))
     tell("import", 0, 1, os.path.basename(os.fspath(origin.model)) if is_file else "the model")
     opened = origin.open()
+    keeper = None if content is None else keeper_of(content, opened)
     try:
         given = given_inputs(opened, shapes)
     except DynamicShapeError:
@@ -38,18 +39,20 @@ def import_and_compile(origin: Origin, content: Content | None) -> Network:
         if found:
             raise UnsupportedModelError(found) from None
         tell("import", 1, 1, "")
-        return Network(origin, Stages(origin, opened, opened.input_ports(shapes)))
+        return Network(origin, Stages.of(origin, opened, keeper=keeper))
     stage = import_stage(opened, given)
     tell("import", 1, 1, "")
     if not stage.is_whole:
-        return Network(origin, Stages(origin, opened, opened.input_ports(shapes), first=stage))
+        return Network(origin, Stages.of(origin, opened, keeper=keeper, first=stage))
     assert stage.graph is not None
     took = time.perf_counter() - start
     model = target.runner.compile(stage.graph, progress)
     laps = [("import", took), *model.report.stages]
-    if content is not None and isinstance(model, CpuModel):
+    if keeper is not None and isinstance(model, CpuModel):
         start = time.perf_counter()
-        remember(model, content, opened.external_files)
+        key = keeper.store(model)
+        if key is not None:
+            keeper.record(key)
         laps.append(("store", time.perf_counter() - start))
     model.report = replace(model.report, stages=tuple(laps))
     return Network(origin, WholeGraph(model))

@@ -1,29 +1,45 @@
-"""Networks compiled before: found in the cache by the content of their files."""
+"""Networks in the cache, by the content of their files; `farkas.networks.recall` finds them.
+
+An entry says which compiled graphs a network consists of: one of fixed sizes, or the stages that
+were compiled until then, with the conditions under which each is valid.  The graphs are entries
+of their own, see `runtime.network.model_store`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+import pickle
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from farkas.networks.executable import WholeGraph
-from farkas.networks.network import Network, Origin
+import numpy as np
+
+from farkas.networks.network import Origin
 from farkas.targets.cpu import CpuRunner
-from poly.errors import CacheError
+from poly.errors import CacheError, ModelError
+from poly.ir.port import Port
 from poly.machine.cpu import host_machine
 from runtime.common.arguments import default_threads
+from runtime.common.cache import digest
 from runtime.common.fingerprint import code_digest, data_digest, file_digest
 from runtime.cpu.openmp_pool import with_team
 from runtime.cpu.toolchain import Toolchain
 from runtime.network.cpu_model import CpuModel
-from runtime.network.model_store import model_key, recall_model, store_model
+from runtime.network.model_store import recall_model, store_model
+
+if TYPE_CHECKING:
+    from farkas.networks.variants import Start
+    from frontends.onnx import Source
 
 #: All packages between a file and a model; the result may change with any of their code.
 _PACKAGES = ("poly", "frontends", "codegen", "runtime", "farkas")
+_FORMAT = "2"
+_NETWORK = "network.pickle"
 
 
 @dataclass(frozen=True)
@@ -37,17 +53,52 @@ class Content:
     digest: str
     asked: str
 
-    def key(self, toolchain: Toolchain) -> str:
+    @property
+    def key(self) -> str:
         """The cache key of the network."""
-        code = code_digest(*_PACKAGES)
-        made_by = (code, version("onnx"), str(host_machine()))
-        return model_key(toolchain, *made_by, self.digest, self.asked)
+        made_by = (_FORMAT, sys.version, np.__version__, version("onnx"), code_digest(*_PACKAGES))
+        where = (self._toolchain.identity, str(host_machine()))
+        return digest("network", *made_by, *where, self.digest, self.asked)
+
+    @property
+    def runner(self) -> CpuRunner:
+        """The target's."""
+        runner = self.origin.target.runner
+        assert isinstance(runner, CpuRunner), "no other target recalls networks"
+        return runner
+
+    @property
+    def _toolchain(self) -> Toolchain:
+        return with_team(self.runner.toolchain, self.runner.cache)
 
     def file_digest(self, name: str) -> str | None:
         """The digest of a file beside the network's."""
         if isinstance(self.origin.model, bytes):
             return None
         return file_digest(Path(self.origin.model).parent / name)
+
+    def has_changed(self, files: Mapping[str, str | None]) -> bool:
+        """Whether the network is not the same any more.  files : digests of other files, by name"""
+        if any(found is None or self.file_digest(name) != found for name, found in files.items()):
+            return True
+        return _digest(self.origin.model) != self.digest
+
+    def record(self) -> NetworkRecord | None:
+        """What is in the cache, None unless it is intact and made from the same files."""
+        entry = self.runner.cache.get(self.key)
+        if entry is None:
+            return None
+        try:
+            found: NetworkRecord = pickle.loads(entry.read(_NETWORK))
+        except CacheError:
+            return None
+        same = all(d is not None and self.file_digest(n) == d for n, d in found.files.items())
+        return found if same else None
+
+    def load(self, key: str) -> CpuModel | None:
+        """A compiled graph, None unless it is in the cache."""
+        threads = self.runner.threads or default_threads()
+        return recall_model(key, self._toolchain, self.runner.cache, threads)
 
 
 def content_of(origin: Origin) -> Content | None:
@@ -59,38 +110,77 @@ def content_of(origin: Origin) -> Content | None:
     return Content(origin, found, repr((shapes, origin.outputs)))
 
 
-def _cpu(content: Content) -> CpuRunner:
-    runner = content.origin.target.runner
-    assert isinstance(runner, CpuRunner), "no other target recalls networks"
-    return runner
-
-
 def _digest(model: Any) -> str | None:
     if isinstance(model, bytes):
         return data_digest(model)
     return file_digest(model) if isinstance(model, (str, os.PathLike)) else None
 
 
-def recall(content: Content) -> Network | None:
-    """The network, if it was compiled before."""
-    target = _cpu(content)
-    toolchain = with_team(target.toolchain, target.cache)
-    threads = target.threads or default_threads()
-    key = content.key(toolchain)
-    found = recall_model(key, toolchain, target.cache, threads, content.file_digest)
-    return None if found is None else Network(content.origin, WholeGraph(found))
+@dataclass(frozen=True, eq=False)
+class StagesRecord:
+    """The stages of a network that were compiled.
 
-
-def remember(model: CpuModel, content: Content, files: Sequence[str]) -> None:
-    """Store a compiled network for the next time.
-
-    files : the names of other files that it was made from
+    start : see `farkas.networks.variants.Start.bare`; inputs, outputs : of the network
     """
-    target = _cpu(content)
-    digests = {name: content.file_digest(name) for name in files}
-    found = {name: d for name, d in digests.items() if d is not None}
-    # If a file changed while it was read, the result belongs to neither content.
-    if len(found) == len(digests) and _digest(content.origin.model) == content.digest:
+
+    start: Start
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkRecord:
+    """A network in the cache.
+
+    files : digests of the other files that it was made from, by name; made : the key of the
+    compiled graph that is all of it, or its stages
+    """
+
+    files: Mapping[str, str | None]
+    made: str | StagesRecord
+
+
+@dataclass(frozen=True, eq=False)
+class Keeper:
+    """Stores what is compiled of a network.
+
+    files : digests of the other files that it is made from, by name, from when it was opened
+    """
+
+    content: Content
+    files: Mapping[str, str | None]
+
+    def open(self) -> Source:
+        """The model, read again.
+
+        Raises
+        ------
+        ModelError : it has changed since, so that its parts would not belong together.
+        """
+        opened = self.content.origin.open()
+        if self.content.has_changed(self.files):
+            raise ModelError(
+                f"{os.fspath(self.content.origin.model)} has changed since it was loaded; "
+                "load it again with compile_onnx"
+            )
+        return opened
+
+    def store(self, model: CpuModel) -> str | None:
+        """Put a compiled graph into the cache; returns its key, None if it cannot be there."""
         with contextlib.suppress(CacheError):  # it only takes longer the next time
-            key = content.key(with_team(target.toolchain, target.cache))
-            store_model(model, key, target.cache, found)
+            return store_model(model, self.content.runner.cache)
+        return None
+
+    def record(self, made: str | StagesRecord) -> None:
+        """Say what the network consists of now, unless it has changed meanwhile."""
+        # If a file changed while it was read, the result belongs to neither content.
+        if self.content.has_changed(self.files):
+            return
+        data = pickle.dumps(NetworkRecord(self.files, made), protocol=5)
+        with contextlib.suppress(CacheError):
+            self.content.runner.cache.replace(self.content.key, {_NETWORK: data})
+
+
+def keeper_of(content: Content, opened: Source) -> Keeper:
+    """What stores a network that was just opened."""
+    return Keeper(content, {name: content.file_digest(name) for name in opened.external_files})

@@ -18,8 +18,9 @@ import numpy as np
 
 from farkas.networks.executable import Executable
 from farkas.networks.network import Origin
+from farkas.networks.network_cache import Keeper, StagesRecord
 from farkas.networks.variants import KEPT, Start, Variant, following
-from frontends.onnx import Given, OpaqueCall, Source, Stage, import_stage
+from frontends.onnx import Given, OpaqueCall, Stage
 from poly.errors import ArgumentError, CapacityError, UndecidedError
 from poly.ir.expr import Const
 from poly.ir.graph import Graph
@@ -28,10 +29,12 @@ from poly.ir.program import Tensor
 from poly.ir.size_values import by_name
 from runtime.common.arguments import check_input, check_names, check_spans, is_plain
 from runtime.common.compile_report import CompileReport
+from runtime.network.cpu_model import CpuModel
 from runtime.network.profile import Timing
 
 if TYPE_CHECKING:
     from farkas.targets.base import Runner
+    from frontends.onnx import Source
     from runtime.network.compiled_graph import CompiledGraph
 
 Array = np.ndarray
@@ -46,27 +49,48 @@ class Stages(Executable):
     def __init__(
         self,
         origin: Origin,
-        source: Source,
-        ports: Sequence[Port],
-        first: Stage | None = None,
+        start: Start,
+        inputs: tuple[Port, ...],
+        outputs: tuple[Port, ...],
+        *,
+        source: Source | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
-        self._origin, self._source = origin, source
-        self.inputs, self.outputs = tuple(ports), source.output_ports
+        """
+        start : where the network begins, with what is already compiled; source : the model, read
+        when it is needed if None; keeper : stores what is compiled
+        """
+        self._origin, self._start, self._opened, self._keeper = origin, start, source, keeper
+        self.inputs, self.outputs = inputs, outputs
         self.threads = self._runner.threads
-        self._start = Start(None, {p.name: p.axes for p in ports}, {})
-        self._types = {p.name: p.dtype.numpy for p in ports}
+        self._types = {p.name: p.dtype.numpy for p in inputs}
         #: Shapes of inputs that were checked.
         self._sound: set[tuple[tuple[int, ...], ...]] = set()
         self._lock = threading.RLock()
         self._reports: list[CompileReport] = []
+
+    @classmethod
+    def of(
+        cls,
+        origin: Origin,
+        source: Source,
+        *,
+        keeper: Keeper | None = None,
+        first: Stage | None = None,
+    ) -> Stages:
+        """A network of which nothing is compiled; its first stage is, if all sizes are fixed."""
+        ports = source.input_ports(origin.shapes)
+        start = Start(None, {p.name: p.axes for p in ports}, {})
+        made = cls(origin, start, ports, source.output_ports, source=source, keeper=keeper)
         if first is not None:
             assert all(p.shape is not None for p in ports), "all dimensions are fixed"
             values = {p.name: _stand_in(p.dtype.numpy, p.shape) for p in ports}
             if not first.demands & values.keys():
-                self._add(self._start, values, first)
+                made._add(start, values, first)
+        return made
 
     def __repr__(self) -> str:
-        return f"<Stages of {len(self._source.nodes)} nodes>"
+        return f"<Stages: {len([*self._start.walk()])} compiled>"
 
     @property
     def _runner(self) -> Runner:
@@ -94,30 +118,21 @@ class Stages(Executable):
     def conditions(self) -> tuple[str, ...]:
         """For each compiled stage, the conditions on sizes under which it is used again."""
         return tuple(
-            ", ".join(map(str, v.stage.conditions)) or "fixed sizes" for v in self._variants()
+            ", ".join(map(str, v.stage.conditions)) or "fixed sizes" for v in self._start.walk()
         )
 
     @property
     def opaque_operators(self) -> tuple[str, ...]:
         """The operators run as numpy so far, each once."""
         return tuple(
-            dict.fromkeys(call.operator for v in self._variants() for call in v.stage.opaque)
+            dict.fromkeys(call.operator for v in self._start.walk() for call in v.stage.opaque)
         )
 
     @property
     def compiled(self) -> tuple[CompiledGraph, ...]:
-        return tuple(v.model for v in self._variants() if v.model is not None)
-
-    def _variants(self) -> list[Variant]:
-        """Everything compiled so far, from the first stage on."""
-        found: list[Variant] = []
-        starts: list[Start | None] = [self._start]
-        while starts:
-            start = starts.pop()
-            if start is not None:
-                found += start.variants
-                starts += [v.next for v in start.variants]
-        return found
+        with self._lock:
+            loaded = [v for v in self._start.walk() if self._load(v)]
+        return tuple(v.model for v in loaded if v.model is not None)
 
     # --- running --------------------------------------------------------------------------------
 
@@ -219,19 +234,46 @@ class Stages(Executable):
 
     # --- compiling ------------------------------------------------------------------------------
 
+    @property
+    def _source(self) -> Source:
+        """The model, opened when something must be compiled of it."""
+        if self._opened is None:
+            assert self._keeper is not None
+            self._opened = self._keeper.open()
+        return self._opened
+
     def _variant(self, start: Start, values: Mapping[str, Array]) -> Variant:
         """The compiled stage for these values."""
         while True:
             found = start.find(values)
             if found is not None:
-                return found
+                if self._load(found):
+                    return found
+                start.drop(found)
+                continue
             begin = time.perf_counter()
-            stage = import_stage(self._source, start.given(values), start.pending)
+            stage = self._imported(start, start.given(values))
             self._took("import", begin)
             more = stage.demands & start.reads.keys() - start.demanded
             if not more:
                 return self._add(start, values, stage)
             start.demanded |= more  # elements that are already known
+
+    def _load(self, variant: Variant) -> bool:
+        """Load a variant from the cache if needed; False if it is not there any more."""
+        if variant.is_loaded:
+            return True
+        assert self._keeper is not None and variant.stored is not None
+        variant.model = self._keeper.content.load(variant.stored)
+        if variant.model is not None:
+            self._reports.append(variant.model.report)
+        return variant.model is not None
+
+    def _imported(self, start: Start, given: Mapping[str, Given]) -> Stage:
+        # Networks of the cache run without the importer.
+        from frontends.onnx import import_stage
+
+        return import_stage(self._source, given, start.nodes)
 
     def _add(self, start: Start, values: Mapping[str, Array], stage: Stage) -> Variant:
         """Compile a stage, and keep it."""
@@ -244,7 +286,7 @@ class Stages(Executable):
                     raise
                 # isl exceeded its budget on the open sizes; fixed ones are easier.
                 given = {n: g.closed() for n, g in start.given(values).items()}
-                stage = import_stage(self._source, given, start.pending)
+                stage = self._imported(start, given)
                 assert stage.graph is not None
                 model = self._compiled(stage.graph)
             self._reports.append(model.report)
@@ -255,15 +297,24 @@ class Stages(Executable):
         if len(start.variants) > KEPT:
             start.recent.clear()
             del start.variants[KEPT:]
+        self._store(made)
         return made
+
+    def _store(self, made: Variant) -> None:
+        """Put a new variant, and the network as it is now, into the cache."""
+        if self._keeper is None:
+            return
+        if isinstance(made.model, CpuModel):
+            made.stored = self._keeper.store(made.model)
+        if made.is_stored:
+            self._keeper.record(StagesRecord(self._start.bare(), self.inputs, self.outputs))
 
     def _compiled(self, graph: Graph) -> CompiledGraph:
         return self._runner.compile(graph, self._origin.progress)
 
     def _body(self, proto: Any) -> Stages:
         origin = replace(self._origin, model=proto, shapes={}, progress=None, outputs=())
-        source = origin.open()
-        return Stages(origin, source, source.input_ports({}))
+        return Stages.of(origin, origin.open())
 
     def _took(self, stage: str, begin: float) -> None:
         took = time.perf_counter() - begin

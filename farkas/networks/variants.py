@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import pickle
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -29,17 +30,52 @@ SMALL = 1 << 10
 class Start:
     """A point in the model at which an import starts, and what was compiled from there.
 
-    pending : the remaining nodes, None for all; reads : the values that may be used, with
-    names for those axes whose sizes may differ (None: any of them); fixed : elements of values
-    that are always the same here; demanded : names of values whose elements have to be known
+    pending : the remaining nodes, None for all, pickled if they come from the cache; reads : the
+    values that may be used, with names for those axes whose sizes may differ (None: any of them);
+    fixed : elements of values that are always the same here; demanded : names of values whose
+    elements have to be known
     """
 
-    pending: tuple[Pending, ...] | None
+    pending: tuple[Pending, ...] | bytes | None
     reads: Mapping[str, Open | None]
     fixed: Mapping[str, Array]
     demanded: set[str] = field(default_factory=set)
     variants: list[Variant] = field(default_factory=list)
     recent: dict[tuple[object, ...], Variant] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> tuple[Pending, ...] | None:
+        """The remaining nodes, None for all."""
+        if isinstance(self.pending, bytes):
+            found: tuple[Pending, ...] = pickle.loads(self.pending)
+            self.pending = found
+            return found
+        return self.pending
+
+    def walk(self) -> Iterator[Variant]:
+        """Everything compiled from here on, stage after stage."""
+        for variant in self.variants:
+            yield variant
+            if variant.next is not None:
+                yield from variant.next.walk()
+
+    def bare(self) -> Start:
+        """A copy to store, with what is stored of its variants; without arrays that are weights.
+
+        Operators that run as numpy are functions, so that stages which have some are left out.
+        """
+        nodes = self.pending
+        return replace(
+            self,
+            pending=nodes if nodes is None or isinstance(nodes, bytes) else pickle.dumps(nodes),
+            variants=[v.bare() for v in self.variants if v.is_stored],
+            recent={},
+        )
+
+    def drop(self, variant: Variant) -> None:
+        """Forget a variant."""
+        self.variants.remove(variant)
+        self.recent.clear()
 
     def find(self, values: Mapping[str, Array]) -> Variant | None:
         """A variant that is valid for these values."""
@@ -85,13 +121,32 @@ class Variant:
     """One compiled stage, and where the next one starts.
 
     known : the elements for which the stage is valid
+    model : None if there is nothing to compute, or if it has not been loaded
+    stored : the key of the model in the cache, None if it is not there
     """
 
     stage: Stage
     known: Mapping[str, Array]
     model: CompiledGraph | None
     next: Start | None
-    bodies: tuple[tuple[Executable, ...], ...]
+    bodies: tuple[tuple[Executable, ...], ...] = ()
+    stored: str | None = None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it can run; else its model is in the cache."""
+        return self.model is not None or self.stored is None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the stage can be recalled from the cache."""
+        return not self.stage.opaque and (self.model is None or self.stored is not None)
+
+    def bare(self) -> Variant:
+        """A copy to store; `next` has the rest of the stage."""
+        following = None if self.next is None else self.next.bare()
+        stage = replace(self.stage, graph=None, rest=())
+        return Variant(stage, self.known, None, following, stored=self.stored)
 
     def fits(self, values: Mapping[str, Array]) -> bool:
         """Whether the stage is valid for values."""

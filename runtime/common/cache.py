@@ -221,6 +221,13 @@ class Cache:
         except OSError as error:
             _warn(self.directory, error)
 
+    def replace(self, key: str, files: Mapping[str, bytes | memoryview]) -> None:
+        """`keep` them instead of what is there: other processes find either the whole of the one
+        or of the other, or nothing for a moment."""
+        if self.directory not in _STAND_INS:
+            self._discard(self._folder(key))
+        self.keep(key, files)
+
     def _put(self, key: str, files: Mapping[str, bytes | memoryview]) -> Entry:
         folder = self._folder(key)
         for name in files:

@@ -33,7 +33,7 @@ def file_digest(path: str | os.PathLike[str]) -> str | None:
         os.close(descriptor)
 
 
-def data_digest(data: bytes) -> str:
+def data_digest(data: bytes | memoryview) -> str:
     """The digest that a file with this content has."""
 
     def copy(at: int, into: memoryview) -> int:

@@ -1,7 +1,8 @@
-"""Whole compiled models in the cache: graph, memory plan and constants, ready to be called.
+"""Compiled graphs in the cache, of fixed and of open sizes, ready to be called.
 
-A model that was compiled before can then be used without being imported, optimised or laid out
-again: only its constants, in the layouts of its kernels, and the data of a call are read.
+A graph that was compiled before can then be used without being imported, optimised or laid out
+again: only its constants, in the layouts of its kernels, and the data of a call are read.  The
+constants are an entry of their own: variants of a network share them.
 
 The graph is pickled.  A pickle is code like the library beside it, and must be trusted as much: the
 cache belongs to one user, nobody else may write to it, and its contents are checked against the
@@ -12,9 +13,8 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import prod
@@ -23,16 +23,17 @@ from typing import Any
 import numpy as np
 
 from poly.errors import CacheError
+from poly.ir.expr import Expr
 from poly.ir.graph import Graph
 from runtime.common.arguments import ALIGNMENT, Array, Shape, aligned
 from runtime.common.cache import Cache, Entry, digest
 from runtime.common.compile_report import CompileReport
+from runtime.common.fingerprint import data_digest
 from runtime.cpu.toolchain import Toolchain
-from runtime.network.built import Built
+from runtime.network.built import Built, Scratch
 from runtime.network.cpu_model import CpuModel
-from runtime.network.memory_plan import MemoryPlan
+from runtime.network.memory_plan import MemoryPlan, Sharing
 
-_FORMAT = "1"
 _GRAPH = "graph.pickle"
 _PARTS = "constants-"
 #: Bytes of constants per file; processors read files in parallel.
@@ -46,31 +47,26 @@ _Constants = Mapping[str, tuple[np.dtype[Any], Shape, int]]
 
 @dataclass(frozen=True, eq=False)
 class _Stored:
-    """What a model consists of besides its constants.
+    """What a model consists of besides its constants; see `Built` for what is not said here.
 
     graph : without them; constants : type, shape and offset of each; bytes : of all of them;
-    library : the key of the entry that holds the compiled kernels; files : digests of the other
-    files the model was made from, by name
+    block, library : the keys of the entries that hold the constants and the compiled kernels
     """
 
     graph: Graph
     constants: _Constants
     bytes: int
-    plan: MemoryPlan
+    block: str
     library: str
+    sharing: Sharing
+    scratch: Scratch
+    sizes: tuple[Expr, ...]
+    plan: MemoryPlan | None
     report: CompileReport
-    files: Mapping[str, str]
 
 
-def model_key(toolchain: Toolchain, *parts: str) -> str:
-    """The key of a model that is made from these parts."""
-    return digest("stored model", _FORMAT, sys.version, np.__version__, toolchain.identity, *parts)
-
-
-def store_model(model: CpuModel, key: str, cache: Cache, files: Mapping[str, str]) -> None:
-    """Put a model into the cache, unless it would take too much of it.
-
-    files : digests of files that it was made from, by name
+def store_model(model: CpuModel, cache: Cache) -> str | None:
+    """Put a model into the cache; returns its key, None if it would take too much of the cache.
 
     Raises
     ------
@@ -82,55 +78,75 @@ def store_model(model: CpuModel, key: str, cache: Cache, files: Mapping[str, str
         constants[name] = array.dtype, array.shape, total
         total += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
     if total > cache.limit // _SHARE:
-        return
+        return None
     block = np.zeros(total, np.uint8)
     for name, array in _views(block, constants).items():
         array[...] = model.graph.constants[name]
-    assert model.built.plan is not None, "only networks of fixed sizes are stored"
-    graph = replace(model.graph, constants={})
-    plan, library = model.built.plan, model.entry.key
-    stored = _Stored(graph, constants, total, plan, library, model.report, files)
     parts = {name: block[a:b].data for name, a, b in _parts(total)}
-    cache.keep(key, {_GRAPH: pickle.dumps(stored, protocol=5), **parts})
+    built = model.built
+    stored = _Stored(
+        replace(model.graph, constants={}),
+        constants,
+        total,
+        digest("constants", data_digest(block.data)),
+        built.entry.key,
+        built.sharing,
+        built.scratch,
+        built.sizes,
+        built.plan,
+        model.report,
+    )
+    data = pickle.dumps(stored, protocol=5)
+    key = digest("stored model", data)
+    for name, files in ((stored.block, parts), (key, {_GRAPH: data})):
+        if not cache.has(name):
+            cache.keep(name, files)
+    return key
 
 
-def recall_model(
-    key: str,
-    toolchain: Toolchain,
-    cache: Cache,
-    threads: int,
-    file_digest: Callable[[str], str | None],
-) -> CpuModel | None:
+def recall_model(key: str, toolchain: Toolchain, cache: Cache, threads: int) -> CpuModel | None:
     """The model that is stored under a key, None unless all of it is present and intact.
-
-    file_digest : the current digest of a file that the model was made from
 
     Raises
     ------
     ToolchainError : the library cannot be loaded.
     """
     start = time.perf_counter()
-    entry = cache.get(key, unread=_PARTS)
+    entry = cache.get(key)
     if entry is None:
         return None
     try:
         stored: _Stored = pickle.loads(entry.read(_GRAPH))
-        library = cache.get(stored.library)
-        if library is None or any(file_digest(n) != d for n, d in stored.files.items()):
-            cache.discard(key)
-            return None
-        block = aligned((stored.bytes,), np.dtype(np.uint8), ALIGNMENT)
-        _read(entry, block)
     except CacheError:
         cache.discard(key)
         return None
+    library = cache.get(stored.library)
+    block = _recall_block(stored, cache)
+    if library is None or block is None:
+        return None
     graph = replace(stored.graph, constants=_views(block, stored.constants))
-    kernels, plan = stored.report.kernels, stored.plan
-    built = Built(graph, library, plan.sharing, {}, (), kernels, True, plan)
+    kernels = stored.report.kernels
+    built = Built(
+        graph, library, stored.sharing, stored.scratch, stored.sizes, kernels, True, stored.plan
+    )
     model = CpuModel(built, threads, toolchain, cache)
     took = time.perf_counter() - start
     model.report = replace(stored.report, stages=(("load", took),), from_cache=True)
     return model
+
+
+def _recall_block(stored: _Stored, cache: Cache) -> Array | None:
+    """The constants of a model in one block, None unless they are present and intact."""
+    block = aligned((stored.bytes,), np.dtype(np.uint8), ALIGNMENT)
+    entry = cache.get(stored.block, unread=_PARTS)
+    if entry is None:
+        return None
+    try:
+        _read(entry, block)
+    except CacheError:
+        cache.discard(stored.block)
+        return None
+    return block
 
 
 def _views(block: Array, constants: _Constants) -> dict[str, Array]:

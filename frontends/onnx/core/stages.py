@@ -11,14 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import ModelProto, NodeProto
 
 from poly.errors import ModelError
 from poly.ir.dtypes import DType, dtype_of
 from poly.ir.expr import Expr
 from poly.ir.graph import Graph
+
+if TYPE_CHECKING:  # networks of the cache run without onnx
+    from onnx import ModelProto, NodeProto
 
 Array = np.ndarray
 #: Types that no program computes with: only opaque operators produce and consume such values.

@@ -9,7 +9,7 @@ from onnx import helper
 
 import farkas as fk
 from codegen.pipeline import CPU
-from frontends.onnx.importer.importer import import_model
+from frontends.onnx import import_model
 from poly.graph_passes.block_layouts import block_values
 from poly.graph_passes.fuse_calls import merge_calls
 from poly.graph_passes.simplify_graph import eliminate_common_calls, simplify_views
