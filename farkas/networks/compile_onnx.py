@@ -6,16 +6,14 @@ A network of fixed shapes is compiled as a whole; any other is compiled when it 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farkas.networks.network import Network, Origin
+from farkas.networks.network import Network, Origin, plain_shapes
 from farkas.networks.network_cache import content_of
 from farkas.networks.recall import recall
 from farkas.targets.base import Target
 from farkas.targets.find_target import CacheLike, CompilerLike, target_of
-from poly.errors import ArgumentError
-from poly.ir.size_values import by_name, whole_number
 from runtime.common.arguments import check_threads
 from runtime.common.compile_report import Progress
 
@@ -46,8 +44,8 @@ def compile_onnx(
         of a dimension by the dimension's name.  Dimensions that are left open are sizes of the
         kernels: the network is compiled at its first run, and that code serves every shape that
         satisfies its conditions (`Network.conditions`).  It is compiled again only for shapes
-        that do not.  Sizes that are 0 or 1 in the first arrays are fixed to that: they may mean
-        broadcasting
+        that do not, which `logging` and `progress` say; `Network.prepare` does so beforehand.
+        Sizes that are 0 or 1 in the first arrays are fixed to that: they may mean broadcasting
     cc : the C compiler, by path; default is ``$CC``, then gcc, then clang
     cache : directory of compiled models; default is ``$FARKAS_CACHE_DIR``, then the user's
     progress : called with (stage, steps done, steps in all, current item)
@@ -67,21 +65,7 @@ def compile_onnx(
     if threads is not None:
         check_threads(threads)
     where = target_of(cc, cache, threads, target)
-    return _compiled(Origin(_compiled, source, where, _plain(shapes), progress))
-
-
-def _plain(shapes: Any) -> dict[str, tuple[int, ...] | int]:
-    """`shapes` with Python integers.  Raises `ArgumentError`."""
-    found: dict[str, tuple[int, ...] | int] = {}
-    for name, given in by_name("shapes", shapes).items():
-        what = f"shapes[{name!r}]"
-        if not isinstance(name, str):
-            raise ArgumentError(f"{what}: inputs and dimensions have names")
-        if isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
-            found[name] = tuple(whole_number(f"an extent of {what}", e) for e in given)
-        else:
-            found[name] = whole_number(what, given)
-    return found
+    return _compiled(Origin(_compiled, source, where, plain_shapes(shapes), progress))
 
 
 def _compiled(origin: Origin) -> Network:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from poly.errors import ArgumentError
 from poly.ir.port import Port
 from runtime.common.compile_report import CompileReport
 from runtime.network.profile import Timing
@@ -32,6 +33,10 @@ class Executable(ABC):
     ) -> dict[str, Any]:
         """Run it once."""
 
+    def prepare(self, shapes: Mapping[str, Sequence[int] | int]) -> None:
+        """See `Network.prepare`; what is compiled for fixed sizes is ready."""
+        check_prepared(self.inputs, shapes)
+
     @abstractmethod
     def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
         """Median seconds of each compiled call."""
@@ -55,6 +60,28 @@ class Executable(ABC):
     def opaque_operators(self) -> tuple[str, ...]:
         """The operators run as numpy so far, each once."""
         return ()
+
+
+def check_prepared(
+    inputs: Sequence[Port], shapes: Mapping[str, Sequence[int] | int]
+) -> dict[str, tuple[int, ...]]:
+    """The shapes of all inputs for given sizes.
+
+    Raises
+    ------
+    ArgumentError : sizes that are missing, unknown, or do not match the declarations.
+    """
+    names = [p.name for p in inputs]
+    known = {*names, *(e for p in inputs for e in p.shape or () if isinstance(e, str))}
+    for name in shapes.keys() - known:
+        raise ArgumentError(f"shapes names {name!r}; the inputs are {', '.join(map(str, inputs))}")
+    sizes: dict[str, int] = {}
+    found = {port.name: port.at(shapes) for port in inputs}
+    for port in inputs:
+        port.check(found[port.name], sizes)
+        if any(e < 0 for e in found[port.name]):
+            raise ArgumentError(f"the shape {found[port.name]} of {port} has a negative size")
+    return found
 
 
 class WholeGraph(Executable):

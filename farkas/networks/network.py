@@ -6,7 +6,7 @@ Code that reads models and compares values is loaded when it is needed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,7 +16,7 @@ from farkas.networks.executable import Executable, WholeGraph
 from farkas.targets.base import Target
 from poly.errors import ArgumentError
 from poly.ir.port import Port
-from poly.ir.size_values import by_name
+from poly.ir.size_values import by_name, whole_number
 from runtime.common.compile_report import CompileReport, Progress
 from runtime.network.profile import Timing, check_repeat
 
@@ -142,6 +142,23 @@ class Network:
         ToolchainError : a kernel of a GPU failed.
         """
         return self._executable.run(inputs, threads, out=out, stream=stream)
+
+    def prepare(self, shapes: Mapping[str, Sequence[int] | int]) -> None:
+        """Compile what runs on inputs of these shapes will need, unless it is there already.
+
+        >>> model.prepare({"batch": 8, "length": 128})
+
+        Stages that depend on elements of inputs, or follow operators that run as numpy, are
+        compiled by the first run.
+
+        shapes : as for `compile_onnx`, for all open dimensions
+
+        Raises
+        ------
+        ArgumentError : sizes that are missing, unknown, or do not match the declarations.
+        ModelError, UnsupportedModelError : the model cannot be compiled for these sizes.
+        """
+        self._executable.prepare(plain_shapes(shapes))
 
     def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
         """Median seconds of each compiled call, one after the other.
@@ -293,6 +310,20 @@ def _joined(parts: list[Mapping[str, str]], separator: str) -> dict[str, str]:
         return dict(parts[0])
     numbered = list(enumerate(parts))
     return {f"stage{n}{separator}{k}": text for n, part in numbered for k, text in part.items()}
+
+
+def plain_shapes(shapes: Any) -> dict[str, tuple[int, ...] | int]:
+    """`shapes` with Python integers.  Raises `ArgumentError`."""
+    found: dict[str, tuple[int, ...] | int] = {}
+    for name, given in by_name("shapes", shapes).items():
+        what = f"shapes[{name!r}]"
+        if not isinstance(name, str):
+            raise ArgumentError(f"{what}: inputs and dimensions have names")
+        if isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
+            found[name] = tuple(whole_number(f"an extent of {what}", e) for e in given)
+        else:
+            found[name] = whole_number(what, given)
+    return found
 
 
 def _names(ports: Sequence[Port]) -> dict[str, None]:

@@ -8,6 +8,7 @@ for later arrays of the same shapes.  Stages are made in `frontends.onnx.core.st
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from farkas.networks.executable import Executable
+from farkas.networks.executable import Executable, check_prepared
 from farkas.networks.network import Origin
 from farkas.networks.network_cache import Keeper, StagesRecord
 from farkas.networks.variants import KEPT, Start, Variant, following
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from runtime.network.compiled_graph import CompiledGraph
 
 Array = np.ndarray
+_LOG = logging.getLogger("farkas")
 
 
 class Stages(Executable):
@@ -112,14 +114,13 @@ class Stages(Executable):
             sum(r.arena_bound for r in parts),
             sum(r.constant_bytes for r in parts),
             all(r.from_cache for r in parts),
+            tuple((_conditions(v), _seconds(v)) for v in self._start.walk() if v.is_loaded),
         )
 
     @property
     def conditions(self) -> tuple[str, ...]:
         """For each compiled stage, the conditions on sizes under which it is used again."""
-        return tuple(
-            ", ".join(map(str, v.stage.conditions)) or "fixed sizes" for v in self._start.walk()
-        )
+        return tuple(map(_conditions, self._start.walk()))
 
     @property
     def opaque_operators(self) -> tuple[str, ...]:
@@ -206,6 +207,13 @@ class Stages(Executable):
             results[port.name] = array if is_own else array.copy()
         return results
 
+    def prepare(self, shapes: Mapping[str, Sequence[int] | int]) -> None:
+        found = check_prepared(self.inputs, shapes)
+        values = {n: _stand_in(self._types[n], shape) for n, shape in found.items()}
+        with self._lock:
+            if not self._start.demanded:
+                self._next(self._start, values)
+
     def profile(self, inputs: Mapping[str, Any], repeat: int = 5) -> tuple[Timing, ...]:
         values = self._checked(self._runner.on_host(by_name("inputs", inputs)))
         start: Start | None = self._start
@@ -245,19 +253,34 @@ class Stages(Executable):
     def _variant(self, start: Start, values: Mapping[str, Array]) -> Variant:
         """The compiled stage for these values."""
         while True:
-            found = start.find(values)
+            found = self._next(start, values)
             if found is not None:
-                if self._load(found):
-                    return found
-                start.drop(found)
-                continue
-            begin = time.perf_counter()
-            stage = self._imported(start, start.given(values))
-            self._took("import", begin)
-            more = stage.demands & start.reads.keys() - start.demanded
-            if not more:
-                return self._add(start, values, stage)
+                return found
+
+    def _next(self, start: Start, values: Mapping[str, Array]) -> Variant | None:
+        """The compiled stage for these values; None if elements of more of them, which are now
+        among those that `start` demands, decide which one it is."""
+        for found in iter(lambda: start.find(values), None):
+            if self._load(found):
+                return found
+            start.drop(found)
+        begin = time.perf_counter()
+        stage = self._imported(start, start.given(values))
+        self._took("import", begin)
+        more = stage.demands & start.reads.keys() - start.demanded
+        if more:
             start.demanded |= more  # elements that are already known
+            return None
+        self._announce(start, values)
+        return self._add(start, values, stage)
+
+    def _announce(self, start: Start, values: Mapping[str, Array]) -> None:
+        """Say that something must be compiled for values, and why."""
+        shapes = ", ".join(f"{n}{[*np.shape(values[n])]}" for n in start.reads)
+        there = "; ".join(map(_conditions, start.variants))
+        _LOG.info("compiling for %s; compiled before: %s", shapes, there or "nothing")
+        if self._origin.progress is not None:
+            self._origin.progress("import", 1, 1, f"for {shapes}")
 
     def _load(self, variant: Variant) -> bool:
         """Load a variant from the cache if needed; False if it is not there any more."""
@@ -354,6 +377,16 @@ class Stages(Executable):
                 return None
             shapes.append(array.shape)
         return values if tuple(shapes) in self._sound else None
+
+
+def _conditions(variant: Variant) -> str:
+    """The conditions on sizes under which a variant is used again."""
+    return ", ".join(map(str, variant.stage.conditions)) or "fixed sizes"
+
+
+def _seconds(variant: Variant) -> float:
+    """What compiling or loading a variant took."""
+    return sum(s for _, s in variant.model.report.stages) if variant.model is not None else 0.0
 
 
 def _stand_in(dtype: np.dtype[Any], shape: Any) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from poly.errors import ArgumentError
@@ -58,3 +59,23 @@ class Port:
                     )
             elif extent is not None and extent != size:
                 raise ArgumentError(f"{self.name} has shape {shape}, not {self}")
+
+    def at(self, shapes: Mapping[str, Sequence[int] | int]) -> tuple[int, ...]:
+        """The shape for given sizes: of this input by its name, or of dimensions by theirs.
+
+        Raises
+        ------
+        ArgumentError : a size is not given.
+        """
+        own = shapes.get(self.name)
+        if isinstance(own, Sequence):
+            return tuple(own)
+        if self.shape is None:
+            raise ArgumentError(f"the shape of input {self} is not given")
+        found = []
+        for axis, extent in enumerate(self.shape):
+            size = extent if isinstance(extent, int) else shapes.get(extent or "")
+            if not isinstance(size, int):
+                raise ArgumentError(f"the size of dimension {axis} of input {self} is not given")
+            found.append(size)
+        return tuple(found)

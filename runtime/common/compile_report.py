@@ -14,7 +14,9 @@ class CompileReport:
     """What compiling a model took and produced.
 
     stages : (name, seconds); kernels : distinct compiled functions; calls : kernel calls per run;
-    arena_bytes : memory for intermediates, arena_bound : a lower bound for any plan.
+    arena_bytes : memory for intermediates, arena_bound : a lower bound for any plan;
+    variants : for each stage compiled or loaded so far, the conditions on sizes under which it is
+    used again, and the seconds that it took, without its import
     """
 
     stages: tuple[tuple[str, float], ...]
@@ -24,3 +26,4 @@ class CompileReport:
     arena_bound: int
     constant_bytes: int
     from_cache: bool
+    variants: tuple[tuple[str, float], ...] = ()

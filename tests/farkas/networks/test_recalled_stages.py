@@ -267,3 +267,56 @@ def test_what_is_too_large_for_the_cache_is_not_kept(file: Path, tmp_path: Path)
         model = fk.compile_onnx(file, cache=small)
         check(model, 5)
         assert "import" in dict(model.report.stages)
+
+
+def test_what_is_prepared_is_not_compiled_again(
+    file: Path, store: fk.Cache, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[tuple[str, str]] = []
+    model = fk.compile_onnx(
+        file, cache=store, progress=lambda s, d, n, what: told.append((s, what))
+    )
+    with caplog.at_level("INFO", "farkas"):
+        model.prepare({"n": 8})
+        assert caplog.messages == ["compiling for x[8, 4]; compiled before: nothing"]
+        assert ("import", "for x[8, 4]") in told
+        model.prepare({"x": (3, 4)})
+        check(model, 5)
+        assert len(caplog.messages) == 1 and len(model.conditions) == 1
+        ((conditions, seconds),) = model.report.variants
+        assert (conditions,) == model.conditions and seconds > 0
+    again = fk.compile_onnx(file, cache=store)
+    check(again, 9)
+    assert is_recalled(again)
+
+
+def test_shapes_that_cannot_be_prepared(file: Path, store: fk.Cache) -> None:
+    model = fk.compile_onnx(file, cache=store)
+    for shapes, message in (
+        ({}, r"the size of dimension 0 of input float32 x\[n,4\] is not given"),
+        ({"m": 3}, r"shapes names 'm'; the inputs are float32 x\[n,4\]"),
+        ({"x": (3, 5)}, r"x has shape \(3, 5\), not float32 x\[n,4\]"),
+        ({"x": (3,)}, r"x has shape \(3,\), not float32 x\[n,4\]"),
+        ({"n": -1}, "negative size"),
+        ({"n": 2.5}, r"shapes\['n'\]"),
+    ):
+        with pytest.raises(fk.ArgumentError, match=message):
+            model.prepare(shapes)  # type: ignore[arg-type]
+    whole = fk.compile_onnx(file, shapes={"n": 2}, cache=store)
+    whole.prepare({})
+    with pytest.raises(fk.ArgumentError, match="x has shape"):
+        whole.prepare({"x": (3, 4)})
+
+
+def test_stages_that_need_elements_are_left_to_the_first_run(
+    tmp_path: Path, store: fk.Cache
+) -> None:
+    file = tmp_path / "network.onnx"
+    nodes = [helper.make_node("Reshape", ["x", "s"], ["y"])]
+    onnx.save(build(nodes, {"x": (F, ["n"]), "s": (L, [2])}, {"y": F}, {}), file)
+    model = fk.compile_onnx(file, cache=store)
+    for _ in range(2):
+        model.prepare({"n": 6})
+        assert model.conditions == ()
+    x, s = np.arange(6, dtype=np.float32), np.array([2, 3])
+    np.testing.assert_array_equal(model.run({"x": x, "s": s})["y"], x.reshape(2, 3))
