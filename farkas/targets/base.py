@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -57,6 +58,10 @@ class Runner(ABC):
         ------
         ArgumentError : an invalid number, or one that the device does not support.
         """
+
+    def helped(self) -> AbstractContextManager[None]:
+        """A context in which a kernel is generated, while what else it needs is made ready."""
+        return nullcontext()
 
     @property
     def where(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,6 +32,11 @@ class CpuRunner(Runner):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (self.toolchain, self.cache, self.threads)
+
+    def helped(self) -> AbstractContextManager[None]:
+        from runtime.cpu.helpers import helpers_meanwhile
+
+        return helpers_meanwhile(self.toolchain, self.cache)
 
     def load(self, source: KernelSource) -> LoadedKernel:
         from runtime.cpu.loaded_kernel import load_kernel

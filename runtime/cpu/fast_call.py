@@ -58,14 +58,27 @@ def quick_calls(plans: list[bytes], toolchain: Toolchain, cache: Cache) -> Quick
 
     It is `never` if Python or numpy has an unknown layout, or nothing can be compiled.
     """
-    # One per compiler and cache: what failed with one compiler may work with another.
-    key = (toolchain.identity, str(cache.directory))
     with _lock:
-        maker = _makers.get(()) or _makers.get(key)
+        maker = _known(toolchain, cache)
         if maker is None:
             maker = _load(toolchain, cache)
-            _makers[key if maker is _nothing else ()] = maker
+            _makers[_key(toolchain, cache) if maker is _nothing else ()] = maker
     return maker(plans)
+
+
+def has_quick_calls(toolchain: Toolchain, cache: Cache) -> bool:
+    """Whether `quick_calls` has nothing to compile or load."""
+    with _lock:
+        return _known(toolchain, cache) is not None
+
+
+def _known(toolchain: Toolchain, cache: Cache) -> Callable[[list[bytes]], Quick] | None:
+    return _makers.get(()) or _makers.get(_key(toolchain, cache))
+
+
+def _key(toolchain: Toolchain, cache: Cache) -> tuple[str, ...]:
+    # One per compiler and cache: what failed with one compiler may work with another.
+    return toolchain.identity, str(cache.directory)
 
 
 def plan_bytes(

@@ -1,0 +1,68 @@
+"""Libraries that all kernels use are made in the background, and never left half-made."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+_TIMES = """
+import sys, threading
+from runtime.common.cache import Cache
+from runtime.cpu.fast_call import has_quick_calls
+from runtime.cpu.helpers import helpers_meanwhile
+from runtime.cpu.toolchain import find_toolchain
+
+def working():
+    return [t.name for t in threading.enumerate() if t.name.startswith("farkas")]
+
+toolchain, cache = find_toolchain(), Cache(sys.argv[1])
+print(has_quick_calls(toolchain, cache))
+try:
+    with helpers_meanwhile(toolchain, cache):
+        print(working())
+        raise KeyError
+except KeyError:
+    print(working(), has_quick_calls(toolchain, cache))
+with helpers_meanwhile(toolchain, cache):
+    print(working())
+"""
+
+_KERNEL = """
+import sys
+import numpy as np
+import farkas as fk
+try:
+    print(fk.compile("y[i] = x[i] + 1", cache=sys.argv[1])(np.ones(2, np.float32)))
+except fk.ToolchainError as error:
+    print(error)
+"""
+
+
+def run(code: str, cache: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a process of its own, which has no helpers yet."""
+    return subprocess.run(
+        [sys.executable, "-c", code, str(cache)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_they_are_made_once_and_complete_at_the_end(tmp_path: Path) -> None:
+    done = run(_TIMES, tmp_path)
+    assert done.stdout.splitlines() == ["False", "['farkas-helpers']", "[] True", "[]"], done.stderr
+
+
+def test_who_needs_them_sees_their_error(tmp_path: Path) -> None:
+    done = run(_KERNEL, tmp_path, FARKAS_OPENMP="nonsense")
+    assert done.stdout.startswith("FARKAS_OPENMP is 'nonsense'") and not done.stderr
+
+
+def test_a_kernel_without_a_cache(tmp_path: Path) -> None:
+    done = run(_KERNEL, tmp_path)
+    assert done.stdout == "[2. 2.]\n" and not done.stderr
