@@ -13,6 +13,7 @@ import pickle
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,7 @@ class Content:
     digest: str
     asked: str
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The cache key of the network."""
         made_by = (_FORMAT, sys.version, np.__version__, version("onnx"), code_digest(*_PACKAGES))
@@ -79,9 +80,10 @@ class Content:
 
     def has_changed(self, files: Mapping[str, str | None]) -> bool:
         """Whether the network is not the same any more.  files : digests of other files, by name"""
-        if any(found is None or self.file_digest(name) != found for name, found in files.items()):
-            return True
-        return _digest(self.origin.model) != self.digest
+        return self._have_changed(files) or _digest(self.origin.model) != self.digest
+
+    def _have_changed(self, files: Mapping[str, str | None]) -> bool:
+        return any(d is None or self.file_digest(name) != d for name, d in files.items())
 
     def record(self) -> NetworkRecord | None:
         """What is in the cache, None unless it is intact and made from the same files."""
@@ -92,8 +94,7 @@ class Content:
             found: NetworkRecord = pickle.loads(entry.read(_NETWORK))
         except CacheError:
             return None
-        same = all(d is not None and self.file_digest(n) == d for n, d in found.files.items())
-        return found if same else None
+        return None if self._have_changed(found.files) else found
 
     def load(self, key: str) -> CpuModel | None:
         """A compiled graph, None unless it is in the cache."""

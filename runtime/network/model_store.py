@@ -23,16 +23,13 @@ from typing import Any
 import numpy as np
 
 from poly.errors import CacheError
-from poly.ir.expr import Expr
-from poly.ir.graph import Graph
 from runtime.common.arguments import ALIGNMENT, Array, Shape, aligned
 from runtime.common.cache import Cache, Entry, digest
 from runtime.common.compile_report import CompileReport
 from runtime.common.fingerprint import data_digest
 from runtime.cpu.toolchain import Toolchain
-from runtime.network.built import Built, Scratch
+from runtime.network.built import Built
 from runtime.network.cpu_model import CpuModel
-from runtime.network.memory_plan import MemoryPlan, Sharing
 
 _GRAPH = "graph.pickle"
 _PARTS = "constants-"
@@ -47,21 +44,16 @@ _Constants = Mapping[str, tuple[np.dtype[Any], Shape, int]]
 
 @dataclass(frozen=True, eq=False)
 class _Stored:
-    """What a model consists of besides its constants; see `Built` for what is not said here.
+    """What a model consists of besides its constants.
 
-    graph : without them; constants : type, shape and offset of each; bytes : of all of them;
-    block, library : the keys of the entries that hold the constants and the compiled kernels
+    built : with a graph without them; constants : type, shape and offset of each; bytes : of all of
+    them; block : the key of the entry that holds them
     """
 
-    graph: Graph
+    built: Built
     constants: _Constants
     bytes: int
     block: str
-    library: str
-    sharing: Sharing
-    scratch: Scratch
-    sizes: tuple[Expr, ...]
-    plan: MemoryPlan | None
     report: CompileReport
 
 
@@ -83,19 +75,9 @@ def store_model(model: CpuModel, cache: Cache) -> str | None:
     for name, array in _views(block, constants).items():
         array[...] = model.graph.constants[name]
     parts = {name: block[a:b].data for name, a, b in _parts(total)}
-    built = model.built
-    stored = _Stored(
-        replace(model.graph, constants={}),
-        constants,
-        total,
-        digest("constants", data_digest(block.data)),
-        built.entry.key,
-        built.sharing,
-        built.scratch,
-        built.sizes,
-        built.plan,
-        model.report,
-    )
+    built = replace(model.built, graph=replace(model.graph, constants={}))
+    key = digest("constants", data_digest(block.data))
+    stored = _Stored(built, constants, total, key, model.report)
     data = pickle.dumps(stored, protocol=5)
     key = digest("stored model", data)
     for name, files in ((stored.block, parts), (key, {_GRAPH: data})):
@@ -120,15 +102,12 @@ def recall_model(key: str, toolchain: Toolchain, cache: Cache, threads: int) -> 
     except CacheError:
         cache.discard(key)
         return None
-    library = cache.get(stored.library)
+    library = cache.get(stored.built.entry.key)
     block = _recall_block(stored, cache)
     if library is None or block is None:
         return None
-    graph = replace(stored.graph, constants=_views(block, stored.constants))
-    kernels = stored.report.kernels
-    built = Built(
-        graph, library, stored.sharing, stored.scratch, stored.sizes, kernels, True, stored.plan
-    )
+    graph = replace(stored.built.graph, constants=_views(block, stored.constants))
+    built = replace(stored.built, graph=graph, entry=library, from_cache=True)
     model = CpuModel(built, threads, toolchain, cache)
     took = time.perf_counter() - start
     model.report = replace(stored.report, stages=(("load", took),), from_cache=True)

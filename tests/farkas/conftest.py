@@ -53,6 +53,12 @@ def command(tmp_path: Path) -> Command:
     return run
 
 
+def save_apart(model: onnx.ModelProto, path: Path) -> None:
+    """Save a model with its weights in the file ``weights`` beside it."""
+    (path.parent / "weights").unlink(missing_ok=True)
+    onnx.save(model, path, save_as_external_data=True, location="weights", size_threshold=0)
+
+
 def model_of(
     nodes: list[onnx.NodeProto],
     inputs: dict[str, list[int | str]],

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 import farkas as fk
 from farkas.networks import network_cache as recall
 from runtime.common.fingerprint import PART, data_digest, file_digest
-from tests.farkas.conftest import Command, model_of
+from tests.farkas.conftest import Command, model_of, save_apart
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3)
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
@@ -79,18 +79,11 @@ def test_a_file_that_changed_is_imported(file: Path, tmp_path: Path) -> None:
 def test_external_data_counts(tmp_path: Path) -> None:
     store, file = fk.Cache(tmp_path / "cache"), tmp_path / "network.onnx"
 
-    def save(weights: np.ndarray) -> None:
-        for old in tmp_path.glob("weights*"):
-            old.unlink()
-        onnx.save(
-            network(weights), file, save_as_external_data=True, location="weights", size_threshold=0
-        )
-
-    save(WEIGHTS)
+    save_apart(network(), file)
     before = file.read_bytes()
     fk.compile_onnx(file, cache=store)
     assert is_whole(fk.compile_onnx(file, cache=store))
-    save(-WEIGHTS)
+    save_apart(network(-WEIGHTS), file)
     assert file.read_bytes() == before
     changed = fk.compile_onnx(file, cache=store)
     assert not is_whole(changed)

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from onnx import numpy_helper as nh
 
 import farkas as fk
 from farkas.networks import network_cache
-from tests.farkas.conftest import Command
+from tests.farkas.conftest import Command, save_apart
 from tests.farkas.networks.test_open_sizes import NETWORKS
+from tests.farkas.networks.test_stages import build
 from tests.farkas.open_networks import random_inputs
 
 F, L = TensorProto.FLOAT, TensorProto.INT64
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3)
-
-
-def build(
-    nodes: list[onnx.NodeProto],
-    inputs: Mapping[str, tuple[int, list[Any]]],
-    outputs: Mapping[str, int],
-    constants: Mapping[str, np.ndarray],
-) -> onnx.ModelProto:
-    graph = helper.make_graph(
-        nodes,
-        "open",
-        [helper.make_tensor_value_info(n, t, s) for n, (t, s) in inputs.items()],
-        [helper.make_tensor_value_info(n, t, None) for n, t in outputs.items()],
-        [nh.from_array(a, n) for n, a in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
 def matmul(weights: np.ndarray = WEIGHTS) -> onnx.ModelProto:
@@ -111,7 +93,7 @@ def test_recalled_networks_compute_the_same(name: str, tmp_path: Path, store: fk
 
 
 def reshaped() -> onnx.ModelProto:
-    """``z = reshape(x, s) + 1`` where s is twice an input: a stage must wait for its elements."""
+    """``z = softmax(reshape(exp(x), 2 s))``: a stage must wait for elements."""
     nodes = [
         helper.make_node("Add", ["s", "s"], ["t"]),
         helper.make_node("Exp", ["x"], ["e"]),
@@ -205,19 +187,12 @@ def test_a_file_that_changes_before_the_first_run_is_not_kept(file: Path, store:
 def test_external_data_counts(tmp_path: Path, store: fk.Cache) -> None:
     file = tmp_path / "network.onnx"
 
-    def save(weights: np.ndarray) -> None:
-        for old in tmp_path.glob("weights*"):
-            old.unlink()
-        onnx.save(
-            matmul(weights), file, save_as_external_data=True, location="weights", size_threshold=0
-        )
-
-    save(WEIGHTS)
+    save_apart(matmul(), file)
     for _ in range(2):
         model = fk.compile_onnx(file, cache=store)
         check(model, 5)
     assert is_recalled(model)
-    save(-WEIGHTS)
+    save_apart(matmul(-WEIGHTS), file)
     changed = fk.compile_onnx(file, cache=store)
     check(changed, 5, -WEIGHTS)
     assert not is_recalled(changed)
