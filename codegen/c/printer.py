@@ -57,7 +57,7 @@ from codegen.vector.mask_lanes import is_masked
 from codegen.vector.scalarise import is_indexed, is_scalarisable, vector_lanes
 from codegen.vector.vectorise import lane_stride
 from poly.ir.dtypes import INT64, DType, identity
-from poly.ir.expr import Const, Expr, Index, Op, Read, add, mul, simplify, sub, walk
+from poly.ir.expr import Const, Expr, Index, Op, Read, add, indices_of, mul, simplify, sub, walk
 from poly.ir.linear_form import Linear, linear_form, render
 from poly.ir.program import Program
 from poly.tree.kinds import Mark, Scope
@@ -324,13 +324,30 @@ class CPrinter:
             result = add(mul(result, extent), index)
         result = flatten(result)
         if self._bases is None:
-            return result
+            return self._rolled_last(result)
         if not any(isinstance(e, Index) and e.name in self._inner for e in walk(result)):
             if result not in self._bases:
                 self._bases[result] = Index(name := self.fresh())
                 self._loops[name] = name
             result = self._bases[result]
-        return add(result, flatten(steps))
+        return self._rolled_last(add(result, flatten(steps)))
+
+    def _rolled_last(self, offset: Expr) -> Expr:
+        """An offset with its rolled loops at the end: ``o - 112 + 112*i``.
+
+        gcc moves a constant at the end of an index into the address.  In the copies of a loop that
+        it unrolls, ``112*i`` is one; after other terms, it would need a register for each copy,
+        and ``(o + 112*1) - 112`` and ``o + 112*0`` would be loaded apart.
+        """
+        form = linear_form(offset)
+        moving = [t for t in form.terms if any(x in self._rolled for x in indices_of(t[0]))]
+        rest = Linear(tuple(t for t in form.terms if t not in moving), form.constant)
+        if not moving or not rest.terms:
+            return offset
+        result = render(rest)
+        for atom, c in moving:
+            result = Op("add" if c > 0 else "sub", (result, mul(Const(abs(c)), atom)))
+        return result
 
     def _within_tile(self, index: Expr) -> Expr:
         """The part of an index that differs between the rows and filter taps of a tile."""

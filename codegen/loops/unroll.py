@@ -183,19 +183,7 @@ class _Copies:
         return [(value, self._at(body, value)) for value in values]
 
     def runs(self, runs: list[tuple[list[int], tuple[bool, ...]]]) -> list[LoopNode]:
-        """Copies for several values, each with which of the conditions are not sure: one loop with
-        all of them, if the C compiler may unroll it, rather than a loop for each kind.
-        """
-        values = [value for run, _ in runs for value in run]
-        if (
-            len(runs) > 1
-            and len(values) >= FEWEST_ROWS
-            and values == [*range(values[0], values[-1] + 1)]
-        ):
-            unsure = tuple(map(any, zip(*(u for _, u in runs), strict=True)))
-            rolled = self._rolled(If(self._condition(values, unsure), self.node.body), values)
-            if rolled is not None:
-                return [rolled]
+        """Copies for several values, each with which of the conditions are not sure."""
         return [n for run, unsure in runs for n in self.under(run, unsure)]
 
     def under(self, values: list[int], unsure: tuple[bool, ...]) -> list[LoopNode]:

@@ -80,17 +80,20 @@ def _moving(node: For, names: Collection[str]) -> set[str]:
 
 
 def masked(
-    node: For, bound: tuple[int, int] | None, widths: dict[str, int], dtypes: dict[str, DType],
-    lane: str,
+    node: For, bound: tuple[int, int] | None, widths: dict[str, int], registers: Collection[str],
+    dtypes: dict[str, DType], lane: str,
 ) -> LoopNode | None:  # fmt: skip
     """A vector loop along registers as masked stores, or None if it does not have that form.
 
     widths : see `mask_widths`
+    registers : the buffers among these that are in registers
     lane : the name for the lane
     """
-    names = _moving(node, widths)
-    lanes = {widths[name] for name in names}
     stores = node.body.children if isinstance(node.body, Block) else (node.body,)
+    # A packed operand may be read in vectors of fewer lanes.
+    own = {*registers, *(s.target.tensor for s in stores if isinstance(s, Store))}
+    names = _moving(node, widths) & own
+    lanes = {widths[name] for name in names}
     if len(lanes) != 1 or bound is None:
         return None
     (width,) = lanes

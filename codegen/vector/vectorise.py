@@ -85,7 +85,7 @@ def vectorise(root: LoopNode, program: Program) -> LoopNode:
         node = map_children(node, lambda c: visit(c, ranges))
         if not isinstance(node, For) or node.mark != Mark.VECTOR or node.step != 1:
             return node
-        chunked = masked(node, bound, widths, dtypes, lane_name(node.var, taken))
+        chunked = masked(node, bound, widths, registers, dtypes, lane_name(node.var, taken))
         if chunked is not None:
             return chunked
         if in_lockstep(node.body, node.var):
