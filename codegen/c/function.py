@@ -15,15 +15,25 @@ from codegen.loops.check_index_width import check_index_width
 from codegen.loops.from_schedule import build_loops
 from codegen.loops.kernel_context import KernelContext
 from codegen.loops.lower_instances import lower
-from codegen.loops.nodes import Buffer, For, LoopNode, Tile
+from codegen.loops.nodes import Block, Buffer, For, LoopNode, Tile, block
 from codegen.loops.restrict import exchanged
-from codegen.loops.traverse import has_mark, own_bounds, own_values, reads_in, walk_loops
+from codegen.loops.traverse import (
+    has_mark,
+    own_bounds,
+    own_values,
+    reads_in,
+    statements_in,
+    walk_loops,
+)
 from codegen.loops.verify import verify_loops
 from poly.ir.expr import Size, walk
 from poly.ir.program import Program, Tensor
 from poly.passes import Pass, run_passes
 from poly.schedule.schedule import Schedule
 from poly.tree.kinds import Mark
+
+#: A body with more loops and statements than this is cut into functions of at least so many.
+MOST_NODES, FEWEST_NODES = 400, 60
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,7 @@ class CFunction:
     tensors : the tensors it takes, in order, each with its C type
     workspace : temporaries that the caller provides
     parallel : whether the calling team shares the work; if not, only one thread may call it
+    parts : the functions that it calls, see `_parts_of`, as lines
     prototype, comments, body : its declaration, one comment per statement, its lines
     thread_memory : bytes it uses of `codegen.c.thread_memory`
     """
@@ -73,16 +84,18 @@ class CFunction:
     comments: tuple[str, ...]
     body: tuple[str, ...]
     thread_memory: int = 0
+    parts: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """The definition, preceded by one comment per statement."""
-        return "\n".join([*self.comments, self.prototype, *self.body])
+        return "\n".join([*self.parts, *self.comments, self.prototype, *self.body])
 
     @property
     def static_text(self) -> str:
         """The definition with internal linkage."""
-        return "\n".join([*self.comments, f"static {self.prototype}", *self.body])
+        head = f"static {self.prototype}"
+        return "\n".join([*self.parts, *self.comments, head, *self.body])
 
 
 def c_loops(schedule: Schedule, passes: Sequence[Pass[LoopNode]] = C_LOOP_PASSES) -> LoopNode:
@@ -111,36 +124,98 @@ def emit_function(
     program = schedule.program
     body = c_loops(schedule, passes)
     names = name_everything(program, body)
-    printer = CPrinter(program, names, schedule.exact)
-    lines = list(printer.body(body).generate())
-    touched = {r.tensor for r in reads_in(body)}
-    written = {s.target.tensor for s in program.statements}
-    workspace = tuple(t for t in program.temps if t.name in touched)
-    needed = used_sizes(body, program, touched)
-    sizes = tuple(s for s in program.sizes if s in needed)
-    tensors = tuple(
-        (t.name, f"{'' if t.name in written else 'const '}{C_TYPES[t.dtype.name]}")
-        for t in argument_order(program, workspace)
-        if t.name in touched
-    )
-    params = [f"int64_t {names.sizes[s]}" for s in sizes]
-    shared = exchanged(body)
-    params += [
-        f"{c} *{'' if name in shared else 'restrict '}{names.tensors[name]}" for name, c in tensors
-    ]
-    prototype = f"void {symbol}({', '.join(params) or 'void'})"
+    whole = _Signature.of(program, names, body)
+    parts = _parts_of(body)
+    comments = statement_comments(schedule)
+    lines: list[str] = []
+    calls: list[str] = []
+    memory = 0
+    for n, part in enumerate(parts, 1):
+        printer = CPrinter(program, names, schedule.exact)
+        printed = list(printer.body(part).generate())
+        memory = max(memory, printer.memory.bytes)
+        if len(parts) == 1:
+            calls = printed
+            break
+        own = _Signature.of(program, names, part)
+        run = statements_in(part)
+        lines += [comments.pop(name) for name in [*comments] if name in run]
+        head = own.prototype(f"{symbol}_{n}", names)
+        # Inlined again, they would be one long function.
+        lines += ["static __attribute__((noinline))", head, *printed, ""]
+        calls.append(f"  {symbol}_{n}({own.arguments(names)});")
     return CFunction(
         MadeFrom.of(schedule),
         symbol,
-        sizes,
-        tensors,
-        workspace,
+        whole.sizes,
+        tuple((t.name, whole.c_type(t)) for t in whole.tensors),
+        tuple(t for t in whole.tensors if t in program.temps),
         has_mark(body, Mark.PARALLEL),
-        prototype,
-        tuple(statement_comments(schedule)),
+        whole.prototype(symbol, names),
+        tuple(comments.values()),
+        tuple(calls if len(parts) == 1 else ["{", *calls, "}"]),
+        memory,
         tuple(lines),
-        printer.memory.bytes,
     )
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """The sizes and tensors that some loops of a program use, in the order of arguments."""
+
+    program: Program
+    sizes: tuple[str, ...]
+    tensors: tuple[Tensor, ...]
+    exchanged: frozenset[str]
+
+    @staticmethod
+    def of(program: Program, names: Names, body: LoopNode) -> _Signature:
+        touched = {r.tensor for r in reads_in(body)}
+        needed = used_sizes(body, program, touched)
+        every = argument_order(program, program.temps)
+        return _Signature(
+            program,
+            tuple(s for s in program.sizes if s in needed),
+            tuple(t for t in every if t.name in touched),
+            frozenset(exchanged(body)),
+        )
+
+    def c_type(self, tensor: Tensor) -> str:
+        """The type of a tensor's elements, constant if no statement sets them."""
+        written = any(s.target.tensor == tensor.name for s in self.program.statements)
+        return f"{'' if written else 'const '}{C_TYPES[tensor.dtype.name]}"
+
+    def prototype(self, symbol: str, names: Names) -> str:
+        """The declaration; the pointers of tensors in `exchanged` are not alone."""
+        params = [f"int64_t {names.sizes[s]}" for s in self.sizes]
+        for t in self.tensors:
+            alone = "" if t.name in self.exchanged else "restrict "
+            params.append(f"{self.c_type(t)} *{alone}{names.tensors[t.name]}")
+        return f"void {symbol}({', '.join(params) or 'void'})"
+
+    def arguments(self, names: Names) -> str:
+        """The arguments of a call from a function with all of these parameters."""
+        passed = [names.sizes[s] for s in self.sizes]
+        return ", ".join([*passed, *(names.tensors[t.name] for t in self.tensors)])
+
+
+def _parts_of(body: LoopNode) -> list[LoopNode]:
+    """The loop nests of a body that are functions of their own; the body itself if it is short.
+
+    C compilers take more than twice as long for a function that is twice as long.
+    """
+    if not isinstance(body, Block) or _length(body) <= MOST_NODES:
+        return [body]
+    parts: list[list[LoopNode]] = [[]]
+    for child in body.children:
+        if sum(map(_length, parts[-1])) >= FEWEST_NODES:
+            parts.append([])
+        parts[-1].append(child)
+    return [block(part) for part in parts]
+
+
+def _length(body: LoopNode) -> int:
+    return sum(1 for _ in walk_loops(body))
 
 
 def argument_order(program: Program, workspace: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -189,12 +264,12 @@ def header_comment(made_from: MadeFrom, nodes: Iterable[str] = ()) -> str:
     return "/*\n" + "\n".join(f" * {_comment_safe(line)}".rstrip() for line in lines) + "\n */"
 
 
-def statement_comments(schedule: Schedule) -> list[str]:
-    """One comment per statement: its name and the comprehension it came from."""
-    return [
-        f"/* {s.name}: {s.role} of {_comment_safe(str(s.source))} */"
+def statement_comments(schedule: Schedule) -> dict[str, str]:
+    """One comment per statement, by name: the comprehension it came from."""
+    return {
+        s.name: f"/* {s.name}: {s.role} of {_comment_safe(str(s.source))} */"
         for s in schedule.scop.statements
-    ]
+    }
 
 
 def _comment_safe(text: str) -> str:

@@ -250,10 +250,8 @@ def _kernel(
             "smaller tiles"
         )
     head = printer.signature(symbol, parameters, launch.block)
-    comments = [
-        c for c, s in zip(statement_comments(schedule), schedule.scop.statements, strict=True)
-        if s.name in launch.statements
-    ]  # fmt: skip
+    every = statement_comments(schedule)
+    comments = [c for name, c in every.items() if name in launch.statements]
     # The most strictly aligned arrays first, so that there are no gaps.
     ordered = sorted(
         printer.shared_arrays.items(), key=lambda line: (-alignment_of(line[1]), -line[1])

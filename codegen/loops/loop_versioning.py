@@ -346,6 +346,27 @@ def whole_tile(tile: LoopNode, ranges: Ranges) -> LoopNode:
     return map_children(tile, lambda c: whole_tile(c, ranges))
 
 
+def with_loops_of_rows(tile: Buffer) -> Buffer:
+    """The tile with those filter taps in loops that are not unrolled along which neither registers
+    nor masks move.
+    """
+    moved = {
+        x
+        for n in walk_loops(tile.body)
+        if isinstance(n, VectorStore)
+        for e in (*n.store.target.indices, n.first, *(() if n.last is None else (n.last,)))
+        for x in indices_of(e)
+    }
+
+    def visit(n: LoopNode) -> LoopNode:
+        n = map_children(n, visit)
+        if isinstance(n, For) and n.mark == Mark.UNROLL and n.var not in moved:
+            return replace(n, mark=Mark.SEQ)
+        return n
+
+    return replace(tile, body=visit(tile.body))
+
+
 def with_named_ends(tile: Buffer, taken: Collection[str]) -> Tile:
     """The tile with names for the first and last active lanes of its stores, which are the same
     for all rows.

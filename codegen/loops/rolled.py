@@ -120,7 +120,9 @@ def _is_regular_read(read: Read, loops: Sequence[str], lane: str | None, target:
             if not isinstance(atom, Index):
                 if any(depends_on(atom, var) for var in own):
                     return False
-            elif atom.name == lane and (position != len(read.indices) - 1 or factor != 1):
+            elif atom.name == lane and (
+                position != len(read.indices) - 1 or factor not in ((1,) if target else (1, 2))
+            ):
                 return False
     moves = lane is None or any(depends_on(i, lane) for i in read.indices)
     return moves or not target

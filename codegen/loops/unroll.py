@@ -10,9 +10,11 @@ from codegen.loops.conditions import all_of, parts_of, surely
 from codegen.loops.index_ranges import Ranges, extreme
 from codegen.loops.loop_versioning import (
     FAR,
+    Case,
     narrowed,
     tile_cases,
     whole_tile,
+    with_loops_of_rows,
     with_named_ends,
     without_branches,
 )
@@ -21,7 +23,7 @@ from codegen.loops.nodes import Block, Buffer, For, If, LoopNode, Store, VectorS
 from codegen.loops.rolled import can_roll, is_irregular
 from codegen.loops.substitute import substitute_var
 from codegen.loops.tidy import tidied
-from codegen.loops.traverse import map_children, walk_loops
+from codegen.loops.traverse import children_of, map_children, walk_loops
 from poly.ir.expr import Const, Expr, Index, Op, evaluate_int, simplify, sizes_of, walk
 from poly.tree.kinds import Mark, Scope
 
@@ -29,6 +31,10 @@ from poly.tree.kinds import Mark, Scope
 UNROLL_LIMIT = 2048
 
 
+#: Masks of a tile that are named even if hardly any row shares its masks with another.  In depthwise
+#: convolutions of stride 2 none does: 3 x 3 elements have 63 for 63 updates, and 5 x 5 have 100.
+#: With stride 1, 5 x 5 have 35 for 100 updates, and naming them is faster.
+MOST_MASKS = 32
 #: The first of fewer iterations than this is told apart from the others if it is known to exist.
 FEWEST_ROWS = 3
 #: Up to this many rows that may not exist are computed if any row exists; more only if one of them
@@ -63,18 +69,67 @@ def _in_cases(node: LoopNode, ranges: Ranges, irregular: frozenset[str] | None) 
     if not isinstance(node, Buffer) or node.scope != Scope.REGISTER:
         return map_children(node, lambda c: _in_cases(c, ranges, irregular))
 
-    made: LoopNode | None = None
     cases = tile_cases(node, ranges)
+    if not cases:
+        return node
+    made: LoopNode | None = None
     for case in reversed(cases):
         written = _unroll(case.body, dict(case.ranges), {}, None)
+        whole = _whole(case, written, ranges, irregular) if case is cases[0] else None
+        if whole is not None and _has_many_masks(written):
+            return _by_filter_rows(node, case, whole, ranges, irregular)
         tile = _in_widths(case.resolved(written), ranges, case is cases[0])
-        inside = case.inside(written) if case is cases[0] else None
-        if inside is not None and isinstance(inside[1], Buffer):
-            whole = _unroll(whole_tile(case.body, case.ranges), {}, {}, irregular)
-            assert isinstance(whole, Buffer)
-            tile = If(inside[0], with_named_ends(whole, ranges), tile)
+        if whole is not None:
+            tile = If(whole.cond, whole.then, tile)
         made = tile if case.condition is None else If(case.condition, tile, made)
     return made or node
+
+
+def _whole(
+    case: Case, written: LoopNode, ranges: Ranges, irregular: frozenset[str] | None
+) -> If | None:
+    """The tile of a case without masks, under the condition that it needs none."""
+    inside = case.inside(written)
+    if inside is None or not isinstance(inside[1], Buffer):
+        return None
+    whole = _unroll(whole_tile(case.body, case.ranges), {}, {}, irregular)
+    assert isinstance(whole, Buffer)
+    return If(inside[0], with_named_ends(whole, ranges))
+
+
+def _has_many_masks(written: LoopNode) -> bool:
+    """Whether the updates of a tile without branches that depend on the existence of a row would
+    have many masks, few of them the same.
+    """
+    masks: list[tuple[Expr, ...]] = []
+
+    def visit(n: LoopNode, conditions: tuple[Expr, ...]) -> None:
+        if isinstance(n, If) and n.other is None:
+            conditions = (*conditions, *parts_of(n.cond))
+        if isinstance(n, VectorStore) and n.last is not None and conditions:
+            masks.append((*conditions, n.first, n.last))
+        for c in children_of(n):
+            visit(c, conditions)
+
+    visit(written, ())
+    return len({*masks}) > max(MOST_MASKS, len(masks) // 2)
+
+
+def _by_filter_rows(
+    node: Buffer, case: Case, whole: If, ranges: Ranges, irregular: frozenset[str] | None
+) -> LoopNode:
+    """A register tile in few lines: a loop over the rows of the filter, in which each row of the
+    tile has its condition.  Masks differ between columns of the filter only.
+    """
+    rolled = with_loops_of_rows(node)
+    written = _unroll(rolled, ranges, {}, irregular)
+    assert isinstance(written, Buffer)
+    narrow = narrowed(written)
+    tile: LoopNode = with_named_ends(written, ranges)
+    if narrow is not None:
+        tile = If(narrow[0], with_named_ends(narrow[1], ranges), tile)
+    known = () if case.condition is None else parts_of(case.condition)
+    return If(all_of([*known, *parts_of(whole.cond)]), whole.then, tile)
 
 
 def _in_widths(tile: LoopNode, taken: Collection[str], both: bool) -> LoopNode:
@@ -183,7 +238,16 @@ class _Copies:
         return [(value, self._at(body, value)) for value in values]
 
     def runs(self, runs: list[tuple[list[int], tuple[bool, ...]]]) -> list[LoopNode]:
-        """Copies for several values, each with which of the conditions are not sure."""
+        """Copies for several values, each with which of the conditions are not sure: one loop, if
+        some condition is not sure for any of them, and the C compiler may unroll it.
+        """
+        values = [value for run, _ in runs for value in run]
+        some = len(runs) > 1 and all(any(unsure) for _, unsure in runs)
+        if some and values == [*range(values[0], values[-1] + 1)]:
+            unsure = tuple(map(any, zip(*(u for _, u in runs), strict=True)))
+            rolled = self._rolled(If(self._condition(values, unsure), self.node.body), values)
+            if rolled is not None:
+                return [rolled]
         return [n for run, unsure in runs for n in self.under(run, unsure)]
 
     def under(self, values: list[int], unsure: tuple[bool, ...]) -> list[LoopNode]:

@@ -38,7 +38,7 @@ from poly.tree.kinds import Scope
 
 #: Blocking a reduction doubles the cases of a tile (first block or not, last or not) and so the
 #: code: a convolution of unknown channels and window had 2,000 lines.
-MOST_CHUNKS = 2
+MOST_CHUNKS = 1
 #: Loops are collapsed until each thread has this many iterations: one more or less matters little
 #: then, and other threads can take some from a late one.  A thread still packs its own operands,
 #: except the first and the last.
@@ -223,6 +223,7 @@ def _with_epilogue(
     """The statements of the tile: those fused with `core`, or it alone if they do not suit it."""
     s = core.statement
     together = fused_around(schedule, names, s)
+    schedule = _beside_reductions(schedule, together, core)
     # With filter taps unrolled, or three loops, the ends of a blocked reduction would be very
     # much code: tiles are loaded and stored at each block instead.
     long = bool(blocks.reductions and core.shaped) or len(blocks.reductions) > MOST_CHUNKS
@@ -234,6 +235,18 @@ def _with_epilogue(
         if name != s:
             schedule = _plain(schedule, name)
     return schedule, (s,)
+
+
+def _beside_reductions(
+    schedule: Schedule, together: tuple[str, ...], core: Contraction
+) -> Schedule:
+    """What runs once beside the reductions, such as the initialisation, out of their loops, into
+    which isl's scheduler has put it: ``for k: {T if k = 0; S}`` is ``T; for k: S``.
+    """
+    s = core.statement
+    around = {loop for n in together if n != s for loop in schedule.loops(n)}
+    shared = next((x for x in schedule.loops(s) if x in core.reductions and x in around), None)
+    return schedule if shared is None else schedule.distribute(s, shared)
 
 
 def _cut(
@@ -305,11 +318,12 @@ def _lanes_last(schedule: Schedule, core: Contraction) -> tuple[int, ...]:
 def _plain(schedule: Schedule, name: str) -> Schedule:
     """Threads and lanes for a statement that was distributed from a contraction."""
     flags = coincident_members(schedule.tree, name, schedule.dependences)
-    loops, extents = schedule.loops(name), loop_extents(schedule, name)
+    extents = loop_extents(schedule, name)
+    loops = [x for x in schedule.loops(name) if extents[x] != 1]
+    if len(loops) < 2 or not flags[loops[-1]]:
+        return schedule
     # An unknown extent may be one.
     outer = loops[:2] if extents[loops[0]] is None and len(loops) > 2 else loops[:1]
-    if not flags[loops[-1]] or len(loops) == 1:
-        return schedule
     schedule = attempt(schedule, Schedule.vectorize, name, loops[-1])
     for loop in outer:
         schedule = attempt(schedule, Schedule.parallelize, name, loop)
