@@ -44,7 +44,7 @@ from frontends.onnx.importer.environment import Environment
 from frontends.onnx.importer.folding import fold, foldable
 from frontends.onnx.importer.string_tensors import on_strings
 from frontends.onnx.model.attributes import check_operands, decode_attributes, schema_of
-from frontends.onnx.model.functions import KNOWN_DOMAINS, function_of, has_function
+from frontends.onnx.model.functions import function_of, has_function
 from frontends.onnx.model.loading import (
     describe,
     domain_of,
@@ -366,7 +366,7 @@ class Importer(Environment):
         opset = pending.versions[domain]
         schema = schema_of(proto.op_type, opset, domain)
         if schema is None:
-            if domain and domain not in KNOWN_DOMAINS:
+            if domain and not any(s.domain == domain for s in onnx.defs.get_all_schemas()):
                 raise Unsupported(f"operators of domain '{printable(domain)}' are not known")
             raise Unsupported(f"there is no such operator in opset {opset}")
         if schema.deprecated and withdrawn(proto.op_type, domain):

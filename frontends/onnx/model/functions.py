@@ -12,9 +12,6 @@ from onnx import FunctionProto, TypeProto, helper
 from frontends.onnx.core.node import Node, Value
 from frontends.onnx.core.symbolic_dims import Dim
 
-#: Domains whose operators have schemas in the onnx package.
-KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml"})
-
 
 def has_function(schema: Any) -> bool:
     """Whether the operator has a function body."""
