@@ -34,7 +34,8 @@ def core_of(group: Group[Machine]) -> Contraction | Stencil | None:
 def _outside(schedule: Schedule, name: str) -> tuple[str, ...]:
     """The indices of a statement of a block whose loops are around its steps."""
     loops, step = schedule.loops(name), schedule.scop.statement(name).step
-    around = loops[: loops.index(step)] if step else ()
+    # isl's order may have omitted or renamed the loop over steps.
+    around = loops[: loops.index(step)] if step in loops else ()
     return tuple(dimension_at(schedule, name, loop) for loop in around)
 
 

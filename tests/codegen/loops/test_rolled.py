@@ -40,7 +40,7 @@ def store(target: tuple[Expr, ...], value: Expr, op: str = "+=") -> VectorStore:
 
 HALF_ROW = Op("floordiv", (ROW, Const(2)))
 QUARTER_LANE = Op("floordiv", (LANE, Const(4)))
-SECOND_LANE = mul(Const(2), LANE)
+SECOND_LANE, THIRD_LANE = mul(Const(2), LANE), mul(Const(3), LANE)
 #: In the first row all lanes, in the others as many as N says.
 KNOWN = Op(
     "max", (sub(Const(16), mul(Const(16), ROW)), Op("min", (mul(ROW, Size("N")), Const(16))))
@@ -61,6 +61,10 @@ def test_a_tile_is_rolled() -> None:
     assert sum(isinstance(n, VectorStore) for n in walk_loops(unroll(tile))) == 8
 
 
+def test_every_other_element_may_be_read() -> None:
+    assert can_roll(loop("i", 4, store((ROW, LANE), Read("X", (ROW, SECOND_LANE)))), ())
+
+
 @pytest.mark.parametrize(
     ("why", "node"),
     [
@@ -72,7 +76,8 @@ def test_a_tile_is_rolled() -> None:
         ("masks that are known in some iterations", loop("i", 4, replace(UPDATE, last=KNOWN))),
         ("an element updated twice", loop("i", 4, Block((UPDATE, UPDATE)))),
         ("a value", loop("i", 4, store((ROW, LANE), ROW))),
-        ("lanes apart", loop("i", 4, store((ROW, LANE), Read("X", (SECOND_LANE,))))),
+        ("lanes apart", loop("i", 4, store((ROW, LANE), Read("X", (THIRD_LANE,))))),
+        ("a target of lanes apart", loop("i", 4, store((ROW, SECOND_LANE), Read("X", (LANE,))))),
         ("lanes in rows", loop("i", 4, store((ROW, LANE), Read("X", (LANE, ROW))))),
         ("quotients of lanes", loop("i", 4, store((ROW, LANE), Read("X", (QUARTER_LANE,))))),
         ("quotients in a target", loop("i", 4, store((HALF_ROW, LANE), Const(0.0)))),

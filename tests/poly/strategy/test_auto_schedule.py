@@ -9,6 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codegen.c.function import emit_function
+from codegen.pipeline import CPU
+from frontends.language.einsum import einsum_program
+from poly.ir.dtypes import FLOAT32
 from poly.ir.program import Program, specialise
 from poly.machine.cpu import Machine, host_machine
 from poly.schedule.schedule import Schedule
@@ -168,6 +171,14 @@ def test_loops_too_short_for_all_threads_are_not_shared(
 
 def test_loops_that_are_not_known_are_shared() -> None:
     assert len(groups(auto_schedule(schedule(TWO_REDUCTIONS)))) == 1
+
+
+def test_initialisations_leave_the_loops_of_a_tiled_reduction() -> None:
+    """isl's scheduler puts them there where it fuses a contraction with what follows."""
+    p = einsum_program("fbac,adfe,be,dc->", [FLOAT32] * 4)
+    s = auto_schedule(Schedule.of(CPU.prepare(p, CACHES)), CACHES)
+    assert "reschedule" in str(s) and "distribute S0_2: f" in str(s)
+    assert not {"f_p", "a_p", "d_p"} & {*s.loops("S0_2_init")}
 
 
 def test_a_row_stays_in_one_loop_if_it_is_short() -> None:

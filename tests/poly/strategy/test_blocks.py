@@ -272,3 +272,8 @@ def test_short_steps_are_those_of_one_thread() -> None:
         s = auto_schedule(Schedule.of(parse_program(own)), machine)
         marks = {m.mark for m in loops_of(s.tree, "product")}
         assert ("parallel" in marks) == shared
+
+
+def test_a_step_whose_loop_another_tactic_has_split() -> None:
+    kernel = fk.compile("def f(float32 A[N]) -> (A) { for i in 0:N { S: A[i] +=! A[i] } }")
+    assert np.array_equal(kernel(np.ones(5, np.float32)), np.zeros(5, np.float32))

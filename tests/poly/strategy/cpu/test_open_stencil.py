@@ -116,3 +116,30 @@ def test_tiles_lie_along_rows() -> None:
     # A case for each number of rows, and narrow images in vectors of half the lanes.
     assert "fk_some_f32x16(" in kernel.source
     assert "fk_some_f32x8(" in kernel.source
+
+
+#: Sizes of results as the importer of ONNX names them where they would be quotients.
+NAMED = """def f(float32 X[C,H,W], float32 F[C,{k},{k}], float32 R[P], float32 S[Q]) -> (Z)
+where {s}*P <= H + {s} - 1, H <= {s}*P, {s}*Q <= W + {s} - 1, W <= {s}*Q {{
+    Y[c,p,q] +=! X[c,{s}*p+r-{a},{s}*q+u-{a}] * F[c,r,u]
+        where c in 0:C, r in 0:{k}, u in 0:{k}, p in 0:P, q in 0:Q,
+              0 <= {s}*p+r-{a} < H, 0 <= {s}*q+u-{a} < W
+    Z[c,p,q] = Y[c,p,q] + R[p] * S[q]
+}}"""
+
+
+@pytest.mark.parametrize(("taps", "stride", "rolled"), [(5, 2, True), (3, 2, True), (5, 1, False)])
+def test_named_sizes_of_results(taps: int, stride: int, rolled: bool) -> None:
+    """Where hardly a row shares a mask with another, tiles loop over the rows of the filter."""
+    kernel = fk.compile(NAMED.format(k=taps, s=stride, a=taps // 2))
+    if host_machine().vector_bytes == 64:
+        assert ("for (int64_t r = " in kernel.source) == rolled
+        assert (kernel.source.count("const int64_t lane_") > 40) != rolled
+    rng = np.random.default_rng(1)
+    for h, w in IMAGES:
+        rows, columns = -(-h // stride), -(-w // stride)
+        shapes = {"X": (2, h, w), "F": (2, taps, taps), "R": (rows,), "S": (columns,)}
+        inputs = {k: rng.integers(-9, 9, s).astype("float32") for k, s in shapes.items()}
+        expected = run(kernel.program, inputs, {}).values["Z"]
+        guarded = np.full((2, rows, columns), np.nan, "float32")
+        np.testing.assert_array_equal(kernel(**inputs, out=guarded), expected)
