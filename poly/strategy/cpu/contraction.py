@@ -37,7 +37,8 @@ from poly.strategy.cpu.register_tile import Contraction
 from poly.tree.kinds import Scope
 
 #: Blocking a reduction doubles the cases of a tile (first block or not, last or not) and so the
-#: code: a convolution of unknown channels and window had 2,000 lines.
+#: code: a convolution of unknown channels and window had 2,000 lines, and isl took twice as long
+#: for the loops of two blocked reductions.
 MOST_CHUNKS = 1
 #: Loops are collapsed until each thread has this many iterations: one more or less matters little
 #: then, and other threads can take some from a late one.  A thread still packs its own operands,
@@ -224,7 +225,7 @@ def _with_epilogue(
     s = core.statement
     together = fused_around(schedule, names, s)
     schedule = _beside_reductions(schedule, together, core)
-    # With filter taps unrolled, or three loops, the ends of a blocked reduction would be very
+    # With filter taps unrolled, or two loops, the ends of a blocked reduction would be very
     # much code: tiles are loaded and stored at each block instead.
     long = bool(blocks.reductions and core.shaped) or len(blocks.reductions) > MOST_CHUNKS
     if not long and has_lane_epilogue(schedule, together, s):
