@@ -27,7 +27,7 @@ import islpy as isl
 
 from poly.buffers.copies import Copy, copy_of, in_matrices, lanes_below
 from poly.buffers.tensorize import fragment_of
-from poly.deps.dependences import flow_of_read, flow_of_tensor
+from poly.deps.dependences import flow_of_read, flow_of_tensor, written_once
 from poly.deps.footprint import box_extent, prefix_map, prefix_relation
 from poly.deps.scop import Role, Scop, ScopStatement
 from poly.errors import CapacityError, ScheduleError
@@ -359,8 +359,19 @@ def _key(outer: list[Member]) -> tuple[Same, ...]:
 def _exposed(
     scop: Scop, tensor: str, prefix: tuple[Same, ...], statements: tuple[str, ...]
 ) -> isl.Map | None:
-    """``{ [p] -> T[e] }``: elements read below whose value was not written in the same prefix."""
+    """``{ [p] -> T[e] }``: elements read below whose value was not written in the same prefix.
+
+    If elements are written once, those are read that are not written for the first time below:
+    any update below follows that write, or else reads the element from outside itself.
+    """
     outer = [Member("", f.value) for f in prefix]
+    if (once := written_once(scop, tensor)) is not None:
+        below = [scop.statement(n) for n in statements]
+        read = prefix_relation(((s, m) for s in below for m in s.reads), outer, tensor)
+        first = [(s, s.write) for s in below if s.name == once.first.name]
+        made = prefix_relation(first, outer, tensor)
+        rest = read if read is None or made is None else read.subtract(made)
+        return None if rest is None or rest.is_empty() else rest
     inside = _inside(scop, outer, statements)
     result: isl.Map | None = None
     for name in statements:
@@ -386,11 +397,10 @@ def _leaving(
     another prefix or by another statement.
     """
     outer = [Member("", f.value) for f in prefix]
+    own = [s for s in map(scop.statement, statements) if s.target.tensor == tensor]
+    if written_once(scop, tensor) is not None:
+        return _shared_beyond(scop, tensor, outer, statements, own)
     flow = flow_of_tensor(scop, tensor)
-    own = [
-        s for s in map(scop.statement, statements)
-        if s.write.get_tuple_name(isl.dim_type.out) == tensor
-    ]  # fmt: skip
     written = isl.UnionSet.empty(scop.context.get_space())
     for s in own:
         written = written.union(isl.UnionSet.from_set(s.domain))
@@ -403,3 +413,31 @@ def _leaving(
     if leaving is None or everything is None:
         return None
     return everything.intersect_domain(leaving.domain())
+
+
+def _shared_beyond(
+    scop: Scop,
+    tensor: str,
+    outer: list[Member],
+    statements: tuple[str, ...],
+    own: list[ScopStatement],
+) -> isl.Map | None:
+    """`_leaving` of a tensor that is written once, by elements alone.
+
+    With the elements W(p) written and R(p) read in a prefix, and those read by all other
+    statements: ``{ p -> W(p) : W(p) meets the latter, or R(q), q != p }``.
+    """
+    written = prefix_relation(((s, s.write) for s in own), outer, tensor)
+    if written is None:
+        return None
+    below = [scop.statement(n) for n in statements]
+    read = prefix_relation(((s, m) for s in below for m in s.reads), outer, tensor)
+    others = [m for s in scop.statements if s not in below for m in s.all_reads]
+    leaving = isl.Set.empty(written.domain().get_space())
+    for m in others:
+        if m.get_tuple_name(isl.dim_type.out) == tensor:
+            leaving = leaving.union(written.intersect_range(m.range()).domain())
+    if read is not None:
+        pairs = written.apply_range(read.reverse())
+        leaving = leaving.union(pairs.subtract(isl.Map.identity(pairs.get_space())).domain())
+    return None if leaving.is_empty() else written.intersect_domain(leaving.coalesce())

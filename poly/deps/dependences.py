@@ -16,12 +16,14 @@ run them at once.  In exact mode they order like all others.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial, reduce
 
 import islpy as isl
 
 from poly.deps.scop import Scop, ScopStatement
+from poly.ir.expr import Index
 from poly.tree.nodes import Band, Node, Sequence, child_nodes, joint, order_of
 
 KINDS = ("flow", "anti", "output", "reduction")
@@ -62,38 +64,117 @@ class Dependences:
 
 def compute_dependences(scop: Scop, exact: bool = False) -> Dependences:
     """Compute the dependences of a scop under its initial order."""
+    once = [w for w in map(partial(written_once, scop), scop.written_tensors) if w is not None]
+    parts = [_of_tensor_written_once(scop, w) for w in once]
+    others = set(scop.written_tensors) - {w.tensor for w in once}
+    if others:
+        parts.append(_of_tensors(scop, others))
+    empty = isl.UnionMap.empty(scop.context.get_space())
+    flow, anti, output, reduction = (
+        reduce(isl.UnionMap.union, p, empty) for p in zip(*parts, strict=True)
+    )
+    return Dependences(flow.coalesce(), anti.coalesce(), output.coalesce(), reduction, exact)
+
+
+#: Relations of kinds `KINDS`.
+_Kinds = tuple[isl.UnionMap, isl.UnionMap, isl.UnionMap, isl.UnionMap]
+
+
+def _of_tensors(scop: Scop, tensors: Collection[str]) -> _Kinds:
+    """The dependences by elements of some tensors, by isl's access analysis."""
     order = initial_order(scop)
     empty = isl.UnionMap.empty(scop.context.get_space())
-    final = _collect(empty, [s.write for s in scop.statements if not s.is_reduction])
-    update = _collect(empty, [s.write for s in scop.statements if s.is_reduction])
+
+    def collect(maps: Iterable[isl.Map]) -> isl.UnionMap:
+        wanted = (m for m in maps if m.get_tuple_name(isl.dim_type.out) in tensors)
+        return reduce(isl.UnionMap.union, map(isl.UnionMap.from_map, wanted), empty)
 
     def flow_from(sink: isl.UnionMap, must: isl.UnionMap, may: isl.UnionMap) -> isl.UnionMap:
         info = isl.UnionAccessInfo.from_sink(sink)
         info = info.set_must_source(must).set_may_source(may).set_schedule_map(order)
         return info.compute_flow().get_may_dependence()
 
+    final = collect(s.write for s in scop.statements if not s.is_reduction)
+    update = collect(s.write for s in scop.statements if s.is_reduction)
     # An update reads the element that it writes.  What this read and this write depend on is the
     # same, as is what depends on them: each of these relations is computed once.
-    others = _collect(empty, [m for s in scop.statements for m in _other_reads(s)])
+    others = collect(m for s in scop.statements for m in s.other_reads)
     updates = flow_from(update, final, update)
     flow = flow_from(others, final, update).union(updates)
     output = flow_from(final, final, update).union(updates)
-    info = isl.UnionAccessInfo.from_sink(scop.writes)
+    info = isl.UnionAccessInfo.from_sink(final.union(update))
     info = info.set_kill(final).set_may_source(others).set_schedule_map(order)
     anti = info.compute_flow().get_may_dependence().union(output.intersect_domain(update.domain()))
-
-    own = _collect(
+    own = reduce(
+        isl.UnionMap.union,
+        (
+            isl.UnionMap.from_map(isl.Map.from_domain_and_range(s.domain, s.domain))
+            for s in scop.statements
+            if s.is_reduction
+        ),
         empty,
-        [isl.Map.from_domain_and_range(s.domain, s.domain) for s in _reductions(scop)],
     )
     pairs = flow.union(anti).union(output).intersect(own)
-    return Dependences(
-        flow=flow.subtract(own).coalesce(),
-        anti=anti.subtract(own).coalesce(),
-        output=output.subtract(own).coalesce(),
-        reduction=pairs.coalesce(),
-        exact=exact,
-    )
+    return flow.subtract(own), anti.subtract(own), output.subtract(own), pairs.coalesce()
+
+
+@dataclass(frozen=True)
+class WrittenOnce:
+    """A tensor whose elements get one value, before any other statement reads them.
+
+    first : the one write of each element that is no update; update : the reduction that follows it
+    """
+
+    tensor: str
+    first: ScopStatement
+    update: ScopStatement | None
+
+
+def written_once(scop: Scop, tensor: str) -> WrittenOnce | None:
+    """A tensor as one that is written once, None if it is not seen to be."""
+    writers = [n for n, s in enumerate(scop.statements) if s.target.tensor == tensor]
+    first, *updates = (scop.statements[n] for n in writers)
+    indices = [i.name for i in first.target.indices if isinstance(i, Index)]
+    if (
+        len(updates) > 1
+        or first.is_reduction
+        or first.step
+        or sorted(indices) != sorted(first.loops)
+        or len(indices) != len(first.target.indices)
+        or not all(u.is_reduction and not u.step for u in updates)
+    ):
+        return None
+    before = scop.statements[: writers[-1] + 1]
+    if any(m.get_tuple_name(isl.dim_type.out) == tensor for s in before for m in s.other_reads):
+        return None
+    return WrittenOnce(tensor, first, updates[0] if updates else None)
+
+
+def _of_tensor_written_once(scop: Scop, written: WrittenOnce) -> _Kinds:
+    """The dependences by elements of a tensor that is written once.
+
+    No write is between two accesses of an element but updates, which hide nothing:
+
+    * flow and output ``{ w -> u : W(w) = W(u) }`` from the first write to updates,
+    * flow ``{ w -> r : W(w) = R(r) }`` from both to all reads,
+    * reduction ``{ u -> v : W(u) = W(v), u << v }``.
+    """
+    empty = isl.UnionMap.empty(scop.context.get_space())
+    first, update = written.first.write, written.update
+    reads = [
+        m for s in scop.statements for m in s.other_reads
+        if m.get_tuple_name(isl.dim_type.out) == written.tensor
+    ]  # fmt: skip
+    flow = empty
+    for w in (first,) if update is None else (first, update.write):
+        for r in reads:
+            flow = flow.union(isl.UnionMap.from_map(w.apply_range(r.reverse())))
+    if update is None:
+        return flow, empty, empty, empty
+    to_updates = isl.UnionMap.from_map(first.apply_range(update.write.reverse()))
+    later = isl.Map.lex_lt(update.domain.get_space())
+    again = update.write.apply_range(update.write.reverse()).intersect(later).coalesce()
+    return flow.union(to_updates), empty, to_updates, isl.UnionMap.from_map(again)
 
 
 @lru_cache(maxsize=64)  # every promotion, and code generation, asks again for the same scop
@@ -158,19 +239,3 @@ def _time_depth(node: Node) -> int:
     if isinstance(node, Band):
         return below + len(node.members)
     return below + (1 if isinstance(node, Sequence) else 0)
-
-
-def _reductions(scop: Scop) -> list[ScopStatement]:
-    return [s for s in scop.statements if s.is_reduction]
-
-
-def _other_reads(s: ScopStatement) -> list[isl.Map]:
-    """The reads of a statement but for that of the element which an update changes."""
-    return [m for m in s.all_reads if not (s.is_reduction and m.is_equal(s.write))]
-
-
-def _collect(empty: isl.UnionMap, maps: list[isl.Map]) -> isl.UnionMap:
-    result = empty
-    for m in maps:
-        result = result.union(isl.UnionMap.from_map(m))
-    return result

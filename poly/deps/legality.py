@@ -31,6 +31,7 @@ import islpy as isl
 
 from poly.deps.dependences import Dependences
 from poly.deps.instances import instance_text, sizes_set
+from poly.deps.same_iteration import split_by_iteration
 from poly.deps.scop import Scop
 from poly.errors import IllegalScheduleError, UndecidedError
 from poly.sets.same import Same
@@ -93,7 +94,7 @@ def _find(node: Node, order: isl.UnionMap, both: isl.UnionMap, loop: str) -> _Ba
                 at_once = carried(order if apart else both, m)
                 if not at_once.is_empty():
                     return _Bad(at_once, m.name, True)
-            backwards = order.lex_gt_at_multi_union_pw_aff(f)
+            backwards = split_by_iteration(order, m.schedule)[1].lex_gt_at_multi_union_pw_aff(f)
             if not backwards.is_empty():
                 return _Bad(backwards, m.name, False)
             order, both = within(order, m), within(both, m)
@@ -122,21 +123,28 @@ def within(dependences: isl.UnionMap, member: Member) -> isl.UnionMap:
 # Each step of a schedule asks the same of the loops that it leaves as they are.
 @lru_cache(maxsize=256)
 def _within(dependences: Same, schedule: Same) -> isl.UnionMap:
+    inside, others = split_by_iteration(dependences.value, schedule.value)
+    if others.is_empty():
+        return inside
     f = isl.MultiUnionPwAff.from_union_pw_aff(schedule.value)
-    return dependences.value.eq_at_multi_union_pw_aff(f)
+    return inside.union(others.eq_at_multi_union_pw_aff(f))
 
 
 @lru_cache(maxsize=256)
 def _is_carried(dependences: Same, schedule: Same) -> bool:
-    return not carried(dependences.value, Member("", schedule.value)).is_empty()
+    others = split_by_iteration(dependences.value, schedule.value)[1]
+    f = isl.MultiUnionPwAff.from_union_pw_aff(schedule.value)
+    return not (
+        others.lex_lt_at_multi_union_pw_aff(f).is_empty()
+        and others.lex_gt_at_multi_union_pw_aff(f).is_empty()
+    )
 
 
 def carried(dependences: isl.UnionMap, member: Member) -> isl.UnionMap:
     """The dependences between different iterations of a loop."""
+    others = split_by_iteration(dependences, member.schedule)[1]
     f = isl.MultiUnionPwAff.from_union_pw_aff(member.schedule)
-    return dependences.lex_lt_at_multi_union_pw_aff(f).union(
-        dependences.lex_gt_at_multi_union_pw_aff(f)
-    )
+    return others.lex_lt_at_multi_union_pw_aff(f).union(others.lex_gt_at_multi_union_pw_aff(f))
 
 
 def coincident_members(tree: Node, statement: str, dependences: Dependences) -> dict[str, bool]:

@@ -90,6 +90,13 @@ class ScopStatement:
     def all_reads(self) -> tuple[isl.Map, ...]:
         return (*self.reads, *self.may_reads)
 
+    @cached_property
+    def other_reads(self) -> tuple[isl.Map, ...]:
+        """All reads but that of the element which an update changes."""
+        if not self.is_reduction:
+            return self.all_reads
+        return tuple(m for m in self.all_reads if not m.is_equal(self.write))
+
 
 @dataclass(frozen=True, eq=False)
 class Scop:
@@ -114,6 +121,10 @@ class Scop:
     @cached_property
     def by_name(self) -> dict[str, ScopStatement]:
         return {s.name: s for s in self.statements}
+
+    @cached_property
+    def written_tensors(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(s.target.tensor for s in self.statements))
 
     @cached_property
     def domain(self) -> isl.UnionSet:

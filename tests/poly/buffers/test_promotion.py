@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import islpy as isl
 import pytest
 
 from poly.buffers.promotion import BUFFER_LIMIT, PromotionPlan, plan_promotion
@@ -63,6 +64,39 @@ def test_a_temporary_that_stays_inside_is_not_written_back() -> None:
     assert plan(inside, "p").copy_in is None and plan(inside, "p").copy_out is None
     outside = schedule(text, "split p: i by 4\npromote p: i_o as P, local")
     assert plan(outside, "p").copy_out is not None
+
+
+FIXED = "def f(float32 A[32,64], float32 B[64,48]) -> (C) { mm: C[i,j] +=! A[i,k] * B[k,j] }"
+CHAIN = """def f(float32 A[32,32], float32 B[32,32]) -> (D) {
+    mm: T[i,j] +=! A[i,k] * B[k,j]
+    add: D[i,j] = T[i,j] + A[i,j]
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [
+        (FIXED, "promote mm: i as C, local"),
+        (FIXED, "tile mm: i, j, k by 4, 8, 16\npromote mm: k_o as C, local"),
+        (FIXED, "fuse mm_init, mm: i, j\ntile mm: i, j by 4, 8\npromote mm: j_o as C, register"),
+        (FIXED, "split mm: k by 4\ninterchange mm: k_o, k_i\npromote mm: k_i as C, local"),
+        (CHAIN, "fuse mm_init, mm: i\nfuse mm, add: i\npromote mm: i as T, local"),
+        (CHAIN, "fuse mm_init, mm: i, j\npromote mm: i as T, local"),
+        (CHAIN, "split mm: k by 4\npromote mm: k_o as T, local"),
+    ],
+)
+def test_elements_written_once_need_no_flow(
+    text: str, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is copied is what the sources of all values would have told."""
+    found = plan(schedule(text, script), "mm")
+    with monkeypatch.context() as patch:
+        patch.setattr("poly.buffers.promotion.written_once", lambda scop, tensor: None)
+        expected = plan(schedule(text, script), "mm")
+    for copy, wanted in ((found.copy_in, expected.copy_in), (found.copy_out, expected.copy_out)):
+        assert (copy is None) == (wanted is None)
+        if copy is not None and wanted is not None:
+            assert isl.UnionMap(copy.extension).is_equal(isl.UnionMap(wanted.extension))
 
 
 def test_a_scalar_has_a_buffer_of_one_element() -> None:

@@ -16,6 +16,7 @@ from poly.deps.dependences import (
     initial_order,
     time_map,
     value_flow,
+    written_once,
 )
 from poly.deps.scop import Scop, build_scop
 from poly.ir.program import Program
@@ -181,3 +182,39 @@ def test_random_programs_by_definition(first: int) -> None:
         for kind, expected in by_definition(scop).items():
             assert getattr(made, kind).is_equal(expected.subtract(among)), (seed, kind)
             assert expected.intersect(among).is_subset(made.reduction), (seed, kind)
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_elements_written_once_need_no_analysis(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(first, first + 20):
+        found = check_text(random_text(seed))
+        if found is None:
+            continue
+        made = compute_dependences(build_scop(found))
+        with monkeypatch.context() as patch:
+            patch.setattr("poly.deps.dependences.written_once", lambda scop, tensor: None)
+            expected = compute_dependences(build_scop(found))
+        for kind in KINDS:
+            assert getattr(made, kind).is_equal(getattr(expected, kind)), (seed, kind)
+
+
+@pytest.mark.parametrize(
+    ("text", "once"),
+    [
+        ("B[i] = X[i, 0]", True),
+        ("B[i] +=! X[i, j]", True),
+        ("B[i] = X[i, 0]\n B[i] += X[i, j]", True),
+        ("B[i] = X[i, 0]\n B[i] = B[i] * X[i, 1]", False),
+        ("B[2*i] = X[i, 0]\n B[2*i + 1] = X[i, 1]", False),
+        ("for i in 0:N { B[i] = X[i, 0] }", False),
+        ("B[i] = X[i, 0]\n C[i] = B[i]\n B[i] += X[i, j]", False),
+    ],
+)
+def test_which_tensors_are_written_once(text: str, once: bool) -> None:
+    """Not in a block, by one statement and at most one reduction, and read by others later."""
+    outputs = "B, C" if "C[" in text else "B"
+    program = program_of(f"def f(float32 X[N, N]) -> ({outputs}) {{ {text} }}")
+    found = written_once(build_scop(program), "B")
+    assert (found is not None) == once

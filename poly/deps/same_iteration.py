@@ -1,0 +1,125 @@
+"""Dependences whose instances a loop runs in one iteration, as far as their equations show it.
+
+For most loops around a dependence nothing has to be solved: its equations ``j' = j`` carry over to
+what is made of these dimensions, such as ``floor(j'/64) = floor(j/64)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+
+import islpy as isl
+
+from poly.sets.same import Same
+from poly.sets.to_isl import maps_of
+
+_KINDS = (
+    isl.dim_type.in_,
+    isl.dim_type.out,
+    isl.dim_type.param,
+    isl.dim_type.div,
+    isl.dim_type.cst,
+)
+
+
+def split_by_iteration(
+    dependences: isl.UnionMap, loop: isl.UnionPwAff
+) -> tuple[isl.UnionMap, isl.UnionMap]:
+    """The dependences that are seen to be inside each iteration of a loop, and all others.
+
+    loop : the function of its iterations.  If all are inside, the result has the argument itself.
+    """
+    functions = _functions(Same(loop))
+    none = isl.UnionMap.empty(dependences.get_space())
+    pieces = _pieces(Same(dependences))
+    others = [p for p in pieces if not _is_inside(p, functions)]
+    if not others:
+        return dependences, none
+    if len(others) == len(pieces):
+        return none, dependences
+    inside = [p for p in pieces if _is_inside(p, functions)]
+    return _union(inside, none), _union(others, none)
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """The dependences between two statements.
+
+    source, sink : for each dimension of their instances what it is equal to: dimensions that have
+    the same value in both instances are marked alike
+    """
+
+    pairs: isl.Map
+    source: tuple[object, ...]
+    sink: tuple[object, ...]
+
+
+def _union(pieces: list[_Piece], none: isl.UnionMap) -> isl.UnionMap:
+    return reduce(isl.UnionMap.union, (isl.UnionMap.from_map(p.pairs) for p in pieces), none)
+
+
+@lru_cache(maxsize=256)
+def _pieces(dependences: Same) -> tuple[_Piece, ...]:
+    return tuple(map(_piece, maps_of(dependences.value)))
+
+
+def _piece(pairs: isl.Map) -> _Piece:
+    """Read the equations ``j' = j`` and ``j = c``; others are not used."""
+    hull = pairs.affine_hull()
+    matrix = hull.equalities_matrix(*_KINDS)
+    n_in, n_out = pairs.dim(isl.dim_type.in_), pairs.dim(isl.dim_type.out)
+    constant = matrix.cols() - 1
+    source: list[object] = [("source", n) for n in range(n_in)]
+    sink: list[object] = [("sink", n) for n in range(n_out)]
+    for r in range(matrix.rows()):
+        row = [matrix.get_element_val(r, c) for c in range(matrix.cols())]
+        used = [c for c, v in enumerate(row) if not v.is_zero() and c != constant]
+        if len(used) == 1 and used[0] < n_in + n_out:
+            value = row[constant].div(row[used[0]]).neg().to_str()
+            where, n = (source, used[0]) if used[0] < n_in else (sink, used[0] - n_in)
+            where[n] = value
+        elif len(used) == 2 and used[0] < n_in <= used[1] < n_in + n_out:
+            equal = row[used[0]].add(row[used[1]]).is_zero() and row[constant].is_zero()
+            sink[used[1] - n_in] = ("source", used[0]) if equal else sink[used[1] - n_in]
+    return _Piece(pairs, tuple(source), tuple(sink))
+
+
+@lru_cache(maxsize=256)
+def _functions(loop: Same) -> dict[str, isl.Aff]:
+    """The function of each statement that has a single one."""
+    listed = loop.value.get_pw_aff_list()
+    functions = [listed.get_at(n) for n in range(listed.n_pw_aff())]
+    return {
+        f.get_space().get_tuple_name(isl.dim_type.in_): f.get_pieces()[0][1]
+        for f in functions
+        if f.n_piece() == 1
+    }
+
+
+def _is_inside(piece: _Piece, functions: dict[str, isl.Aff]) -> bool:
+    source = functions.get(piece.pairs.get_tuple_name(isl.dim_type.in_))
+    sink = functions.get(piece.pairs.get_tuple_name(isl.dim_type.out))
+    if source is None or sink is None:
+        return False
+    return _in_terms_of(source, piece.source) == _in_terms_of(sink, piece.sink)
+
+
+def _in_terms_of(function: isl.Aff, dimensions: tuple[object, ...]) -> object:
+    """A function as a value: equal values are equal functions of equal dimensions."""
+    terms = [
+        (dimension, v.to_str())
+        for n, dimension in enumerate(dimensions)
+        if not (v := function.get_coefficient_val(isl.dim_type.in_, n)).is_zero()
+    ]
+    terms += [
+        (function.get_dim_name(isl.dim_type.param, n), v.to_str())
+        for n in range(function.dim(isl.dim_type.param))
+        if not (v := function.get_coefficient_val(isl.dim_type.param, n)).is_zero()
+    ]
+    terms += [
+        (_in_terms_of(function.get_div(n), dimensions), v.to_str())
+        for n in range(function.dim(isl.dim_type.div))
+        if not (v := function.get_coefficient_val(isl.dim_type.div, n)).is_zero()
+    ]
+    return function.get_constant_val().to_str(), frozenset(terms)
