@@ -30,6 +30,8 @@ TIMEOUT = 1800.0
 #: Contenders without a folder of their own.
 PEERS = ("ort", "openvino")
 FORMAT = 1
+#: What a user installs.
+PACKAGES = ("poly", "frontends", "codegen", "runtime", "farkas")
 
 
 @dataclass
@@ -65,6 +67,8 @@ def measure(
     against : another checkout, whose Farkas takes part as ``before``
     """
     contenders = {"farkas": ROOT, **({"before": against} if against else {})}
+    for code in contenders.values():
+        _compile_modules(code)
     contenders |= dict.fromkeys(peers, ROOT)
     rows = []
     with tempfile.TemporaryDirectory(prefix="farkas-bench-") as name:
@@ -85,6 +89,12 @@ def measure(
                         _one(row, contender, code, path, runs, threads, folder)
             console.print(_line(row))
     return rows
+
+
+def _compile_modules(code: Path) -> None:
+    """Write the bytecode of a checkout's modules, which an installed package has."""
+    packages = [str(p.parent) for p in code.glob("*/__init__.py") if p.parent.name in PACKAGES]
+    subprocess.run([sys.executable, "-m", "compileall", "-q", *packages], check=True)
 
 
 def _written(network: Network, folder: Path) -> tuple[Path, list[str]]:

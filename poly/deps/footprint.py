@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 import islpy as isl
@@ -19,6 +20,7 @@ from poly.deps.instances import sizes_set
 from poly.deps.scop import Scop, ScopStatement
 from poly.ir.expr import evaluate_int
 from poly.sets.isl_names import dims
+from poly.sets.same import Same
 from poly.tree.nodes import Band, Member, Node, joint, path_to, statements_below
 
 
@@ -97,11 +99,16 @@ def _touched(
 
 def prefix_map(s: ScopStatement, outer: Sequence[Member]) -> isl.Map:
     """``{ S[x] -> [p] }`` on the domain of S."""
-    domain = isl.UnionSet.from_set(s.domain)
-    if not outer or s.domain.is_empty():
+    return _prefix_map(Same(s.domain), tuple(Same(m.schedule) for m in outer))
+
+
+@lru_cache(maxsize=256)  # each promotion asks for the same ones again
+def _prefix_map(instances: Same, outer: tuple[Same, ...]) -> isl.Map:
+    domain = isl.UnionSet.from_set(instances.value)
+    if not outer or instances.value.is_empty():
         target = isl.Set(f"{{ [{', '.join(dims('p', len(outer)))}] }}")
-        return isl.Map.from_domain_and_range(s.domain, target)
-    times = joint([m.schedule.intersect_domain_union_set(domain) for m in outer])
+        return isl.Map.from_domain_and_range(instances.value, target)
+    times = joint([f.value.intersect_domain_union_set(domain) for f in outer])
     return isl.UnionMap.from_multi_union_pw_aff(times).get_map_list().get_at(0)
 
 

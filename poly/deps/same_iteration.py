@@ -6,6 +6,7 @@ what is made of these dimensions, such as ``floor(j'/64) = floor(j/64)``.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 
@@ -85,41 +86,52 @@ def _piece(pairs: isl.Map) -> _Piece:
     return _Piece(pairs, tuple(source), tuple(sink))
 
 
+@dataclass(frozen=True)
+class _Function:
+    """``constant + Σ coefficient · term``: of dimensions, by number; of sizes; of quotients."""
+
+    constant: str
+    dimensions: tuple[tuple[int, str], ...]
+    sizes: frozenset[tuple[str, str]]
+    quotients: tuple[tuple[_Function, str], ...]
+
+    @staticmethod
+    def of(aff: isl.Aff) -> _Function:
+        def terms(kind: isl.dim_type) -> list[tuple[int, str]]:
+            values = ((n, aff.get_coefficient_val(kind, n)) for n in range(aff.dim(kind)))
+            return [(n, v.to_str()) for n, v in values if not v.is_zero()]
+
+        sizes = terms(isl.dim_type.param)
+        return _Function(
+            aff.get_constant_val().to_str(),
+            tuple(terms(isl.dim_type.in_)),
+            frozenset((aff.get_dim_name(isl.dim_type.param, n), v) for n, v in sizes),
+            tuple((_Function.of(aff.get_div(n)), v) for n, v in terms(isl.dim_type.div)),
+        )
+
+    def at(self, dimensions: tuple[object, ...]) -> object:
+        """A value that only equal functions of equal dimensions have in common."""
+        # Terms are counted: two dimensions may be equal to each other.
+        terms = Counter((dimensions[n], v) for n, v in self.dimensions)
+        quotients = Counter((q.at(dimensions), v) for q, v in self.quotients)
+        return self.constant, frozenset(terms.items()), self.sizes, frozenset(quotients.items())
+
+
 @lru_cache(maxsize=256)
-def _functions(loop: Same) -> dict[str, isl.Aff]:
+def _functions(loop: Same) -> dict[str, _Function]:
     """The function of each statement that has a single one."""
     listed = loop.value.get_pw_aff_list()
     functions = [listed.get_at(n) for n in range(listed.n_pw_aff())]
     return {
-        f.get_space().get_tuple_name(isl.dim_type.in_): f.get_pieces()[0][1]
+        f.get_space().get_tuple_name(isl.dim_type.in_): _Function.of(f.get_pieces()[0][1])
         for f in functions
         if f.n_piece() == 1
     }
 
 
-def _is_inside(piece: _Piece, functions: dict[str, isl.Aff]) -> bool:
+def _is_inside(piece: _Piece, functions: dict[str, _Function]) -> bool:
     source = functions.get(piece.pairs.get_tuple_name(isl.dim_type.in_))
     sink = functions.get(piece.pairs.get_tuple_name(isl.dim_type.out))
     if source is None or sink is None:
         return False
-    return _in_terms_of(source, piece.source) == _in_terms_of(sink, piece.sink)
-
-
-def _in_terms_of(function: isl.Aff, dimensions: tuple[object, ...]) -> object:
-    """A function as a value: equal values are equal functions of equal dimensions."""
-    terms = [
-        (dimension, v.to_str())
-        for n, dimension in enumerate(dimensions)
-        if not (v := function.get_coefficient_val(isl.dim_type.in_, n)).is_zero()
-    ]
-    terms += [
-        (function.get_dim_name(isl.dim_type.param, n), v.to_str())
-        for n in range(function.dim(isl.dim_type.param))
-        if not (v := function.get_coefficient_val(isl.dim_type.param, n)).is_zero()
-    ]
-    terms += [
-        (_in_terms_of(function.get_div(n), dimensions), v.to_str())
-        for n in range(function.dim(isl.dim_type.div))
-        if not (v := function.get_coefficient_val(isl.dim_type.div, n)).is_zero()
-    ]
-    return function.get_constant_val().to_str(), frozenset(terms)
+    return source.at(piece.source) == sink.at(piece.sink)

@@ -22,7 +22,7 @@ import islpy as isl
 
 from poly.errors import ProgramError
 from poly.ir.dtypes import identity
-from poly.ir.expr import Const, Expr, Read
+from poly.ir.expr import Const, Expr, Read, indices_of
 from poly.ir.program import Program, Statement
 from poly.sets.isl_names import dims
 from poly.sets.to_isl import (
@@ -85,6 +85,12 @@ class ScopStatement:
     def free(self) -> tuple[str, ...]:
         """The free indices that run inside a step."""
         return tuple(i for i in self.source.free if i != self.step)
+
+    @property
+    def is_box(self) -> bool:
+        """Whether no range and no condition is seen to relate loops to each other."""
+        ranges = (e for r in self.source.ranges for e in (r.lo, r.hi))
+        return not self.source.guards and not any(indices_of(e) for e in ranges)
 
     @property
     def all_reads(self) -> tuple[isl.Map, ...]:

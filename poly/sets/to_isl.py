@@ -7,52 +7,93 @@ initialisation are ``S_init[i, j]``.  Parameters of every set are the program's 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, TypeAlias, TypeVar
 
 import islpy as isl
 
+from poly.errors import ProgramError
 from poly.ir.dtypes import INT64
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, Size
 from poly.ir.program import INIT, Program, Statement
 
-_COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
+#: isl's signs for comparisons.
+COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
+_SIGNS = {"add": "+", "sub": "-"}
+
+T = TypeVar("T")
+C = TypeVar("C")
 
 
-def isl_expr(expr: Expr) -> str | None:
-    """isl's text for a quasi-affine expression; None if it is not quasi-affine."""
+class Algebra(Protocol[T, C]):
+    """What quasi-affine functions and conditions on them are made of."""
+
+    def variable(self, name: str) -> T: ...
+    def constant(self, value: int) -> T: ...
+    def scale(self, factor: int, a: T) -> T: ...
+    def floor(self, a: T, divisor: int) -> T: ...
+    def mod(self, a: T, divisor: int) -> T: ...
+    def apply(self, fn: str, a: T, b: T) -> T:
+        """``add``, ``sub``, ``min`` or ``max``"""
+
+    def compare(self, fn: str, a: T, b: T) -> C: ...
+    def truth(self, value: bool) -> C: ...
+    def join(self, fn: str, a: C, b: C) -> C:
+        """``and`` or ``or``"""
+
+    def negate(self, a: C) -> C: ...
+
+
+def function_of(expr: Expr, algebra: Algebra[T, C]) -> T | None:
+    """A quasi-affine expression in an algebra; None if it is not quasi-affine."""
     if isinstance(expr, (Index, Size)):
-        return expr.name
+        return algebra.variable(expr.name)
     if isinstance(expr, Const):
         # Index arithmetic is in int64; numbers of other types wrap around elsewhere.
         if type(expr.value) is not int or (expr.dtype or INT64) != INT64:
             return None
-        return str(expr.value) if expr.value >= 0 else f"({expr.value})"
+        return algebra.constant(expr.value)
     if isinstance(expr, Cast):
-        return isl_expr(expr.arg) if expr.dtype == INT64 else None
+        return function_of(expr.arg, algebra) if expr.dtype == INT64 else None
     if not isinstance(expr, Op):
         return None
-    args = [isl_expr(a) for a in expr.args]
-    if any(a is None for a in args):
-        return None
+    args = []
+    for a in expr.args:
+        if (made := function_of(a, algebra)) is None:
+            return None
+        args.append(made)
     if expr.fn == "neg":
-        return f"(-{args[0]})"
-    if expr.fn in ("add", "sub"):
-        return f"({args[0]} {'+' if expr.fn == 'add' else '-'} {args[1]})"
+        return algebra.scale(-1, args[0])
+    if expr.fn in ("add", "sub", "min", "max"):
+        return algebra.apply(expr.fn, args[0], args[1])
     if expr.fn == "mul":
         left, right = (_integer(a) for a in expr.args)
-        if left is None and right is None:
-            return None
-        # isl takes a literal factor only without parentheses and in front.
-        factor, other = (left, args[1]) if left is not None else (right, args[0])
-        return f"({factor} * {other})"
+        if left is not None:
+            return algebra.scale(left, args[1])
+        return None if right is None else algebra.scale(right, args[0])
     if expr.fn in ("floordiv", "mod"):
         divisor = _integer(expr.args[1])
         if divisor is None or divisor <= 0:
             return None
-        if expr.fn == "floordiv":
-            return f"floor({args[0]}/{divisor})"
-        return f"({args[0]} mod {divisor})"
-    if expr.fn in ("min", "max"):
-        return f"{expr.fn}({args[0]}, {args[1]})"
+        rounded = algebra.floor if expr.fn == "floordiv" else algebra.mod
+        return rounded(args[0], divisor)
+    return None
+
+
+def condition_of(expr: Expr, algebra: Algebra[T, C]) -> C | None:
+    """A condition over quasi-affine expressions in an algebra; None if it is not one."""
+    if isinstance(expr, Const) and isinstance(expr.value, bool):
+        return algebra.truth(expr.value)
+    if not isinstance(expr, Op):
+        return None
+    if expr.fn in COMPARISONS:
+        left, right = function_of(expr.args[0], algebra), function_of(expr.args[1], algebra)
+        return None if left is None or right is None else algebra.compare(expr.fn, left, right)
+    if expr.fn in ("and", "or"):
+        first, second = condition_of(expr.args[0], algebra), condition_of(expr.args[1], algebra)
+        return None if first is None or second is None else algebra.join(expr.fn, first, second)
+    if expr.fn == "not":
+        inner = condition_of(expr.args[0], algebra)
+        return None if inner is None else algebra.negate(inner)
     return None
 
 
@@ -65,22 +106,127 @@ def _integer(expr: Expr) -> int | None:
     return None
 
 
+class _Text:
+    """isl's text."""
+
+    def variable(self, name: str) -> str:
+        return name
+
+    def constant(self, value: int) -> str:
+        return str(value) if value >= 0 else f"({value})"
+
+    def scale(self, factor: int, a: str) -> str:
+        # isl takes a literal factor only without parentheses and in front.
+        return f"(-{a})" if factor == -1 else f"({factor} * {a})"
+
+    def floor(self, a: str, divisor: int) -> str:
+        return f"floor({a}/{divisor})"
+
+    def mod(self, a: str, divisor: int) -> str:
+        return f"({a} mod {divisor})"
+
+    def apply(self, fn: str, a: str, b: str) -> str:
+        return f"{fn}({a}, {b})" if fn in ("min", "max") else f"({a} {_SIGNS[fn]} {b})"
+
+    def compare(self, fn: str, a: str, b: str) -> str:
+        return f"({a} {COMPARISONS[fn]} {b})"
+
+    def truth(self, value: bool) -> str:
+        return "true" if value else "false"
+
+    def join(self, fn: str, a: str, b: str) -> str:
+        return f"({a} {fn} {b})"
+
+    def negate(self, a: str) -> str:
+        return f"(not {a})"
+
+
+#: A function of instances, with one piece or several.
+Function: TypeAlias = "isl.Aff | isl.PwAff"
+
+
+def _in_pieces(a: Function) -> isl.PwAff:
+    return isl.PwAff.from_aff(a) if isinstance(a, isl.Aff) else a
+
+
+class Functions:
+    """isl's functions of the instances ``name[indices]``; sizes are parameters.
+
+    They are made without a text, whose reading takes ten times as long.
+    """
+
+    def __init__(self, sizes: Sequence[str], name: str, indices: Sequence[str]) -> None:
+        space = isl.Space.create_from_names(
+            isl.DEFAULT_CONTEXT, set=list(indices), params=list(sizes)
+        )
+        self.space = space.set_tuple_name(isl.dim_type.set, name) if name else space
+        self._local = isl.LocalSpace.from_space(self.space)
+        kinds = ((isl.dim_type.param, sizes), (isl.dim_type.set, indices))
+        self._places = {n: (kind, k) for kind, names in kinds for k, n in enumerate(names)}
+
+    def variable(self, name: str) -> Function:
+        return isl.Aff.var_on_domain(self._local, *self._places[name])
+
+    def constant(self, value: int) -> Function:
+        return isl.Aff.zero_on_domain(self._local).set_constant_val(isl.Val(value))
+
+    def scale(self, factor: int, a: Function) -> Function:
+        return a.scale_val(isl.Val(factor))
+
+    def floor(self, a: Function, divisor: int) -> Function:
+        return a.scale_down_val(isl.Val(divisor)).floor()
+
+    def mod(self, a: Function, divisor: int) -> Function:
+        return a.mod_val(isl.Val(divisor))
+
+    def apply(self, fn: str, a: Function, b: Function) -> Function:
+        if fn in ("min", "max") or type(a) is not type(b):
+            a, b = _in_pieces(a), _in_pieces(b)
+        made: Function = getattr(a, fn)(b)
+        return made
+
+    def compare(self, fn: str, a: Function, b: Function) -> isl.Set:
+        if type(a) is not type(b):
+            a, b = _in_pieces(a), _in_pieces(b)
+        made: isl.Set = getattr(a, f"{fn}_set")(b)
+        return made
+
+    def truth(self, value: bool) -> isl.Set:
+        return isl.Set.universe(self.space) if value else isl.Set.empty(self.space)
+
+    def join(self, fn: str, a: isl.Set, b: isl.Set) -> isl.Set:
+        return a.intersect(b) if fn == "and" else a.union(b)
+
+    def negate(self, a: isl.Set) -> isl.Set:
+        return a.complement()
+
+    def relation(self, places: Sequence[Function], tensor: str) -> isl.Map:
+        """``{ name[indices] -> tensor[places] }``"""
+        count = self.space.dim(isl.dim_type.set)
+        target = self.space.drop_dims(isl.dim_type.set, 0, count)
+        target = target.add_dims(isl.dim_type.set, len(places))
+        target = target.set_tuple_name(isl.dim_type.set, tensor)
+        space = isl.Space.map_from_domain_and_range(self.space, target)
+        simple = all(isinstance(p, isl.Aff) for p in places)
+        listed = (isl.AffList if simple else isl.PwAffList).alloc(isl.DEFAULT_CONTEXT, len(places))
+        for p in places:
+            listed = listed.add(p if simple else _in_pieces(p))
+        if simple:
+            return isl.Map.from_multi_aff(isl.MultiAff.from_aff_list(space, listed))
+        return isl.Map.from_multi_pw_aff(isl.MultiPwAff.from_pw_aff_list(space, listed))
+
+
+_TEXT = _Text()
+
+
+def isl_expr(expr: Expr) -> str | None:
+    """isl's text for a quasi-affine expression; None if it is not quasi-affine."""
+    return function_of(expr, _TEXT)
+
+
 def isl_condition(expr: Expr) -> str | None:
     """isl's text for a condition over quasi-affine expressions; None if it is not one."""
-    if isinstance(expr, Const) and isinstance(expr.value, bool):
-        return "true" if expr.value else "false"
-    if not isinstance(expr, Op):
-        return None
-    if expr.fn in _COMPARE:
-        left, right = isl_expr(expr.args[0]), isl_expr(expr.args[1])
-        return None if left is None or right is None else f"({left} {_COMPARE[expr.fn]} {right})"
-    if expr.fn in ("and", "or"):
-        left, right = isl_condition(expr.args[0]), isl_condition(expr.args[1])
-        return None if left is None or right is None else f"({left} {expr.fn} {right})"
-    if expr.fn == "not":
-        inner = isl_condition(expr.args[0])
-        return None if inner is None else f"(not {inner})"
-    return None
+    return condition_of(expr, _TEXT)
 
 
 def parameters(program: Program) -> str:
@@ -120,19 +266,17 @@ def _domain(
     indices: Sequence[str],
     guards: Sequence[Expr],
 ) -> isl.Set:
-    conditions = []
+    functions = Functions(program.sizes, name, indices)
+    conditions: list[Expr] = []
     for r in statement.ranges:
         if r.index in indices:
-            conditions.append(f"{isl_expr(r.lo)} <= {r.index} < {isl_expr(r.hi)}")
-    for g in guards:
-        text = isl_condition(g)
-        if text is None:
-            from poly.errors import ProgramError
-
-            raise ProgramError(f"statement {statement.name}: the guard {g} is not affine")
-        conditions.append(text)
-    where = " and ".join(conditions) or "true"
-    result = isl.Set(f"{parameters(program)} {{ {name}[{', '.join(indices)}] : {where} }}")
+            conditions += [Op("le", (r.lo, Index(r.index))), Op("lt", (Index(r.index), r.hi))]
+    result = isl.Set.universe(functions.space)
+    for condition in (*conditions, *guards):
+        holds = condition_of(condition, functions)
+        if holds is None:
+            raise ProgramError(f"statement {statement.name}: the guard {condition} is not affine")
+        result = result.intersect(holds)
     return result.intersect_params(context_set(program)).coalesce()
 
 
@@ -140,13 +284,13 @@ def access_map(
     program: Program, domain: isl.Set, indices: Sequence[str], access: Read
 ) -> isl.Map | None:
     """``{ S[i, j, k] -> C[i, j] }`` on `domain`; None if an index is not quasi-affine."""
-    texts = [isl_expr(i) for i in access.indices]
-    if any(p is None for p in texts):
-        return None
-    name = domain.get_tuple_name()
-    outs = ", ".join(map(str, texts))
-    text = f"{parameters(program)} {{ {name}[{', '.join(indices)}] -> {access.tensor}[{outs}] }}"
-    return isl.Map(text).intersect_domain(domain).coalesce()
+    functions = Functions(program.sizes, domain.get_tuple_name(), indices)
+    places = []
+    for i in access.indices:
+        if (place := function_of(i, functions)) is None:
+            return None
+        places.append(place)
+    return functions.relation(places, access.tensor).intersect_domain(domain).coalesce()
 
 
 def is_affine(access: Read) -> bool:

@@ -178,6 +178,8 @@ def is_rectangular(s: ScopStatement, loop: str, against: tuple[str, ...] | None 
 
     against : only these other loops are considered (all if None).
     """
+    if s.is_box:
+        return True
     position = s.loops.index(loop)
     domain = s.domain
     others = [

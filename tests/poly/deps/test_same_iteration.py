@@ -61,6 +61,14 @@ def test_dimensions_of_one_value_are_equal() -> None:
     assert split_by_iteration(pairs, other)[0].is_empty()
 
 
+def test_a_sum_of_equal_dimensions_is_not_one_of_them() -> None:
+    loop = isl.UnionPwAff("{ S[i] -> [(i)]; T[i, j] -> [(i + j)] }")
+    for pairs in ("{ S[i] -> T[i, i] }", "{ S[3] -> T[3, 3] }"):
+        assert split_by_iteration(isl.UnionMap(pairs), loop)[0].is_empty()
+    quotients = isl.UnionPwAff("{ S[i] -> [floor(i/4)]; T[i, j] -> [floor(i/4) + floor(j/4)] }")
+    assert split_by_iteration(isl.UnionMap("{ S[i] -> T[i, i] }"), quotients)[0].is_empty()
+
+
 def test_a_statement_without_a_function_is_left() -> None:
     pairs = isl.UnionMap("{ S[i] -> T[i] }")
     for text in (
