@@ -59,6 +59,7 @@ from frontends.onnx.model.source import (
     infer_types,
     open_model,
     reported,
+    why_no_schema,
     withdrawn,
 )
 from poly.errors import (
@@ -359,16 +360,12 @@ class Importer(Environment):
     def _node(self, pending: Pending) -> tuple[Node | None, onnx.defs.OpSchema]:
         """The node as operators see it; None if an operand has no value because of an error."""
         proto, domain = pending.node, domain_of(pending.node.domain)
-        if domain not in pending.versions:
-            if not domain:
-                raise ModelError("the model imports no opset of the default domain")
-            raise Unsupported(f"operators of domain '{printable(domain)}' are not known")
-        opset = pending.versions[domain]
-        schema = schema_of(proto.op_type, opset, domain)
+        if not domain and domain not in pending.versions:
+            raise ModelError("the model imports no opset of the default domain")
+        opset = pending.versions.get(domain, 0)
+        schema = schema_of(proto.op_type, opset, domain) if opset else None
         if schema is None:
-            if domain and not any(s.domain == domain for s in onnx.defs.get_all_schemas()):
-                raise Unsupported(f"operators of domain '{printable(domain)}' are not known")
-            raise Unsupported(f"there is no such operator in opset {opset}")
+            raise Unsupported(why_no_schema(proto.op_type, opset, domain))
         if schema.deprecated and withdrawn(proto.op_type, domain):
             raise Unsupported(f"the operator was withdrawn by opset {schema.since_version}")
         if find_operator(proto.op_type, opset, domain) is None and not has_function(schema):

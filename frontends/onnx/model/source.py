@@ -242,9 +242,29 @@ def unknown_operators(source: Source) -> tuple[UnsupportedNode, ...]:
         ):
             continue
         shown, operator = printable(shown_name(node)), shown_operator(node)
-        reason = "there is no comprehension for this operator yet"
+        reason = (
+            why_no_schema(node.op_type, opset, domain)
+            if schema is None
+            else "there is no comprehension for this operator yet"
+        )
         found[UnsupportedNode(shown, printable(operator), opset, reason)] = None
     return tuple(found)
+
+
+def why_no_schema(operator: str, opset: int, domain: str) -> str:
+    """Why there is no schema of an operator at an opset of its domain, 0 if none is imported."""
+    where = f"domain '{printable(domain)}'" if domain else "the default domain"
+    if not opset:
+        return f"no opset of {where} is imported: add one to opset_import"
+    names = {s.name for s in onnx.defs.get_all_schemas() if s.domain == domain}
+    if operator not in names and find_operator(operator, opset, domain) is not None:
+        return f"it has no schema in {where}: register one with onnx.defs.register_schema"
+    if not names:
+        return (
+            f"operators of {where} are not known: each needs a function "
+            "(frontends.onnx.core.node.operator) and a schema (onnx.defs.register_schema)"
+        )
+    return f"there is no such operator in opset {opset}"
 
 
 def withdrawn(operator: str, domain: str) -> bool:

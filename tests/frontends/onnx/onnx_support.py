@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper
+from onnx import TensorProto, defs, helper
 
 from codegen.pipeline import CPU
 from frontends.onnx import import_model
@@ -55,7 +55,10 @@ def model_of(
     opset: int = 17,
     ir_version: int | None = None,
 ) -> onnx.ModelProto:
-    """A model of some nodes; the types of the outputs are inferred."""
+    """A model of some nodes; the types of the outputs are inferred.
+
+    Domains other than the default one are imported at the newest opset that `onnx` knows of them.
+    """
     graph = helper.make_graph(
         list(nodes),
         "test",
@@ -68,13 +71,23 @@ def model_of(
         [helper.make_tensor_value_info(n, TensorProto.UNDEFINED, None) for n in outputs],
         [onnx.numpy_helper.from_array(a, n) for n, a in (constants or {}).items()],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    opsets = {"": opset} | {n.domain: newest_opset(n.domain) for n in nodes if n.domain}
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(*o) for o in opsets.items()]
+    )
     model.ir_version = ir_version or (3 if opset < 9 else 8 if opset < 19 else 10)
     inferred = onnx.shape_inference.infer_shapes(model)
     types = {v.name: v for v in inferred.graph.output}
     for output in model.graph.output:
         output.CopyFrom(types[output.name])
+        if not output.type.tensor_type.elem_type:
+            output.ClearField("type")  # its operator infers none: neither claim nor check one
     return model
+
+
+def newest_opset(domain: str) -> int:
+    """The newest opset of a domain with a schema, 1 if there is none."""
+    return max((s.since_version for s in defs.get_all_schemas() if s.domain == domain), default=1)
 
 
 def single(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from frontends.onnx import import_model
+import frontends.onnx.core.node as registered
+from frontends.onnx import import_model, open_model, unknown_operators
 from frontends.onnx.core.identifiers import C_WORDS, Mangler, printable
+from frontends.onnx.core.node import find_operator, operator
 from poly.errors import ArgumentError, ModelError, UnsupportedModelError
 from poly.ir.graph import Call, View
 from poly.ir.program import RESERVED
-from tests.frontends.onnx.onnx_support import close, floats, model_of, run_graph, single
+from tests.frontends.onnx.onnx_support import agree, close, floats, model_of, run_graph, single
 
 F = TensorProto.FLOAT
 
@@ -373,7 +376,10 @@ def test_all_unsupported_nodes_are_reported():
         ("first", "NonZero", 20),
     ]  # fmt: skip
     text = str(caught.value)
-    assert "3 nodes cannot be compiled" in text and "domain 'com.example'" in text
+    assert "3 nodes cannot be compiled" in text
+    assert (
+        "com.example.Mystery (opset 3) 'second': operators of domain 'com.example' are not" in text
+    )
 
 
 def test_reasons():
@@ -391,6 +397,38 @@ def test_reasons():
     strings = build([helper.make_node("Identity", ["x"], ["y"])], [("x", 8, [2])])
     assert "'x' is a string" in reason(strings)
     assert "element type string" in reason(single("Cast", x, to=8, opset=13))
+
+
+def test_an_operator_of_another_domain(monkeypatch):
+    """It needs a function, a schema and an opset; the message says which of them is missing."""
+    x = {"x": floats(2, 3)}
+
+    def model(name: str) -> onnx.ModelProto:
+        return single(name, x, domain="com.microsoft")
+
+    def refused(model: onnx.ModelProto, message: str) -> None:
+        with pytest.raises(UnsupportedModelError, match=re.escape(message)):
+            import_model(model)
+        assert message in str(unknown_operators(open_model(model))[0])
+
+    where = "com.microsoft.Gelu (opset 1) 'node': "
+    monkeypatch.setattr(registered, "_OPERATORS", dict(registered._OPERATORS))
+    refused(model("Gelu"), f"{where}operators of domain 'com.microsoft' are not known")
+    operator("Gelu", domain="com.microsoft")(find_operator("Gelu", 20))
+    refused(model("Gelu"), f"{where}it has no schema in domain 'com.microsoft': register one")
+    parameter = onnx.defs.OpSchema.FormalParameter
+    onnx.defs.register_schema(onnx.defs.OpSchema(
+        "Gelu", "com.microsoft", 1,
+        inputs=[parameter("X", "tensor(float)")], outputs=[parameter("Y", "tensor(float)")],
+    ))  # fmt: skip
+    try:
+        agree(model("Gelu"), x)
+        refused(model("Gello"), "there is no such operator in opset 1")
+        without = model("Gelu")
+        del without.opset_import[1]
+        refused(without, "no opset of domain 'com.microsoft' is imported: add one to opset_import")
+    finally:
+        onnx.defs.deregister_schema("Gelu", 1, "com.microsoft")
 
 
 # --- folding ---
