@@ -59,6 +59,12 @@ def main() -> int:
             arguments.pattern, int(first), int(step), Path(file), arguments.open, arguments.target
         )
         return 0
+    if arguments.json:
+        try:
+            arguments.json.parent.mkdir(parents=True, exist_ok=True)
+            arguments.json.touch()
+        except OSError as error:
+            parser.error(f"{arguments.json} cannot be written: {error.strerror}")
     outcomes = run_parts(arguments.pattern, arguments.jobs, arguments.open, arguments.target)
     inside = [o for o in outcomes if not o.scope]
     passed = [o for o in inside if not o.reason]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import zlib
+from pathlib import Path
 
 import pytest
 
-from tests.conformance.official import Case, cases, run_case
+from tests.conformance import __main__ as command
+from tests.conformance.official import Case, Outcome, cases, run_case
 
 #: Tests in scope that do not pass, with the reason.
 KNOWN = {
@@ -41,6 +44,24 @@ def test_the_rest_of_the_suite(case: Case) -> None:
 def test_open_sizes(name: str) -> None:
     (case,) = (c for c in ALL if c.name == name)
     assert run_case(case, is_open=True).reason == ""
+
+
+def test_the_file_of_outcomes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its folder is made; where it cannot be written, no test runs."""
+    runs = []
+
+    def run_parts(*arguments: object) -> list[Outcome]:
+        runs.append(arguments)
+        return []
+
+    monkeypatch.setattr(command, "run_parts", run_parts)
+    file = tmp_path / "new" / "suite.json"
+    monkeypatch.setattr("sys.argv", ["conformance", "--json", str(file)])
+    assert command.main() == 0 and json.loads(file.read_text()) == []
+    monkeypatch.setattr("sys.argv", ["conformance", "--json", str(file / "suite.json")])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert len(runs) == 1
 
 
 def test_what_does_not_pass_is_in_the_suite() -> None:
