@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from poly.schedule.primitives import PRIMITIVES
 from runtime.cpu.toolchain import Toolchain
 from tests.differential.sweep import describe_failures, schedule_case, sweep
+
+#: Primitives of schedules that run on a GPU only.
+OF_GPUS = {"map_blocks", "map_threads", "reduce_threads", "tensorize"}
 
 
 def test_seeded(toolchain: Toolchain) -> None:
     tally = sweep(range(800_000, 800_020), schedule_case, toolchain)
     assert tally.counts["schedules accepted"] > 60
     assert tally.counts["steps refused: IllegalScheduleError"] > 10
+    missing = {p for p in set(PRIMITIVES) - OF_GPUS if not tally.counts[f"accepted {p}"]}
+    assert not missing, f"sweep.py: `_PRIMITIVES` or `random_step` lacks {missing}"
     assert not tally.failures, describe_failures(tally, toolchain)
 
 

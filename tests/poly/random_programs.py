@@ -112,15 +112,15 @@ def _in_a_block(found: tuple[Statement, ...]) -> tuple[Statement, ...]:
     return (*found[:start], *block, *found[end:])
 
 
+#: Primitives that are not drawn: buffers, tensor cores, and what changes no order or all of it.
+NOT_DRAWN = {"promote", "tensorize", "isolate", "reschedule"}
+
+
 @st.composite
 def steps(draw: st.DrawFn, tree: Node, scop: Scop) -> Step:
     """A step that may or may not make sense on a tree."""
     names = [s.name for s in scop.statements]
-    primitive = draw(
-        st.sampled_from(
-            sorted(set(PRIMITIVES) - {"promote", "isolate", "reschedule"}) + ["fuse"] * 4
-        )
-    )
+    primitive = draw(st.sampled_from(sorted(set(PRIMITIVES) - NOT_DRAWN) + ["fuse"] * 4))
     if primitive == "fuse":
         first = draw(st.integers(0, len(names) - 1))
         second = draw(st.integers(0, len(names) - 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from poly.schedule.schedule import Schedule
 from poly.tree.steps import Step
 from runtime.reference.interpret import instances
 from tests.poly.oracle import broken_pairs, tree_order
-from tests.poly.random_programs import programs, steps
+from tests.poly.random_programs import NOT_DRAWN, programs, steps
 from tests.poly.texts import MATMUL, SOFTMAX, schedule
 
 SCRIPT = """\
@@ -95,6 +96,27 @@ def test_random_schedules(program: Program, exact: bool, data: st.DataObject) ->
         order = tree_order(s.tree, s.scop, {"N": size})
         assert sorted(map(str, order)) == sorted(map(str, instances(program, {"N": size})))
     assert start.replay(str(s)).show == s.show
+
+
+def test_every_primitive_is_drawn_and_makes_sense_somewhere() -> None:
+    """Otherwise no random schedule has it: `steps` gives it no arguments, or wrong ones."""
+    start = schedule(
+        "def f(float32 X[8,8,8]) -> (Y) { S: Y[i,j] +=! X[i,j,k] }", "fuse S_init, S: i, j"
+    )
+    done = set(NOT_DRAWN)
+
+    @given(st.data())
+    @settings(max_examples=600)
+    def walk(data: st.DataObject) -> None:
+        tree = start.tree
+        for _ in range(data.draw(st.integers(1, 4))):
+            step = data.draw(steps(tree, start.scop))
+            with suppress(ScheduleError):
+                tree = PRIMITIVES[step.primitive](tree, start.scop, step)
+                done.add(step.primitive)
+
+    walk()
+    assert done == set(PRIMITIVES), "tests/poly/random_programs.py: `steps`, or `NOT_DRAWN`"
 
 
 def test_a_draft_is_checked_at_its_end() -> None:
