@@ -1,7 +1,7 @@
 """Tree rewriting: what each schedule primitive does to the tree, before its legality is checked.
 
 Every function here takes a tree and a `Step` and returns a new tree, or raises `ScheduleError`
-when the step makes no sense on it.  Legality is not judged here: `poly.schedule.schedule` applies a
+when the step makes no sense on it.  Legality is not judged here: `poly.schedule.schedule` applies
 the transformation and then checks the whole new tree against the dependences.
 """
 
