@@ -1,15 +1,6 @@
 """The automatic schedule for CPUs: steps chosen from access relations and the machine, not names.
 
-1. *Arrange*: adjacent statements share loops where that is legal, keeps them parallel, and
-   leaves a contraction's own loops free to be tiled; but not loops too short for all threads.
-2. *Contractions* (updates with reuse: some operand is invariant in some free loop) get a
-   register tile: a vector loop v along which one operand is broadcast and the others contiguous,
-   a second loop w along which the vector operand is reused, the reduction outside, accumulators
-   in registers, the vector operand packed where it is not contiguous, and cache blocks
-   where they pay: see `poly.strategy.cpu.cache_blocks`
-   (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", TOMS 2008).
-3. *Stencils* get tiles along rows, see `poly.strategy.cpu.stencil_tile`.
-4. *Everything else* is bound by memory: windows, transposes, and the rest.
+`docs/pipeline.md` lists its passes and tactics, in order, with what each does.
 
 Every choice becomes steps of the checked `Schedule`; an optional step that is refused is left out,
 and the schedule stays legal.
