@@ -58,6 +58,20 @@ class MadeFrom:
 
 
 @dataclass(frozen=True)
+class CNest:
+    """A function for one loop nest of a program: its declaration, comments and lines."""
+
+    prototype: str
+    comments: tuple[str, ...]
+    body: tuple[str, ...]
+
+    def text(self, linkage: str) -> str:
+        # Inlined again, they would be one long function.
+        head = f"{linkage} __attribute__((noinline))"
+        return "\n".join([*self.comments, head, self.prototype, *self.body, ""])
+
+
+@dataclass(frozen=True)
 class CFunction:
     """A C function for one program.
 
@@ -69,7 +83,7 @@ class CFunction:
     tensors : the tensors it takes, in order, each with its C type
     workspace : temporaries that the caller provides
     parallel : whether the calling team shares the work; if not, only one thread may call it
-    parts : the functions that it calls, see `_parts_of`, as lines
+    nests : the functions that it calls, see `_parts_of`
     prototype, comments, body : its declaration, one comment per statement, its lines
     thread_memory : bytes it uses of `codegen.c.thread_memory`
     """
@@ -84,18 +98,24 @@ class CFunction:
     comments: tuple[str, ...]
     body: tuple[str, ...]
     thread_memory: int = 0
-    parts: tuple[str, ...] = ()
+    nests: tuple[CNest, ...] = ()
 
     @property
     def text(self) -> str:
         """The definition, preceded by one comment per statement."""
-        return "\n".join([*self.parts, *self.comments, self.prototype, *self.body])
+        nests = [nest.text("static") for nest in self.nests]
+        return "\n".join([*nests, *self.comments, self.prototype, *self.body])
 
     @property
     def static_text(self) -> str:
         """The definition with internal linkage."""
-        head = f"static {self.prototype}"
-        return "\n".join([*self.parts, *self.comments, head, *self.body])
+        nests = [nest.text("static") for nest in self.nests]
+        return "\n".join([*nests, *self.own_text])
+
+    @property
+    def own_text(self) -> list[str]:
+        """The definition with internal linkage, without the functions that it calls."""
+        return [*self.comments, f"static {self.prototype}", *self.body]
 
 
 def c_loops(schedule: Schedule, passes: Sequence[Pass[LoopNode]] = C_LOOP_PASSES) -> LoopNode:
@@ -127,7 +147,7 @@ def emit_function(
     whole = _Signature.of(program, names, body)
     parts = _parts_of(body)
     comments = statement_comments(schedule)
-    lines: list[str] = []
+    nests: list[CNest] = []
     calls: list[str] = []
     memory = 0
     for n, part in enumerate(parts, 1):
@@ -139,10 +159,8 @@ def emit_function(
             break
         own = _Signature.of(program, names, part)
         run = statements_in(part)
-        lines += [comments.pop(name) for name in [*comments] if name in run]
-        head = own.prototype(f"{symbol}_{n}", names)
-        # Inlined again, they would be one long function.
-        lines += ["static __attribute__((noinline))", head, *printed, ""]
+        about = tuple(comments.pop(name) for name in [*comments] if name in run)
+        nests.append(CNest(own.prototype(f"{symbol}_{n}", names), about, tuple(printed)))
         calls.append(f"  {symbol}_{n}({own.arguments(names)});")
     return CFunction(
         MadeFrom.of(schedule),
@@ -155,7 +173,7 @@ def emit_function(
         tuple(comments.values()),
         tuple(calls if len(parts) == 1 else ["{", *calls, "}"]),
         memory,
-        tuple(lines),
+        tuple(nests),
     )
 
 

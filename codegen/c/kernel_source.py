@@ -30,6 +30,8 @@ class KernelSource:
     text : str                       the translation unit
     flags : tuple of str             compiler flags in addition to the toolchain's own
     workspace : tuple of Tensor      temporaries that the caller allocates, in order
+    units : tuple of str             a long text divided into several units that give the same
+                                     library, to be compiled at once; none if it is short
     """
 
     program: Program
@@ -37,3 +39,11 @@ class KernelSource:
     text: str
     flags: tuple[str, ...] = ()
     workspace: tuple[Tensor, ...] = ()
+    units: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> dict[str, str]:
+        """What is compiled, by the name of its file."""
+        if not self.units:
+            return {"kernel.c": self.text}
+        return {f"kernel_{n}.c": text for n, text in enumerate(self.units, 1)}

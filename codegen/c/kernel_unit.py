@@ -8,6 +8,7 @@ from dataclasses import replace
 from codegen.c.expr_text import Names, index_text
 from codegen.c.function import (
     CFunction,
+    CNest,
     argument_order,
     emit_function,
     header_comment,
@@ -23,6 +24,10 @@ from poly.ir.expr import substitute
 from poly.ir.program import Program
 from poly.passes import Pass
 from poly.schedule.schedule import Schedule
+
+#: A text whose nests have twice as many lines is compiled in several units: as many as this at
+#: most, of so many lines.  The headers of a unit take as long as some 150 lines.
+MOST_UNITS, LINES_OF_UNIT = 4, 300
 
 
 def generate(
@@ -51,14 +56,47 @@ def generate(
     written = written or program
     function = emit_function(schedule, f"{symbol}_body", passes)
     own = definition(function.thread_memory)
-    code = "\n".join([*own, function.static_text, "", _entry(function, symbol, written)])
-    text = f"{header_comment(function.made_from)}\n{prelude_for(code)}\n{code}"
+    entry = _entry(function, symbol, written)
+    about = header_comment(function.made_from)
+    text = _unit(about, [*own, function.static_text, "", entry])
     made = {n: e for n, e in program.products.items() if n not in written.sizes}
     workspace = tuple(
         replace(t, shape=tuple(substitute(e, sizes=made) for e in t.shape))
         for t in function.workspace
     )
-    return KernelSource(written, symbol, text, flags_for(schedule), workspace)
+    units = _units(function, about, entry)
+    return KernelSource(written, symbol, text, flags_for(schedule), workspace, units)
+
+
+def _unit(about: str, lines: Sequence[str]) -> str:
+    code = "\n".join(lines)
+    return f"{about}\n{prelude_for(code)}\n{code}"
+
+
+def _units(function: CFunction, about: str, entry: str) -> tuple[str, ...]:
+    """The text in several units; none if it is short.
+
+    Each has some of the loop nests, and as much text as the others as far as that is possible.
+    """
+    lines = sum(len(nest.body) for nest in function.nests)
+    count = min(MOST_UNITS, len(function.nests), lines // LINES_OF_UNIT)
+    if count < 2:
+        return ()
+    groups: list[list[CNest]] = [[] for _ in range(count)]
+    for nest in sorted(function.nests, key=lambda nest: -len(nest.body)):
+        min(groups, key=lambda group: sum(len(n.body) for n in group)).append(nest)
+    hidden = '__attribute__((visibility("hidden")))'
+    made = [
+        # Each thread has this memory once for each unit: no nest leaves anything there.
+        [
+            *definition(function.thread_memory),
+            *(n.text(hidden) for n in function.nests if n in group),
+        ]
+        for group in groups
+    ]
+    declared = (f"{hidden} {nest.prototype};" for nest in function.nests)
+    made[-1] += [*declared, "", *function.own_text, "", entry]
+    return tuple(_unit(about, unit) for unit in made)
 
 
 def flags_for(schedule: Schedule) -> tuple[str, ...]:

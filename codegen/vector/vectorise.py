@@ -83,6 +83,8 @@ def vectorise(root: LoopNode, program: Program) -> LoopNode:
             ranges = ranges_inside(node, ranges)
             bound = ranges.get(node.var)
         node = map_children(node, lambda c: visit(c, ranges))
+        if isinstance(node, Buffer) and node.name in widths:
+            return _in_whole_vectors(node, widths[node.name])
         if not isinstance(node, For) or node.mark != Mark.VECTOR or node.step != 1:
             return node
         chunked = masked(node, bound, widths, registers, dtypes, lane_name(node.var, taken))
@@ -103,6 +105,12 @@ def vectorise(root: LoopNode, program: Program) -> LoopNode:
         return chunked
 
     return hoist(visit(root, {}))
+
+
+def _in_whole_vectors(buffer: Buffer, lanes: int) -> Buffer:
+    """A buffer with room for all lanes of each vector: what is masked is written with the rest."""
+    *outer, last = buffer.shape
+    return replace(buffer, shape=(*outer, -(-last // lanes) * lanes))
 
 
 def _independent(node: For) -> bool:

@@ -75,7 +75,7 @@ def load_kernel(
     """
     count = default_threads() if threads is None else check_threads(threads)
     meta = {"program": source.program.name, "symbol": source.symbol}
-    library, entry = open_library({"kernel.c": source.text}, source.flags, toolchain, cache, meta)
+    library, entry = open_library(source.files, source.flags, toolchain, cache, meta)
     try:
         function = library[source.symbol]
     except AttributeError:

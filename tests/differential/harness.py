@@ -200,7 +200,11 @@ def make_inputs(
 
 def split_source(source: KernelSource) -> tuple[str, str]:
     """The comment at the head of a kernel, and its functions without the prelude."""
-    start = source.text.index(f"static void {source.symbol}_body(")
+    name = re.escape(f"{source.symbol}_body")
+    # The first of the functions that a long one calls, if there are any.
+    first = re.search(rf"^static (__attribute__.*\n)?void {name}(_1)?\(", source.text, re.MULTILINE)
+    assert first is not None
+    start = first.start()
     memory = re.search(rf"^static _Thread_local .*{THREAD_MEMORY}.*\n", source.text, re.MULTILINE)
     code = (memory[0] if memory else "") + source.text[start:]
     # Each kernel of a batch has its own.

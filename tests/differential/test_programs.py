@@ -48,6 +48,13 @@ def test_a_loop_of_one_iteration_that_isl_leaves_out(toolchain: Toolchain) -> No
     assert not tally.failures, describe_failures(tally, toolchain)
 
 
+def test_rows_shorter_than_their_vectors(toolchain: Toolchain) -> None:
+    """A row of 5 accumulators, in vectors of 8 lanes, has room for all 8."""
+    tally = sweep([212], program_case, toolchain)
+    assert tally.counts["programs accepted"] == 1
+    assert not tally.failures, describe_failures(tally, toolchain)
+
+
 @pytest.mark.slow
 def test_ten_thousand(toolchain: Toolchain, capsys: pytest.CaptureFixture[str]) -> None:
     """Ten thousand programs equal the reference: bit for bit in exact mode."""

@@ -21,6 +21,13 @@ def test_seeded(toolchain: Toolchain) -> None:
     assert not tally.failures, describe_failures(tally, toolchain)
 
 
+def test_copies_of_a_loop_that_use_no_buffer(toolchain: Toolchain) -> None:
+    """They declare none, either."""
+    tally = sweep([100_025, 100_064], schedule_case, toolchain)
+    assert tally.counts["accepted promote"] >= 2
+    assert not tally.failures, describe_failures(tally, toolchain)
+
+
 @pytest.mark.slow
 def test_ten_thousand(toolchain: Toolchain, capsys: pytest.CaptureFixture[str]) -> None:
     """Ten thousand accepted schedules of 1 to 8 steps, and a count of what was refused."""

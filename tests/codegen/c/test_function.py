@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 import codegen.c.function
+import codegen.c.kernel_unit
 import farkas as fk
 from codegen.provenance import trace
 from poly.machine.cpu import host_machine
@@ -37,6 +39,26 @@ def test_a_long_body_is_cut_into_functions() -> None:
         lines = [x for x in traced.lines if x.statements == (statement,)]
         assert lines and {x.function[-1] for x in lines} == {str(part)}
         assert (lines[0].function, statement) in traced.meanings
+
+
+def test_a_long_text_is_compiled_in_several_units(tmp_path: Path) -> None:
+    """They have the same functions as the whole text, and a result as right."""
+    with (
+        patch.object(codegen.c.function, "MOST_NODES", 60),
+        patch.object(codegen.c.kernel_unit, "LINES_OF_UNIT", 40),
+    ):
+        source = codegen.c.kernel_unit.generate(fk.auto_schedule(fk.Schedule.of(fk.parse(CHAIN))))
+        kernel = fk.compile(CHAIN, cache=tmp_path)
+    assert [*source.files] == ["kernel_1.c", "kernel_2.c"]
+    named = re.compile(r"^void (\w+_body_\d)\(.*\)$", re.MULTILINE)
+    assert sorted(n for unit in source.units for n in named.findall(unit)) == named.findall(
+        source.text
+    )
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.random(s).astype("float32") for s in ((17, 33), (33, 40), (40, 9)))
+    np.testing.assert_allclose(kernel(a, b, c), a @ b @ c, rtol=1e-4)
+    units = sorted(p.name for p in tmp_path.rglob("kernel_*.c"))
+    assert units == ["kernel_1.c", "kernel_2.c"]
 
 
 def test_a_short_body_is_one_function() -> None:
