@@ -166,6 +166,12 @@ _QUIET = """\
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif"""
+#: gcc 12 says that vectors are used uninitialised whose lanes are set one by one.
+_QUIET_BY_LANE = """\
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif"""
+_SET_BY_LANE = re.compile(r"\+\+\) (r|fk_lanes\d+)\[\w+\] = ")
 _HELPER = re.compile(r"\bfk_\w+\b")
 _SCHEDULE = f"""\
 #ifndef {SCHEDULE} /* how threads share a loop */
@@ -188,11 +194,14 @@ BFLOAT16_TYPE = f"typedef uint16_t {BFLOAT16_NAME};"
 def prelude_for(body: str) -> str:
     """The includes, types and helpers that `body` uses, in a fixed order."""
     parts = [HEADERS]
-    if _BUFFER.search(body):
+    lanes = lane_prelude(body)
+    by_lane = any(_SET_BY_LANE.search(text) for text in (body, *lanes))
+    if by_lane or _BUFFER.search(body):
         parts.append(_QUIET)
+    if by_lane:
+        parts.append(_QUIET_BY_LANE)
     if SCHEDULE in body:
         parts.append(_SCHEDULE)
-    lanes = lane_prelude(body)
     if any(UNROLLED in text for text in (body, *lanes)):
         parts.append(_UNROLLED)
     if BFLOAT16_NAME in body:

@@ -146,8 +146,7 @@ def _each_lane(name: str, fn: str, s: _Shape, exact: bool) -> str:
     names = "ab"[: OPS[fn].arity]
     text = apply(fn, s.dtype, [f"{n}[k]" for n in names], exact)
     parameters = ", ".join(f"{s.v} {n}" for n in names)
-    body = f"{s.v} r; for (int k = 0; k < {s.lanes}; k++) r[k] = {text}; return r;"
-    return _inline(s.v, f"{name}_{s.name}", parameters, body)
+    return _inline(s.v, f"{name}_{s.name}", parameters, _filled(s.v, s.lanes, text))
 
 
 def _near(fn: str, s: _Shape) -> str:
@@ -275,12 +274,25 @@ def _horizontal(fn: str, combine: Callable[[_Shape, str, str], str]) -> Callable
     return text
 
 
+#: The most lanes that are named one by one.
+MOST_NAMED = 16
+
+
 def _gather(s: _Shape) -> str:
-    body = f"{s.v} r; for (int k = 0; k < {s.lanes}; k++) r[k] = p[k * stride]; return r;"
-    return _inline(
-        s.v, f"gather_{s.name}", f"const {s.c} *p, int64_t stride", body,
-        "elements that lie `stride` apart",
-    )  # fmt: skip
+    # gcc joins the elements of a loop over them in registers only if it knows the stride.
+    places = ["p[0]", "p[stride]", *(f"p[{k} * stride]" for k in range(2, s.lanes))]
+    named = f"  if (!__builtin_constant_p(stride)) return ({s.v}){{{', '.join(places)}}};\n"
+    return (
+        "/* elements that lie `stride` apart */\n"
+        f"static inline {s.v} fk_gather_{s.name}(const {s.c} *p, int64_t stride)\n{{\n"
+        f"{named if s.lanes <= MOST_NAMED else ''}"
+        f"  {_filled(s.v, s.lanes, 'p[k * stride]')}\n}}"
+    )
+
+
+def _filled(vector: str, lanes: int, element: str) -> str:
+    """Statements that return the vector of an expression for each lane k."""
+    return f"{vector} r; for (int k = 0; k < {lanes}; k++) r[k] = {element}; return r;"
 
 
 def _even(s: _Shape) -> str:
@@ -307,7 +319,7 @@ def _spread(count: int) -> Callable[[_Shape], str]:
             f"  {few} a = *(const {few}_u *)p;\n"
             f"  return __builtin_shufflevector(a, a, {order});\n"
             f"#else\n"
-            f"  {s.v} r; for (int k = 0; k < {s.lanes}; k++) r[k] = p[k / {count}]; return r;\n"
+            f"  {_filled(s.v, s.lanes, f'p[k / {count}]')}\n"
             f"#endif\n}}"
         )
 
@@ -359,13 +371,12 @@ def _store_bf16(s: _Shape) -> str:
 
 def _load_f16(s: _Shape) -> str:
     h = f"fk_f16x{s.lanes}"
-    body = f"{s.v} r; for (int k = 0; k < {s.lanes}; k++) r[k] = x[k]; return r;"
-    return _inline(s.v, f"load_f16_{s.name}", f"{h} x", body)
+    return _inline(s.v, f"load_f16_{s.name}", f"{h} x", _filled(s.v, s.lanes, "x[k]"))
 
 
 def _store_f16(s: _Shape) -> str:
     h = f"fk_f16x{s.lanes}"
-    body = f"{h} r; for (int k = 0; k < {s.lanes}; k++) r[k] = (_Float16)x[k]; return r;"
+    body = _filled(h, s.lanes, "(_Float16)x[k]")
     return _inline(h, f"store_f16_{s.name}", f"{s.v} x", body)
 
 
