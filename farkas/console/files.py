@@ -42,7 +42,8 @@ def read_text_file(path: str) -> str:
             with open(path, "rb") as file:
                 data = file.read(MAX_TEXT_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise FileError(f"cannot read {shown}: {_reason(error)}") from None
+        hint = "; a program itself follows -e" if "[" in path and "=" in path else ""
+        raise FileError(f"cannot read {shown}: {_reason(error)}{hint}") from None
     if len(data) > MAX_TEXT_BYTES:
         raise FileError(f"{shown} is longer than {MAX_TEXT_BYTES >> 20} MiB; is it a program?")
     try:

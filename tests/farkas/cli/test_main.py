@@ -307,6 +307,7 @@ def test_toolchain_says_what_devices_there_are(cli: Cli, monkeypatch: pytest.Mon
         (["show", "mm.fk", "-e", MATMUL], 2, "either a FILE"),
         (["show", "none.fk"], 1, "cannot read none.fk: No such file"),
         (["show", "."], 1, "cannot read .: Is a directory"),
+        (["show", "B[i] = A[i]"], 1, "No such file or directory; a program itself follows -e"),
         (["show", "-e", MATMUL], 1, "pass --dtype float32"),
         (["show", "-e", MATMUL, "--dtype", "float33"], 1, "no element type 'float33'"),
         (["show", "-e", MATMUL, "--dtype", "int8", "--dtype", "int8"], 1, "given twice"),
