@@ -134,20 +134,24 @@ def written_once(scop: Scop, tensor: str) -> WrittenOnce | None:
     """A tensor as one that is written once, None if it is not seen to be."""
     writers = [n for n, s in enumerate(scop.statements) if s.target.tensor == tensor]
     first, *updates = (scop.statements[n] for n in writers)
-    indices = [i.name for i in first.target.indices if isinstance(i, Index)]
     if (
         len(updates) > 1
         or first.is_reduction
         or first.step
-        or sorted(indices) != sorted(first.loops)
-        or len(indices) != len(first.target.indices)
         or not all(u.is_reduction and not u.step for u in updates)
+        or not _writes_each_once(first)
     ):
         return None
     before = scop.statements[: writers[-1] + 1]
     if any(m.get_tuple_name(isl.dim_type.out) == tensor for s in before for m in s.other_reads):
         return None
     return WrittenOnce(tensor, first, updates[0] if updates else None)
+
+
+def _writes_each_once(s: ScopStatement) -> bool:
+    """Whether no two instances of a statement write the same element."""
+    names = {i.name for i in s.target.indices if isinstance(i, Index)}
+    return names >= set(s.loops) or bool(s.write.is_injective())
 
 
 def _of_tensor_written_once(scop: Scop, written: WrittenOnce) -> _Kinds:

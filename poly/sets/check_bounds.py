@@ -21,6 +21,7 @@ from poly.ir.dtypes import INT64
 from poly.ir.expr import (
     Const,
     Expr,
+    Index,
     Op,
     Read,
     Size,
@@ -230,15 +231,21 @@ class _Checker:
         self.given = context_set(program)
         self.context = self.given
         self.inputs = {t.name for t in program.inputs}
+        #: Tensors that have been written as a whole.
+        self.whole = set[str]()
 
     def check(self) -> Program:
         for t in self.program.tensors.values():
             self._check_extents(t)
         for s in self.program.statements:
-            if s.init:
+            if s.init and not self._is_inside(s, s.target):
                 self._check_access(s, s.target, init_domain_set(self.program, s), s.free)
-            for access in dict.fromkeys((s.target, *s.reads)):
-                self._check_access(s, access, domain_set(self.program, s), s.indices)
+            open_ones = [
+                a for a in dict.fromkeys((s.target, *s.reads)) if not self._is_inside(s, a)
+            ]
+            domain = domain_set(self.program, s) if open_ones else None
+            for access in open_ones:
+                self._check_access(s, access, domain, s.indices)
         self._check_coverage()
         if self.context.is_equal(self.given):
             return self.program
@@ -340,24 +347,55 @@ class _Checker:
     def _check_coverage(self) -> None:
         written: dict[str, isl.Set] = {}
         for group in self.program.groups:
-            writes = [w for s in group for w in self._writes(s)]
+            # For the statements of a block, writes of earlier steps count, too.
+            steps = [w for s in group if s.block for w in self._writes(s)]
             for s in group:
-                # For the statements of a block, writes of earlier steps count, too.
-                steps = writes if s.block else []
-                own = self._writes(s)[-1]
                 if s.init and not s.block:
-                    _add(written, s.target.tensor, self._writes(s)[0])
+                    self._add(written, s, True)
                 for access in (*((s.target,) if s.is_update else ()), *s.reads):
-                    if access.tensor not in self.inputs:
-                        self._check_read(s, access, written, own, steps)
+                    if access.tensor not in self.inputs | self.whole:
+                        self._check_read(s, access, written, self._writes(s)[-1], steps)
                 if not s.block:
-                    _add(written, s.target.tensor, own)
-            if group[0].block:
-                for write in writes:
-                    _add(written, write.statement.target.tensor, write)
+                    self._add(written, s, False)
+            for write in steps:
+                _add(written, write.statement.target.tensor, write)
         for t in self.program.outputs:
-            if t.name not in self.inputs:
+            if t.name not in self.inputs | self.whole:
                 self._check_output(t, written[t.name])
+
+    def _add(self, written: dict[str, isl.Set], s: Statement, init: bool) -> None:
+        """Add what a statement or its initialisation writes."""
+        tensor = s.target.tensor
+        if tensor in self.whole:
+            return
+        if self._sets_whole(s, init):
+            self.whole.add(tensor)
+        else:
+            _add(written, tensor, self._writes(s)[0 if init else -1])
+
+    def _sets_whole(self, s: Statement, init: bool) -> bool:
+        """Whether a statement is seen to write each element: ``T[i, j]``, i in 0:N, j in 0:M."""
+        shape = self.program.tensors[s.target.tensor].shape
+        names = [i.name for i in s.target.indices if isinstance(i, Index)]
+        return (
+            len(names) == len(shape)
+            and sorted(names) == sorted(s.free if init else s.indices)
+            and not (s.free_guards if init else s.guards)
+            and all(_runs_over(s, n, e) for n, e in zip(names, shape, strict=True))
+        )
+
+    def _is_inside(self, s: Statement, access: Read) -> bool:
+        """Whether indices are seen to be inside: ``i`` of ``i in 0:N`` in an extent of N."""
+        shape = self.program.tensors[access.tensor].shape
+        known = {
+            r.index: (int(r.lo.value), int(r.hi.value) - 1)
+            for r in s.ranges
+            if isinstance(r.lo, Const) and isinstance(r.hi, Const)
+        }
+        return all(
+            (isinstance(p, Index) and _runs_over(s, p.name, e)) or _is_between(p, e, known)
+            for p, e in zip(access.indices, shape, strict=True)
+        )
 
     def _writes(self, s: Statement) -> list[_Write]:
         """The stores of a statement: those of its initialisation, if it has one, and its own."""
@@ -437,6 +475,23 @@ class _Checker:
 
         hint = "write the rest in another statement, or declare a smaller output"
         self._require(missing, whole, explain, writers[-1], None, hint)
+
+
+def _runs_over(s: Statement, index: str, extent: Expr) -> bool:
+    return any(r.index == index and r.lo == Const(0) and r.hi == extent for r in s.ranges)
+
+
+def _is_between(place: Expr, extent: Expr, known: Mapping[str, Interval]) -> bool:
+    """Whether interval arithmetic shows an index to be inside an extent."""
+    if not isinstance(extent, Const) or reads_of(place) or sizes_of(place):
+        return False
+    if not set(indices_of(place)) <= known.keys():
+        return False
+    try:
+        low, high = interval(place, known)
+    except Beyond64BitsError:
+        return False
+    return low >= 0 and high < int(extent.value)
 
 
 def _in_steps(reader: isl.Set, writer: isl.Set, before_it: bool) -> isl.Map:

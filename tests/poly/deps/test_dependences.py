@@ -205,6 +205,8 @@ def test_elements_written_once_need_no_analysis(
     [
         ("B[i] = X[i, 0]", True),
         ("B[i] +=! X[i, j]", True),
+        ("B[i // 4, i % 4, 0] = X[i, 0] where i in 0:8", True),
+        ("B[i // 4] = X[i, 0] where i in 0:8", False),
         ("B[i] = X[i, 0]\n B[i] += X[i, j]", True),
         ("B[i] = X[i, 0]\n B[i] = B[i] * X[i, 1]", False),
         ("B[2*i] = X[i, 0]\n B[2*i + 1] = X[i, 1]", False),
