@@ -122,7 +122,7 @@ def _of_tensors(scop: Scop, tensors: Collection[str]) -> _Kinds:
 class WrittenOnce:
     """A tensor whose elements get one value, before any other statement reads them.
 
-    first : the one write of each element that is no update; update : the reduction that follows it
+    first : the statement that writes each element first; update : the reduction that follows it
     """
 
     tensor: str
@@ -130,6 +130,7 @@ class WrittenOnce:
     update: ScopStatement | None
 
 
+@lru_cache(maxsize=64)  # every promotion asks again for the same scop
 def written_once(scop: Scop, tensor: str) -> WrittenOnce | None:
     """A tensor as one that is written once, None if it is not seen to be."""
     writers = [n for n, s in enumerate(scop.statements) if s.target.tensor == tensor]

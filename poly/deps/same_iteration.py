@@ -33,13 +33,14 @@ def split_by_iteration(
     """
     functions = _functions(Same(loop))
     none = isl.UnionMap.empty(dependences.get_space())
-    pieces = _pieces(Same(dependences))
-    others = [p for p in pieces if not _is_inside(p, functions)]
+    inside: list[_Piece] = []
+    others: list[_Piece] = []
+    for piece in _pieces(Same(dependences)):
+        (inside if _is_inside(piece, functions) else others).append(piece)
     if not others:
         return dependences, none
-    if len(others) == len(pieces):
+    if not inside:
         return none, dependences
-    inside = [p for p in pieces if _is_inside(p, functions)]
     return _union(inside, none), _union(others, none)
 
 
