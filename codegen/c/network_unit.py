@@ -40,20 +40,21 @@ def network_unit(
 ) -> str:
     """The C text that makes the calls of a graph, in order.
 
-    functions : by program digest; slots : of every value; workspaces : for each call (by name),
-    the slots of the function's temporaries; sizes : the values of the sizes that a call takes
+    slots : of every value; by the name of a call, functions : what it calls, workspaces : the slots
+    of that function's temporaries, and sizes : the values of the sizes that it is given
     """
-    prototypes = [f"{f.prototype};" for f in functions.values()]
+    distinct = {f.symbol: f for f in functions.values()}
+    prototypes = [f"{f.prototype};" for f in distinct.values()]
     lines = ["#include <stdint.h>", ""]
     if any(BFLOAT16_NAME in text for text in prototypes):
         lines.append(BFLOAT16_TYPE)
     lines += prototypes
-    lines += definition(max((f.thread_memory for f in functions.values()), default=0), others=True)
-    shared = any(functions[call.program.digest].parallel for call in calls)
+    lines += definition(max((f.thread_memory for f in distinct.values()), default=0), others=True)
+    shared = any(f.parallel for f in distinct.values())
     given = "const int64_t *sizes, void *const *arrays"
     lines += ["", f"static void {_CALLS}({given})", "{"]
     for call in calls:
-        function = functions[call.program.digest]
+        function = functions[call.name]
         own = sizes[call.name]
         lines += [f"  {line}" for line in _call(call, function, slots, workspaces, own, shared)]
     lines += ["  (void)sizes;", "  (void)arrays;", "}", ""]

@@ -70,6 +70,7 @@ def compile_onnx(
 
 def _compiled(origin: Origin) -> Network:
     """Compile an origin; raises as `compile_onnx` does."""
+    origin.target.runner.prepare()
     content = content_of(origin) if origin.target.runner.recalls else None
     found = recall(content) if content is not None else None
     if found is not None:

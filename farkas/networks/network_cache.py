@@ -28,8 +28,7 @@ from poly.machine.cpu import host_machine
 from runtime.common.arguments import default_threads
 from runtime.common.cache import digest
 from runtime.common.fingerprint import code_digest, data_digest, file_digest
-from runtime.cpu.openmp_pool import with_team
-from runtime.cpu.toolchain import Toolchain
+from runtime.cpu.openmp_pool import team_flags, with_team
 from runtime.network.cpu_model import CpuModel
 from runtime.network.model_store import recall_model, store_model
 
@@ -58,7 +57,8 @@ class Content:
     def key(self) -> str:
         """The cache key of the network."""
         made_by = (_FORMAT, sys.version, np.__version__, version("onnx"), code_digest(*_PACKAGES))
-        where = (self._toolchain.identity, str(host_machine()))
+        # The library of the threads is not needed yet: it may be compiled meanwhile.
+        where = (team_flags(self.runner.toolchain).identity, str(host_machine()))
         return digest("network", *made_by, *where, self.digest, self.asked)
 
     @property
@@ -67,10 +67,6 @@ class Content:
         runner = self.origin.target.runner
         assert isinstance(runner, CpuRunner), "no other target recalls networks"
         return runner
-
-    @property
-    def _toolchain(self) -> Toolchain:
-        return with_team(self.runner.toolchain, self.runner.cache)
 
     def file_digest(self, name: str) -> str | None:
         """The digest of a file beside the network's."""
@@ -97,9 +93,12 @@ class Content:
         return None if self._have_changed(found.files) else found
 
     def load(self, key: str) -> CpuModel | None:
-        """A compiled graph, None unless it is in the cache."""
-        threads = self.runner.threads or default_threads()
-        return recall_model(key, self._toolchain, self.runner.cache, threads)
+        """A compiled graph, None unless it is in the cache and its threads can be loaded."""
+        runner = self.runner
+        toolchain = with_team(runner.toolchain, runner.cache)
+        if toolchain != team_flags(runner.toolchain):
+            return None
+        return recall_model(key, toolchain, runner.cache, runner.threads or default_threads())
 
 
 def content_of(origin: Origin) -> Content | None:

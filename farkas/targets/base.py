@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -59,9 +58,9 @@ class Runner(ABC):
         ArgumentError : an invalid number, or one that the device does not support.
         """
 
-    def helped(self) -> AbstractContextManager[None]:
-        """A context in which a kernel is generated, while what else it needs is made ready."""
-        return nullcontext()
+    def prepare(self) -> None:
+        """Begin, in the background, to make ready what all kernels need."""
+        return
 
     @property
     def where(self) -> str:

@@ -101,11 +101,7 @@ def build(program: Program, wanted: ScheduleLike, exact: bool, target: Target) -
     ToolchainError : the compiler failed.
     CacheError : the result cannot be stored.
     """
-    with target.runner.helped():
-        return _build(program, wanted, exact, target)
-
-
-def _build(program: Program, wanted: ScheduleLike, exact: bool, target: Target) -> Compiled:
+    target.runner.prepare()
     if wanted in (None, "auto"):
         made = target.automatic(program, exact)
         loaded = target.runner.load(made.source)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,10 +32,10 @@ class CpuRunner(Runner):
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (self.toolchain, self.cache, self.threads)
 
-    def helped(self) -> AbstractContextManager[None]:
-        from runtime.cpu.helpers import helpers_meanwhile
+    def prepare(self) -> None:
+        from runtime.cpu.helpers import prepare_helpers
 
-        return helpers_meanwhile(self.toolchain, self.cache)
+        prepare_helpers(self.toolchain, self.cache)
 
     def load(self, source: KernelSource) -> LoadedKernel:
         from runtime.cpu.loaded_kernel import load_kernel

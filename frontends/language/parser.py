@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -15,6 +16,7 @@ from lark.tree import Meta
 from lark.visitors import Transformer_NonRecursive
 
 from frontends.language.parse_tables import load_parser
+from frontends.language.renumber import Template, form_of
 from frontends.language.spelling import is_near
 from frontends.language.syntax import (
     Access,
@@ -38,6 +40,9 @@ MAX_DEPTH = 120
 
 #: Longer texts are refused; real programs are far shorter.
 MAX_LENGTH = 1_000_000
+
+#: So many texts are kept, for others that differ in their numbers alone.
+MAX_TEMPLATES = 1024
 
 _INFIX = {
     "+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod",
@@ -85,6 +90,22 @@ def parse(text: str) -> Source:
         raise LanguageError(f"the text has {len(text)} characters; the limit is {MAX_LENGTH}")
     if not text.strip():
         raise LanguageError("the text is empty", hint="try C[i,j] +=! A[i,k] * B[k,j]")
+    form = form_of(text, _names_and_numbers())
+    alike = None if form is None else _templates.get(form.text)
+    if form is not None and alike is not None and alike.fits(form):
+        with suppress(_MistakeError):  # parsing finds it again
+            return alike.source_of(text, form, _literal)
+    source = _parsed(text)
+    if form is not None and len(_templates) < MAX_TEMPLATES:
+        _templates[form.text] = Template(source, form)
+    return source
+
+
+#: Parsed texts by the text of their form.
+_templates: dict[str, Template] = {}
+
+
+def _parsed(text: str) -> Source:
     try:
         found: object = _Builder().transform(_parser().parse(text))
     except UnexpectedToken as error:
@@ -109,6 +130,13 @@ def parse(text: str) -> Source:
 @cache
 def _parser() -> Lark:
     return load_parser()
+
+
+@cache
+def _names_and_numbers() -> re.Pattern[str]:
+    """Matches a name, or a number as the group of that name."""
+    name, number = (_parser().get_terminal(kind).pattern.to_regexp() for kind in ("NAME", "NUMBER"))
+    return re.compile(f"{name}|(?P<number>{number})")
 
 
 class _MistakeError(Exception):
@@ -168,6 +196,22 @@ def _span(meta: Meta) -> Span:
 
 def _name(token: Token) -> Name:
     return Name(_token_span(token), str(token))
+
+
+def _literal(text: str, span: Span) -> int | float:
+    if text[:2] in ("0x", "0X"):
+        value: int | float = int(text, 16)
+    elif text.isdigit():
+        if len(text) > 30:
+            raise _MistakeError("the number does not fit 64 bits", span)
+        value = int(text)
+    else:
+        value = float(text)
+        if math.isinf(value):
+            raise _MistakeError("the number does not fit float64", span, "write inf if meant")
+    if isinstance(value, int) and value >= 1 << 64:
+        raise _MistakeError("the number does not fit 64 bits", span)
+    return value
 
 
 def _nodes(items: tuple[Node, ...] | None) -> tuple[Node, ...]:
@@ -285,20 +329,8 @@ class _Builder(Transformer_NonRecursive[Token, Any]):
         return _name(token)
 
     def number(self, meta: Meta, items: list[Token]) -> Number:
-        text, span = str(items[0]), _token_span(items[0])
-        if text[:2] in ("0x", "0X"):
-            value: int | float = int(text, 16)
-        elif text.isdigit():
-            if len(text) > 30:
-                raise _MistakeError("the number does not fit 64 bits", span)
-            value = int(text)
-        else:
-            value = float(text)
-            if math.isinf(value):
-                raise _MistakeError("the number does not fit float64", span, "write inf if meant")
-        if isinstance(value, int) and value >= 1 << 64:
-            raise _MistakeError("the number does not fit 64 bits", span)
-        return Number(span, value)
+        span = _token_span(items[0])
+        return Number(span, _literal(str(items[0]), span))
 
     def prefix(self, meta: Meta, items: list[Any]) -> Node:
         sign: Token = items[0]

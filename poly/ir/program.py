@@ -316,7 +316,34 @@ class Program:
     @cached_property
     def digest(self) -> str:
         """A content hash of the meaning (the name is ignored)."""
-        return hashlib.sha256(str(replace(self, name="f")).encode()).hexdigest()[:16]
+        return _short_digest(str(replace(self, name="f")))
+
+    @cached_property
+    def form(self) -> Form:
+        """What it shares with programs that differ in the names of their sizes alone."""
+        order: dict[str, str] = {}
+
+        def numbered(found: re.Match[str]) -> str:
+            name = found.group()
+            return order.setdefault(name, f"%{len(order)}") if name in self.sizes else name
+
+        text = re.sub(r"[A-Za-z_]\w*", numbered, str(replace(self, name="f")))
+        return Form(_short_digest(text), tuple(order))
+
+
+@dataclass(frozen=True)
+class Form:
+    """A program but for the names of its sizes.
+
+    digest : a content hash of its meaning; sizes : the names, in the order of first use
+    """
+
+    digest: str
+    sizes: tuple[str, ...]
+
+
+def _short_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def default_name(position: int) -> str:

@@ -27,6 +27,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,9 @@ _STALE_SECONDS = 3600.0
 _CHUNK = 1 << 20
 #: Bytes that must be free to compile.
 _ROOM = 32 << 20
+#: The content of a file: whole, or in pieces that need not be joined in memory.
+Data = bytes | tuple[memoryview, ...]
+
 _KEY = re.compile(r"[0-9a-f]{16,64}\Z")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 
@@ -192,7 +196,7 @@ class Cache:
         if self.directory in _STAND_INS:
             _STAND_INS[self.directory].discard(key)
 
-    def put(self, key: str, files: Mapping[str, bytes | memoryview]) -> Entry:
+    def put(self, key: str, files: Mapping[str, Data]) -> Entry:
         """Store files under a key; what another process stored there first is equivalent.
 
         Raises
@@ -207,7 +211,7 @@ class Cache:
         except OSError as error:
             return _stand_in(self.directory, error).put(key, files)
 
-    def keep(self, key: str, files: Mapping[str, bytes | memoryview]) -> None:
+    def keep(self, key: str, files: Mapping[str, Data]) -> None:
         """Store files for other processes if they can be written; this process does not need them.
 
         Raises
@@ -221,14 +225,14 @@ class Cache:
         except OSError as error:
             _warn(self.directory, error)
 
-    def replace(self, key: str, files: Mapping[str, bytes | memoryview]) -> None:
+    def replace(self, key: str, files: Mapping[str, Data]) -> None:
         """`keep` them instead of what is there: other processes find either the whole of the one
         or of the other, or nothing for a moment."""
         if self.directory not in _STAND_INS:
             self._discard(self._folder(key))
         self.keep(key, files)
 
-    def _put(self, key: str, files: Mapping[str, bytes | memoryview]) -> Entry:
+    def _put(self, key: str, files: Mapping[str, Data]) -> Entry:
         folder = self._folder(key)
         for name in files:
             if not _NAME.match(name) or name == _MANIFEST:
@@ -240,7 +244,7 @@ class Cache:
             self._rename(written, folder, key)
         finally:
             shutil.rmtree(written, ignore_errors=True)
-        size = sum(map(len, files.values()))
+        size = sum(sum(map(len, _pieces(data))) for data in files.values())
         self._keep_limit(size, keep=folder)
         return Entry(key, folder, tuple(sorted(files)))
 
@@ -298,14 +302,14 @@ class Cache:
             raise CacheError(f"{key!r} is not a valid cache key")
         return self._entries / key[:2] / key
 
-    def _write(self, key: str, files: Mapping[str, bytes | memoryview]) -> Path:
+    def _write(self, key: str, files: Mapping[str, Data]) -> Path:
         """Write a complete entry under a temporary name."""
         folder = self._temporary / f"{os.getpid()}-{uuid.uuid4().hex}"
         folder.mkdir(mode=0o700)
         try:
-            manifest = {"key": key, "files": {n: _fingerprint(d) for n, d in files.items()}}
-            for name, data in files.items():
-                (folder / name).write_bytes(data)
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                written = pool.map(_write_file, map(folder.joinpath, files), files.values())
+                manifest = {"key": key, "files": dict(zip(files, written, strict=True))}
             (folder / _MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True))
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -434,8 +438,23 @@ def _default() -> Path:
     return Path(chosen).expanduser().absolute()
 
 
-def _fingerprint(data: bytes | memoryview) -> dict[str, int | str]:
-    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+def _pieces(data: Data) -> tuple[bytes | memoryview, ...]:
+    return (data,) if isinstance(data, bytes) else data
+
+
+def _write_file(path: Path, data: Data) -> dict[str, int | str]:
+    """Write a file; returns its fingerprint."""
+    pieces = _pieces(data)
+    with path.open("wb") as file:
+        file.writelines(pieces)
+    return _fingerprint(*pieces)
+
+
+def _fingerprint(*pieces: bytes | memoryview) -> dict[str, int | str]:
+    hasher = hashlib.sha256()
+    for piece in pieces:
+        hasher.update(piece)
+    return {"size": sum(map(len, pieces)), "sha256": hasher.hexdigest()}
 
 
 def _verified_files(

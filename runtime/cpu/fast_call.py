@@ -68,8 +68,7 @@ def quick_calls(plans: list[bytes], toolchain: Toolchain, cache: Cache) -> Quick
 
 def has_quick_calls(toolchain: Toolchain, cache: Cache) -> bool:
     """Whether `quick_calls` has nothing to compile or load."""
-    with _lock:
-        return _known(toolchain, cache) is not None
+    return _known(toolchain, cache) is not None
 
 
 def _known(toolchain: Toolchain, cache: Cache) -> Callable[[list[bytes]], Quick] | None:

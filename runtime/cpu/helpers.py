@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
-from collections.abc import Iterator
 
 from poly.errors import FarkasError
 from runtime.common.cache import Cache
 from runtime.cpu.fast_call import has_quick_calls, quick_calls
 from runtime.cpu.toolchain import Toolchain
 
+_lock = threading.Lock()
+_threads: list[threading.Thread] = []
 
-@contextlib.contextmanager
-def helpers_meanwhile(toolchain: Toolchain, cache: Cache) -> Iterator[None]:
-    """A context in which the threads of kernels and quick calls become ready in the background.
 
-    At its end they are, so that no later fork finds them half-made.  With an empty cache, compiling
-    them takes as long as generating a small kernel.
+def prepare_helpers(toolchain: Toolchain, cache: Cache) -> None:
+    """Make the threads of kernels and quick calls ready in the background, unless they are.
+
+    With an empty cache, compiling them takes longer than generating a small kernel.
     """
-    if has_quick_calls(toolchain, cache):
-        yield
-        return
+    with _lock:
+        if any(t.is_alive() for t in _threads) or has_quick_calls(toolchain, cache):
+            return
 
-    def make() -> None:
-        with contextlib.suppress(FarkasError):  # whoever needs them sees the error
-            quick_calls([], toolchain, cache)
+        def make() -> None:
+            with contextlib.suppress(FarkasError):  # whoever needs them sees the error
+                quick_calls([], toolchain, cache)
 
-    thread = threading.Thread(target=make, name="farkas-helpers")
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
+        _threads[:] = [threading.Thread(target=make, name="farkas-helpers")]
+        _threads[0].start()
+
+
+def finish_helpers() -> None:
+    """Wait until what `prepare_helpers` has begun is ready."""
+    for thread in _threads:
+        if thread is not threading.current_thread():
+            thread.join()
+
+
+if hasattr(os, "register_at_fork"):
+    # A process forked meanwhile would have the locks, but not the thread that releases them.
+    os.register_at_fork(before=finish_helpers)

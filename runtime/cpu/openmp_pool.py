@@ -43,8 +43,29 @@ _refused: set[str] = set()
 def with_team(toolchain: Toolchain, cache: Cache) -> Toolchain:
     """The toolchain whose kernels run on our threads, which are loaded into this process.
 
-    It is `toolchain` itself if its compiler is not gcc for Linux or has no OpenMP, if
-    ``FARKAS_OPENMP=compiler``, or if the library cannot be built or loaded.
+    It is that of `team_flags`, or `toolchain` itself if the library cannot be built or loaded.
+
+    Raises
+    ------
+    ToolchainError : see `team_flags`.
+    """
+    wanted = team_flags(toolchain)
+    if wanted == toolchain:
+        return toolchain
+    with _lock:
+        if not _loaded and toolchain.identity not in _refused:
+            try:
+                _loaded.append(load_team(toolchain, cache))
+            except (ToolchainError, CacheError, OSError):
+                _refused.add(toolchain.identity)
+        return wanted if _loaded else toolchain
+
+
+def team_flags(toolchain: Toolchain) -> Toolchain:
+    """The toolchain with the flags for kernels on our threads.
+
+    It is `toolchain` itself if its compiler is not gcc for Linux or has no OpenMP, or if
+    ``FARKAS_OPENMP=compiler``.
 
     Raises
     ------
@@ -59,14 +80,6 @@ def with_team(toolchain: Toolchain, cache: Cache) -> Toolchain:
     fitting = toolchain.kind == "gcc" and toolchain.openmp and "linux" in toolchain.target
     if not fitting or chosen:
         return toolchain
-    with _lock:
-        if not _loaded and toolchain.identity not in _refused:
-            try:
-                _loaded.append(load_team(toolchain, cache))
-            except (ToolchainError, CacheError, OSError):
-                _refused.add(toolchain.identity)
-        if not _loaded:
-            return toolchain
     return replace(
         toolchain,
         flags=(*toolchain.flags, *FLAGS),

@@ -169,17 +169,16 @@ def _build(
         Compilation(toolchain, (), folder / LIBRARY, common=COMMON) as work,
     ):
         made = _generated(needed, machine, work, tell, clock, workers)
-        functions = {digest: kernel.function for digest, kernel in made.items()}
-        scratch = _scratch(needed, functions)
+        functions = {c.name: kernel.function for calls, kernel in made for c in calls}
+        sizes = _Sizes(graph, {c.name: _sizes_of(c, calls[0]) for calls, _ in made for c in calls})
+        scratch = _scratch(needed, functions, sizes)
         plan = _fixed_plan(graph, scratch, sharing)
         slots, workspaces = _slots(graph, sharing, scratch, plan)
-        sizes = _Sizes(graph)
-        passed = {n.name: sizes.of(functions[n.program.digest]) for n in needed}
+        passed = {n.name: sizes.passed(n, functions[n.name]) for n in needed}
         work.add("network.c", network_unit(needed, functions, slots, workspaces, passed))
-        tell("compile", 0, 1, f"the rest of {len(functions)} kernels with {toolchain.kind}")
+        tell("compile", 0, 1, f"the rest of {len(made)} kernels with {toolchain.kind}")
         calls = [
-            _described(n, functions[n.program.digest], passed[n.name], slots, workspaces)
-            for n in needed
+            _described(n, functions[n.name], passed[n.name], slots, workspaces) for n in needed
         ]
         warnings = work.finish()
         library = (folder / LIBRARY).read_bytes()
@@ -193,11 +192,11 @@ def _build(
         },
         "sizes": list(map(write_expr, sizes.exprs)),
         "calls": calls,
-        "kernels": len(functions),
+        "kernels": len(made),
         "warnings": warnings,
         "toolchain": str(toolchain),
-        "schedules": {f.symbol: f.made_from.script for f in functions.values()},
-        "fallbacks": {g.function.symbol: g.fallbacks for g in made.values() if g.fallbacks},
+        "schedules": {g.function.symbol: g.function.made_from.script for _, g in made},
+        "fallbacks": {g.function.symbol: g.fallbacks for _, g in made if g.fallbacks},
     }
     files = {name: text.encode() for name, text in work.sources.items()}
     return cache.put(
@@ -212,12 +211,15 @@ def _generated(
     tell: Progress,
     clock: Clock,
     workers: Workers,
-) -> dict[str, GeneratedKernel]:
-    """The kernels of calls, by the digest of their programs; they are compiled meanwhile."""
+) -> list[tuple[list[Call], GeneratedKernel]]:
+    """The kernels, each with the calls that it serves; they are compiled meanwhile.
+
+    The programs of these calls are the same but for the names of their sizes.
+    """
     stage = "schedule and generate"
     alike: dict[str, list[Call]] = {}
     for call in calls:
-        alike.setdefault(call.program.digest, []).append(call)
+        alike.setdefault(call.program.form.digest, []).append(call)
     programs = [
         (same[0].program, f"fk_k{k}_{same[0].program.name}", same[0].origin)
         for k, same in enumerate(alike.values())
@@ -232,22 +234,24 @@ def _generated(
             clock.add(name, seconds)
         tell(stage, len(made), len(programs), programs[number][2])
     clock.restart()
-    return {digest: made[number] for number, digest in enumerate(alike)}
+    return [(group, made[number]) for number, group in enumerate(groups)]
 
 
 def _scratch(
-    calls: Sequence[Call], functions: Mapping[str, CFunction]
+    calls: Sequence[Call], functions: Mapping[str, CFunction], sizes: _Sizes
 ) -> dict[str, dict[str, tuple[int, tuple[Expr, ...]]]]:
     """The width in bytes and the shape of each call's own temporaries.
 
-    functions : by the digest of the program
+    functions : by the name of the call
     """
     found = {}
     for call in calls:
-        function = functions[call.program.digest]
+        function = functions[call.name]
         if function.workspace:
-            own = {t.name: (t.dtype.bytes, _extents(function, t)) for t in function.workspace}
-            found[call.name] = own
+            found[call.name] = {
+                t.name: (t.dtype.bytes, sizes.extents(call, function, t))
+                for t in function.workspace
+            }
     return found
 
 
@@ -268,31 +272,40 @@ def _described(
     ]  # fmt: skip
 
 
-class _Sizes:
-    """The expressions over a graph's sizes that its entry point is passed, each once."""
+def _sizes_of(call: Call, first: Call) -> dict[str, Expr]:
+    """The sizes of a call by the names that they have in another, whose program is alike."""
+    names = zip(first.program.form.sizes, call.program.form.sizes, strict=True)
+    return {there: Size(here) for there, here in names}
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+
+class _Sizes:
+    """The expressions over a graph's sizes that its entry point is passed, each once.
+
+    names : for each call, the sizes of the graph by the names that its function has for them
+    """
+
+    def __init__(self, graph: Graph, names: Mapping[str, Mapping[str, Expr]]) -> None:
+        self.graph, self._names = graph, names
         self.exprs: list[Expr] = []
 
-    def of(self, function: CFunction) -> list[int]:
+    def passed(self, call: Call, function: CFunction) -> list[int]:
         """What a function is passed for its sizes, by number."""
-        made = function.made_from.program.products
         found = []
         for name in function.sizes:
-            e = self.graph.derived.get(name) or Size(name)
-            if name in made:
-                e = substitute(made[name], sizes=self.graph.derived)
+            e = substitute(self._over_graph(call, function, Size(name)), sizes=self.graph.derived)
             if e not in self.exprs:
                 self.exprs.append(e)
             found.append(self.exprs.index(e))
         return found
 
+    def extents(self, call: Call, function: CFunction, tensor: Tensor) -> tuple[Expr, ...]:
+        """The extents of a function's temporary over the sizes of the graph."""
+        return tuple(self._over_graph(call, function, e) for e in tensor.shape)
 
-def _extents(function: CFunction, tensor: Tensor) -> tuple[Expr, ...]:
-    """The extents of a function's temporary over the sizes of a graph."""
-    made = function.made_from.program.products
-    return tuple(substitute(e, sizes=made) for e in tensor.shape)
+    def _over_graph(self, call: Call, function: CFunction, e: Expr) -> Expr:
+        """An expression over the sizes of a function, over those of the graph."""
+        products = function.made_from.program.products
+        return substitute(substitute(e, sizes=products), sizes=self._names[call.name])
 
 
 def _choose_layouts(
@@ -311,7 +324,7 @@ def _choose_layouts(
         if not constant:
             continue
         tell("layouts", done, len(calls), call.origin)
-        key = (call.program.digest, *constant)
+        key = (call.program.form.digest, *constant)
         if key not in wanted:
             wanted[key] = preferred_layouts(build_scop(call.program), machine, constant)
         if wanted[key]:

@@ -11,12 +11,14 @@ digests of what was written.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -26,7 +28,6 @@ from poly.errors import CacheError
 from runtime.common.arguments import ALIGNMENT, Array, Shape, aligned
 from runtime.common.cache import Cache, Entry, digest
 from runtime.common.compile_report import CompileReport
-from runtime.common.fingerprint import data_digest
 from runtime.cpu.toolchain import Toolchain
 from runtime.network.built import Built
 from runtime.network.cpu_model import CpuModel
@@ -71,18 +72,17 @@ def store_model(model: CpuModel, cache: Cache) -> str | None:
         total += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
     if total > cache.limit // _SHARE:
         return None
-    block = np.zeros(total, np.uint8)
-    for name, array in _views(block, constants).items():
-        array[...] = model.graph.constants[name]
-    parts = {name: block[a:b].data for name, a, b in _parts(total)}
+    files = _filled(total, model.graph.constants.values())
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        hashes = pool.map(hashlib.sha256, chain.from_iterable(files.values()))
+        block = digest("constants", *(found.digest() for found in hashes))
     built = replace(model.built, graph=replace(model.graph, constants={}))
-    key = digest("constants", data_digest(block.data))
-    stored = _Stored(built, constants, total, key, model.report)
+    stored = _Stored(built, constants, total, block, model.report)
     data = pickle.dumps(stored, protocol=5)
     key = digest("stored model", data)
-    for name, files in ((stored.block, parts), (key, {_GRAPH: data})):
+    for name, content in ((block, files), (key, {_GRAPH: data})):
         if not cache.has(name):
-            cache.keep(name, files)
+            cache.keep(name, content)
     return key
 
 
@@ -147,6 +147,26 @@ def _read(entry: Entry, block: Array) -> None:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for _ in pool.map(fill, _parts(block.nbytes)):
             pass
+
+
+def _filled(total: int, arrays: Iterable[Array]) -> dict[str, tuple[memoryview, ...]]:
+    """The files of arrays, each followed by zeros up to `ALIGNMENT`.
+
+    They refer to the arrays' memory: touching that of a copy takes longer than writing it.
+    """
+    zeros = memoryview(bytes(ALIGNMENT))
+    files: list[list[memoryview]] = []
+    room = 0  # bytes left in the last file
+    for array in arrays:
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        for piece in (data, zeros[: -len(data) % ALIGNMENT]):
+            while piece:
+                if not room:
+                    files.append([])
+                    room = _PART
+                files[-1].append(piece[:room])
+                room, piece = room - len(files[-1][-1]), piece[room:]
+    return {name: tuple(f) for (name, _, _), f in zip(_parts(total), files, strict=True)}
 
 
 def _parts(total: int) -> list[tuple[str, int, int]]:

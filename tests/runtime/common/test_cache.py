@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import runtime.common.cache
 from poly.errors import CacheError, CacheWarning
 from runtime.common.cache import ENVIRONMENT, Cache, digest
 
@@ -398,15 +399,15 @@ def test_processes_race(tmp_path: Path) -> None:
 
 
 def slow_writer(directory: str, ready: object) -> None:
-    def dawdle(self: Path, data: bytes) -> int:
-        with self.open("wb") as file:
+    def dawdle(path: Path, data: bytes) -> dict[str, int | str]:
+        with path.open("wb") as file:
             file.write(data[: len(data) // 2])
             file.flush()
             ready.set()  # type: ignore[attr-defined]
             time.sleep(60)
-        return len(data)
+        raise AssertionError("it was not killed")
 
-    Path.write_bytes = dawdle  # type: ignore[method-assign, assignment]
+    runtime.common.cache._write_file = dawdle  # type: ignore[assignment]
     Cache(directory).put(KEY, FILES)
 
 
