@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from codegen.c.operator_text import OWN
 from codegen.c.type_names import C_TYPES, SCHEDULE, UNROLLED, suffix
-from codegen.c.vector_helpers import INTRINSICS, lane_prelude
+from codegen.c.vector_helpers import lane_prelude
 from poly.ir.dtypes import DTYPES, INT32, DType
 
 #: Included by all generated C.
@@ -20,10 +20,6 @@ HEADERS = """\
 #include <stdint.h>
 #include <string.h>
 """
-
-
-#: Included by most kernels of a network; parsing the intrinsics takes longer than a small kernel.
-COMMON = f"{HEADERS}{INTRINSICS}\n"
 
 
 def _helpers() -> dict[str, str]:

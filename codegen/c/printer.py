@@ -386,7 +386,13 @@ class CPrinter:
         if node.last is not None or self._when is not None:
             return self._masked_store(node)
         text = LaneText(self, var, lanes)
-        if lane_stride(store.target, var) != 1:
+        stride = lane_stride(store.target, var)
+        if stride == 2 and _has_puts(store.dtype):
+            first = self.lvalue(text.first(store.target, Const(0)))
+            value = text.vector(store.value, store.dtype)
+            name = f"{suffix(store.dtype)}x{lanes}"
+            return in_order([*text.before, f"fk_put_even_{name}(&{first}, 0, {lanes}, {value});"])
+        if stride != 1:
             return self._scatter(node, text)
         target = self.vector_lvalue(store.target, var, lanes)
         if store.op == "=":
@@ -421,6 +427,7 @@ class CPrinter:
         part = None if node.last is None else (node.first, last)
         text = LaneText(self, node.var, node.lanes, part)
         kept = when is not None or not node.alone
+        stride = lane_stride(store.target, node.var)
         if not kept and store.op != "=" and store.target.tensor in self.registers:
             line = self._updated(store, text, self._register_of(store.target, node.var))
             return in_order([*text.before, line])
@@ -441,8 +448,9 @@ class CPrinter:
             line = f"{target} = {value};"
         elif not kept:
             line = f"{self.vector_lvalue(store.target, node.var, node.lanes)} = {value};"
-        elif lane_stride(store.target, node.var) == 1:
-            line = f"fk_put_{name}({text.active_lanes(store.target)}, {value});"
+        elif stride == 1 or (stride == 2 and _has_puts(store.dtype)):
+            even = "" if stride == 1 else "_even"
+            line = f"fk_put{even}_{name}({text.active_lanes(store.target)}, {value});"
         else:
             kind, made = vector_type(store.dtype, node.lanes), self.fresh()
             text.before.append(f"const {kind} {made} = {value};")
@@ -535,6 +543,11 @@ class CPrinter:
         """A new name for a vector value."""
         self._count += 1
         return f"fk_lanes{self._count}"
+
+
+def _has_puts(dtype: DType) -> bool:
+    """Whether instructions store some lanes of a type."""
+    return dtype.kind in "fiu" and dtype.bits >= 32
 
 
 _WORD = re.compile(r"\w+")

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from codegen.c.masked_instructions import MaskedInstructions, masked_instructions
 from codegen.c.operator_text import apply
 from codegen.c.type_names import LANE_TYPES, UNROLLED
 from codegen.c.vector_math import MVEC_PROBE, OWN_TEXT, mvec_name, own_helper
@@ -82,8 +83,6 @@ def lane_prelude(code: str) -> list[str]:
     whole = "\n".join([code, *helpers.values()])
     types = {(e, int(n)) for e, n in _TYPE.findall(whole) if _is_vector(e, n)}
     parts = []
-    if re.search(r"\b_mm\d*_", whole):
-        parts.append(INTRINSICS)
     if "FK_MVEC" in whole:
         parts.append(MVEC_PROBE)
     if "FK_SHUFFLE" in whole:
@@ -106,12 +105,6 @@ _SHUFFLE = """\
 #define FK_SHUFFLE(mask, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
 #define FK_SHUFFLE(mask, a, b, ...) __builtin_shuffle(a, b, (mask){__VA_ARGS__})
-#endif"""
-
-
-INTRINSICS = """\
-#if defined(__AVX512F__)
-#include <immintrin.h>
 #endif"""
 
 
@@ -333,13 +326,16 @@ def _dot2(s: _Shape) -> str:
         f"return ({s.v})(low + ({u})(a >> 16) * ({u})(b >> 16));"
     )
     loop = _inline(s.v, f"dot2_{s.name}", parameters, plain)
-    wide = {16: "512", 8: "256", 4: ""}.get(s.lanes)
-    if wide is None:
+    if s.lanes not in (4, 8, 16):
         return loop
-    kind = f"__m{wide or 128}i"
-    call = f"return ({s.v})_mm{wide}_madd_epi16(({kind})a, ({kind})b);"
-    made = _inline(s.v, f"dot2_{s.name}", parameters, call)
-    condition = "defined(__AVX512BW__)" if s.lanes == 16 else "defined(__AVX512F__)"
+    bits = 32 * s.lanes
+    kind = f"short __attribute__((vector_size({bits // 8})))"
+    condition = f"defined({ {4: '__SSE2__', 8: '__AVX2__', 16: '__AVX512BW__'}[s.lanes] })"
+    call = f"return ({s.v})__builtin_ia32_pmaddwd{bits}(({kind})a, ({kind})b);"
+    if s.lanes == 16:
+        own = call.replace("512(", "512_mask(").replace(");", f", ({s.v}){{0}}, (uint16_t)-1);")
+        call = _either("defined(__clang__)", call, own)
+    made = f"static inline {s.v} fk_dot2_{s.name}({parameters})\n{{ {call} }}"
     comment = "/* products of the lower and of the upper halves of each lane, added */"
     return f"{comment}\n#if {condition}\n{made}\n#else\n{loop}\n#endif"
 
@@ -423,51 +419,54 @@ def _transpose(s: _Shape) -> str:
     )
 
 
-def _part(s: _Shape) -> tuple[str, str] | None:
-    """AVX-512's masked instructions for a vector type: the macro to test, and the name prefix."""
-    letters = {"f32": "ps", "f64": "pd", "i32": "epi32", "u32": "epi32", "i64": "epi64"}
-    letters["u64"] = "epi64"
-    width = s.bits * s.lanes
-    if s.element not in letters or width not in (128, 256, 512):
-        return None
-    feature = "__AVX512F__" if width == 512 else "__AVX512VL__"
-    prefix = "_mm" if width == 128 else f"_mm{width}"
-    return feature, f"{prefix}_{{}}_{letters[s.element]}"
+def _masked(s: _Shape) -> MaskedInstructions | None:
+    return masked_instructions(s.v, s.element, s.lanes, s.bits * s.lanes)
 
 
-def _register_kind(s: _Shape) -> str:
-    kind = {"f32": "", "f64": "d"}.get(s.element, "i")
-    return f"__m{s.bits * s.lanes}{kind}"
+#: The mask of a helper on some lanes.
+_LANES = "(1u << last) - (1u << first)"
 
 
-def _moved(s: _Shape, instruction: str, masked: str, plain: str) -> str:
-    """The body of a helper on some lanes: a masked instruction where one exists.
-
-    `masked` is formatted with the instruction to call and the mask.
-    """
-    found = _part(s)
-    if found is None:
-        return plain
-    feature, call = found
-    mask = f"(__mmask{max(8, s.lanes)})((1u << last) - (1u << first))"
-    text = masked.format(call=call.format(instruction), mask=mask)
-    return f"\n#if defined({feature})\n  {text}\n#else\n  {plain}\n#endif\n"
+def _either(condition: str, one: str, other: str) -> str:
+    """The body of a helper, as a condition of the preprocessor says."""
+    return f"\n#if {condition}\n  {one}\n#else\n  {other}\n#endif\n"
 
 
 def _put(s: _Shape) -> str:
-    masked = f"{{call}}(p - first, {{mask}}, ({_register_kind(s)})x);"
-    plain = f"memcpy(p, ({s.c} *)&x + first, (size_t)(last - first) * {s.bits // 8});"
-    body = _moved(s, "mask_storeu", masked, plain)
+    body = f"memcpy(p, ({s.c} *)&x + first, (size_t)(last - first) * {s.bits // 8});"
+    found = _masked(s)
+    if found is not None:
+        body = _either(found.condition, f"{found.store('p - first', _LANES, 'x')};", body)
     return (
         f"/* lanes from first to before last go to memory; p is the place of the first */\n"
         f"{_SOME}\nvoid fk_put_{s.name}({s.c} *p, int first, int last, {s.v} x)\n{{ {body} }}"
     )
 
 
+def _put_even(s: _Shape) -> str:
+    n, found = s.lanes, _masked(s)
+    body = "for (int k = first; k < last; k++) p[2 * (k - first)] = x[k];"
+    if found is not None:
+        mask = f"((1ull << 2 * last) - (1ull << 2 * first)) & {(4**n - 1) // 3}u"
+        lines = [f"const uint64_t m = {mask};"]
+        for at in (0, n):
+            order = ", ".join(str((at + k) // 2) for k in range(n))
+            pairs = f"FK_SHUFFLE({s.mask}, x, x, {order})"
+            lines.append(f"{found.store(f'p - 2 * first + {at}', f'm >> {at}', pairs)};")
+        body = _either(found.condition, "\n  ".join(lines), body)
+    return (
+        f"/* as put, but to every other element */\n"
+        f"{_SOME}\nvoid fk_put_even_{s.name}({s.c} *p, int first, int last, {s.v} x)\n{{ {body} }}"
+    )
+
+
 def _take(s: _Shape) -> str:
-    masked = f"return ({s.v}){{call}}({{mask}}, p - first);"
     move = f"memcpy(({s.c} *)&x + first, p, (size_t)(last - first) * {s.bits // 8});"
-    body = _moved(s, "maskz_loadu", masked, f"{s.v} x = {{0}}; {move} return x;")
+    body = f"{s.v} x = {{0}}; {move} return x;"
+    found = _masked(s)
+    if found is not None:
+        load = f"return ({s.v}){found.load('p - first', _LANES)};"
+        body = _either(found.condition, load, body)
     return (
         f"/* lanes from first to before last from memory, else 0; p is the place of the first */\n"
         f"{_SOME}\n{s.v} fk_take_{s.name}(const {s.c} *p, int first, int last)\n{{ {body} }}"
@@ -476,29 +475,24 @@ def _take(s: _Shape) -> str:
 
 def _take_even(s: _Shape) -> str:
     each = "for (int k = first; k < last; k++) x[k] = p[2 * (k - first)];"
-    plain = f"{s.v} x = {{0}}; {each} return x;"
-    found = _part(s)
-    if found is None:
-        body = plain
-    else:
-        feature, call = found
+    body = f"{s.v} x = {{0}}; {each} return x;"
+    found = _masked(s)
+    if found is not None:
         # Only the first of each pair is read: the last pair may be incomplete.
-        text = (
-            f"const uint64_t m = ((1ull << (2 * last - 1)) - (1ull << 2 * first));\n  "
-            f"{_evens(s, call, 'p - 2 * first')}"
-        )
-        body = f"\n#if defined({feature})\n  {text}\n#else\n  {plain}\n#endif\n"
+        mask = "const uint64_t m = ((1ull << (2 * last - 1)) - (1ull << 2 * first));"
+        text = f"{mask}\n  {_evens(s, found, 'p - 2 * first')}"
+        body = _either(found.condition, text, body)
     return (
         f"/* as take, but of every other element */\n"
         f"{_SOME}\n{s.v} fk_take_even_{s.name}(const {s.c} *p, int first, int last)\n{{ {body} }}"
     )
 
 
-def _evens(s: _Shape, call: str, address: str) -> str:
+def _evens(s: _Shape, found: MaskedInstructions, address: str) -> str:
     """Every other element from an address on, where the mask m has bits set."""
-    n, load = s.lanes, call.format("maskz_loadu")
+    n = s.lanes
     halves = [
-        f"const {s.v} {v} = ({s.v}){load}((__mmask{max(8, n)})(m >> {shift}), {address} + {shift});"
+        f"const {s.v} {v} = ({s.v}){found.load(f'{address} + {shift}', f'm >> {shift}')};"
         for v, shift in (("a", 0), ("b", n))
     ]
     order = ", ".join(str(2 * k) for k in range(n))
@@ -514,16 +508,14 @@ def _some(s: _Shape) -> str:
 
 
 def _some_even(s: _Shape) -> str:
-    n, found = s.lanes, _part(s)
-    plain = f"{s.v} x = {{0}}; for (int k = first; k < last; k++) x[k] = p[2 * k]; return x;"
-    body = plain
+    n, found = s.lanes, _masked(s)
+    body = f"{s.v} x = {{0}}; for (int k = first; k < last; k++) x[k] = p[2 * k]; return x;"
     if found is not None:
-        feature, call = found
         text = (
             f"const uint64_t m = ((1ull << 2 * last) - (1ull << 2 * first)) & {(4**n - 1) // 3}u;\n"
-            f"  {_evens(s, call, 'p')}"
+            f"  {_evens(s, found, 'p')}"
         )
-        body = f"\n#if defined({feature})\n  {text}\n#else\n  {plain}\n#endif\n"
+        body = _either(found.condition, text, body)
     return (
         f"/* as some, but of every other element; there may be no lane */\n"
         f"{_SOME}\n{s.v} fk_some_even_{s.name}(const {s.c} *p, int first, int last)\n{{ {body} }}"
@@ -531,10 +523,11 @@ def _some_even(s: _Shape) -> str:
 
 
 def _among(s: _Shape) -> str:
-    kind = _register_kind(s)
-    masked = f"return ({s.v}){{call}}(({kind})old, {{mask}}, ({kind})x);"
-    plain = "for (int k = first; k < last; k++) old[k] = x[k]; return old;"
-    body = _moved(s, "mask_mov", masked, plain)
+    body = "for (int k = first; k < last; k++) old[k] = x[k];\n  return old;"
+    found = _masked(s)
+    if found is not None:
+        move = f"return ({s.v}){found.move(_LANES, 'x', 'old')};"
+        body = _either(found.moves, move, body)
     return (
         f"/* x in lanes from first to before last, and what they held in the others */\n"
         f"{_SOME}\n{s.v} fk_among_{s.name}(int first, int last, {s.v} x, {s.v} old)\n{{ {body} }}"
@@ -565,6 +558,7 @@ _TEXTS: dict[str, Callable[[_Shape], str]] = {
     "spread8": _spread(8),
     "transpose": _transpose,
     "put": _put,
+    "put_even": _put_even,
     "take": _take,
     "take_even": _take_even,
     "some": _some,

@@ -45,7 +45,7 @@ def can_roll(node: For, irregular: Collection[str]) -> bool:
 
     Below it are stores and other such loops; each store goes to other elements in each iteration,
     and its indices are linear in the variables of these loops; lanes are adjacent in memory, every
-    other element where they are read, or all the same; no element is updated twice, since updates
+    other element, or all the same where they are read; no element is updated twice, since updates
     of one element are rounds that `codegen.vector.register_pressure` may have to tell apart; and
     lanes are masked in all iterations or in none.
 
@@ -115,13 +115,12 @@ def _is_regular_read(read: Read, loops: Sequence[str], lane: str | None, target:
     # A target is linear in all loops, since it may be a register; elements that are read may be
     # those of a clamped row.
     own = [*(loops if target else ()), *([] if lane is None else [lane])]
-    steps = (1,) if target else (1, 2)
     for position, index in enumerate(read.indices):
         for atom, factor in linear_form(index).terms:
             if not isinstance(atom, Index):
                 if any(depends_on(atom, var) for var in own):
                     return False
-            elif atom.name == lane and (position != len(read.indices) - 1 or factor not in steps):
+            elif atom.name == lane and (position != len(read.indices) - 1 or factor not in (1, 2)):
                 return False
     moves = lane is None or any(depends_on(i, lane) for i in read.indices)
     return moves or not target

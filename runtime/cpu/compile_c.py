@@ -17,12 +17,6 @@ from types import TracebackType
 from poly.errors import ToolchainError
 from runtime.cpu.toolchain import Toolchain, first_lines, run_command
 
-#: The common header; no unit has this name.
-_COMMON = "common+.h"
-
-#: So many units parse the header themselves: precompiling it takes longer than that.
-WITHOUT_HEADER = 4
-
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.[ch]\Z")
 
 
@@ -59,8 +53,6 @@ class Compilation(AbstractContextManager["Compilation"]):
     """A shared library being built: each unit is compiled while the next ones are generated.
 
     Arguments as for `compile_shared`.  An unfinished build leaves nothing behind.
-    common : a header with what many units include at their beginning; gcc precompiles it once for
-        the units that include all of it
     sources : the files added so far, by name
     """
 
@@ -70,7 +62,6 @@ class Compilation(AbstractContextManager["Compilation"]):
         extra_flags: Sequence[str],
         out: Path,
         timeout: float = 600.0,
-        common: str = "",
     ) -> None:
         self._toolchain, self._out, self._timeout = toolchain, out, timeout
         self._flags = (*toolchain.flags, *extra_flags)
@@ -80,9 +71,6 @@ class Compilation(AbstractContextManager["Compilation"]):
         out.parent.mkdir(parents=True, exist_ok=True)
         self._folder = tempfile.TemporaryDirectory(prefix=".farkas-", dir=out.parent)
         self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
-        self._common = common if toolchain.kind == "gcc" else ""
-        self._header: Future[tuple[str, ...]] | None = None
-        self._including = 0  # units that include all of it
 
     def __exit__(
         self,
@@ -111,8 +99,7 @@ class Compilation(AbstractContextManager["Compilation"]):
             return
         for unit in dict.fromkeys((self._first, name)):
             if unit not in self._units:
-                header = self._header_for(unit)
-                self._units[unit] = self._pool.submit(self._compile, unit, header)
+                self._units[unit] = self._pool.submit(self._compile, unit)
 
     def finish(self) -> str:
         """Wait for the units, link them, and move the library into place; returns warnings.
@@ -137,28 +124,8 @@ class Compilation(AbstractContextManager["Compilation"]):
         library.replace(self._out)
         return "".join(warnings)
 
-    def _header_for(self, unit: str) -> Future[tuple[str, ...]] | None:
-        """What precompiles the header that a unit uses, if enough units include all of it."""
-        lines = [line for line in self._common.splitlines() if line.startswith("#include")]
-        if not self._common or not all(line in self.sources[unit] for line in lines):
-            return None
-        self._including += 1
-        if self._header is None and self._including > WITHOUT_HEADER:
-            self._header = self._pool.submit(self._precompile)
-        return self._header
-
-    def _compile(self, unit: str, header: Future[tuple[str, ...]] | None) -> str:
-        given = () if header is None else header.result()
-        return self._command(*self._flags, *given, "-c", unit, "-o", f"{unit}.o")
-
-    def _precompile(self) -> tuple[str, ...]:
-        """The flags by which units use the precompiled header; none if it cannot be made."""
-        Path(self._folder.name, _COMMON).write_text(self._common, encoding="utf-8")
-        try:
-            self._command(*self._flags, "-x", "c-header", _COMMON, "-o", f"{_COMMON}.gch")
-        except _CompilerError:
-            return ()
-        return ("-include", _COMMON)
+    def _compile(self, unit: str) -> str:
+        return self._command(*self._flags, "-c", unit, "-o", f"{unit}.o")
 
     def _command(self, *words: str) -> str:
         """Run one compiler command; returns its standard error."""

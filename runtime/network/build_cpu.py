@@ -12,7 +12,6 @@ from typing import Any
 
 from codegen.c.function import CFunction
 from codegen.c.network_unit import Slot, argument_slots, kernel_unit, network_unit
-from codegen.c.prelude import COMMON
 from poly.deps.scop import build_scop
 from poly.ir.expr import Const, Expr, Op, Size, substitute
 from poly.ir.graph import Call, Graph
@@ -166,7 +165,7 @@ def _build(
     needed = [n for n in graph.nodes if isinstance(n, Call) and sharing.runs(n)]
     with (
         cache.workspace() as folder,
-        Compilation(toolchain, (), folder / LIBRARY, common=COMMON) as work,
+        Compilation(toolchain, (), folder / LIBRARY) as work,
     ):
         made = _generated(needed, machine, work, tell, clock, workers)
         functions = {c.name: kernel.function for calls, kernel in made for c in calls}

@@ -103,7 +103,7 @@ def _network(source: Path | ModelProto) -> Record:
 class _Texts:
     """Stands for `runtime.cpu.compile_c.Compilation`: keeps the texts and compiles none."""
 
-    def __init__(self, toolchain: Toolchain, flags: object, out: Path, common: str) -> None:
+    def __init__(self, toolchain: Toolchain, flags: object, out: Path) -> None:
         self.sources: dict[str, str] = {}
         self._out = out
 

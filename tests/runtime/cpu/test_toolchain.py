@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from poly.errors import ToolchainError
-from runtime.cpu import compile_c
 from runtime.cpu import toolchain as module
-from runtime.cpu.compile_c import Compilation, compile_shared
+from runtime.cpu.compile_c import compile_shared
 from runtime.cpu.toolchain import Toolchain, find_toolchain, first_lines
 
 ANSWER = "int answer(void);\nint answer(void) { return 42; }\n"
@@ -170,45 +169,6 @@ def test_units_are_compiled_apart_and_linked(tmp_path: Path, toolchain: Toolchai
     out = tmp_path / "sum.so"
     compile_shared(toolchain, {**sources, "all.h": header, "sum.c": total}, (), out)
     assert ctypes.CDLL(str(out)).sum() == 10
-
-
-@pytest.mark.parametrize(("common", "read"), [(GUARDED, True), ("#error no\n", False)])
-def test_a_common_header_is_read_once(
-    tmp_path: Path,
-    toolchain: Toolchain,
-    common: str,
-    read: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Units that include all of it find it there; where it cannot be had, they read their own."""
-    monkeypatch.setattr(compile_c, "WITHOUT_HEADER", 0)
-    log = script(tmp_path / "cc", f'echo "$@" >> {tmp_path}/log\nexec {toolchain.path} "$@"\n')
-    noting = replace(toolchain, path=str(log))
-    out = tmp_path / "out" / "three.so"
-    with Compilation(noting, (), out, common=common) as work:
-        work.add("one.h", "int one(void);\n")
-        work.add("a.c", '#include "one.h"\nint one(void) { return 1; }\n')
-        work.add("b.c", '#include <stdint.h>\n#include "one.h"\n' + USES)
-        assert work.finish() == ""
-    assert ctypes.CDLL(str(out)).three() == 3
-    commands = (tmp_path / "log").read_text().splitlines()
-    if toolchain.kind == "gcc":
-        assert sum("c-header" in c for c in commands) == 1
-        included = [c for c in commands if "-include" in c]
-        assert len(included) == (1 if read else 0)
-    assert [f.name for f in out.parent.iterdir()] == ["three.so"]
-
-
-def test_few_units_read_the_common_header_themselves(tmp_path: Path, toolchain: Toolchain) -> None:
-    log = script(tmp_path / "cc", f'echo "$@" >> {tmp_path}/log\nexec {toolchain.path} "$@"\n')
-    out = tmp_path / "out" / "one.so"
-    with Compilation(replace(toolchain, path=str(log)), (), out, common=GUARDED) as work:
-        for n in range(compile_c.WITHOUT_HEADER):
-            work.add(
-                f"{n}.c", f"#include <stdint.h>\nint f{n}(void);\nint f{n}(void) {{ return 1; }}"
-            )
-        assert work.finish() == ""
-    assert "c-header" not in (tmp_path / "log").read_text()
 
 
 def test_warnings_are_returned(tmp_path: Path, toolchain: Toolchain) -> None:
