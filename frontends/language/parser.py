@@ -15,8 +15,8 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedToken, VisitError
 from lark.tree import Meta
 from lark.visitors import Transformer_NonRecursive
 
+from frontends.language.parse_alike import Template, form_of
 from frontends.language.parse_tables import load_parser
-from frontends.language.renumber import Template, form_of
 from frontends.language.spelling import is_near
 from frontends.language.syntax import (
     Access,
@@ -41,7 +41,7 @@ MAX_DEPTH = 120
 #: Longer texts are refused; real programs are far shorter.
 MAX_LENGTH = 1_000_000
 
-#: So many texts are kept, for others that differ in their numbers alone.
+#: So many texts are kept, for others that differ in names and numbers alone.
 MAX_TEMPLATES = 1024
 
 _INFIX = {
@@ -53,6 +53,8 @@ _WORDS: dict[str, int | float | bool] = {
     "true": True, "false": False, "inf": math.inf, "nan": math.nan,
 }  # fmt: skip
 _KEYWORDS = ("def", "where", "in", "and", "or", "not", "for")
+#: Words that are no names; the last two may begin an assignment.
+_NO_NAMES = frozenset((*_WORDS, *_KEYWORDS, "max", "min"))
 
 #: Names of tokens in messages; all operators share one.
 _TOKENS = {
@@ -90,7 +92,7 @@ def parse(text: str) -> Source:
         raise LanguageError(f"the text has {len(text)} characters; the limit is {MAX_LENGTH}")
     if not text.strip():
         raise LanguageError("the text is empty", hint="try C[i,j] +=! A[i,k] * B[k,j]")
-    form = form_of(text, _names_and_numbers())
+    form = form_of(text, _words_and_numbers(), _NO_NAMES)
     alike = None if form is None else _templates.get(form.text)
     if form is not None and alike is not None and alike.fits(form):
         with suppress(_MistakeError):  # parsing finds it again
@@ -133,8 +135,8 @@ def _parser() -> Lark:
 
 
 @cache
-def _names_and_numbers() -> re.Pattern[str]:
-    """Matches a name, or a number as the group of that name."""
+def _words_and_numbers() -> re.Pattern[str]:
+    """Matches a word, or a number as the group of that name."""
     name, number = (_parser().get_terminal(kind).pattern.to_regexp() for kind in ("NAME", "NUMBER"))
     return re.compile(f"{name}|(?P<number>{number})")
 

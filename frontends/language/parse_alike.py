@@ -1,4 +1,4 @@
-"""Texts that differ in their numbers alone: one is parsed, the others are given their numbers.
+"""Texts that differ in names and numbers alone: one is parsed, the others are given theirs.
 
 The operators of a network write many such texts, and parsing is the slowest part of reading them.
 """
@@ -7,41 +7,41 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from typing import Any
 
-from frontends.language.syntax import Node, Number, Source
+from frontends.language.syntax import Name, Node, Number, Source
 from poly.errors import Span
 
-#: Stands for a number in the text of a `Form`; no token has this character.
-_GAP = "\0"
+#: Stand for a name and a number in the text of a `Form`; no token has these characters.
+_NAME, _NUMBER = "\1", "\2"
 
 
 @dataclass(frozen=True)
 class Form:
-    """A text without its numbers, and where in it these are."""
+    """A text without its names and numbers, and where in it these are."""
 
     text: str
-    numbers: tuple[Span, ...]
+    gaps: tuple[Span, ...]
 
 
-def form_of(text: str, token: re.Pattern[str]) -> Form | None:
+def form_of(text: str, token: re.Pattern[str], words: Collection[str]) -> Form | None:
     """The form of a text; None if it has comments, which may have anything in them.
 
-    token : matches a name, or a number as the group of that name
+    token : matches a word, or a number as the group of that name; words : those that are no names
     """
     if "#" in text:
         return None
-    numbers = []
+    gaps = []
 
     def gap(found: re.Match[str]) -> str:
-        if found["number"] is None:
+        if found.group() in words:
             return found.group()
-        numbers.append(Span(*found.span()))
-        return _GAP
+        gaps.append(Span(*found.span()))
+        return _NAME if found["number"] is None else _NUMBER
 
-    return Form(token.sub(gap, text), tuple(numbers))
+    return Form(token.sub(gap, text), tuple(gaps))
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Template:
     form: Form
 
     def fits(self, form: Form) -> bool:
-        """Whether texts of another form have the same tokens, but for the values of numbers."""
-        return self.form.text == form.text and len(self.form.numbers) == len(form.numbers)
+        """Whether texts of another form have the same tokens, but for names and numbers."""
+        return self.form.text == form.text and len(self.form.gaps) == len(form.gaps)
 
     def source_of(
         self, text: str, form: Form, value_of: Callable[[str, Span], int | float]
@@ -62,10 +62,9 @@ class Template:
 
         value_of : reads a literal; it raises an error if that is invalid
         """
-        old = self.form.numbers
+        old, new = self.form.gaps, form.gaps
         ends = [span.end for span in old]
-        shifts = [0, *(n.end - o.end for o, n in zip(old, form.numbers, strict=True))]
-        values = [value_of(text[n.start : n.end], n) for n in form.numbers]
+        shifts = [0, *(n.end - o.end for o, n in zip(old, new, strict=True))]
 
         def moved(at: int) -> int:
             return at + shifts[bisect_right(ends, at)]
@@ -76,7 +75,8 @@ class Template:
             if last < 0 or old[last].start < node.span.start:
                 return node.value  # a word: true, inf, nan
             signs = self.source.text.count("-", node.span.start, old[last].start)
-            return -values[last] if signs % 2 else values[last]
+            value = value_of(text[new[last].start : new[last].end], new[last])
+            return -value if signs % 2 else value
 
         def visit(part: Any) -> Any:
             if isinstance(part, tuple):
@@ -86,6 +86,8 @@ class Template:
             span = Span(moved(part.span.start), moved(part.span.end))
             if isinstance(part, Number):
                 return Number(span, number(part))
+            if isinstance(part, Name):
+                return Name(span, text[span.start : span.end])
             return type(part)(span, *rest(part))
 
         def rest(part: Node | Source) -> list[Any]:
