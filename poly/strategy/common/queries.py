@@ -13,7 +13,7 @@ from poly.deps.legality import coincident_members
 from poly.deps.scop import Role, Scop, ScopStatement
 from poly.errors import ScheduleError
 from poly.ir.accesses import lane_value, tile_value
-from poly.ir.expr import Op, Read, walk
+from poly.ir.expr import Index, Op, Read, substitute, walk
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.tree.kinds import Mark
@@ -98,6 +98,27 @@ def tile_operands(scop: Scop, s: ScopStatement) -> list[Read]:
     if any(scop.program.tensors[r.tensor].dtype != dtype for r in s.source.reads):
         return []
     return [r for r in s.source.reads if r.indices] if tile_value(s.value) else []
+
+
+def result_of(scop: Scop, s: ScopStatement) -> Read:
+    """The element that leaves the tile of a statement, over the statement's loops.
+
+    It is the target; or, if that is a temporary of which the next statement to read it reads the
+    same element, the target of this statement; and so on.
+    """
+    result, temporary = s.target, {t.name for t in scop.program.temps}
+    names = [t.name for t in scop.statements]
+    for t in scop.statements[names.index(s.name) + 1 :]:
+        reads = [r for r in t.source.reads if r.tensor == result.tensor]
+        if not reads or t.role == Role.INIT:
+            continue
+        places = zip(reads[0].indices, result.indices, strict=True)
+        at = {i.name: e for i, e in places if isinstance(i, Index)}
+        same = len(at) == len(result.indices) and {*at} == {*t.loops}
+        if result.tensor not in temporary or t.is_reduction or len(reads) > 1 or not same:
+            break
+        result = Read(t.target.tensor, tuple(substitute(e, at) for e in t.target.indices))
+    return result
 
 
 def shared_loop(

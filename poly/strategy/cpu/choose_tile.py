@@ -10,7 +10,7 @@ from poly.deps.scop import Scop, ScopStatement
 from poly.ir.accesses import loops_of_read, vector_stride
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
-from poly.strategy.common.queries import dimension_at
+from poly.strategy.common.queries import dimension_at, result_of
 from poly.strategy.common.tactic import Group
 from poly.strategy.cpu.register_tile import Contraction, find_contraction, reuse_of
 from poly.strategy.cpu.stencil_tile import TURN, Stencil, find_stencil
@@ -55,10 +55,13 @@ def find_tile(
     stencil = None if outside else find_stencil(scop, s, machine)
     if contraction is None or stencil is None:
         return contraction or stencil
-    return stencil if stencil.cost < cost_of(s, contraction, rearranged) else contraction
+    cost = cost_of(scop, s, contraction, rearranged)
+    return stencil if stencil.cost < cost else contraction
 
 
-def cost_of(s: ScopStatement, core: Contraction, rearranged: Collection[str] = ()) -> float:
+def cost_of(
+    scop: Scop, s: ScopStatement, core: Contraction, rearranged: Collection[str] = ()
+) -> float:
     """The cost of a contraction's tile per element of the result, comparable to a stencil's.
 
     Accesses that are not contiguous along the lanes are transposed: the result, and each packed
@@ -70,7 +73,7 @@ def cost_of(s: ScopStatement, core: Contraction, rearranged: Collection[str] = (
     moving = [r for r in s.source.reads if core.v in loops_of_read(r)]
     loads = sum(1 if core.w in loops_of_read(r) else 1 / core.rows for r in moving)
     cost = (1 + loads / 2) * length * -(-extent // core.lanes) / extent
-    if vector_stride(s.target, core.v, core.lanes) != 1:
+    if vector_stride(result_of(scop, s), core.v, core.lanes) != 1:
         cost += TURN / core.lanes
     packed = {tensor for tensor, _ in core.packed} - set(rearranged)
     for read in s.source.reads:

@@ -19,7 +19,12 @@ from poly.ir.accesses import (
 )
 from poly.ir.expr import Read
 from poly.machine.cpu import Machine
-from poly.strategy.common.queries import is_rectangular, static_extents, tile_operands
+from poly.strategy.common.queries import (
+    is_rectangular,
+    result_of,
+    static_extents,
+    tile_operands,
+)
 
 #: Multiply-adds that have to be in flight to keep the processor busy.
 IN_FLIGHT = 8
@@ -85,7 +90,9 @@ def find_contraction(
     if all(set(free) <= moved for moved in moves.values()):
         return None
     extents = static_extents(s) | dict.fromkeys(outside, 1)
-    update = _Update(s, free, reads, moves, extents, tensor.dtype.bytes, machine, rearranged)
+    result = result_of(scop, s)
+    size = tensor.dtype.bytes
+    update = _Update(s, free, reads, moves, result, extents, size, machine, rearranged)
     made = [x for v in free if (x := update.with_vector(v)) is not None]
     return max(made, key=lambda x: x[0])[1] if made else None
 
@@ -94,7 +101,7 @@ def find_contraction(
 class _Update:
     """An update with reuse, each free loop of which may become the vector loop.
 
-    reads : its operands; moves : the loops that each moves with
+    reads : its operands; moves : the loops that each moves with; result : see `result_of`
     element : bytes of an element; rearranged : see `find_contraction`
     """
 
@@ -102,6 +109,7 @@ class _Update:
     free: tuple[str, ...]
     reads: list[Read]
     moves: dict[Read, frozenset[str]]
+    result: Read
     extents: dict[str, int | None]
     element: int
     machine: Machine
@@ -122,11 +130,11 @@ class _Update:
         packed = self.packed(v, lanes, moving)
         if not moving or packed is None:
             return None
-        scattered = vector_stride(s.target, v, lanes) != 1
+        scattered = vector_stride(self.result, v, lanes) != 1
         if extents[v] is None and scattered and len(packed) == len(moving):
             # Nothing is contiguous along it, and it may be short: a batch, say.
             wide = (x for x in self.free if (extents[x] or 0) >= lanes)
-            if any(vector_stride(s.target, x, lanes) == 1 for x in wide):
+            if any(vector_stride(self.result, x, lanes) == 1 for x in wide):
                 return None
         for r in moving:
             packs = vector_stride(r, v, lanes) != 1 and r.tensor not in self.rearranged

@@ -27,6 +27,7 @@ from poly.ir.expr import Read
 from poly.machine.cpu import VECTOR_BYTES, Machine
 from poly.strategy.common.queries import (
     is_rectangular,
+    result_of,
     static_extents,
     tile_operands,
 )
@@ -127,6 +128,8 @@ def find_stencil(scop: Scop, s: ScopStatement, machine: Machine) -> Stencil | No
     # Half as many lanes, and processors issue two vectors at a time.
     load *= lanes * dtype.bytes / machine.vector_bytes
     cost = load * prod(extents[r] for r in reductions) * vectors / extents[v]
+    if stride_of(result_of(scop, s), v) not in (1, 2):
+        cost += TURN / lanes
     rest = tuple(r for r in reductions if r not in along and r not in across)
     known = v not in unknown and w not in unknown
     return Stencil(s.name, v, w, lanes, rows, free, (*along, *across), rest, vectors, cost, known)
