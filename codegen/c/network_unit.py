@@ -1,7 +1,7 @@
 """One entry point for a whole graph: a single team of threads calls all kernels in order.
 
-Each distinct program is one function in its own translation unit, so that units compile in
-parallel; a layer then costs a barrier instead of a fork.
+Each distinct program is one function, in translation units that compile in parallel; a layer then
+costs a barrier instead of a fork.
 """
 
 from __future__ import annotations
@@ -65,10 +65,20 @@ def network_unit(
     return "\n".join([*lines, "}", ""])
 
 
-def kernel_unit(f: CFunction, nodes: Sequence[str]) -> tuple[str, str]:
-    """The file name and text of one function, which these nodes call."""
-    code = "\n".join([*declaration(f.thread_memory), f"{f.prototype};", f.text, ""])
-    return f"{f.symbol}.c", f"{header_comment(f.made_from, nodes)}\n{prelude_for(code)}\n{code}"
+def kernels_unit(kernels: Sequence[tuple[CFunction, Sequence[str]]], first: int) -> tuple[str, str]:
+    """The file name and text of some functions, each with the nodes that call it.
+
+    first : the number of the first of them
+    """
+    texts = ["\n".join([f"{f.prototype};", f.text, ""]) for f, _ in kernels]
+    memory = declaration(max(f.thread_memory for f, _ in kernels))
+    prelude = prelude_for("\n".join([*memory, *texts]))
+    comments = [header_comment(f.made_from, nodes) for f, nodes in kernels]
+    parts = [comments[0], prelude, *memory, texts[0]]
+    for comment, text in zip(comments[1:], texts[1:], strict=True):
+        parts += [comment, text]
+    name = f"kernels_{first}_to_{first + len(kernels) - 1}" if kernels[1:] else kernels[0][0].symbol
+    return f"{name}.c", "\n".join(parts)
 
 
 def argument_slots(

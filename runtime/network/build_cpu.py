@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from codegen.c.function import CFunction
-from codegen.c.network_unit import Slot, argument_slots, kernel_unit, network_unit
+from codegen.c.network_unit import Slot, argument_slots, network_unit
 from poly.deps.scop import build_scop
 from poly.ir.expr import Const, Expr, Op, Size, substitute
 from poly.ir.graph import Call, Graph
@@ -29,6 +29,7 @@ from runtime.cpu.shared_library import LIBRARY
 from runtime.cpu.toolchain import Toolchain
 from runtime.network.built import Built, Scratch, scratch_bytes
 from runtime.network.generate_kernels import GeneratedKernel, generate_kernels
+from runtime.network.kernel_units import KernelUnits
 from runtime.network.memory_plan import MemoryPlan, Sharing
 from runtime.network.plan_memory import plan_memory
 from runtime.network.pointer_order import Temporaries, pointer_order
@@ -225,13 +226,15 @@ def _generated(
     ]
     made: dict[int, GeneratedKernel] = {}
     groups = [*alike.values()]
+    units = KernelUnits(work)
     tell(stage, 0, len(programs), "")
     for number, kernel in generate_kernels(programs, machine, workers):
         made[number] = kernel
-        work.add(*kernel_unit(kernel.function, [c.origin for c in groups[number]]))
+        units.add(number, kernel.function, [c.origin for c in groups[number]])
         for name, seconds in kernel.seconds:
             clock.add(name, seconds)
         tell(stage, len(made), len(programs), programs[number][2])
+    units.finish()
     clock.restart()
     return [(group, made[number]) for number, group in enumerate(groups)]
 

@@ -33,7 +33,7 @@ def script(path: Path, real: str, when_compiling: str) -> Path:
         f"""#!/bin/sh
 for word in "$@"; do
   case "$word" in
-    kernel.c|network.c|fk_k*.c) {when_compiling} ;;
+    kernel.c|network.c|fk_k*.c|kernels_*.c) {when_compiling} ;;
   esac
 done
 exec {real} "$@"
