@@ -42,6 +42,8 @@ _FORMAT = "v1"
 _MANIFEST = "manifest.json"
 _STALE_SECONDS = 3600.0
 _CHUNK = 1 << 20
+#: Files of so many bytes are written by all processors.
+_LARGE = 8 << 20
 #: Bytes that must be free to compile.
 _ROOM = 32 << 20
 #: The content of a file: whole, or in pieces that need not be joined in memory.
@@ -244,8 +246,7 @@ class Cache:
             self._rename(written, folder, key)
         finally:
             shutil.rmtree(written, ignore_errors=True)
-        size = sum(sum(map(len, _pieces(data))) for data in files.values())
-        self._keep_limit(size, keep=folder)
+        self._keep_limit(_size(files), keep=folder)
         return Entry(key, folder, tuple(sorted(files)))
 
     def get_or_build(self, key: str, build: Callable[[], Mapping[str, bytes]]) -> Entry:
@@ -307,9 +308,13 @@ class Cache:
         folder = self._temporary / f"{os.getpid()}-{uuid.uuid4().hex}"
         folder.mkdir(mode=0o700)
         try:
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                written = pool.map(_write_file, map(folder.joinpath, files), files.values())
-                manifest = {"key": key, "files": dict(zip(files, written, strict=True))}
+            paths = map(folder.joinpath, files)
+            if _size(files) < _LARGE:  # also where no thread can be started, as at exit
+                written = [*map(_write_file, paths, files.values())]
+            else:
+                with ThreadPoolExecutor(os.cpu_count()) as pool:
+                    written = [*pool.map(_write_file, paths, files.values())]
+            manifest = {"key": key, "files": dict(zip(files, written, strict=True))}
             (folder / _MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True))
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -440,6 +445,10 @@ def _default() -> Path:
 
 def _pieces(data: Data) -> tuple[bytes | memoryview, ...]:
     return (data,) if isinstance(data, bytes) else data
+
+
+def _size(files: Mapping[str, Data]) -> int:
+    return sum(len(piece) for data in files.values() for piece in _pieces(data))
 
 
 def _write_file(path: Path, data: Data) -> dict[str, int | str]:
