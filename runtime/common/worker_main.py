@@ -6,6 +6,7 @@ is printed goes to standard error.  It ends with its input, so that it never out
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import sys
@@ -24,6 +25,7 @@ def serve(module: str, name: str) -> None:
     results: BinaryIO = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     function = getattr(import_module(module), name)
+    gc.freeze()  # what was imported stays, and need not be looked through again and again
     pickle.dump(READY, results, protocol=5)
     results.flush()
     while True:
