@@ -2,8 +2,8 @@
 
     python measure_one.py JOB.json
 
-It imports nothing of the benchmarks, so that it can measure Farkas of another checkout, whose
-folder is on the path.  The result is one JSON object on standard output.
+Farkas is that of the folder on the path, which may be another checkout, so nothing of the
+benchmarks is imported beside it.  The result is one JSON object on standard output.
 """
 
 from __future__ import annotations
@@ -64,11 +64,25 @@ def openvino(path: str, threads: int) -> tuple[Run, Callable[[], dict[str, Any]]
     return lambda inputs: compiled(inputs), dict
 
 
+def inductor(path: str, threads: int) -> tuple[Run, Callable[[], dict[str, Any]]]:
+    """``torch.compile`` of the network as a line of torch calls; the first run compiles it."""
+    torch = importlib.import_module("torch")
+    network = importlib.import_module("benchmarks.translate.network")
+    graph = importlib.import_module("benchmarks.translate.torch_graph")
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    config: Any = importlib.import_module("torch._inductor.config")
+    config.freezing = True
+    module = torch.compile(graph.torch_module(network.read_network(Path(path))), fullgraph=True)
+    return lambda inputs: module(*map(torch.from_numpy, inputs.values())), dict
+
+
 #: What loads a network, and the package that is imported before the clock starts.
 CONTENDERS = {
     "farkas": (farkas, "farkas"),
     "ort": (ort, "onnxruntime"),
     "openvino": (openvino, "openvino"),
+    "inductor": (inductor, "torch"),
 }
 
 

@@ -28,7 +28,7 @@ SCRIPT = Path(__file__).with_name("measure_one.py")
 #: Seconds after which a process is killed.
 TIMEOUT = 1800.0
 #: Contenders without a folder of their own.
-PEERS = ("ort", "openvino")
+PEERS = ("ort", "openvino", "inductor")
 FORMAT = 1
 #: What a user installs.
 PACKAGES = ("poly", "frontends", "codegen", "runtime", "farkas")
@@ -118,7 +118,8 @@ def _one(
     job.write_text(
         json.dumps({"contender": name, "path": str(path), "runs": runs, "threads": threads})
     )
-    env = {**os.environ, "PYTHONPATH": str(code), "FARKAS_CACHE_DIR": str(cache)}
+    caches = dict.fromkeys(("FARKAS_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"), str(cache))
+    env = {**os.environ, "PYTHONPATH": str(code), **caches}
     for results in (row.cold, row.cached):
         try:
             done = subprocess.run(

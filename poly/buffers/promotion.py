@@ -38,7 +38,7 @@ from poly.machine.gpu import SHARED_BYTES
 from poly.sets.isl_names import dims
 from poly.sets.same import Same
 from poly.tree.kinds import ON_THREADS, Mark, Scope
-from poly.tree.nodes import Member, Promote
+from poly.tree.nodes import Accesses, Member, Promote
 
 #: A promoted buffer belongs to one thread; beyond this many bytes it is refused.
 BUFFER_LIMIT = 1 << 20
@@ -67,41 +67,56 @@ def prefix_of(node: Promote, outer: list[Member]) -> list[Member]:
     return [m for m in outer if m.mark not in ON_THREADS]
 
 
-def _relations(
-    node: Promote, below: list[ScopStatement], outer: list[Member]
-) -> tuple[isl.Map | None, isl.Map | None]:
-    """The elements that an iteration of `outer` reads and writes; None if there are none."""
-    for s in below:
-        if any(m.get_tuple_name(isl.dim_type.out) == node.tensor for m in s.may_reads):
-            raise ScheduleError(
-                f"{node.tensor} cannot be promoted: {s.name} reads it at an index that depends "
-                "on data"
-            )
-    reads = prefix_relation(((s, m) for s in below for m in _reads(node, s)), outer, node.tensor)
-    writes = prefix_relation(((s, s.write) for s in below), outer, node.tensor)
-    if reads is None and writes is None:
-        names = ", ".join(s.name for s in below)
-        raise ScheduleError(f"{node.tensor} is not accessed by {names}; nothing to promote")
-    return reads, writes
+@dataclass(frozen=True)
+class _Part:
+    """The elements that a buffer stands for.
+
+    reads, writes : ``{ [p] -> T[e] }``, those that an iteration of the loops around reads and
+        writes; None if there are none
+    footprint : those that the buffer has room for: those accessed, and those instructions reach
+    extents : of its box
+    """
+
+    reads: isl.Map | None
+    writes: isl.Map | None
+    footprint: isl.Map
+    extents: tuple[int, ...]
 
 
-def _footprint(
-    node: Promote,
+@lru_cache(maxsize=64)  # a promotion is planned when it is made, and when loops are generated
+def _part(
     scop: Scop,
-    padded: list[ScopStatement],
-    outer: list[Member],
-    reads: isl.Map | None,
-    writes: isl.Map | None,
-) -> isl.Map:
-    """The elements that the buffer has room for: those accessed, and those instructions reach."""
+    tensor: str,
+    accesses: Accesses,
+    is_padded: bool,
+    prefix: tuple[Same, ...],
+    statements: tuple[str, ...],
+) -> _Part:
+    """The elements that a promotion moves.
+
+    accesses : see `poly.tree.nodes.Promote`; is_padded : whether instructions reach beyond
+    """
+    outer, below = [Member("", f.value) for f in prefix], [scop.statement(n) for n in statements]
+    for s in below:
+        if any(m.get_tuple_name(isl.dim_type.out) == tensor for m in s.may_reads):
+            raise ScheduleError(
+                f"{tensor} cannot be promoted: {s.name} reads it at an index that depends on data"
+            )
+    reads = prefix_relation(((s, m) for s in below for m in _reads(accesses, s)), outer, tensor)
+    writes = prefix_relation(((s, s.write) for s in below), outer, tensor)
     footprint = writes if reads is None else reads if writes is None else reads.union(writes)
-    assert footprint is not None
-    if node.padded or node.scope == Scope.FRAGMENT:
-        beyond = prefix_relation(
-            ((s, m) for s in padded for m in (s.write, *_reads(node, s))), outer, node.tensor
-        )
+    if footprint is None:
+        names = ", ".join(s.name for s in below)
+        raise ScheduleError(f"{tensor} is not accessed by {names}; nothing to promote")
+    if is_padded:
+        padded = [scop.padded[n] for n in statements if n in scop.padded]
+        reached = ((s, m) for s in padded for m in (s.write, *_reads(accesses, s)))
+        beyond = prefix_relation(reached, outer, tensor)
         footprint = footprint if beyond is None else footprint.union(beyond)
-    return footprint.intersect_params(scop.context).coalesce()
+    footprint = footprint.intersect_params(scop.context).coalesce()
+    rank = scop.program.tensors[tensor].rank
+    extents = tuple(_constant_extent(footprint, k, tensor) for k in range(rank))
+    return _Part(reads, writes, footprint, extents)
 
 
 def _check_capacity(node: Promote, dtype: DType, sizes: tuple[int, ...]) -> None:
@@ -129,11 +144,10 @@ def plan_promotion(
     if node.scope == Scope.PARTIAL:
         return _partial(node, scop, outer, statements)
     tensor = scop.program.tensors[node.tensor]
-    reads, writes = _relations(node, [scop.statement(n) for n in statements], outer)
-    padded = [scop.padded[n] for n in statements if n in scop.padded]
-    footprint = _footprint(node, scop, padded, outer, reads, writes)
-    extents = tuple(_constant_extent(footprint, k, node.tensor) for k in range(tensor.rank))
-    sizes = node.layout.whole_blocks(extents)
+    reaching = node.padded or node.scope == Scope.FRAGMENT
+    part = _part(scop, node.tensor, node.accesses, reaching, _key(outer), statements)
+    reads, writes, footprint = part.reads, part.writes, part.footprint
+    sizes = node.layout.whole_blocks(part.extents)
     if node.scope == Scope.REGISTER and sizes:
         sizes = _whole_vectors(node, scop, footprint, sizes)
     fragment = fragment_of(node, scop, outer, statements) if node.scope == Scope.FRAGMENT else None
@@ -145,9 +159,10 @@ def plan_promotion(
             outward = _leaving(scop, node.tensor, _key(outer), statements)
     if inward is None and node.padded:
         # Only what is written below is in the buffer, besides zeros.
+        padded = [scop.padded[n] for n in statements if n in scop.padded]
         operands = {r.tensor for s in padded for r in s.source.reads}
         inward = footprint.subtract(footprint) if node.tensor in operands else None
-    aligned = tuple(_is_aligned(footprint, k, size) for k, size in enumerate(sizes))
+    aligned = tuple(_is_aligned(Same(footprint), k, size) for k, size in enumerate(sizes))
     mapped = any(m.mark in (Mark.BLOCK, *ON_THREADS) for m in outer) or node.scope in (
         Scope.SHARED, Scope.FRAGMENT)  # fmt: skip
     if node.scope in (Scope.REGISTER, Scope.FRAGMENT) and not all(aligned):
@@ -176,11 +191,11 @@ def plan_promotion(
     return PromotionPlan(sizes, made[0], made[1], origins)
 
 
-def _reads(node: Promote, s: ScopStatement) -> tuple[isl.Map, ...]:
+def _reads(accesses: Accesses, s: ScopStatement) -> tuple[isl.Map, ...]:
     """The reads of a statement that go to the buffer, if they are of its tensor."""
-    if node.accesses is None:
+    if accesses is None:
         return s.reads
-    return tuple(m for read, m in s.affine_reads if (s.name, read) in node.accesses)
+    return tuple(m for read, m in s.affine_reads if (s.name, read) in accesses)
 
 
 def check_parts(plan: PromotionPlan, intrinsic: Intrinsic, what: str) -> None:
@@ -301,17 +316,19 @@ def _whole_vectors(
     ):
         return sizes
     whole = -(-sizes[last] // lanes) * lanes
-    if not _is_aligned(footprint, last, whole):
+    if not _is_aligned(Same(footprint), last, whole):
         return sizes
     return (*sizes[:last], whole, *sizes[last + 1 :])
 
 
-def _is_aligned(footprint: isl.Map, dim: int, size: int) -> bool:
+@lru_cache(maxsize=256)
+def _is_aligned(footprint: Same, dim: int, size: int) -> bool:
     """Whether the footprint's box begins at a multiple of its size for every prefix."""
-    if footprint.is_empty():
+    elements: isl.Map = footprint.value
+    if elements.is_empty():
         return True
     # As a set: isl does not compute the least value of a function with divisions.
-    rest = isl.Map.from_pw_aff(footprint.dim_min(dim).mod_val(isl.Val(size))).range()
+    rest = isl.Map.from_pw_aff(elements.dim_min(dim).mod_val(isl.Val(size))).range()
     low, high = rest.dim_min_val(0), rest.dim_max_val(0)
     return bool(low.is_zero() and high.is_zero())
 
