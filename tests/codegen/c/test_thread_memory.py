@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from onnx import TensorProto, helper
 
 import farkas as fk
 from codegen.c.thread_memory import NAME, STACK_LIMIT
+from runtime.network import kernel_units
 
 MATMUL = "mm: C[i,j] +=! A[i,k] * B[k,j]"
 
@@ -76,19 +78,25 @@ def test_buffers_are_counted_together() -> None:
     assert "fk_pointer" not in source("promote mm: i as C, local", I=2, K=3, J=2048)
 
 
-def test_the_kernels_of_a_network_share_a_thread_s_memory() -> None:
+@pytest.mark.parametrize(("lines", "files"), [(1, 2), (9999, 1)])
+def test_the_kernels_of_a_network_share_a_thread_s_memory(
+    lines: int, files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_units, "LINES_OF_UNIT", lines)
     shapes = {"x": (200, 512), "a": (512, 512), "b": (512, 300), "y": (200, 300)}
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
     nodes = [
         helper.make_node("MatMul", ["x", "a"], ["h"]),
         helper.make_node("MatMul", ["h", "b"], ["y"]),
     ]
-    model = fk.compile_onnx(helper.make_model(helper.make_graph(nodes, "g", infos[:3], infos[3:])))
+    graph = helper.make_graph(nodes, "g", infos[:3], infos[3:])
+    model = fk.compile_onnx(helper.make_model(graph), cache=tmp_path)
     texts = model.source
     defined = [n for n, t in texts.items() if f"_Thread_local unsigned char {NAME}[" in t
                and f"{NAME}[]" not in t]  # fmt: skip
     assert defined == ["network.c"]
-    assert sum(f"extern _Thread_local unsigned char {NAME}[]" in t for t in texts.values()) == 2
+    declared = [t.count(f"extern _Thread_local unsigned char {NAME}[]") for t in texts.values()]
+    assert sorted(declared) == [0] + [1] * files
     rng = np.random.default_rng(0)
     given = {n: rng.random(shapes[n], np.float32) for n in "xab"}
     expected = given["x"] @ given["a"] @ given["b"]
