@@ -72,10 +72,15 @@ class MaskedInstructions:
         return f"({'uint16_t' if self.lanes == 16 else 'uint8_t'})({bits})"
 
 
+def has_masked(element: str) -> bool:
+    """Whether there are such instructions for vectors of some element."""
+    return element in _ELEMENTS
+
+
 def masked_instructions(
     vector: str, element: str, lanes: int, bits: int
 ) -> MaskedInstructions | None:
     """Those for a vector type of some lanes and bits, None if there are none."""
-    if element not in _ELEMENTS or bits not in (128, 256, 512):
+    if not has_masked(element) or bits not in (128, 256, 512):
         return None
     return MaskedInstructions(vector, element, lanes, bits)

@@ -16,6 +16,7 @@ import cgen
 
 from codegen.c.cgen_blocks import Marked, as_block, in_order
 from codegen.c.expr_text import Names, ValueText, index_text, literal
+from codegen.c.masked_instructions import has_masked
 from codegen.c.registers import Registers
 from codegen.c.thread_memory import STACK_LIMIT, ThreadMemory, array
 from codegen.c.transpose_text import transposed_text
@@ -387,7 +388,7 @@ class CPrinter:
             return self._masked_store(node)
         text = LaneText(self, var, lanes)
         stride = lane_stride(store.target, var)
-        if stride == 2 and _has_puts(store.dtype):
+        if stride == 2 and has_masked(suffix(store.dtype)):
             first = self.lvalue(text.first(store.target, Const(0)))
             value = text.vector(store.value, store.dtype)
             name = f"{suffix(store.dtype)}x{lanes}"
@@ -448,7 +449,7 @@ class CPrinter:
             line = f"{target} = {value};"
         elif not kept:
             line = f"{self.vector_lvalue(store.target, node.var, node.lanes)} = {value};"
-        elif stride == 1 or (stride == 2 and _has_puts(store.dtype)):
+        elif stride == 1 or (stride == 2 and has_masked(suffix(store.dtype))):
             even = "" if stride == 1 else "_even"
             line = f"fk_put{even}_{name}({text.active_lanes(store.target)}, {value});"
         else:
@@ -543,11 +544,6 @@ class CPrinter:
         """A new name for a vector value."""
         self._count += 1
         return f"fk_lanes{self._count}"
-
-
-def _has_puts(dtype: DType) -> bool:
-    """Whether instructions store some lanes of a type."""
-    return dtype.kind in "fiu" and dtype.bits >= 32
 
 
 _WORD = re.compile(r"\w+")

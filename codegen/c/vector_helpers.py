@@ -331,9 +331,10 @@ def _dot2(s: _Shape) -> str:
     bits = 32 * s.lanes
     kind = f"short __attribute__((vector_size({bits // 8})))"
     condition = f"defined({ {4: '__SSE2__', 8: '__AVX2__', 16: '__AVX512BW__'}[s.lanes] })"
-    call = f"return ({s.v})__builtin_ia32_pmaddwd{bits}(({kind})a, ({kind})b);"
-    if s.lanes == 16:
-        own = call.replace("512(", "512_mask(").replace(");", f", ({s.v}){{0}}, (uint16_t)-1);")
+    name, pair = f"__builtin_ia32_pmaddwd{bits}", f"({kind})a, ({kind})b"
+    call = f"return ({s.v}){name}({pair});"
+    if s.lanes == 16:  # gcc has this one with a mask only
+        own = f"return ({s.v}){name}_mask({pair}, ({s.v}){{0}}, (uint16_t)-1);"
         call = _either("defined(__clang__)", call, own)
     made = f"static inline {s.v} fk_dot2_{s.name}({parameters})\n{{ {call} }}"
     comment = "/* products of the lower and of the upper halves of each lane, added */"

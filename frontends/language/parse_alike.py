@@ -29,7 +29,7 @@ class Form:
 def form_of(text: str, token: re.Pattern[str], words: Collection[str]) -> Form | None:
     """The form of a text; None if it has comments, which may have anything in them.
 
-    token : matches a word, or a number as the group of that name; words : those that are no names
+    token : matches a word, or a number as the group of that name; words : those that are not names
     """
     if "#" in text:
         return None

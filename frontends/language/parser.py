@@ -53,7 +53,7 @@ _WORDS: dict[str, int | float | bool] = {
     "true": True, "false": False, "inf": math.inf, "nan": math.nan,
 }  # fmt: skip
 _KEYWORDS = ("def", "where", "in", "and", "or", "not", "for")
-#: Words that are no names; the last two may begin an assignment.
+#: Words that are not names; the last two may begin an assignment.
 _NO_NAMES = frozenset((*_WORDS, *_KEYWORDS, "max", "min"))
 
 #: Names of tokens in messages; all operators share one.

@@ -114,15 +114,6 @@ def test_a_compiler_below_a_folder_with_a_blank(
         find_toolchain(f"{toolchain.path} -O2")
 
 
-GUARDED = """\
-#include <stdint.h>
-#ifndef __OPTIMIZE__
-#error other flags than those of the units
-#endif
-"""
-USES = "int32_t three(void);\nint32_t three(void) { return one() + 2; }\n"
-
-
 def test_missing_features_are_noted(tmp_path: Path, toolchain: Toolchain) -> None:
     refuse = 'for a in "$@"; do case $a in -march=native|-fopenmp) exit 1;; esac; done\n'
     wrapper = script(tmp_path / "cc", refuse + f'exec {toolchain.path} "$@"\n')
