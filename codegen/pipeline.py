@@ -195,7 +195,7 @@ _FUSE: tuple[Pass[Graph], ...] = (
     Pass(simplify_views),
     Pass(fold_factors, needs=("evaluate",)),
     Pass(eliminate_common_calls),
-    Pass(rewrite_calls, needs=("rewrites",)),
+    Pass(rewrite_calls, needs=("rewrites", "machine")),
     Pass(fold_constants, needs=("evaluate",)),
 )
 _SHAPE: tuple[Pass[Graph], ...] = (
@@ -211,12 +211,12 @@ CPU: Pipeline[Machine, KernelSource] = Pipeline(
     language="C",
     lanes=True,
     graph_passes=(*_FUSE, Pass(block_values, needs=("machine",)), *_SHAPE),
-    graph_rewrites=(*_SPLIT, Pass(pair_products)),
+    graph_rewrites=(*_SPLIT, Pass(pair_products, needs=("extensions",))),
     call_rewrites=(Pass(join_open_dimensions),),
     rewrites=(
         Pass(eliminate_dead, exact=True),
         *_SPLIT,
-        Pass(pair_products),
+        Pass(pair_products, needs=("extensions",)),
         Pass(join_dimensions),
     ),
     strategy=CPU_STRATEGY,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codegen.loops.call_intrinsics import call_intrinsics
 from codegen.loops.eliminate_dead import eliminate_dead_buffers
 from codegen.loops.fold_comparisons import fold_comparisons
 from codegen.loops.nodes import LoopNode
@@ -20,6 +21,7 @@ from poly.passes import Pass
 C_LOOP_PASSES: tuple[Pass[LoopNode], ...] = (
     Pass(simplify_indices),
     Pass(simplify_in_context, needs=("program",)),
+    Pass(call_intrinsics, needs=("program",)),
     Pass(vectorise, needs=("program",)),
     Pass(version_rows),
     Pass(unroll_irregular),

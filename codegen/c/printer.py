@@ -32,6 +32,7 @@ from codegen.loops.index_ranges import depends_on, flatten
 from codegen.loops.nodes import (
     Block,
     Buffer,
+    CallIntrinsic,
     CompilerFence,
     For,
     If,
@@ -59,6 +60,8 @@ from codegen.vector.scalarise import is_indexed, is_scalarisable, vector_lanes
 from codegen.vector.vectorise import lane_stride
 from poly.ir.dtypes import INT64, DType, identity
 from poly.ir.expr import Const, Expr, Index, Op, Read, add, indices_of, mul, simplify, sub, walk
+from poly.ir.instruction_tables import known_intrinsics
+from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.linear_form import Linear, linear_form, render
 from poly.ir.program import Program
 from poly.tree.kinds import Mark, Scope
@@ -140,9 +143,20 @@ class CPrinter:
             return transposed_text(self, node)
         if isinstance(node, Buffer):
             return self._buffer(node)
+        if isinstance(node, CallIntrinsic):
+            return self._call(node)
         if isinstance(node, CompilerFence):
             return cgen.Line('__asm__ volatile ("" : : : "memory"); /* read again, do not keep */')
         raise LoopError(f"{type(node).__name__} has no C form; it should have been lowered")
+
+    def _call(self, node: CallIntrinsic) -> cgen.Generable:
+        """An instruction, with pointers to its operands."""
+        intrinsic = known_intrinsics()[node.intrinsic]
+        assert isinstance(intrinsic, VectorIntrinsic)
+        text = intrinsic.template
+        for tensor, first in zip(node.tensors, node.operands, strict=True):
+            text = text.replace(f"{{{tensor}}}", f"&{self.lvalue(first)}")
+        return cgen.Line(text)
 
     def body(self, node: LoopNode) -> cgen.Generable:
         """A function body in braces, with the comments that `codegen.provenance` reads."""

@@ -9,58 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from codegen.c.dot_helpers import DOT_HELPERS
+from codegen.c.helper_text import VectorShape, either, inline_function
 from codegen.c.masked_instructions import MaskedInstructions, masked_instructions
 from codegen.c.operator_text import apply
 from codegen.c.type_names import LANE_TYPES, UNROLLED
 from codegen.c.vector_math import MVEC_PROBE, OWN_TEXT, mvec_name, own_helper
-from poly.ir.dtypes import DTYPES, DType
 from poly.ir.operators import OPS
 
 _HELPER = re.compile(r"\bfk_([a-z_][a-z0-9_]*?)_([fiu]\d+)x(\d+)\b(?=\()")
 _TYPE = re.compile(r"\bfk_([fiu]\d+)x(\d+)(?:_u)?\b")
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """A vector type: the suffix of its elements, and the number of lanes."""
-
-    element: str
-    lanes: int
-
-    @property
-    def bits(self) -> int:
-        return int(self.element[1:])
-
-    @property
-    def c(self) -> str:
-        return LANE_TYPES[self.element]
-
-    @property
-    def dtype(self) -> DType:
-        kinds = {"f": "float", "i": "int", "u": "uint"}
-        return DTYPES[kinds[self.element[0]] + self.element[1:]]
-
-    @property
-    def name(self) -> str:
-        return f"{self.element}x{self.lanes}"
-
-    @property
-    def v(self) -> str:
-        return f"fk_{self.name}"
-
-    @property
-    def mask(self) -> str:
-        return f"fk_i{self.bits}x{self.lanes}"
-
-    @property
-    def is_float(self) -> bool:
-        return self.element[0] == "f"
-
-    def numbers(self, *values: int) -> str:
-        """A vector of integers as wide as the elements."""
-        return f"({self.mask}){{{', '.join(map(str, values))}}}"
 
 
 def lane_prelude(code: str) -> list[str]:
@@ -73,7 +32,7 @@ def lane_prelude(code: str) -> list[str]:
             # Programs and tensors may have the names of helpers.
             if name in helpers or not _is_vector(element, lanes) or not _is_helper(fn):
                 continue
-            made = _helper(fn, _Shape(element, int(lanes)))
+            made = _helper(fn, VectorShape(element, int(lanes)))
             helpers[name] = ""  # in progress
             add(made)
             del helpers[name]
@@ -87,7 +46,7 @@ def lane_prelude(code: str) -> list[str]:
         parts.append(MVEC_PROBE)
     if "FK_SHUFFLE" in whole:
         parts.append(_SHUFFLE)
-    parts += [_typedefs(_Shape(e, n)) for e, n in sorted(types, key=lambda t: (t[1], t[0]))]
+    parts += [_typedefs(VectorShape(e, n)) for e, n in sorted(types, key=lambda t: (t[1], t[0]))]
     return [*parts, *helpers.values()]
 
 
@@ -108,7 +67,7 @@ _SHUFFLE = """\
 #endif"""
 
 
-def _typedefs(s: _Shape) -> str:
+def _typedefs(s: VectorShape) -> str:
     size = s.bits // 8 * s.lanes
     return (
         f"typedef {s.c} {s.v} __attribute__((vector_size({size})));\n"
@@ -117,7 +76,7 @@ def _typedefs(s: _Shape) -> str:
     )
 
 
-def _helper(fn: str, s: _Shape) -> str:
+def _helper(fn: str, s: VectorShape) -> str:
     """The text of one helper."""
     if fn in _TEXTS:
         return _TEXTS[fn](s)
@@ -126,29 +85,21 @@ def _helper(fn: str, s: _Shape) -> str:
     return _each_lane(fn, fn, s, exact=True)
 
 
-def _inline(result: str, name: str, parameters: str, body: str, comment: str = "") -> str:
-    head = f"/* {comment} */\n" if comment else ""
-    if len(body) > 92 and "for (" not in body:
-        body = "\n  " + ";\n  ".join(body.rstrip(";").split("; ")) + ";\n"
-        return f"{head}static inline {result} fk_{name}({parameters})\n{{{body}}}"
-    return f"{head}static inline {result} fk_{name}({parameters})\n{{ {body} }}"
-
-
-def _each_lane(name: str, fn: str, s: _Shape, exact: bool) -> str:
+def _each_lane(name: str, fn: str, s: VectorShape, exact: bool) -> str:
     """A helper that calls a scalar function for each lane."""
     names = "ab"[: OPS[fn].arity]
     text = apply(fn, s.dtype, [f"{n}[k]" for n in names], exact)
     parameters = ", ".join(f"{s.v} {n}" for n in names)
-    return _inline(s.v, f"{name}_{s.name}", parameters, _filled(s.v, s.lanes, text))
+    return inline_function(s.v, f"{name}_{s.name}", parameters, _filled(s.v, s.lanes, text))
 
 
-def _near(fn: str, s: _Shape) -> str:
+def _near(fn: str, s: VectorShape) -> str:
     """A function that is not computed exactly: our own, libmvec's, or the C library's."""
     if fn in OWN_TEXT and s.element == "f32":
         return own_helper(fn, s.lanes)
     if fn == "sigmoid":
         body = f"return 1.0 / (1.0 + fk_near_exp_{s.name}(-x));"
-        return _inline(s.v, f"near_sigmoid_{s.name}", f"{s.v} x", body)
+        return inline_function(s.v, f"near_sigmoid_{s.name}", f"{s.v} x", body)
     loop = _each_lane(f"near_{fn}", fn, s, exact=False)
     found = mvec_name(fn, s.bits, s.lanes)
     if found is None:
@@ -157,21 +108,21 @@ def _near(fn: str, s: _Shape) -> str:
     names = "ab"[: OPS[fn].arity]
     declared, passed = ", ".join([s.v] * len(names)), ", ".join(names)
     parameters = ", ".join(f"{s.v} {n}" for n in names)
-    call = _inline(s.v, f"near_{fn}_{s.name}", parameters, f"return {symbol}({passed});")
+    call = inline_function(s.v, f"near_{fn}_{s.name}", parameters, f"return {symbol}({passed});")
     return f"#if {condition}\n{s.v} {symbol}({declared});\n{call}\n#else\n{loop}\n#endif"
 
 
 # --- one function per helper -----------------------------------------------------------------
 
 
-def _splat(s: _Shape) -> str:
+def _splat(s: VectorShape) -> str:
     sign = "-" if s.is_float else "+"  # x + 0 would turn -0 into 0
-    return _inline(s.v, f"splat_{s.name}", f"{s.c} x", f"return x {sign} ({s.v}){{0}};")
+    return inline_function(s.v, f"splat_{s.name}", f"{s.c} x", f"return x {sign} ({s.v}){{0}};")
 
 
-def _select(s: _Shape) -> str:
+def _select(s: VectorShape) -> str:
     body = f"return ({s.v})((m & ({s.mask})a) | (~m & ({s.mask})b));"
-    return _inline(
+    return inline_function(
         s.v, f"select_{s.name}", f"{s.mask} m, {s.v} a, {s.v} b", body, "m ? a : b, lane by lane"
     )
 
@@ -180,12 +131,12 @@ def _select(s: _Shape) -> str:
 _X86 = {512: ("__AVX512F__", "512"), 256: ("__AVX__", "256"), 128: ("__SSE2__", "")}
 
 
-def _extremum(fn: str, op: str) -> Callable[[_Shape], str]:
-    def text(s: _Shape) -> str:
+def _extremum(fn: str, op: str) -> Callable[[VectorShape], str]:
+    def text(s: VectorShape) -> str:
         parameters = f"{s.v} a, {s.v} b"
         if not s.is_float:
             body = f"return fk_select_{s.name}(({s.mask})(a {op} b), a, b);"
-            return _inline(s.v, f"{fn}_{s.name}", parameters, body)
+            return inline_function(s.v, f"{fn}_{s.name}", parameters, body)
         lane = f"for (int l = 0; l < {s.lanes}; l++)"
         loops = (
             f"{s.v} m; {lane} m[l] = a[l] {op} b[l] ? a[l] : b[l]; "
@@ -193,7 +144,7 @@ def _extremum(fn: str, op: str) -> Callable[[_Shape], str]:
         )
         found = _X86.get(s.bits * s.lanes)
         if found is None:
-            return _inline(s.v, f"{fn}_{s.name}", parameters, loops, "NaN if either is")
+            return inline_function(s.v, f"{fn}_{s.name}", parameters, loops, "NaN if either is")
         # gcc makes the same of the loops, but takes as long for them as for the rest of a kernel.
         feature, size = found
         kind, every = f"p{'s' if s.bits == 32 else 'd'}", f"(uint{max(8, s.lanes)}_t)-1"
@@ -215,7 +166,7 @@ def _extremum(fn: str, op: str) -> Callable[[_Shape], str]:
     return text
 
 
-def _abs(s: _Shape) -> str:
+def _abs(s: VectorShape) -> str:
     if s.is_float:
         largest = f"INT{s.bits}_MAX"
         body = f"return ({s.v})(({s.mask})x & {largest});"
@@ -223,30 +174,32 @@ def _abs(s: _Shape) -> str:
         body = "return x;"
     else:
         body = f"return fk_select_{s.name}(({s.mask})(x < 0), -x, x);"
-    return _inline(s.v, f"abs_{s.name}", f"{s.v} x", body)
+    return inline_function(s.v, f"abs_{s.name}", f"{s.v} x", body)
 
 
-def _from(s: _Shape) -> str:
+def _from(s: VectorShape) -> str:
     body = (
         f"return fk_select_{s.name}({s.numbers(*range(s.lanes))} >= (int{s.bits}_t)first, "
         f"v, fk_splat_{s.name}(rest));"
     )
-    return _inline(
+    return inline_function(
         s.v, f"from_{s.name}", f"int64_t first, {s.v} v, {s.c} rest", body,
         "the lanes from `first` on; `rest` in those before",
     )  # fmt: skip
 
 
-def _horizontal(fn: str, combine: Callable[[_Shape, str, str], str]) -> Callable[[_Shape], str]:
+def _horizontal(
+    fn: str, combine: Callable[[VectorShape, str, str], str]
+) -> Callable[[VectorShape], str]:
     """Combine all lanes, first half with second half, repeatedly.
 
     Halves smaller than a register stay in place: splitting them would go through memory, and
     the next row waits for the result.
     """
 
-    def text(s: _Shape) -> str:
+    def text(s: VectorShape) -> str:
         if s.lanes == 1:
-            return _inline(s.c, f"{fn}_{s.name}", f"{s.v} v", "return v[0];")
+            return inline_function(s.c, f"{fn}_{s.name}", f"{s.v} v", "return v[0];")
         if s.bits * s.lanes <= 128:
             steps = ["return v[0]"]
             half = 1
@@ -256,8 +209,8 @@ def _horizontal(fn: str, combine: Callable[[_Shape, str, str], str]) -> Callable
                 steps[:0] = [f"w = {shuffled}", f"v = {combine(s, 'v', 'w')}"]
                 half *= 2
             steps[0] = f"{s.v} {steps[0]}"
-            return _inline(s.c, f"{fn}_{s.name}", f"{s.v} v", "; ".join(steps) + ";")
-        h = _Shape(s.element, s.lanes // 2)
+            return inline_function(s.c, f"{fn}_{s.name}", f"{s.v} v", "; ".join(steps) + ";")
+        h = VectorShape(s.element, s.lanes // 2)
         body = (
             f"  union {{ {s.v} whole; {h.v} half[2]; }} u = {{v}};\n"
             f"  return fk_{fn}_{h.name}({combine(h, 'u.half[0]', 'u.half[1]')});"
@@ -271,7 +224,7 @@ def _horizontal(fn: str, combine: Callable[[_Shape, str, str], str]) -> Callable
 MOST_NAMED = 16
 
 
-def _gather(s: _Shape) -> str:
+def _gather(s: VectorShape) -> str:
     # gcc joins the elements of a loop over them in registers only if it knows the stride.
     places = ["p[0]", "p[stride]", *(f"p[{k} * stride]" for k in range(2, s.lanes))]
     named = f"  if (!__builtin_constant_p(stride)) return ({s.v}){{{', '.join(places)}}};\n"
@@ -288,21 +241,21 @@ def _filled(vector: str, lanes: int, element: str) -> str:
     return f"{vector} r; for (int k = 0; k < {lanes}; k++) r[k] = {element}; return r;"
 
 
-def _even(s: _Shape) -> str:
+def _even(s: VectorShape) -> str:
     n = s.lanes
     order = [2 * k if 2 * k < n else 2 * k - (n - 1) + n for k in range(n)]
     body = (
         f"{s.v} a = *(const {s.v}_u *)p, b = *(const {s.v}_u *)(p + {n - 1}); "
         f"return FK_SHUFFLE({s.mask}, a, b, {', '.join(map(str, order))});"
     )
-    return _inline(
+    return inline_function(
         s.v, f"even_{s.name}", f"const {s.c} *p", body,
         "every other element; nothing behind the last of them is read",
     )  # fmt: skip
 
 
-def _spread(count: int) -> Callable[[_Shape], str]:
-    def text(s: _Shape) -> str:
+def _spread(count: int) -> Callable[[VectorShape], str]:
+    def text(s: VectorShape) -> str:
         few = f"fk_{s.element}x{s.lanes // count}"
         order = ", ".join(str(k // count) for k in range(s.lanes))
         return (
@@ -319,81 +272,61 @@ def _spread(count: int) -> Callable[[_Shape], str]:
     return text
 
 
-def _dot2(s: _Shape) -> str:
-    u, parameters = f"fk_u{s.name[1:]}", f"{s.v} a, {s.v} b"
-    plain = (
-        f"{u} low = ({u})(({s.v})(({u})a << 16) >> 16) * ({u})(({s.v})(({u})b << 16) >> 16); "
-        f"return ({s.v})(low + ({u})(a >> 16) * ({u})(b >> 16));"
-    )
-    loop = _inline(s.v, f"dot2_{s.name}", parameters, plain)
-    if s.lanes not in (4, 8, 16):
-        return loop
-    bits = 32 * s.lanes
-    kind = f"short __attribute__((vector_size({bits // 8})))"
-    condition = f"defined({ {4: '__SSE2__', 8: '__AVX2__', 16: '__AVX512BW__'}[s.lanes] })"
-    name, pair = f"__builtin_ia32_pmaddwd{bits}", f"({kind})a, ({kind})b"
-    call = f"return ({s.v}){name}({pair});"
-    if s.lanes == 16:  # gcc has this one with a mask only
-        own = f"return ({s.v}){name}_mask({pair}, ({s.v}){{0}}, (uint16_t)-1);"
-        call = _either("defined(__clang__)", call, own)
-    made = f"static inline {s.v} fk_dot2_{s.name}({parameters})\n{{ {call} }}"
-    comment = "/* products of the lower and of the upper halves of each lane, added */"
-    return f"{comment}\n#if {condition}\n{made}\n#else\n{loop}\n#endif"
-
-
-def _backwards(s: _Shape) -> str:
+def _backwards(s: VectorShape) -> str:
     n = s.lanes
     body = (
         f"{s.v} a = *(const {s.v}_u *)(p - {n - 1}); "
         f"return FK_SHUFFLE({s.mask}, a, a, {', '.join(str(n - 1 - k) for k in range(n))});"
     )
-    return _inline(s.v, f"backwards_{s.name}", f"const {s.c} *p", body, "the elements from p down")
+    return inline_function(
+        s.v, f"backwards_{s.name}", f"const {s.c} *p", body, "the elements from p down"
+    )
 
 
-def _load_bf16(s: _Shape) -> str:
+def _load_bf16(s: VectorShape) -> str:
     u16, u32 = f"fk_u16x{s.lanes}", f"fk_u32x{s.lanes}"
     body = f"return ({s.v})(__builtin_convertvector(x, {u32}) << 16);"
-    return _inline(s.v, f"load_bf16_{s.name}", f"{u16} x", body)
+    return inline_function(s.v, f"load_bf16_{s.name}", f"{u16} x", body)
 
 
-def _store_bf16(s: _Shape) -> str:
+def _store_bf16(s: VectorShape) -> str:
     u16, u32 = f"fk_u16x{s.lanes}", f"fk_u32x{s.lanes}"
     body = (
         f"{u32} u = ({u32})x, even = u + 0x7fff + ((u >> 16) & 1), nan = u | 0x400000; "
         f"return __builtin_convertvector("
         f"({u32})fk_select_{s.name}(({s.mask})(x != x), ({s.v})nan, ({s.v})even) >> 16, {u16});"
     )
-    return _inline(u16, f"store_bf16_{s.name}", f"{s.v} x", body, "to nearest even")
+    return inline_function(u16, f"store_bf16_{s.name}", f"{s.v} x", body, "to nearest even")
 
 
-def _load_f16(s: _Shape) -> str:
+def _load_f16(s: VectorShape) -> str:
     h = f"fk_f16x{s.lanes}"
-    return _inline(s.v, f"load_f16_{s.name}", f"{h} x", _filled(s.v, s.lanes, "x[k]"))
+    return inline_function(s.v, f"load_f16_{s.name}", f"{h} x", _filled(s.v, s.lanes, "x[k]"))
 
 
-def _store_f16(s: _Shape) -> str:
+def _store_f16(s: VectorShape) -> str:
     h = f"fk_f16x{s.lanes}"
     body = _filled(h, s.lanes, "(_Float16)x[k]")
-    return _inline(h, f"store_f16_{s.name}", f"{s.v} x", body)
+    return inline_function(h, f"store_f16_{s.name}", f"{s.v} x", body)
 
 
-def _power(exponent: int) -> Callable[[_Shape], str]:
-    def text(s: _Shape) -> str:
+def _power(exponent: int) -> Callable[[VectorShape], str]:
+    def text(s: VectorShape) -> str:
         body = f"return {' * '.join('x' * exponent)};"
-        return _inline(s.v, f"power{exponent}_{s.name}", f"{s.v} x", body)
+        return inline_function(s.v, f"power{exponent}_{s.name}", f"{s.v} x", body)
 
     return text
 
 
-def _infix(symbol: str) -> Callable[[_Shape, str, str], str]:
+def _infix(symbol: str) -> Callable[[VectorShape, str, str], str]:
     return lambda s, a, b: f"{a} {symbol} {b}"
 
 
-def _call(fn: str) -> Callable[[_Shape, str, str], str]:
+def _call(fn: str) -> Callable[[VectorShape, str, str], str]:
     return lambda s, a, b: f"fk_{fn}_{s.name}({a}, {b})"
 
 
-def _transpose(s: _Shape) -> str:
+def _transpose(s: VectorShape) -> str:
     """Transpose a square matrix by swapping its off-diagonal quarters recursively
     (Eklundh, "A fast computer method for matrix transposing", IEEE Trans. Computers 1972)."""
     lines = [f"{s.v} t;"]
@@ -420,7 +353,7 @@ def _transpose(s: _Shape) -> str:
     )
 
 
-def _masked(s: _Shape) -> MaskedInstructions | None:
+def _masked(s: VectorShape) -> MaskedInstructions | None:
     return masked_instructions(s.v, s.element, s.lanes, s.bits * s.lanes)
 
 
@@ -428,23 +361,18 @@ def _masked(s: _Shape) -> MaskedInstructions | None:
 _LANES = "(1u << last) - (1u << first)"
 
 
-def _either(condition: str, one: str, other: str) -> str:
-    """The body of a helper, as a condition of the preprocessor says."""
-    return f"\n#if {condition}\n  {one}\n#else\n  {other}\n#endif\n"
-
-
-def _put(s: _Shape) -> str:
+def _put(s: VectorShape) -> str:
     body = f"memcpy(p, ({s.c} *)&x + first, (size_t)(last - first) * {s.bits // 8});"
     found = _masked(s)
     if found is not None:
-        body = _either(found.condition, f"{found.store('p - first', _LANES, 'x')};", body)
+        body = either(found.condition, f"{found.store('p - first', _LANES, 'x')};", body)
     return (
         f"/* lanes from first to before last go to memory; p is the place of the first */\n"
         f"{_SOME}\nvoid fk_put_{s.name}({s.c} *p, int first, int last, {s.v} x)\n{{ {body} }}"
     )
 
 
-def _put_even(s: _Shape) -> str:
+def _put_even(s: VectorShape) -> str:
     n, found = s.lanes, _masked(s)
     body = "for (int k = first; k < last; k++) p[2 * (k - first)] = x[k];"
     if found is not None:
@@ -454,27 +382,27 @@ def _put_even(s: _Shape) -> str:
             order = ", ".join(str((at + k) // 2) for k in range(n))
             pairs = f"FK_SHUFFLE({s.mask}, x, x, {order})"
             lines.append(f"{found.store(f'p - 2 * first + {at}', f'm >> {at}', pairs)};")
-        body = _either(found.condition, "\n  ".join(lines), body)
+        body = either(found.condition, "\n  ".join(lines), body)
     return (
         f"/* as put, but to every other element */\n"
         f"{_SOME}\nvoid fk_put_even_{s.name}({s.c} *p, int first, int last, {s.v} x)\n{{ {body} }}"
     )
 
 
-def _take(s: _Shape) -> str:
+def _take(s: VectorShape) -> str:
     move = f"memcpy(({s.c} *)&x + first, p, (size_t)(last - first) * {s.bits // 8});"
     body = f"{s.v} x = {{0}}; {move} return x;"
     found = _masked(s)
     if found is not None:
         load = f"return ({s.v}){found.load('p - first', _LANES)};"
-        body = _either(found.condition, load, body)
+        body = either(found.condition, load, body)
     return (
         f"/* lanes from first to before last from memory, else 0; p is the place of the first */\n"
         f"{_SOME}\n{s.v} fk_take_{s.name}(const {s.c} *p, int first, int last)\n{{ {body} }}"
     )
 
 
-def _take_even(s: _Shape) -> str:
+def _take_even(s: VectorShape) -> str:
     each = "for (int k = first; k < last; k++) x[k] = p[2 * (k - first)];"
     body = f"{s.v} x = {{0}}; {each} return x;"
     found = _masked(s)
@@ -482,14 +410,14 @@ def _take_even(s: _Shape) -> str:
         # Only the first of each pair is read: the last pair may be incomplete.
         mask = "const uint64_t m = ((1ull << (2 * last - 1)) - (1ull << 2 * first));"
         text = f"{mask}\n  {_evens(s, found, 'p - 2 * first')}"
-        body = _either(found.condition, text, body)
+        body = either(found.condition, text, body)
     return (
         f"/* as take, but of every other element */\n"
         f"{_SOME}\n{s.v} fk_take_even_{s.name}(const {s.c} *p, int first, int last)\n{{ {body} }}"
     )
 
 
-def _evens(s: _Shape, found: MaskedInstructions, address: str) -> str:
+def _evens(s: VectorShape, found: MaskedInstructions, address: str) -> str:
     """Every other element from an address on, where the mask m has bits set."""
     n = s.lanes
     halves = [
@@ -500,7 +428,7 @@ def _evens(s: _Shape, found: MaskedInstructions, address: str) -> str:
     return f"{halves[0]}\n  {halves[1]}\n  return FK_SHUFFLE({s.mask}, a, b, {order});"
 
 
-def _some(s: _Shape) -> str:
+def _some(s: VectorShape) -> str:
     return (
         f"/* as take, but p is the place of lane 0 */\n"
         f"{_SOME}\n{s.v} fk_some_{s.name}(const {s.c} *p, int first, int last)\n"
@@ -508,7 +436,7 @@ def _some(s: _Shape) -> str:
     )
 
 
-def _some_even(s: _Shape) -> str:
+def _some_even(s: VectorShape) -> str:
     n, found = s.lanes, _masked(s)
     body = f"{s.v} x = {{0}}; for (int k = first; k < last; k++) x[k] = p[2 * k]; return x;"
     if found is not None:
@@ -516,19 +444,19 @@ def _some_even(s: _Shape) -> str:
             f"const uint64_t m = ((1ull << 2 * last) - (1ull << 2 * first)) & {(4**n - 1) // 3}u;\n"
             f"  {_evens(s, found, 'p')}"
         )
-        body = _either(found.condition, text, body)
+        body = either(found.condition, text, body)
     return (
         f"/* as some, but of every other element; there may be no lane */\n"
         f"{_SOME}\n{s.v} fk_some_even_{s.name}(const {s.c} *p, int first, int last)\n{{ {body} }}"
     )
 
 
-def _among(s: _Shape) -> str:
+def _among(s: VectorShape) -> str:
     body = "for (int k = first; k < last; k++) old[k] = x[k];\n  return old;"
     found = _masked(s)
     if found is not None:
         move = f"return ({s.v}){found.move(_LANES, 'x', 'old')};"
-        body = _either(found.moves, move, body)
+        body = either(found.moves, move, body)
     return (
         f"/* x in lanes from first to before last, and what they held in the others */\n"
         f"{_SOME}\n{s.v} fk_among_{s.name}(int first, int last, {s.v} x, {s.v} old)\n{{ {body} }}"
@@ -539,7 +467,7 @@ def _among(s: _Shape) -> str:
 _SOME = "static inline __attribute__((always_inline))"
 
 
-_TEXTS: dict[str, Callable[[_Shape], str]] = {
+_TEXTS: dict[str, Callable[[VectorShape], str]] = {
     "splat": _splat,
     "select": _select,
     "max": _extremum("max", ">"),
@@ -551,7 +479,7 @@ _TEXTS: dict[str, Callable[[_Shape], str]] = {
     "greatest": _horizontal("greatest", _call("max")),
     "least": _horizontal("least", _call("min")),
     "gather": _gather,
-    "dot2": _dot2,
+    **DOT_HELPERS,
     "even": _even,
     "backwards": _backwards,
     "spread2": _spread(2),

@@ -22,7 +22,8 @@ from poly.ir.expr import (
     evaluate_int,
     sizes_of,
 )
-from poly.ir.intrinsics import INTRINSICS, SUMS_ALIGNMENT
+from poly.ir.instruction_tables import MATRIX_INTRINSICS
+from poly.ir.intrinsics import SUMS_ALIGNMENT
 from poly.machine.gpu import BANK_BYTES, BANKS
 from poly.tree.kinds import Mark, Scope
 
@@ -80,7 +81,7 @@ def _matrices(node: LoopNode) -> list[tuple[Matrix, str]]:
 def _matrix_unit(root: LoopNode, buffer: Buffer) -> int:
     """The number of elements to whose multiples matrices require rows to be padded."""
     units = [
-        (INTRINSICS[name].alignment if name else SUMS_ALIGNMENT) // buffer.dtype.bytes
+        (MATRIX_INTRINSICS[name].alignment if name else SUMS_ALIGNMENT) // buffer.dtype.bytes
         for n in walk_loops(root)
         for m, name in _matrices(n)
         if m.first.tensor == buffer.name

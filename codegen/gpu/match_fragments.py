@@ -26,7 +26,7 @@ from codegen.loops.nodes import (
 from codegen.loops.traverse import map_children, walk_loops
 from poly.errors import ScheduleError
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, reads_of, rewrite
-from poly.ir.intrinsics import Intrinsic
+from poly.ir.intrinsics import MatrixIntrinsic
 from poly.ir.linear_form import Linear, linear_form, normal, render
 from poly.tree.kinds import Mark, Scope, Tensorized
 
@@ -95,7 +95,7 @@ class _Nest:
     extents : the most iterations of each loop, and `ends` the actual number: all begin at 0
     """
 
-    intrinsic: Intrinsic
+    intrinsic: MatrixIntrinsic
     extents: dict[str, int]
     store: Store
     ends: dict[str, Expr]
@@ -112,13 +112,14 @@ class _Kept:
     name: str
     rows: int
     columns: int
-    intrinsic: Intrinsic
+    intrinsic: MatrixIntrinsic
     shape: tuple[int, ...]
 
 
 def _nest(node: For) -> _Nest:
     assert isinstance(node.mark, Tensorized)
     intrinsic = node.mark.intrinsic
+    assert isinstance(intrinsic, MatrixIntrinsic), "a CPU's instruction is not run by a warp"
     extents: dict[str, int] = {}
     ends: dict[str, Expr] = {}
     body: LoopNode = node

@@ -19,7 +19,8 @@ from codegen.loops.traverse import children_of
 from poly.errors import ScheduleError
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Op, Read, add, mul
-from poly.ir.intrinsics import ACCUMULATOR, INTRINSICS, SUMS_ALIGNMENT, Intrinsic
+from poly.ir.instruction_tables import MATRIX_INTRINSICS
+from poly.ir.intrinsics import ACCUMULATOR, SUMS_ALIGNMENT, MatrixIntrinsic
 from poly.ir.linear_form import linear_form, normal
 from poly.ir.program import Program
 from poly.machine.gpu import WARP
@@ -54,7 +55,7 @@ def _address(space: str) -> tuple[str, str]:
     return "", '"l"(p)'
 
 
-def _load(i: Intrinsic, role: str, major: str, space: str) -> tuple[str, str]:
+def _load(i: MatrixIntrinsic, role: str, major: str, space: str) -> tuple[str, str]:
     kind, count = kind_of(i.name), _REGISTERS[i.name]
     name = f"fk_{kind}_{role}_{major}_{space}"
     numbers, values = _listed("=r", count, 0)
@@ -74,7 +75,7 @@ def _load(i: Intrinsic, role: str, major: str, space: str) -> tuple[str, str]:
     )
 
 
-def _multiply(i: Intrinsic, a: str, b: str) -> tuple[str, str]:
+def _multiply(i: MatrixIntrinsic, a: str, b: str) -> tuple[str, str]:
     kind, count = kind_of(i.name), _REGISTERS[i.name]
     name = f"fk_{kind}_multiply_{a}_{b}"
     types = "f32.f32" if kind == "f16" else f"f32.{kind}.{kind}.f32"
@@ -92,7 +93,7 @@ def _multiply(i: Intrinsic, a: str, b: str) -> tuple[str, str]:
     )
 
 
-def _load_sums(i: Intrinsic, major: str, space: str) -> tuple[str, str]:
+def _load_sums(i: MatrixIntrinsic, major: str, space: str) -> tuple[str, str]:
     name = f"fk_{kind_of(i.name)}_sums_{major}_{space}"
     numbers, values = _listed("=f", 8, 0)
     line, at = _address(space)
@@ -105,7 +106,7 @@ def _load_sums(i: Intrinsic, major: str, space: str) -> tuple[str, str]:
     )
 
 
-def _store(i: Intrinsic, major: str, space: str) -> tuple[str, str]:
+def _store(i: MatrixIntrinsic, major: str, space: str) -> tuple[str, str]:
     name = f"fk_{kind_of(i.name)}_store_{major}_{space}"
     numbers, values = _listed("f", 8, 2)
     line, at = _address(space)
@@ -117,7 +118,7 @@ def _store(i: Intrinsic, major: str, space: str) -> tuple[str, str]:
     )
 
 
-def _part(i: Intrinsic, action: str, major: str) -> tuple[str, str]:
+def _part(i: MatrixIntrinsic, action: str, major: str) -> tuple[str, str]:
     """Access rows (or columns) of a matrix of sums that is incomplete or not aligned."""
     kind = kind_of(i.name)
     name = f"fk_{kind}_{action}_part_{major}"
@@ -145,7 +146,7 @@ def _part(i: Intrinsic, action: str, major: str) -> tuple[str, str]:
     )
 
 
-def _within(i: Intrinsic, major: str, space: str) -> tuple[str, str]:
+def _within(i: MatrixIntrinsic, major: str, space: str) -> tuple[str, str]:
     kind = kind_of(i.name)
     name = f"fk_{kind}_store_within_{major}_{space}"
     return name, (
@@ -156,7 +157,7 @@ def _within(i: Intrinsic, major: str, space: str) -> tuple[str, str]:
     )
 
 
-def _round(i: Intrinsic, major: str) -> tuple[str, str]:
+def _round(i: MatrixIntrinsic, major: str) -> tuple[str, str]:
     kind = kind_of(i.name)
     name = f"fk_{kind}_round_{major}"
     return name, (
@@ -170,7 +171,7 @@ def _round(i: Intrinsic, major: str) -> tuple[str, str]:
     )
 
 
-def _shape(i: Intrinsic) -> str:
+def _shape(i: MatrixIntrinsic) -> str:
     return "m{}n{}k{}".format(*i.extents)
 
 
@@ -182,7 +183,7 @@ def _helpers() -> dict[str, str]:
             "  for (int n = 0; n < 8; n++) c.x[n] = 0.0f;\n  return c;\n}"
         ),
     }
-    for i in INTRINSICS.values():
+    for i in MATRIX_INTRINSICS.values():
         kind, count = kind_of(i.name), _REGISTERS[i.name]
         found[f"fk_{kind}_matrix"] = f"struct fk_{kind}_matrix {{ unsigned x[{count}]; }};"
         for role, major, space in product("ab", MAJORS, SPACES):
@@ -380,7 +381,7 @@ def memory_of_warps(root: LoopNode, program: Program, threads: int) -> int:
 
 def _products(printer: Printer, node: MultiplyMatrices) -> cgen.Generable:
     """Matrix products, with each matrix loaded before its first use."""
-    kind, alignment = kind_of(node.intrinsic), INTRINSICS[node.intrinsic].alignment
+    kind, alignment = kind_of(node.intrinsic), MATRIX_INTRINSICS[node.intrinsic].alignment
     lines: list[str] = []
     loaded: dict[tuple[str, Matrix], tuple[str, str]] = {}
     for sums, *operands in node.products:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from codegen.loops.nodes import (
     Block,
     Buffer,
+    CallIntrinsic,
     Combine,
     For,
     If,
@@ -36,7 +37,8 @@ def eliminate_dead_buffers(root: LoopNode) -> LoopNode:
         for n in walk_loops(node):
             if isinstance(n, MultiplyMatrices) and node.name in {r.tensor for r in n.reads}:
                 return node
-            if isinstance(n, (MoveSums, Combine)) and node.name in {r.tensor for r in reads_in(n)}:
+            known = isinstance(n, (MoveSums, Combine, CallIntrinsic))
+            if known and node.name in {r.tensor for r in reads_in(n)}:
                 return node
             if isinstance(n, Store):
                 read = [n.value] if id(n) in inside else [n.value, n.target]

@@ -16,6 +16,7 @@ from codegen.loops.nodes import Block, Buffer, Combine, For, If, Instance, LoopN
 from codegen.loops.traverse import children_of, map_children, walk_loops
 from codegen.loops.verify import LoopError
 from poly.buffers.copies import Copy
+from poly.buffers.pad_tiles import with_padding
 from poly.deps.instances import member_limits
 from poly.deps.legality import budget
 from poly.deps.scop import Scop
@@ -80,7 +81,7 @@ def build_loops(schedule: Schedule) -> LoopProgram:
     ------
     ScheduleError : isl exceeded its budget.
     """
-    scop = schedule.scop
+    scop = with_padding(schedule.tree, schedule.scop)
     if reason := only_on_gpu(schedule.tree):
         raise ScheduleError(reason)
     with budget(scop, "code generation", AST_BUDGET):

@@ -183,6 +183,25 @@ class MultiplyMatrices(LoopNode, values=("products",)):
 
 
 @dataclass(frozen=True)
+class CallIntrinsic(LoopNode, values=("operands",)):
+    """An instruction of a CPU, for one statement.
+
+    operands : for each of the `tensors` of its meaning, the first element that it accesses
+    written : those of them that it writes
+    """
+
+    intrinsic: str
+    tensors: tuple[str, ...]
+    operands: tuple[Read, ...]
+    statement: str
+    written: tuple[str, ...]
+
+    def __str__(self) -> str:
+        given = zip(self.tensors, self.operands, strict=True)
+        return f"{self.intrinsic} {', '.join(f'{t} = {r}' for t, r in given)}"
+
+
+@dataclass(frozen=True)
 class Tile(LoopNode, children=("body",), bounds=("names",)):
     """An unrolled register tile, with names for index expressions.
 

@@ -14,6 +14,7 @@ from collections.abc import Collection
 from codegen.loops.grid_limits import is_strided
 from codegen.loops.nodes import (
     Buffer,
+    CallIntrinsic,
     Combine,
     For,
     If,
@@ -93,6 +94,10 @@ def stored_in(body: LoopNode) -> frozenset[str]:
     for n in walk_loops(body):
         if isinstance(n, Store):
             found.add(n.target.tensor)
+        elif isinstance(n, CallIntrinsic):
+            found |= {
+                r.tensor for t, r in zip(n.tensors, n.operands, strict=True) if t in n.written
+            }
         elif isinstance(n, MoveSums) and n.action == "store" and n.memory is not None:
             found.add(n.memory.first.tensor)
     return frozenset(found)

@@ -15,7 +15,7 @@ from math import prod
 from types import MappingProxyType
 
 from codegen.loops.index_ranges import depends_on
-from codegen.loops.nodes import Block, Buffer, For, If, LoopNode, Store, VectorStore
+from codegen.loops.nodes import Block, Buffer, CallIntrinsic, For, If, LoopNode, Store, VectorStore
 from codegen.loops.traverse import map_children
 from poly.ir.expr import Const, Expr, Index, Read, computed, reads_of, simplify, substitute
 from poly.ir.linear_form import linear_form, normal
@@ -76,9 +76,30 @@ def _regular(
         if not all(_is_regular_end(e, loops) for e in (node.first, node.last) if e is not None):
             return False
         return _is_regular_store(node.store, [*loops], node.var, irregular, updated)
+    if isinstance(node, CallIntrinsic):
+        return _is_regular_call(node, [*loops], irregular, updated)
     if not isinstance(node, Store):
         return False
     return _is_regular_store(node, [*loops], None, irregular, updated)
+
+
+def _is_regular_call(
+    node: CallIntrinsic,
+    loops: Sequence[str],
+    irregular: Collection[str],
+    updated: set[tuple[object, ...]],
+) -> bool:
+    targets = [r for t, r in zip(node.tensors, node.operands, strict=True) if t in node.written]
+    for target in targets:
+        if element(target) in updated:
+            return False
+        updated.add(element(target))
+        if not all(any(depends_on(i, var) for i in target.indices) for var in loops):
+            return False
+    return all(
+        r.tensor not in irregular and _is_regular_read(r, loops, None, r in targets)
+        for r in node.operands
+    )
 
 
 def _is_regular_end(end: Expr, loops: Mapping[str, range]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from codegen.loops.index_ranges import depends_on
 from codegen.loops.nodes import (
     Block,
+    CallIntrinsic,
     For,
     If,
     IfAligned,
@@ -156,7 +157,7 @@ def reads_in(node: LoopNode) -> Iterator[Read]:
 
 def statements_in(node: LoopNode) -> tuple[str, ...]:
     """Names of the statements that run below, in order of first appearance."""
-    made = (Store, MoveSums, MultiplyMatrices)
+    made = (Store, MoveSums, MultiplyMatrices, CallIntrinsic)
     return tuple(dict.fromkeys(n.statement for n in walk_loops(node) if isinstance(n, made)))
 
 

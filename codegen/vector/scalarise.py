@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from codegen.loops.index_ranges import depends_on
-from codegen.loops.nodes import Buffer, For, Store, VectorStore
+from codegen.loops.nodes import Buffer, CallIntrinsic, For, Store, VectorStore
 from codegen.loops.rolled import is_rolled
 from codegen.loops.traverse import reads_in, walk_loops
 from codegen.vector.vectorise import lane_stride
 from poly.ir.expr import Index
+from poly.ir.instruction_tables import known_intrinsics
+from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.linear_form import linear_form
 
 
@@ -23,7 +27,7 @@ def is_scalarisable(buffer: Buffer) -> bool:
     rolled -= {Index(n.var) for n in loops if not is_rolled(n)}  # of the same name
     vectors = {id(n.store): n.var for n in walk_loops(buffer.body) if isinstance(n, VectorStore)}
     for n in walk_loops(buffer.body):
-        if not isinstance(n, Store):
+        if not isinstance(n, (Store, CallIntrinsic)):
             continue
         var = vectors.get(id(n))
         for read in reads_in(n):
@@ -65,6 +69,18 @@ def vector_lanes(buffer: Buffer) -> int | None:
                     if stride not in (0, 1):
                         return None  # the accesses have different lane offsets
                     widths.add(n.lanes if stride == 1 else 1)
+        elif isinstance(n, CallIntrinsic):
+            widths |= {
+                lanes for read, lanes in zip(n.operands, vectors_of(n), strict=True)
+                if read.tensor == buffer.name
+            }  # fmt: skip
         elif isinstance(n, Store) and id(n) not in inside:
             widths |= {1 for read in reads_in(n) if read.tensor == buffer.name}
     return widths.pop() if len(widths) == 1 else None
+
+
+def vectors_of(node: CallIntrinsic) -> tuple[int, ...]:
+    """The number of elements that an instruction accesses of each of its operands."""
+    intrinsic = known_intrinsics()[node.intrinsic]
+    assert isinstance(intrinsic, VectorIntrinsic)
+    return tuple(prod(intrinsic.shape(t)) for t in node.tensors)

@@ -201,8 +201,7 @@ class _CopyLoops:
         if self.node.scope == Scope.SHARED:
             order = sorted(range(len(sizes)), key=lambda k: sizes[k] > 1)
         loops = [(f"{self.node.buffer}_e{k}", indices[k], sizes[k]) for k in order]
-        if self.node.layout.block is not None:
-            dim, size = self.node.layout.block
+        for dim, size in self.node.layout.blocks:
             at = order.index(dim)
             loop, index, _ = loops[at]
             loops[at] = (f"{loop}_b", f"floor({index}/{size})", sizes[dim] // size)
@@ -250,7 +249,7 @@ def _together(
     """
     tensor = scop.program.tensors[node.tensor]
     last, size = tensor.rank - 1, tensor.dtype.bytes
-    if last < 0 or node.layout.block is not None or node.layout.order[-1] != last:
+    if last < 0 or node.layout.blocks or node.layout.order[-1] != last:
         return 1
     length = tensor.shape[last]
     if node.scope == Scope.REGISTER:

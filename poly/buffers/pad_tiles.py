@@ -39,13 +39,15 @@ from dataclasses import dataclass, replace
 
 import islpy as isl
 
+from poly.buffers.vector_instructions import whole_vectors
 from poly.deps.access_strides import in_order_of_target, unbounded
 from poly.deps.footprint import prefix_map
 from poly.deps.instances import instance_text
 from poly.deps.scop import Role, Scop, ScopStatement, with_domain
 from poly.errors import ScheduleError
+from poly.ir.intrinsics import MatrixIntrinsic, VectorIntrinsic
 from poly.tree.kinds import ON_THREADS, Scope, Tensorized
-from poly.tree.nodes import Band, Member, Node, Promote, path_to, statements_below
+from poly.tree.nodes import Band, Member, Node, Promote, loops_of, path_to, statements_below
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,11 +74,22 @@ def with_padding(
     found: dict[str, ScopStatement] = {}
     for name in statements or scop.by_name:
         s = scop.statement(name)
-        around = _surroundings(tree, scop, s, host)
-        domain = None if around is None else _whole_tiles(scop, s, around)
+        vectors = _vector_instruction(tree, name)
+        if vectors is not None:
+            domain = whole_vectors(tree, scop, s, vectors)
+        else:
+            around = _surroundings(tree, scop, s, host)
+            domain = None if around is None else _whole_tiles(scop, s, around)
         if domain is not None and not domain.is_subset(s.domain):
             found[name] = with_domain(scop.program, s, domain)
     return replace(scop, padded=found) if found else scop
+
+
+def _vector_instruction(tree: Node, statement: str) -> VectorIntrinsic | None:
+    """The instruction of a CPU that a statement is."""
+    marks = (m.mark for m in loops_of(tree, statement))
+    found = (mark.intrinsic for mark in marks if isinstance(mark, Tensorized))
+    return next((i for i in found if isinstance(i, VectorIntrinsic)), None)
 
 
 def unpadded_operands(tree: Node, s: ScopStatement) -> tuple[str, ...]:
@@ -199,7 +212,7 @@ def _surroundings(
     path = path_to(tree, s.name)
     loops = [m for n in path if isinstance(n, Band) for m in n.members]
     intrinsic = next((m.mark.intrinsic for m in loops if isinstance(m.mark, Tensorized)), None)
-    if intrinsic is None or s.may_reads:
+    if not isinstance(intrinsic, MatrixIntrinsic) or s.may_reads:
         return None
     tiles: dict[str, tuple[Promote, tuple[Member, ...]]] = {}
     inside = _innermost(path, s.target.tensor, Scope.FRAGMENT)

@@ -33,7 +33,7 @@ from poly.deps.scop import Role, Scop, ScopStatement
 from poly.errors import CapacityError, ScheduleError
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Size, add, mul
-from poly.ir.intrinsics import ACCUMULATOR, Intrinsic
+from poly.ir.intrinsics import ACCUMULATOR, MatrixIntrinsic
 from poly.machine.gpu import SHARED_BYTES
 from poly.sets.isl_names import dims
 from poly.sets.same import Same
@@ -144,7 +144,7 @@ def plan_promotion(
     if node.scope == Scope.PARTIAL:
         return _partial(node, scop, outer, statements)
     tensor = scop.program.tensors[node.tensor]
-    reaching = node.padded or node.scope == Scope.FRAGMENT
+    reaching = node.padded or node.scope == Scope.FRAGMENT or _is_overrun(node, scop, statements)
     part = _part(scop, node.tensor, node.accesses, reaching, _key(outer), statements)
     reads, writes, footprint = part.reads, part.writes, part.footprint
     sizes = node.layout.whole_blocks(part.extents)
@@ -171,7 +171,7 @@ def plan_promotion(
             "multiples of their size, so that no element has a register of its own"
         )
     origins: tuple[Expr | None, ...] = ()
-    if node.padded and node.layout.block is None:
+    if node.padded and not node.layout.blocks:
         origins = tuple(
             None if whole else _origin(footprint, k, sizes[k]) for k, whole in enumerate(aligned)
         )
@@ -191,6 +191,12 @@ def plan_promotion(
     return PromotionPlan(sizes, made[0], made[1], origins)
 
 
+def _is_overrun(node: Promote, scop: Scop, statements: tuple[str, ...]) -> bool:
+    """Whether instructions write registers beyond the elements of the tensor."""
+    run = (scop.padded[n] for n in statements if n in scop.padded)
+    return node.scope == Scope.REGISTER and any(s.target.tensor == node.tensor for s in run)
+
+
 def _reads(accesses: Accesses, s: ScopStatement) -> tuple[isl.Map, ...]:
     """The reads of a statement that go to the buffer, if they are of its tensor."""
     if accesses is None:
@@ -198,7 +204,7 @@ def _reads(accesses: Accesses, s: ScopStatement) -> tuple[isl.Map, ...]:
     return tuple(m for read, m in s.affine_reads if (s.name, read) in accesses)
 
 
-def check_parts(plan: PromotionPlan, intrinsic: Intrinsic, what: str) -> None:
+def check_parts(plan: PromotionPlan, intrinsic: MatrixIntrinsic, what: str) -> None:
     """Refuse a fragment unless the copied part of each matrix is its first rows and columns.
 
     With r and c the indices of an element in its matrix t, the copied elements must be a relation
@@ -309,7 +315,7 @@ def _whole_vectors(
     """
     lanes, last = lanes_below(node, scop), node.layout.order[-1]
     if (
-        node.layout.block is not None
+        bool(node.layout.blocks)
         or lanes is None
         or sizes[last] % lanes == 0
         or lanes.bit_count() != 1

@@ -1,4 +1,6 @@
-"""Tensorisation: matching a statement with an instruction of tensor cores.
+"""Tensorisation: matching a statement with an instruction.
+
+Those of CPUs are matched in `poly.buffers.vector_instructions`; here are those of tensor cores.
 
 With p the loops outside and t the chosen ones, a statement is the instruction in each iteration p
 if
@@ -23,12 +25,14 @@ from dataclasses import dataclass, replace
 import islpy as isl
 
 from poly.buffers.pad_tiles import check_padding, limits_of, unpadded_operands, with_padding
+from poly.buffers.vector_instructions import match_vector
 from poly.deps.access_strides import in_order_of_target, movement
 from poly.deps.footprint import prefix_map
 from poly.deps.scop import Role, Scop, ScopStatement
 from poly.errors import ScheduleError
 from poly.ir.expr import Cast, Expr, Index, Op, Read
-from poly.ir.intrinsics import ACCUMULATOR, INTRINSICS, Intrinsic
+from poly.ir.instruction_tables import known_intrinsics
+from poly.ir.intrinsics import ACCUMULATOR, MatrixIntrinsic, VectorIntrinsic
 from poly.ir.program import Statement
 from poly.tree.kinds import Mark, Tensorized
 from poly.tree.nodes import Leaf, Member, Node, Promote, band, loops_of, replace_node
@@ -47,7 +51,7 @@ class Matched:
     rows, columns : the dimensions of the target along which those of a matrix of sums run
     """
 
-    intrinsic: Intrinsic
+    intrinsic: MatrixIntrinsic
     operands: tuple[Read, ...]
     rows: int
     columns: int
@@ -56,22 +60,60 @@ class Matched:
 @primitive("tensorize C: i_i, j_i, k_i as wmma_f16", words=True)
 def tensorize(tree: Node, scop: Scop, step: Step) -> Node:
     """Mark some innermost loops with the name of an instruction."""
+    known = known_intrinsics()
+    if len(step.words) != 1 or step.words[0] not in known:
+        raise ScheduleError(f"{step}: `as` takes one of {', '.join(known)}")
+    intrinsic = known[step.words[0]]
+    if isinstance(intrinsic, VectorIntrinsic):
+        return _as_vectors(tree, scop, step, intrinsic)
+    return _as_matrices(tree, scop, step, intrinsic)
+
+
+def _chosen(
+    tree: Node, step: Step, count: int, name: str
+) -> tuple[Node, list[Member], list[Member]]:
+    """The tree with the loops of an instruction marked, these loops, and those around them."""
+    nest, positions = same_band(tree, step, count)
+    chosen = [nest.members[p] for p in positions]
+    check_unmarked(step, *chosen)
+    if not isinstance(nest.child, Leaf) or min(positions) < len(nest.members) - count:
+        of = step.statements[0]
+        raise ScheduleError(f"{step}: these are not the innermost loops of {of}; see `reorder`")
+    around = [m for m in loops_of(tree, step.statements[0]) if m not in chosen]
+    members = list(nest.members)
+    for p in positions:
+        members[p] = replace(members[p], mark=Tensorized(name))
+    return replace_node(tree, nest, band(members, nest.child)), chosen, around
+
+
+def _as_vectors(tree: Node, scop: Scop, step: Step, intrinsic: VectorIntrinsic) -> Node:
+    if not intrinsic.checked:
+        raise ScheduleError(
+            f"{step}: {intrinsic.name} was not compared with its meaning on this machine; see "
+            "`farkas intrinsic check`"
+        )
+    count = len(intrinsic.extents)
+    if len(step.loops) != count:
+        raise ScheduleError(
+            f"{step}: {intrinsic.name} takes {count} loops, in the order of "
+            f"{', '.join(intrinsic.statement.indices)} in `{intrinsic.statement}`"
+        )
+    done, chosen, around = _chosen(tree, step, count, intrinsic.name)
+    padded = with_padding(done, scop)
+    s = padded.as_run(step.statements[0])
+    match_vector(padded, s, around, chosen, intrinsic, f"{step}")
+    return done
+
+
+def _as_matrices(tree: Node, scop: Scop, step: Step, intrinsic: MatrixIntrinsic) -> Node:
     s = scop.statement(step.statements[0])
-    if len(step.words) != 1 or step.words[0] not in INTRINSICS:
-        raise ScheduleError(f"{step}: `as` takes one of {', '.join(INTRINSICS)}")
-    intrinsic = INTRINSICS[step.words[0]]
     roles = _roles(s, f"{step}")
     if len(step.loops) != roles:
         raise ScheduleError(
             f"{step}: {s.name} takes {roles} loops, in the order of {', '.join('ijk'[:roles])} in "
             f"`{intrinsic.meaning.statements[0]}`"
         )
-    nest, positions = same_band(tree, step, roles)
-    chosen = [nest.members[p] for p in positions]
-    check_unmarked(step, *chosen)
-    if not isinstance(nest.child, Leaf) or min(positions) < len(nest.members) - roles:
-        raise ScheduleError(f"{step}: these are not the innermost loops of {s.name}; see `reorder`")
-    around = [m for m in loops_of(tree, s.name) if m not in chosen]
+    done, chosen, around = _chosen(tree, step, roles, intrinsic.name)
     for m in around:
         if m.mark in (Mark.PARALLEL, Mark.VECTOR, Mark.REDUCE):
             raise ScheduleError(f"{step}: {m.name} outside is marked {m.mark}")
@@ -80,10 +122,6 @@ def tensorize(tree: Node, scop: Scop, step: Step) -> Node:
             f"{step}: a warp takes one dimension of a block, but {MOST_AROUND + 1} loops on "
             "threads are around it"
         )
-    members = list(nest.members)
-    for p in positions:
-        members[p] = replace(members[p], mark=Tensorized(intrinsic.name))
-    done = replace_node(tree, nest, band(members, nest.child))
     padded = with_padding(done, scop)
     unpadded = unpadded_operands(done, s)
     match(padded, padded.as_run(s.name), around, chosen, intrinsic, f"{step}", unpadded)
@@ -91,10 +129,11 @@ def tensorize(tree: Node, scop: Scop, step: Step) -> Node:
     return done
 
 
-def instruction_of(tree: Node, statement: str) -> Intrinsic | None:
-    """The instruction that a statement is matched with, None if each thread runs it."""
+def instruction_of(tree: Node, statement: str) -> MatrixIntrinsic | None:
+    """The instruction of tensor cores that a statement is matched with, None if there is none."""
     marks = (m.mark for m in loops_of(tree, statement))
-    return next((mark.intrinsic for mark in marks if isinstance(mark, Tensorized)), None)
+    found = next((mark.intrinsic for mark in marks if isinstance(mark, Tensorized)), None)
+    return found if isinstance(found, MatrixIntrinsic) else None
 
 
 def matched(tree: Node, scop: Scop, outer: Sequence[Member], statement: str) -> Matched:
@@ -125,7 +164,7 @@ def match(
     s: ScopStatement,
     around: Sequence[Member],
     chosen: Sequence[Member],
-    intrinsic: Intrinsic,
+    intrinsic: MatrixIntrinsic,
     what: str,
     unpadded: Sequence[str] = (),
     any_order: bool = False,
@@ -187,7 +226,9 @@ def _roles(s: ScopStatement, what: str) -> int:
     return 3 if s.role == Role.UPDATE else 2
 
 
-def _operands(s: ScopStatement, scop: Scop, intrinsic: Intrinsic, what: str) -> tuple[Read, ...]:
+def _operands(
+    s: ScopStatement, scop: Scop, intrinsic: MatrixIntrinsic, what: str
+) -> tuple[Read, ...]:
     """The elements that are multiplied, in the order of the meaning as far as types tell."""
     tensors = scop.program.tensors
     target = tensors[s.target.tensor].dtype
@@ -231,7 +272,7 @@ def _check_full(
     s: ScopStatement,
     around: Sequence[Member],
     chosen: Sequence[Member],
-    intrinsic: Intrinsic,
+    intrinsic: MatrixIntrinsic,
     what: str,
     unpadded: Sequence[str],
 ) -> None:

@@ -137,6 +137,11 @@ class Scop:
         """All instances."""
         return _union_set([s.domain for s in self.statements])
 
+    @property
+    def run_domain(self) -> isl.UnionSet:
+        """All instances that are run."""
+        return _union_set([self.as_run(s.name).domain for s in self.statements])
+
     @cached_property
     def writes(self) -> isl.UnionMap:
         return _union_map(self.context, [s.write for s in self.statements])

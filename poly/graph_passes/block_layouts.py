@@ -133,7 +133,7 @@ def _layout(value: Tensor, inner: Collection[InnerExtent], width: int) -> Layout
     ]
     if len(fitting) != 1 or value.dtype.numpy.kind != "f":
         return None
-    return Layout(tuple(range(value.rank)), (fitting[0], width))
+    return Layout(tuple(range(value.rank)), ((fitting[0], width),))
 
 
 # --- layouts that a program allows ---------------------------------------------------------
@@ -286,7 +286,7 @@ def _relayouted(program: Program, layouts: Mapping[str, Layout]) -> Program:
 
 def _split_program(program: Program, layouts: Mapping[str, Layout], width: int) -> Program:
     """The program on blocked values, with loops over blocks and over their elements."""
-    dims = {t: x.block[0] for t, x in layouts.items() if x.block}
+    dims = {t: x.blocks[0][0] for t, x in layouts.items() if x.blocks}
     loops = {
         s.name: {
             x: None
@@ -307,7 +307,7 @@ def _split_program(program: Program, layouts: Mapping[str, Layout], width: int) 
     def changed(t: Tensor) -> Tensor:
         if t.name not in dims:
             return t
-        layout = Layout(tuple(range(t.rank)), (dims[t.name], width))
+        layout = Layout(tuple(range(t.rank)), ((dims[t.name], width),))
         return replace(t, shape=layout.extents(t.shape))
 
     statements = [_split(s, program, dims, loops[s.name], width) for s in program.statements]

@@ -93,9 +93,11 @@ def moving_dimensions(read: Read, loop: str) -> tuple[int, ...]:
 def block_of(read: Read, loop: str) -> int | None:
     """The block size of a tensor that is stored in blocks along `loop`, as in
     ``A[c // 16, p, q, c mod 16]`` along c.
+
+    Smaller blocks may follow: ``A[k // 32, c // 4, k mod 32, c mod 4]`` along k or c.
     """
     dims = moving_dimensions(read, loop)
-    if len(dims) != 2 or dims[1] != len(read.indices) - 1:
+    if len(dims) != 2 or _elements_of_blocks(read, dims[1] + 1) is None:
         return None
     outer, inner = (read.indices[d] for d in dims)
     if not isinstance(inner, Op) or inner.fn != "mod" or inner.args[0] != Index(loop):
@@ -105,15 +107,27 @@ def block_of(read: Read, loop: str) -> int | None:
     return int(size.value) if same and isinstance(size, Const) else None
 
 
+def _elements_of_blocks(read: Read, dim: int) -> int | None:
+    """The number of elements of the dimensions from `dim` on, if they are those of blocks."""
+    found = 1
+    for index in read.indices[dim:]:
+        if not isinstance(index, Op) or index.fn != "mod" or not isinstance(index.args[1], Const):
+            return None
+        found *= int(index.args[1].value)
+    return found
+
+
 def vector_stride(read: Read, loop: str, lanes: int) -> int | None:
     """`stride_of` for a vector of `lanes` iterations that begins at a multiple of `lanes`."""
     block = block_of(read, loop)
-    return 1 if block is not None and block % lanes == 0 else stride_of(read, loop)
+    if block is None or block % lanes:
+        return stride_of(read, loop)
+    return _elements_of_blocks(read, moving_dimensions(read, loop)[1] + 1)
 
 
 def lane_dimension(read: Read, loop: str, lanes: int) -> int | None:
     """The dimension of `read` along which the lanes of a vector of `loop` run, if just one."""
     block = block_of(read, loop)
     if block is not None and block % lanes == 0:
-        return len(read.indices) - 1
+        return moving_dimensions(read, loop)[1]
     return plain_dimension(read, loop)

@@ -24,48 +24,48 @@ Mapper = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 @dataclass(frozen=True)
 class Layout:
-    """An order of dimensions, one of which may be cut into blocks that are innermost.
+    """An order of dimensions, some of which may be cut into blocks that are innermost.
 
-    ``A[i0, i1, …]`` is stored as ``A'[i_order[0], i_order[1], …]``; with ``block = (d, size)``,
-    ``i_d // size`` replaces i_d in that, and ``i_d mod size`` comes last.  The last block is
-    padded with zeros.
+    ``A[i0, i1, …]`` is stored as ``A'[i_order[0], i_order[1], …]``; for each ``(d, size)`` of
+    `blocks`, ``i_d // size`` replaces i_d in that, and ``i_d mod size`` comes last, in their order.
+    Last blocks are padded with zeros.
     """
 
     order: tuple[int, ...]
-    block: tuple[int, int] | None = None
+    blocks: tuple[tuple[int, int], ...] = ()
 
     def indices(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
         """The indices at which the element ``A[indices]`` is stored."""
-        if self.block is None:
-            return tuple(indices[d] for d in self.order)
-        dim, size = self.block
-        outer = tuple(floordiv(indices[d], size) if d == dim else indices[d] for d in self.order)
-        return (*outer, mod(indices[dim], size))
+        sizes = dict(self.blocks)
+        outer = (floordiv(indices[d], sizes[d]) if d in sizes else indices[d] for d in self.order)
+        return (*outer, *(mod(indices[d], size) for d, size in self.blocks))
 
     def extents(self, shape: Sequence[Expr]) -> tuple[Expr, ...]:
         """The shape of the stored tensor."""
-        if self.block is None:
-            return tuple(shape[d] for d in self.order)
-        dim, size = self.block
-        blocks = floordiv(add(shape[dim], Const(size - 1)), size)
-        return (*(blocks if d == dim else shape[d] for d in self.order), Const(size))
+        sizes = dict(self.blocks)
+        outer = (
+            floordiv(add(shape[d], Const(sizes[d] - 1)), sizes[d]) if d in sizes else shape[d]
+            for d in self.order
+        )
+        return (*outer, *(Const(size) for _, size in self.blocks))
 
     def whole_blocks(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """The sizes of a box with the last block padded."""
-        dim, size = self.block or (-1, 1)
-        return tuple(-(-n // size) * size if d == dim else n for d, n in enumerate(sizes))
+        """The sizes of a box with the last blocks padded."""
+        blocks = dict(self.blocks)
+        return tuple(-(-n // blocks.get(d, 1)) * blocks.get(d, 1) for d, n in enumerate(sizes))
 
     def box(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """The shape in which a box of whole blocks is stored."""
-        if self.block is None:
-            return tuple(sizes[d] for d in self.order)
-        dim, size = self.block
-        return (*(sizes[d] // size if d == dim else sizes[d] for d in self.order), size)
+        blocks = dict(self.blocks)
+        return (
+            *(sizes[d] // blocks.get(d, 1) for d in self.order),
+            *(size for _, size in self.blocks),
+        )
 
     def sizes(self, box: Sequence[int]) -> tuple[int, ...]:
         """The box that is stored in a shape; the inverse of `box`."""
-        dim, size = self.block or (-1, 1)
-        extents = {d: n * size if d == dim else n for d, n in zip(self.order, box, strict=False)}
+        blocks = dict(self.blocks)
+        extents = {d: n * blocks.get(d, 1) for d, n in zip(self.order, box, strict=False)}
         return tuple(extents[d] for d in range(len(self.order)))
 
     def arrange(
@@ -78,26 +78,20 @@ class Layout:
         """
         if out is None:
             out = np.empty(self.box(self.whole_blocks(array.shape)), array.dtype)
-        copies: list[tuple[np.ndarray, np.ndarray]] = []
-        if self.block is None:
-            copies.append((out, np.transpose(array, self.order)))
-        else:
-            dim, size = self.block
-            order = [*(d + (d > dim) for d in self.order), dim + 1]
-            before = (slice(None),) * self.order.index(dim)
-            whole, rest = divmod(array.shape[dim], size)
-            for first, blocks, count in ((0, whole, size), (whole, 1, rest)):
-                if not blocks * count:
-                    continue
-                start = first * size
-                source = array[(slice(None),) * dim + (slice(start, start + blocks * count),)]
-                cut = (*array.shape[:dim], blocks, count, *array.shape[dim + 1 :])
-                target = out[(*before, slice(first, first + blocks))]
-                copies.append((target[..., :count], source.reshape(cut).transpose(order)))
-                target[..., count:] = 0
+        # The elements by (outer dimensions, remainders); a last block that is not whole is a
+        # part of its own.
+        copies = [(out, array)]
+        rank = array.ndim
+        for n, (dim, size) in enumerate(self.blocks):
+            at, last = self.order.index(dim), rank + n
+            copies = [
+                part for target, source in copies
+                for part in _cut_into_blocks(target, source, (dim, size), at, last)
+            ]  # fmt: skip
+        order = (*self.order, *range(rank, rank + len(self.blocks)))
         parts = [
             (target[k : k + step], source[k : k + step])
-            for target, source in copies
+            for target, source in ((t, np.transpose(s, order)) for t, s in copies)
             for step in [max(1, -(-len(target) // PARTS))]
             for k in range(0, len(target), step)
         ]
@@ -108,12 +102,37 @@ class Layout:
     @property
     def words(self) -> tuple[str, ...]:
         """The words of a script: the order, and ``1x32`` for blocks of 32 of dimension 1."""
-        block = () if self.block is None else ("x".join(map(str, self.block)),)
-        return (*map(str, self.order), *block)
+        return (*map(str, self.order), *("x".join(map(str, block)) for block in self.blocks))
 
     def __str__(self) -> str:
         text = "".join(f"_{d}" for d in self.order)
-        return text if self.block is None else f"{text}_b{self.block[0]}x{self.block[1]}"
+        return text + "".join(f"_b{dim}x{size}" for dim, size in self.blocks)
+
+
+def _cut_into_blocks(
+    target: np.ndarray, source: np.ndarray, block: tuple[int, int], at: int, last: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The whole blocks of a dimension, and the elements of one that is not; its rest becomes 0.
+
+    source : one dimension more is added to it, for the elements of a block
+    at, last : the dimensions of the target for blocks and for their elements
+    """
+    dim, size = block
+    before = (slice(None),) * at
+    inside = (slice(None),) * last
+    copies: list[tuple[np.ndarray, np.ndarray]] = []
+    whole, rest = divmod(source.shape[dim], size)
+    for first, blocks, count in ((0, whole, size), (whole, 1, rest)):
+        if not blocks * count:
+            continue
+        start = first * size
+        chosen = source[(slice(None),) * dim + (slice(start, start + blocks * count),)]
+        shape = (*source.shape[:dim], blocks, count, *source.shape[dim + 1 :])
+        cut = np.moveaxis(chosen.reshape(shape), dim + 1, -1)
+        part = target[(*before, slice(first, first + blocks))]
+        copies.append((part[(*inside, slice(0, count))], cut))
+        part[(*inside, slice(count, None))] = 0
+    return copies
 
 
 def layout_of(words: Sequence[str], tensor: str, rank: int) -> Layout:
@@ -123,18 +142,19 @@ def layout_of(words: Sequence[str], tensor: str, rank: int) -> Layout:
     ------
     ValueError : the words are not a layout; the message says why.
     """
-    block = _BLOCK.match(words[-1]) if words else None
-    given = words[:-1] if block else words
+    given = list(words)
+    blocks: list[tuple[int, int]] = []
+    while given and (found := _BLOCK.match(given[-1])):
+        blocks.insert(0, (int(found[1]), int(found[2])))
+        given.pop()
     order = tuple(int(d) if d.isdigit() and len(d) < 9 else -1 for d in given)
     order = order or tuple(range(rank))
     if sorted(order) != list(range(rank)):
         raise ValueError(f"the order must name each dimension of {tensor} once, from 0")
-    if block is None:
-        return Layout(order)
-    dim, size = int(block[1]), int(block[2])
-    if dim >= rank or not 1 <= size <= LARGEST_BLOCK:
-        raise ValueError(f"{words[-1]} is not a block of a dimension of {tensor}")
-    return Layout(order, (dim, size))
+    for n, (dim, size) in enumerate(blocks):
+        if dim >= rank or not 1 <= size <= LARGEST_BLOCK or dim in dict(blocks[:n]):
+            raise ValueError(f"{dim}x{size} is not a block of a dimension of {tensor}")
+    return Layout(order, tuple(blocks))
 
 
 def relayout(program: Program, tensor: str, layout: Layout) -> Program:

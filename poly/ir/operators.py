@@ -86,6 +86,9 @@ OPS: dict[str, OpInfo] = {
 FUNCTIONS: tuple[str, ...] = tuple(name for name, info in OPS.items() if not info.symbol)
 
 
+#: Operators whose operands may be exchanged.
+COMMUTATIVE = frozenset("or and bitor bitxor bitand eq ne add mul min max".split())
+
 #: Functions that no two libraries round alike.  In exact mode the C library's are used; otherwise
 #: those of `codegen.c.vector_math`, in vector lanes and in scalar code, where it has them.
 INEXACT = frozenset(

@@ -22,7 +22,7 @@ from poly.lower.auxiliary_statements import Fence, combination, everywhere, fenc
 from poly.lower.launches import Launch, lanes_of, parameter_values, reducing
 from poly.sets.isl_names import dim, dims
 from poly.sets.to_isl import parameters
-from poly.tree.kinds import ON_THREADS, Mark, Scope
+from poly.tree.kinds import ON_THREADS, Mark, Scope, Tensorized
 from poly.tree.nodes import (
     Band,
     Barrier,
@@ -112,7 +112,7 @@ def to_isl(tree: Node, scop: Scop) -> IslTree:
     """The isl schedule tree for `tree`."""
     result = IslTree()
     body = _node(tree, scop, [], tuple(s.name for s in scop.statements), result)
-    domain = scop.domain.intersect_params(scop.context)
+    domain = scop.run_domain.intersect_params(scop.context)
     for c in result.copies.values():
         domain = domain.union(isl.UnionSet.from_set(isl.Map(c.extension).range()))
     return _finished(result, domain, body, scop)
@@ -426,15 +426,11 @@ def _full_tiles(
     start = len(outer) + len(here)
     deepest = max((len(loops_of(below, name)) for name in statements), default=0)
     for name in statements:
-        loops, domain = loops_of(below, name), scop.statement(name).domain
-        tiles_below = [m for m in loops if m.mark not in (Mark.VECTOR, Mark.UNROLL)]
+        loops, domain = loops_of(below, name), scop.as_run(name).domain
+        tiles_below = [m for m in loops if not _in_registers(m)]
         still_cut = {d for m in tiles_below for d in _moving(m, domain)}
         # Missing points along a dimension that is cut further in are left to the inner tiles.
-        inner = [
-            m
-            for m in loops
-            if m.mark in (Mark.VECTOR, Mark.UNROLL) and not still_cut & _moving(m, domain)
-        ]
+        inner = [m for m in loops if _in_registers(m) and not still_cut & _moving(m, domain)]
         image = _times([*outer, *here, *inner], domain)
         if image is None or not inner:
             continue
@@ -456,6 +452,11 @@ def _full_tiles(
         return None
     full = every.subtract(missing.coalesce()).coalesce()
     return None if full.is_empty() else full
+
+
+def _in_registers(member: Member) -> bool:
+    """Whether the iterations of a loop become one instruction, or several one after the other."""
+    return member.mark in (Mark.VECTOR, Mark.UNROLL) or isinstance(member.mark, Tensorized)
 
 
 def _depends_on_sizes(full: isl.Set) -> bool:

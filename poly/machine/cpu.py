@@ -13,6 +13,11 @@ from pathlib import Path
 VECTOR_BYTES = 64
 
 
+#: Extensions of instruction sets with instructions of `poly.ir.instruction_tables`, as
+#: /proc/cpuinfo calls them.
+EXTENSIONS = ("asimddp", "avx2", "avx512_bf16", "avx512_vnni", "avx512bw", "avx_vnni", "bf16")
+
+
 @dataclass(frozen=True)
 class Machine:
     """A processor.
@@ -21,6 +26,7 @@ class Machine:
     registers : number of vector registers
     l1, l2, l3 : sizes of the data caches that one core sees, in bytes
     cores : number of cores that this process may use
+    extensions : those of `EXTENSIONS` that it has
     """
 
     vector_bytes: int
@@ -29,6 +35,7 @@ class Machine:
     l2: int
     l3: int
     cores: int
+    extensions: tuple[str, ...] = ()
 
     @property
     def caches(self) -> tuple[tuple[str, int], ...]:
@@ -67,6 +74,7 @@ def host_machine() -> Machine:
         caches.get(2, 512 << 10),
         caches.get(3, 8 << 20),
         cores or 1,
+        tuple(name for name in EXTENSIONS if name in flags),
     )
 
 

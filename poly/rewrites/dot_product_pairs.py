@@ -33,6 +33,8 @@ from poly.ir.expr import (
     reads_of,
     rewrite,
 )
+from poly.ir.instruction_tables import dot_products
+from poly.ir.match_values import ways_to_match
 from poly.ir.program import (
     Program,
     Range,
@@ -50,17 +52,26 @@ REUSE = 8
 
 
 @lru_cache(maxsize=4096)
-def pair_products(program: Program) -> Program:
+def pair_products(program: Program, extensions: tuple[str, ...] = ()) -> Program:
     """Sum products of narrow integers two at a time, where that pays."""
     result = program
     for s in () if program.has_blocks else program.statements:
-        loop = _paired_loop(program, s)
+        loop = None if _is_instruction(program, s, extensions) else _paired_loop(program, s)
         if loop is not None:
             result = _paired(result, s, loop)
     if result is program:
         return program
     statements = tuple(replace(s, name=default_name(n)) for n, s in enumerate(result.statements))
     return if_proved(replace(result, statements=statements, text=None), program)
+
+
+def _is_instruction(program: Program, s: Statement, extensions: tuple[str, ...]) -> bool:
+    """Whether a machine with these extensions has an instruction for a statement as it is."""
+    return any(
+        True
+        for i in dot_products(extensions)
+        for _ in ways_to_match(i.statement.value, s.value, {}, program.dtypes, i.meaning.dtypes)
+    )
 
 
 def _paired_loop(program: Program, s: Statement) -> str | None:

@@ -14,6 +14,7 @@ from poly.buffers.promotion import plan_promotion
 from poly.deps.instances import function_of
 from poly.deps.scop import Role, Scop, ScopStatement
 from poly.errors import CapacityError, ScheduleError
+from poly.ir.intrinsics import MatrixIntrinsic
 from poly.ir.layout import layout_of
 from poly.lower.launches import thread_extent
 from poly.machine.gpu import DIMENSIONS
@@ -45,7 +46,7 @@ def only_on_gpu(tree: Node) -> str:
                     m.mark, "reduce_threads"
                 )
                 return f"{step} of {m.name}: a CPU has no such blocks or threads"
-            if isinstance(m.mark, Tensorized):
+            if isinstance(m.mark, Tensorized) and isinstance(m.mark.intrinsic, MatrixIntrinsic):
                 return f"tensorize as {m.mark}: a CPU has none"
         if isinstance(node, Promote) and node.scope == Scope.SHARED:
             return f"{node.buffer}: there is no shared memory on a CPU; use `local`"

@@ -421,8 +421,10 @@ def _buffer_of(step: Step, scop: Scop) -> tuple[str, Scope, Layout, frozenset[st
         layout = layout_of(dims, tensor, scop.program.tensors[tensor].rank)
     except ValueError as error:
         raise ScheduleError(f"{step}: {error}") from None
-    if "padded" in ways and scope != Scope.SHARED:
-        raise ScheduleError(f"{step}: only a shared buffer is padded, for instructions of warps")
+    if "padded" in ways and scope not in (Scope.SHARED, Scope.LOCAL):
+        raise ScheduleError(
+            f"{step}: only a `shared` or `local` buffer is padded, for instructions that read it"
+        )
     if scope == Scope.FRAGMENT and dims:
         raise ScheduleError(f"{step}: a fragment has no layout: the hardware decides")
     return tensor, scope, layout, frozenset(ways)

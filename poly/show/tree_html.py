@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from poly.deps.band_properties import BandProperties
 from poly.deps.scop import Role, Scop, ScopStatement
-from poly.ir.intrinsics import INTRINSICS
 from poly.show.markup import LINE, Markup, badge, colour, element, faint, joined
-from poly.tree.kinds import CONCURRENT, LoopMark, Mark, Tensorized
+from poly.tree.kinds import CONCURRENT, LoopMark, Mark
 from poly.tree.nodes import Band, Filter, Node, Promote, Sequence, short_schedule
 
 _MARKS: dict[LoopMark, tuple[str, str]] = {
@@ -18,11 +17,8 @@ _MARKS: dict[LoopMark, tuple[str, str]] = {
     Mark.THREAD: ("#d9822b", "its iterations run on threads of a block of a GPU"),
     Mark.REDUCE: ("#d9822b", "threads of a block of a GPU each sum up a part"),
     Mark.UNROLL: ("#b59a1f", "it is unrolled"),
-    **{
-        Tensorized(name): ("#8a63d2", "part of an instruction of tensor cores")
-        for name in INTRINSICS
-    },
 }
+_INSTRUCTION = ("#8a63d2", "part of an instruction")
 
 
 def tree_html(tree: Node, scop: Scop, properties: tuple[BandProperties, ...] = ()) -> Markup:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from poly.ir.intrinsics import INTRINSICS, Intrinsic
+from poly.ir.instruction_tables import known_intrinsics
+from poly.ir.intrinsics import Intrinsic
 
 
 class Mark(StrEnum):
@@ -32,14 +33,14 @@ class Mark(StrEnum):
 
 @dataclass(frozen=True)
 class Tensorized:
-    """The mark of a loop of an instruction of tensor cores."""
+    """The mark of a loop of an instruction."""
 
     name: str
 
     @property
     def intrinsic(self) -> Intrinsic:
         """The instruction."""
-        return INTRINSICS[self.name]
+        return known_intrinsics()[self.name]
 
     def __str__(self) -> str:
         return self.name

@@ -336,7 +336,7 @@ def _choose_layouts(
 
 def _read_layouts(found: dict[str, dict[str, Any]]) -> dict[str, Layout]:
     return {
-        tensor: Layout(tuple(x["order"]), None if x["block"] is None else tuple(x["block"]))
+        tensor: Layout(tuple(x["order"]), tuple(map(tuple, x["blocks"])))
         for tensor, x in found.items()
     }
 

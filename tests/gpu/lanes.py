@@ -29,7 +29,7 @@ from codegen.loops.nodes import (
 )
 from poly.errors import ProgramError
 from poly.ir.expr import INTEGER_MEANING, Const, Expr, Index, Op, Read, Size, reads_of
-from poly.ir.intrinsics import INTRINSICS
+from poly.ir.instruction_tables import MATRIX_INTRINSICS
 
 Place = tuple[int, ...]
 Array = np.ndarray[Any, Any]
@@ -189,7 +189,7 @@ class Lanes:
                 writes = node.action != "load"
                 self._matrix(node, node.memory, rows, columns, writes, env, scopes, active)
         elif isinstance(node, MultiplyMatrices):
-            m, n, k = INTRINSICS[node.intrinsic].extents
+            m, n, k = MATRIX_INTRINSICS[node.intrinsic].extents
             for _, a, b in node.products:
                 self._matrix(node, a, m, k, False, env, scopes, active)
                 self._matrix(node, b, k, n, False, env, scopes, active)

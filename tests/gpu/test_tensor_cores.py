@@ -22,7 +22,7 @@ from codegen.loops.nodes import For, If, LoopNode, MultiplyMatrices, Wait
 from codegen.loops.traverse import map_children, walk_loops
 from poly.errors import IllegalScheduleError, ScheduleError
 from poly.ir.expr import Const, Index, Op
-from poly.ir.intrinsics import INTRINSICS
+from poly.ir.instruction_tables import MATRIX_INTRINSICS
 from poly.ir.program import Program
 from poly.lower.launches import launches
 from poly.machine.gpu import ANY, NAMED, GpuMachine
@@ -64,7 +64,7 @@ AROUND = "promote mm: jy as C, fragment"
 
 
 def script(before: str = BOTH, name: str = "wmma_f16", fragment: str = AROUND) -> str:
-    terms = INTRINSICS[name].extents[2]
+    terms = MATRIX_INTRINSICS[name].extents[2]
     return TILES.format(terms=terms, before=before, name=name, fragment=fragment)
 
 
@@ -146,16 +146,16 @@ def test_it_equals_the_reference(case: Case, tmp_path: Path) -> None:
     assert "promote C to fragment C_f" in s.show
 
 
-@pytest.mark.parametrize("name", INTRINSICS)
+@pytest.mark.parametrize("name", MATRIX_INTRINSICS)
 def test_the_meaning_is_a_program(name: str, tmp_path: Path) -> None:
     """It parses back, and the instruction alone computes it."""
-    meaning = INTRINSICS[name].meaning
+    meaning = MATRIX_INTRINSICS[name].meaning
     assert fk.parse(str(meaning)) == meaning
     steps = f"split mma: i by 16\nreorder mma: i_o, i_i, j, k\ntensorize mma: i_i, j, k as {name}\n"
     s = fk.Schedule.of(meaning).replay(steps + "promote mma: i_o as C, fragment")
     source = generate_gpu(s, "cuda")
     assert "_sums_row_global(&C" in source.text and "_store_row_global(&C" in source.text
-    check(meaning, source, tmp_path, 2e-3 if INTRINSICS[name].rounds else 1e-6)
+    check(meaning, source, tmp_path, 2e-3 if MATRIX_INTRINSICS[name].rounds else 1e-6)
 
 
 # --- races -----------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from poly.strategy.common.queries import (
 from poly.strategy.common.tactic import Group, NoMatch, Tactic
 from poly.strategy.cpu.cache_blocks import Blocks, find_blocks
 from poly.strategy.cpu.choose_tile import core_of
+from poly.strategy.cpu.dot_products import DotProduct
 from poly.strategy.cpu.packing import (
     is_packed,
     pack_operands,
@@ -124,7 +125,8 @@ def _tiled(
         schedule = schedule.parallelize(s, loop)
     if len(together) > 1:
         schedule = schedule.distribute(s, points[0])
-    schedule = schedule.reorder(s, [*order, *points])
+    terms = [f"{core.dot.loop}_k"] if core.dot else []
+    schedule = schedule.reorder(s, [*order, *points, *terms])
     # Buffers.
     tile, last = outer.index(f"{v}_o"), outer[-1]
     around = [x for x in outer[:tile] if x in head or x in chunks] if blocks.packed else []
@@ -270,13 +272,18 @@ def _reductions(
     for loop in reduction_order(core):
         inner, block = {loop: loop}, _block_along(schedule, s, loop)
         if loop in blocks:
-            size = -(-blocks[loop] // (block or 1)) * (block or 1)
+            whole = block or (core.dot.group if core.dot and core.dot.loop == loop else 1)
+            size = -(-blocks[loop] // whole) * whole
             schedule = _cut(schedule, s, inner, loop, size, "pq")
             chunks.append(f"{loop}_p")
         if block is not None and (core.extent(loop) or block + 1) > block:
             # Within a block, adjacent elements in memory are adjacent in the loop.
             schedule = _cut(schedule, s, inner, loop, block, "oi")
             order.append(f"{loop}_o")
+        if core.dot is not None and core.dot.loop == loop:
+            schedule = _cut(schedule, s, inner, loop, core.dot.group, "gk")
+            order.append(f"{loop}_g")
+            continue
         order.append(inner[loop])
     return schedule, chunks, order
 
@@ -284,7 +291,9 @@ def _reductions(
 def _marks(schedule: Schedule, core: Contraction, together: tuple[str, ...], last: str) -> Schedule:
     """Lanes, unrolled loops, and full tiles separated from partial ones."""
     s, v, w = core.statement, core.v, core.w
-    for name in together:
+    if core.dot is not None:
+        schedule = _in_instructions(schedule, core, core.dot)
+    for name in together if core.dot is None else (n for n in together if n != s):
         schedule = schedule.vectorize(name, f"{v}_i", core.lanes)
         if core.vectors > 1:
             schedule = schedule.unroll(name, f"{v}_i_o")
@@ -300,6 +309,20 @@ def _marks(schedule: Schedule, core: Contraction, together: tuple[str, ...], las
     if (columns or 1) % width or (w and (rows or 1) % core.rows):
         schedule = schedule.isolate(s, last)
     return schedule
+
+
+def _in_instructions(schedule: Schedule, core: Contraction, dot: DotProduct) -> Schedule:
+    """The update of a tile as instructions for its vectors and the terms of a group."""
+    s, v, w = core.statement, core.v, core.w
+    lanes, terms = f"{v}_i", f"{dot.loop}_k"
+    if core.vectors > 1:
+        names = (f"{v}_i_o", f"{v}_i_i")
+        schedule = schedule.split(s, lanes, core.lanes, names)
+        lanes = names[1]
+        schedule = schedule.unroll(s, names[0])
+    if w:
+        schedule = schedule.unroll(s, f"{w}_i")
+    return schedule.tensorize(s, [lanes, terms], dot.intrinsic)
 
 
 def _block_along(schedule: Schedule, s: str, loop: str) -> int | None:

@@ -13,7 +13,7 @@ from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import attempt
 from poly.strategy.cpu.choose_tile import find_tile
-from poly.strategy.cpu.register_tile import UNROLLED_TAPS, Contraction
+from poly.strategy.cpu.register_tile import UNROLLED_TAPS, Contraction, group_of
 from poly.tree.kinds import Scope
 
 #: Rows a multiple of this many bytes apart map to the same set of the first cache, which holds
@@ -55,7 +55,15 @@ def packed_layout(read: Read, dim: int, core: Contraction) -> Layout:
             depth[d] = n
     rest = [d for d in range(len(read.indices)) if d != dim]
     order = (dim, *sorted(rest, key=depth.__getitem__))
-    return Layout(order, (dim, core.vectors * core.lanes))
+    return Layout(order, ((dim, core.vectors * core.lanes), *_groups(read, core)))
+
+
+def _groups(read: Read, core: Contraction) -> tuple[tuple[int, int], ...]:
+    """The block of an operand that an instruction reads at once."""
+    if core.dot is None or group_of(core.dot, read) == 1:
+        return ()
+    dim = plain_dimension(read, core.dot.loop)
+    return () if dim is None else ((dim, core.dot.group),)
 
 
 def preferred_layouts(
@@ -80,7 +88,8 @@ def preferred_layouts(
             if len(dims) != 1 or r.tensor not in inputs or not alone:
                 continue
             in_order = (found.extent(found.v) or width + 1) <= width
-            if vector_stride(r, found.v, found.lanes) == 1 and in_order:
+            together = group_of(found.dot, r)
+            if vector_stride(r, found.v, found.lanes) == together and in_order:
                 continue
             result[r.tensor] = packed_layout(r, dims[0], found)
     return result
@@ -94,6 +103,7 @@ def is_packed(read: Read, core: Contraction) -> bool:
     """
     dim, width = plain_dimension(read, core.v), core.vectors * core.lanes
     in_order = dim == len(read.indices) - 1 and (core.extent(core.v) or width + 1) <= width
+    in_order = in_order and group_of(core.dot, read) == 1
     return bool(core.w) and dim is not None and not in_order
 
 
@@ -109,11 +119,13 @@ def pack_operands(schedule: Schedule, core: Contraction, loop: str, columns: int
         if dim is None or not is_packed(read, core):
             continue
         layout = packed_layout(read, dim, core)
-        if columns <= width:
+        if columns <= width and core.dot is None:
             layout = Layout((*(d for d in range(len(read.indices)) if d != dim), dim))
+        partial = (core.extent(core.v) or 1) % core.lanes != 0 if core.dot else False
         schedule = attempt(
-            schedule, Schedule.promote, core.statement, loop, read.tensor, Scope.LOCAL, layout
-        )
+            schedule, Schedule.promote, core.statement, loop, read.tensor, Scope.LOCAL, layout,
+            padded=partial or (core.dot is not None and core.extent(core.v) is None),
+        )  # fmt: skip
     return schedule
 
 

@@ -25,6 +25,7 @@ from poly.strategy.common.queries import (
     static_extents,
     tile_operands,
 )
+from poly.strategy.cpu.dot_products import DotProduct, find_dot_product, has_dot_product
 
 #: Multiply-adds that have to be in flight to keep the processor busy.
 IN_FLIGHT = 8
@@ -46,6 +47,7 @@ class Contraction:
     lanes, vectors, rows : the register tile is ``rows`` by ``vectors`` vectors of ``lanes``
     packed : tensors that move with v but are not contiguous along it, with the dimension of v
     free, reductions : the statement's loops; `shaped` are reductions that bound w (padding)
+    dot : an instruction for several terms of a vector
     """
 
     statement: str
@@ -59,6 +61,7 @@ class Contraction:
     reductions: tuple[str, ...]
     shaped: tuple[str, ...]
     extents: tuple[tuple[str, int | None], ...]
+    dot: DotProduct | None = None
 
     def extent(self, loop: str) -> int | None:
         return dict(self.extents).get(loop)
@@ -83,6 +86,8 @@ def find_contraction(
     """
     tensor, reductions = scop.program.tensors[s.target.tensor], s.source.reductions
     reads = tile_operands(scop, s)
+    if not reads and s.is_reduction and has_dot_product(scop, s, machine):
+        reads = [r for r in s.source.reads if r.indices]
     if not reductions or not reads:
         return None
     free = tuple(x for x in s.free if x not in outside)
@@ -92,7 +97,7 @@ def find_contraction(
     extents = static_extents(s) | dict.fromkeys(outside, 1)
     result = result_of(scop, s)
     size = tensor.dtype.bytes
-    update = _Update(s, free, reads, moves, result, extents, size, machine, rearranged)
+    update = _Update(scop, s, free, reads, moves, result, extents, size, machine, rearranged)
     made = [x for v in free if (x := update.with_vector(v)) is not None]
     return max(made, key=lambda x: x[0])[1] if made else None
 
@@ -102,9 +107,10 @@ class _Update:
     """An update with reuse, each free loop of which may become the vector loop.
 
     reads : its operands; moves : the loops that each moves with; result : see `result_of`
-    element : bytes of an element; rearranged : see `find_contraction`
+    element : bytes of an element of the result; rearranged : see `find_contraction`
     """
 
+    scop: Scop
     s: ScopStatement
     free: tuple[str, ...]
     reads: list[Read]
@@ -127,7 +133,10 @@ class _Update:
             return None
         moving = [r for r in self.reads if v in self.moves[r]]
         still = [r for r in self.reads if v not in self.moves[r]]
-        packed = self.packed(v, lanes, moving)
+        dot = find_dot_product(self.scop, s, v, lanes, self.machine)
+        if dot is None and not tile_operands(self.scop, s):
+            return None
+        packed = self.packed(v, lanes, moving, dot)
         if not moving or packed is None:
             return None
         scattered = vector_stride(self.result, v, lanes) != 1
@@ -137,7 +146,9 @@ class _Update:
             if any(vector_stride(self.result, x, lanes) == 1 for x in wide):
                 return None
         for r in moving:
-            packs = vector_stride(r, v, lanes) != 1 and r.tensor not in self.rearranged
+            packs = (
+                vector_stride(r, v, lanes) != group_of(dot, r) and r.tensor not in self.rearranged
+            )
             if packs and reuse_of(s, r, extents) < PACKING_REUSE:
                 return None
         w = _row_loop(v, self.free, moving, still, extents)
@@ -146,7 +157,7 @@ class _Update:
         shaped = tuple(r for r in reductions if w and not is_rectangular(s, w, (r,)))
         found = Contraction(
             s.name, v, w, lanes, vectors, rows, packed, self.free, reductions, shaped,
-            tuple(extents.items()),
+            tuple(extents.items()), dot,
         )  # fmt: skip
         return self.score(found, moving, scattered), found
 
@@ -157,11 +168,13 @@ class _Update:
             lanes //= 2
         return lanes
 
-    def packed(self, v: str, lanes: int, moving: list[Read]) -> tuple[tuple[str, int], ...] | None:
+    def packed(
+        self, v: str, lanes: int, moving: list[Read], dot: DotProduct | None
+    ) -> tuple[tuple[str, int], ...] | None:
         """Operands that are not contiguous along v, with its dimension; None if one has none."""
         found: list[tuple[str, int]] = []
         for r in moving:
-            if vector_stride(r, v, lanes) == 1:
+            if vector_stride(r, v, lanes) == group_of(dot, r):
                 continue
             dim = plain_dimension(r, v)
             if dim is None:
@@ -211,6 +224,11 @@ class _Update:
             -len(found.packed),
             extent or 1 << 30,
         )
+
+
+def group_of(dot: DotProduct | None, read: Read) -> int:
+    """The elements that lie together for each lane of a vector operand."""
+    return dot.group if dot is not None and dot.loop in loops_of_read(read) else 1
 
 
 def _row_loop(

@@ -20,7 +20,8 @@ from math import prod
 from poly.buffers.copies import contiguous_dimension
 from poly.deps.scop import ScopStatement
 from poly.ir.expr import Index, Read, indices_of
-from poly.ir.intrinsics import ACCUMULATOR, INTRINSICS, Intrinsic
+from poly.ir.instruction_tables import MATRIX_INTRINSICS
+from poly.ir.intrinsics import ACCUMULATOR, MatrixIntrinsic
 from poly.ir.linear_form import linear_form
 from poly.machine.gpu import SHARED_BYTES, WARP, GpuMachine
 from poly.schedule.schedule import Schedule
@@ -146,7 +147,7 @@ class MatrixPlan:
     found: GpuContraction
     run: tuple[str, ...]
     shape: Shape
-    intrinsic: Intrinsic
+    intrinsic: MatrixIntrinsic
     around: tuple[str, ...]
     operands: tuple[tuple[str, tuple[int, ...]], ...]
     epilogue: tuple[str, ...]
@@ -242,11 +243,13 @@ def _fused_epilogue(
     return schedule, together
 
 
-def _intrinsic(schedule: Schedule, s: ScopStatement, machine: GpuMachine) -> Intrinsic | NoMatch:
+def _intrinsic(
+    schedule: Schedule, s: ScopStatement, machine: GpuMachine
+) -> MatrixIntrinsic | NoMatch:
     """The intrinsic that multiplies operands of these types."""
     tensors = schedule.program.tensors
     types = {tensors[r.tensor].dtype for r in s.source.reads}
-    for i in INTRINSICS.values():
+    for i in MATRIX_INTRINSICS.values():
         if types == {i.operand} and (not i.rounds or machine.rounded_float32):
             return i
     return NoMatch(f"no instruction for {', '.join(sorted(map(str, types)))}")

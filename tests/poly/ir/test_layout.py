@@ -23,7 +23,7 @@ CONV = """def conv(float32 X[1,6,9,9], float32 F[40,6,3,3]) -> (Y) {
 
 
 def test_an_array_in_blocks() -> None:
-    layout = Layout((1, 0), (1, 4))
+    layout = Layout((1, 0), ((1, 4),))
     array = np.arange(12.0).reshape(2, 6)
     kept = layout.arrange(array)
     assert kept.shape == (2, 2, 4)
@@ -37,7 +37,7 @@ def test_an_array_in_blocks() -> None:
 
 
 def test_a_box_in_blocks() -> None:
-    layout = Layout((1, 0, 2), (1, 4))
+    layout = Layout((1, 0, 2), ((1, 4),))
     sizes = layout.whole_blocks((3, 6, 5))
     assert sizes == (3, 8, 5)
     assert layout.box(sizes) == (2, 3, 5, 4) and layout.sizes((2, 3, 5, 4)) == sizes
@@ -45,7 +45,7 @@ def test_a_box_in_blocks() -> None:
     assert Layout((1, 0)).box((3, 6)) == (6, 3) and Layout((1, 0)).sizes((6, 3)) == (3, 6)
 
 
-@pytest.mark.parametrize("layout", [Layout((3, 0, 2, 1)), Layout((0, 2, 3, 1), (0, 16))])
+@pytest.mark.parametrize("layout", [Layout((3, 0, 2, 1)), Layout((0, 2, 3, 1), ((0, 16),))])
 def test_a_program_with_another_layout(layout: Layout) -> None:
     program = parse_program(CONV, {})
     rng = np.random.default_rng(0)
@@ -59,7 +59,7 @@ def test_a_program_with_another_layout(layout: Layout) -> None:
 
 def test_an_output_with_another_layout() -> None:
     program = parse_program(CONV, {})
-    layout = Layout((0, 1, 2, 3), (1, 8))
+    layout = Layout((0, 1, 2, 3), ((1, 8),))
     changed = relayout(program, "Y", layout)
     x, f = np.ones((1, 6, 9, 9), np.float32), np.ones((40, 6, 3, 3), np.float32)
     given = evaluate(changed, {"X": x, "F": f})["Y"]
@@ -70,7 +70,7 @@ def test_weights_are_wanted_in_the_order_in_which_a_tile_reads_them() -> None:
     scop = Schedule.of(parse_program(CONV, {})).scop
     wanted = preferred_layouts(scop, MACHINE, ["F"])
     assert set(wanted) == {"F"}
-    dim, size = wanted["F"].block or (None, 0)
+    ((dim, size),) = wanted["F"].blocks
     assert (dim, size % 8) == (0, 0)
     assert wanted["F"].order[0] == 0
     changed = Schedule.of(relayout(scop.program, "F", wanted["F"])).scop

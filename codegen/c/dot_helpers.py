@@ -1,0 +1,93 @@
+"""Helpers for instructions that add products of several narrow numbers in each lane.
+
+They have a form for compilers and machines without the instruction, with the same result; see
+`poly.ir.instruction_tables` for what they mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from codegen.c.helper_text import VectorShape, either, inline_function
+
+
+def _dot2(s: VectorShape) -> str:
+    u, parameters = f"fk_u{s.name[1:]}", f"{s.v} a, {s.v} b"
+    plain = (
+        f"{u} low = ({u})(({s.v})(({u})a << 16) >> 16) * ({u})(({s.v})(({u})b << 16) >> 16); "
+        f"return ({s.v})(low + ({u})(a >> 16) * ({u})(b >> 16));"
+    )
+    loop = inline_function(s.v, f"dot2_{s.name}", parameters, plain)
+    if s.lanes not in (4, 8, 16):
+        return loop
+    bits = 32 * s.lanes
+    kind = f"short __attribute__((vector_size({bits // 8})))"
+    condition = f"defined({ {4: '__SSE2__', 8: '__AVX2__', 16: '__AVX512BW__'}[s.lanes] })"
+    name, pair = f"__builtin_ia32_pmaddwd{bits}", f"({kind})a, ({kind})b"
+    call = f"return ({s.v}){name}({pair});"
+    if s.lanes == 16:  # gcc has this one with a mask only
+        own = f"return ({s.v}){name}_mask({pair}, ({s.v}){{0}}, (uint16_t)-1);"
+        call = either("defined(__clang__)", call, own)
+    made = f"static inline {s.v} fk_dot2_{s.name}({parameters})\n{{ {call} }}"
+    comment = "/* products of the lower and of the upper halves of each lane, added */"
+    return f"{comment}\n#if {condition}\n{made}\n#else\n{loop}\n#endif"
+
+
+def _dot4(s: VectorShape) -> str:
+    """Sums of products of four bytes: those of a without a sign, those of b with one."""
+    parameters = f"{s.v} c, {s.v} a, {s.v} b"
+    u = f"fk_u{s.name[1:]}"
+    products = [
+        f"({u})(a >> {8 * k} & 255) * ({u})(({s.v})(({u})b << {24 - 8 * k}) >> 24)"
+        for k in range(4)
+    ]
+    plain = f"return ({s.v})(({u})c + {' + '.join(products)});"
+    loop = inline_function(s.v, f"dot4_{s.name}", parameters, plain)
+    if s.lanes not in (4, 8, 16):
+        return loop
+    condition = "defined(__AVX512VNNI__)" + ("" if s.lanes == 16 else " && defined(__AVX512VL__)")
+    bits = 32 * s.lanes
+    own = f"return ({s.v})__builtin_ia32_vpdpbusd_v{s.lanes}si((_v)c, (_v)a, (_v)b);"
+    typed = f"typedef int _v __attribute__((vector_size({bits // 8})));"
+    call = either(
+        "defined(__clang__)",
+        f"return ({s.v})__builtin_ia32_vpdpbusd{bits}((_v)c, (_v)a, (_v)b);",
+        own,
+    )
+    made = f"static inline {s.v} fk_dot4_{s.name}({parameters})\n{{ {typed} {call} }}"
+    comment = "/* c + products of the four bytes of each lane, those of a without a sign */"
+    return f"{comment}\n#if {condition}\n{made}\n#else\n{loop}\n#endif"
+
+
+def _dotbf16(s: VectorShape) -> str:
+    """Sums of products of two bfloat16, as vdpbf16ps rounds them: subnormals are zero."""
+    pairs, n = f"fk_i{s.name[1:]}", s.lanes
+    parameters = f"{s.v} c, {pairs} a, {pairs} b"
+    plain = (
+        f"{s.v} even = ({s.v})(a << 16) * ({s.v})(b << 16); "
+        f"{s.v} odd = ({s.v})(a & -65536) * ({s.v})(b & -65536); return c + (even + odd);"
+    )
+    loop = inline_function(s.v, f"dotbf16_{s.name}", parameters, plain)
+    if n not in (4, 8, 16):
+        return loop
+    condition = "defined(__AVX512BF16__)" + ("" if n == 16 else " && defined(__AVX512VL__)")
+    bits = 32 * n
+    call = (
+        f"\n#if defined(__clang__) || __GNUC__ > 12\n"
+        f"  typedef __bf16 _h __attribute__((vector_size({bits // 8})));\n"
+        f"#else\n  typedef short _h __attribute__((vector_size({bits // 8})));\n#endif\n"
+        f"#if defined(__clang__)\n"
+        f"  return ({s.v})__builtin_ia32_dpbf16ps_{bits}(c, (_h)a, (_h)b);\n"
+        f"#else\n  return ({s.v})__builtin_ia32_dpbf16ps_v{n}sf(c, (_h)a, (_h)b);\n#endif\n"
+    )
+    made = f"static inline {s.v} fk_dotbf16_{s.name}({parameters})\n{{{call}}}"
+    comment = "/* c + products of both halves of each lane, which are bfloat16 */"
+    return f"{comment}\n#if {condition}\n{made}\n#else\n{loop}\n#endif"
+
+
+#: The text of each of these helpers.
+DOT_HELPERS: dict[str, Callable[[VectorShape], str]] = {
+    "dot2": _dot2,
+    "dot4": _dot4,
+    "dotbf16": _dotbf16,
+}

@@ -1,0 +1,118 @@
+"""The instructions that schedules know by name: those of tensor cores, and those of CPUs.
+
+One table a machine.  A row is the meaning, what /proc/cpuinfo calls the feature, and the C
+text; the functions in it are those of `codegen.c.vector_helpers`, which have a form for every
+compiler and machine, so that generated code still compiles where the instruction is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from poly.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT8, DType
+from poly.ir.expr import Cast, Const, Expr, Index, Op, Read
+from poly.ir.intrinsics import Intrinsic, MatrixIntrinsic, VectorIntrinsic
+from poly.ir.program import Program, Range, Statement, Tensor
+
+#: Those of tensor cores, by name.
+MATRIX_INTRINSICS: dict[str, MatrixIntrinsic] = {
+    i.name: i
+    for i in (
+        MatrixIntrinsic("wmma_f16", FLOAT16, (16, 16, 16), 32),
+        MatrixIntrinsic("wmma_bf16", BFLOAT16, (16, 16, 16), 16),
+        MatrixIntrinsic("wmma_tf32", FLOAT32, (16, 16, 8), 16, "rounded to 10 fraction bits"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class _DotProduct:
+    """``C[j] += A[j,k] * B[j,k]`` for `lanes` sums j of `group` products k each.
+
+    name : of the instruction, and `helper` of its function in generated code
+    a, b, total : the types of the factors and of the sums
+    """
+
+    name: str
+    helper: str
+    a: DType
+    b: DType
+    total: DType
+    group: int
+    feature: str
+    reorders: bool = False
+
+    def forms(self, lanes: int) -> Iterator[VectorIntrinsic]:
+        """The instruction on vectors of so many sums, with one factor the same in all of them, or
+        none.
+        """
+        for suffix, moving in (("b", "B"), ("a", "A"), ("ab", "AB")):
+            yield VectorIntrinsic(
+                self._meaning(f"{self.name}_{lanes}_{suffix}", lanes, moving),
+                self._template(lanes, moving),
+                feature=self.feature,
+                reorders=self.reorders,
+            )
+
+    def _meaning(self, name: str, lanes: int, moving: str) -> Program:
+        """moving : the factors that move with j"""
+        factors: list[Expr] = []
+        inputs: list[Tensor] = []
+        for tensor, dtype in (("A", self.a), ("B", self.b)):
+            own = ("j", "k") if tensor in moving else ("k",)
+            factors.append(Cast(self.total, Read(tensor, tuple(map(Index, own)))))
+            extents = {"j": Const(lanes), "k": Const(self.group)}
+            inputs.append(Tensor(tensor, dtype, tuple(extents[x] for x in own)))
+        sums = Tensor("C", self.total, (Const(lanes),))
+        ranges = Range("j", Const(0), Const(lanes)), Range("k", Const(0), Const(self.group))
+        update = Statement(
+            "dot", Read("C", (Index("j"),)), "+=", False, Op("mul", tuple(factors)), ranges, ("k",)
+        )
+        return Program(name, (), (*inputs, sums), (sums,), (), (update,))
+
+    def _template(self, lanes: int, moving: str) -> str:
+        kind = f"{self.total.kind}{self.total.bits}x{lanes}"
+        bytes_ = lanes * self.group * self.a.bytes
+        whole = f"(fk_i32x{lanes})*(const fk_u8x{bytes_}_u *){{T}}"
+        one = f"fk_splat_i32x{lanes}((int32_t)*(const fk_u8x4_u *){{T}})"
+        a, b = ((whole if t in moving else one).replace("{T}", f"{{{t}}}") for t in ("A", "B"))
+        c = f"*(fk_{kind}_u *){{C}}"
+        return f"{c} = fk_{self.helper}_{kind}({c}, {a}, {b});"
+
+
+#: The dot products of x86, by lanes.
+_VNNI = _DotProduct("vpdpbusd", "dot4", UINT8, INT8, INT32, 4, "avx512_vnni")
+_BF16 = _DotProduct("vdpbf16ps", "dotbf16", BFLOAT16, BFLOAT16, FLOAT32, 2, "avx512_bf16", True)
+
+#: Those of CPUs, by name.
+VECTOR_INTRINSICS: dict[str, VectorIntrinsic] = {
+    i.name: i for row in (_VNNI, _BF16) for lanes in (16, 8, 4) for i in row.forms(lanes)
+}
+
+_KNOWN: dict[str, Intrinsic] = {**MATRIX_INTRINSICS, **VECTOR_INTRINSICS}
+
+
+def known_intrinsics() -> Mapping[str, Intrinsic]:
+    """All declared instructions by name."""
+    return _KNOWN
+
+
+def dot_products(extensions: Collection[str]) -> Iterator[VectorIntrinsic]:
+    """The instructions of a machine with a vector of sums, to each of which they add several terms.
+
+    extensions : those of `poly.machine.cpu.EXTENSIONS` that the machine has
+    """
+    for i in _KNOWN.values():
+        if not isinstance(i, VectorIntrinsic) or not i.checked:
+            continue
+        own = i.statement
+        plain = own.op == "+=" and len(own.indices) == 2 and len(own.reductions) == 1
+        present = not i.feature or i.feature in extensions
+        if plain and present and own.target.indices == (Index(own.indices[0]),):
+            yield i
+
+
+def declare_intrinsic(intrinsic: Intrinsic) -> None:
+    """Make an instruction known by its name, in place of an earlier one of that name."""
+    _KNOWN[intrinsic.name] = intrinsic
