@@ -22,6 +22,7 @@ from poly.graph_passes.block_layouts import block_values
 from poly.graph_passes.context import GraphContext
 from poly.graph_passes.fold_calls import Evaluate, fold_constants, fold_factors
 from poly.graph_passes.fuse_calls import merge_calls
+from poly.graph_passes.quantised_products import quantised_products, unsigned_values
 from poly.graph_passes.rewrite_calls import rewrite_calls
 from poly.graph_passes.simplify_graph import (
     eliminate_common_calls,
@@ -36,6 +37,7 @@ from poly.passes import Pass, run_passes
 from poly.rewrites.contraction_path import split_products
 from poly.rewrites.dot_product_pairs import pair_products
 from poly.rewrites.eliminate_dead import eliminate_dead
+from poly.rewrites.integer_products import integer_products
 from poly.rewrites.join_dimensions import join_dimensions, join_in_graph, join_open_dimensions
 from poly.rewrites.polyphase import split_phases
 from poly.rewrites.split_dimensions import split_in_graph
@@ -206,17 +208,28 @@ _SHAPE: tuple[Pass[Graph], ...] = (
 )
 _SPLIT: Rewrites = (Pass(split_products), Pass(split_phases))
 
+_INTEGERS: Rewrites = (
+    Pass(integer_products, needs=("extensions",)),
+    Pass(pair_products, needs=("extensions",)),
+)
+
 CPU: Pipeline[Machine, KernelSource] = Pipeline(
     name="cpu",
     language="C",
     lanes=True,
-    graph_passes=(*_FUSE, Pass(block_values, needs=("machine",)), *_SHAPE),
-    graph_rewrites=(*_SPLIT, Pass(pair_products, needs=("extensions",))),
+    graph_passes=(
+        Pass(unsigned_values),
+        Pass(quantised_products),
+        *_FUSE,
+        Pass(block_values, needs=("machine",)),
+        *_SHAPE,
+    ),
+    graph_rewrites=(*_SPLIT, *_INTEGERS),
     call_rewrites=(Pass(join_open_dimensions),),
     rewrites=(
         Pass(eliminate_dead, exact=True),
         *_SPLIT,
-        Pass(pair_products, needs=("extensions",)),
+        *_INTEGERS,
         Pass(join_dimensions),
     ),
     strategy=CPU_STRATEGY,

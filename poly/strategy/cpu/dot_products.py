@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from poly.deps.scop import Role, Scop, ScopStatement
-from poly.ir.accesses import block_of, loops_of_read, plain_dimension
-from poly.ir.expr import Read
+from poly.ir.accesses import block_of, loops_of_read, plain_dimension, stride_of
+from poly.ir.expr import Const, Read
 from poly.ir.instruction_tables import dot_products
 from poly.ir.intrinsics import VectorIntrinsic
+from poly.ir.linear_form import linear_form
 from poly.ir.match_values import ways_to_match
 from poly.machine.cpu import Machine
 from poly.strategy.common.queries import is_rectangular, static_extents
@@ -51,13 +52,19 @@ def find_dot_product(
             continue
         for operands in _ways(scop, s, intrinsic):
             for loop in s.source.reductions:
-                extent = extents[loop]
-                if not extent or extent % group or not is_rectangular(s, loop):
+                if not _in_groups(s, loop, group) or not is_rectangular(s, loop):
                     continue
+                extent = extents[loop] or 1 << 20
                 score = _score(operands, v, index, loop, group)
                 if score is not None:
                     found.append(((score, extent), DotProduct(intrinsic.name, loop, group)))
     return max(found, key=lambda x: x[0], default=(None, None))[1]
+
+
+def _in_groups(s: ScopStatement, loop: str, group: int) -> bool:
+    """Whether a loop is known to have a whole number of groups of iterations."""
+    (r,) = (r for r in s.source.ranges if r.index == loop)
+    return r.lo == Const(0) and linear_form(r.hi).is_multiple_of(group) and r.hi != Const(0)
 
 
 def _shape(intrinsic: VectorIntrinsic) -> tuple[str, int]:
@@ -81,7 +88,8 @@ def _score(operands: dict[Read, Read], v: str, index: str, loop: str, group: int
         moves = v in loops_of_read(read)
         if moves != (index in loops_of_read(pattern)):
             return None
-        if plain_dimension(read, loop) is None and block_of(read, loop) is None:
+        adjacent = not moves and stride_of(read, loop) == 1
+        if not adjacent and plain_dimension(read, loop) is None and block_of(read, loop) is None:
             return None
         if moves and plain_dimension(read, v) is None and block_of(read, v) is None:
             return None

@@ -6,7 +6,14 @@ from collections.abc import Collection
 from math import prod
 
 from poly.deps.scop import Role, Scop
-from poly.ir.accesses import loops_of_read, moving_dimensions, plain_dimension, vector_stride
+from poly.ir.accesses import (
+    block_of,
+    loops_of_read,
+    moving_dimensions,
+    plain_dimension,
+    stride_of,
+    vector_stride,
+)
 from poly.ir.expr import Const, Read
 from poly.ir.layout import Layout
 from poly.machine.cpu import Machine
@@ -140,6 +147,10 @@ def pack_rows(schedule: Schedule, core: Contraction, loops: list[str]) -> Schedu
     inmost = reduction_order(core)[-1]
     for read in s.source.reads:
         dim = plain_dimension(read, core.w) if core.w else None
+        if core.v not in loops_of_read(read) and not _is_together(read, core):
+            layout = Layout(tuple(range(len(read.indices))), _groups(read, core))
+            schedule = _promoted(schedule, core.statement, loops, read.tensor, layout)
+            continue
         if dim is None or core.v in loops_of_read(read) or core.rows <= ALIASING_ROWS:
             continue
         along = plain_dimension(read, inmost)
@@ -156,9 +167,19 @@ def _stride(schedule: Schedule, read: Read, dim: int) -> int:
     return tensor.dtype.bytes * prod(known)
 
 
-def _promoted(schedule: Schedule, s: str, loops: list[str], tensor: str) -> Schedule:
+def _is_together(read: Read, core: Contraction) -> bool:
+    """Whether the elements that an instruction takes at once lie together."""
+    if core.dot is None or group_of(core.dot, read) == 1:
+        return True
+    block = block_of(read, core.dot.loop)
+    return stride_of(read, core.dot.loop) == 1 or (block is not None and not block % core.dot.group)
+
+
+def _promoted(
+    schedule: Schedule, s: str, loops: list[str], tensor: str, layout: Layout | tuple[()] = ()
+) -> Schedule:
     for loop in loops:
-        made = attempt(schedule, Schedule.promote, s, loop, tensor, Scope.LOCAL)
+        made = attempt(schedule, Schedule.promote, s, loop, tensor, Scope.LOCAL, layout)
         if made is not schedule:
             return made
     return schedule

@@ -1,0 +1,251 @@
+"""Operands of sums of products of 8-bit integers: their zero points, and copies of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poly.ir.dtypes import INT8, INT32, UINT8, DType
+from poly.ir.expr import (
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    add,
+    indices_of,
+    minimum,
+    mul,
+    reads_of,
+    sub,
+)
+from poly.ir.linear_form import Linear, linear_form, normal
+from poly.ir.program import Program, Range, Statement, Tensor, fresh_name
+
+#: The difference between a number without a sign and the same bits with one, in 8 bits.
+OFFSET = 128
+ZERO = Const(0)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A factor ``int32(read) - zero`` of a product.
+
+    dtype : of the element; zero : an int32 that does not move with the sum
+    """
+
+    read: Read
+    dtype: DType
+    zero: Expr = ZERO
+
+    @property
+    def value(self) -> Expr:
+        """The element without its zero point, as an int32."""
+        return Cast(INT32, self.read)
+
+    def shifted(self, dtype: DType) -> Expr:
+        """x, if the factor is ``a + x`` with a the element in this type."""
+        offset = {(INT8, UINT8): -OFFSET, (UINT8, INT8): OFFSET}.get((self.dtype, dtype), 0)
+        if isinstance(self.zero, Const):
+            return Const(offset - int(self.zero.value))
+        return Op("sub", (Const(offset), self.zero)) if offset else Op("neg", (self.zero,))
+
+    def moves_with(self, loop: str) -> bool:
+        return any(loop in indices_of(i) for i in self.read.indices)
+
+    def dimension(self, loop: str) -> int | None:
+        """The dimension that moves by one with a loop, if no other one moves."""
+        moving = [d for d, i in enumerate(self.read.indices) if loop in indices_of(i)]
+        if len(moving) != 1:
+            return None
+        form = linear_form(self.read.indices[moving[0]])
+        nested = any(loop in indices_of(a) for a, _ in form.without(Index(loop)).terms)
+        return None if nested or form.coefficient(Index(loop)) != 1 else moving[0]
+
+
+def factors_of(program: Program, s: Statement) -> tuple[Factor, Factor] | None:
+    """The factors of a sum of products of 8-bit integers; None if it is not one."""
+    value = s.value
+    if s.op != "+=" or not s.reductions or program.dtypes[s.target.tensor] != INT32:
+        return None
+    if not isinstance(value, Op) or value.fn != "mul":
+        return None
+    first, second = (_factor(program, s, e) for e in value.args)
+    if first is None or second is None or s.target.tensor in {r.tensor for r in s.reads}:
+        return None
+    plain = all(r.lo == ZERO for r in s.ranges)
+    targets = [i for i in s.target.indices if not isinstance(i, Index)]
+    return (first, second) if plain and not any(reads_of(i) for i in targets) else None
+
+
+def _factor(program: Program, s: Statement, e: Expr) -> Factor | None:
+    zero: Expr = ZERO
+    if isinstance(e, Op) and e.fn == "sub":
+        e, zero = e.args
+        moving = {i for r in reads_of(zero) for x in r.indices for i in indices_of(x)}
+        known = isinstance(zero, Const) or (isinstance(zero, Cast) and zero.dtype == INT32)
+        if not known or moving & {*s.reductions}:
+            return None
+    if not isinstance(e, Cast) or e.dtype != INT32 or not isinstance(e.arg, Read):
+        return None
+    read = e.arg
+    dtype = program.dtypes[read.tensor]
+    if dtype not in (INT8, UINT8) or any(reads_of(i) for i in read.indices):
+        return None
+    return Factor(read, dtype, zero)
+
+
+# --- copies ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A copy of an operand: the tensor, the statements that fill it, and the read of it."""
+
+    tensor: Tensor
+    statements: tuple[Statement, ...]
+    read: Read
+
+
+def _converted(read: Read, have: DType, want: DType) -> Expr:
+    """An element in another type of 8 bits, moved by the difference between them."""
+    if have == want:
+        return read
+    by = OFFSET if want == UINT8 else -OFFSET
+    return Cast(want, Op("add", (Cast(INT32, read), Const(by))))
+
+
+def copied(
+    program: Program,
+    f: Factor,
+    dtype: DType,
+    loop: str,
+    longer: Expr | None,
+    extent: Expr,
+    taken: set[str],
+) -> Copied:
+    """A copy in another type, and with zeros along a loop that runs further than its `extent`.
+
+    longer : how far the loop runs, None: no further
+    """
+    source = program.tensors[f.read.tensor]
+    dim = None if longer is None else f.dimension(loop)
+    shape = tuple(
+        source.shape[d] if d != dim or longer is None else longer for d in range(source.rank)
+    )
+    tensor = Tensor(fresh_name(f"{source.name}_p", taken), dtype, shape)
+    names = [fresh_name(f"i{d}", taken) for d in range(source.rank)]
+    inside = [
+        minimum(Index(n), sub(extent, Const(1))) if d == dim else Index(n)
+        for d, n in enumerate(names)
+    ]
+    value = _converted(Read(source.name, tuple(inside)), f.dtype, dtype)
+    if dim is not None:
+        value = Op("select", (Op("lt", (Index(names[dim]), extent)), value, Const(0, dtype)))
+    ranges = tuple(Range(n, ZERO, e) for n, e in zip(names, shape, strict=True))
+    target = Read(tensor.name, tuple(map(Index, names)))
+    statement = Statement(tensor.name, target, "=", False, value, ranges)
+    return Copied(tensor, (statement,), Read(tensor.name, f.read.indices))
+
+
+def is_bordered(f: Factor, s: Statement, guards: Sequence[Expr]) -> bool:
+    """Whether conditions say just that a factor is inside of its tensor, in some dimensions."""
+    return bool(guards) and all(_bounded(f, g) is not None for g in guards)
+
+
+def _bounded(f: Factor, guard: Expr) -> int | None:
+    """The dimension of an operand that a condition bounds by 0 from below, or at all from above."""
+    if not isinstance(guard, Op) or guard.fn not in ("lt", "le", "gt", "ge"):
+        return None
+    left, right = guard.args if guard.fn in ("lt", "le") else guard.args[::-1]
+    # left + strict <= right
+    slack = linear_form(sub(right, left)) + (-1 if guard.fn in ("lt", "gt") else 0)
+    for d, index in enumerate(f.read.indices):
+        form = linear_form(index)
+        if len(form.terms) and (slack - form).terms == () and (slack - form).constant == 0:
+            return d
+        rest = slack + form
+        if not any(isinstance(a, Index) for a, _ in rest.terms) and indices_of(index):
+            return d
+    return None
+
+
+def bordered(
+    program: Program,
+    f: Factor,
+    dtype: DType,
+    guards: Sequence[Expr],
+    ranges: Sequence[Range],
+    taken: set[str],
+) -> Copied | None:
+    """A copy with a border of zeros, wide enough for all values of the loops; None if that is not
+    known.
+    """
+    source = program.tensors[f.read.tensor]
+    dims = {_bounded(f, g) for g in guards}
+    extents = {Index(r.index): r.hi for r in ranges}
+    shape, lows, indices, inner = [], [], [], []
+    for d, index in enumerate(f.read.indices):
+        if d not in dims:
+            shape.append(source.shape[d])
+            lows.append(0)
+            indices.append(index)
+            inner.append(source.shape[d])
+            continue
+        form = linear_form(index)
+        low = _least(form, extents)
+        most = _greatest(form, extents)
+        if low is None or most is None or low > 0:
+            return None
+        shape.append(normal(sub(add(most, Const(1)), Const(low))))
+        lows.append(low)
+        indices.append(normal(sub(index, Const(low))))
+        inner.append(minimum(source.shape[d], normal(add(most, Const(1)))))
+    tensor = Tensor(fresh_name(f"{source.name}_p", taken), dtype, tuple(shape))
+    names = [fresh_name(f"i{d}", taken) for d in range(source.rank)]
+    zero = f.shifted(dtype)
+    border: Expr = Op("neg", (zero,))
+    if isinstance(zero, Const):
+        border = Const(-int(zero.value), dtype)
+        if not dtype.limits[0] <= -int(zero.value) <= dtype.limits[1]:
+            return None
+    else:
+        border = Cast(dtype, border)
+    every = Statement(
+        f"{tensor.name}_border", Read(tensor.name, tuple(map(Index, names))), "=", False, border,
+        tuple(Range(n, ZERO, e) for n, e in zip(names, shape, strict=True)),
+    )  # fmt: skip
+    others = [fresh_name(f"i{d}", taken) for d in range(source.rank)]
+    moved = tuple(add(Index(n), Const(-low)) for n, low in zip(others, lows, strict=True))
+    inside = Statement(
+        tensor.name, Read(tensor.name, moved), "=", False,
+        _converted(Read(source.name, tuple(map(Index, others))), f.dtype, dtype),
+        tuple(Range(n, ZERO, e) for n, e in zip(others, inner, strict=True)),
+    )  # fmt: skip
+    return Copied(tensor, (every, inside), Read(tensor.name, tuple(indices)))
+
+
+def _least(form: Linear, extents: dict[Index, Expr]) -> int | None:
+    """The least value of an index, if it is a number."""
+    total = form.constant
+    for a, c in form.terms:
+        if not isinstance(a, Index) or a not in extents:
+            return None
+        if c < 0:
+            last = extents[a]
+            if not isinstance(last, Const):
+                return None
+            total += c * (int(last.value) - 1)
+    return total
+
+
+def _greatest(form: Linear, extents: dict[Index, Expr]) -> Expr | None:
+    """The greatest value of an index."""
+    total: Expr = Const(form.constant)
+    for a, c in form.terms:
+        if not isinstance(a, Index) or a not in extents:
+            return None
+        if c > 0:
+            total = add(total, mul(Const(c), sub(extents[a], Const(1))))
+    return normal(total)

@@ -1,0 +1,307 @@
+"""Sums of products of 8-bit integers, in the form that instructions for them take.
+
+    Y[i,j] +=! (int32(A[i,k]) - za) * (int32(B[k,j]) - zb)
+
+An instruction multiplies numbers without a sign by numbers with one, several terms at a time, and
+knows no zero points.  With a' and b' the elements in the types that it takes, such as a' = A + 128
+of an int8 A, and A - za = a' + x, B - zb = b' + y,
+
+    sum (a' + x) (b' + y)  =  sum a' b'  +  x sum b'  +  y sum a'  +  n x y
+
+where n is the number of terms: the sum of the rows of one operand is computed only if the other
+one has a zero point.  Of constants, sums are constants.
+
+Where a range does not have a whole number of groups of terms, operands are copied with zeros after
+the last; and where terms are left out at the border of an image, which would make n vary, the image
+is copied with a border of zeros, which here is the number a' = -x.
+
+Integers wrap around, so no bit of a result changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+from poly.ir.dtypes import INT8, INT32, UINT8, DType
+from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, indices_of, mul, rewrite, simplify
+from poly.ir.instruction_tables import dot_products
+from poly.ir.linear_form import linear_form, render
+from poly.ir.program import (
+    Program,
+    Range,
+    Statement,
+    Tensor,
+    default_name,
+    fresh_name,
+)
+from poly.rewrites.integer_operands import Copied, Factor, bordered, copied, factors_of, is_bordered
+from poly.sets.check_bounds import if_proved
+
+#: A sum of fewer terms than this fraction of those that an instruction adds stays as it is.
+LEAST_USED = 0.5
+
+
+@lru_cache(maxsize=4096)
+def integer_products(program: Program, extensions: tuple[str, ...] = ()) -> Program:
+    """Write sums of products of 8-bit integers as sums that an instruction computes."""
+    group = _terms(extensions)
+    if program.has_blocks or not group:
+        return program
+    result = program
+    for s in program.statements:
+        result = _rewritten(result, s, group)
+    if result is program:
+        return program
+    statements = tuple(replace(s, name=default_name(n)) for n, s in enumerate(result.statements))
+    return if_proved(replace(result, statements=statements, text=None), program)
+
+
+def _terms(extensions: Collection[str]) -> int:
+    """How many products of uint8 by int8 an instruction adds at once, 0 if there is none."""
+    for i in dot_products(extensions):
+        types = {t.dtype for t in i.meaning.inputs if t.name != i.target}
+        if types == {UINT8, INT8} and i.meaning.tensors[i.target].dtype == INT32:
+            return i.extents[1]
+    return 0
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How a sum is rewritten.
+
+    loop : the reduction whose terms are added in groups; extent : of it, in whole groups
+    signed : for each factor, the type in which it is multiplied
+    border : whether the factor with the image is copied with a border
+    """
+
+    loop: str
+    extent: Expr
+    types: tuple[DType, DType]
+    border: bool
+
+
+def _rewritten(program: Program, s: Statement, group: int) -> Program:
+    factors = factors_of(program, s)
+    if factors is None:
+        return program
+    types = _types(program, s, factors)
+    shifts = [f.shifted(t) for f, t in zip(factors, types, strict=True)]
+    inner = [g for g in s.guards if set(indices_of(g)) & set(s.reductions)]
+    border = bool(inner) and any(x != Const(0) for x in shifts)
+    if border and not any(is_bordered(f, s, inner) for f in factors):
+        return program
+    found = _loop(s, factors, group, border, inner)
+    if found is None:
+        return program
+    plan = _Plan(*found, types, border)
+    whole = next(r.hi for r in s.ranges if r.index == plan.loop)
+    plain = types == tuple(f.dtype for f in factors) and all(x == Const(0) for x in shifts)
+    if plain and plan.extent == whole:
+        return program
+    for f, t in zip(factors, types, strict=True):
+        image = border and is_bordered(f, s, inner)
+        if image and bordered(program, f, t, inner, s.ranges, set(program.tensors)) is None:
+            return program
+    return _Rewriting(program, s, factors, plan, inner).program()
+
+
+def _types(program: Program, s: Statement, factors: tuple[Factor, Factor]) -> tuple[DType, DType]:
+    """The types in which the factors are multiplied: one with a sign, one without."""
+    own = tuple(f.dtype for f in factors)
+    if own[0] != own[1]:
+        return own[0], own[1]
+    other = UINT8 if own[0] == INT8 else INT8
+    choices = ((other, own[1]), (own[0], other))
+
+    def cost(types: tuple[DType, DType]) -> tuple[int, float]:
+        shifts = [f.shifted(t) for f, t in zip(factors, types, strict=True)]
+        changed = next(f for f, t in zip(factors, types, strict=True) if f.dtype != t)
+        shape = program.tensors[changed.read.tensor].shape
+        size = prod(int(e.value) if isinstance(e, Const) else 1 << 20 for e in shape)
+        return sum(x != Const(0) for x in shifts), size
+
+    return min(choices, key=cost)
+
+
+def _loop(
+    s: Statement, factors: tuple[Factor, Factor], group: int, border: bool, inner: list[Expr]
+) -> tuple[str, Expr] | None:
+    """The reduction to add in groups, and its extent in whole groups; None if none is suited."""
+    guarded = {i for g in inner for i in indices_of(g)}
+    found: list[tuple[tuple[float, int, int], str, Expr]] = []
+    for r in s.ranges:
+        if r.index not in s.reductions or r.lo != Const(0):
+            continue
+        if r.index in guarded and not border:
+            continue
+        dims = [f.dimension(r.index) for f in factors]
+        if any(d is None for d in dims):
+            continue
+        plain = sum(
+            f.read.indices[d or 0] == Index(r.index) for f, d in zip(factors, dims, strict=True)
+        )
+        form = linear_form(r.hi)
+        extent = (
+            r.hi if form.is_multiple_of(group) else mul(Const(group), render(form.ceildiv(group)))
+        )
+        if not plain or (plain < len(factors) and not border and extent != r.hi):
+            continue
+        waste, size = 1.0, 1 << 20
+        if isinstance(r.hi, Const):
+            size = int(r.hi.value)
+            waste = size / (-(-size // group) * group)
+        if waste < LEAST_USED:
+            continue
+        last = sum(d == len(f.read.indices) - 1 for f, d in zip(factors, dims, strict=True))
+        found.append(((waste, last, size), r.index, extent))
+    if not found:
+        return None
+    _, loop, extent = max(found, key=lambda x: x[0])
+    return loop, extent
+
+
+class _Rewriting:
+    """One sum, with the statements that go before and after it."""
+
+    def __init__(
+        self,
+        program: Program,
+        s: Statement,
+        factors: tuple[Factor, Factor],
+        plan: _Plan,
+        inner: list[Expr],
+    ) -> None:
+        self._program, self.s, self.factors, self.plan, self.inner = (
+            program,
+            s,
+            factors,
+            plan,
+            inner,
+        )
+        self.taken = {*program.tensors, *program.sizes}
+        self.taken |= {i for t in program.statements for i in t.indices}
+        self.temps: list[Tensor] = []
+        self.before: list[Statement] = []
+
+    def program(self) -> Program:
+        s, plan = self.s, self.plan
+        ranges = tuple(replace(r, hi=plan.extent) if r.index == plan.loop else r for r in s.ranges)
+        guards = s.free_guards if plan.border else s.guards
+        products: list[Factor] = []
+        for f, t in zip(self.factors, plan.types, strict=True):
+            products.append(self._operand(f, t, ranges))
+        shifts = [f.shifted(t) for f, t in zip(self.factors, plan.types, strict=True)]
+        value: Expr = Op("mul", (products[0].value, products[1].value))
+        made = replace(s, value=value, ranges=ranges, guards=guards)
+        after: list[Statement] = []
+        if any(x != Const(0) for x in shifts):
+            total = Tensor(fresh_name(f"{s.target.tensor}_raw", self.taken), INT32, self._shape())
+            self.temps.append(total)
+            corrections = self._corrections(products, shifts, ranges)
+            free = tuple(r for r in ranges if r.index in s.free)
+            raw = Read(total.name, tuple(Index(r.index) for r in free))
+            result: Expr = raw
+            for term in corrections:
+                result = Op("add", (result, term))
+            op = "=" if s.init else s.op
+            final = replace(s, op=op, init=False, value=result, ranges=free, guards=s.free_guards)
+            after.append(replace(final, reductions=()))
+            made = replace(made, target=raw, init=True)
+        at = next(n for n, t in enumerate(self._program.statements) if t.name == s.name)
+        statements = (
+            *self._program.statements[:at],
+            *self.before,
+            made,
+            *after,
+            *self._program.statements[at + 1 :],
+        )
+        temps = (*self._program.temps, *self.temps)
+        return replace(self._program, temps=temps, statements=statements, text=None)
+
+    def _shape(self) -> tuple[Expr, ...]:
+        return tuple(r.hi for r in self.s.ranges if r.index in self.s.free)
+
+    def _operand(self, f: Factor, dtype: DType, ranges: tuple[Range, ...]) -> Factor:
+        """A factor in the type of the instruction, without zero point, copied where needed."""
+        plan = self.plan
+        image = plan.border and is_bordered(f, self.s, self.inner)
+        whole = next(r.hi for r in self.s.ranges if r.index == plan.loop)
+        longer = plan.extent if plan.extent != whole and f.moves_with(plan.loop) else None
+        if image:
+            made = bordered(self._program, f, dtype, self.inner, ranges, self.taken)
+        elif dtype != f.dtype or longer is not None:
+            made = copied(self._program, f, dtype, plan.loop, longer, whole, self.taken)
+        else:
+            return Factor(f.read, dtype)
+        return self._add(made)
+
+    def _add(self, made: Copied | None) -> Factor:
+        assert made is not None, "`_rewritten` has tried it"
+        self.temps.append(made.tensor)
+        self.before += made.statements
+        return Factor(made.read, made.tensor.dtype)
+
+    def _corrections(
+        self, products: list[Factor], shifts: list[Expr], ranges: tuple[Range, ...]
+    ) -> list[Expr]:
+        """``x sum b'``, ``y sum a'`` and ``n x y``, those that are not 0."""
+        terms: list[Expr] = []
+        for own, other in ((0, 1), (1, 0)):
+            if shifts[own] != Const(0):
+                terms.append(_times(self._sum(products[other], ranges), shifts[own]))
+        if all(x != Const(0) for x in shifts):
+            count: Expr = Const(1)
+            for r in self.s.ranges:
+                if r.index in self.s.reductions:
+                    count = mul(count, r.hi)
+            number = count if isinstance(count, Const) else Cast(INT32, count)
+            terms.append(_times(_times(number, shifts[0]), shifts[1]))
+        return terms
+
+    def _sum(self, f: Factor, ranges: tuple[Range, ...]) -> Expr:
+        """The sum of a factor over all terms, for each result; its statement goes before."""
+        moved = {i for e in f.read.indices for i in indices_of(e)}
+        free = [r for r in ranges if r.index in self.s.free and r.index in moved]
+        summed = [r for r in ranges if r.index in self.s.reductions and r.index in moved]
+        name = fresh_name(f"{f.read.tensor}_sum", self.taken)
+        self.temps.append(Tensor(name, INT32, tuple(r.hi for r in free)))
+        target = Read(name, tuple(Index(r.index) for r in free))
+        renamed = {r.index: fresh_name(r.index, self.taken) for r in (*free, *summed)}
+
+        def own(e: Expr) -> Expr:
+            return simplify(_renamed(e, renamed))
+
+        made = Statement(
+            name,
+            Read(name, tuple(map(own, target.indices))),
+            "+=",
+            True,
+            Cast(INT32, Read(f.read.tensor, tuple(map(own, f.read.indices)))),
+            tuple(Range(renamed[r.index], r.lo, r.hi) for r in (*free, *summed)),
+            tuple(renamed[r.index] for r in summed),
+        )
+        self.before.append(made)
+        others = [
+            r.hi for r in self.s.ranges if r.index in self.s.reductions and r.index not in moved
+        ]
+        result: Expr = target
+        for extent in others:
+            number = extent if isinstance(extent, Const) else Cast(INT32, extent)
+            result = _times(result, number)
+        return result
+
+
+def _times(a: Expr, b: Expr) -> Expr:
+    if isinstance(a, Const) and isinstance(b, Const):
+        return Const(int(a.value) * int(b.value))
+    for one, other in ((a, b), (b, a)):
+        if one == Const(1):
+            return other
+    return Op("mul", (a, b))
+
+
+def _renamed(e: Expr, names: dict[str, str]) -> Expr:
+    return rewrite(e, lambda x: Index(names.get(x.name, x.name)) if isinstance(x, Index) else x)
