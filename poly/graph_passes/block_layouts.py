@@ -18,13 +18,16 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from poly.ir.accesses import loops_of_read
-from poly.ir.dtypes import FLOAT32
+from poly.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8, UINT8
 from poly.ir.expr import Const, Expr, Index, Read, add, indices_of, mul, reads_of, rewrite
 from poly.ir.graph import Call, Graph, View
 from poly.ir.layout import Layout, relayout
 from poly.ir.linear_form import Linear, linear_form
 from poly.ir.program import Program, Range, Statement, Tensor, fresh_name, verify_program
 from poly.machine.cpu import Machine
+
+#: The types of values that are computed in vectors of 32 or 64 bits an element.
+_IN_LANES = frozenset((FLOAT16, BFLOAT16, FLOAT32, FLOAT64, INT8, UINT8))
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ def _layout(value: Tensor, inner: Collection[InnerExtent], width: int) -> Layout
         and _inner_extent(value, d) != ONE
         and _inner_extent(value, d) in inner
     ]
-    if len(fitting) != 1 or value.dtype.numpy.kind != "f":
+    if len(fitting) != 1 or value.dtype not in _IN_LANES:
         return None
     return Layout(tuple(range(value.rank)), ((fitting[0], width),))
 
@@ -160,10 +163,11 @@ def _of_contraction(program: Program, s: Statement, lane: str, constant: Collect
     """
     loops, lanes = {s.name: {lane, *s.reductions}}, {s.name: lane}
     at = s.target.indices.index(Index(lane))
+    sums = {s.target.tensor}  # and what is computed of them
     for e in program.statements:
         if e is s:
             continue
-        own = [r for r in reads_of(e.value) if r.tensor == s.target.tensor]
+        own = [r for r in reads_of(e.value) if r.tensor in sums]
         here = e.target.indices
         if e.guards or not own or any(r.indices != here for r in own):
             return Suited({})
@@ -171,6 +175,7 @@ def _of_contraction(program: Program, s: Statement, lane: str, constant: Collect
         if not isinstance(x, Index):
             return Suited({})
         loops[e.name], lanes[e.name] = {x.name}, x.name
+        sums.add(e.target.tensor)
     found, vectors = {}, set()
     for t in (*program.inputs, *program.outputs):
         if t.name in constant:

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from poly.errors import ProgramError
 from poly.ir.accesses import lane_value
-from poly.ir.expr import Read, indices_of, reads_of
+from poly.ir.expr import Cast, indices_of, reads_of, walk
 from poly.ir.graph import Call, Graph, View
 from poly.ir.program import Program, Statement
 from poly.rewrites.merge_programs import (
@@ -206,14 +206,14 @@ def _is_followed(program: Program, name: str) -> bool:
 
 
 def _on_lanes(program: Program, name: str) -> bool:
-    """Whether the statements that read a temporary can be computed on vectors of it."""
-    dtype = program.dtypes[name]
+    """Whether the statements that read a temporary can be computed on vectors of it, in as many
+    lanes.
+    """
+    bits = program.dtypes[name].bits
     for n in readers(program, name):
-        value = program.statements[n].value
-        if not lane_value(value):
-            return False
-        if any(program.dtypes[r.tensor] != dtype for r in reads_of(value) if isinstance(r, Read)):
-            return False
-        if program.dtypes[program.statements[n].target.tensor] != dtype:
+        s = program.statements[n]
+        types = {program.dtypes[r.tensor] for r in (s.target, *reads_of(s.value))}
+        types |= {e.dtype for e in walk(s.value) if isinstance(e, Cast)}
+        if not lane_value(s.value) or any(t.compute.bits > bits for t in types):
             return False
     return True

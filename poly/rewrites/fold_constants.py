@@ -188,7 +188,7 @@ class _Folder:
     def value(self, s: Statement) -> Expr:
         dtype = dtype_of_expr(s.value, self.program.dtypes)
         if dtype.name not in ("float32", "float64"):
-            return s.value
+            return self.inside(s.value, s)
         return self.rebuilt(self.parts(s.value, s, dtype), s, dtype)
 
     def is_known(self, e: Expr, s: Statement, dtype: DType) -> bool:
@@ -241,6 +241,10 @@ class _Folder:
 
     def inside(self, e: Expr, s: Statement) -> Expr:
         """The expression with its operands folded."""
+        if isinstance(e, Cast):
+            dtype = dtype_of_expr(e.arg, self.program.dtypes)
+            if dtype.name in ("float32", "float64") and not isinstance(e.arg, Const):
+                return replace(e, arg=self.rebuilt(self.parts(e.arg, s, dtype), s, dtype))
         if isinstance(e, Op):
             args = []
             for a in e.args:

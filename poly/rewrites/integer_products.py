@@ -26,7 +26,19 @@ from functools import lru_cache
 from math import prod
 
 from poly.ir.dtypes import INT8, INT32, UINT8, DType
-from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, indices_of, mul, rewrite, simplify
+from poly.ir.expr import (
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    indices_of,
+    mul,
+    reads_of,
+    rewrite,
+    simplify,
+)
 from poly.ir.instruction_tables import dot_products
 from poly.ir.linear_form import linear_form, render
 from poly.ir.program import (
@@ -200,11 +212,10 @@ class _Rewriting:
         if any(x != Const(0) for x in shifts):
             total = Tensor(fresh_name(f"{s.target.tensor}_raw", self.taken), INT32, self._shape())
             self.temps.append(total)
-            corrections = self._corrections(products, shifts, ranges)
             free = tuple(r for r in ranges if r.index in s.free)
             raw = Read(total.name, tuple(Index(r.index) for r in free))
             result: Expr = raw
-            for term in corrections:
+            for term in self._corrections(products, shifts, ranges):
                 result = Op("add", (result, term))
             op = "=" if s.init else s.op
             final = replace(s, op=op, init=False, value=result, ranges=free, guards=s.free_guards)
@@ -249,17 +260,39 @@ class _Rewriting:
     ) -> list[Expr]:
         """``x sum b'``, ``y sum a'`` and ``n x y``, those that are not 0."""
         terms: list[Expr] = []
-        for own, other in ((0, 1), (1, 0)):
-            if shifts[own] != Const(0):
-                terms.append(_times(self._sum(products[other], ranges), shifts[own]))
+        number: Expr = Const(0)
         if all(x != Const(0) for x in shifts):
             count: Expr = Const(1)
             for r in self.s.ranges:
                 if r.index in self.s.reductions:
                     count = mul(count, r.hi)
             number = count if isinstance(count, Const) else Cast(INT32, count)
-            terms.append(_times(_times(number, shifts[0]), shifts[1]))
+            number = _times(_times(number, shifts[0]), shifts[1])
+        for own, other in ((0, 1), (1, 0)):
+            if shifts[own] != Const(0):
+                terms.append(self._shift(self._sum(products[other], ranges), shifts[own], number))
+                number = Const(0)
         return terms
+
+    def _shift(self, total: Expr, shift: Expr, number: Expr) -> Expr:
+        """``sum * shift + number`` for each sum, by a statement of its own: if all are constants,
+        it is one.
+        """
+        moved = [i for i in self.s.free if i in indices_of(total)]
+        inner = {i for r in reads_of(shift) for e in r.indices for i in indices_of(e)}
+        value = _times(total, shift)
+        if number != Const(0):
+            value = Op("add", (value, number))
+        if inner - {*moved}:
+            return value
+        renamed = {i: fresh_name(i, self.taken) for i in moved}
+        name = fresh_name(f"{self.s.target.tensor}_shift", self.taken)
+        ranges = [r for i in moved for r in self.s.ranges if r.index == i]
+        self.temps.append(Tensor(name, INT32, tuple(r.hi for r in ranges)))
+        target = Read(name, tuple(Index(renamed[i]) for i in moved))
+        own = tuple(Range(renamed[r.index], r.lo, r.hi) for r in ranges)
+        self.before.append(Statement(name, target, "=", False, _renamed(value, renamed), own))
+        return Read(name, tuple(map(Index, moved)))
 
     def _sum(self, f: Factor, ranges: tuple[Range, ...]) -> Expr:
         """The sum of a factor over all terms, for each result; its statement goes before."""

@@ -8,6 +8,7 @@ from math import prod
 from poly.deps.scop import Role, Scop
 from poly.ir.accesses import (
     block_of,
+    lane_dimension,
     loops_of_read,
     moving_dimensions,
     plain_dimension,
@@ -69,7 +70,7 @@ def _groups(read: Read, core: Contraction) -> tuple[tuple[int, int], ...]:
     """The block of an operand that an instruction reads at once."""
     if core.dot is None or group_of(core.dot, read) == 1:
         return ()
-    dim = plain_dimension(read, core.dot.loop)
+    dim = lane_dimension(read, core.dot.loop, core.dot.group)
     return () if dim is None else ((dim, core.dot.group),)
 
 
