@@ -40,6 +40,7 @@ from poly.rewrites.join_dimensions import join_dimensions, join_in_graph, join_o
 from poly.rewrites.polyphase import split_phases
 from poly.rewrites.split_dimensions import split_in_graph
 from poly.rewrites.split_reduction import split_reductions
+from poly.rewrites.widen_sums import widen_sums
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.apply_tactics import Strategy, apply_tactics
 from poly.strategy.common.grouping import Parallel
@@ -211,10 +212,11 @@ CPU: Pipeline[Machine, KernelSource] = Pipeline(
     language="C",
     lanes=True,
     graph_passes=(*_FUSE, Pass(block_values, needs=("machine",)), *_SHAPE),
-    graph_rewrites=(*_SPLIT, Pass(pair_products)),
+    graph_rewrites=(Pass(widen_sums), *_SPLIT, Pass(pair_products)),
     call_rewrites=(Pass(join_open_dimensions),),
     rewrites=(
         Pass(eliminate_dead, exact=True),
+        Pass(widen_sums),
         *_SPLIT,
         Pass(pair_products),
         Pass(join_dimensions),

@@ -151,7 +151,7 @@ def _has_scalars(node: VectorStore, var: str) -> bool:
     be masked: values that vary by lane have masks of their own (`codegen.loops.loop_versioning`).
     """
     rows = [r for r in reads_of(node.store.value) if depends_on(r, var)]
-    masked = node.lanes * node.store.dtype.bytes == VECTOR_BYTES
+    masked = node.lanes * node.store.dtype.compute.bytes == VECTOR_BYTES
     return masked and node.store.op != "=" and not any(depends_on(r, node.var) for r in rows)
 
 
@@ -163,7 +163,7 @@ def is_free(node: VectorStore, registers: Collection[str]) -> bool:
 
 
 #: Types that have masked instructions, and whose arithmetic cannot trap on inactive lanes.
-MASKABLE = ("float32", "float64")
+MASKABLE = ("float16", "bfloat16", "float32", "float64")
 
 
 def is_untrapped(s: Store) -> bool:

@@ -64,7 +64,7 @@ def mask_widths(root: LoopNode) -> dict[str, int]:
         name: width
         for name, width in widths.items()
         if name in in_part - other
-        and FEWEST_LANES <= width <= VECTOR_BYTES // (registers[name].bits // 8)
+        and FEWEST_LANES <= width <= VECTOR_BYTES // registers[name].compute.bytes
     }
 
 
@@ -119,7 +119,7 @@ def maskable(
     if not is_untrapped(s) or not any(moves(i, var) for i in s.target.indices):
         return False
     for read in (s.target, *reads_of(s.value)):
-        if dtypes[read.tensor] != s.dtype or any(reads_of(i) for i in read.indices):
+        if dtypes[read.tensor].compute != s.dtype.compute or any(reads_of(i) for i in read.indices):
             return False
         if read.tensor not in registers or not depends_on(read, var):
             continue

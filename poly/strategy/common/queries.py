@@ -95,7 +95,7 @@ def tile_operands(scop: Scop, s: ScopStatement) -> list[Read]:
     pairs = isinstance(s.value, Op) and s.value.fn == "dot2"
     if dtype.name not in ("float32", "float64") and not pairs:
         return []
-    if any(scop.program.tensors[r.tensor].dtype != dtype for r in s.source.reads):
+    if any(scop.program.tensors[r.tensor].dtype.compute != dtype for r in s.source.reads):
         return []
     return [r for r in s.source.reads if r.indices] if tile_value(s.value) else []
 
