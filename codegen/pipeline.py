@@ -46,6 +46,7 @@ from poly.strategy.common.apply_tactics import Strategy, apply_tactics
 from poly.strategy.common.grouping import Parallel
 from poly.strategy.common.tactic import Choice
 from poly.strategy.cpu.auto_schedule import CPU_STRATEGY
+from poly.strategy.cpu.widen_operands import widen_operands
 from poly.strategy.gpu.auto_schedule import GPU_STRATEGY
 
 M = TypeVar("M", bound=Parallel)
@@ -213,13 +214,14 @@ CPU: Pipeline[Machine, KernelSource] = Pipeline(
     lanes=True,
     graph_passes=(*_FUSE, Pass(block_values, needs=("machine",)), *_SHAPE),
     graph_rewrites=(Pass(widen_sums), *_SPLIT, Pass(pair_products)),
-    call_rewrites=(Pass(join_open_dimensions),),
+    call_rewrites=(Pass(join_open_dimensions), Pass(widen_operands, needs=("machine",))),
     rewrites=(
         Pass(eliminate_dead, exact=True),
         Pass(widen_sums),
         *_SPLIT,
         Pass(pair_products),
         Pass(join_dimensions),
+        Pass(widen_operands, needs=("machine",), exact=True),
     ),
     strategy=CPU_STRATEGY,
     loop_passes=C_LOOP_PASSES,

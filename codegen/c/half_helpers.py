@@ -179,6 +179,15 @@ def load_bf16(lanes: int) -> str:
     return f"static inline {f32} fk_load_bf16_f32x{lanes}({u16} x)\n{{\n{text}\n}}"
 
 
+#: The instruction that rounds to bfloat16; it makes 0 of subnormal numbers.
+_BF16_INSTRUCTION = """\
+#if defined(__AVX512BF16__) && defined(__AVX512DQ__) && !defined(__clang__)
+  if (__builtin_expect(__builtin_ia32_fpclassps512_mask(x, 0x20, (uint16_t)-1) == 0, 1))
+    return (fk_u16x16)__builtin_ia32_cvtneps2bf16_v16sf(x);
+#endif
+"""
+
+
 def store_bf16(lanes: int) -> str:
     """The helper that rounds a vector of floats to bfloat16."""
     u16, u32, f32, i32 = _types(lanes)
@@ -189,6 +198,7 @@ def store_bf16(lanes: int) -> str:
     return (
         f"/* to nearest even; NaN stays NaN */\n"
         f"static inline {u16} fk_store_bf16_f32x{lanes}({f32} x)\n{{\n"
+        f"{_BF16_INSTRUCTION if lanes == 16 else ''}"
         f"  const {u32} u = ({u32})x, even = u + 0x7fff + ((u >> 16) & 1);\n"
         f"  const {u32} r = fk_select_u32x{lanes}(({i32})(x != x), u | 0x400000, even) >> 16;\n"
         f"{text}\n}}"

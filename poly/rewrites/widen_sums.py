@@ -7,8 +7,9 @@ rounds the sum after each term if it is done as written: 2048 + 1 + 1 + … stay
     float32 C_wide[i,j] +=! A[i,k] * B[k,j]
     C[i,j] = C_wide[i,j]
 
-rounds it once, and its terms need no conversion between additions.  A temporary becomes one of
-float32 itself and is not rounded at all.  The same is done for products, minima and maxima.
+rounds it once, and its terms need no conversion between additions.  The same is done for products,
+minima and maxima.  Temporaries that are computed, and not just moved, become ones of float32
+themselves and are not rounded at all: most of them never leave the caches.
 
 Results differ, so this is not for exact programs.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from poly.ir.dtypes import DType
+from poly.ir.expr import Const, Read
 from poly.ir.program import (
     RESERVED,
     Program,
@@ -30,19 +32,29 @@ from poly.ir.program import (
 
 
 def widen_sums(program: Program) -> Program:
-    """Keep sums of 16-bit floats in float32, and round them once, when they are stored."""
+    """Keep sums of 16-bit floats in float32 and round them once, and temporaries not at all."""
     dtypes = program.dtypes
     found = [s for s in program.statements if _is_narrow_sum(s, dtypes)]
-    if not found:
+    temps = {t.name for t in program.temps}
+    computed = {s.target.tensor for s in program.statements if not _is_moved(s, dtypes)} & temps
+    widened = {name for name in computed if dtypes[name].compute != dtypes[name]}
+    if not found and not widened:
         return program
-    temps, targets = {t.name for t in program.temps}, {s.target.tensor for s in found}
     made = program.with_tensors(
-        lambda t: _wide(t, t.name) if t.name in targets & temps else t, program.statements
+        lambda t: _wide(t, t.name) if t.name in widened else t, program.statements
     )
     for s in found:
         if s.target.tensor not in temps:
             made = _with_temporary(made, s)
     return made
+
+
+def _is_moved(s: Statement, dtypes: dict[str, DType]) -> bool:
+    """Whether a statement moves elements of its target's type, or sets them to a number."""
+    if s.op != "=":
+        return False
+    same = isinstance(s.value, Read) and dtypes[s.value.tensor] == dtypes[s.target.tensor]
+    return same or isinstance(s.value, Const)
 
 
 def _is_narrow_sum(s: Statement, dtypes: dict[str, DType]) -> bool:
