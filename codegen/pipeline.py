@@ -42,11 +42,13 @@ from poly.rewrites.join_dimensions import join_dimensions, join_in_graph, join_o
 from poly.rewrites.polyphase import split_phases
 from poly.rewrites.split_dimensions import split_in_graph
 from poly.rewrites.split_reduction import split_reductions
+from poly.rewrites.widen_sums import widen_sums
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.apply_tactics import Strategy, apply_tactics
 from poly.strategy.common.grouping import Parallel
 from poly.strategy.common.tactic import Choice
 from poly.strategy.cpu.auto_schedule import CPU_STRATEGY
+from poly.strategy.cpu.widen_operands import widen_operands
 from poly.strategy.gpu.auto_schedule import GPU_STRATEGY
 
 M = TypeVar("M", bound=Parallel)
@@ -224,13 +226,15 @@ CPU: Pipeline[Machine, KernelSource] = Pipeline(
         Pass(block_values, needs=("machine",)),
         *_SHAPE,
     ),
-    graph_rewrites=(*_SPLIT, *_INTEGERS),
-    call_rewrites=(Pass(join_open_dimensions),),
+    graph_rewrites=(Pass(widen_sums), *_SPLIT, *_INTEGERS),
+    call_rewrites=(Pass(join_open_dimensions), Pass(widen_operands, needs=("machine",))),
     rewrites=(
         Pass(eliminate_dead, exact=True),
+        Pass(widen_sums),
         *_SPLIT,
         *_INTEGERS,
         Pass(join_dimensions),
+        Pass(widen_operands, needs=("machine",), exact=True),
     ),
     strategy=CPU_STRATEGY,
     loop_passes=C_LOOP_PASSES,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 
 from codegen.c.operator_text import apply
-from codegen.c.type_names import C_TYPES
-from poly.ir.dtypes import BOOL, FLOAT64, DType
+from codegen.c.type_names import C_TYPES, PATTERNS
+from poly.ir.dtypes import BOOL, FLOAT16, FLOAT64, DType
 from poly.ir.expr import (
     Cast,
     Const,
@@ -100,6 +101,18 @@ def _index(e: Expr, names: Names, outer: int = 0) -> tuple[str, int | None]:
     return text, most
 
 
+def rounds_once(have: DType, want: DType) -> bool:
+    """Whether a value is rounded in one step: double to float16; to bfloat16, it goes through
+    float.
+    """
+    return have == FLOAT64 and want == FLOAT16
+
+
+def is_moved(value: Expr, dtype: DType, dtypes: Mapping[str, DType]) -> TypeGuard[Read]:
+    """Whether a value is stored as it was loaded, with no need to convert it to compute with."""
+    return isinstance(value, Read) and dtype.name in PATTERNS and dtypes[value.tensor] == dtype
+
+
 class ValueText:
     """Print values as C; `dtypes` are the element types of tensors and buffers.
 
@@ -138,8 +151,11 @@ class ValueText:
         dtype = self.dtypes[target.tensor]
         lvalue = self.names.lvalue(target)
         if op == "=":
-            # A double rounds to float16 in one step; a bfloat16 goes through float.
-            direct = dtype.name == "float16" and dtype_where(value, self.dtypes, dtype) == FLOAT64
+            if is_moved(value, dtype, self.dtypes):
+                return f"{lvalue} = {self.names.lvalue(value)};"
+            if dtype.name in PATTERNS and str(value) in ("0", "0.0"):
+                return f"{lvalue} = 0;"
+            direct = rounds_once(dtype_where(value, self.dtypes, dtype), dtype)
             text = self.text(value, FLOAT64 if direct else dtype)
             return f"{lvalue} = {self.stored(text, dtype, direct)};"
         fn = {"+=": "add", "*=": "mul", "max=": "max", "min=": "min"}[op]
@@ -157,10 +173,8 @@ class ValueText:
 
     def load(self, lvalue: str, dtype: DType) -> str:
         """Convert a stored element to its compute type."""
-        if dtype.name == "bfloat16":
-            return f"fk_bf16_load({lvalue})"
-        if dtype.name == "float16":
-            return f"(float){lvalue}"
+        if dtype.name in PATTERNS:
+            return f"fk_{PATTERNS[dtype.name]}_load({lvalue})"
         return f"({lvalue} != 0)" if dtype.kind == "b" else lvalue
 
     def stored(self, text: str, dtype: DType, wide: bool = False) -> str:
@@ -168,10 +182,8 @@ class ValueText:
 
         wide : the value is a double, to be rounded once
         """
-        if dtype.name == "bfloat16":
-            return f"fk_bf16_store({text})"
-        if dtype.name == "float16":
-            return f"(_Float16)({text})"
+        if dtype.name in PATTERNS:
+            return f"fk_{PATTERNS[dtype.name]}_store{'_f64' if wide else ''}({text})"
         return text
 
     # --- values ------------------------------------------------------------------------------
@@ -186,10 +198,10 @@ class ValueText:
     def _cast(self, e: Cast) -> str:
         own = dtype_where(e.arg, self.dtypes, e.dtype)
         inner = self.text(e.arg, own)
-        if e.dtype.name == "bfloat16":
-            return self.load(self.stored(f"(float)({inner})", e.dtype), e.dtype)
-        if e.dtype.name == "float16":
-            return self.load(self.stored(inner, e.dtype, own == FLOAT64), e.dtype)
+        if e.dtype.name in PATTERNS:
+            once = rounds_once(own, e.dtype)
+            value = inner if once else self._convert(inner, own, e.dtype)
+            return self.load(self.stored(value, e.dtype, once), e.dtype)
         if e.dtype.kind == "b":
             return f"({inner} != 0)"
         if own == e.dtype:

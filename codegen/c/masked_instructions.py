@@ -10,6 +10,10 @@ from dataclasses import dataclass
 #: By element: the C type that instructions have instead, if another, and its letters in the names
 #: of loads and stores, and of moves.
 _ELEMENTS = {
+    "i8": ("char", "dquqi", "dquqi"),
+    "u8": ("char", "dquqi", "dquqi"),
+    "i16": ("short", "dquhi", "dquhi"),
+    "u16": ("short", "dquhi", "dquhi"),
     "f32": ("", "ups", "aps"),
     "f64": ("", "upd", "apd"),
     "i32": ("", "dqusi", "dqa32_"),
@@ -17,6 +21,12 @@ _ELEMENTS = {
     "i64": ("long long", "dqudi", "dqa64_"),
     "u64": ("long long", "dqudi", "dqa64_"),
 }
+
+
+#: With more lanes, every other element would need a mask of more than 64 bits.
+MOST_LANES = 16
+#: Elements whose instructions came later.
+_SHORT = ("i8", "u8", "i16", "u16")
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,9 @@ class MaskedInstructions:
     @property
     def condition(self) -> str:
         """What the preprocessor is asked about loads and stores."""
-        return f"defined({'__AVX512F__' if self.bits == 512 else '__AVX512VL__'})"
+        needed = ["__AVX512F__" if self.bits == 512 else "__AVX512VL__"]
+        needed += ["__AVX512BW__"] if self.element in _SHORT else []
+        return " && ".join(f"defined({feature})" for feature in needed)
 
     @property
     def moves(self) -> str:
@@ -81,6 +93,6 @@ def masked_instructions(
     vector: str, element: str, lanes: int, bits: int
 ) -> MaskedInstructions | None:
     """Those for a vector type of some lanes and bits, None if there are none."""
-    if not has_masked(element) or bits not in (128, 256, 512):
+    if not has_masked(element) or bits not in (128, 256, 512) or lanes > MOST_LANES:
         return None
     return MaskedInstructions(vector, element, lanes, bits)

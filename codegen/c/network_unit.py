@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from codegen.c.function import CFunction, argument_order, header_comment, team
 from codegen.c.kernel_source import NETWORK_ENTRY
-from codegen.c.prelude import BFLOAT16_NAME, BFLOAT16_TYPE, prelude_for
+from codegen.c.prelude import pattern_types, prelude_for
 from codegen.c.thread_memory import declaration, definition
 from poly.ir.graph import Call
 
@@ -46,9 +46,7 @@ def network_unit(
     distinct = {f.symbol: f for f in functions.values()}
     prototypes = [f"{f.prototype};" for f in distinct.values()]
     lines = ["#include <stdint.h>", ""]
-    if any(BFLOAT16_NAME in text for text in prototypes):
-        lines.append(BFLOAT16_TYPE)
-    lines += prototypes
+    lines += [*pattern_types("\n".join(prototypes)), *prototypes]
     lines += definition(max((f.thread_memory for f in distinct.values()), default=0), others=True)
     shared = any(f.parallel for f in distinct.values())
     given = "const int64_t *sizes, void *const *arrays"

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from codegen.c.half_helpers import SCALAR_HELPERS
 from codegen.c.operator_text import OWN
-from codegen.c.type_names import C_TYPES, SCHEDULE, UNROLLED, suffix
+from codegen.c.type_names import C_TYPES, PATTERNS, SCHEDULE, UNROLLED, suffix
 from codegen.c.vector_helpers import lane_prelude
 from poly.ir.dtypes import DTYPES, INT32, DType
 
@@ -44,17 +45,7 @@ def _helpers() -> dict[str, str]:
             "/* p, which is computed where this stands */\n"
             'static inline void *fk_pointer(void *p) { __asm__("" : "+r"(p)); return p; }'
         ),
-        "fk_bf16_load": (
-            "static inline float fk_bf16_load(fk_bf16 x)\n"
-            "{ uint32_t u = (uint32_t)x << 16; float f; memcpy(&f, &u, 4); return f; }"
-        ),
-        "fk_bf16_store": (
-            "/* round to nearest even; NaN stays NaN */\n"
-            "static inline fk_bf16 fk_bf16_store(float f)\n"
-            "{ uint32_t u; memcpy(&u, &f, 4);\n"
-            "  if (f != f) return (fk_bf16)((u >> 16) | 64);\n"
-            "  return (fk_bf16)((u + 0x7fff + ((u >> 16) & 1)) >> 16); }"
-        ),
+        **SCALAR_HELPERS,
     }
     for dtype in DTYPES.values():
         if dtype.bits == 16 and dtype.is_float:
@@ -182,9 +173,10 @@ _UNROLLED = f"""\
 _BUFFER = re.compile(r"^ +\w+ \w+(\[\d+\])*( __attribute__\(\(aligned\(64\)\)\))?;$", re.MULTILINE)
 
 
-#: C has no such type; its values are bit patterns until they are loaded.
-BFLOAT16_NAME = "fk_bf16"
-BFLOAT16_TYPE = f"typedef uint16_t {BFLOAT16_NAME};"
+def pattern_types(text: str) -> list[str]:
+    """The types that C lacks, or converts slowly, and that a text names."""
+    names = (C_TYPES[name] for name in PATTERNS)
+    return [f"typedef uint16_t {name};" for name in names if re.search(rf"\b{name}\b", text)]
 
 
 def prelude_for(body: str) -> str:
@@ -200,12 +192,21 @@ def prelude_for(body: str) -> str:
         parts.append(_SCHEDULE)
     if any(UNROLLED in text for text in (body, *lanes)):
         parts.append(_UNROLLED)
-    if BFLOAT16_NAME in body:
-        parts.append(BFLOAT16_TYPE)
-    called = set(_HELPER.findall("\n".join([body, *lanes])))
-    used = [text for name, text in HELPERS.items() if name in called]
+    used = _used("\n".join([body, *lanes]))
+    parts += pattern_types("\n".join([body, *lanes, *used]))
     # The scalar form of a vector function follows the vector helpers; all others precede them.
     parts += [text for text in used if "fk_splat" not in text]
     parts += lane_prelude("\n".join([body, *used]))
     parts += [text for text in used if "fk_splat" in text]
     return "\n".join(parts) + "\n"
+
+
+def _used(code: str) -> list[str]:
+    """The scalar helpers that code calls, and those that these call, in a fixed order."""
+    called, found = "", code
+    while called != found:
+        called = found
+        names = set(_HELPER.findall(called))
+        used = [text for name, text in HELPERS.items() if name in names]
+        found = "\n".join([code, *used])
+    return used

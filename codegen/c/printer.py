@@ -24,6 +24,7 @@ from codegen.c.type_names import (
     C_TYPES,
     SCHEDULE,
     UNROLLED,
+    lane_suffix,
     suffix,
     vector_type,
 )
@@ -402,10 +403,10 @@ class CPrinter:
             return self._masked_store(node)
         text = LaneText(self, var, lanes)
         stride = lane_stride(store.target, var)
-        if stride == 2 and has_masked(suffix(store.dtype)):
+        if stride == 2 and has_masked(lane_suffix(store.dtype)):
             first = self.lvalue(text.first(store.target, Const(0)))
-            value = text.vector(store.value, store.dtype)
-            name = f"{suffix(store.dtype)}x{lanes}"
+            value = text.stored(store.value, store.dtype)
+            name = f"{lane_suffix(store.dtype)}x{lanes}"
             return in_order([*text.before, f"fk_put_even_{name}(&{first}, 0, {lanes}, {value});"])
         if stride != 1:
             return self._scatter(node, text)
@@ -446,14 +447,18 @@ class CPrinter:
         if not kept and store.op != "=" and store.target.tensor in self.registers:
             line = self._updated(store, text, self._register_of(store.target, node.var))
             return in_order([*text.before, line])
-        value = text.vector(store.value, store.dtype)
-        name = f"{suffix(store.dtype)}x{node.lanes}"
-        if store.op != "=":
-            before = text.load(store.target)
-            if store.op in ("+=", "*="):
-                value = f"{before} {store.op[0]} {value}"
-            else:
-                value = text.apply(UPDATES[store.op], store.dtype, [before, value])
+        name = f"{lane_suffix(store.dtype)}x{node.lanes}"
+        if store.op == "=":
+            value = text.stored(store.value, store.dtype)
+        else:
+            both = [text.load(store.target), text.vector(store.value, store.dtype)]
+            plain = store.op in ("+=", "*=")
+            combined = (
+                f" {store.op[0]} ".join(both)
+                if plain
+                else text.apply(UPDATES[store.op], store.dtype, both)
+            )
+            value = text.rounded(combined, store.dtype)
         if store.target.tensor in self.registers:
             target = self._register_of(store.target, node.var)
             if kept:
@@ -463,7 +468,7 @@ class CPrinter:
             line = f"{target} = {value};"
         elif not kept:
             line = f"{self.vector_lvalue(store.target, node.var, node.lanes)} = {value};"
-        elif stride == 1 or (stride == 2 and has_masked(suffix(store.dtype))):
+        elif stride == 1 or (stride == 2 and has_masked(lane_suffix(store.dtype))):
             even = "" if stride == 1 else "_even"
             line = f"fk_put{even}_{name}({text.active_lanes(store.target)}, {value});"
         else:

@@ -91,8 +91,12 @@ class _TransposedText:
             line = f"*(fk_{self.shape}_u *)&{column} = {matrix};"
             line = line if whole else f"fk_put_{self.shape}(&{column}, 0, {self.count}, {matrix});"
             return self._loop(values, [cgen.Line(condition + line)])
-        load = f"*(const fk_{self.shape}_u *)&{column}"
-        load = load if whole else f"fk_take_{self.shape}(&{column}, 0, {self.count})"
+        dtype = self.printer.dtypes[apart.tensor]
+        shape = f"{lane_suffix(dtype)}x{self.lanes}"
+        load = f"*(const fk_{shape}_u *)&{column}"
+        load = load if whole else f"fk_take_{shape}(&{column}, 0, {self.count})"
+        if dtype != first.store.dtype:
+            load = LaneText(self.printer, first.var, self.lanes).widened(load, dtype)
         # Inactive columns are transposed with the rest, but not stored.
         return self._loop(values, [cgen.Line(f"{condition}{matrix} = {load};")])
 

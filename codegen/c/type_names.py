@@ -5,13 +5,16 @@ from __future__ import annotations
 from poly.ir.dtypes import DType
 
 C_TYPES: dict[str, str] = {
-    "float16": "_Float16",
+    "float16": "fk_f16",
     "bfloat16": "fk_bf16",
     "float32": "float",
     "float64": "double",
     "bool": "uint8_t",
     **{f"{u}int{b}": f"{u}int{b}_t" for u in ("", "u") for b in (8, 16, 32, 64)},
 }
+
+#: Types whose values are bit patterns until they are loaded, and what their helpers are called.
+PATTERNS: dict[str, str] = {"float16": "f16", "bfloat16": "bf16"}
 
 #: The macro for how iterations are shared among threads, which the build may define.
 SCHEDULE = "FK_SCHEDULE"
@@ -23,7 +26,6 @@ UNROLLED = "FK_UNROLL"
 LANE_TYPES: dict[str, str] = {
     "f32": "float",
     "f64": "double",
-    "f16": "_Float16",
     **{f"{k}{b}": f"{u}int{b}_t" for k, u in (("i", ""), ("u", "u")) for b in (8, 16, 32, 64)},
 }
 
@@ -34,10 +36,8 @@ def suffix(dtype: DType) -> str:
 
 
 def lane_suffix(dtype: DType) -> str:
-    """Suffix for vectors of stored values: bool and bfloat16 are stored as integers."""
-    if dtype.kind == "b":
-        return "u8"
-    return "u16" if dtype.name == "bfloat16" else suffix(dtype)
+    """Suffix for vectors of stored values: bool and 16-bit floats are stored as integers."""
+    return f"u{dtype.bits}" if dtype.kind == "b" or dtype.name in PATTERNS else suffix(dtype)
 
 
 def vector_type(dtype: DType, lanes: int) -> str:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 
 from codegen.c.dot_helpers import DOT_HELPERS
+from codegen.c.half_helpers import VECTOR_HELPERS
 from codegen.c.helper_text import VectorShape, either, inline_function
 from codegen.c.masked_instructions import MaskedInstructions, masked_instructions
 from codegen.c.operator_text import apply
@@ -283,31 +284,8 @@ def _backwards(s: VectorShape) -> str:
     )
 
 
-def _load_bf16(s: VectorShape) -> str:
-    u16, u32 = f"fk_u16x{s.lanes}", f"fk_u32x{s.lanes}"
-    body = f"return ({s.v})(__builtin_convertvector(x, {u32}) << 16);"
-    return inline_function(s.v, f"load_bf16_{s.name}", f"{u16} x", body)
-
-
-def _store_bf16(s: VectorShape) -> str:
-    u16, u32 = f"fk_u16x{s.lanes}", f"fk_u32x{s.lanes}"
-    body = (
-        f"{u32} u = ({u32})x, even = u + 0x7fff + ((u >> 16) & 1), nan = u | 0x400000; "
-        f"return __builtin_convertvector("
-        f"({u32})fk_select_{s.name}(({s.mask})(x != x), ({s.v})nan, ({s.v})even) >> 16, {u16});"
-    )
-    return inline_function(u16, f"store_bf16_{s.name}", f"{s.v} x", body, "to nearest even")
-
-
-def _load_f16(s: VectorShape) -> str:
-    h = f"fk_f16x{s.lanes}"
-    return inline_function(s.v, f"load_f16_{s.name}", f"{h} x", _filled(s.v, s.lanes, "x[k]"))
-
-
-def _store_f16(s: VectorShape) -> str:
-    h = f"fk_f16x{s.lanes}"
-    body = _filled(h, s.lanes, "(_Float16)x[k]")
-    return inline_function(h, f"store_f16_{s.name}", f"{s.v} x", body)
+def _converted(fn: str) -> Callable[[VectorShape], str]:
+    return lambda s: VECTOR_HELPERS[fn](s.lanes, s.bits == 64)
 
 
 def _power(exponent: int) -> Callable[[VectorShape], str]:
@@ -493,10 +471,7 @@ _TEXTS: dict[str, Callable[[VectorShape], str]] = {
     "some": _some,
     "some_even": _some_even,
     "among": _among,
-    "load_bf16": _load_bf16,
-    "store_bf16": _store_bf16,
-    "load_f16": _load_f16,
-    "store_f16": _store_f16,
+    **{fn: _converted(fn) for fn in VECTOR_HELPERS},
     "power2": _power(2),
     "power3": _power(3),
 }

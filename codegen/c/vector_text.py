@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from codegen.c.expr_text import ValueText, index_text, literal
-from codegen.c.type_names import lane_suffix, mask_type, suffix, vector_type
+from codegen.c.expr_text import ValueText, index_text, is_moved, literal, rounds_once
+from codegen.c.type_names import PATTERNS, lane_suffix, mask_type, suffix, vector_type
 from codegen.loops.index_ranges import depends_on, replace_var
 from codegen.loops.nodes import LANE_0
 from codegen.vector.vectorise import is_index_value, lane_stride
@@ -74,13 +74,18 @@ class LaneText:
         """A value in all lanes, as stored in a tensor of type `dtype`."""
         if dtype.kind == "b":
             return f"({self._type(dtype)})({self.mask(e, 8)} & 1)"
-        return self.rounded(self.vector(e, dtype), dtype)
+        if is_moved(e, dtype, self.printer.dtypes) and depends_on(e, self.var):
+            return self._load(e, dtype)
+        own = dtype_where(e, self.printer.dtypes, dtype)
+        have = own if rounds_once(own, dtype) else dtype
+        return self.rounded(self.vector(e, have), dtype, have)
 
-    def rounded(self, text: str, dtype: DType) -> str:
-        """Round a vector in the compute type of `dtype` to its storage type."""
-        if dtype.name in ("float16", "bfloat16"):
-            short = "f16" if dtype.name == "float16" else "bf16"
-            return f"fk_store_{short}_{self._name(dtype.compute)}({text})"
+    def rounded(self, text: str, dtype: DType, have: DType | None = None) -> str:
+        """Round a vector to the storage type of `dtype`; it is in the compute type of `have`, by
+        default that of `dtype`.
+        """
+        if dtype.name in PATTERNS:
+            return f"fk_store_{PATTERNS[dtype.name]}_{self._name(have or dtype)}({text})"
         return text
 
     # --- numbers -----------------------------------------------------------------------------
@@ -141,11 +146,9 @@ class LaneText:
         if own.kind == "b":
             ones = f"({self.mask(e.arg, compute.bits)} & 1)"
             return self.convert(ones, _integer("i", compute.bits), compute)
-        text = self.convert(self.vector(e.arg, own), own, compute)
-        if e.dtype.name in ("float16", "bfloat16"):
-            short, name = ("f16" if e.dtype.name == "float16" else "bf16"), self._name(compute)
-            text = f"fk_load_{short}_{name}(fk_store_{short}_{name}({text}))"
-        return text
+        have = own if rounds_once(own, e.dtype) else compute
+        text = self.convert(self.vector(e.arg, own), own, have)
+        return self.widened(self.rounded(text, e.dtype, have), e.dtype)
 
     def _operation(self, e: Op, want: DType, own: DType) -> str:
         met = operand_dtype(e, self.printer.dtypes, want)
@@ -262,10 +265,12 @@ class LaneText:
     def load(self, read: Read) -> str:
         """An element in each lane, in its compute type (bool: its storage type)."""
         dtype = self.printer.dtypes[read.tensor]
-        text = self._load(read, dtype)
-        if dtype.name in ("float16", "bfloat16"):
-            short = "f16" if dtype.name == "float16" else "bf16"
-            return f"fk_load_{short}_{self._name(dtype.compute)}({text})"
+        return self.widened(self._load(read, dtype), dtype)
+
+    def widened(self, text: str, dtype: DType) -> str:
+        """Convert a vector in the storage type of `dtype` to its compute type."""
+        if dtype.name in PATTERNS:
+            return f"fk_load_{PATTERNS[dtype.name]}_{self._name(dtype)}({text})"
         return text
 
     def _load(self, read: Read, dtype: DType) -> str:

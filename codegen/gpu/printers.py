@@ -14,10 +14,10 @@ import cgen
 
 from codegen.c.cgen_blocks import as_block
 from codegen.c.expr_text import Names, ValueText, index_text
-from codegen.c.prelude import BFLOAT16_NAME, HELPERS
+from codegen.c.prelude import HELPERS
 from codegen.c.printer import CPrinter
 from codegen.c.reserved_words import CUDA_RESERVED, OPENCL_RESERVED
-from codegen.c.type_names import C_TYPES, MATH, suffix
+from codegen.c.type_names import C_TYPES, MATH, PATTERNS, suffix
 from codegen.gpu.async_copy import CUDA_COPIES, OPENCL_COPIES, copied_rows
 from codegen.gpu.conditions import below
 from codegen.gpu.float16_helpers import CUDA_HALVES, OPENCL_HALVES
@@ -42,14 +42,11 @@ from codegen.loops.nodes import (
 from codegen.loops.restrict import touched_last
 from codegen.loops.traverse import children_of, statements_in, walk_loops
 from poly.errors import ScheduleError
-from poly.ir.dtypes import DType
-from poly.ir.expr import Const, Expr, Index, Op, Read
+from poly.ir.expr import Const, Index, Op, Read
 from poly.ir.program import Program
 from poly.machine.gpu import WARP
 from poly.tree.kinds import Mark, Scope
 
-#: The type of a float16: a bit pattern that helpers load and store.
-HALF = "fk_f16"
 #: Alignments of shared arrays; the first that divides an array's length is used, so that there are
 #: no gaps: rows of tensor core matrices, and what a thread may read at once.
 ALIGNMENTS = (32, 16)
@@ -64,35 +61,14 @@ _SIZED = ("int8", "int16", "int32", "int64")
 
 
 class KernelText(ValueText):
-    """Values on a GPU: a float16 is a bit pattern until it is loaded, as bfloat16 always is."""
+    """Values on a GPU, whose compilers assume that signed integers do not wrap around."""
 
     wraps = False
-
-    def store(self, target: Read, op: str, value: Expr) -> str:
-        """Store a value; a value that is only moved is not converted."""
-        dtype = self.dtypes[target.tensor]
-        if op == "=" and dtype.is_float and dtype.bits == 16:
-            if isinstance(value, Read) and self.dtypes[value.tensor] == dtype:
-                return f"{self.names.lvalue(target)} = {self.names.lvalue(value)};"
-            if isinstance(value, Const) and str(value.value) in ("0", "0.0"):
-                return f"{self.names.lvalue(target)} = 0;"
-        return super().store(target, op, value)
-
-    def load(self, lvalue: str, dtype: DType) -> str:
-        if dtype.name == "float16":
-            return f"{HALF}_load({lvalue})"
-        return super().load(lvalue, dtype)
-
-    def stored(self, text: str, dtype: DType, wide: bool = False) -> str:
-        if dtype.name == "float16":
-            return f"{HALF}_store{'_f64' if wide else ''}({text})"
-        return super().stored(text, dtype, wide)
 
 
 class KernelPrinter(CPrinter):
     """Print what one thread of a GPU runs.  Functions such as exp are the device's."""
 
-    types: Mapping[str, str] = {**C_TYPES, "float16": HALF}
     value_text = KernelText
     stack_limit = None
 
@@ -524,7 +500,8 @@ def _has_loops(node: LoopNode) -> bool:
 
 
 def _halves(used: set[str]) -> list[str]:
-    return [f"typedef unsigned short {name};" for name in (HALF, BFLOAT16_NAME) if name in used]
+    names = (C_TYPES[name] for name in PATTERNS)
+    return [f"typedef unsigned short {name};" for name in names if name in used]
 
 
 def _limits(used: set[str], ending: str) -> list[str]:

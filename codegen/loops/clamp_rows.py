@@ -151,7 +151,7 @@ def _has_scalars(node: VectorStore, var: str) -> bool:
     be masked: values that vary by lane have masks of their own (`codegen.loops.loop_versioning`).
     """
     rows = [r for r in reads_of(node.store.value) if depends_on(r, var)]
-    masked = node.lanes * node.store.dtype.bytes == VECTOR_BYTES
+    masked = node.lanes * node.store.dtype.compute.bytes == VECTOR_BYTES
     return masked and node.store.op != "=" and not any(depends_on(r, node.var) for r in rows)
 
 
@@ -163,10 +163,19 @@ def is_free(node: VectorStore, registers: Collection[str]) -> bool:
 
 
 #: Types that have masked instructions, and whose arithmetic cannot trap on inactive lanes.
-MASKABLE = ("float32", "float64")
+MASKABLE = frozenset(
+    "float16 bfloat16 float32 float64 int8 uint8 int16 uint16 int32 uint32".split()
+)
+#: Operators that integers may trap in.
+_TRAPS = frozenset(("div", "floordiv", "mod", "fmod"))
 
 
 def is_untrapped(s: Store) -> bool:
     """Whether a store's value may be computed for elements that do not exist."""
     parts = computed(s.value)
-    return s.dtype.name in MASKABLE and not any(isinstance(e, (Cast, Index)) for e in parts)
+    if any(isinstance(e, Index) for e in parts):
+        return False
+    if not s.dtype.is_float and any(isinstance(e, Op) and e.fn in _TRAPS for e in parts):
+        return False
+    types = {s.dtype, *(e.dtype for e in parts if isinstance(e, Cast))}
+    return all(t.name in MASKABLE for t in types)

@@ -261,7 +261,7 @@ class _Converter:
         return Buffer(
             promote.buffer,
             promote.tensor,
-            ACCUMULATOR if fragment else self.dtypes[promote.tensor],
+            ACCUMULATOR if fragment else promote.dtype or self.dtypes[promote.tensor],
             (*((2,) if promote.ahead else ()), *promote.layout.box(plan.sizes)),
             promote.layout,
             Scope.REGISTER if promote.scope == Scope.PARTIAL else promote.scope,

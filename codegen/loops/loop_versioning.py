@@ -424,7 +424,7 @@ def narrowed(node: Buffer) -> tuple[Expr, Buffer] | None:
     if any(x in own for e in ends for x in indices_of(e)):
         return None
     unknown = any(isinstance(x, Size) for e in ends for x in walk(e))
-    if half * node.dtype.bits < FEWEST_BITS or not unknown:
+    if half * node.dtype.compute.bits < FEWEST_BITS or not unknown:
         return None
     inside = {id(n.store): n.var for n in stores}
     dim: set[int] = set()

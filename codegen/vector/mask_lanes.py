@@ -19,7 +19,7 @@ from codegen.loops.rolled import Copies, at_points, map_copies
 from codegen.loops.substitute import substitute_var
 from codegen.loops.traverse import map_children, reads_in, walk_loops
 from poly.ir.dtypes import DType
-from poly.ir.expr import Const, Expr, Index, Op, Read, reads_of
+from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, reads_of, walk
 from poly.ir.linear_form import linear_form, normal
 from poly.machine.cpu import VECTOR_BYTES
 from poly.tree.kinds import Mark, Scope
@@ -64,7 +64,7 @@ def mask_widths(root: LoopNode) -> dict[str, int]:
         name: width
         for name, width in widths.items()
         if name in in_part - other
-        and FEWEST_LANES <= width <= VECTOR_BYTES // (registers[name].bits // 8)
+        and FEWEST_LANES <= width <= VECTOR_BYTES * 8 // _bits(registers[name])
     }
 
 
@@ -118,8 +118,14 @@ def maskable(
     """
     if not is_untrapped(s) or not any(moves(i, var) for i in s.target.indices):
         return False
+    casts = {e.dtype for e in walk(s.value) if isinstance(e, Cast)}
+    if len({_bits(t) for t in (s.dtype, *casts)}) > 1:
+        return False
     for read in (s.target, *reads_of(s.value)):
-        if dtypes[read.tensor] != s.dtype or any(reads_of(i) for i in read.indices):
+        own = dtypes[read.tensor]
+        if own.name not in MASKABLE or _bits(own) != _bits(s.dtype):
+            return False
+        if any(reads_of(i) for i in read.indices):
             return False
         if read.tensor not in registers or not depends_on(read, var):
             continue
@@ -132,6 +138,11 @@ def maskable(
         if form.coefficient(Index(var)) != 1 or not rest.is_multiple_of(width):
             return False
     return True
+
+
+def _bits(dtype: DType) -> int:
+    """The bits of a lane in which values of a type are computed with others."""
+    return max(32, dtype.compute.bits)
 
 
 def is_masked(node: LoopNode, buffer: str) -> bool:

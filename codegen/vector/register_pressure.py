@@ -106,5 +106,7 @@ def _apart(
 
 
 def _available(run: Sequence[tuple[LoopNode, list[Copies]]]) -> int:
-    widest = max(u.node.lanes * u.node.store.dtype.bytes for _, updates in run for u in updates)
+    widest = max(
+        u.node.lanes * u.node.store.dtype.compute.bytes for _, updates in run for u in updates
+    )
     return REGISTERS if widest >= WIDE else REGISTERS // 2

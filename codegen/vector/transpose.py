@@ -24,6 +24,8 @@ from poly.tree.kinds import Mark, Scope
 
 #: With fewer rows, lanes are moved one by one.
 FEWEST_ROWS = 4
+#: Bits of the narrowest elements that are transposed.
+NARROWEST = 16
 #: Most vectors that an iteration of a row loop may move, since all rows are unrolled.
 MOST_COLUMNS = 4
 
@@ -122,19 +124,24 @@ class _Transposer:
     def _apart(self, node: VectorStore) -> Read | None:
         """The access whose lanes are strided: the target, or all of the value."""
         store = node.store
-        if store.op != "=" or store.dtype.bits < 32 or node.lanes < FEWEST_ROWS:
+        if store.op != "=" or store.dtype.bits < NARROWEST or node.lanes < FEWEST_ROWS:
             return None
         target = self._stride(store.target, node.var)
         if target is not None and abs(target) > 1:
             return store.target
         value = store.value
-        if target in (1, None) and isinstance(value, Read):
+        if target in (1, None) and isinstance(value, Read) and self._is_loaded(value, store.dtype):
             stride = self._stride(value, node.var)
             kept = store.target.tensor not in self.shapes  # as a register is
             keeps = kept and node.last is not None and not node.alone
             if stride is not None and abs(stride) > 1 and depends_on(value, node.var) and not keeps:
                 return value
         return None
+
+    def _is_loaded(self, read: Read, dtype: DType) -> bool:
+        """Whether an element may be loaded into a column of a type."""
+        own = self.dtypes[read.tensor]
+        return dtype in (own, own.compute)
 
     def _stride(self, read: Read, var: str) -> int | None:
         """The stride between adjacent values of `var`; `FAR` if that depends on sizes."""

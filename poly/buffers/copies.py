@@ -181,10 +181,12 @@ class _CopyLoops:
         mark = Mark.UNROLL if self.node.scope == Scope.REGISTER else Mark.SEQ
         loops = self._dimensions(indices, sizes)
         members = [self.member(loop, index, mark) for loop, index, _ in loops]
-        dtype = self.scop.program.tensors[self.node.tensor].dtype
+        dtype = self.node.dtype or self.scop.program.tensors[self.node.tensor].dtype
         lanes = lanes_below(self.node, self.scop) or VECTOR_BYTES // dtype.bytes
         if loops and in_lanes and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
             members = self._in_lanes(members, loops[-1], lanes, mark)
+        elif loops and in_lanes and self.node.dtype is not None and loops[-1][2] > lanes:
+            members[-1] = replace(members[-1], mark=Mark.VECTOR)
         if together > 1:
             loop, index, _ = loops[-1]
             members[-1:] = [
@@ -251,6 +253,8 @@ def _together(
     last, size = tensor.rank - 1, tensor.dtype.bytes
     if last < 0 or node.layout.blocks or node.layout.order[-1] != last:
         return 1
+    if node.dtype is not None:
+        return 1  # each element is converted
     length = tensor.shape[last]
     if node.scope == Scope.REGISTER:
         row = int(length.value) if isinstance(length, Const) and _has_rows(tensor) else TOGETHER

@@ -34,6 +34,7 @@ from poly.errors import CapacityError, ScheduleError
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Size, add, mul
 from poly.ir.intrinsics import ACCUMULATOR, MatrixIntrinsic
+from poly.ir.program import Tensor
 from poly.machine.gpu import SHARED_BYTES
 from poly.sets.isl_names import dims
 from poly.sets.same import Same
@@ -131,6 +132,16 @@ def _check_capacity(node: Promote, dtype: DType, sizes: tuple[int, ...]) -> None
         )
 
 
+def _check_unwritten(node: Promote, tensor: Tensor, below: list[ScopStatement]) -> None:
+    """Refuse a buffer of a wider type than that of the tensor if anything below writes to it."""
+    for s in below:
+        if s.target.tensor == tensor.name:
+            raise ScheduleError(
+                f"{tensor.name} cannot be promoted as {node.dtype}: {s.name} writes it below, and "
+                f"what it writes would not be rounded to {tensor.dtype}"
+            )
+
+
 def plan_promotion(
     node: Promote, scop: Scop, outer: list[Member], statements: tuple[str, ...]
 ) -> PromotionPlan:
@@ -147,11 +158,13 @@ def plan_promotion(
     reaching = node.padded or node.scope == Scope.FRAGMENT or _is_overrun(node, scop, statements)
     part = _part(scop, node.tensor, node.accesses, reaching, _key(outer), statements)
     reads, writes, footprint = part.reads, part.writes, part.footprint
+    if node.dtype is not None:
+        _check_unwritten(node, tensor, [scop.statement(n) for n in statements])
     sizes = node.layout.whole_blocks(part.extents)
     if node.scope == Scope.REGISTER and sizes:
         sizes = _whole_vectors(node, scop, footprint, sizes)
     fragment = fragment_of(node, scop, outer, statements) if node.scope == Scope.FRAGMENT else None
-    _check_capacity(node, ACCUMULATOR if fragment else tensor.dtype, sizes)
+    _check_capacity(node, ACCUMULATOR if fragment else node.dtype or tensor.dtype, sizes)
     inward, outward = reads, writes
     if writes is not None:
         inward = _exposed(scop, node.tensor, _key(outer), statements)

@@ -50,6 +50,7 @@ from poly.ir.program import (
     fresh_name,
 )
 from poly.rewrites.integer_operands import Copied, Factor, bordered, copied, factors_of, is_bordered
+from poly.rewrites.merge_programs import simplified
 from poly.sets.check_bounds import if_proved
 
 #: A sum of fewer terms than this fraction of those that an instruction adds stays as it is.
@@ -68,7 +69,7 @@ def integer_products(program: Program, extensions: tuple[str, ...] = ()) -> Prog
     if result is program:
         return program
     statements = tuple(replace(s, name=default_name(n)) for n, s in enumerate(result.statements))
-    return if_proved(replace(result, statements=statements, text=None), program)
+    return if_proved(simplified(replace(result, statements=statements, text=None)), program)
 
 
 def _terms(extensions: Collection[str]) -> int:

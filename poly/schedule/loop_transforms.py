@@ -18,7 +18,9 @@ from poly.deps.instances import end_value, restrict_to
 from poly.deps.reference_groups import reference_groups
 from poly.deps.scop import Scop
 from poly.errors import ScheduleError
+from poly.ir.dtypes import DTYPES, DType
 from poly.ir.layout import Layout, layout_of
+from poly.ir.program import Tensor
 from poly.tree.kinds import CONCURRENT, Mark, Scope, Tensorized
 from poly.tree.nodes import (
     Access,
@@ -354,7 +356,7 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
     There is one for each group of accesses that are far apart, if a single one would be shared, or
     is refused.
     """
-    tensor, scope, layout, ways = _buffer_of(step, scop)
+    tensor, scope, layout, dtype, ways = _buffer_of(step, scop)
     ref = find_loop(tree, step.statements[0], step.loops[0])
     outer = ref.band.members[: ref.position + 1]
     inner = band(ref.band.members[ref.position + 1 :], ref.band.child)
@@ -371,7 +373,7 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
     names = statements_below(tree, ref.band, [s.name for s in scop.statements])
     ahead, padded = "ahead" in ways, "padded" in ways
     wanted = Promote(tensor, fresh_buffer(tree, scop, tensor, scope), scope, layout, inner, ahead,
-                     padded)  # fmt: skip
+                     padded, dtype=dtype)  # fmt: skip
     if ahead:
         check_double_buffer(wanted, scop, ref.member, names, f"{step}: ")
 
@@ -402,8 +404,8 @@ def promote(tree: Node, scop: Scop, step: Step) -> Node:
     return promoted(wanted)
 
 
-def _buffer_of(step: Step, scop: Scop) -> tuple[str, Scope, Layout, frozenset[str]]:
-    """The operands of a promotion: tensor, scope, layout, ``ahead`` and ``padded``."""
+def _buffer_of(step: Step, scop: Scop) -> tuple[str, Scope, Layout, DType | None, frozenset[str]]:
+    """The operands of a promotion: tensor, scope, layout, type, ``ahead`` and ``padded``."""
     if len(step.loops) != 1 or len(step.words) < 2:
         raise ScheduleError(f"{step}: write `promote S: loop as tensor, register`")
     tensor, word, *dims = step.words
@@ -417,6 +419,9 @@ def _buffer_of(step: Step, scop: Scop) -> tuple[str, Scope, Layout, frozenset[st
             f"{step}: the scope is `register`, `local`, `shared` or `fragment`, not {word}"
         )
     scope = Scope(word)
+    dtype = DTYPES[dims.pop()] if dims and dims[-1] in DTYPES else None
+    if dtype is not None:
+        _check_wider(step, scop.program.tensors[tensor], scope, dtype)
     try:
         layout = layout_of(dims, tensor, scop.program.tensors[tensor].rank)
     except ValueError as error:
@@ -427,7 +432,18 @@ def _buffer_of(step: Step, scop: Scop) -> tuple[str, Scope, Layout, frozenset[st
         )
     if scope == Scope.FRAGMENT and dims:
         raise ScheduleError(f"{step}: a fragment has no layout: the hardware decides")
-    return tensor, scope, layout, frozenset(ways)
+    return tensor, scope, layout, dtype, frozenset(ways)
+
+
+def _check_wider(step: Step, tensor: Tensor, scope: Scope, dtype: DType) -> None:
+    """Refuse a buffer of another type, unless expressions of the tensor are computed in that."""
+    if scope not in (Scope.REGISTER, Scope.LOCAL):
+        raise ScheduleError(f"{step}: only a `register` or `local` buffer has another element type")
+    own = tensor.dtype
+    if own.compute == own:
+        raise ScheduleError(f"{step}: {own} is computed in {own}, so its copy is of {own}, too")
+    if dtype != own.compute:
+        raise ScheduleError(f"{step}: {own} is computed in {own.compute}, not in {dtype}")
 
 
 def _check_inside(step: Step, inner: Node, tensor: str, scope: Scope) -> None:

@@ -27,6 +27,7 @@ from poly.deps.footprint import LoopFootprint, footprints
 from poly.deps.legality import Violation, budget, check_tree
 from poly.deps.scop import Scop, build_scop
 from poly.errors import IllegalScheduleError, ScheduleError
+from poly.ir.dtypes import DType
 from poly.ir.layout import Layout
 from poly.ir.program import Program
 from poly.ir.size_values import all_sizes
@@ -246,6 +247,7 @@ class Schedule:
         layout: Seq[int] | Layout = (),
         ahead: bool = False,
         padded: bool = False,
+        dtype: str | DType = "",
     ) -> Schedule:
         """Keep the part of a tensor that one iteration of `loop` touches in a buffer.
 
@@ -261,9 +263,13 @@ class Schedule:
         the next iteration of `loop`, as in ``promote C: k_o as A, shared, ahead``.
         padded: a shared buffer has zeros beyond the part of the tensor that is read, as far as
         instructions of `tensorize` reach: ``promote C: k_o as A, shared, padded``.
+        dtype: of a 16-bit float that nothing in the loop writes, a register or local buffer may be
+        of float32, in which it is computed; it is then converted once, when the buffer is filled:
+        ``promote C: j_o as B, local, 1, 0, float32``.
         """
         words = layout.words if isinstance(layout, Layout) else tuple(map(str, _numbers(layout)))
-        ways = [w for w, given in (("padded", padded), ("ahead", ahead)) if given]
+        ways = [str(dtype)] if dtype else []
+        ways += [w for w, given in (("padded", padded), ("ahead", ahead)) if given]
         words = (tensor, scope, *words, *ways)
         return self.apply(Step("promote", (statement,), (loop,), words=words))
 

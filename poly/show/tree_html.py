@@ -54,7 +54,8 @@ class _Writer:
             return joined(*(self.filter(f) for f in node.children))
         if isinstance(node, Promote):
             what = element("b", f"{node.served} → {node.buffer}")
-            kept = badge(node.scope, title="where the part that is touched below is kept")
+            words = node.scope if node.dtype is None else f"{node.scope}, {node.dtype}"
+            kept = badge(words, title="where the part that is touched below is kept")
             head = _row(joined("keep ", what, kept))
             return joined(head, _inside(self.node(node.child, names)))
         return joined(*(self.leaf(name) for name in names))

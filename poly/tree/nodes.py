@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 import islpy as isl
 
+from poly.ir.dtypes import DType
 from poly.ir.expr import Read
 from poly.ir.layout import Layout
 from poly.tree.kinds import LoopMark, Mark, Scope
@@ -99,6 +100,7 @@ class Promote(Node):
     ahead : double-buffered: while one buffer is used the other is filled for the next iteration
     of the loop above; only of shared ones.
     accesses : the reads that go to the buffer, see `poly.deps.reference_groups`; None: all accesses
+    dtype : of the buffer's elements, if not that of the tensor
     padded : it has zeros beyond what is read of the tensor, as far as instructions below reach, see
     `poly.buffers.pad_tiles`; only of shared ones.
     """
@@ -111,6 +113,7 @@ class Promote(Node):
     ahead: bool = False
     padded: bool = False
     accesses: Accesses = None
+    dtype: DType | None = None
 
     @property
     def served(self) -> str:
@@ -308,7 +311,8 @@ def _lines(node: Node, indent: str) -> Iterator[str]:
         yield from _lines(node.child, indent)
     elif isinstance(node, Promote):
         more = (", one iteration ahead" if node.ahead else "") + (", padded" if node.padded else "")
-        yield f"{indent}promote {node.served} to {node.scope} {node.buffer}{more}"
+        kept = node.scope if node.dtype is None else f"{node.scope} {node.dtype}"
+        yield f"{indent}promote {node.served} to {kept} {node.buffer}{more}"
         yield from _lines(node.child, indent + "  ")
     elif isinstance(node, Sequence):
         for f in node.children:

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from poly.deps.legality import coincident_members
 from poly.deps.scop import Role
+from poly.ir.accesses import loops_of_read
 from poly.ir.cost import WORTH_SHARING
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import attempt, inner_loops, loop_extents, shares_ranges, work_of
@@ -91,6 +92,8 @@ def _fuse_groups(
     core = cores[0] or cores[1]
     if any(c is not None and core is not None and c.statement != core.statement for c in cores):
         return None
+    if core is not None and _is_filling(schedule, first, second, core):
+        return None
     leading = inner_loops(schedule, first[0])
     common = min(len(_nest(schedule, first)), len(_nest(schedule, second)))
     for depth in range(common, 0, -1):
@@ -109,6 +112,22 @@ def _fuse_groups(
         ):
             return fused
     return None
+
+
+def _is_filling(
+    schedule: Schedule, first: tuple[str, ...], second: tuple[str, ...], core: Core
+) -> bool:
+    """Whether a group fills whole operands of a tile, and the next is the start of its sums, which
+    has to stay with these.
+    """
+    s = schedule.scop.statement(core.statement)
+    names = {schedule.scop.statement(n).source.name for n in second}
+    if names != {core.statement} or core.statement in second:
+        return False
+    written = {schedule.scop.statement(n).target.tensor for n in first}
+    own = [r for r in s.source.reads if r.tensor in written]
+    elementwise = any(set(core.free) <= loops_of_read(r) for r in own)
+    return s.target.tensor not in written and not elementwise
 
 
 def _with_updates(schedule: Schedule, names: tuple[str, ...]) -> tuple[str, ...]:

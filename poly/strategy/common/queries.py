@@ -13,7 +13,7 @@ from poly.deps.legality import coincident_members
 from poly.deps.scop import Role, Scop, ScopStatement
 from poly.errors import ScheduleError
 from poly.ir.accesses import lane_value, tile_value
-from poly.ir.expr import Index, Op, Read, substitute, walk
+from poly.ir.expr import Cast, Index, Op, Read, substitute, walk
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.tree.kinds import Mark
@@ -89,13 +89,13 @@ def has_lane_epilogue(schedule: Schedule, together: tuple[str, ...], s: str) -> 
 
 def tile_operands(scop: Scop, s: ScopStatement) -> list[Read]:
     """The operands of an update that can have a register tile; none if it cannot."""
-    dtype = scop.program.tensors[s.target.tensor].dtype
-    if not s.is_reduction or s.may_reads:
+    dtypes = scop.program.dtypes
+    dtype = dtypes[s.target.tensor]
+    if not s.is_reduction or s.may_reads or dtype.name not in ("float32", "float64", "int32"):
         return []
-    pairs = isinstance(s.value, Op) and s.value.fn == "dot2"
-    if dtype.name not in ("float32", "float64") and not pairs:
-        return []
-    if any(scop.program.tensors[r.tensor].dtype != dtype for r in s.source.reads):
+    # Numbers of fewer bits are converted where they are read.
+    converted = {e.arg for e in walk(s.value) if isinstance(e, Cast) and e.dtype == dtype}
+    if any(dtypes[r.tensor].compute != dtype and r not in converted for r in s.source.reads):
         return []
     return [r for r in s.source.reads if r.indices] if tile_value(s.value) else []
 

@@ -33,6 +33,7 @@ from poly.strategy.cpu.packing import (
     pack_rows,
     reduction_order,
     unrolled_reductions,
+    widen_rows,
 )
 from poly.strategy.cpu.register_tile import Contraction
 from poly.tree.kinds import Scope
@@ -133,6 +134,7 @@ def _tiled(
     schedule = pack_operands(schedule, core, around[-1] if around else f"{v}_o", blocks.packed)
     above = outer[tile - 1 : tile] if blocks.packed or blocks.rows else []
     schedule = pack_rows(schedule, core, [*above, last])
+    schedule = widen_rows(schedule, core, outer)
     target = schedule.scop.statement(s).target.tensor
     schedule = schedule.promote(s, last, target, Scope.REGISTER, _lanes_last(schedule, core))
     return _marks(schedule, core, together, last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import prod
 
-from poly.deps.scop import Role, Scop
+from poly.deps.scop import Role, Scop, ScopStatement
 from poly.ir.accesses import (
     block_of,
     lane_dimension,
@@ -133,8 +133,40 @@ def pack_operands(schedule: Schedule, core: Contraction, loop: str, columns: int
         schedule = attempt(
             schedule, Schedule.promote, core.statement, loop, read.tensor, Scope.LOCAL, layout,
             padded=partial or (core.dot is not None and core.extent(core.v) is None),
+            dtype=_wider(schedule, read),
         )  # fmt: skip
     return schedule
+
+
+def _wider(schedule: Schedule, read: Read) -> str:
+    """The type of a packed operand, if it is to be converted where it is packed and not at each
+    use; else "".
+    """
+    dtype = schedule.program.tensors[read.tensor].dtype
+    return str(dtype.compute) if dtype.compute != dtype else ""
+
+
+def widen_rows(schedule: Schedule, core: Contraction, outer: list[str]) -> Schedule:
+    """Convert operands that are the same in all lanes once for all tiles of a product of a batch.
+
+    outer : the loops around a tile
+    """
+    s = schedule.scop.statement(core.statement)
+    for read in s.source.reads:
+        moving = loops_of_read(read)
+        around = [x for x in outer if x in moving and x in core.free]
+        narrow = bool(_wider(schedule, read)) and core.v not in moving
+        if narrow and around and is_batched(s, around[-1]):
+            schedule = attempt(
+                schedule, Schedule.promote, s.name, around[-1], read.tensor, Scope.LOCAL,
+                dtype=_wider(schedule, read),
+            )  # fmt: skip
+    return schedule
+
+
+def is_batched(s: ScopStatement, loop: str) -> bool:
+    """Whether nothing is reused along a loop: each of its iterations is a product of its own."""
+    return loop in s.free and all(loop in loops_of_read(r) for r in s.source.reads if r.indices)
 
 
 def pack_rows(schedule: Schedule, core: Contraction, loops: list[str]) -> Schedule:

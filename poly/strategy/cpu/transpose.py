@@ -68,7 +68,8 @@ class Transpose(Tactic[Machine, TransposePlan]):
         short = (extents[row], extents[lane])
         if any(x is not None and x < FEWEST for x in short):
             return NoMatch("rows are too short to be transposed")
-        size = group.machine.vector_bytes // dtype.bytes
+        # A tile of 32 rows would need more registers than there are.
+        size = group.machine.vector_bytes // (4 if dtype.bytes == 2 else dtype.bytes)
         while any(x is not None and size > x for x in short):
             size //= 2
         return TransposePlan(row, lane, size, short)

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
-import shutil
-from collections.abc import Callable
-from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from codegen.c.prelude import prelude_for
+from codegen.c.masked_instructions import MOST_LANES
 from codegen.c.type_names import LANE_TYPES
-from runtime.cpu.compile_c import compile_shared
-from runtime.cpu.toolchain import Toolchain, find_toolchain
+from tests.codegen.c.helpers_support import Load, address
 
 SHAPES = [
     (element, bits // int(element[1:]))
-    for element, bits in product(("f32", "f64", "i32", "u32", "i64", "u64"), (128, 256, 512))
+    for element, bits in product(("u16", "f32", "f64", "i32", "u32", "i64", "u64"), (128, 256, 512))
+    if bits // int(element[1:]) <= MOST_LANES
 ]
-#: Flags after those of the compiler, so that each form of the text is taken on some machine.
-LEVELS = {"all": (), "no AVX-512": ("-mno-avx512f",), "no AVX": ("-mno-avx",)}
 
 
 def vector(name: str) -> str:
@@ -65,37 +58,6 @@ def expected(helper: str, out: np.ndarray, x: np.ndarray, a: int, b: int, n: int
         made[:n] = 0
         made[lanes] = x[2 * lanes] if helper.endswith("even") else x[lanes]
     return made
-
-
-Load = Callable[[str], ctypes.CDLL]
-
-
-@pytest.fixture(scope="module", params=["gcc", "clang"])
-def compiler(request: pytest.FixtureRequest, toolchain: Toolchain) -> Toolchain:
-    if toolchain.kind != request.param and shutil.which(request.param) is None:
-        pytest.skip(f"there is no {request.param}")
-    return toolchain if toolchain.kind == request.param else find_toolchain(request.param)
-
-
-@pytest.fixture(scope="module", params=[*LEVELS])
-def load(
-    request: pytest.FixtureRequest, compiler: Toolchain, tmp_path_factory: pytest.TempPathFactory
-) -> Load:
-    """Compiles code with the helpers that it uses; no warning is allowed."""
-    folder: Path = tmp_path_factory.mktemp("helpers")
-    using = replace(compiler, flags=(*compiler.flags, *LEVELS[request.param]))
-
-    def loaded(code: str) -> ctypes.CDLL:
-        library = folder / f"helpers{len([*folder.iterdir()])}.so"  # not one that is loaded
-        text = f"{prelude_for(code)}\n{code}"
-        assert compile_shared(using, {"helpers.c": text}, (), library) == ""
-        return ctypes.CDLL(str(library))
-
-    return loaded
-
-
-def address(array: np.ndarray) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
 
 
 def test_some_lanes(load: Load) -> None:
