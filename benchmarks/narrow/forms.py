@@ -19,6 +19,8 @@ from benchmarks.sixteen_bits import between_wide_ports, halved_model
 #: Inputs from which the ranges of values are taken.
 CALIBRATION = 3
 _FIRST_SEED = 100
+#: Operators whose quantised forms are in ONNX; others get ones of ONNX Runtime's own domain.
+STANDARD = ("Conv", "MatMul")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Form:
     static : quantised with ranges found beforehand, else while it runs
     format : of ONNX Runtime's tools, for static ones
     per_channel : weights have a scale for each channel, not one
+    operators : the only ones that are quantised; empty for all that the tools know
     tolerance : the greatest difference from the network on float32, where 16 bits bring it
     """
 
@@ -36,6 +39,7 @@ class Form:
     static: bool = False
     format: str = ""
     per_channel: bool = False
+    operators: tuple[str, ...] = ()
     tolerance: float = 0.0
 
 
@@ -43,6 +47,7 @@ FORMS: Mapping[str, Form] = {
     "qdq": Form(static=True, format="QDQ"),
     "qdq per channel": Form(static=True, format="QDQ", per_channel=True),
     "qoperator": Form(static=True, format="QOperator"),
+    "qoperator of onnx": Form(static=True, format="QOperator", operators=STANDARD),
     "dynamic": Form(),
     "float16": Form("float16", tolerance=0.02),
     "bfloat16": Form("bfloat16", tolerance=0.1),
@@ -83,6 +88,7 @@ def write_form(form: Form, wide: Path, path: Path) -> None:
             _Reader(onnx.load(wide)),
             quant_format=tools.QuantFormat[form.format],
             per_channel=form.per_channel,
+            op_types_to_quantize=list(form.operators) or None,
             activation_type=tools.QuantType.QUInt8,
             **types,
         )
