@@ -105,7 +105,8 @@ def table(results: Results, goals: Sequence[Goal] = GOALS) -> Table:
         cells = [goal.what, beside, str(len(found)), str(missing), f"{goal.wanted:.2f}"]
         mean = geomean(found.values())
         if mean is None:
-            shown.add_row(*cells, "", "", "", "not measured", "")
+            verdict = Text("missed", "red") if missing else Text("not measured")
+            shown.add_row(*cells, "", "", "", verdict, "")
             continue
         worst = max(found, key=found.__getitem__)
         met = not missing and (found[worst] if goal.each else mean) <= goal.wanted

@@ -243,7 +243,8 @@ def _is_sum(kernel: Kernel) -> bool:
     return bool({"MatMul", "Einsum", "Conv"}.intersection(_operators(kernel)))
 
 
-def _has_integers(kernel: Kernel) -> bool:
+def has_integers(kernel: Kernel) -> bool:
+    """Whether a kernel has a meaning in int8."""
     if isinstance(kernel, Product):
         return len(kernel.inputs) == 2
     return not {"Softmax", "LayerNormalization"}.intersection(_operators(kernel))
@@ -295,5 +296,5 @@ def narrowed(kernel: Kernel, element: str) -> Narrow:
 def kernels() -> tuple[Narrow, ...]:
     """Suite K in each of the types, without what the type gives no meaning."""
     return tuple(
-        narrowed(k, e) for e in ELEMENTS for k in suite_k() if e != "int8" or _has_integers(k)
+        narrowed(k, e) for e in ELEMENTS for k in suite_k() if e != "int8" or has_integers(k)
     )
