@@ -66,12 +66,32 @@ class Kernel(ABC):
     name, family : as shown in the tables
     native : Farkas compiles the comprehension for its sizes; otherwise the ONNX graph, in which
         weights are constants
+    tolerance : the greatest difference between results, relative to the greatest magnitude
     """
 
     name: str
     family: str
 
     native = False
+    tolerance = 1e-3
+
+    @property
+    def result_type(self) -> Any:
+        """The numpy type of the result."""
+        return np.dtype(np.float32)
+
+    @property
+    def wide(self) -> Kernel | None:
+        """The kernel on float32 of which this is one on a narrower type."""
+        return None
+
+    def widened(self, arrays: Arrays) -> dict[str, Array]:
+        """The same numbers in float32, for the wide kernel."""
+        return dict(arrays)
+
+    def forms(self, arrays: Arrays) -> dict[str, ModelProto]:
+        """Other ONNX models of the same, which some libraries compute faster, by name."""
+        return {}
 
     @property
     @abstractmethod

@@ -30,7 +30,7 @@ def show(results: Results, console: Console) -> None:
         console.rule(f"suite {suite}, {roofline or device}", align="left")
         console.print(table(rows, limit))
         console.print(families(rows, limit))
-        if any(r.memory for r in rows):
+        if any(r.memory or r.weights for r in rows):
             console.print(memory(rows))
     problems = [(r, n, m) for r in results.rows for n, m in r.failures.items()]
     if problems:
@@ -61,6 +61,7 @@ def table(rows: list[Row], limit: Limit) -> Table:
     """A line for each computation; times are medians in µs, the best peer's is bold."""
     names = _contenders(rows)
     symbolic = any(r.openness is not None for r in rows)
+    narrow = any(r.narrowness is not None for r in rows)
     result = Table(box=None, pad_edge=False, header_style="bold")
     result.add_column("µs a call", no_wrap=True)
     for name in ("GF", *names):
@@ -68,8 +69,9 @@ def table(rows: list[Row], limit: Limit) -> Table:
     roofline, copies = _either(limit)
     speed = ["%roof"] if roofline is not None else ["TFLOP/s", "GB/s"]
     speed += ["%copy"] if copies is not None else []
-    headings = ["ratio", "spread", *speed, "cold s", "cached s"]
-    for heading in [*headings[:2], "open/fixed", *headings[2:]] if symbolic else headings:
+    more = ["open/fixed"] if symbolic else []
+    more += ["narrow/wide"] if narrow else []
+    for heading in ("ratio", "spread", *more, *speed, "cold s", "cached s"):
         result.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         best = row.best_peer
@@ -81,6 +83,8 @@ def table(rows: list[Row], limit: Limit) -> Table:
         cells += [_ratio(row.ratio), Text(_spread(row))]
         if symbolic:
             cells.append(_ratio(row.openness))
+        if narrow:
+            cells.append(_ratio(row.narrowness))
         if roofline is not None:
             cells.append(Text(_percent(row.roof(row.ours, roofline))))
         else:
@@ -100,7 +104,9 @@ def families(rows: list[Row], limit: Limit) -> Table:
     result = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     result.add_column("geometric means", no_wrap=True)
     unit = "%copy" if isinstance(limit, CopyRate) else "%roof"
-    headings = ("kernels", "ahead", "ratio", unit, f"best's {unit}", "open/fixed", "cold s")
+    narrow = any(r.narrowness is not None for r in rows)
+    other = "narrow/wide" if narrow else "open/fixed"
+    headings = ("kernels", "ahead", "ratio", unit, f"best's {unit}", other, "cold s")
     for heading in (*headings, *(f"to {n}" for n in names)):
         result.add_column(heading, justify="right", no_wrap=True)
     groups = {f: [r for r in rows if r.family == f] for f in dict.fromkeys(r.family for r in rows)}
@@ -119,7 +125,7 @@ def families(rows: list[Row], limit: Limit) -> Table:
             _ratio(geomean(ratios)),
             Text(_percent(own)),
             Text(_percent(best)),
-            _ratio(_mean(r.openness for r in group)),
+            _ratio(_mean(r.narrowness if narrow else r.openness for r in group)),
             Text(_seconds(_mean(_cold(r) for r in group))),
         ]
         cells += [_ratio(_mean(_against(r, name) for r in group)) for name in names]
@@ -128,19 +134,25 @@ def families(rows: list[Row], limit: Limit) -> Table:
 
 
 def memory(rows: list[Row]) -> Table:
-    """Peak memory of each contender, and its load time, for networks."""
-    rows = [r for r in rows if r.memory]
+    """Peak memory of each contender, its load time, and bytes of weights, for networks."""
+    rows = [r for r in rows if r.memory or r.weights]
+    weighed = any(r.weights for r in rows)
     names = _ordered({n: None for r in rows for n in (*r.memory, *r.compile)})
     result = Table(box=None, pad_edge=False, header_style="bold")
     result.add_column("MiB peak / s to load", no_wrap=True)
     for name in names:
         result.add_column(name, justify="right", no_wrap=True)
+    if weighed:
+        result.add_column("weights, MiB", justify="right", no_wrap=True)
     for row in rows:
         cells = [Text(row.name)]
         for name in names:
             peak, load = row.memory.get(name), row.compile.get(name)
             shown = f"{peak / 2**20:.0f}" if peak else "-"
             cells.append(Text(f"{shown} / {load[0]:.2f}" if load else shown))
+        if weighed:
+            held = row.weights.get(row.ours)
+            cells.append(Text("" if held is None else f"{held / 2**20:.2f}"))
         result.add_row(*cells)
     return result
 

@@ -16,12 +16,15 @@ FORMAT = 1
 
 #: Families that are mostly bound by memory traffic on a device.
 BOUND_BY_MEMORY = ("rows", "elementwise", "transpose")
-#: Columns of Farkas itself: as a user would call it, with open sizes, with fixed ones.
-OURS = ("farkas", "farkas-symbolic", "farkas-fixed")
+#: Columns of Farkas itself: as a user would call it, with open sizes, with fixed ones; for narrow
+#: types, the same on float32, and the comprehension with its weights given in every call.
+OURS = ("farkas", "farkas-symbolic", "farkas-fixed", "farkas-float32", "farkas-text")
 #: The columns that take part in a suite, if not the first two.
 OURS_IN = {
     "symbolic": ("farkas-symbolic", "farkas-fixed"),
     "public": ("farkas", "farkas-fixed"),
+    "narrow": ("farkas", "farkas-float32", "farkas-text"),
+    "narrow-networks": ("farkas",),
 }
 
 
@@ -54,6 +57,7 @@ class Row:
     differences : by contender, the deviation of its result from the reference, relative to the
     maximum
     memory : by contender, peak bytes of a process of its own
+    weights : by contender, bytes of the weights in memory, where that is known
     """
 
     suite: str
@@ -67,6 +71,7 @@ class Row:
     failures: dict[str, str] = field(default_factory=dict)
     differences: dict[str, float] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
+    weights: dict[str, int] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -108,9 +113,15 @@ class Row:
     @property
     def openness(self) -> float | None:
         """The time with open sizes over that with fixed ones; None unless both were measured."""
-        own, free, fixed = map(self.median, OURS)
+        own, free, fixed = map(self.median, OURS[:3])
         pair = (free or own, fixed or own) if free or fixed else (None, None)
         return pair[0] / pair[1] if pair[0] and pair[1] else None
+
+    @property
+    def narrowness(self) -> float | None:
+        """The time on a narrow type over that on float32; None unless both were measured."""
+        narrow, wide = self.median("farkas"), self.median("farkas-float32")
+        return narrow / wide if narrow and wide else None
 
     def roof(self, contender: str, roofline: Roofline | CopyRate) -> float | None:
         """The fraction of the roofline, or of a copy's speed, that a contender reaches."""

@@ -96,6 +96,8 @@ def one_process(job: Job, row: Row, folder: Path, tell: Callable[[str], None]) -
         for line in lines:
             if "prepared" in line:
                 row.compile.setdefault(line["prepared"], []).append(line["seconds"])
+                if line.get("weights") is not None:
+                    row.weights[line["prepared"]] = line["weights"]
                 if line["difference"] is not None:
                     row.differences[line["prepared"]] = line["difference"]
             elif "failed" in line:

@@ -12,6 +12,7 @@ from typing import Protocol, cast
 from benchmarks.heldout import heldout
 from benchmarks.kernel import Kernel
 from benchmarks.kernels import suite_k
+from benchmarks.narrow.kernels import kernels
 from benchmarks.task import Task
 
 #: Descriptions of the suites.
@@ -22,6 +23,7 @@ SUITES = {
     "trained": "models of scikit-learn, LightGBM and XGBoost for 1, 100 and 10,000 rows",
     "recurrent": "RNN, GRU and LSTM",
     "heldout": "40 shapes that nothing was tuned for",
+    "narrow": "kernels of suite K and networks, in int8, bfloat16 and float16",
     "symbolic": "comprehensions with open sizes beside the same with fixed ones",
 }
 
@@ -31,7 +33,10 @@ _MODELS = {
     "public": "benchmarks.public",
     "trained": "benchmarks.trained",
     "recurrent": "benchmarks.recurrent",
+    "narrow-networks": "benchmarks.narrow.models",
 }
+#: Suites of kernels with networks: those of a suite of their own.
+_NETWORKS = {"narrow": "narrow-networks"}
 
 
 class Models(Protocol):
@@ -65,6 +70,8 @@ def kernels_of(suite: str) -> Sequence[Kernel]:
     """The kernels of a suite; none for networks."""
     if suite == "K":
         return suite_k()
+    if suite == "narrow":
+        return kernels()
     if suite == "symbolic":
         return [k for k in suite_k() if k.text is not None]
     return heldout() if suite == "heldout" else ()
@@ -79,8 +86,19 @@ def models_of(suite: str) -> Models | None:
 def items_of(suite: str, only: str = "") -> list[Item]:
     """The computations of a suite with matching names, in the order of its table."""
     models = models_of(suite)
+    if suite in _NETWORKS:
+        return [*_kernel_items(suite, only), *items_of(_NETWORKS[suite], only)]
     if models is not None:
         found = [n for n in models.names() if re.search(only, n)]
-        return [Item(suite, n, "models", *models.size(n)) for n in found]
-    kernels = [k for k in kernels_of(suite) if re.search(only, k.name)]
-    return [Item(suite, k.name, k.family, k.flops, k.bytes) for k in kernels]
+        return [Item(suite, n, _family(suite, n), *models.size(n)) for n in found]
+    return _kernel_items(suite, only)
+
+
+def _family(suite: str, name: str) -> str:
+    """The family of a network: in suite narrow the form, which is the end of its name."""
+    return name.partition(" ")[2] if suite == "narrow-networks" else "models"
+
+
+def _kernel_items(suite: str, only: str) -> list[Item]:
+    found = [k for k in kernels_of(suite) if re.search(only, k.name)]
+    return [Item(suite, k.name, k.family, k.flops, k.bytes) for k in found]

@@ -105,8 +105,9 @@ def difference(
             return float("inf")
         if element is not None and result.dtype.kind == "f" and result.dtype != element:
             return float("inf")
-        apart = float(np.abs(np.subtract(result, reference, dtype=np.float64)).max(initial=0.0))
-        scale = float(np.abs(reference.astype(np.float64)).max(initial=0.0)) or 1.0
+        exact = reference.astype(np.float64)
+        apart = float(np.abs(result.astype(np.float64) - exact).max(initial=0.0))
+        scale = float(np.abs(exact).max(initial=0.0)) or 1.0
         worst = max(worst, apart / scale if np.isfinite(apart) else float("inf"))
     return worst
 
@@ -141,7 +142,7 @@ def run(job: Job, folder: Path) -> None:
             text = " ".join(str(error).split())
             report(failed=name, message=f"{type(error).__name__}: {text}"[:600])
             continue
-        report(prepared=name, seconds=seconds, difference=apart)
+        report(prepared=name, seconds=seconds, difference=apart, weights=prepared.weights)
         if apart is not None and not apart <= task.tolerance:
             report(failed=name, message=f"wrong result: relative difference {apart:.2g}")
             continue

@@ -10,10 +10,10 @@ import onnx
 from onnx import ModelProto
 
 from benchmarks import models
-from benchmarks.gpu.float16_graphs import halved_model
 from benchmarks.kernel import Array
 from benchmarks.networks import bert, mobilenetv2
 from benchmarks.peers import PEERS
+from benchmarks.sixteen_bits import halved_model
 from benchmarks.task import Task, UnavailableError
 
 TINY: dict[str, Callable[[], ModelProto]] = {

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from benchmarks.peers.base import Peer, Prepared
 from benchmarks.peers.blas import Numpy
-from benchmarks.peers.ort import OnnxRuntime
-from benchmarks.peers.ours import Farkas, FarkasFixed, FarkasSymbolic
+from benchmarks.peers.ort import OnnxRuntime, OnnxRuntimeFloats
+from benchmarks.peers.ours import (
+    Farkas,
+    FarkasFixed,
+    FarkasFloat32,
+    FarkasSymbolic,
+    FarkasText,
+)
 from benchmarks.peers.pytorch import TorchChannelsLast, TorchEager, TorchInductor
-from benchmarks.peers.vino import OpenVino
+from benchmarks.peers.torch_integers import TorchIntegers
+from benchmarks.peers.vino import OpenVino, OpenVinoFloats, OpenVinoQuantised
 from benchmarks.peers.xla import Xla
 
 __all__ = ["PEERS", "Peer", "Prepared"]
@@ -18,8 +25,14 @@ PEERS: dict[str, Peer] = {
         Farkas(),
         FarkasSymbolic(),
         FarkasFixed(),
+        FarkasFloat32(),
+        FarkasText(),
         OnnxRuntime(),
+        OnnxRuntimeFloats(),
         OpenVino(),
+        OpenVinoFloats(),
+        OpenVinoQuantised(),
+        TorchIntegers(),
         TorchEager(),
         TorchChannelsLast(),
         TorchInductor(),

@@ -19,10 +19,12 @@ class Prepared:
 
     call : runs it and waits until it is done
     fetch : the outputs as numpy arrays, from what `call` returned
+    weights : bytes of the weights in memory, if that is known
     """
 
     call: Callable[[], Any]
     fetch: Callable[[Any], Sequence[Array]]
+    weights: int | None = None
 
 
 class Package(ABC):

@@ -22,6 +22,8 @@ class Numpy(Peer):
     package = "numpy"
 
     def suits(self, task: Task) -> bool:
+        if task.wide is not None:
+            return False
         if not isinstance(task.kernel, Product | Composite):
             return False
         nodes = task.kernel.nodes()

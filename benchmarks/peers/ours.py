@@ -45,6 +45,34 @@ class Farkas(Peer):
         return prepare_model(fk.compile_onnx(task.path, threads=threads), task)
 
 
+class FarkasFloat32(Farkas):
+    """The same kernel on float32, where a task is one on a narrower type."""
+
+    name = "farkas-float32"
+
+    def suits(self, task: Task) -> bool:
+        return task.wide is not None
+
+    def prepare(self, task: Task, threads: int) -> Prepared:
+        assert task.wide is not None
+        return super().prepare(task.wide, threads)
+
+
+class FarkasText(Farkas):
+    """The comprehension on a narrow type with its weights given in every call."""
+
+    name = "farkas-text"
+
+    def suits(self, task: Task) -> bool:
+        kernel = task.kernel
+        if kernel is None or task.wide is None:
+            return False
+        return not kernel.native and kernel.text is not None
+
+    def prepare(self, task: Task, threads: int) -> Prepared:
+        return prepare_text(task, threads, specialised=True)
+
+
 def _values(results: Mapping[str, Array]) -> Sequence[Array]:
     return list(results.values())
 
@@ -89,7 +117,7 @@ def prepare_text(task: Task, threads: int, specialised: bool) -> Prepared:
     text = task.kernel.text
     kernel = fk.compile(text.text, sizes=text.sizes if specialised else None, threads=threads)
     arrays = [task.arrays[n].reshape(s) for n, s in text.shapes.items()]
-    out = aligned(np.zeros(task.kernel.output, np.float32))
+    out = aligned(np.zeros(task.kernel.output, task.kernel.result_type))
     if out.nbytes < SMALL:
         return Prepared(lambda: kernel(*arrays), lambda result: [result])
     return Prepared(lambda: kernel(*arrays, out=out), lambda result: [result])
@@ -100,6 +128,13 @@ def prepare_model(model: Any, task: Task) -> Prepared:
     inputs = task.inputs
     if model.is_whole:
         out = {p.name: aligned(np.zeros(p.shape, p.dtype.numpy)) for p in model.outputs}
-        return Prepared(lambda: model.run(inputs, out=out), _values)
+        return Prepared(lambda: model.run(inputs, out=out), _values, _weights(model, task))
     model.run(inputs)  # compiles the parts that need shapes
-    return Prepared(lambda: model.run(inputs), _values)
+    return Prepared(lambda: model.run(inputs), _values, _weights(model, task))
+
+
+def _weights(model: Any, task: Task) -> int | None:
+    """Bytes of the constants of a compiled network; None for kernels."""
+    if task.kernel is not None:
+        return None
+    return sum(int(a.nbytes) for graph in model.graphs for a in graph.constants.values())

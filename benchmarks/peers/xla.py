@@ -23,7 +23,7 @@ class Xla(Peer):
     package = "jaxlib"
 
     def suits(self, task: Task) -> bool:
-        return task.is_translated
+        return task.is_translated and task.wide is None
 
     def prepare(self, task: Task, threads: int) -> Prepared:
         jax = importlib.import_module("jax")

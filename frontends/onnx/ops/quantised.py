@@ -21,6 +21,49 @@ def saturated(value: str, dtype: DType) -> str:
     return f"{dtype}(min(max(round({value}), {float(info.min)!r}), {float(info.max)!r}))"
 
 
+def _scale(node: Node, position: int) -> Value:
+    """A scale, which is positive and finite as far as it is known.
+
+    Raises
+    ------
+    ModelError : if it is not.
+    """
+    scale = node.required(position)
+    if scale.array is not None and scale.dtype.is_float:
+        values = scale.array.astype(np.float64)
+        wrong = values[~((values > 0) & (values < np.inf))]
+        if wrong.size:
+            raise node.fail(f"input number {position + 1} has a scale of {wrong.flat[0]:g}")
+    return scale
+
+
+def _zero_point(node: Node, x: Value | None, scale: Value) -> Value | None:
+    """The zero points that belong to scales: as many, and none but 0 for int32.
+
+    One value may be a scalar beside a vector of one element, as other runtimes have it.
+
+    x : what is dequantised
+
+    Raises
+    ------
+    ModelError : if they do not fit.
+    """
+    zero = node.optional(2)
+    if zero is None:
+        return None
+    is_one = all(v.shape in ((), (1,)) for v in (zero, scale))
+    if zero.shape != scale.shape and not is_one:
+        raise node.fail(f"zero points {list(zero.shape)} for scales {list(scale.shape)}")
+    if x is not None and x.dtype == INT32 and zero.array is not None and zero.array.any():
+        raise node.fail("values of int32 have a zero point that is not 0")
+    return zero
+
+
+def _zero_read(zero: Value, scale_index: Sequence[str | int]) -> str:
+    """The read of an element's zero point, beside that of its scale."""
+    return at("Z", [0] * zero.rank if zero.shape in ((), (1,)) else scale_index)
+
+
 def _scale_index(node: Node, x: Value, scale: Value, indices: Sequence[str]) -> list[str | int]:
     """The index of an element's scale: one for all, along an axis, or for blocks."""
     if scale.rank == 0 or scale.shape == (1,):
@@ -42,36 +85,34 @@ def _scale_index(node: Node, x: Value, scale: Value, indices: Sequence[str]) -> 
 @operator("QuantizeLinear")
 def quantize(node: Node) -> Sequence[Result]:
     """Y = saturate(round(X / scale) + zero)."""
-    x, scale, zero = node.required(0), node.required(1), node.optional(2)
+    x, scale = node.required(0), _scale(node, 1)
+    zero = _zero_point(node, None, scale)
     number = node.integer("output_dtype", 0)
     to = zero.dtype if zero is not None else element_type(number, node) if number else UINT8
-    if zero is not None and zero.shape != scale.shape:
-        raise node.fail(f"zero points {list(zero.shape)} for scales {list(scale.shape)}")
     indices = names(x.rank)
     scale_index = _scale_index(node, x, scale, indices)
     inputs = {"X": x, "S": scale}
     value = f"round(float32({at('X', indices)}) / float32({at('S', scale_index)}))"
     if zero is not None:
         inputs["Z"] = zero
-        value += f" + float32({at('Z', scale_index)})"
+        value += f" + float32({_zero_read(zero, scale_index)})"
     return [indexed("quantize", inputs, to, x.shape, saturated(value, to))]
 
 
 @operator("DequantizeLinear")
 def dequantize(node: Node) -> Sequence[Result]:
     """Y = (X - zero) * scale."""
-    x, scale, zero = node.required(0), node.required(1), node.optional(2)
+    x, scale = node.required(0), _scale(node, 1)
+    zero = _zero_point(node, x, scale)
     number = node.integer("output_dtype", 0)
     to = element_type(number, node) if number else scale.dtype
-    if zero is not None and zero.shape != scale.shape:
-        raise node.fail(f"zero points {list(zero.shape)} for scales {list(scale.shape)}")
     indices = names(x.rank)
     scale_index = _scale_index(node, x, scale, indices)
     inputs = {"X": x, "S": scale}
     value = f"int32({at('X', indices)})"
     if zero is not None:
         inputs["Z"] = zero
-        value = f"({value} - int32({at('Z', scale_index)}))"
+        value = f"({value} - int32({_zero_read(zero, scale_index)}))"
     text = f"float32({value}) * float32({at('S', scale_index)})"
     return [indexed("dequantize", inputs, to, x.shape, f"{to}({text})")]
 
@@ -103,14 +144,18 @@ def dynamic_quantize(node: Node) -> Sequence[Result]:
 def _shifted(
     node: Node, what: str, zero: Value | None, tensor: str, index: Sequence[str | int] | None
 ) -> str:
-    """A format over the read of an integer operand, which subtracts its zero point."""
-    if zero is None or (zero.array is not None and not zero.array.any()):
+    """A format over the read of an integer operand, which subtracts its zero point.
+
+    index : of a zero point that is not the only one
+    """
+    if zero is None:
         return "int32({0})"
-    if zero.size == 1:
-        return f"(int32({{0}}) - int32({at(tensor, [0] * zero.rank)}))"
-    if index is None or len(index) != zero.rank:
+    if zero.size != 1 and (index is None or len(index) != zero.rank):
         raise node.fail(f"zero points of shape {list(zero.shape)} for {what}")
-    return f"(int32({{0}}) - int32({at(tensor, index)}))"
+    if zero.array is not None and not zero.array.any():
+        return "int32({0})"
+    read = [0] * zero.rank if zero.size == 1 else index
+    return f"(int32({{0}}) - int32({at(tensor, read or ())}))"
 
 
 def _zero_inputs(formats: dict[str, tuple[str, Value | None]]) -> dict[str, Value]:
@@ -124,9 +169,20 @@ def _integer_sum(
     """A convolution in 32 bits: its text, the operands that it reads, and the statement."""
     c = convolution(node, x, w)
     left = _shifted(node, "X", zeros[0], "ZX", None)
-    right = _shifted(node, "W", zeros[1], "ZW", [c.k])
+    right = _shifted(node, "W", zeros[1], "ZW", _filter_index(node, zeros[1], w, c))
     operands = {"X": x, "W": w} | _zero_inputs({"ZX": (left, zeros[0]), "ZW": (right, zeros[1])})
     return c, operands, c.sum(tensor, left, right)
+
+
+def _filter_index(
+    node: Node, value: Value | None, w: Value, c: Convolution
+) -> list[str | int] | None:
+    """The index of a value for each filter; None where there is one for all."""
+    if value is None or value.size == 1:
+        return None
+    if value.shape != w.shape[:1]:
+        raise node.fail(f"{list(value.shape)} zero points or scales for {w.shape[0]} filters")
+    return [c.k]
 
 
 @operator("ConvInteger")
@@ -142,7 +198,8 @@ def conv_integer(node: Node) -> Sequence[Result]:
 @operator("QLinearConv")
 def qlinear_conv(node: Node) -> Sequence[Result]:
     """Y = saturate(round((conv(X - zx, W - zw) + B) * sx * sw / sy) + zy)."""
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.required(p) for p in range(8))
+    x, _, x_zero, w, _, w_zero, _, y_zero = (node.required(p) for p in range(8))
+    x_scale, w_scale, y_scale = (_scale(node, p) for p in (1, 4, 6))
     bias = node.optional(8)
     c, operands, body = _integer_sum(node, x, w, (x_zero, w_zero), "T")
     total = at("T", c.output)
@@ -151,8 +208,9 @@ def qlinear_conv(node: Node) -> Sequence[Result]:
             raise node.fail(f"a bias of shape {list(bias.shape)} for {w.shape[0]} filters")
         operands["B"] = bias
         total = f"({total} + B[{c.k}])"
-    scale = _factor(node, operands, x_scale, w_scale, y_scale, None, [c.k])
-    return [_requantised("qlinear_conv", operands, body, c, total, scale, y_zero)]
+    filters = _filter_index(node, w_scale, w, c)
+    scale = _factor(node, operands, x_scale, w_scale, y_scale, None, filters)
+    return [_requantised(node, "qlinear_conv", operands, body, c, total, scale, y_zero)]
 
 
 def _factor(
@@ -176,6 +234,7 @@ def _factor(
 
 
 def _requantised(
+    node: Node,
     name: str,
     operands: dict[str, Value],
     body: str,
@@ -185,6 +244,8 @@ def _requantised(
     zero: Value,
 ) -> Compute:
     """`body` sums in T; the `total` of each element is scaled, rounded and shifted."""
+    if zero.size != 1:
+        raise node.fail(f"zero points of shape {list(zero.shape)} for Y")
     operands["ZY"] = zero
     value = f"round(float32({total}) * {scale}) + float32({at('ZY', [0] * zero.rank)})"
     lines = [
@@ -197,26 +258,45 @@ def _requantised(
     return Compute(program, tuple(operands.values()))
 
 
-def _row_index(node: Node, value: Value | None, output: Sequence[str]) -> list[str | int] | None:
+def _row_index(node: Node, value: Value | None, p: Product) -> list[str | int] | None:
     """The index of a value for each row: in a vector, or in a matrix with one column."""
-    if value is None or value.size == 1:
-        return None
-    if value.rank == 1:
-        return ["i"]
-    if value.shape[-1] != 1:
-        raise node.fail(f"one value for each row is needed, not {list(value.shape)}")
-    return [*output[len(output) - 1 - value.rank : -2], "i", 0]
+    return _line_index(node, value, p, "i", "row", -1)
 
 
-def _column_index(node: Node, value: Value | None, output: Sequence[str]) -> list[str | int] | None:
+def _column_index(node: Node, value: Value | None, p: Product) -> list[str | int] | None:
     """The index of a value for each column: in a vector, or in a matrix with one row."""
+    return _line_index(node, value, p, "j", "column", -2)
+
+
+def _line_index(
+    node: Node, value: Value | None, p: Product, name: str, what: str, single: int
+) -> list[str | int] | None:
+    """The index of a value for each row or column; None where there is one for all.
+
+    name : of the index; single : the axis on which a matrix of values has one element
+    """
     if value is None or value.size == 1:
         return None
+    extents = dict(zip(p.output, p.shape, strict=True))
     if value.rank == 1:
-        return ["j"]
-    if value.shape[-2] != 1:
-        raise node.fail(f"one value for each column is needed, not {list(value.shape)}")
-    return [*output[len(output) - value.rank : -2], 0, "j"]
+        if name not in extents or value.shape[0] != extents[name]:
+            raise node.fail(
+                f"{value.shape[0]} zero points or scales for {extents.get(name, 1)} {what}s"
+            )
+        return [name]
+    # Batches are those of the result from the right.
+    batch = [n for n in p.output if n not in ("i", "j")][-(value.rank - 2) :]
+    index: list[str | int] = [*(batch if value.rank > 2 else ()), name]
+    index.insert(len(index) if single == -1 else len(index) - 1, 0)
+    for n, (extent, part) in enumerate(zip(value.shape, index, strict=False)):
+        if extent == 1:
+            index[n] = 0
+        elif isinstance(part, int) or extents.get(part) != extent:
+            index.clear()
+            break
+    if len(index) != value.rank:
+        raise node.fail(f"one value for each {what} is needed, not {list(value.shape)}")
+    return index
 
 
 @operator("MatMulInteger")
@@ -224,8 +304,8 @@ def matmul_integer(node: Node) -> Sequence[Result]:
     """Y = (A - za) (B - zb) in 32 bits."""
     a, b, a_zero, b_zero = node.required(0), node.required(1), node.optional(2), node.optional(3)
     p = product(node, a, b)
-    left = _shifted(node, "A", a_zero, "ZA", _row_index(node, a_zero, p.output))
-    right = _shifted(node, "B", b_zero, "ZB", _column_index(node, b_zero, p.output))
+    left = _shifted(node, "A", a_zero, "ZA", _row_index(node, a_zero, p))
+    right = _shifted(node, "B", b_zero, "ZB", _column_index(node, b_zero, p))
     operands = {"A": a, "B": b} | _zero_inputs({"ZA": (left, a_zero), "ZB": (right, b_zero)})
     inputs = [declare(n, v.dtype, v.shape) for n, v in operands.items()]
     program = function(
@@ -237,9 +317,10 @@ def matmul_integer(node: Node) -> Sequence[Result]:
 @operator("QLinearMatMul")
 def qlinear_matmul(node: Node) -> Sequence[Result]:
     """Y = saturate(round((A - za) (B - zb) * sa * sb / sy) + zy)."""
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.required(p) for p in range(8))
+    a, _, a_zero, b, _, b_zero, _, y_zero = (node.required(p) for p in range(8))
+    a_scale, b_scale, y_scale = (_scale(node, p) for p in (1, 4, 6))
     p = product(node, a, b)
-    rows, columns = _row_index(node, a_zero, p.output), _column_index(node, b_zero, p.output)
+    rows, columns = _row_index(node, a_zero, p), _column_index(node, b_zero, p)
     left = _shifted(node, "A", a_zero, "ZA", rows)
     right = _shifted(node, "B", b_zero, "ZB", columns)
     operands = {"A": a, "B": b} | _zero_inputs({"ZA": (left, a_zero), "ZB": (right, b_zero)})
@@ -249,8 +330,10 @@ def qlinear_matmul(node: Node) -> Sequence[Result]:
         a_scale,
         b_scale,
         y_scale,
-        _row_index(node, a_scale, p.output),
-        _column_index(node, b_scale, p.output),
+        _row_index(node, a_scale, p),
+        _column_index(node, b_scale, p),
     )
     body = p.sum("T", left, right)
-    return [_requantised("qlinear_matmul", operands, body, p, at("T", p.output), scale, y_zero)]
+    return [
+        _requantised(node, "qlinear_matmul", operands, body, p, at("T", p.output), scale, y_zero)
+    ]

@@ -10,10 +10,10 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import farkas as fk
 from benchmarks import models
-from benchmarks.gpu.float16_graphs import halved_model
 from benchmarks.gpu.networks import TINY
 from benchmarks.kernel import Array
 from benchmarks.models import bare_model
+from benchmarks.sixteen_bits import halved_model
 from benchmarks.worker import difference
 from frontends.onnx.model.light_models import randomised
 
