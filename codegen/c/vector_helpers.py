@@ -167,6 +167,44 @@ def _extremum(fn: str, op: str) -> Callable[[VectorShape], str]:
     return text
 
 
+def _clip(s: VectorShape) -> str:
+    parameters = f"{s.v} x, {s.v} low, {s.v} high"
+    loops = (
+        f"for (int l = 0; l < {s.lanes}; l++) x[l] = x[l] > low[l] ? x[l] : low[l]; "
+        f"for (int l = 0; l < {s.lanes}; l++) x[l] = x[l] < high[l] ? x[l] : high[l]; return x;"
+    )
+    found = _X86.get(s.bits * s.lanes)
+    comment = "/* between two numbers; a NaN gives one of them */\n"
+    head = f"{comment}static inline {s.v} fk_clip_{s.name}({parameters})\n{{"
+    if found is None:
+        return f"{head} {loops} }}"
+    feature, size = found
+    rest = ", x, (uint16_t)-1, 4)" if size == "512" else ")"
+    name = f"ps{size}_mask" if size == "512" else f"ps{size}"
+    most = f"__builtin_ia32_max{name}(x, low{rest}"
+    call = f"x = {most}; return __builtin_ia32_min{name}(x, high{rest};"
+    return (
+        f"{head}\n#if defined({feature}) && !defined(__clang__)\n  {call}\n#else\n  {loops}\n"
+        "#endif\n}"
+    )
+
+
+def _nearest(s: VectorShape) -> str:
+    number = f"fk_i32x{s.lanes}"
+    plain = f"return __builtin_convertvector(fk_round_{s.name}(x), {number});"
+    found = _X86.get(s.bits * s.lanes)
+    head = (
+        "/* the nearest integer, as floats are rounded */\n"
+        f"static inline {number} fk_nearest_{s.name}({s.v} x)\n{{"
+    )
+    if found is None:
+        return f"{head} {plain} }}"
+    feature, size = found
+    rest = f"512_mask(x, ({number}){{0}}, (uint16_t)-1, 4)" if size == "512" else f"{size}(x)"
+    own = f"return ({number})__builtin_ia32_cvtps2dq{rest};"
+    return f"{head}\n#if defined({feature})\n  {own}\n#else\n  {plain}\n#endif\n}}"
+
+
 def _abs(s: VectorShape) -> str:
     if s.is_float:
         largest = f"INT{s.bits}_MAX"
@@ -451,6 +489,8 @@ _TEXTS: dict[str, Callable[[VectorShape], str]] = {
     "max": _extremum("max", ">"),
     "min": _extremum("min", "<"),
     "abs": _abs,
+    "clip": _clip,
+    "nearest": _nearest,
     "from": _from,
     "sum": _horizontal("sum", _infix("+")),
     "product": _horizontal("product", _infix("*")),

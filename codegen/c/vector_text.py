@@ -15,7 +15,7 @@ from codegen.c.type_names import PATTERNS, lane_suffix, mask_type, suffix, vecto
 from codegen.loops.index_ranges import depends_on, replace_var
 from codegen.loops.nodes import LANE_0
 from codegen.vector.vectorise import is_index_value, lane_stride
-from poly.ir.dtypes import BOOL, DTYPES, FLOAT64, DType
+from poly.ir.dtypes import BOOL, DTYPES, FLOAT32, FLOAT64, DType
 from poly.ir.expr import (
     Cast,
     Const,
@@ -117,14 +117,9 @@ class LaneText:
         if have == want:
             return text
         steps: list[DType] = []
-        if have.is_integer and want.bits > have.bits:
-            bits = have.bits
-            top = want.bits if want.is_integer else min(want.bits, 32)
-            while bits < top:
-                bits *= 2
-                steps.append(_integer(have.kind, bits))
-            if not want.is_integer and steps:
-                steps.append(_integer("i", top))  # all values are small now
+        if have.is_integer and not want.is_integer and have.bits < min(want.bits, 32):
+            # Through int32, which all values of fewer bits fit into.
+            steps.append(_integer("i", 32))
         if have.is_float and want.is_integer and want.bits < 32:
             steps.append(_integer("i", 32))
         if have.is_float and have.bits == 32 and want.is_integer and want.bits == 64:
@@ -146,9 +141,35 @@ class LaneText:
         if own.kind == "b":
             ones = f"({self.mask(e.arg, compute.bits)} & 1)"
             return self.convert(ones, _integer("i", compute.bits), compute)
+        if own.compute == FLOAT32 and compute.is_integer and compute.bits <= 32:
+            text = self._to_integer(e.arg, own)
+            return self.convert(text, _integer("i", 32), compute)
         have = own if rounds_once(own, e.dtype) else compute
         text = self.convert(self.vector(e.arg, own), own, have)
         return self.widened(self.rounded(text, e.dtype, have), e.dtype)
+
+    def _to_integer(self, e: Expr, own: DType) -> str:
+        """A float32 as an int32.  A NaN, and what is beyond an int32, give any number."""
+        name, rounds = self._name(own), isinstance(e, Op) and e.fn == "round"
+        value = e.args[0] if isinstance(e, Op) and rounds else e
+        text = self._clipped(value, own) or self.vector(value, own)
+        if rounds:
+            return f"fk_nearest_{name}({text})"
+        return f"__builtin_convertvector({text}, {self._type(_integer('i', 32))})"
+
+    def _clipped(self, e: Expr, own: DType) -> str:
+        """A value between two others, without what makes NaN of NaN; "" if it has another form."""
+        if not isinstance(e, Op) or e.fn != "min" or not isinstance(e.args[0], Op):
+            return ""
+        (inner, high), low = e.args, e.args[0].args[-1]
+        if (
+            not isinstance(inner, Op)
+            or inner.fn != "max"
+            or not depends_on(inner.args[0], self.var)
+        ):
+            return ""
+        parts = (self.vector(x, own) for x in (inner.args[0], low, high))
+        return f"fk_clip_{self._name(own)}({', '.join(parts)})"
 
     def _operation(self, e: Op, want: DType, own: DType) -> str:
         met = operand_dtype(e, self.printer.dtypes, want)

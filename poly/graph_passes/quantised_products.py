@@ -53,7 +53,8 @@ def _zeros_known(call: Call, graph: Graph) -> bool:
 
 
 def _dequantises(node: object, value: str, graph: Graph) -> bool:
-    if not isinstance(node, Call) or dequantisation_of(node.program) is None:
+    parts = dequantisation_of(node.program) if isinstance(node, Call) else None
+    if not isinstance(node, Call) or parts is None or not parts.zero:
         return False
     return node.inputs[0] == value and _zeros_known(
         replace(node, inputs=tuple(v for v in node.inputs if v != value)), graph
@@ -98,8 +99,6 @@ class _Unsigned:
             return replace(t, dtype=UINT8) if t.dtype == INT8 else t
 
         p = call.program
-        has_zero = sum(t.dtype == INT8 for t in (*p.inputs, *p.outputs)) > 1
-        assert has_zero, "`quantise` and `dequantise` without zero points are left as they are"
         s = p.statements[0]
         program = replace(
             p,

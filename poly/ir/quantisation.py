@@ -1,10 +1,10 @@
 """Programs that quantise and dequantise, recognised by what they compute.
 
     dequantise   Y[i] = float32(int32(X[i]) - int32(Z[z(i)])) * float32(S[s(i)])
-    quantise     Y[i] = int8(min(max(round(round(X[i] / S[s(i)]) + float32(Z[z(i)])), l), h))
+    quantise     Y[i] = int8(int32(round(min(max(X[i] / S[s(i)], l - z), h - z))) + int32(Z[z(i)]))
 
-for X of any rank, and zero points Z (there may be none) and scales S for all elements or along some
-dimensions; l and h are the limits of the type.
+with z = float32(Z[z(i)]) and the limits l and h of the type, for X of any rank, and zero points Z
+and scales S for all elements or along some dimensions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from poly.ir.dtypes import FLOAT32, INT32
-from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, walk
+from poly.ir.expr import Cast, Const, Expr, Index, Op, Read
 from poly.ir.program import Program, Statement
 
 #: For each dimension of a scale or zero point, the dimension of X along which it varies; None: 0.
@@ -65,25 +65,30 @@ def dequantisation_of(program: Program) -> Dequantisation | None:
 
 
 def is_quantisation(program: Program) -> bool:
-    """Whether a program quantises: it rounds and clamps to the limits of an 8-bit type, and its
-    zero point is its last input, if it has one of that type.
-    """
+    """Whether a program quantises with a zero point, which is its only input of 8 bits."""
     s = _copies_one(program)
     if s is None or not isinstance(s.value, Cast):
         return False
     dtype = program.dtypes[s.target.tensor]
     if s.value.dtype != dtype or dtype.bits != 8 or not dtype.is_integer:
         return False
-    clamped = s.value.arg
-    low, high = (Const(float(x)) for x in dtype.limits)
-    if not isinstance(clamped, Op) or clamped.fn != "min" or clamped.args[1] != high:
+    zeros = [t for t in program.inputs if t.dtype == dtype]
+    shifted = s.value.arg
+    if len(zeros) != 1 or not isinstance(shifted, Op) or shifted.fn != "add":
+        return False
+    number, zero = shifted.args
+    if not isinstance(zero, Cast) or not isinstance(number, Cast) or number.dtype != INT32:
+        return False
+    rounded = number.arg
+    if not isinstance(rounded, Op) or rounded.fn != "round":
+        return False
+    clamped = rounded.args[0]
+    if not isinstance(clamped, Op) or clamped.fn != "min" or not isinstance(clamped.args[0], Op):
         return False
     inner = clamped.args[0]
-    if not isinstance(inner, Op) or inner.fn != "max" or inner.args[1] != low:
-        return False
-    zeros = [t for t in program.inputs if t.dtype == dtype]
-    reads = [e.tensor for e in walk(s.value) if isinstance(e, Read)]
-    return len(zeros) <= 1 and all(reads.count(z.name) == 1 for z in zeros)
+    limits = (inner.args[-1], clamped.args[1])
+    wanted = tuple(Op("sub", (Const(float(x)), Cast(FLOAT32, zero.arg))) for x in dtype.limits)
+    return inner.fn == "max" and limits == wanted and isinstance(zero.arg, Read)
 
 
 def _copies_one(program: Program) -> Statement | None:

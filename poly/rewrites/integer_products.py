@@ -216,7 +216,7 @@ class _Rewriting:
             free = tuple(r for r in ranges if r.index in s.free)
             raw = Read(total.name, tuple(Index(r.index) for r in free))
             result: Expr = raw
-            for term in self._corrections(products, shifts, ranges):
+            for term in self._corrections(products, shifts):
                 result = Op("add", (result, term))
             op = "=" if s.init else s.op
             final = replace(s, op=op, init=False, value=result, ranges=free, guards=s.free_guards)
@@ -256,9 +256,7 @@ class _Rewriting:
         self.before += made.statements
         return Factor(made.read, made.tensor.dtype)
 
-    def _corrections(
-        self, products: list[Factor], shifts: list[Expr], ranges: tuple[Range, ...]
-    ) -> list[Expr]:
+    def _corrections(self, products: list[Factor], shifts: list[Expr]) -> list[Expr]:
         """``x sum b'``, ``y sum a'`` and ``n x y``, those that are not 0."""
         terms: list[Expr] = []
         number: Expr = Const(0)
@@ -271,7 +269,7 @@ class _Rewriting:
             number = _times(_times(number, shifts[0]), shifts[1])
         for own, other in ((0, 1), (1, 0)):
             if shifts[own] != Const(0):
-                terms.append(self._shift(self._sum(products[other], ranges), shifts[own], number))
+                terms.append(self._shift(self._sum(products[other]), shifts[own], number))
                 number = Const(0)
         return terms
 
@@ -295,8 +293,9 @@ class _Rewriting:
         self.before.append(Statement(name, target, "=", False, _renamed(value, renamed), own))
         return Read(name, tuple(map(Index, moved)))
 
-    def _sum(self, f: Factor, ranges: tuple[Range, ...]) -> Expr:
+    def _sum(self, f: Factor) -> Expr:
         """The sum of a factor over all terms, for each result; its statement goes before."""
+        ranges = self.s.ranges
         moved = {i for e in f.read.indices for i in indices_of(e)}
         free = [r for r in ranges if r.index in self.s.free and r.index in moved]
         summed = [r for r in ranges if r.index in self.s.reductions and r.index in moved]

@@ -17,8 +17,19 @@ from poly.ir.dtypes import INT32, UINT8, DType
 
 def saturated(value: str, dtype: DType) -> str:
     """A float rounded to the nearest integer (ties to even) that `dtype` holds."""
-    info = np.iinfo(dtype.numpy)
-    return f"{dtype}(min(max(round({value}), {float(info.min)!r}), {float(info.max)!r}))"
+    low, high = (f"{float(x)!r}" for x in dtype.limits)
+    return f"{dtype}(round(min(max({value}, {low}), {high})))"
+
+
+def quantised(value: str, zero: str, dtype: DType) -> str:
+    """A float rounded to the nearest integer (ties to even), plus a zero point, at most what
+    `dtype` holds.
+
+    The limits are integers, so that it is the same to limit the value before it is rounded; and
+    the sum is one of integers.
+    """
+    low, high = (f"{float(x)!r} - float32({zero})" for x in dtype.limits)
+    return f"{dtype}(int32(round(min(max({value}, {low}), {high}))) + int32({zero}))"
 
 
 def _scale(node: Node, position: int) -> Value:
@@ -92,11 +103,12 @@ def quantize(node: Node) -> Sequence[Result]:
     indices = names(x.rank)
     scale_index = _scale_index(node, x, scale, indices)
     inputs = {"X": x, "S": scale}
-    value = f"round(float32({at('X', indices)}) / float32({at('S', scale_index)}))"
-    if zero is not None:
-        inputs["Z"] = zero
-        value += f" + float32({_zero_read(zero, scale_index)})"
-    return [indexed("quantize", inputs, to, x.shape, saturated(value, to))]
+    value = f"float32({at('X', indices)}) / float32({at('S', scale_index)})"
+    if zero is None:
+        return [indexed("quantize", inputs, to, x.shape, saturated(value, to))]
+    inputs["Z"] = zero
+    text = quantised(value, _zero_read(zero, scale_index), to)
+    return [indexed("quantize", inputs, to, x.shape, text)]
 
 
 @operator("DequantizeLinear")
@@ -132,7 +144,7 @@ def dynamic_quantize(node: Node) -> Sequence[Result]:
         "S[] = select(max(H[], 0) == min(L[], 0), 1, (max(H[], 0) - min(L[], 0)) / 255)",
         f"Z[] = {saturated('0 - min(L[], 0) / S[]', UINT8)}",
         line(
-            f"{at('Y', indices)} = {saturated(f'round({read} / S[]) + float32(Z[])', UINT8)}",
+            f"{at('Y', indices)} = {quantised(f'{read} / S[]', 'Z[]', UINT8)}",
             ranges,
         ),
     ]
@@ -247,11 +259,11 @@ def _requantised(
     if zero.size != 1:
         raise node.fail(f"zero points of shape {list(zero.shape)} for Y")
     operands["ZY"] = zero
-    value = f"round(float32({total}) * {scale}) + float32({at('ZY', [0] * zero.rank)})"
+    value = quantised(f"float32({total}) * {scale}", at("ZY", [0] * zero.rank), zero.dtype)
     lines = [
         declare("T", INT32, text.shape),
         body,
-        line(f"{at('Y', text.output)} = {saturated(value, zero.dtype)}", text.outer),
+        line(f"{at('Y', text.output)} = {value}", text.outer),
     ]
     inputs = [declare(n, v.dtype, v.shape) for n, v in operands.items()]
     program = function(name, inputs, [declare("Y", zero.dtype, text.shape)], lines)
