@@ -85,9 +85,22 @@ def _dotbf16(s: VectorShape) -> str:
     return f"{comment}\n#if {condition}\n{made}\n#else\n{loop}\n#endif"
 
 
+def _turned(group: int) -> Callable[[VectorShape], str]:
+    """Bytes that lie a vector apart, together in the lane that they belong to."""
+
+    def text(s: VectorShape) -> str:
+        count = s.lanes * group
+        order = ", ".join(str(s.lanes * k + j) for j in range(s.lanes) for k in range(group))
+        body = f"return ({s.v})FK_SHUFFLE(fk_u8x{count}, x, x, {order});"
+        return inline_function(s.v, f"turned{group}_{s.name}", f"fk_u8x{count} x", body)
+
+    return text
+
+
 #: The text of each of these helpers.
 DOT_HELPERS: dict[str, Callable[[VectorShape], str]] = {
     "dot2": _dot2,
     "dot4": _dot4,
     "dotbf16": _dotbf16,
+    "turned4": _turned(4),
 }

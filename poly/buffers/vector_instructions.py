@@ -237,8 +237,8 @@ def whole_vectors(tree: Node, scop: Scop, s: ScopStatement, intrinsic: VectorInt
     beyond = with_domain(scop.program, s, extra)
     if _is_used(scop, beyond.write.range()):
         return s.domain
-    for read, relation in zip(s.source.reads, _own(beyond), strict=True):
-        if not _exists(scop, path, read, relation.range()):
+    for n, read in enumerate(s.source.reads):
+        if not _exists(scop, path, read, (s, _own(s)[n]), (beyond, _own(beyond)[n])):
             return s.domain
     return domain
 
@@ -254,11 +254,25 @@ def _is_used(scop: Scop, elements: isl.Set) -> bool:
     return False
 
 
-def _exists(scop: Scop, path: Sequence[Node], read: Read, elements: isl.Set) -> bool:
-    """Whether memory has all of these elements."""
-    tiles = [n for n in path if isinstance(n, Promote) and n.tensor == read.tensor]
+_Access = tuple[ScopStatement, isl.Map]
+
+
+def _exists(scop: Scop, path: Sequence[Node], read: Read, own: _Access, beyond: _Access) -> bool:
+    """Whether memory has all elements that a statement reads beyond its domain.
+
+    own, beyond : its instances there, and in its domain, each with the relation of the read
+    """
+    tiles = [k for k, n in enumerate(path) if isinstance(n, Promote) and n.tensor == read.tensor]
     if tiles:
-        return tiles[-1].padded
+        tile = path[tiles[-1]]
+        assert isinstance(tile, Promote)
+        above = [m for n in path[: tiles[-1]] if isinstance(n, Band) for m in n.members]
+        held, reached = (
+            prefix_map(s, above).reverse().apply_range(relation).intersect_params(scop.context)
+            for s, relation in (own, beyond)
+        )
+        return tile.padded or bool(reached.is_subset(held))
+    elements = beyond[1].range()
     tensor = scop.program.tensors[read.tensor]
     y = dims("y", tensor.rank)
     box = " and ".join(f"0 <= {d} < {e}" for d, e in zip(y, tensor.shape, strict=True)) or "true"

@@ -164,8 +164,12 @@ def _of_contraction(program: Program, s: Statement, lane: str, constant: Collect
     loops, lanes = {s.name: {lane, *s.reductions}}, {s.name: lane}
     at = s.target.indices.index(Index(lane))
     sums = {s.target.tensor}  # and what is computed of them
+    copied = {r.tensor for r in reads_of(s.value)} & {t.name for t in program.temps}
     for e in program.statements:
         if e is s:
+            continue
+        if e.target.tensor in copied and not e.reductions:
+            loops[e.name], lanes[e.name] = {*e.indices}, ""
             continue
         own = [r for r in reads_of(e.value) if r.tensor in sums]
         here = e.target.indices
@@ -300,14 +304,13 @@ def _split_program(program: Program, layouts: Mapping[str, Layout], width: int) 
         }
         for s in program.statements
     }
-    for t in program.temps:
-        own = [
-            d
-            for d in _along_channels(program, t, width)
-            if all(_channel(s, r, d, width) in loops[s.name] for s, r in program.accesses(t.name))
-        ]
-        if len(own) == 1:
-            dims[t.name] = own[0]
+    left = list(program.temps)
+    while found := next((y for t in left if (y := _with_loops(program, t, loops, width))), None):
+        t, d = found
+        left.remove(t)
+        dims[t.name] = d
+        for s, r in program.accesses(t.name):
+            loops[s.name][_channel(s, r, d, width) or ""] = None
 
     def changed(t: Tensor) -> Tensor:
         if t.name not in dims:
@@ -317,6 +320,18 @@ def _split_program(program: Program, layouts: Mapping[str, Layout], width: int) 
 
     statements = [_split(s, program, dims, loops[s.name], width) for s in program.statements]
     return verify_program(program.with_tensors(changed, statements))
+
+
+def _with_loops(
+    program: Program, t: Tensor, loops: Mapping[str, Mapping[str, None]], width: int
+) -> tuple[Tensor, int] | None:
+    """A temporary and its only dimension along which some of these loops run, if there is one."""
+    own = [
+        d
+        for d in _along_channels(program, t, width)
+        if any(_channel(s, r, d, width) in loops[s.name] for s, r in program.accesses(t.name))
+    ]
+    return (t, own[0]) if len(own) == 1 else None
 
 
 def _split(

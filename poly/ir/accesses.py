@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, Size, indices_of, walk
@@ -123,6 +123,33 @@ def vector_stride(read: Read, loop: str, lanes: int) -> int | None:
     if block is None or block % lanes:
         return stride_of(read, loop)
     return _elements_of_blocks(read, moving_dimensions(read, loop)[1] + 1)
+
+
+def element_stride(read: Read, shape: Sequence[Expr], loop: str, count: int) -> int | None:
+    """The distance in memory between what a loop's iterations read of a tensor, in elements; None
+    if it is not the same for all of `count` iterations from a multiple of `count` on.
+    """
+    block = block_of(read, loop)
+    if block is not None and block % count == 0:
+        return _elements(shape[moving_dimensions(read, loop)[1] + 1 :])
+    total = 0
+    for d, index in enumerate(read.indices):
+        form = linear_form(index)
+        factor = form.coefficient(Index(loop))
+        if any(loop in indices_of(a) for a, _ in form.without(Index(loop)).terms):
+            return None
+        if factor:
+            inner = _elements(shape[d + 1 :])
+            if inner is None:
+                return None
+            total += factor * inner
+    return total
+
+
+def _elements(shape: Sequence[Expr]) -> int | None:
+    """The number of elements of a shape, if it is known."""
+    known = [int(e.value) for e in shape if isinstance(e, Const)]
+    return prod(known) if len(known) == len(shape) else None
 
 
 def lane_dimension(read: Read, loop: str, lanes: int) -> int | None:

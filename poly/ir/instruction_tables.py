@@ -55,12 +55,25 @@ class _DotProduct:
                 reorders=self.reorders,
             )
 
-    def _meaning(self, name: str, lanes: int, moving: str) -> Program:
-        """moving : the factors that move with j"""
+    def transposed(self, lanes: int) -> VectorIntrinsic:
+        """The instruction on bytes ``A[k,j]``: those of a lane lie `lanes` apart."""
+        kind = f"{self.total.kind}{self.total.bits}x{lanes}"
+        bytes_ = lanes * self.group
+        a, b = (f"*(const fk_u8x{bytes_}_u *){{{t}}}" for t in "AB")
+        c = f"*(fk_{kind}_u *){{C}}"
+        a = f"fk_turned{self.group}_i32x{lanes}({a})"
+        text = f"{c} = fk_{self.helper}_{kind}({c}, {a}, (fk_i32x{lanes}){b});"
+        name = f"{self.name}_{lanes}_turned"
+        meaning = self._meaning(name, lanes, "AB", turned="A")
+        return VectorIntrinsic(meaning, text, feature=f"{self.feature} avx512vbmi")
+
+    def _meaning(self, name: str, lanes: int, moving: str, turned: str = "") -> Program:
+        """moving : the factors that move with j; turned : those stored as ``[k,j]``"""
         factors: list[Expr] = []
         inputs: list[Tensor] = []
         for tensor, dtype in (("A", self.a), ("B", self.b)):
             own = ("j", "k") if tensor in moving else ("k",)
+            own = own[::-1] if tensor in turned else own
             factors.append(Cast(self.total, Read(tensor, tuple(map(Index, own)))))
             extents = {"j": Const(lanes), "k": Const(self.group)}
             inputs.append(Tensor(tensor, dtype, tuple(extents[x] for x in own)))
@@ -87,7 +100,11 @@ _BF16 = _DotProduct("vdpbf16ps", "dotbf16", BFLOAT16, BFLOAT16, FLOAT32, 2, "avx
 
 #: Those of CPUs, by name.
 VECTOR_INTRINSICS: dict[str, VectorIntrinsic] = {
-    i.name: i for row in (_VNNI, _BF16) for lanes in (16, 8, 4) for i in row.forms(lanes)
+    i.name: i
+    for i in (
+        *(i for row in (_VNNI, _BF16) for lanes in (16, 8, 4) for i in row.forms(lanes)),
+        _VNNI.transposed(16),
+    )
 }
 
 _KNOWN: dict[str, Intrinsic] = {**MATRIX_INTRINSICS, **VECTOR_INTRINSICS}
@@ -108,7 +125,7 @@ def dot_products(extensions: Collection[str]) -> Iterator[VectorIntrinsic]:
             continue
         own = i.statement
         plain = own.op == "+=" and len(own.indices) == 2 and len(own.reductions) == 1
-        present = not i.feature or i.feature in extensions
+        present = {*i.feature.split()} <= {*extensions}
         if plain and present and own.target.indices == (Index(own.indices[0]),):
             yield i
 

@@ -74,7 +74,7 @@ class VectorIntrinsic:
     template : a C statement, with ``{T}`` for a pointer to the first element of each tensor T,
         whose elements are adjacent, in row-major order
     setup : C text that the template needs, once in a file
-    feature : the name by which /proc/cpuinfo lists what it needs, "" for nothing
+    feature : the names by which /proc/cpuinfo lists what it needs
     reorders : whether sums of floats are rounded in another order, or otherwise, than written
     checked : whether it was compared with its meaning on this machine, or is one of ours
     """

@@ -37,7 +37,7 @@ from poly.ir.program import Program, Statement, Tensor, default_name, verify_pro
 from poly.rewrites.merge_programs import count, covers, extents, readers, size_of, writers
 
 #: A constant that replaces others may have this many times the elements of the largest.
-GROWTH = 1
+GROWTH = 2
 #: … or this many elements in any case.
 SMALL = 4096
 
@@ -245,6 +245,7 @@ class _Folder:
             dtype = dtype_of_expr(e.arg, self.program.dtypes)
             if dtype.name in ("float32", "float64") and not isinstance(e.arg, Const):
                 return replace(e, arg=self.rebuilt(self.parts(e.arg, s, dtype), s, dtype))
+            return replace(e, arg=self.inside(e.arg, s))
         if isinstance(e, Op):
             args = []
             for a in e.args:
@@ -253,7 +254,8 @@ class _Folder:
                 except ProgramError:
                     return e
                 folds = dtype.name in ("float32", "float64") and not isinstance(a, Const)
-                args.append(self.rebuilt(self.parts(a, s, dtype), s, dtype) if folds else a)
+                whole = self.rebuilt(self.parts(a, s, dtype), s, dtype) if folds else None
+                args.append(self.inside(a, s) if whole is None else whole)
             return replace(e, args=tuple(args))
         return e
 

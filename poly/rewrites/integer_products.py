@@ -107,6 +107,8 @@ def _rewritten(program: Program, s: Statement, group: int) -> Program:
     if border and not any(is_bordered(f, s, inner) for f in factors):
         return program
     found = _loop(s, factors, group, border, inner)
+    if found is None and inner and not border and any(is_bordered(f, s, inner) for f in factors):
+        border, found = True, _loop(s, factors, group, True, inner)
     if found is None:
         return program
     plan = _Plan(*found, types, border)

@@ -68,7 +68,7 @@ def cost_of(
     element as often as it is used for another result.
     """
     extents = {x: core.extent(x) or 64 for x in s.loops}
-    length = prod(extents[r] for r in core.reductions)
+    length = prod(extents[r] for r in core.reductions) / (core.dot.group if core.dot else 1)
     extent = extents[core.v]
     moving = [r for r in s.source.reads if core.v in loops_of_read(r)]
     loads = sum(1 if core.w in loops_of_read(r) else 1 / core.rows for r in moving)

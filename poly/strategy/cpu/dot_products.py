@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from poly.deps.scop import Role, Scop, ScopStatement
-from poly.ir.accesses import block_of, loops_of_read, plain_dimension, stride_of
-from poly.ir.expr import Const, Read
+from poly.ir.accesses import element_stride, lane_dimension, loops_of_read
+from poly.ir.expr import Const, Index, Read
 from poly.ir.instruction_tables import dot_products
 from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.linear_form import linear_form
@@ -28,11 +28,13 @@ class DotProduct:
     """An instruction for the terms of a reduction.
 
     intrinsic : its name; loop : the reduction, of which it sums `group` terms
+    in_place : the operands that are stored as it reads them; others are packed
     """
 
     intrinsic: str
     loop: str
     group: int
+    in_place: frozenset[Read]
 
 
 def has_dot_product(scop: Scop, s: ScopStatement, machine: Machine) -> bool:
@@ -47,17 +49,17 @@ def find_dot_product(
     extents = static_extents(s)
     found: list[tuple[tuple[int, int], DotProduct]] = []
     for intrinsic in dot_products(machine.extensions):
-        index, group = _shape(intrinsic)
-        if intrinsic.extents[intrinsic.statement.indices.index(index)] != lanes:
+        width, group = intrinsic.extents
+        if width != lanes:
             continue
         for operands in _ways(scop, s, intrinsic):
             for loop in s.source.reductions:
                 if not _in_groups(s, loop, group) or not is_rectangular(s, loop):
                     continue
-                extent = extents[loop] or 1 << 20
-                score = _score(operands, v, index, loop, group)
-                if score is not None:
-                    found.append(((score, extent), DotProduct(intrinsic.name, loop, group)))
+                stored = _in_place(scop, operands, intrinsic, v, loop)
+                if stored is not None:
+                    dot = DotProduct(intrinsic.name, loop, group, stored)
+                    found.append(((len(stored), extents[loop] or 1 << 20), dot))
     return max(found, key=lambda x: x[0], default=(None, None))[1]
 
 
@@ -65,11 +67,6 @@ def _in_groups(s: ScopStatement, loop: str, group: int) -> bool:
     """Whether a loop is known to have a whole number of groups of iterations."""
     (r,) = (r for r in s.source.ranges if r.index == loop)
     return r.lo == Const(0) and linear_form(r.hi).is_multiple_of(group) and r.hi != Const(0)
-
-
-def _shape(intrinsic: VectorIntrinsic) -> tuple[str, int]:
-    """The index of the sums of an instruction, and the number of terms of each."""
-    return intrinsic.statement.indices[0], intrinsic.extents[1]
 
 
 def _ways(scop: Scop, s: ScopStatement, intrinsic: VectorIntrinsic) -> Iterator[dict[Read, Read]]:
@@ -81,19 +78,47 @@ def _ways(scop: Scop, s: ScopStatement, intrinsic: VectorIntrinsic) -> Iterator[
         yield from ways_to_match(meaning.value, s.value, {}, own, theirs)
 
 
-def _score(operands: dict[Read, Read], v: str, index: str, loop: str, group: int) -> int | None:
-    """How many operands are stored as an instruction reads them; None if one cannot be."""
-    score = 0
+def _in_place(
+    scop: Scop, operands: dict[Read, Read], intrinsic: VectorIntrinsic, v: str, loop: str
+) -> frozenset[Read] | None:
+    """The operands that are stored as an instruction reads them; None if another cannot be packed
+    so.
+    """
+    found: set[Read] = set()
+    loops = dict(zip(intrinsic.statement.indices, (v, loop), strict=True))
     for pattern, read in operands.items():
-        moves = v in loops_of_read(read)
-        if moves != (index in loops_of_read(pattern)):
+        moving = loops_of_read(pattern)
+        if any((own in loops_of_read(read)) != (x in moving) for x, own in loops.items()):
             return None
-        adjacent = not moves and stride_of(read, loop) == 1
-        if not adjacent and plain_dimension(read, loop) is None and block_of(read, loop) is None:
+        strides = intrinsic.strides(pattern.tensor)
+        shape = scop.program.tensors[read.tensor].shape
+        stored = all(
+            element_stride(read, shape, loops[x], extent) == _step(pattern, strides, x)
+            for x, extent in zip(intrinsic.statement.indices, intrinsic.extents, strict=True)
+        )
+        if stored:
+            found.add(read)
+        elif not _can_be_packed(pattern, read, loops, intrinsic):
             return None
-        if moves and plain_dimension(read, v) is None and block_of(read, v) is None:
-            return None
-        block = block_of(read, loop)
-        last = plain_dimension(read, loop) == len(read.indices) - 1
-        score += int(last or (block is not None and block % group == 0))
-    return score
+    return frozenset(found)
+
+
+def _step(pattern: Read, strides: tuple[int, ...], index: str) -> int:
+    """The distance between the elements of consecutive values of an index."""
+    forms = map(linear_form, pattern.indices)
+    return sum(f.coefficient(Index(index)) * n for f, n in zip(forms, strides, strict=True))
+
+
+def _can_be_packed(
+    pattern: Read, read: Read, loops: dict[str, str], intrinsic: VectorIntrinsic
+) -> bool:
+    """Whether a layout puts the elements of an operand where an instruction reads them: each loop
+    moves a dimension of its own, in the order of the loops.
+    """
+    names = [i.name for i in pattern.indices if isinstance(i, Index)]
+    order = [x for x in intrinsic.statement.indices if x in names]
+    if len(names) != len(pattern.indices) or names != order:
+        return False
+    extents = dict(zip(intrinsic.statement.indices, intrinsic.extents, strict=True))
+    dims = [lane_dimension(read, loops[x], extents[x]) for x in names]
+    return None not in dims and len({*dims}) == len(dims)

@@ -7,12 +7,10 @@ from math import prod
 
 from poly.deps.scop import Role, Scop, ScopStatement
 from poly.ir.accesses import (
-    block_of,
     lane_dimension,
     loops_of_read,
     moving_dimensions,
     plain_dimension,
-    stride_of,
     vector_stride,
 )
 from poly.ir.expr import Const, Read
@@ -21,7 +19,7 @@ from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import attempt
 from poly.strategy.cpu.choose_tile import find_tile
-from poly.strategy.cpu.register_tile import UNROLLED_TAPS, Contraction, group_of
+from poly.strategy.cpu.register_tile import UNROLLED_TAPS, Contraction
 from poly.tree.kinds import Scope
 
 #: Rows a multiple of this many bytes apart map to the same set of the first cache, which holds
@@ -68,7 +66,7 @@ def packed_layout(read: Read, dim: int, core: Contraction) -> Layout:
 
 def _groups(read: Read, core: Contraction) -> tuple[tuple[int, int], ...]:
     """The block of an operand that an instruction reads at once."""
-    if core.dot is None or group_of(core.dot, read) == 1:
+    if core.dot is None or core.dot.loop not in loops_of_read(read):
         return ()
     dim = lane_dimension(read, core.dot.loop, core.dot.group)
     return () if dim is None else ((dim, core.dot.group),)
@@ -96,8 +94,8 @@ def preferred_layouts(
             if len(dims) != 1 or r.tensor not in inputs or not alone:
                 continue
             in_order = (found.extent(found.v) or width + 1) <= width
-            together = group_of(found.dot, r)
-            if vector_stride(r, found.v, found.lanes) == together and in_order:
+            stored = vector_stride(r, found.v, found.lanes) == 1
+            if (stored if found.dot is None else r in found.dot.in_place) and in_order:
                 continue
             result[r.tensor] = packed_layout(r, dims[0], found)
     return result
@@ -110,8 +108,9 @@ def is_packed(read: Read, core: Contraction) -> bool:
     is in the packed order already.
     """
     dim, width = plain_dimension(read, core.v), core.vectors * core.lanes
+    if core.dot is not None:
+        return read not in core.dot.in_place
     in_order = dim == len(read.indices) - 1 and (core.extent(core.v) or width + 1) <= width
-    in_order = in_order and group_of(core.dot, read) == 1
     return bool(core.w) and dim is not None and not in_order
 
 
@@ -133,7 +132,7 @@ def pack_operands(schedule: Schedule, core: Contraction, loop: str, columns: int
         schedule = attempt(
             schedule, Schedule.promote, core.statement, loop, read.tensor, Scope.LOCAL, layout,
             padded=partial or (core.dot is not None and core.extent(core.v) is None),
-            dtype=_wider(schedule, read),
+            dtype="" if core.dot else _wider(schedule, read),
         )  # fmt: skip
     return schedule
 
@@ -180,7 +179,8 @@ def pack_rows(schedule: Schedule, core: Contraction, loops: list[str]) -> Schedu
     inmost = reduction_order(core)[-1]
     for read in s.source.reads:
         dim = plain_dimension(read, core.w) if core.w else None
-        if core.v not in loops_of_read(read) and not _is_together(read, core):
+        away = core.dot is not None and read not in core.dot.in_place
+        if away and core.v not in loops_of_read(read):
             layout = Layout(tuple(range(len(read.indices))), _groups(read, core))
             schedule = _promoted(schedule, core.statement, loops, read.tensor, layout)
             continue
@@ -198,14 +198,6 @@ def _stride(schedule: Schedule, read: Read, dim: int) -> int:
     tensor = schedule.program.tensors[read.tensor]
     known = (int(e.value) for e in tensor.shape[dim + 1 :] if isinstance(e, Const))
     return tensor.dtype.bytes * prod(known)
-
-
-def _is_together(read: Read, core: Contraction) -> bool:
-    """Whether the elements that an instruction takes at once lie together."""
-    if core.dot is None or group_of(core.dot, read) == 1:
-        return True
-    block = block_of(read, core.dot.loop)
-    return stride_of(read, core.dot.loop) == 1 or (block is not None and not block % core.dot.group)
 
 
 def _promoted(

@@ -146,9 +146,7 @@ class _Update:
             if any(vector_stride(self.result, x, lanes) == 1 for x in wide):
                 return None
         for r in moving:
-            packs = (
-                vector_stride(r, v, lanes) != group_of(dot, r) and r.tensor not in self.rearranged
-            )
+            packs = not self.is_stored(r, v, lanes, dot) and r.tensor not in self.rearranged
             if packs and reuse_of(s, r, extents) < PACKING_REUSE:
                 return None
         w = _row_loop(v, self.free, moving, still, extents)
@@ -168,13 +166,17 @@ class _Update:
             lanes //= 2
         return lanes
 
+    def is_stored(self, r: Read, v: str, lanes: int, dot: DotProduct | None) -> bool:
+        """Whether an operand is stored as a vector along v reads it."""
+        return vector_stride(r, v, lanes) == 1 if dot is None else r in dot.in_place
+
     def packed(
         self, v: str, lanes: int, moving: list[Read], dot: DotProduct | None
     ) -> tuple[tuple[str, int], ...] | None:
         """Operands that are not contiguous along v, with its dimension; None if one has none."""
         found: list[tuple[str, int]] = []
         for r in moving:
-            if vector_stride(r, v, lanes) == group_of(dot, r):
+            if self.is_stored(r, v, lanes, dot):
                 continue
             dim = plain_dimension(r, v)
             if dim is None:
@@ -224,11 +226,6 @@ class _Update:
             -len(found.packed),
             extent or 1 << 30,
         )
-
-
-def group_of(dot: DotProduct | None, read: Read) -> int:
-    """The elements that lie together for each lane of a vector operand."""
-    return dot.group if dot is not None and dot.loop in loops_of_read(read) else 1
 
 
 def _row_loop(
