@@ -7,6 +7,9 @@ outputs of the graph are unchanged.  Operators on one channel at a time, such as
 concatenation, then have their lanes along channels, too.  Nothing is ever converted: a value is
 blocked only if everything that writes or reads it allows it.
 
+Of 8-bit values whose channels are no whole number of blocks, but of the four that an instruction
+takes at once, all channels are innermost: ``Y'[n, p, q, k]``.
+
 The bytes of a block depend on the number of elements after the dimension of channels, not on
 how others are grouped: views stay views.
 """
@@ -28,6 +31,10 @@ from poly.machine.cpu import Machine
 
 #: The types of values that are computed in vectors of 32 or 64 bits an element.
 _IN_LANES = frozenset((FLOAT16, BFLOAT16, FLOAT32, FLOAT64, INT8, UINT8))
+
+
+#: The terms that an instruction adds at once.
+TOGETHER = 4
 
 
 @dataclass(frozen=True)
@@ -125,18 +132,30 @@ def _inner_extent(tensor: Tensor, d: int = -1) -> InnerExtent:
 
 
 def _layout(value: Tensor, inner: Collection[InnerExtent], width: int) -> Layout | None:
-    """The blocks of a value along the one dimension whose inner extent is in `inner`."""
+    """The blocks of a value along the one dimension whose inner extent is in `inner`; or, without
+    whole blocks, that dimension last.
+    """
     fitting = [
         d
         for d, extent in enumerate(value.shape)
         if isinstance(extent, Const)
-        and int(extent.value) % width == 0 < int(extent.value)
+        and int(extent.value) % _step(value, d, width) == 0 < int(extent.value)
         and _inner_extent(value, d) != ONE
         and _inner_extent(value, d) in inner
     ]
     if len(fitting) != 1 or value.dtype not in _IN_LANES:
         return None
-    return Layout(tuple(range(value.rank)), ((fitting[0], width),))
+    (d,) = fitting
+    if _step(value, d, width) == width:
+        return Layout(tuple(range(value.rank)), ((d, width),))
+    return Layout((*(e for e in range(value.rank) if e != d), d))
+
+
+def _step(t: Tensor, d: int, width: int) -> int:
+    """What the extent of a dimension of channels has to be a multiple of."""
+    extent = t.shape[d]
+    whole = not isinstance(extent, Const) or int(extent.value) % width == 0
+    return width if whole or t.dtype.bits > 8 else TOGETHER
 
 
 # --- layouts that a program allows ---------------------------------------------------------
@@ -236,7 +255,7 @@ def _along_channels(program: Program, t: Tensor, width: int) -> frozenset[int]:
     """The dimensions of a tensor that are read and written at one channel each."""
     fitting = set(range(t.rank))
     for s, read in program.accesses(t.name):
-        fitting &= {d for d in range(t.rank) if _channel(s, read, d, width)}
+        fitting &= {d for d in range(t.rank) if _channel(s, read, d, _step(t, d, width))}
     return frozenset(fitting)
 
 
@@ -295,6 +314,9 @@ def _relayouted(program: Program, layouts: Mapping[str, Layout]) -> Program:
 
 def _split_program(program: Program, layouts: Mapping[str, Layout], width: int) -> Program:
     """The program on blocked values, with loops over blocks and over their elements."""
+    last = {t: x for t, x in layouts.items() if not x.blocks}
+    if last:
+        program = _inside(_relayouted(program, last), last)
     dims = {t: x.blocks[0][0] for t, x in layouts.items() if x.blocks}
     loops = {
         s.name: {
@@ -320,6 +342,19 @@ def _split_program(program: Program, layouts: Mapping[str, Layout], width: int) 
 
     statements = [_split(s, program, dims, loops[s.name], width) for s in program.statements]
     return verify_program(program.with_tensors(changed, statements))
+
+
+def _inside(program: Program, last: Collection[str]) -> Program:
+    """The program with the loop along the last dimension of these tensors innermost."""
+    statements: list[Statement] = []
+    for s in program.statements:
+        reads = [r for r in (s.target, *reads_of(s.value)) if r.tensor in last]
+        names = {i for r in reads for i in indices_of(r.indices[-1]) if i in s.free}
+        free = [r for r in s.ranges if r.index in s.free]
+        ranges = [r for r in free if r.index not in names] + [r for r in free if r.index in names]
+        summed = [r for r in s.ranges if r.index in s.reductions]
+        statements.append(replace(s, ranges=(*ranges, *summed)))
+    return verify_program(replace(program, statements=tuple(statements), text=None))
 
 
 def _with_loops(
