@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ class OnnxRuntime(Peer):
             binding.bind_ortvalue_output(info.name, value)
         return Prepared(
             lambda: session.run_with_iobinding(binding),
-            lambda _: [value.numpy().copy() for value in binding.get_outputs()],
+            lambda _: [_shown(value) for value in binding.get_outputs()],
         )
 
 
@@ -65,6 +66,16 @@ def _value(ort: Any, array: Array) -> Any:
         return ort.OrtValue.ortvalue_from_numpy(array)
     bits, number = array.view(np.uint16), TensorProto.BFLOAT16
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, number)
+
+
+def _shown(value: Any) -> Array:
+    """A copy of a value as an array; ONNX Runtime does not give bfloat16 to numpy itself."""
+    if value.element_type() != TensorProto.BFLOAT16:
+        return np.asarray(value.numpy().copy())
+    count = value.tensor_size_in_bytes()
+    memory = (ctypes.c_char * count).from_address(value.data_ptr())
+    shape = value.shape()
+    return np.frombuffer(bytes(memory), NUMPY["bfloat16"]).reshape(shape)
 
 
 class OnnxRuntimeFloats(OnnxRuntime):

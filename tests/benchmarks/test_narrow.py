@@ -112,7 +112,11 @@ def test_small_ones_agree(kernel: Narrow) -> None:
     assert difference([wrong], [expected]) > kernel.tolerance
 
 
-@pytest.mark.parametrize("name", ["product", "linear", "conv", "maxpool"])
+#: Small kernels for which libraries have sums of integers.
+SUMS = ("product", "linear", "conv")
+
+
+@pytest.mark.parametrize("name", [*SUMS, "maxpool", "transpose"])
 @pytest.mark.parametrize("element", ELEMENTS)
 def test_peers_agree_or_say_why_not(name: str, element: str, tmp_path: Path) -> None:
     source: Kernel = next(k for k in SMALL if k.name == name)
@@ -132,9 +136,9 @@ def test_peers_agree_or_say_why_not(name: str, element: str, tmp_path: Path) -> 
         right.add(peer.name)
     if PEERS["openvino"].missing() is None:
         assert "openvino" in right
-        assert ("openvino-fq" in right) == (element == "int8" and name != "maxpool")
+        assert ("openvino-fq" in right) == (element == "int8" and name in SUMS)
     if PEERS["torch"].missing() is None:
-        assert ("torch-int8" in right) == (element == "int8" and name != "maxpool")
+        assert ("torch-int8" in right) == (element == "int8" and name in SUMS)
         assert ("torch" in right) == (element != "int8")
     ours = [n for n in ("farkas-float32", "farkas-text") if PEERS[n].suits(task)]
     assert ("farkas-text" in ours) == (name != "product") and "farkas-float32" in ours
