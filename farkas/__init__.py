@@ -12,6 +12,7 @@
 `parse`, `Program`                        what a text means
 `Schedule`, `auto_schedule`               execution orders, and the checked steps that make them
 `show`, `space`, `steps`, `footprints`    pictures of these, as HTML and as text
+`intrinsic`, `load_intrinsics`            instructions of CPUs, by their meaning
 `explore`                                 a schedule under one's hands, in Jupyter
 `evaluate`, `verify`                      the numpy reference, and comparing with it
 `find_toolchain`, `Toolchain`, `Cache`    the C compiler and the cache on disk
@@ -46,6 +47,7 @@ from poly.errors import (
     CapacityError,
     FarkasError,
     IllegalScheduleError,
+    IntrinsicError,
     LanguageError,
     ModelError,
     ProgramError,
@@ -56,6 +58,8 @@ from poly.errors import (
 )
 
 if TYPE_CHECKING:
+    from farkas.intrinsics.declare import intrinsic
+    from farkas.intrinsics.intrinsic_file import load_intrinsics
     from farkas.kernels.kernel import Kernel, compile
     from farkas.kernels.source_text import parse
     from farkas.networks.compile_onnx import compile_onnx
@@ -83,6 +87,7 @@ __all__ = [
     "FarkasError",
     "ForeignPackageError",
     "IllegalScheduleError",
+    "IntrinsicError",
     "Kernel",
     "LanguageError",
     "ModelError",
@@ -106,6 +111,8 @@ __all__ = [
     "explore",
     "find_toolchain",
     "footprints",
+    "intrinsic",
+    "load_intrinsics",
     "parse",
     "show",
     "space",
@@ -130,6 +137,8 @@ _HOMES = {
     "compile": "farkas.kernels.kernel",
     "Network": "farkas.networks.network",
     "compile_onnx": "farkas.networks.compile_onnx",
+    "intrinsic": "farkas.intrinsics.declare",
+    "load_intrinsics": "farkas.intrinsics.intrinsic_file",
     "parse": "farkas.kernels.source_text",
     "View": "farkas.views",
     "explore": "farkas.views",

@@ -9,6 +9,7 @@ error                     what went wrong
 `UndecidedError`          a step that isl could not decide, or loops that it could not generate
 `CapacityError`           something that exceeds a buffer, a block of threads, or 64 bits
 `IllegalScheduleError`    a transformation that would break a dependence
+`IntrinsicError`          an instruction that does something else than its meaning
 `ArgumentError`           an array handed to a kernel (dtype, rank, size, stride)
 `ToolchainError`          no C compiler, or the C compiler failed
 `CacheError`              the on-disk cache cannot be used
@@ -22,6 +23,7 @@ There is one warning, `CacheWarning`: the on-disk cache cannot be written to.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 class FarkasError(Exception):
@@ -122,6 +124,25 @@ class IllegalScheduleError(ScheduleError):
             + (f"; {reason}" if reason else "")
         )
         super().__init__(message)
+
+
+class IntrinsicError(FarkasError):
+    """A declared instruction that cannot be used, or that does something else than its meaning.
+
+    Attributes
+    ----------
+    name : str        the instruction
+    witness : str     operands for which it differs, what was expected and what came; "" if it was
+                      not run
+    """
+
+    def __init__(self, name: str, message: str, witness: str = "") -> None:
+        self.name, self.witness = name, witness
+        super().__init__(f"{name}: {message}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        own = str(self).removeprefix(f"{self.name}: ")
+        return IntrinsicError, (self.name, own, self.witness)
 
 
 class ArgumentError(FarkasError):

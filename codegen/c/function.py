@@ -15,7 +15,7 @@ from codegen.loops.check_index_width import check_index_width
 from codegen.loops.from_schedule import build_loops
 from codegen.loops.kernel_context import KernelContext
 from codegen.loops.lower_instances import lower
-from codegen.loops.nodes import Block, Buffer, For, LoopNode, Tile, block
+from codegen.loops.nodes import Block, Buffer, CallIntrinsic, For, LoopNode, Tile, block
 from codegen.loops.restrict import exchanged
 from codegen.loops.traverse import (
     has_mark,
@@ -27,6 +27,7 @@ from codegen.loops.traverse import (
 )
 from codegen.loops.verify import verify_loops
 from poly.ir.expr import Size, walk
+from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.program import Program, Tensor
 from poly.passes import Pass, run_passes
 from poly.schedule.schedule import Schedule
@@ -84,6 +85,7 @@ class CFunction:
     workspace : temporaries that the caller provides
     parallel : whether the calling team shares the work; if not, only one thread may call it
     nests : the functions that it calls, see `_parts_of`
+    instructions : those of users that it runs
     prototype, comments, body : its declaration, one comment per statement, its lines
     thread_memory : bytes it uses of `codegen.c.thread_memory`
     """
@@ -99,6 +101,7 @@ class CFunction:
     body: tuple[str, ...]
     thread_memory: int = 0
     nests: tuple[CNest, ...] = ()
+    instructions: tuple[VectorIntrinsic, ...] = ()
 
     @property
     def text(self) -> str:
@@ -174,7 +177,14 @@ def emit_function(
         tuple(calls if len(parts) == 1 else ["{", *calls, "}"]),
         memory,
         tuple(nests),
+        _declared(body),
     )
+
+
+def _declared(body: LoopNode) -> tuple[VectorIntrinsic, ...]:
+    """The instructions of users in a body, in order."""
+    calls = (n.intrinsic for n in walk_loops(body) if isinstance(n, CallIntrinsic))
+    return tuple(dict.fromkeys(i for i in calls if i.by_user))
 
 
 @dataclass(frozen=True)

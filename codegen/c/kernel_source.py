@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.program import Program, Tensor
 
 #: The C name of the entry point of a whole graph, ``(threads, sizes, arrays)``.
@@ -32,6 +33,7 @@ class KernelSource:
     workspace : tuple of Tensor      temporaries that the caller allocates, in order
     units : tuple of str             a long text divided into several units that give the same
                                      library, to be compiled at once; none if it is short
+    instructions : tuple             the instructions of users that it runs
     """
 
     program: Program
@@ -40,6 +42,7 @@ class KernelSource:
     flags: tuple[str, ...] = ()
     workspace: tuple[Tensor, ...] = ()
     units: tuple[str, ...] = ()
+    instructions: tuple[VectorIntrinsic, ...] = ()
 
     @property
     def files(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from codegen.c.function import (
     identifier,
     team,
 )
+from codegen.c.instruction_text import definitions
 from codegen.c.kernel_source import KernelSource
 from codegen.c.loop_passes import C_LOOP_PASSES
 from codegen.c.prelude import prelude_for
@@ -58,14 +59,17 @@ def generate(
     own = definition(function.thread_memory)
     entry = _entry(function, symbol, written)
     about = header_comment(function.made_from)
-    text = _unit(about, [*own, function.static_text, "", entry])
+    setup = definitions(function.instructions)
+    text = _unit(about, [*setup, *own, function.static_text, "", entry])
     made = {n: e for n, e in program.products.items() if n not in written.sizes}
     workspace = tuple(
         replace(t, shape=tuple(substitute(e, sizes=made) for e in t.shape))
         for t in function.workspace
     )
     units = _units(function, about, entry)
-    return KernelSource(written, symbol, text, flags_for(schedule), workspace, units)
+    return KernelSource(
+        written, symbol, text, flags_for(schedule), workspace, units, function.instructions
+    )
 
 
 def _unit(about: str, lines: Sequence[str]) -> str:
@@ -89,6 +93,7 @@ def _units(function: CFunction, about: str, entry: str) -> tuple[str, ...]:
     made = [
         # Each thread has this memory once for each unit: no nest leaves anything there.
         [
+            *definitions(function.instructions),
             *definition(function.thread_memory),
             *(n.text(hidden) for n in function.nests if n in group),
         ]

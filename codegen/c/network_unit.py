@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from codegen.c.function import CFunction, argument_order, header_comment, team
+from codegen.c.instruction_text import definitions
 from codegen.c.kernel_source import NETWORK_ENTRY
 from codegen.c.prelude import pattern_types, prelude_for
 from codegen.c.thread_memory import declaration, definition
@@ -70,9 +71,10 @@ def kernels_unit(kernels: Sequence[tuple[CFunction, Sequence[str]]], first: int)
     """
     texts = ["\n".join([f"{f.prototype};", f.text, ""]) for f, _ in kernels]
     memory = declaration(max(f.thread_memory for f, _ in kernels))
-    prelude = prelude_for("\n".join([*memory, *texts]))
+    setup = definitions(i for f, _ in kernels for i in f.instructions)
+    prelude = prelude_for("\n".join([*setup, *memory, *texts]))
     comments = [header_comment(f.made_from, nodes) for f, nodes in kernels]
-    parts = [comments[0], prelude, *memory, texts[0]]
+    parts = [comments[0], prelude, *setup, *memory, texts[0]]
     for comment, text in zip(comments[1:], texts[1:], strict=True):
         parts += [comment, text]
     name = f"kernels_{first}_to_{first + len(kernels) - 1}" if kernels[1:] else kernels[0][0].symbol

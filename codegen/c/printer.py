@@ -16,6 +16,7 @@ import cgen
 
 from codegen.c.cgen_blocks import Marked, as_block, in_order
 from codegen.c.expr_text import Names, ValueText, index_text, literal
+from codegen.c.instruction_text import call_text
 from codegen.c.masked_instructions import has_masked
 from codegen.c.registers import Registers
 from codegen.c.thread_memory import STACK_LIMIT, ThreadMemory, array
@@ -61,8 +62,6 @@ from codegen.vector.scalarise import is_indexed, is_scalarisable, vector_lanes
 from codegen.vector.vectorise import lane_stride
 from poly.ir.dtypes import INT64, DType, identity
 from poly.ir.expr import Const, Expr, Index, Op, Read, add, indices_of, mul, simplify, sub, walk
-from poly.ir.instruction_tables import known_intrinsics
-from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.linear_form import Linear, linear_form, render
 from poly.ir.program import Program
 from poly.tree.kinds import Mark, Scope
@@ -152,12 +151,8 @@ class CPrinter:
 
     def _call(self, node: CallIntrinsic) -> cgen.Generable:
         """An instruction, with pointers to its operands."""
-        intrinsic = known_intrinsics()[node.intrinsic]
-        assert isinstance(intrinsic, VectorIntrinsic)
-        text = intrinsic.template
-        for tensor, first in zip(node.tensors, node.operands, strict=True):
-            text = text.replace(f"{{{tensor}}}", f"&{self.lvalue(first)}")
-        return cgen.Line(text)
+        given = zip(node.tensors, node.operands, strict=True)
+        return cgen.Line(call_text(node.intrinsic, {t: f"&{self.lvalue(r)}" for t, r in given}))
 
     def body(self, node: LoopNode) -> cgen.Generable:
         """A function body in braces, with the comments that `codegen.provenance` reads."""

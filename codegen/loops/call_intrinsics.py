@@ -100,7 +100,7 @@ def _call(node: For, intrinsic: VectorIntrinsic, memory: _Memory) -> LoopNode:
         )
     tensors = tuple(intrinsic.meaning.tensors)
     firsts = tuple(_first(found[t], loops) for t in tensors)
-    return CallIntrinsic(intrinsic.name, tensors, firsts, body.statement, (intrinsic.target,))
+    return CallIntrinsic(intrinsic, tensors, firsts, body.statement, (intrinsic.target,))
 
 
 def _first(read: Read, loops: Mapping[str, int]) -> Read:

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Read
+from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.layout import Layout
 from poly.tree.kinds import LoopMark, Mark, Scope
 from poly.tree.nodes import Accesses
@@ -190,7 +191,7 @@ class CallIntrinsic(LoopNode, values=("operands",)):
     written : those of them that it writes
     """
 
-    intrinsic: str
+    intrinsic: VectorIntrinsic
     tensors: tuple[str, ...]
     operands: tuple[Read, ...]
     statement: str
@@ -198,7 +199,7 @@ class CallIntrinsic(LoopNode, values=("operands",)):
 
     def __str__(self) -> str:
         given = zip(self.tensors, self.operands, strict=True)
-        return f"{self.intrinsic} {', '.join(f'{t} = {r}' for t, r in given)}"
+        return f"{self.intrinsic.name} {', '.join(f'{t} = {r}' for t, r in given)}"
 
 
 @dataclass(frozen=True)

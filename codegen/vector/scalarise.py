@@ -10,8 +10,6 @@ from codegen.loops.rolled import is_rolled
 from codegen.loops.traverse import reads_in, walk_loops
 from codegen.vector.vectorise import lane_stride
 from poly.ir.expr import Index
-from poly.ir.instruction_tables import known_intrinsics
-from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.linear_form import linear_form
 
 
@@ -81,6 +79,4 @@ def vector_lanes(buffer: Buffer) -> int | None:
 
 def vectors_of(node: CallIntrinsic) -> tuple[int, ...]:
     """The number of elements that an instruction accesses of each of its operands."""
-    intrinsic = known_intrinsics()[node.intrinsic]
-    assert isinstance(intrinsic, VectorIntrinsic)
-    return tuple(prod(intrinsic.shape(t)) for t in node.tensors)
+    return tuple(prod(node.intrinsic.shape(t)) for t in node.tensors)

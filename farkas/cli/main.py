@@ -8,6 +8,7 @@ import click
 
 from farkas.cli.doctor import doctor_command
 from farkas.cli.exit_codes import Commands
+from farkas.cli.intrinsic import intrinsic_group
 from farkas.cli.run import run_command
 from farkas.cli.text_commands import check_command, compile_command, diff_command, show_command
 from farkas.cli.why import why_command
@@ -70,6 +71,7 @@ main.add_command(show_command)
 main.add_command(check_command)
 main.add_command(diff_command)
 main.add_command(why_command)
+main.add_command(intrinsic_group)
 
 
 @main.command("pipeline", epilog="\b\nExample:\n  farkas pipeline\n")

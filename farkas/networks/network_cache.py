@@ -23,6 +23,7 @@ import numpy as np
 from farkas.networks.network import Origin
 from farkas.targets.cpu import CpuRunner
 from poly.errors import CacheError, ModelError
+from poly.ir.instruction_tables import declared_intrinsics
 from poly.ir.port import Port
 from poly.machine.cpu import host_machine
 from runtime.common.arguments import default_threads
@@ -59,7 +60,8 @@ class Content:
         made_by = (_FORMAT, sys.version, np.__version__, version("onnx"), code_digest(*_PACKAGES))
         # The library of the threads is not needed yet: it may be compiled meanwhile.
         where = (team_flags(self.runner.toolchain).identity, str(host_machine()))
-        return digest("network", *made_by, *where, self.digest, self.asked)
+        declared = (i.text for i in declared_intrinsics())
+        return digest("network", *made_by, *where, *declared, self.digest, self.asked)
 
     @property
     def runner(self) -> CpuRunner:

@@ -39,7 +39,10 @@ class CpuRunner(Runner):
 
     def load(self, source: KernelSource) -> LoadedKernel:
         from runtime.cpu.loaded_kernel import load_kernel
+        from runtime.intrinsics.check import require
 
+        # They were checked where they were declared, perhaps with another compiler.
+        require(source.instructions, self.toolchain, self.cache)
         return load_kernel(source, self.toolchain, self.cache, self.threads)
 
     def compile(self, graph: Graph, progress: Progress | None = None) -> CpuModel:

@@ -76,7 +76,7 @@ class Copy:
 def in_matrices(c: Copy, fragment: Matched, sizes: tuple[int, ...]) -> Copy:
     """A copy whose innermost loops are those of a matrix of sums, marked as one instruction."""
     mark, tile = (
-        Tensorized(fragment.intrinsic.name),
+        Tensorized(fragment.intrinsic),
         dict.fromkeys((fragment.rows, fragment.columns), 0),
     )
     tile |= zip(tile, fragment.intrinsic.extents, strict=False)

@@ -224,8 +224,8 @@ def _surroundings(
         above = [m for n in path[:at] if isinstance(n, Band) for m in n.members]
         tiles[tensor] = tile, (*host, *(m for m in above if m.mark not in ON_THREADS))
         inside = at if inside is None else max(inside, at)
-    chosen = [m for m in loops if m.mark == Tensorized(intrinsic.name)]
-    around = [m for m in loops if m.mark != Tensorized(intrinsic.name)]
+    chosen = [m for m in loops if m.mark == Tensorized(intrinsic)]
+    around = [m for m in loops if m.mark != Tensorized(intrinsic)]
     within = [] if inside is None else path[inside:]
     below = [m for n in within if isinstance(n, Band) for m in n.members]
     outer = list(host)

@@ -21,18 +21,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 import islpy as isl
 
 from poly.buffers.pad_tiles import check_padding, limits_of, unpadded_operands, with_padding
 from poly.buffers.vector_instructions import match_vector
 from poly.deps.access_strides import in_order_of_target, movement
+from poly.deps.dependences import Dependences
 from poly.deps.footprint import prefix_map
 from poly.deps.scop import Role, Scop, ScopStatement
 from poly.errors import ScheduleError
 from poly.ir.expr import Cast, Expr, Index, Op, Read
 from poly.ir.instruction_tables import known_intrinsics
-from poly.ir.intrinsics import ACCUMULATOR, MatrixIntrinsic, VectorIntrinsic
+from poly.ir.intrinsics import ACCUMULATOR, Intrinsic, MatrixIntrinsic, VectorIntrinsic
 from poly.ir.program import Statement
 from poly.tree.kinds import Mark, Tensorized
 from poly.tree.nodes import Leaf, Member, Node, Promote, band, loops_of, replace_node
@@ -57,20 +59,33 @@ class Matched:
     columns: int
 
 
-@primitive("tensorize C: i_i, j_i, k_i as wmma_f16", words=True)
-def tensorize(tree: Node, scop: Scop, step: Step) -> Node:
+@primitive("tensorize C: i_i, j_i, k_i as wmma_f16", words=True, of_dependences=True)
+def tensorize(tree: Node, scop: Scop, step: Step, dependences: Dependences) -> Node:
     """Mark some innermost loops with the name of an instruction."""
     known = known_intrinsics()
-    if len(step.words) != 1 or step.words[0] not in known:
+    if len(step.words) != 1:
         raise ScheduleError(f"{step}: `as` takes one of {', '.join(known)}")
+    if step.words[0] not in known:
+        near = get_close_matches(step.words[0], known, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise ScheduleError(
+            f"{step}: there is no instruction {step.words[0]}; {meant}`as` takes one of "
+            f"{', '.join(known)}, or one that you declare before: fk.intrinsic(…), "
+            "fk.load_intrinsics(FILE)"
+        )
     intrinsic = known[step.words[0]]
     if isinstance(intrinsic, VectorIntrinsic):
+        if dependences.exact and intrinsic.reorders:
+            raise ScheduleError(
+                f"{step}: {intrinsic.name} rounds otherwise than `{intrinsic.statement}` as it is "
+                "written, and this schedule is exact"
+            )
         return _as_vectors(tree, scop, step, intrinsic)
     return _as_matrices(tree, scop, step, intrinsic)
 
 
 def _chosen(
-    tree: Node, step: Step, count: int, name: str
+    tree: Node, step: Step, count: int, intrinsic: Intrinsic
 ) -> tuple[Node, list[Member], list[Member]]:
     """The tree with the loops of an instruction marked, these loops, and those around them."""
     nest, positions = same_band(tree, step, count)
@@ -82,15 +97,15 @@ def _chosen(
     around = [m for m in loops_of(tree, step.statements[0]) if m not in chosen]
     members = list(nest.members)
     for p in positions:
-        members[p] = replace(members[p], mark=Tensorized(name))
+        members[p] = replace(members[p], mark=Tensorized(intrinsic))
     return replace_node(tree, nest, band(members, nest.child)), chosen, around
 
 
 def _as_vectors(tree: Node, scop: Scop, step: Step, intrinsic: VectorIntrinsic) -> Node:
     if not intrinsic.checked:
         raise ScheduleError(
-            f"{step}: {intrinsic.name} was not compared with its meaning on this machine; see "
-            "`farkas intrinsic check`"
+            f"{step}: {intrinsic.name} was not compared with its meaning on this machine, which "
+            f"lacks {intrinsic.feature or 'what it needs'}; see `farkas intrinsic check`"
         )
     count = len(intrinsic.extents)
     if len(step.loops) != count:
@@ -98,7 +113,7 @@ def _as_vectors(tree: Node, scop: Scop, step: Step, intrinsic: VectorIntrinsic) 
             f"{step}: {intrinsic.name} takes {count} loops, in the order of "
             f"{', '.join(intrinsic.statement.indices)} in `{intrinsic.statement}`"
         )
-    done, chosen, around = _chosen(tree, step, count, intrinsic.name)
+    done, chosen, around = _chosen(tree, step, count, intrinsic)
     padded = with_padding(done, scop)
     s = padded.as_run(step.statements[0])
     match_vector(padded, s, around, chosen, intrinsic, f"{step}")
@@ -113,7 +128,7 @@ def _as_matrices(tree: Node, scop: Scop, step: Step, intrinsic: MatrixIntrinsic)
             f"{step}: {s.name} takes {roles} loops, in the order of {', '.join('ijk'[:roles])} in "
             f"`{intrinsic.meaning.statements[0]}`"
         )
-    done, chosen, around = _chosen(tree, step, roles, intrinsic.name)
+    done, chosen, around = _chosen(tree, step, roles, intrinsic)
     for m in around:
         if m.mark in (Mark.PARALLEL, Mark.VECTOR, Mark.REDUCE):
             raise ScheduleError(f"{step}: {m.name} outside is marked {m.mark}")
@@ -148,8 +163,8 @@ def matched(tree: Node, scop: Scop, outer: Sequence[Member], statement: str) -> 
     loops = loops_of(tree, statement)
     intrinsic = instruction_of(tree, statement)
     assert intrinsic is not None
-    chosen = [m for m in loops if m.mark == Tensorized(intrinsic.name)]
-    around = [m for m in loops if m.mark != Tensorized(intrinsic.name)]
+    chosen = [m for m in loops if m.mark == Tensorized(intrinsic)]
+    around = [m for m in loops if m.mark != Tensorized(intrinsic)]
     s = scop.as_run(statement)
     what = f"tensorize {statement}"
     unpadded = unpadded_operands(tree, s)

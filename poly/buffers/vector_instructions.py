@@ -144,7 +144,11 @@ def _assignments(
     value = s.value
     if s.role == Role.INIT:
         value = Const(identity(s.source.op, own[s.target.tensor]))
-    yield from ways_to_match(meaning.value, value, {meaning.target: s.target}, own, theirs)
+    for found in ways_to_match(meaning.value, value, {meaning.target: s.target}, own, theirs):
+        # The instruction may write before it has read everything.
+        clash = any(r.tensor == s.target.tensor for p, r in found.items() if p != meaning.target)
+        if not clash:
+            yield found
 
 
 # --- accesses --------------------------------------------------------------------------------
@@ -220,8 +224,8 @@ def whole_vectors(tree: Node, scop: Scop, s: ScopStatement, intrinsic: VectorInt
     """D' of a statement that is an instruction; D where it may not be run beyond."""
     path = path_to(tree, s.name)
     loops = [m for n in path if isinstance(n, Band) for m in n.members]
-    chosen = [m for m in loops if m.mark == Tensorized(intrinsic.name)]
-    around = [m for m in loops if m.mark != Tensorized(intrinsic.name)]
+    chosen = [m for m in loops if m.mark == Tensorized(intrinsic)]
+    around = [m for m in loops if m.mark != Tensorized(intrinsic)]
     kept = any(
         isinstance(n, Promote) and n.tensor == s.target.tensor and n.scope == Scope.REGISTER
         for n in path

@@ -14,6 +14,7 @@ from poly.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT8, DType
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read
 from poly.ir.intrinsics import Intrinsic, MatrixIntrinsic, VectorIntrinsic
 from poly.ir.program import Program, Range, Statement, Tensor
+from poly.machine.cpu import EXTENSIONS
 
 #: Those of tensor cores, by name.
 MATRIX_INTRINSICS: dict[str, MatrixIntrinsic] = {
@@ -125,11 +126,28 @@ def dot_products(extensions: Collection[str]) -> Iterator[VectorIntrinsic]:
             continue
         own = i.statement
         plain = own.op == "+=" and len(own.indices) == 2 and len(own.reductions) == 1
-        present = {*i.feature.split()} <= {*extensions}
+        plain = plain and isinstance(own.value, Op) and own.value.fn == "mul"
+        # Those of users were run on this machine, which may have what is not listed there.
+        needed = {f for f in i.feature.split() if not i.by_user or f in EXTENSIONS}
+        present = needed <= {*extensions}
         if plain and present and own.target.indices == (Index(own.indices[0]),):
             yield i
 
 
-def declare_intrinsic(intrinsic: Intrinsic) -> None:
-    """Make an instruction known by its name, in place of an earlier one of that name."""
+def declare_intrinsic(intrinsic: VectorIntrinsic) -> None:
+    """Make an instruction of a user known by its name, in place of an earlier one of that name.
+
+    Schedules that were made before keep the earlier one.
+    """
+    assert intrinsic.by_user and not is_ours(intrinsic.name)
     _KNOWN[intrinsic.name] = intrinsic
+
+
+def is_ours(name: str) -> bool:
+    """Whether an instruction is in the tables here, and so was not declared by a user."""
+    return name in MATRIX_INTRINSICS or name in VECTOR_INTRINSICS
+
+
+def declared_intrinsics() -> tuple[VectorIntrinsic, ...]:
+    """The instructions of users."""
+    return tuple(i for i in _KNOWN.values() if isinstance(i, VectorIntrinsic) and i.by_user)

@@ -63,7 +63,7 @@ class Machine:
 @cache
 def host_machine() -> Machine:
     """The machine that this process runs on; conservative where the system does not say."""
-    flags = _cpu_flags()
+    flags = cpu_flags()
     if "avx512f" in flags:
         vector, registers = 64, 32
     elif "avx2" in flags:
@@ -83,7 +83,8 @@ def host_machine() -> Machine:
     )
 
 
-def _cpu_flags() -> frozenset[str]:
+def cpu_flags() -> frozenset[str]:
+    """The features of this machine's processor, as /proc/cpuinfo calls them."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

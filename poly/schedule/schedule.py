@@ -28,6 +28,7 @@ from poly.deps.legality import Violation, budget, check_tree
 from poly.deps.scop import Scop, build_scop
 from poly.errors import IllegalScheduleError, ScheduleError
 from poly.ir.dtypes import DType
+from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.layout import Layout
 from poly.ir.program import Program
 from poly.ir.size_values import all_sizes
@@ -35,7 +36,8 @@ from poly.schedule.diff import Difference, difference
 from poly.schedule.primitives import find_primitive
 from poly.schedule.script import Line, parse_script
 from poly.show.tree_html import tree_html
-from poly.tree.nodes import Node, loops_of, show_tree
+from poly.tree.kinds import Tensorized
+from poly.tree.nodes import Band, Node, loops_of, show_tree, walk_tree
 from poly.tree.steps import Step
 
 _T = TypeVar("_T")
@@ -135,6 +137,10 @@ class Schedule:
     def digest(self) -> str:
         """A content hash of program, mode and steps; it is printed in the generated code."""
         steps = "\n".join(map(str, self.steps))
+        made = (m.mark for n in walk_tree(self.tree) if isinstance(n, Band) for m in n.members)
+        used = {m.intrinsic for m in made if isinstance(m, Tensorized)}
+        texts = {i.text for i in used if isinstance(i, VectorIntrinsic) and i.by_user}
+        steps = "\n".join([steps, *sorted(texts)])
         text = f"{self.program.digest}\n{self.exact}\n{steps}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

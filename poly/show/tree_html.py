@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from poly.deps.band_properties import BandProperties
 from poly.deps.scop import Role, Scop, ScopStatement
 from poly.show.markup import LINE, Markup, badge, colour, element, faint, joined
-from poly.tree.kinds import CONCURRENT, LoopMark, Mark
+from poly.tree.kinds import CONCURRENT, LoopMark, Mark, Tensorized
 from poly.tree.nodes import Band, Filter, Node, Promote, Sequence, short_schedule
 
-_MARKS: dict[LoopMark, tuple[str, str]] = {
+_MARKS: dict[Mark, tuple[str, str]] = {
     Mark.PARALLEL: ("#d95050", "its iterations run on several threads"),
     Mark.VECTOR: ("#8a63d2", "its iterations run in vector lanes"),
     Mark.BLOCK: ("#2e9aa8", "its iterations run on blocks of a GPU"),
@@ -18,7 +18,6 @@ _MARKS: dict[LoopMark, tuple[str, str]] = {
     Mark.REDUCE: ("#d9822b", "threads of a block of a GPU each sum up a part"),
     Mark.UNROLL: ("#b59a1f", "it is unrolled"),
 }
-_INSTRUCTION = ("#8a63d2", "part of an instruction")
 
 
 def tree_html(tree: Node, scop: Scop, properties: tuple[BandProperties, ...] = ()) -> Markup:
@@ -67,7 +66,7 @@ class _Writer:
             m = node.members[n]
             parts = [joined("for ", element("b", m.name))]
             if m.mark != Mark.SEQ:
-                parts.append(badge(str(m.mark), *_MARKS[m.mark]))
+                parts.append(badge(str(m.mark), *_mark(m.mark)))
             if m.isolate:
                 parts.append(badge("full tiles apart", title="code of their own for full tiles"))
             if found is not None and found.coincident[n] and m.mark not in CONCURRENT:
@@ -99,6 +98,14 @@ class _Writer:
             style=f"background:{self.colours[name]}40;border-radius:.3em;padding:0 .3em;"
             "margin-right:.3em",
         )
+
+
+def _mark(mark: LoopMark) -> tuple[str, str]:
+    """The colour and the explanation of a mark."""
+    if isinstance(mark, Tensorized):
+        meaning = mark.intrinsic.meaning.statements[0]
+        return "#8a63d2", f"part of an instruction: {meaning}"
+    return _MARKS[mark]
 
 
 def _row(content: Markup) -> Markup:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from poly.ir.instruction_tables import known_intrinsics
 from poly.ir.intrinsics import Intrinsic
 
 
@@ -33,14 +32,13 @@ class Mark(StrEnum):
 
 @dataclass(frozen=True)
 class Tensorized:
-    """The mark of a loop of an instruction."""
+    """The mark of a loop of an instruction, which stays what it is if its name is declared anew."""
 
-    name: str
+    intrinsic: Intrinsic
 
     @property
-    def intrinsic(self) -> Intrinsic:
-        """The instruction."""
-        return known_intrinsics()[self.name]
+    def name(self) -> str:
+        return self.intrinsic.name
 
     def __str__(self) -> str:
         return self.name

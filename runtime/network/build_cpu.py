@@ -15,6 +15,7 @@ from codegen.c.network_unit import Slot, argument_slots, network_unit
 from poly.deps.scop import build_scop
 from poly.ir.expr import Const, Expr, Op, Size, substitute
 from poly.ir.graph import Call, Graph
+from poly.ir.instruction_tables import declared_intrinsics
 from poly.ir.layout import Layout, Mapper, relayout
 from poly.ir.program import Program, Tensor
 from poly.machine.cpu import Machine
@@ -27,6 +28,7 @@ from runtime.common.workers import Workers
 from runtime.cpu.compile_c import Compilation
 from runtime.cpu.shared_library import LIBRARY
 from runtime.cpu.toolchain import Toolchain
+from runtime.intrinsics.check import require
 from runtime.network.built import Built, Scratch, scratch_bytes
 from runtime.network.generate_kernels import GeneratedKernel, generate_kernels
 from runtime.network.kernel_units import KernelUnits
@@ -83,6 +85,7 @@ def build_graph(
         code_digest("poly", "codegen"),
         toolchain.identity,
         str(machine),
+        *(i.text for i in declared_intrinsics()),
         _graph_text(graph),
     )
     entry = cache.get(key)
@@ -169,6 +172,7 @@ def _build(
         Compilation(toolchain, (), folder / LIBRARY) as work,
     ):
         made = _generated(needed, machine, work, tell, clock, workers)
+        require([i for _, k in made for i in k.function.instructions], toolchain, cache)
         functions = {c.name: kernel.function for calls, kernel in made for c in calls}
         sizes = _Sizes(graph, {c.name: _sizes_of(c, calls[0]) for calls, _ in made for c in calls})
         scratch = _scratch(needed, functions, sizes)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from codegen.c.function import CFunction, emit_function
 from codegen.pipeline import CPU
 from poly.errors import ToolchainError
+from poly.ir.instruction_tables import declare_intrinsic, declared_intrinsics
+from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.program import Program
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
@@ -31,13 +33,19 @@ class GeneratedKernel:
     seconds: tuple[tuple[str, float], ...]
 
 
-def generate_kernel(program: Program, symbol: str, machine: Machine) -> GeneratedKernel:
+def generate_kernel(
+    program: Program, symbol: str, machine: Machine, declared: Sequence[VectorIntrinsic] = ()
+) -> GeneratedKernel:
     """The automatic schedule and the C function of the program of a call.
+
+    declared : instructions of users, which another process does not know
 
     Raises
     ------
     ScheduleError : no code can be generated.
     """
+    for intrinsic in declared:
+        declare_intrinsic(intrinsic)
     begin = time.perf_counter()
     emitting = 0.0
 
@@ -77,7 +85,8 @@ def generate_kernels(
     ScheduleError : no code can be generated.
     ToolchainError : a worker was killed.
     """
-    arguments = [(program, symbol, machine) for program, symbol, _ in programs]
+    declared = declared_intrinsics()
+    arguments = [(program, symbol, machine, declared) for program, symbol, _ in programs]
     try:
         yield from workers.apply(arguments, generate_kernel)
     except WorkerDiedError as error:
