@@ -285,7 +285,8 @@ def _difference(
         element = tuple(int(n) for n in np.argwhere(~agrees[case, p])[0])
         one = {t: a[case] for t, a in cases.items()}
         at = (case, *element)
-        return describe(i, one, element, wanted.values[at], got[(case, p, *element)], PLACEMENTS[p])
+        right = wanted.values[at].astype(got.dtype)
+        return describe(i, one, element, right, got[(case, p, *element)], PLACEMENTS[p])
     if beside[case, p]:
         return f"it writes next to {tensors[int(rows[case, p, -1]) - 1]} ({PLACEMENTS[p]})"
     for t in tensors:
