@@ -73,7 +73,9 @@ def _dotbf16(s: VectorShape) -> str:
     condition = "defined(__AVX512BF16__)" + ("" if n == 16 else " && defined(__AVX512VL__)")
     bits = 32 * n
     call = (
-        f"\n#if defined(__clang__) || __GNUC__ > 12\n"
+        f"\n#if defined(__clang__) && __clang_major__ < 16\n"
+        f"  typedef int _h __attribute__((vector_size({bits // 8})));\n"
+        f"#elif defined(__clang__) || __GNUC__ > 12\n"
         f"  typedef __bf16 _h __attribute__((vector_size({bits // 8})));\n"
         f"#else\n  typedef short _h __attribute__((vector_size({bits // 8})));\n#endif\n"
         f"#if defined(__clang__)\n"

@@ -16,7 +16,7 @@ import cgen
 
 from codegen.c.cgen_blocks import Marked, as_block, in_order
 from codegen.c.expr_text import Names, ValueText, index_text, literal
-from codegen.c.instruction_text import call_text
+from codegen.c.instruction_text import c_type, call_text
 from codegen.c.masked_instructions import has_masked
 from codegen.c.registers import Registers
 from codegen.c.thread_memory import STACK_LIMIT, ThreadMemory, array
@@ -151,8 +151,13 @@ class CPrinter:
 
     def _call(self, node: CallIntrinsic) -> cgen.Generable:
         """An instruction, with pointers to its operands."""
-        given = zip(node.tensors, node.operands, strict=True)
-        return cgen.Line(call_text(node.intrinsic, {t: f"&{self.lvalue(r)}" for t, r in given}))
+        pointers = {}
+        for tensor, first in zip(node.tensors, node.operands, strict=True):
+            # Registers are vectors, which a user's function takes as their elements.
+            vector = node.intrinsic.by_user and first.tensor in self.registers
+            cast = f"({c_type(node.intrinsic, tensor)} *)" if vector else ""
+            pointers[tensor] = f"{cast}&{self.lvalue(first)}"
+        return cgen.Line(call_text(node.intrinsic, pointers))
 
     def body(self, node: LoopNode) -> cgen.Generable:
         """A function body in braces, with the comments that `codegen.provenance` reads."""

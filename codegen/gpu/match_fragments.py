@@ -26,6 +26,7 @@ from codegen.loops.nodes import (
 from codegen.loops.traverse import map_children, walk_loops
 from poly.errors import ScheduleError
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, reads_of, rewrite
+from poly.ir.instruction_tables import MATRIX_INTRINSICS
 from poly.ir.intrinsics import MatrixIntrinsic
 from poly.ir.linear_form import Linear, linear_form, normal, render
 from poly.tree.kinds import Mark, Scope, Tensorized
@@ -119,7 +120,11 @@ class _Kept:
 def _nest(node: For) -> _Nest:
     assert isinstance(node.mark, Tensorized)
     intrinsic = node.mark.intrinsic
-    assert isinstance(intrinsic, MatrixIntrinsic), "a CPU's instruction is not run by a warp"
+    if not isinstance(intrinsic, MatrixIntrinsic):
+        raise ScheduleError(
+            f"tensorize as {intrinsic.name}: an instruction of CPUs, which a GPU has not; it has "
+            f"those of tensor cores: {', '.join(MATRIX_INTRINSICS)}"
+        )
     extents: dict[str, int] = {}
     ends: dict[str, Expr] = {}
     body: LoopNode = node

@@ -20,7 +20,7 @@ from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Read, rewrite
 from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.linear_form import linear_form, normal
-from poly.ir.match_values import ways_to_match
+from poly.ir.match_values import ways_to_store
 from poly.ir.program import Program
 from poly.tree.kinds import Tensorized
 
@@ -134,9 +134,8 @@ def _operands(
 
         if not fits(meaning.target, store.target):
             continue
-        start = {meaning.target: store.target}
-        theirs = intrinsic.meaning.dtypes
-        for assigned in ways_to_match(meaning.value, store.value, start, memory.dtypes, theirs):
+        ways = ways_to_store(intrinsic.meaning, store.target, store.value, memory.dtypes)
+        for assigned in ways:
             if all(fits(p, r) for p, r in assigned.items()):
                 return {p.tensor: r for p, r in assigned.items()}
     return None

@@ -36,10 +36,14 @@ class _Request:
     sizes: tuple[str, ...]
     name: str | None
     exact: bool
+    intrinsics: tuple[str, ...] = ()
 
     def program(self) -> Program:
+        from farkas.intrinsics.intrinsic_file import load_intrinsics
         from farkas.kernels.source_text import fix_sizes, match_dtypes, read_text
 
+        for path in self.intrinsics:
+            load_intrinsics(path)
         source = read_text(self.text)
         given: str | Mapping[str, str] | None
         if any("=" in d for d in self.dtypes):
@@ -83,6 +87,12 @@ def program_options(command: _Command) -> _Command:
     for option in (
         click.option("--exact", is_flag=True, help="Keep the written order of reductions."),
         click.option("--name", help="The program's name."),
+        click.option(
+            "--intrinsics",
+            multiple=True,
+            metavar="FILE",
+            help="Instructions that schedules may use, see `farkas intrinsic`; repeatable.",
+        ),
         click.option(
             "--size", "sizes", multiple=True, metavar="N=NUMBER", help="Fix a size; repeatable."
         ),

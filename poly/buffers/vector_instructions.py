@@ -36,7 +36,7 @@ from poly.ir.dtypes import identity
 from poly.ir.expr import Const, Index, Read
 from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.linear_form import linear_form
-from poly.ir.match_values import ways_to_match
+from poly.ir.match_values import ways_to_store
 from poly.sets.isl_names import dims
 from poly.sets.to_isl import parameters
 from poly.tree.kinds import Scope, Tensorized
@@ -80,7 +80,9 @@ def match_vector(
         )
     _check_full(scop, s, around, chosen, intrinsic, what)
     times = prefix_map(s, [*around, *chosen]).intersect_params(scop.context)
-    relations = {s.target: s.write, **{r: m for r, m in zip(s.source.reads, _own(s), strict=True)}}
+    if s.may_reads:
+        raise ScheduleError(f"{what}: which elements {s.name} reads depends on data")
+    relations = {**dict(_own(s)), s.target: s.write}
     moves = {
         read: [
             movement(times.reverse().apply_range(relation), len(around) + n)
@@ -88,11 +90,17 @@ def match_vector(
         ]
         for read, relation in relations.items()
     }
-    found = list(_assignments(s, scop, intrinsic))
-    if not found:
+    ways = list(_assignments(s, scop, intrinsic))
+    if not ways:
         raise ScheduleError(
             f"{what}: {s.name} computes `{_computed(s)}`, which is not `{meaning}` of "
             f"{intrinsic.name}"
+        )
+    found = [w for w in ways if _apart(w, meaning.target)]
+    if not found:
+        raise ScheduleError(
+            f"{what}: {s.name} reads {s.target.tensor} beside the element that it sets, which "
+            f"{intrinsic.name} may have overwritten by then"
         )
     loops = dict(zip(meaning.indices, (m.name for m in chosen), strict=True))
     wrong: list[tuple[Read, Read]] = []
@@ -113,11 +121,12 @@ def match_vector(
     )
 
 
-def _own(s: ScopStatement) -> tuple[isl.Map, ...]:
-    """The relations of the reads in the value of a statement."""
+def _own(s: ScopStatement) -> list[tuple[Read, isl.Map]]:
+    """The reads in the value of a statement, each with its relation."""
     if s.role == Role.INIT:
-        return ()
-    return s.reads[1:] if s.role == Role.UPDATE else s.reads
+        return []
+    relations = s.reads[1:] if s.role == Role.UPDATE else s.reads
+    return [*zip(s.source.reads, relations, strict=True)]
 
 
 def _computed(s: ScopStatement) -> str:
@@ -138,17 +147,16 @@ def _assignments(
     op = s.source.op if s.role == Role.UPDATE else "="
     if meaning.op != op or s.may_reads:
         return
-    own, theirs = scop.program.dtypes, intrinsic.meaning.dtypes
-    if own[s.target.tensor] != theirs[meaning.target.tensor]:
-        return
+    own = scop.program.dtypes
     value = s.value
     if s.role == Role.INIT:
         value = Const(identity(s.source.op, own[s.target.tensor]))
-    for found in ways_to_match(meaning.value, value, {meaning.target: s.target}, own, theirs):
-        # The instruction may write before it has read everything.
-        clash = any(r.tensor == s.target.tensor for p, r in found.items() if p != meaning.target)
-        if not clash:
-            yield found
+    yield from ways_to_store(intrinsic.meaning, s.target, value, own)
+
+
+def _apart(operands: Mapping[Read, Read], target: Read) -> bool:
+    """Whether an instruction only writes to a tensor that it reads nothing else of."""
+    return all(r.tensor != operands[target].tensor for p, r in operands.items() if p != target)
 
 
 # --- accesses --------------------------------------------------------------------------------
@@ -241,8 +249,8 @@ def whole_vectors(tree: Node, scop: Scop, s: ScopStatement, intrinsic: VectorInt
     beyond = with_domain(scop.program, s, extra)
     if _is_used(scop, beyond.write.range()):
         return s.domain
-    for n, read in enumerate(s.source.reads):
-        if not _exists(scop, path, read, (s, _own(s)[n]), (beyond, _own(beyond)[n])):
+    for (read, own), (_, others) in zip(_own(s), _own(beyond), strict=True):
+        if not _exists(scop, path, read, (s, own), (beyond, others)):
             return s.domain
     return domain
 

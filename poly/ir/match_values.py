@@ -4,12 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from poly.ir.dtypes import DType
-from poly.ir.expr import Cast, Expr, Op, Read
+from poly.ir.expr import Cast, Const, Expr, Op, Read, is_weak, operand_dtype
 from poly.ir.operators import COMMUTATIVE
+from poly.ir.program import Program
 
 #: The element of a value for each one of the pattern's.
 Elements = Mapping[Read, Read]
+
+
+def ways_to_store(
+    meaning: Program, target: Read, value: Expr, own: Mapping[str, DType]
+) -> Iterator[dict[Read, Read]]:
+    """Each way to find the statement of a meaning in one that stores, or combines with, a value.
+
+    own : the types of the tensors of target and value
+    """
+    (pattern,) = meaning.statements
+    theirs = meaning.dtypes
+    stored = own[target.tensor]
+    if stored != theirs[pattern.target.tensor]:
+        return
+    start = {pattern.target: target}
+    if isinstance(pattern.value, Const) and isinstance(value, Const):
+        # The number alone counts, not how it is written.
+        a, b = (np.asarray(c.value).astype(stored.numpy) for c in (pattern.value, value))
+        if a.tobytes() == b.tobytes():
+            yield start
+        return
+    yield from ways_to_match(pattern.value, value, start, own, theirs)
 
 
 def ways_to_match(
@@ -38,10 +63,27 @@ def ways_to_match(
             orders = [value.args]
             if pattern.fn in COMMUTATIVE:
                 orders.append(value.args[::-1])
+            patterns = _in_float(pattern, theirs)
             for args in orders:
-                yield from _each(pattern.args, args, known, own, theirs)
+                values = _in_float(Op(value.fn, args), own)
+                yield from _each(patterns, values, known, own, theirs)
     elif pattern == value:
         yield dict(known)
+
+
+def _in_float(e: Op, dtypes: Mapping[str, DType]) -> tuple[Expr, ...]:
+    """The operands of an operator; a literal such as 2 beside a float becomes 2.0, as which it
+    counts.
+    """
+    literal = [isinstance(a, Const) and a.dtype is None and type(a.value) is int for a in e.args]
+    if not any(literal) or all(map(is_weak, e.args)):
+        return e.args
+    if not operand_dtype(e, dtypes, None).is_float:
+        return e.args
+    return tuple(
+        Const(float(a.value)) if n and isinstance(a, Const) else a
+        for n, a in zip(literal, e.args, strict=True)
+    )
 
 
 def _each(

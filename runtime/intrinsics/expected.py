@@ -57,7 +57,7 @@ class Expected:
         exactly = got.astype(np.float64)
         for near in (wanted, self.flushed):
             same |= np.abs(exactly - near) <= self.bound
-            same |= exactly == near
+            same |= (exactly == near) | (np.isnan(exactly) & np.isnan(near))
         return np.asarray(same | self.free)
 
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from farkas.intrinsics.declare import read_intrinsic
 from farkas.intrinsics.intrinsic_file import read_file
-from poly.errors import IntrinsicError
 from poly.ir.intrinsics import VectorIntrinsic
 from poly.machine.cpu import cpu_flags
 from runtime.common.cache import Cache
 from runtime.cpu.toolchain import Toolchain, find_toolchain
 from runtime.intrinsics import check as checking
-from runtime.intrinsics.cases import cases_for, extremes
-from runtime.intrinsics.check import check, require
-from tests.runtime.intrinsics.wrong import ADD, COPY, WRONG, X, Y, Wrong, stored
+from runtime.intrinsics.check import check
+from tests.runtime.intrinsics.wrong import WRONG, Wrong
 
 X86 = Path(__file__).parent / "x86.toml"
 HEADERS = ("immintrin.h",)
