@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from poly.errors import ToolchainError
+from poly.ir import instruction_tables
 from runtime.common.cache import ENVIRONMENT, Cache
 from runtime.cpu.fast_call import quick_calls
 from runtime.cpu.toolchain import Toolchain, find_toolchain
@@ -66,6 +67,12 @@ def no_warnings() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CpuDevice, "strict", True)
         yield
+
+
+@pytest.fixture(autouse=True)
+def known_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the instructions that a test declares."""
+    monkeypatch.setattr(instruction_tables, "_KNOWN", dict(instruction_tables.known_intrinsics()))
 
 
 @pytest.fixture(scope="session")

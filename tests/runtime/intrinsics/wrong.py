@@ -39,7 +39,8 @@ class Wrong:
 _PAIRS = f"_mm512_madd_epi16(_mm512_maddubs_epi16({A}, {B}), _mm512_set1_epi16(1))"
 WRONG = {
     "swapped lanes": Wrong(
-        ADD, stored(f"_mm512_permute_ps(_mm512_add_ps({X}, {Y}), 0xb1)"), "z[0] is 104, expected 102"
+        ADD, stored(f"_mm512_permute_ps(_mm512_add_ps({X}, {Y}), 0xb1)"),
+        "z[0] is 104, expected 102",
     ),
     "one lane further": Wrong(
         COPY,
@@ -55,7 +56,8 @@ WRONG = {
         DOT, summed(f"_mm512_dpbusds_epi32({C}, {A}, {B})"), "C[0] is 2147483647", "avx512_vnni"
     ),
     "signs exchanged": Wrong(
-        DOT, summed(f"_mm512_dpbusd_epi32({C}, {B}, {A})"), "C[6] is 13621, expected 6453", "avx512_vnni"
+        DOT, summed(f"_mm512_dpbusd_epi32({C}, {B}, {A})"), "C[6] is 13621, expected 6453",
+        "avx512_vnni",
     ),
     "signs ignored": Wrong(
         "def most(int8 x[64], int8 y[64]) -> (int8 z[64]) { z[i] = max(x[i], y[i]) }",
