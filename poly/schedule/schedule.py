@@ -268,7 +268,8 @@ class Schedule:
         ahead: a shared buffer is double-buffered: while one half is used the other is filled for
         the next iteration of `loop`, as in ``promote C: k_o as A, shared, ahead``.
         padded: a shared buffer has zeros beyond the part of the tensor that is read, as far as
-        instructions of `tensorize` reach: ``promote C: k_o as A, shared, padded``.
+        instructions of `tensorize` reach: ``promote C: k_o as A, shared, padded``; a local one has
+        room there.
         dtype: of a 16-bit float that nothing in the loop writes, a register or local buffer may be
         of float32, in which it is computed; it is then converted once, when the buffer is filled:
         ``promote C: j_o as B, local, 1, 0, float32``.
@@ -306,10 +307,18 @@ class Schedule:
         return self.apply(Step("reduce_threads", (statement,), _names(loops)))
 
     def tensorize(self, statement: str, loops: Seq[str], intrinsic: str) -> Schedule:
-        """Run the innermost loops of a sum of products as one instruction of tensor cores.
+        """Run the innermost loops of a statement as one instruction.
 
-        ``for i in 16, for j in 16, for k in 16: C[i,j] += A[i,k] * B[k,j]`` with ``wmma_f16``
-        becomes one instruction of a warp, 32 threads along x.
+        ``for j in 16, for k in 4: C[i,j] += A[i,k] * B[j,k]`` with ``vpdpbusd_16_b``, which means
+        ``C[j] += A[k] * B[j,k]`` for a uint8 A and an int8 B, becomes one instruction of a CPU.
+        The loops are given in the order of the meaning's indices.  Each operand moves with them as
+        that of the meaning does, and its elements are adjacent in the meaning's order: `promote`
+        packs what is not.  Tiles may be partial if the target is kept in registers and what is read
+        beyond the edge exists, as in buffers that are ``local, padded``.  `farkas intrinsic list`
+        has those of Farkas, and `fk.intrinsic` declares others.
+
+        On a GPU, ``for i in 16, for j in 16, for k in 16: C[i,j] += A[i,k] * B[k,j]`` with
+        ``wmma_f16`` becomes one instruction of tensor cores, run by a warp, 32 threads along x.
         intrinsic: ``wmma_f16`` and ``wmma_bf16`` multiply 16-bit floats in tiles of 16 x 16 x 16,
         ``wmma_tf32`` floats rounded to 10 bits in tiles of 16 x 16 x 8; all accumulate floats.
         The loops are given in the order i, j, k; where sums begin, i and j.  The sums are kept in a
