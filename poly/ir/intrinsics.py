@@ -99,6 +99,9 @@ class VectorIntrinsic:
         if problem:
             raise ProgramError(f"{self.name}: {problem}")
 
+    def __hash__(self) -> int:
+        return hash(self.text)
+
     def __str__(self) -> str:
         return f"{self.name}: {self.statement}"
 

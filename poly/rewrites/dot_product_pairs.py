@@ -34,6 +34,7 @@ from poly.ir.expr import (
     rewrite,
 )
 from poly.ir.instruction_tables import dot_products
+from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.match_values import ways_to_match
 from poly.ir.program import (
     Program,
@@ -51,12 +52,17 @@ _NARROW = frozenset(("int8", "uint8"))
 REUSE = 8
 
 
-@lru_cache(maxsize=4096)
 def pair_products(program: Program, extensions: tuple[str, ...] = ()) -> Program:
     """Sum products of narrow integers two at a time, where that pays."""
+    return _in_pairs(program, tuple(dot_products(extensions)))
+
+
+@lru_cache(maxsize=4096)
+def _in_pairs(program: Program, instructions: tuple[VectorIntrinsic, ...]) -> Program:
+    """Sums for which there is none of these instructions, two at a time."""
     result = program
     for s in () if program.has_blocks else program.statements:
-        loop = None if _is_instruction(program, s, extensions) else _paired_loop(program, s)
+        loop = None if _is_instruction(program, s, instructions) else _paired_loop(program, s)
         if loop is not None:
             result = _paired(result, s, loop)
     if result is program:
@@ -65,11 +71,13 @@ def pair_products(program: Program, extensions: tuple[str, ...] = ()) -> Program
     return if_proved(replace(result, statements=statements, text=None), program)
 
 
-def _is_instruction(program: Program, s: Statement, extensions: tuple[str, ...]) -> bool:
-    """Whether a machine with these extensions has an instruction for a statement as it is."""
+def _is_instruction(
+    program: Program, s: Statement, instructions: tuple[VectorIntrinsic, ...]
+) -> bool:
+    """Whether one of some instructions is for a statement as it is."""
     return any(
         True
-        for i in dot_products(extensions)
+        for i in instructions
         for _ in ways_to_match(i.statement.value, s.value, {}, program.dtypes, i.meaning.dtypes)
     )
 

@@ -57,10 +57,14 @@ from poly.sets.check_bounds import if_proved
 LEAST_USED = 0.5
 
 
-@lru_cache(maxsize=4096)
 def integer_products(program: Program, extensions: tuple[str, ...] = ()) -> Program:
     """Write sums of products of 8-bit integers as sums that an instruction computes."""
-    group = _terms(extensions)
+    return _with_terms(program, _terms(extensions))
+
+
+@lru_cache(maxsize=4096)
+def _with_terms(program: Program, group: int) -> Program:
+    """group : how many products an instruction adds"""
     if program.has_blocks or not group:
         return program
     result = program
