@@ -29,6 +29,7 @@ from poly.graph_passes.simplify_graph import (
     eliminate_dead_calls,
     simplify_views,
 )
+from poly.graph_passes.sink_dequantisations import sink_dequantisations
 from poly.ir.graph import Graph, verify_graph
 from poly.ir.program import Program, verify_program
 from poly.machine.cpu import Machine
@@ -221,6 +222,7 @@ CPU: Pipeline[Machine, KernelSource] = Pipeline(
     lanes=True,
     graph_passes=(
         Pass(unsigned_values),
+        Pass(sink_dequantisations),
         Pass(quantised_products),
         *_FUSE,
         Pass(block_values, needs=("machine",)),

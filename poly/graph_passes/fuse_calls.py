@@ -10,6 +10,7 @@ stay separate.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -18,6 +19,7 @@ from poly.ir.accesses import lane_value
 from poly.ir.expr import Cast, indices_of, reads_of, walk
 from poly.ir.graph import Call, Graph, View
 from poly.ir.program import Program, Statement
+from poly.ir.quantisation import dequantisation_of
 from poly.rewrites.merge_programs import (
     covers,
     extents,
@@ -52,7 +54,7 @@ def merge_calls(graph: Graph, lanes: bool = True) -> Graph:
     for n in range(len(nodes)):
         while True:
             call = nodes[n]
-            if not isinstance(call, Call):
+            if not isinstance(call, Call) or _waits(call, users, kept):
                 break
             # This call is an epilogue of the producer of the value computed last.
             near = sorted({makers[v] for v in call.inputs if v in makers}, reverse=True)
@@ -60,13 +62,19 @@ def merge_calls(graph: Graph, lanes: bool = True) -> Graph:
                 first = nodes[m]
                 if not isinstance(first, Call) or len(first.outputs) != 1:
                     continue
-                if first.outputs[0] in kept or users[first.outputs[0]] != {n}:
+                (value,) = first.outputs
+                again = dequantisation_of(first.program) is not None
+                if value in kept or (users[value] != {n} and not again):
                     continue
                 joined = merged_call(first, call, lanes)
                 if isinstance(joined, Call):
-                    nodes[m], nodes[n] = None, joined
+                    nodes[n] = joined
+                    users[value] = users[value] - {n}
+                    gone = set() if users[value] else {m}
+                    if gone:
+                        nodes[m] = None
                     for name in first.inputs:
-                        users[name] = (users[name] - {m}) | {n}
+                        users[name] = (users[name] - gone) | {n}
                     break
             else:
                 break
@@ -79,6 +87,14 @@ def merge_calls(graph: Graph, lanes: bool = True) -> Graph:
         values={k: v for k, v in graph.values.items() if k not in hidden},
         labels={k: v for k, v in graph.labels.items() if k not in hidden},
     )
+
+
+def _waits(call: Call, users: Mapping[str, set[int]], kept: Collection[str]) -> bool:
+    """Whether a call dequantises: those that read its result do it again, from a quarter of the
+    bytes.
+    """
+    used = any(users.get(v) for v in call.outputs) and not {*call.outputs} & {*kept}
+    return used and dequantisation_of(call.program) is not None
 
 
 @dataclass(frozen=True)
