@@ -17,6 +17,7 @@ from codegen.c.masked_instructions import MaskedInstructions, masked_instruction
 from codegen.c.operator_text import apply
 from codegen.c.type_names import LANE_TYPES, UNROLLED
 from codegen.c.vector_math import MVEC_PROBE, OWN_TEXT, mvec_name, own_helper
+from codegen.c.widen_helpers import WIDEN_HELPERS
 from poly.ir.operators import OPS
 
 _HELPER = re.compile(r"\bfk_([a-z_][a-z0-9_]*?)_([fiu]\d+)x(\d+)\b(?=\()")
@@ -498,6 +499,7 @@ _TEXTS: dict[str, Callable[[VectorShape], str]] = {
     "least": _horizontal("least", _call("min")),
     "gather": _gather,
     **DOT_HELPERS,
+    **WIDEN_HELPERS,
     "even": _even,
     "backwards": _backwards,
     "spread2": _spread(2),

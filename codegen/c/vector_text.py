@@ -12,10 +12,11 @@ from typing import Protocol
 
 from codegen.c.expr_text import ValueText, index_text, is_moved, literal, rounds_once
 from codegen.c.type_names import PATTERNS, lane_suffix, mask_type, suffix, vector_type
+from codegen.c.widen_helpers import has_widening
 from codegen.loops.index_ranges import depends_on, replace_var
 from codegen.loops.nodes import LANE_0
 from codegen.vector.vectorise import is_index_value, lane_stride
-from poly.ir.dtypes import BOOL, DTYPES, FLOAT32, FLOAT64, DType
+from poly.ir.dtypes import BOOL, DTYPES, FLOAT32, FLOAT64, INT32, DType
 from poly.ir.expr import (
     Cast,
     Const,
@@ -130,6 +131,8 @@ class LaneText:
                 continue
             if step.is_integer and current.is_integer and step.bits == current.bits:
                 text = f"({self._type(step)}){text}"
+            elif step == INT32 and has_widening(suffix(current), self.lanes):
+                text = f"fk_wide_{suffix(current)}_i32x{self.lanes}({text})"
             else:
                 text = f"__builtin_convertvector({text}, {self._type(step)})"
             current = step
