@@ -114,7 +114,7 @@ class Pipeline(Generic[M, S]):
         exact : only with rewrites that keep every bit of the results
         """
         passes = [p for p in self.rewrites if p.exact or not exact]
-        return run_passes(program, passes, machine, verify_program)
+        return run_passes(program, passes, machine.exact if exact else machine, verify_program)
 
     def prepare_call(self, program: Program, machine: M) -> Program:
         """Rewrite the program of a call to the one that is scheduled."""

@@ -73,6 +73,8 @@ def _is_converted(
         return False
     (read,) = reads
     if isinstance(core, Contraction):
+        if core.dot is not None:
+            return False  # multiplied as it is
         operands = [r for r in s.reads if r.indices]
         batch = any(all(i in loops_of_read(r) for r in operands) for i in s.free)
         if batch or core.v in loops_of_read(read):
