@@ -151,7 +151,7 @@ def widen_rows(schedule: Schedule, core: Contraction, outer: list[str]) -> Sched
     outer : the loops around a tile
     """
     s = schedule.scop.statement(core.statement)
-    for read in s.source.reads:
+    for read in s.source.reads if core.dot is None else ():
         moving = loops_of_read(read)
         around = [x for x in outer if x in moving and x in core.free]
         narrow = bool(_wider(schedule, read)) and core.v not in moving
