@@ -78,7 +78,7 @@ def _chosen(graph: Graph, calls: list[Call], suited: list[Suited], width: int) -
             if tensor.name in own.lanes:
                 wanted.add(root)
         if own.together:
-            several = (v for t, v in _arguments(call) if _inner_extent(t) != ONE)
+            several = (v for t, v in _arguments(call) if not _is_same(t, own))
             copies.append({families[v] for v in several if v not in graph.constants})
     made = {
         v: _layout(graph.values[v], inner[root], width)
@@ -92,6 +92,13 @@ def _chosen(graph: Graph, calls: list[Call], suited: list[Suited], width: int) -
     for _ in copies:
         useful |= {r for roots in copies if roots & useful and roots <= left for r in roots}
     return {v: x for v, x in made.items() if x is not None and families[v] in useful}
+
+
+def _is_same(t: Tensor, suited: Suited) -> bool:
+    """Whether a tensor has the same bytes blocked or not: it has nothing after its channels."""
+    dims = suited.dimensions.get(t.name, frozenset())
+    ends = {_inner_extent(t, d) for d in dims if t.shape[d] != Const(1)}
+    return _inner_extent(t) == ONE or ends == {ONE}
 
 
 def _closed(left: set[str], copies: list[set[str]]) -> set[str]:
