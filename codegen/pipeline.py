@@ -30,6 +30,7 @@ from poly.graph_passes.simplify_graph import (
     simplify_views,
 )
 from poly.graph_passes.sink_dequantisations import sink_dequantisations
+from poly.graph_passes.tabulate import tabulate
 from poly.ir.graph import Graph, verify_graph
 from poly.ir.program import Program, verify_program
 from poly.machine.cpu import Machine
@@ -225,6 +226,7 @@ CPU: Pipeline[Machine, KernelSource] = Pipeline(
         Pass(sink_dequantisations),
         Pass(quantised_products),
         *_FUSE,
+        Pass(tabulate, needs=("evaluate",)),
         Pass(block_values, needs=("machine",)),
         *_SHAPE,
     ),

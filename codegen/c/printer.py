@@ -59,8 +59,22 @@ from codegen.loops.verify import LoopError
 from codegen.vector.mask_lanes import is_masked
 from codegen.vector.scalarise import is_indexed, is_scalarisable, vector_lanes
 from codegen.vector.vectorise import lane_stride
-from poly.ir.dtypes import INT64, DType, identity
-from poly.ir.expr import Const, Expr, Index, Op, Read, add, indices_of, mul, simplify, sub, walk
+from poly.ir.dtypes import INT64, UINT8, DType, identity
+from poly.ir.expr import (
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    add,
+    dtype_of_expr,
+    indices_of,
+    mul,
+    simplify,
+    sub,
+    walk,
+)
 from poly.ir.instruction_tables import known_intrinsics
 from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.linear_form import Linear, linear_form, render
@@ -550,6 +564,16 @@ class CPrinter:
     def multiple(self, var: str) -> int:
         """A divisor of all values of the loop that is being printed."""
         return self._multiples.get(var, 1)
+
+    def table_index(self, read: Read) -> Expr | None:
+        """The index of a table of all values of 8 bits, as a uint8; None for any other read."""
+        tensor = self.program.tensors.get(read.tensor)
+        if tensor is None or tensor.dtype.bits != 8 or tensor.shape != (Const(256),):
+            return None
+        (index,) = read.indices
+        if not isinstance(index, Cast) or dtype_of_expr(index.arg, self.dtypes) != UINT8:
+            return None
+        return index.arg
 
     @contextmanager
     def numbered(self, index: Index) -> Iterator[None]:
