@@ -139,8 +139,10 @@ def _inner_extent(tensor: Tensor, d: int = -1) -> InnerExtent:
 
 
 def _layout(value: Tensor, inner: Collection[InnerExtent], width: int) -> Layout | None:
-    """The blocks of a value along the one dimension whose inner extent is in `inner`; or, without
+    """The blocks of a value along the first dimension whose inner extent is in `inner`; or, without
     whole blocks, that dimension last.
+
+    Where rows and columns would do as well, as in a depthwise convolution, channels come first.
     """
     fitting = [
         d
@@ -150,9 +152,9 @@ def _layout(value: Tensor, inner: Collection[InnerExtent], width: int) -> Layout
         and _inner_extent(value, d) != ONE
         and _inner_extent(value, d) in inner
     ]
-    if len(fitting) != 1 or value.dtype not in _IN_LANES:
+    if not fitting or value.dtype not in _IN_LANES:
         return None
-    (d,) = fitting
+    d = fitting[0]
     if _step(value, d, width) == width:
         return Layout(tuple(range(value.rank)), ((d, width),))
     return Layout((*(e for e in range(value.rank) if e != d), d))
