@@ -131,7 +131,7 @@ def _layout(value: Tensor, inner: Collection[InnerExtent], width: int) -> Layout
         and _inner_extent(value, d) != ONE
         and _inner_extent(value, d) in inner
     ]
-    if len(fitting) != 1 or value.dtype.numpy.kind != "f":
+    if len(fitting) != 1 or not value.dtype.is_float:
         return None
     return Layout(tuple(range(value.rank)), (fitting[0], width))
 

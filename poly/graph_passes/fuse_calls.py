@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from poly.errors import ProgramError
 from poly.ir.accesses import lane_value
-from poly.ir.expr import Read, indices_of, reads_of
+from poly.ir.expr import indices_of, reads_of
 from poly.ir.graph import Call, Graph, View
 from poly.ir.program import Program, Statement
 from poly.rewrites.merge_programs import (
@@ -28,6 +28,7 @@ from poly.rewrites.merge_programs import (
     simplified,
     writers,
 )
+from poly.rewrites.widen_sums import widen_temporaries
 
 #: Bounds on merged programs, which limit compile time.
 STATEMENT_LIMIT, INPUT_LIMIT = 12, 16
@@ -40,7 +41,8 @@ Pairs = tuple[tuple[str, str], ...]
 def merge_calls(graph: Graph, lanes: bool = True) -> Graph:
     """Fuse producers into their consumers, from the first call to the last.
 
-    lanes : sums are in registers with several lanes, as on CPUs
+    lanes : sums are in registers with several lanes, as on CPUs, which then also keep values
+        between the calls that are fused in the type they are computed in
     """
     nodes: list[Call | View | None] = list(graph.nodes)
     makers = {o: n for n, node in enumerate(graph.nodes) for o in node.outputs}
@@ -156,7 +158,8 @@ def fused(
     if len(_contractions(first)) + len(_contractions(second)) > 1:
         return Apart("each has a contraction, with tiles of its own")
     try:
-        program = simplified(merge(first, second, dict(bindings), dict(shared)))
+        whole = merge(first, second, dict(bindings), dict(shared))
+        program = simplified(widen_temporaries(whole) if lanes else whole)
     except ProgramError as error:
         return Apart(f"they cannot be one program: {error}")
     if len(program.statements) > STATEMENT_LIMIT or len(program.inputs) > INPUT_LIMIT:
@@ -207,13 +210,12 @@ def _is_followed(program: Program, name: str) -> bool:
 
 def _on_lanes(program: Program, name: str) -> bool:
     """Whether the statements that read a temporary can be computed on vectors of it."""
-    dtype = program.dtypes[name]
+    dtype = program.dtypes[name].compute
     for n in readers(program, name):
         value = program.statements[n].value
         if not lane_value(value):
             return False
-        if any(program.dtypes[r.tensor] != dtype for r in reads_of(value) if isinstance(r, Read)):
-            return False
-        if program.dtypes[program.statements[n].target.tensor] != dtype:
+        used = (program.statements[n].target, *reads_of(value))
+        if any(program.dtypes[r.tensor].compute != dtype for r in used):
             return False
     return True
