@@ -38,12 +38,18 @@ from poly.ir.program import (
 )
 from poly.machine.cpu import Machine
 from poly.strategy.cpu.choose_tile import find_tile
+from poly.strategy.cpu.packing import is_batched, is_packed
 from poly.strategy.cpu.register_tile import Contraction
 from poly.strategy.cpu.stencil_tile import Stencil
 
 #: An operand is converted if each of its elements is used at least this often, by a statement with
 #: at least so many instances: threads have to wait for each other.
 REUSE, FEWEST = 64, 1 << 16
+#: The same for what a register tile reads in vectors in the order in which it is in memory, and
+#: which is quickly converted there.
+REUSE_IN_LANES = 128
+#: The same for what it reads number by number, which takes as long as a multiply-add in all lanes.
+REUSE_AS_NUMBERS = 8
 #: The assumed extent of a loop of unknown extent.
 USUAL = 256
 
@@ -72,11 +78,13 @@ def _is_converted(
     if len(reads) > 1 or reads[0] not in reads_of(s.value):
         return False
     (read,) = reads
+    least = REUSE
     if isinstance(core, Contraction):
         operands = [r for r in s.reads if r.indices]
-        batch = any(all(i in loops_of_read(r) for r in operands) for i in s.free)
-        if batch or core.v in loops_of_read(read):
+        in_lanes = core.v in loops_of_read(read)
+        if is_packed(read, core) if in_lanes else any(is_batched(operands, i) for i in s.free):
             return False
+        least = REUSE_IN_LANES if in_lanes else REUSE_AS_NUMBERS
     elif core is not None or stride_of(read, s.indices[-1] if s.indices else "") != 1:
         return False  # single numbers, converted once for a vector
     moved = loops_of_read(read)
@@ -85,8 +93,8 @@ def _is_converted(
         return False
     shape = program.tensors[name].shape
     if all(isinstance(e, Const) for e in shape):
-        return instances >= REUSE * prod(_size(e) for e in shape)
-    return prod(_extent(r) for r in s.ranges if r.index not in moved) >= REUSE
+        return instances >= least * prod(_size(e) for e in shape)
+    return prod(_extent(r) for r in s.ranges if r.index not in moved) >= least
 
 
 def _extent(r: Range) -> int:
