@@ -43,7 +43,7 @@ def widen_sums(program: Program) -> Program:
 def widen_temporaries(program: Program) -> Program:
     """Keep temporaries in the type they are computed in, except those that are only moved."""
     dtypes = program.dtypes
-    narrow = {t.name for t in program.temps if t.dtype.compute != t.dtype}
+    narrow = {t.name for t in program.temps if t.dtype.is_widened}
     computed = {s.target.tensor for s in program.statements if not _is_moved(s, dtypes)} & narrow
     if not computed:
         return program
@@ -64,8 +64,7 @@ def _is_narrow_sum(s: Statement, dtypes: dict[str, DType]) -> bool:
     """Whether a statement combines several values with an element of fewer bits than it uses to
     compute them.
     """
-    dtype = dtypes[s.target.tensor]
-    return s.is_reduction and bool(s.reductions) and dtype.compute != dtype
+    return s.is_reduction and bool(s.reductions) and dtypes[s.target.tensor].is_widened
 
 
 def _wide(t: Tensor, name: str) -> Tensor:

@@ -123,7 +123,7 @@ def _wider(schedule: Schedule, read: Read) -> str:
     use; else "".
     """
     dtype = schedule.program.tensors[read.tensor].dtype
-    return str(dtype.compute) if dtype.compute != dtype else ""
+    return str(dtype.compute) if dtype.is_widened else ""
 
 
 def widen_rows(schedule: Schedule, core: Contraction, outer: list[str]) -> Schedule:

@@ -56,7 +56,7 @@ USUAL = 256
 
 def widen_operands(program: Program, machine: Machine) -> Program:
     """Convert operands that are reused to the type they are computed in, once for all uses."""
-    narrow = {t.name for t in program.tensors.values() if t.dtype.compute != t.dtype}
+    narrow = {t.name for t in program.tensors.values() if t.dtype.is_widened}
     found = [s for s in program.statements if not s.block and narrow & {r.tensor for r in s.reads}]
     scop = build_scop(program) if found else None
     result = program
