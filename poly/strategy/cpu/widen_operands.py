@@ -55,8 +55,9 @@ USUAL = 256
 
 
 def widen_operands(program: Program, machine: Machine) -> Program:
-    """Convert operands that are reused to the type they are computed in, once for all uses."""
-    narrow = {t.name for t in program.tensors.values() if t.dtype.is_widened}
+    """Convert inputs that are reused to the type they are computed in, once for all uses."""
+    written = {s.target.tensor for s in program.statements}
+    narrow = {t.name for t in program.inputs if t.dtype.is_widened} - written
     found = [s for s in program.statements if not s.block and narrow & {r.tensor for r in s.reads}]
     scop = build_scop(program) if found else None
     result = program
@@ -108,7 +109,7 @@ def _size(e: Expr) -> int:
 
 
 def _converted(program: Program, statement: str, name: str) -> Program:
-    """The program with one operand of a statement in a temporary of a wider type."""
+    """The program with one input of a statement in a temporary of a wider type."""
     tensor = program.tensors[name]
     taken = {*program.tensors, *program.sizes, *RESERVED}
     taken |= {i for x in program.statements for i in x.indices}
@@ -122,12 +123,9 @@ def _converted(program: Program, statement: str, name: str) -> Program:
     def visit(e: Expr) -> Expr:
         return replace(e, tensor=wide.name) if isinstance(e, Read) and e.tensor == name else e
 
-    statements = [
+    rest = (
         replace(s, value=rewrite(s.value, visit)) if s.name == statement else s
         for s in program.statements
-    ]
+    )
     # Before everything else, so that it separates no statements that may share loops.
-    written = any(s.target.tensor == name for s in program.statements)
-    at = next(n for n, s in enumerate(statements) if s.name == statement) if written else 0
-    statements.insert(at, copy)
-    return replace(program, temps=(*program.temps, wide), statements=tuple(statements), text=None)
+    return replace(program, temps=(*program.temps, wide), statements=(copy, *rest), text=None)

@@ -39,6 +39,7 @@ def converted(text: str) -> set[str]:
         (BATCH, set()),  # promoted for each of its products
         ("def f(float16 X[512,512], float16 G[512]) -> (Y) { Y[i,j] = X[i,j] * G[j] }", {"G"}),
         ("def f(float16 X[512,512], float16 G[512]) -> (Y) { Y[i,j] = X[i,j] * G[i] }", set()),
+        ("def f(float16 X[512,512]) -> (X) { X[i,j] = X[0,j] * 2 }", set()),  # it changes
     ],
 )  # fmt: skip
 def test_what_is_converted_before(text: str, tensors: set[str]) -> None:
