@@ -30,6 +30,7 @@ from poly.rewrites.merge_programs import (
     simplified,
     writers,
 )
+from poly.rewrites.widen_sums import widen_temporaries
 
 #: Bounds on merged programs, which limit compile time.
 STATEMENT_LIMIT, INPUT_LIMIT = 12, 16
@@ -42,7 +43,8 @@ Pairs = tuple[tuple[str, str], ...]
 def merge_calls(graph: Graph, lanes: bool = True) -> Graph:
     """Fuse producers into their consumers, from the first call to the last.
 
-    lanes : sums are in registers with several lanes, as on CPUs
+    lanes : sums are in registers with several lanes, as on CPUs, which then also keep values
+        between the calls that are fused in the type they are computed in
     """
     nodes: list[Call | View | None] = list(graph.nodes)
     makers = {o: n for n, node in enumerate(graph.nodes) for o in node.outputs}
@@ -167,12 +169,16 @@ def fused(
         return Apart("a contraction would compute the value again for each use")
     if any(s.reductions for s in looking) and any(s.reductions for s in first.statements):
         return Apart("two reductions in a row seldom share a loop that threads can share")
+    narrow = all(t.dtype.bits == 8 for t in first.outputs)
+    if narrow and any(s.reductions for s in looking):
+        return Apart("the value has 8 bits, and its bytes are read faster than it is computed")
     if any(len(writers(second, t.name)) != 1 for t in second.outputs):
         return Apart("it concatenates parts, and each would need loops of its own")
     if len(_contractions(first)) + len(_contractions(second)) > 1:
         return Apart("each has a contraction, with tiles of its own")
     try:
-        program = simplified(merge(first, second, dict(bindings), dict(shared)))
+        whole = merge(first, second, dict(bindings), dict(shared))
+        program = simplified(widen_temporaries(whole) if lanes else whole)
     except ProgramError as error:
         return Apart(f"they cannot be one program: {error}")
     if len(program.statements) > STATEMENT_LIMIT or len(program.inputs) > INPUT_LIMIT:
@@ -225,7 +231,7 @@ def _on_lanes(program: Program, name: str) -> bool:
     """Whether the statements that read a temporary can be computed on vectors of it, in as many
     lanes.
     """
-    bits = program.dtypes[name].bits
+    bits = program.dtypes[name].compute.bits
     for n in readers(program, name):
         s = program.statements[n]
         types = {program.dtypes[r.tensor] for r in (s.target, *reads_of(s.value))}

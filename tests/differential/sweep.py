@@ -175,6 +175,9 @@ def random_step(c: Choices, schedule: Schedule) -> Step:
             words += [str(k) for k in reversed(range(rank))]
         if rank and c.chance(30):
             words.append(f"{c.integer(0, rank - 1)}x{c.pick((1, 3, 4, 16))}")
+        dtype = schedule.program.tensors[tensor].dtype
+        if dtype.is_widened and c.chance(50):
+            words.append(str(dtype.compute))
         return Step("promote", (name,), one, words=tuple(words))
     return Step(primitive, (name,), one)
 
