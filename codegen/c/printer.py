@@ -58,17 +58,16 @@ from codegen.loops.traverse import (
 from codegen.loops.verify import LoopError
 from codegen.vector.mask_lanes import is_masked
 from codegen.vector.scalarise import is_indexed, is_scalarisable, vector_lanes
+from codegen.vector.tables import table_index
 from codegen.vector.vectorise import lane_stride
-from poly.ir.dtypes import INT64, UINT8, DType, identity
+from poly.ir.dtypes import INT64, DType, identity
 from poly.ir.expr import (
-    Cast,
     Const,
     Expr,
     Index,
     Op,
     Read,
     add,
-    dtype_of_expr,
     indices_of,
     mul,
     simplify,
@@ -566,14 +565,8 @@ class CPrinter:
         return self._multiples.get(var, 1)
 
     def table_index(self, read: Read) -> Expr | None:
-        """The index of a table of all values of 8 bits, as a uint8; None for any other read."""
-        tensor = self.program.tensors.get(read.tensor)
-        if tensor is None or tensor.dtype.bits != 8 or tensor.shape != (Const(256),):
-            return None
-        (index,) = read.indices
-        if not isinstance(index, Cast) or dtype_of_expr(index.arg, self.dtypes) != UINT8:
-            return None
-        return index.arg
+        """See `codegen.vector.tables`."""
+        return table_index(read, self.program, self.dtypes)
 
     @contextmanager
     def numbered(self, index: Index) -> Iterator[None]:
