@@ -116,7 +116,7 @@ def _table(s: VectorShape) -> str:
         f"  fk_u8x64 i = {whole};\n"
         f"  {v} low = __builtin_shuffle({parts[0]}, {parts[1]}, (fk_i8x64)i);\n"
         f"  {v} high = __builtin_shuffle({parts[2]}, {parts[3]}, (fk_i8x64)i);\n"
-        f"  {v} r = ({v})fk_select_i8x64((fk_i8x64)i < 0, (fk_i8x64)high, (fk_i8x64)low);\n"
+        f"  {v} m = ({v})((fk_i8x64)i < 0), r = (m & high) | (~m & low);\n"
         f"  return {kept};\n}}"
     )
     condition = "defined(__AVX512VBMI__) && !defined(__clang__) && __GNUC__ >= 12"

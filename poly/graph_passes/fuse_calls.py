@@ -16,8 +16,9 @@ from functools import lru_cache
 
 from poly.errors import ProgramError
 from poly.ir.accesses import lane_value
-from poly.ir.expr import Cast, indices_of, reads_of, walk
+from poly.ir.expr import Cast, Op, indices_of, reads_of, walk
 from poly.ir.graph import Call, Graph, View
+from poly.ir.operators import INEXACT
 from poly.ir.program import Program, Statement
 from poly.ir.quantisation import dequantisation_of
 from poly.rewrites.merge_programs import (
@@ -172,6 +173,8 @@ def fused(
     narrow = all(t.dtype.bits == 8 for t in first.outputs)
     if narrow and any(s.reductions for s in looking):
         return Apart("the value has 8 bits, and its bytes are read faster than it is computed")
+    if narrow and all(t.dtype.bits == 8 for t in second.outputs) and any(map(_is_slow, looking)):
+        return Apart("a table has all values of what follows")
     if any(len(writers(second, t.name)) != 1 for t in second.outputs):
         return Apart("it concatenates parts, and each would need loops of its own")
     if len(_contractions(first)) + len(_contractions(second)) > 1:
@@ -196,6 +199,11 @@ def fused(
         if not _is_followed(program, name) or (lanes and not _on_lanes(program, name)):
             return Apart("what follows the contraction cannot run on its registers")
     return program
+
+
+def _is_slow(s: Statement) -> bool:
+    """Whether a function without an instruction of its own is computed."""
+    return any(isinstance(e, Op) and e.fn in INEXACT for e in walk(s.value))
 
 
 def _contractions(program: Program) -> list[Statement]:
