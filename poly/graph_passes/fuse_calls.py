@@ -173,8 +173,8 @@ def fused(
     narrow = all(t.dtype.bits == 8 for t in first.outputs)
     if narrow and any(s.reductions for s in looking):
         return Apart("the value has 8 bits, and its bytes are read faster than it is computed")
-    if narrow and all(t.dtype.bits == 8 for t in second.outputs) and any(map(_is_slow, looking)):
-        return Apart("a table has all values of what follows")
+    if narrow and any(map(_is_slow, looking)):
+        return Apart("the value has 8 bits, and a table all that is computed of it")
     if any(len(writers(second, t.name)) != 1 for t in second.outputs):
         return Apart("it concatenates parts, and each would need loops of its own")
     if len(_contractions(first)) + len(_contractions(second)) > 1:
