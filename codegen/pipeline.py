@@ -29,6 +29,8 @@ from poly.graph_passes.simplify_graph import (
     eliminate_dead_calls,
     simplify_views,
 )
+from poly.graph_passes.sink_dequantisations import sink_dequantisations
+from poly.graph_passes.tabulate import tabulate
 from poly.ir.graph import Graph, verify_graph
 from poly.ir.program import Program, verify_program
 from poly.machine.cpu import Machine
@@ -113,7 +115,7 @@ class Pipeline(Generic[M, S]):
         exact : only with rewrites that keep every bit of the results
         """
         passes = [p for p in self.rewrites if p.exact or not exact]
-        return run_passes(program, passes, machine, verify_program)
+        return run_passes(program, passes, machine.exact if exact else machine, verify_program)
 
     def prepare_call(self, program: Program, machine: M) -> Program:
         """Rewrite the program of a call to the one that is scheduled."""
@@ -221,8 +223,10 @@ CPU: Pipeline[Machine, KernelSource] = Pipeline(
     lanes=True,
     graph_passes=(
         Pass(unsigned_values),
+        Pass(sink_dequantisations),
         Pass(quantised_products),
         *_FUSE,
+        Pass(tabulate, needs=("evaluate",)),
         Pass(block_values, needs=("machine",)),
         *_SHAPE,
     ),

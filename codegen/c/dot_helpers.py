@@ -99,10 +99,38 @@ def _turned(group: int) -> Callable[[VectorShape], str]:
     return text
 
 
+def _table(s: VectorShape) -> str:
+    """A lookup in a table of 256 bytes, of which an instruction sees half at a time."""
+    name, parameters = f"table_{s.name}", f"const {s.c} *t, fk_u8x{s.lanes} x"
+    plain = f"{s.v} r; for (int k = 0; k < {s.lanes}; k++) r[k] = t[x[k]]; return r;"
+    loop = inline_function(s.v, name, parameters, plain)
+    if s.lanes < 16:
+        return loop
+    parts = [f"*(const fk_{s.element}x64_u *)(t + {64 * k})" for k in range(4)]
+    whole, kept = "x", "r"
+    if s.lanes < 64:
+        order = ", ".join(str(k % s.lanes) for k in range(64))
+        whole = f"__builtin_shufflevector(x, x, {order})"
+        kept = f"__builtin_shufflevector(r, r, {', '.join(map(str, range(s.lanes)))})"
+    v = f"fk_{s.element}x64"
+    made = (
+        f"static inline {s.v} fk_{name}({parameters})\n{{\n"
+        f"  fk_u8x64 i = {whole};\n"
+        f"  {v} low = __builtin_shuffle({parts[0]}, {parts[1]}, (fk_i8x64)i);\n"
+        f"  {v} high = __builtin_shuffle({parts[2]}, {parts[3]}, (fk_i8x64)i);\n"
+        f"  {v} m = ({v})((fk_i8x64)i < 0), r = (m & high) | (~m & low);\n"
+        f"  return {kept};\n}}"
+    )
+    condition = "defined(__AVX512VBMI__) && !defined(__clang__) && __GNUC__ >= 12"
+    comment = "/* elements of a table of 256, of which the instruction sees half at a time */"
+    return f"{comment}\n#if {condition}\n{made}\n#else\n{loop}\n#endif"
+
+
 #: The text of each of these helpers.
 DOT_HELPERS: dict[str, Callable[[VectorShape], str]] = {
     "dot2": _dot2,
     "dot4": _dot4,
     "dotbf16": _dotbf16,
     "turned4": _turned(4),
+    "table": _table,
 }

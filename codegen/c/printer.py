@@ -59,6 +59,7 @@ from codegen.loops.traverse import (
 from codegen.loops.verify import LoopError
 from codegen.vector.mask_lanes import is_masked
 from codegen.vector.scalarise import is_indexed, is_scalarisable, vector_lanes
+from codegen.vector.tables import table_index
 from codegen.vector.vectorise import lane_stride
 from poly.ir.dtypes import INT64, DType, identity
 from poly.ir.expr import Const, Expr, Index, Op, Read, add, indices_of, mul, simplify, sub, walk
@@ -550,6 +551,10 @@ class CPrinter:
     def multiple(self, var: str) -> int:
         """A divisor of all values of the loop that is being printed."""
         return self._multiples.get(var, 1)
+
+    def table_index(self, read: Read) -> Expr | None:
+        """See `codegen.vector.tables`."""
+        return table_index(read, self.program, self.dtypes)
 
     @contextmanager
     def numbered(self, index: Index) -> Iterator[None]:

@@ -17,6 +17,7 @@ from codegen.c.masked_instructions import MaskedInstructions, masked_instruction
 from codegen.c.operator_text import apply
 from codegen.c.type_names import LANE_TYPES, UNROLLED
 from codegen.c.vector_math import MVEC_PROBE, OWN_TEXT, mvec_name, own_helper
+from codegen.c.widen_helpers import WIDEN_HELPERS
 from poly.ir.operators import OPS
 
 _HELPER = re.compile(r"\bfk_([a-z_][a-z0-9_]*?)_([fiu]\d+)x(\d+)\b(?=\()")
@@ -168,41 +169,44 @@ def _extremum(fn: str, op: str) -> Callable[[VectorShape], str]:
 
 
 def _clip(s: VectorShape) -> str:
-    parameters = f"{s.v} x, {s.v} low, {s.v} high"
+    lanes = f"for (int l = 0; l < {s.lanes}; l++)"
     loops = (
-        f"for (int l = 0; l < {s.lanes}; l++) x[l] = x[l] > low[l] ? x[l] : low[l]; "
-        f"for (int l = 0; l < {s.lanes}; l++) x[l] = x[l] < high[l] ? x[l] : high[l]; return x;"
+        f"  {lanes} x[l] = x[l] > low[l] ? x[l] : low[l];\n"
+        f"  {lanes} x[l] = x[l] < high[l] ? x[l] : high[l];\n  return x;"
+    )
+    head = (
+        "/* between two numbers; a NaN gives one of them */\n"
+        f"static inline {s.v} fk_clip_{s.name}({s.v} x, {s.v} low, {s.v} high)\n{{"
     )
     found = _X86.get(s.bits * s.lanes)
-    comment = "/* between two numbers; a NaN gives one of them */\n"
-    head = f"{comment}static inline {s.v} fk_clip_{s.name}({parameters})\n{{"
     if found is None:
-        return f"{head} {loops} }}"
+        return f"{head}\n{loops}\n}}"
     feature, size = found
-    rest = ", x, (uint16_t)-1, 4)" if size == "512" else ")"
     name = f"ps{size}_mask" if size == "512" else f"ps{size}"
-    most = f"__builtin_ia32_max{name}(x, low{rest}"
-    call = f"x = {most}; return __builtin_ia32_min{name}(x, high{rest};"
-    return (
-        f"{head}\n#if defined({feature}) && !defined(__clang__)\n  {call}\n#else\n  {loops}\n"
-        "#endif\n}"
+    rest = ", x, (uint16_t)-1, 4)" if size == "512" else ")"
+    most, least = (
+        f"__builtin_ia32_{fn}{name}(x, {limit}{rest}"
+        for fn, limit in (("max", "low"), ("min", "high"))
     )
+    own = f"  x = {most};\n  return {least};"
+    condition = f"defined({feature}) && !defined(__clang__)"
+    return f"{head}\n#if {condition}\n{own}\n#else\n{loops}\n#endif\n}}"
 
 
 def _nearest(s: VectorShape) -> str:
     number = f"fk_i32x{s.lanes}"
-    plain = f"return __builtin_convertvector(fk_round_{s.name}(x), {number});"
-    found = _X86.get(s.bits * s.lanes)
+    plain = f"  {_filled(number, s.lanes, '(int32_t)rintf(x[k])')}"
     head = (
         "/* the nearest integer, as floats are rounded */\n"
         f"static inline {number} fk_nearest_{s.name}({s.v} x)\n{{"
     )
+    found = _X86.get(s.bits * s.lanes)
     if found is None:
-        return f"{head} {plain} }}"
+        return f"{head}\n{plain}\n}}"
     feature, size = found
     rest = f"512_mask(x, ({number}){{0}}, (uint16_t)-1, 4)" if size == "512" else f"{size}(x)"
-    own = f"return ({number})__builtin_ia32_cvtps2dq{rest};"
-    return f"{head}\n#if defined({feature})\n  {own}\n#else\n  {plain}\n#endif\n}}"
+    own = f"  return ({number})__builtin_ia32_cvtps2dq{rest};"
+    return f"{head}\n#if defined({feature})\n{own}\n#else\n{plain}\n#endif\n}}"
 
 
 def _abs(s: VectorShape) -> str:
@@ -498,6 +502,7 @@ _TEXTS: dict[str, Callable[[VectorShape], str]] = {
     "least": _horizontal("least", _call("min")),
     "gather": _gather,
     **DOT_HELPERS,
+    **WIDEN_HELPERS,
     "even": _even,
     "backwards": _backwards,
     "spread2": _spread(2),

@@ -12,10 +12,11 @@ from typing import Protocol
 
 from codegen.c.expr_text import ValueText, index_text, is_moved, literal, rounds_once
 from codegen.c.type_names import PATTERNS, lane_suffix, mask_type, suffix, vector_type
+from codegen.c.widen_helpers import has_widening
 from codegen.loops.index_ranges import depends_on, replace_var
 from codegen.loops.nodes import LANE_0
 from codegen.vector.vectorise import is_index_value, lane_stride
-from poly.ir.dtypes import BOOL, DTYPES, FLOAT32, FLOAT64, DType
+from poly.ir.dtypes import BOOL, DTYPES, FLOAT32, FLOAT64, INT32, UINT8, DType
 from poly.ir.expr import (
     Cast,
     Const,
@@ -52,6 +53,8 @@ class ElementPrinter(Protocol):
     def distance(self, read: Read, var: str) -> Expr | None: ...
 
     def multiple(self, var: str) -> int: ...
+
+    def table_index(self, read: Read) -> Expr | None: ...
 
     def fresh(self) -> str: ...
 
@@ -130,6 +133,8 @@ class LaneText:
                 continue
             if step.is_integer and current.is_integer and step.bits == current.bits:
                 text = f"({self._type(step)}){text}"
+            elif step == INT32 and has_widening(suffix(current), self.lanes):
+                text = f"fk_wide_{suffix(current)}_i32x{self.lanes}({text})"
             else:
                 text = f"__builtin_convertvector({text}, {self._type(step)})"
             current = step
@@ -298,6 +303,9 @@ class LaneText:
         register = self.printer.register(read, self.var)
         if register is not None:
             return register
+        table = self._table(read)
+        if table:
+            return table
         name = f"{lane_suffix(dtype)}x{self.lanes}"
         # A data-dependent index is like any other if all lanes read the same data.
         data = any(depends_on(inner, self.var) for i in read.indices for inner in reads_of(i))
@@ -326,6 +334,16 @@ class LaneText:
             return self._stored_by_lane(read, dtype)
         text = index_text(distance, self.values.names)
         return f"fk_gather_{name}(&{self.printer.lvalue(first)}, {text})"
+
+    def _table(self, read: Read) -> str:
+        """A lookup in a table of 256 elements of 8 bits; "" for any other read."""
+        index = self.printer.table_index(read)
+        if self.part is not None or index is None or not depends_on(index, self.var):
+            return ""
+        dtype = self.printer.dtypes[read.tensor]
+        name = f"{lane_suffix(dtype)}x{self.lanes}"
+        first = self.printer.lvalue(Read(read.tensor, (Const(0),)))
+        return f"fk_table_{name}(&{first}, {self.vector(index, UINT8)})"
 
     def active_lanes(self, read: Read) -> str:
         """The address of the first active lane, its number, and the end of the active lanes."""

@@ -144,7 +144,10 @@ class _Lowering:
         A uint64 is bounded before the cast, which would turn a large value negative.
         """
         dtypes = {**self.program.dtypes, **{b.name: b.dtype for b in buffers}}
-        if dtype_of_expr(index, dtypes) == UINT64:
+        own = dtype_of_expr(index, dtypes)
+        if own.kind == "u" and isinstance(extent, Const) and own.limits[1] < int(extent.value):
+            return Cast(INT64, index)
+        if own == UINT64:
             index = minimum(index, Const(INT64.limits[1], UINT64))
         return maximum(Const(0), minimum(Cast(INT64, index), sub(extent, Const(1))))
 

@@ -11,7 +11,7 @@ A reduction's updates commute, so dropping the order *among* them must not lose 
 each of them and everything else: an update never hides an earlier write ("between" above counts
 only writes that are not reduction updates).  The pairs of two updates of one reduction are kept
 apart as `reduction`: sequential code and vector lanes may run them in any order, threads may not
-run them at once.  In exact mode they order like all others.
+run them at once.  In exact mode they order like all others, unless they are integers.
 """
 
 from __future__ import annotations
@@ -31,24 +31,30 @@ KINDS = ("flow", "anti", "output", "reduction")
 
 @dataclass(frozen=True, eq=False)
 class Dependences:
-    """Dependence relations, source -> sink.  `exact`: reductions keep the written order."""
+    """Dependence relations, source -> sink.
+
+    rounded : the pairs of `reduction` whose order changes a result: those of integers wrap around,
+        and have the same in any order
+    exact : reductions keep the written order where it changes a result
+    """
 
     flow: isl.UnionMap
     anti: isl.UnionMap
     output: isl.UnionMap
     reduction: isl.UnionMap
+    rounded: isl.UnionMap
     exact: bool
 
     @cached_property
     def ordering(self) -> isl.UnionMap:
         """Pairs whose order every schedule must keep."""
         kept = self.flow.union(self.anti).union(self.output)
-        return (kept.union(self.reduction) if self.exact else kept).coalesce()
+        return (kept.union(self.rounded) if self.exact else kept).coalesce()
 
     @cached_property
     def all(self) -> isl.UnionMap:
         """Pairs that must not run at the same time on different threads."""
-        return (self.ordering if self.exact else self.ordering.union(self.reduction)).coalesce()
+        return self.ordering.union(self.reduction).coalesce()
 
     def kind_of(self, source: isl.UnionSet, sink: isl.UnionSet) -> str:
         """Why `source` and `sink` (one instance each) depend: the first kind that holds."""
@@ -73,7 +79,13 @@ def compute_dependences(scop: Scop, exact: bool = False) -> Dependences:
     flow, anti, output, reduction = (
         reduce(isl.UnionMap.union, p, empty) for p in zip(*parts, strict=True)
     )
-    return Dependences(flow.coalesce(), anti.coalesce(), output.coalesce(), reduction, exact)
+    rounded = reduction
+    for s in scop.statements:
+        if scop.program.tensors[s.target.tensor].dtype.is_integer:
+            rounded = rounded.subtract_domain(isl.UnionSet.from_set(s.domain))
+    return Dependences(
+        flow.coalesce(), anti.coalesce(), output.coalesce(), reduction, rounded, exact
+    )
 
 
 #: Relations of kinds `KINDS`.

@@ -78,7 +78,7 @@ def _chosen(graph: Graph, calls: list[Call], suited: list[Suited], width: int) -
             if tensor.name in own.lanes:
                 wanted.add(root)
         if own.together:
-            several = (v for t, v in _arguments(call) if _inner_extent(t) != ONE)
+            several = (v for t, v in _arguments(call) if not _is_same(t, own))
             copies.append({families[v] for v in several if v not in graph.constants})
     made = {
         v: _layout(graph.values[v], inner[root], width)
@@ -92,6 +92,13 @@ def _chosen(graph: Graph, calls: list[Call], suited: list[Suited], width: int) -
     for _ in copies:
         useful |= {r for roots in copies if roots & useful and roots <= left for r in roots}
     return {v: x for v, x in made.items() if x is not None and families[v] in useful}
+
+
+def _is_same(t: Tensor, suited: Suited) -> bool:
+    """Whether a tensor has the same bytes blocked or not: it has nothing after its channels."""
+    dims = suited.dimensions.get(t.name, frozenset())
+    ends = {_inner_extent(t, d) for d in dims if t.shape[d] != Const(1)}
+    return _inner_extent(t) == ONE or ends == {ONE}
 
 
 def _closed(left: set[str], copies: list[set[str]]) -> set[str]:
@@ -132,8 +139,10 @@ def _inner_extent(tensor: Tensor, d: int = -1) -> InnerExtent:
 
 
 def _layout(value: Tensor, inner: Collection[InnerExtent], width: int) -> Layout | None:
-    """The blocks of a value along the one dimension whose inner extent is in `inner`; or, without
+    """The blocks of a value along the first dimension whose inner extent is in `inner`; or, without
     whole blocks, that dimension last.
+
+    Where rows and columns would do as well, as in a depthwise convolution, channels come first.
     """
     fitting = [
         d
@@ -143,9 +152,9 @@ def _layout(value: Tensor, inner: Collection[InnerExtent], width: int) -> Layout
         and _inner_extent(value, d) != ONE
         and _inner_extent(value, d) in inner
     ]
-    if len(fitting) != 1 or value.dtype not in _IN_LANES:
+    if not fitting or value.dtype not in _IN_LANES:
         return None
-    (d,) = fitting
+    d = fitting[0]
     if _step(value, d, width) == width:
         return Layout(tuple(range(value.rank)), ((d, width),))
     return Layout((*(e for e in range(value.rank) if e != d), d))

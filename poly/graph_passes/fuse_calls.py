@@ -10,14 +10,17 @@ stay separate.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from poly.errors import ProgramError
 from poly.ir.accesses import lane_value
-from poly.ir.expr import Cast, indices_of, reads_of, walk
+from poly.ir.expr import Cast, Op, indices_of, reads_of, walk
 from poly.ir.graph import Call, Graph, View
+from poly.ir.operators import INEXACT
 from poly.ir.program import Program, Statement
+from poly.ir.quantisation import dequantisation_of
 from poly.rewrites.merge_programs import (
     covers,
     extents,
@@ -28,6 +31,7 @@ from poly.rewrites.merge_programs import (
     simplified,
     writers,
 )
+from poly.rewrites.widen_sums import widen_temporaries
 
 #: Bounds on merged programs, which limit compile time.
 STATEMENT_LIMIT, INPUT_LIMIT = 12, 16
@@ -40,7 +44,8 @@ Pairs = tuple[tuple[str, str], ...]
 def merge_calls(graph: Graph, lanes: bool = True) -> Graph:
     """Fuse producers into their consumers, from the first call to the last.
 
-    lanes : sums are in registers with several lanes, as on CPUs
+    lanes : sums are in registers with several lanes, as on CPUs, which then also keep values
+        between the calls that are fused in the type they are computed in
     """
     nodes: list[Call | View | None] = list(graph.nodes)
     makers = {o: n for n, node in enumerate(graph.nodes) for o in node.outputs}
@@ -52,7 +57,7 @@ def merge_calls(graph: Graph, lanes: bool = True) -> Graph:
     for n in range(len(nodes)):
         while True:
             call = nodes[n]
-            if not isinstance(call, Call):
+            if not isinstance(call, Call) or _waits(call, users, kept):
                 break
             # This call is an epilogue of the producer of the value computed last.
             near = sorted({makers[v] for v in call.inputs if v in makers}, reverse=True)
@@ -60,13 +65,19 @@ def merge_calls(graph: Graph, lanes: bool = True) -> Graph:
                 first = nodes[m]
                 if not isinstance(first, Call) or len(first.outputs) != 1:
                     continue
-                if first.outputs[0] in kept or users[first.outputs[0]] != {n}:
+                (value,) = first.outputs
+                again = dequantisation_of(first.program) is not None
+                if value in kept or (users[value] != {n} and not again):
                     continue
                 joined = merged_call(first, call, lanes)
                 if isinstance(joined, Call):
-                    nodes[m], nodes[n] = None, joined
+                    nodes[n] = joined
+                    users[value] = users[value] - {n}
+                    gone = set() if users[value] else {m}
+                    if gone:
+                        nodes[m] = None
                     for name in first.inputs:
-                        users[name] = (users[name] - {m}) | {n}
+                        users[name] = (users[name] - gone) | {n}
                     break
             else:
                 break
@@ -79,6 +90,14 @@ def merge_calls(graph: Graph, lanes: bool = True) -> Graph:
         values={k: v for k, v in graph.values.items() if k not in hidden},
         labels={k: v for k, v in graph.labels.items() if k not in hidden},
     )
+
+
+def _waits(call: Call, users: Mapping[str, set[int]], kept: Collection[str]) -> bool:
+    """Whether a call dequantises: those that read its result do it again, from a quarter of the
+    bytes.
+    """
+    used = any(users.get(v) for v in call.outputs) and not {*call.outputs} & {*kept}
+    return used and dequantisation_of(call.program) is not None
 
 
 @dataclass(frozen=True)
@@ -151,12 +170,18 @@ def fused(
         return Apart("a contraction would compute the value again for each use")
     if any(s.reductions for s in looking) and any(s.reductions for s in first.statements):
         return Apart("two reductions in a row seldom share a loop that threads can share")
+    narrow = all(t.dtype.bits == 8 for t in first.outputs)
+    if narrow and any(s.reductions for s in looking):
+        return Apart("the value has 8 bits, and its bytes are read faster than it is computed")
+    if narrow and any(map(_is_slow, looking)):
+        return Apart("the value has 8 bits, and a table all that is computed of it")
     if any(len(writers(second, t.name)) != 1 for t in second.outputs):
         return Apart("it concatenates parts, and each would need loops of its own")
     if len(_contractions(first)) + len(_contractions(second)) > 1:
         return Apart("each has a contraction, with tiles of its own")
     try:
-        program = simplified(merge(first, second, dict(bindings), dict(shared)))
+        whole = merge(first, second, dict(bindings), dict(shared))
+        program = simplified(widen_temporaries(whole) if lanes else whole)
     except ProgramError as error:
         return Apart(f"they cannot be one program: {error}")
     if len(program.statements) > STATEMENT_LIMIT or len(program.inputs) > INPUT_LIMIT:
@@ -174,6 +199,11 @@ def fused(
         if not _is_followed(program, name) or (lanes and not _on_lanes(program, name)):
             return Apart("what follows the contraction cannot run on its registers")
     return program
+
+
+def _is_slow(s: Statement) -> bool:
+    """Whether a function without an instruction of its own is computed."""
+    return any(isinstance(e, Op) and e.fn in INEXACT for e in walk(s.value))
 
 
 def _contractions(program: Program) -> list[Statement]:
@@ -209,7 +239,7 @@ def _on_lanes(program: Program, name: str) -> bool:
     """Whether the statements that read a temporary can be computed on vectors of it, in as many
     lanes.
     """
-    bits = program.dtypes[name].bits
+    bits = program.dtypes[name].compute.bits
     for n in readers(program, name):
         s = program.statements[n]
         types = {program.dtypes[r.tensor] for r in (s.target, *reads_of(s.value))}

@@ -54,6 +54,11 @@ class DType:
         """The type in which expressions of this type are evaluated (float32 for 16-bit floats)."""
         return FLOAT32 if self.kind == "f" and self.bits == 16 else self
 
+    @property
+    def is_widened(self) -> bool:
+        """Whether that is another type, which holds all values of this one."""
+        return self.compute != self
+
     def __str__(self) -> str:
         return self.name
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +16,10 @@ VECTOR_BYTES = 64
 #: Extensions of instruction sets with instructions of `poly.ir.instruction_tables`, as
 #: /proc/cpuinfo calls them.
 EXTENSIONS = tuple("asimddp avx2 avx512_bf16 avx512_vnni avx512bw avx512vbmi avx_vnni bf16".split())
+
+
+#: Those whose instructions round sums otherwise than they are written.
+ROUNDING = ("avx512_bf16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,12 @@ class Machine:
     l3: int
     cores: int
     extensions: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> Machine:
+        """The machine without instructions that round otherwise than is written."""
+        kept = tuple(name for name in self.extensions if name not in ROUNDING)
+        return replace(self, extensions=kept)
 
     @property
     def caches(self) -> tuple[tuple[str, int], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: Threads that run in step, and can read each other's registers.
 WARP = 32
@@ -42,6 +42,11 @@ class GpuMachine:
             + (", tensor cores" if self.tensor_cores else "")
             + (" that round float32 to 10 bits" if self.rounded_float32 else "")
         )
+
+    @property
+    def exact(self) -> GpuMachine:
+        """The machine without instructions that round otherwise than is written."""
+        return replace(self, tensor_cores=False)
 
     @property
     def caches(self) -> tuple[tuple[str, int], ...]:

@@ -420,7 +420,7 @@ def stored(value: Expr, dtype: DType, dtypes: Mapping[str, DType]) -> Expr | Non
     if is_weak(value):
         return _literal(value, dtype) if isinstance(value, Const) else None
     own = dtype_of_expr(value, dtypes)
-    if own == dtype and (dtype.compute == dtype or isinstance(value, (Read, Cast))):
+    if own.compute == dtype or (own == dtype and isinstance(value, (Read, Cast))):
         return value
     return Cast(dtype, value)
 

@@ -33,20 +33,23 @@ from poly.ir.program import (
 
 def widen_sums(program: Program) -> Program:
     """Keep sums of 16-bit floats in float32 and round them once, and temporaries not at all."""
-    dtypes = program.dtypes
-    found = [s for s in program.statements if _is_narrow_sum(s, dtypes)]
-    temps = {t.name for t in program.temps}
-    computed = {s.target.tensor for s in program.statements if not _is_moved(s, dtypes)} & temps
-    widened = {name for name in computed if dtypes[name].compute != dtypes[name]}
-    if not found and not widened:
-        return program
-    made = program.with_tensors(
-        lambda t: _wide(t, t.name) if t.name in widened else t, program.statements
-    )
-    for s in found:
-        if s.target.tensor not in temps:
+    made = widen_temporaries(program)
+    for s in made.statements:
+        if _is_narrow_sum(s, made.dtypes):
             made = _with_temporary(made, s)
     return made
+
+
+def widen_temporaries(program: Program) -> Program:
+    """Keep temporaries in the type they are computed in, except those that are only moved."""
+    dtypes = program.dtypes
+    narrow = {t.name for t in program.temps if t.dtype.is_widened}
+    computed = {s.target.tensor for s in program.statements if not _is_moved(s, dtypes)} & narrow
+    if not computed:
+        return program
+    return program.with_tensors(
+        lambda t: _wide(t, t.name) if t.name in computed else t, program.statements
+    )
 
 
 def _is_moved(s: Statement, dtypes: dict[str, DType]) -> bool:
@@ -61,8 +64,7 @@ def _is_narrow_sum(s: Statement, dtypes: dict[str, DType]) -> bool:
     """Whether a statement combines several values with an element of fewer bits than it uses to
     compute them.
     """
-    dtype = dtypes[s.target.tensor]
-    return s.is_reduction and bool(s.reductions) and dtype.compute != dtype
+    return s.is_reduction and bool(s.reductions) and dtypes[s.target.tensor].is_widened
 
 
 def _wide(t: Tensor, name: str) -> Tensor:

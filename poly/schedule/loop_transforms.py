@@ -440,7 +440,7 @@ def _check_wider(step: Step, tensor: Tensor, scope: Scope, dtype: DType) -> None
     if scope not in (Scope.REGISTER, Scope.LOCAL):
         raise ScheduleError(f"{step}: only a `register` or `local` buffer has another element type")
     own = tensor.dtype
-    if own.compute == own:
+    if not own.is_widened:
         raise ScheduleError(f"{step}: {own} is computed in {own}, so its copy is of {own}, too")
     if dtype != own.compute:
         raise ScheduleError(f"{step}: {own} is computed in {own.compute}, not in {dtype}")

@@ -14,7 +14,18 @@ from typing import Any
 import numpy as np
 
 from poly.ir.dtypes import FLOAT64
-from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, Size, evaluate_int, walk
+from poly.ir.expr import (
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Op,
+    Read,
+    Size,
+    dtype_of_expr,
+    evaluate_int,
+    walk,
+)
 from poly.ir.program import Program, Statement
 from poly.rewrites.eliminate_dead import eliminate_dead
 from runtime.reference.evaluate import run
@@ -65,7 +76,8 @@ def _smooth(e: Expr, program: Program) -> bool:
     if isinstance(e, Read):
         return not any(isinstance(x, Read) for i in e.indices for x in walk(i))
     if isinstance(e, Cast):
-        return e.dtype.is_float and _smooth(e.arg, program)
+        exact = not e.dtype.is_float and dtype_of_expr(e.arg, program.dtypes).kind in "iu"
+        return (exact or e.dtype.is_float) and _smooth(e.arg, program)
     if isinstance(e, Op):
         if e.fn == "select":
             if any(isinstance(x, Read) for x in walk(e.args[0])):

@@ -145,11 +145,13 @@ class Profile:
     smooth : only operators whose error can be bounded by magnitudes (sums, products, extrema)
     functions : functions such as exp, which no two libraries round alike; only if smooth
     contractions : sums of products with reuse, which get register tiles
+    narrow : their factors are of 8 or 16 bits
     """
 
     smooth: bool = False
     functions: bool = False
     contractions: bool = False
+    narrow: bool = False
 
 
 def sum_of(a: Extent, b: Extent) -> Extent:

@@ -34,6 +34,8 @@ from tests.differential.minimise import minimise
 from tests.differential.program_parts import Choices, Profile, Seeded
 
 BATCH = 50
+#: What makes a case of a seed, or refuses it and counts that.
+Make = Callable[[int, Tally], Case | None]
 #: Compilations that take longer are reported, in seconds.
 SLOW = 5.0
 #: Bytes of a second cache in which the products of the tests do not fit.
@@ -48,6 +50,12 @@ def profile_of(seed: int) -> Profile:
     smooth = seed % 5 < 2
     functions = seed % 10 == 1
     return Profile(smooth, functions, contractions=seed % 20 in (1, 12) and seed % 40 < 32)
+
+
+def narrow_case(seed: int, tally: Tally) -> Case | None:
+    """A program of contractions of 8-bit and 16-bit factors, as `program_case` has it."""
+    profile = Profile(smooth=seed % 2 == 0, contractions=True, narrow=True)
+    return program_case(seed, tally, random_text(seed, profile))
 
 
 def program_case(seed: int, tally: Tally, text: str | None = None) -> Case | None:
@@ -175,6 +183,9 @@ def random_step(c: Choices, schedule: Schedule) -> Step:
             words += [str(k) for k in reversed(range(rank))]
         if rank and c.chance(30):
             words.append(f"{c.integer(0, rank - 1)}x{c.pick((1, 3, 4, 16))}")
+        dtype = schedule.program.tensors[tensor].dtype
+        if dtype.is_widened and c.chance(50):
+            words.append(str(dtype.compute))
         return Step("promote", (name,), one, words=tuple(words))
     return Step(primitive, (name,), one)
 
@@ -269,7 +280,7 @@ def replay_problem(schedule: Schedule, start: Schedule) -> str:
 
 def sweep(
     seeds: Sequence[int],
-    make: Callable[[int, Tally], Case | None],
+    make: Make,
     toolchain: Toolchain,
     level: Callable[[int], str] = lambda batch: "-O2" if batch % 4 == 0 else "-O1",
     report: Callable[[str], None] = lambda line: None,

@@ -10,7 +10,7 @@ from runtime.cpu.toolchain import Toolchain
 from tests.differential.generate import texts
 from tests.differential.harness import Tally, run_batch
 from tests.differential.program_parts import Profile
-from tests.differential.sweep import describe_failures, program_case, sweep
+from tests.differential.sweep import Make, describe_failures, narrow_case, program_case, sweep
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,13 @@ def test_seeded(toolchain: Toolchain) -> None:
     assert not tally.failures, describe_failures(tally, toolchain)
 
 
+def test_seeded_narrow(toolchain: Toolchain) -> None:
+    """Contractions of 8-bit and 16-bit factors, some of which become instructions of the CPU."""
+    tally = sweep(range(900_000, 900_016), narrow_case, toolchain)
+    assert tally.counts["programs accepted"] == 16
+    assert not tally.failures, describe_failures(tally, toolchain)
+
+
 def test_a_loop_of_one_iteration_that_isl_leaves_out(toolchain: Toolchain) -> None:
     """A contraction beside a recurrence, for which isl finds another order of everything."""
     tally = sweep([9601], program_case, toolchain)
@@ -56,14 +63,15 @@ def test_rows_shorter_than_their_vectors(toolchain: Toolchain) -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand(toolchain: Toolchain, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ten thousand programs equal the reference: bit for bit in exact mode."""
+@pytest.mark.parametrize("make", [program_case, narrow_case])
+def test_ten_thousand(make: Make, toolchain: Toolchain, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten thousand programs of each kind equal the reference: bit for bit in exact mode."""
 
     def report(line: str) -> None:
         with capsys.disabled():
             print(line, flush=True)
 
-    tally = sweep(range(10_100), program_case, toolchain, report=report)
+    tally = sweep(range(10_100), make, toolchain, report=report)
     report(f"\n{tally}")
     assert tally.counts["programs accepted"] >= 10_000
     assert not tally.failures, describe_failures(tally, toolchain)

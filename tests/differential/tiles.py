@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.differential.products import follow, product
 from tests.differential.program_parts import Extent, Loop, Statement, number, sum_of, weak_literal
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 def stencil(maker: ProgramMaker, role: str) -> None:
     """Taps along rows and across them, on padding or not, for each channel or some."""
-    dtype = maker.c.pick(("float32", "float32", "float64"))
+    kind = product(maker, ("float32", "float32", "float64"))
     c, d, i = (Loop(n, number(maker.c.integer(1, 5))) for n in "cdi")
     j = Loop("j", number(maker.c.pick((3, 5, 7, 8, 13, 16, 17, 28, 35))))
     r, t = (Loop(n, number(maker.c.integer(1, 4))) for n in "rt")
@@ -33,15 +34,15 @@ def stencil(maker: ProgramMaker, role: str) -> None:
             guards.append(f"0 <= {text} < {extent}")
         shape.append(extent)
         texts.append(text)
-    a = maker.new("input", dtype, tuple(shape))
-    w = maker.new("input", dtype, tuple(x.extent for x in (*taps, r, t)))
-    target = maker.new(role, dtype, tuple(x.extent for x in free))
+    a = maker.new("input", kind.left, tuple(shape))
+    w = maker.new("input", kind.right, tuple(x.extent for x in (*taps, r, t)))
+    target = maker.new(role, kind.dtype, tuple(x.extent for x in free))
     at = f"{target.name}[{', '.join(x.name for x in free)}]"
     weight = f"{w.name}[{', '.join(x.name for x in (*taps, r, t))}]"
-    value = f"{a.name}[{', '.join(texts)}] * {weight}"
+    value = kind.text(f"{a.name}[{', '.join(texts)}]", weight)
     maker.statements.append(Statement(at, "+=!", value, (*free, *reductions), tuple(guards)))
     if maker.c.chance(50):
-        last = maker.new("output", dtype, tuple(x.extent for x in free))
+        last = maker.new("output", kind.dtype, tuple(x.extent for x in free))
         value = f"max({target.name}[{', '.join(x.name for x in free)}], 0)"
         maker.statements.append(
             Statement(f"{last.name}[{', '.join(x.name for x in free)}]", "=", value, free)
@@ -50,7 +51,7 @@ def stencil(maker: ProgramMaker, role: str) -> None:
 
 def contraction(maker: ProgramMaker, role: str) -> None:
     """A sum of products with reuse, in any layout, perhaps windowed, with what follows it."""
-    dtype = maker.c.pick(("float32", "float32", "float64", "int32"))
+    factors = product(maker, ("float32", "float32", "float64", "int32"))
     extents = [_tile_extent(maker) for _ in range(4)]
     i, j, k, b = (Loop(n, e) for n, e in zip("ijkb", extents, strict=True))
     batch = (b,) if maker.c.chance(30) else ()
@@ -64,6 +65,8 @@ def contraction(maker: ProgramMaker, role: str) -> None:
     if maker.c.chance(30):
         right[-2:] = right[:-3:-1]
     kind = maker.c.pick(("plain", "plain", "window", "padded", "triangle", "long"))
+    if maker.profile.narrow and maker.c.chance(50):
+        kind = "plain"
     texts = [x.name for x in left]
     shape = [x.extent for x in left]
     if kind in ("window", "padded"):
@@ -84,29 +87,30 @@ def contraction(maker: ProgramMaker, role: str) -> None:
         texts.append("m")
         shape.append(m.extent)
         right.append(m)
-    a = maker.new("input", dtype, tuple(shape))
-    w = maker.new("input", dtype, tuple(x.extent for x in right))
-    value = f"{a.name}[{', '.join(texts)}] * {w.name}[{', '.join(x.name for x in right)}]"
-    if maker.c.chance(15):
-        value = f"{value} * {weak_literal(maker.c, maker.profile, dtype)}"
+    a = maker.new("input", factors.left, tuple(shape))
+    w = maker.new("input", factors.right, tuple(x.extent for x in right))
+    places = ", ".join(texts), ", ".join(x.name for x in right)
+    value = factors.text(f"{a.name}[{places[0]}]", f"{w.name}[{places[1]}]")
+    if maker.c.chance(5 if maker.profile.narrow else 15):
+        value = f"{value} * {weak_literal(maker.c, maker.profile, factors.dtype)}"
     role = "updated" if maker.c.chance(15) else role
     op = "+=" if role == "updated" else "+=!"
     order = free[::-1] if maker.c.chance(10) else free
-    target = maker.new(role, dtype, tuple(x.extent for x in order))
+    target = maker.new(role, factors.dtype, tuple(x.extent for x in order))
     at_ = f"{target.name}[{', '.join(x.name for x in order)}]"
     maker.statements.append(Statement(at_, op, value, (*free, *reductions), guards))
     if maker.c.chance(50):  # an epilogue
-        bias = maker.new("input", dtype, (maker.c.pick((i, j)).extent,))
+        bias = maker.new("input", factors.dtype, (maker.c.pick((i, j)).extent,))
         place = "i" if bias.extents[0] == i.extent else "j"
+        value, dtype = follow(maker, at_, factors.dtype, f"{bias.name}[{place}]")
         made = maker.new("output", dtype, tuple(x.extent for x in free))
-        value = f"max({at_} + {bias.name}[{place}], 0)"
         place = f"{made.name}[{', '.join(x.name for x in free)}]"
         maker.statements.append(Statement(place, "=", value, free))
 
 
 def transposed(maker: ProgramMaker, role: str) -> None:
     """An image spread over a larger one: scattered, or gathered from every s-th tap."""
-    dtype = maker.c.pick(("float32", "float32", "float64", "int32"))
+    factors = product(maker, ("float32", "float32", "float64", "int32"))
     b, k, c = (Loop(n, number(maker.c.pick((1, 2, 3, 5, 8, 16, 17)))) for n in "bkc")
     free: tuple[Loop, ...] = (b, k) if maker.c.chance(40) else (k,)
     axes = maker.c.integer(1, 2)
@@ -134,11 +138,12 @@ def transposed(maker: ProgramMaker, role: str) -> None:
             target.append(x)
             loops.append(Loop(x, full))
             reductions.append(r)
-    a = maker.new("input", dtype, tuple(shape))
-    w = maker.new("input", dtype, tuple(x.extent for x in taps))
-    result = maker.new(role, dtype, (*(x.extent for x in free), *extents))
+    a = maker.new("input", factors.left, tuple(shape))
+    w = maker.new("input", factors.right, tuple(x.extent for x in taps))
+    result = maker.new(role, factors.dtype, (*(x.extent for x in free), *extents))
     at = f"{result.name}[{', '.join((*(x.name for x in free), *target))}]"
-    value = f"{a.name}[{', '.join(places)}] * {w.name}[{', '.join(x.name for x in taps)}]"
+    weight = f"{w.name}[{', '.join(x.name for x in taps)}]"
+    value = factors.text(f"{a.name}[{', '.join(places)}]", weight)
     box = (*free, *(Loop("xy"[n], e) for n, e in enumerate(extents)))
     place = ", ".join(x.name for x in box)
     if scattered and role != "updated":
@@ -146,13 +151,15 @@ def transposed(maker: ProgramMaker, role: str) -> None:
     op = "+=" if scattered or role == "updated" else "+=!"
     maker.statements.append(Statement(at, op, value, (*free, *loops, *reductions), tuple(guards)))
     if maker.c.chance(60):
-        last = maker.new("output", dtype, (*(x.extent for x in free), *extents))
+        last = maker.new("output", factors.dtype, (*(x.extent for x in free), *extents))
         value = f"max({result.name}[{place}], 0)"
         maker.statements.append(Statement(f"{last.name}[{place}]", "=", value, box))
 
 
 def _tile_extent(maker: ProgramMaker) -> Extent:
     """An extent around those of register tiles, or a size."""
+    if maker.profile.narrow and maker.c.chance(60):  # whole groups of 4 factors
+        return number(maker.c.pick((4, 8, 12, 16, 20, 32, 48, 64, 68)))
     if maker.concrete or maker.c.chance(60):
         return number(maker.c.pick((1, 3, 7, 8, 12, 16, 17, 24, 31, 32, 33, 48, 64, 65)))
     return maker.extent()

@@ -52,7 +52,7 @@ def apply_tactics(
 
     plain : use only tactics whose loops isl can always generate
     """
-    schedule = start
+    schedule, machine = start, machine.exact if start.exact else machine
     for arrange in strategy.arrange:
         schedule = arrange(schedule, machine, strategy.core)
     tactics = [t for t in strategy.tactics if t.plain or not plain]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from poly.deps.legality import coincident_members
 from poly.deps.scop import Role
@@ -30,6 +30,10 @@ class Parallel(Protocol):
 
     @property
     def parallelism(self) -> int: ...
+
+    @property
+    def exact(self) -> Self:
+        """The machine without instructions that round otherwise than is written."""
 
 
 M = TypeVar("M", bound=Parallel)

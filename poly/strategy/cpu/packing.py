@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import prod
 
-from poly.deps.scop import Role, Scop, ScopStatement
+from poly.deps.scop import Role, Scop
 from poly.ir.accesses import (
     lane_dimension,
     loops_of_read,
@@ -142,7 +142,7 @@ def _wider(schedule: Schedule, read: Read) -> str:
     use; else "".
     """
     dtype = schedule.program.tensors[read.tensor].dtype
-    return str(dtype.compute) if dtype.compute != dtype else ""
+    return str(dtype.compute) if dtype.is_widened else ""
 
 
 def widen_rows(schedule: Schedule, core: Contraction, outer: list[str]) -> Schedule:
@@ -151,11 +151,12 @@ def widen_rows(schedule: Schedule, core: Contraction, outer: list[str]) -> Sched
     outer : the loops around a tile
     """
     s = schedule.scop.statement(core.statement)
-    for read in s.source.reads:
+    operands = [r for r in s.source.reads if r.indices]
+    for read in operands if core.dot is None else ():
         moving = loops_of_read(read)
         around = [x for x in outer if x in moving and x in core.free]
         narrow = bool(_wider(schedule, read)) and core.v not in moving
-        if narrow and around and is_batched(s, around[-1]):
+        if narrow and around and is_batched(operands, around[-1]):
             schedule = attempt(
                 schedule, Schedule.promote, s.name, around[-1], read.tensor, Scope.LOCAL,
                 dtype=_wider(schedule, read),
@@ -163,9 +164,9 @@ def widen_rows(schedule: Schedule, core: Contraction, outer: list[str]) -> Sched
     return schedule
 
 
-def is_batched(s: ScopStatement, loop: str) -> bool:
+def is_batched(operands: Collection[Read], loop: str) -> bool:
     """Whether nothing is reused along a loop: each of its iterations is a product of its own."""
-    return loop in s.free and all(loop in loops_of_read(r) for r in s.source.reads if r.indices)
+    return all(loop in loops_of_read(r) for r in operands)
 
 
 def pack_rows(schedule: Schedule, core: Contraction, loops: list[str]) -> Schedule:

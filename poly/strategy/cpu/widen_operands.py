@@ -38,19 +38,26 @@ from poly.ir.program import (
 )
 from poly.machine.cpu import Machine
 from poly.strategy.cpu.choose_tile import find_tile
+from poly.strategy.cpu.packing import is_batched, is_packed
 from poly.strategy.cpu.register_tile import Contraction
 from poly.strategy.cpu.stencil_tile import Stencil
 
 #: An operand is converted if each of its elements is used at least this often, by a statement with
 #: at least so many instances: threads have to wait for each other.
 REUSE, FEWEST = 64, 1 << 16
+#: The same for what a register tile reads in vectors in the order in which it is in memory, and
+#: which is quickly converted there.
+REUSE_IN_LANES = 128
+#: The same for what it reads number by number, which takes as long as a multiply-add in all lanes.
+REUSE_AS_NUMBERS = 8
 #: The assumed extent of a loop of unknown extent.
 USUAL = 256
 
 
 def widen_operands(program: Program, machine: Machine) -> Program:
-    """Convert operands that are reused to the type they are computed in, once for all uses."""
-    narrow = {t.name for t in program.tensors.values() if t.dtype.compute != t.dtype}
+    """Convert inputs that are reused to the type they are computed in, once for all uses."""
+    written = {s.target.tensor for s in program.statements}
+    narrow = {t.name for t in program.inputs if t.dtype.is_widened} - written
     found = [s for s in program.statements if not s.block and narrow & {r.tensor for r in s.reads}]
     scop = build_scop(program) if found else None
     result = program
@@ -72,11 +79,15 @@ def _is_converted(
     if len(reads) > 1 or reads[0] not in reads_of(s.value):
         return False
     (read,) = reads
+    least = REUSE
     if isinstance(core, Contraction):
+        if core.dot is not None:
+            return False  # multiplied as it is
         operands = [r for r in s.reads if r.indices]
-        batch = any(all(i in loops_of_read(r) for r in operands) for i in s.free)
-        if batch or core.v in loops_of_read(read):
+        in_lanes = core.v in loops_of_read(read)
+        if is_packed(read, core) if in_lanes else any(is_batched(operands, i) for i in s.free):
             return False
+        least = REUSE_IN_LANES if in_lanes else REUSE_AS_NUMBERS
     elif core is not None or stride_of(read, s.indices[-1] if s.indices else "") != 1:
         return False  # single numbers, converted once for a vector
     moved = loops_of_read(read)
@@ -85,8 +96,8 @@ def _is_converted(
         return False
     shape = program.tensors[name].shape
     if all(isinstance(e, Const) for e in shape):
-        return instances >= REUSE * prod(_size(e) for e in shape)
-    return prod(_extent(r) for r in s.ranges if r.index not in moved) >= REUSE
+        return instances >= least * prod(_size(e) for e in shape)
+    return prod(_extent(r) for r in s.ranges if r.index not in moved) >= least
 
 
 def _extent(r: Range) -> int:
@@ -100,7 +111,7 @@ def _size(e: Expr) -> int:
 
 
 def _converted(program: Program, statement: str, name: str) -> Program:
-    """The program with one operand of a statement in a temporary of a wider type."""
+    """The program with one input of a statement in a temporary of a wider type."""
     tensor = program.tensors[name]
     taken = {*program.tensors, *program.sizes, *RESERVED}
     taken |= {i for x in program.statements for i in x.indices}
@@ -114,12 +125,9 @@ def _converted(program: Program, statement: str, name: str) -> Program:
     def visit(e: Expr) -> Expr:
         return replace(e, tensor=wide.name) if isinstance(e, Read) and e.tensor == name else e
 
-    statements = [
+    rest = (
         replace(s, value=rewrite(s.value, visit)) if s.name == statement else s
         for s in program.statements
-    ]
+    )
     # Before everything else, so that it separates no statements that may share loops.
-    written = any(s.target.tensor == name for s in program.statements)
-    at = next(n for n, s in enumerate(statements) if s.name == statement) if written else 0
-    statements.insert(at, copy)
-    return replace(program, temps=(*program.temps, wide), statements=tuple(statements), text=None)
+    return replace(program, temps=(*program.temps, wide), statements=(copy, *rest), text=None)

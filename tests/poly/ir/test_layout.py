@@ -8,7 +8,7 @@ import pytest
 from frontends.language.parse_program import parse_program
 from poly.errors import ProgramError
 from poly.ir.expr import Const
-from poly.ir.layout import Layout, relayout
+from poly.ir.layout import Layout, layout_of, relayout
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.cpu.packing import preferred_layouts
@@ -36,6 +36,20 @@ def test_an_array_in_blocks() -> None:
     assert extents == (Const(2), Const(2), Const(4))
 
 
+def test_an_array_in_blocks_of_two_dimensions() -> None:
+    """As an instruction reads rows: 4 of them at a time, and a vector of columns of each four."""
+    layout = Layout((1, 0), ((1, 8), (0, 4)))
+    array = np.arange(1.0, 6 * 11 + 1).reshape(6, 11)
+    kept = layout.arrange(array)
+    assert kept.shape == (2, 2, 8, 4) == layout.box(layout.whole_blocks(array.shape))
+    for k, j in np.ndindex(8, 16):
+        inside = k < 6 and j < 11
+        assert kept[j // 8, k // 4, j % 8, k % 4] == (array[k, j] if inside else 0)
+    assert layout.words == ("1", "0", "1x8", "0x4")
+    assert layout_of(layout.words, "A", 2) == layout
+    assert str(layout) == "_1_0_b1x8_b0x4"
+
+
 def test_a_box_in_blocks() -> None:
     layout = Layout((1, 0, 2), ((1, 4),))
     sizes = layout.whole_blocks((3, 6, 5))
@@ -45,7 +59,14 @@ def test_a_box_in_blocks() -> None:
     assert Layout((1, 0)).box((3, 6)) == (6, 3) and Layout((1, 0)).sizes((6, 3)) == (3, 6)
 
 
-@pytest.mark.parametrize("layout", [Layout((3, 0, 2, 1)), Layout((0, 2, 3, 1), ((0, 16),))])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout((3, 0, 2, 1)),
+        Layout((0, 2, 3, 1), ((0, 16),)),
+        Layout((0, 1, 2, 3), ((0, 16), (1, 4))),
+    ],
+)
 def test_a_program_with_another_layout(layout: Layout) -> None:
     program = parse_program(CONV, {})
     rng = np.random.default_rng(0)

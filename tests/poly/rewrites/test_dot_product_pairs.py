@@ -13,6 +13,7 @@ import farkas as fk
 from frontends.language.parse_program import parse_program
 from poly.ir.expr import Op
 from poly.ir.program import Program
+from poly.machine.cpu import host_machine
 from poly.rewrites.dot_product_pairs import pair_products
 from runtime.reference.evaluate import evaluate
 
@@ -153,8 +154,12 @@ def test_a_quantised_network() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=9)
     compiled = fk.compile_onnx(model)
     assert compiled.is_whole
-    assert any("dot2" in text for text in compiled.source.values())
-    assert any(a.dtype == np.int32 and a.size == weights.size // 2
-               for a in compiled.graphs[0].constants.values())  # fmt: skip
+    has_four = "avx512_vnni" in host_machine().extensions
+    used, kind, size = ("dot4", np.int8, 16 * 3 * 3 * 8) if has_four else (
+        "dot2", np.int32, weights.size // 2)  # fmt: skip
+    assert any(used in text for text in compiled.source.values())
+    assert any(a.dtype == kind and a.size == size for a in compiled.graphs[0].constants.values()), {
+        n: (a.dtype, a.shape) for n, a in compiled.graphs[0].constants.items()
+    }
     found = compiled.compare("onnxruntime", {"x": whole("uint8", 1, 6, 10, 12)}, atol=1)
     assert found.agrees, str(found)

@@ -283,6 +283,8 @@ BAD = [
     (Step("promote", ("mm",), ("i",), (), ("A", "local", "x", "y")), "each dimension of A once"),
     (Step("promote", ("mm",), ("i",), (), ("A", "local", "9" * 5000)), "each dimension of A once"),
     (Step("promote", ("mm",), ("i",), (), ("A", "local", "1")), "each dimension of A once"),
+    (Step("promote", ("mm",), ("i",), (), ("A", "local", "float64")), "is computed in float32, so"),
+    (Step("promote", ("mm",), ("i",), (), ("A", "shared", "float32")), "only a `register` or"),
     (Step("promote", ("mm",), ("j",), (), ("C", "local")), None),
     (Step("promote", ("mm",), ("i",), (), ("B", "local")), "no constant bound in dimension 0"),
     (Step("promote", ("mm_init",), ("i",), (), ("B", "local")), "B is not accessed by mm_init"),

@@ -1,0 +1,62 @@
+"""Helpers that widen integers to 32 bits.
+
+gcc 12 makes one instruction of ``__builtin_convertvector`` between such types where a function does
+nothing else, and fifty of it where a value is loaded before or computed with after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from codegen.c.helper_text import VectorShape, inline_function
+
+#: By narrow type: its letters in the names of instructions, and the C type of their operands.
+_NARROW = {
+    "u8": ("zxbd", "char"),
+    "i8": ("sxbd", "char"),
+    "u16": ("zxwd", "short"),
+    "i16": ("sxwd", "short"),
+}
+#: What the preprocessor is asked about vectors of so many lanes.
+_FEATURES = {16: "__AVX512F__", 8: "__AVX2__", 4: "__SSE4_1__"}
+
+
+def has_widening(element: str, lanes: int) -> bool:
+    """Whether there is a helper for vectors of so many of these."""
+    return element in _NARROW and lanes in _FEATURES
+
+
+def _wide(element: str) -> Callable[[VectorShape], str]:
+    def text(s: VectorShape) -> str:
+        letters, c = _NARROW[element]
+        name, narrow = f"wide_{element}_{s.name}", f"fk_{element}x{s.lanes}"
+        plain = f"return __builtin_convertvector(x, {s.v});"
+        loop = inline_function(s.v, name, f"{narrow} x", plain)
+        if not has_widening(element, s.lanes):
+            return loop
+        bits, given = 32 * s.lanes, s.lanes * int(element[1:])
+        operand = f"({c} __attribute__((vector_size({max(16, given // 8)}))))"
+        if given == 128 or given == 256:
+            operand += "x"
+        elif given == 64:
+            operand += "(long long __attribute__((vector_size(16)))){(long long)x}"
+        else:
+            operand += "(int __attribute__((vector_size(16)))){(int)x}"
+        rest = (
+            f"512_mask({operand}, ({s.v}){{0}}, (uint16_t)-1)"
+            if bits == 512
+            else (f"{bits}({operand})")
+        )
+        own = inline_function(
+            s.v, name, f"{narrow} x", f"return ({s.v})__builtin_ia32_pmov{letters}{rest};"
+        )
+        condition = f"defined({_FEATURES[s.lanes]}) && !defined(__clang__)"
+        return f"#if {condition}\n{own}\n#else\n{loop}\n#endif"
+
+    return text
+
+
+#: The text of each of these helpers.
+WIDEN_HELPERS: dict[str, Callable[[VectorShape], str]] = {
+    f"wide_{element}": _wide(element) for element in _NARROW
+}

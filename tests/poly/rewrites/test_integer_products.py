@@ -1,0 +1,155 @@
+"""Sums of products of 8-bit integers: what is rewritten, what is not, and that nothing changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import farkas as fk
+from frontends.language.parse_program import parse_program
+from poly.ir.expr import Cast, Op, Read
+from poly.ir.program import Program, Statement
+from poly.rewrites.integer_products import integer_products
+from runtime.reference.evaluate import evaluate
+
+RNG = np.random.default_rng(7)
+EXTENSIONS = ("avx512_vnni",)
+PLAIN = "int32(A[i,k]) * int32(B[k,j])"
+POINTS = "(int32(A[i,k]) - int32(ZA[])) * (int32(B[k,j]) - int32(ZB[j]))"
+
+
+def whole(dtype: str, *shape: int) -> np.ndarray:
+    """All numbers of a type are likely, the least and the greatest most of all."""
+    info = np.iinfo(dtype)
+    values = RNG.integers(info.min, info.max + 1, shape)
+    ends = RNG.random(shape)
+    return np.where(ends < 0.1, info.min, np.where(ends > 0.9, info.max, values)).astype(dtype)
+
+
+def product(a: str, b: str, k: int | str, value: str) -> Program:
+    return parse_program(
+        f"""def f({a} A[M,{k}], {b} B[{k},24], {a} ZA[], {b} ZB[24]) -> (Y) {{
+            Y[i,j] +=! {value} where i in 0:M, j in 0:24, k in 0:{k} }}"""
+    )
+
+
+def main_sum(program: Program) -> Statement:
+    """The statement that sums up products."""
+    (s,) = (
+        s for s in program.statements
+        if s.reductions and isinstance(s.value, Op) and s.value.fn == "mul"
+    )  # fmt: skip
+    return s
+
+
+def factors(program: Program) -> tuple[str, ...]:
+    """The types of the factors, which are elements without zero points."""
+    value = main_sum(program).value
+    assert isinstance(value, Op)
+    found = []
+    for e in value.args:
+        assert isinstance(e, Cast) and isinstance(e.arg, Read)
+        found.append(str(program.dtypes[e.arg.tensor]))
+    return tuple(found)
+
+
+def same(program: Program, **sizes: int) -> Program:
+    """The rewritten program, after comparing it with the one as written."""
+    made = integer_products(program, EXTENSIONS)
+    shapes = {
+        t.name: tuple(int(sizes.get(str(e), 0) or e.value) for e in t.shape)  # type: ignore[attr-defined]
+        for t in program.inputs
+    }
+    given_ = {t.name: whole(str(t.dtype), *shapes[t.name]) for t in program.inputs}
+    wanted, got = evaluate(program, given_), evaluate(made, given_)
+    for name, array in wanted.items():
+        assert np.array_equal(array, got[name]), name
+    return made
+
+
+@pytest.mark.parametrize("value", [PLAIN, POINTS, POINTS.replace("int32(ZA[])", "7")])
+@pytest.mark.parametrize("types", ["uint8 int8", "int8 uint8", "int8 int8", "uint8 uint8"])
+@pytest.mark.parametrize("k", [4, 5, 23, 64])
+def test_products(value: str, types: str, k: int) -> None:
+    a, b = types.split()
+    made = same(product(a, b, k, value), M=5)
+    assert sorted(factors(made)) == ["int8", "uint8"]
+    (r,) = (r for r in main_sum(made).ranges if r.index in main_sum(made).reductions)
+    assert int(r.hi.value) % 4 == 0  # type: ignore[attr-defined]
+
+
+def test_what_an_instruction_takes_stays() -> None:
+    for program in (product("uint8", "int8", 64, PLAIN), product("int8", "uint8", 8, PLAIN)):
+        assert integer_products(program, EXTENSIONS) == program
+    program = product("int8", "int8", 64, POINTS)
+    assert integer_products(program, ("avx2",)) == program
+    one = product("uint8", "int8", 1, PLAIN)  # three of four terms would be padding
+    assert integer_products(one, EXTENSIONS) == one
+
+
+def test_zero_points_become_sums_of_the_other_operand() -> None:
+    made = integer_products(
+        product("uint8", "int8", 64, "(int32(A[i,k]) - int32(ZA[])) * int32(B[k,j])"), EXTENSIONS
+    )
+    sums = [s for s in made.statements if s.reductions and s is not main_sum(made)]
+    assert [r.tensor for s in sums for r in s.reads] == ["B"]  # of A, nothing is summed
+
+
+def test_open_sizes() -> None:
+    program = parse_program(
+        f"def f(int8 A[M,K], int8 B[K,N], int8 ZA[], int8 ZB[N]) -> (Y) {{ Y[i,j] +=! {POINTS} }}"
+    )
+    for k in (1, 3, 4, 9):
+        made = same(program, M=3, K=k, N=5)
+    assert sorted(factors(made)) == ["int8", "uint8"]
+
+
+CONV = """def f({x} X[1,{c},{h},{w}], {y} W[{o},{per},{r},{s}], {x} ZX[], {y} ZW[{o}]) -> (Y) {{
+    Y[n,o,p,q] +=! {value} where n in 0:1, o in 0:{o}, p in 0:{p}, q in 0:{q}, c in 0:{per},
+        r in 0:{r}, s in 0:{s}, 0 <= {st}*p + {d}*r - {pad}, {st}*p + {d}*r - {pad} < {h},
+        0 <= {st}*q + {d}*s - {pad}, {st}*q + {d}*s - {pad} < {w} }}"""
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_convolutions(data: st.DataObject) -> None:
+    """Borders, strides, dilations, groups and depthwise; zero points of both, of one, of none."""
+    draw = data.draw
+    groups, per = draw(st.sampled_from([(1, 3), (1, 4), (2, 2), (4, 1), (8, 1)]))
+    o = groups * draw(st.sampled_from([1, 2]))
+    r, s = draw(st.sampled_from([(1, 1), (3, 3), (1, 3), (5, 5), (2, 3)]))
+    st_, d, pad = draw(st.sampled_from([(1, 1, 0), (1, 1, 1), (2, 1, 1), (1, 2, 2), (2, 1, 0)]))
+    h, w = draw(st.integers(6, 9)), draw(st.integers(6, 9))
+    p, q = ((e + 2 * pad - d * (k - 1) - 1) // st_ + 1 for e, k in ((h, r), (w, s)))
+    if p < 1 or q < 1:
+        return
+    x, y = draw(st.sampled_from(["uint8", "int8"])), draw(st.sampled_from(["uint8", "int8"]))
+    channel = f"(o // {o // groups}) * {per} + c" if groups > 1 else "c"
+    left = f"int32(X[n, {channel}, {st_}*p + {d}*r - {pad}, {st_}*q + {d}*s - {pad}])"
+    right = "int32(W[o,c,r,s])"
+    if draw(st.booleans()):
+        left = f"({left} - int32(ZX[]))"
+    if draw(st.booleans()):
+        right = f"({right} - int32(ZW[o]))"
+    text = CONV.format(
+        x=x, y=y, c=groups * per, h=h, w=w, o=o, per=per, r=r, s=s, p=p, q=q, d=d, pad=pad,
+        st=st_, value=f"{left} * {right}",
+    )  # fmt: skip
+    same(parse_program(text))
+
+
+def test_accumulating_keeps_what_was_there() -> None:
+    program = parse_program(
+        "def f(int8 A[3,5], int8 B[5,4], int32 Y[3,4]) -> (Y) { Y[i,j] += int32(A[i,k]) * "
+        "int32(B[k,j]) where i in 0:3, j in 0:4, k in 0:5 }"
+    )
+    same(program)
+
+
+@pytest.mark.parametrize("k", [32, 33])
+def test_kernels_use_the_instruction(k: int) -> None:
+    a, b = whole("int8", 20, k), whole("int8", k, 24)
+    kernel = fk.compile(f"def f(int8 A[20,{k}], int8 B[{k},24]) -> (C) {{ C[i,j] +=! {PLAIN} }}")
+    assert np.array_equal(kernel(a, b), a.astype(np.int32) @ b.astype(np.int32))
