@@ -222,7 +222,7 @@ CPU: Pipeline[Machine, KernelSource] = Pipeline(
     language="C",
     lanes=True,
     graph_passes=(
-        Pass(unsigned_values),
+        Pass(unsigned_values, needs=("machine",)),
         Pass(sink_dequantisations),
         Pass(quantised_products),
         *_FUSE,

@@ -33,30 +33,81 @@ def _dot2(s: VectorShape) -> str:
     return f"{comment}\n#if {condition}\n{made}\n#else\n{loop}\n#endif"
 
 
-def _dot4(s: VectorShape) -> str:
-    """Sums of products of four bytes: those of a without a sign, those of b with one."""
-    parameters = f"{s.v} c, {s.v} a, {s.v} b"
+def _dot2_add(s: VectorShape) -> str:
+    """Sums of products of the halves of each lane: an instruction, or two."""
+    parameters, own = f"{s.v} c, {s.v} a, {s.v} b", s.lanes in _CONDITIONS
     u = f"fk_u{s.name[1:]}"
-    products = [
-        f"({u})(a >> {8 * k} & 255) * ({u})(({s.v})(({u})b << {24 - 8 * k}) >> 24)"
-        for k in range(4)
-    ]
-    plain = f"return ({s.v})(({u})c + {' + '.join(products)});"
-    loop = inline_function(s.v, f"dot4_{s.name}", parameters, plain)
-    if s.lanes not in (4, 8, 16):
+    plain = f"return ({s.v})(({u})c + ({u})fk_dot2_{s.name}(a, b));"
+    loop = inline_function(s.v, f"dot2add_{s.name}", parameters, plain)
+    if not own:
         return loop
-    condition = "defined(__AVX512VNNI__)" + ("" if s.lanes == 16 else " && defined(__AVX512VL__)")
+    made = _x86_sum(s, f"dot2add_{s.name}", parameters, "vpdpwssd")
+    comment = "/* c + products of the lower and of the upper halves of each lane */"
+    return f"{comment}\n#if {_CONDITIONS[s.lanes]}\n{made}\n#else\n{loop}\n#endif"
+
+
+#: Where x86 has dot products of integers, by lanes.
+_CONDITIONS = {
+    16: "defined(__AVX512VNNI__)",
+    8: "defined(__AVX512VNNI__) && defined(__AVX512VL__) || defined(__AVXVNNI__)",
+    4: "defined(__AVX512VNNI__) && defined(__AVX512VL__) || defined(__AVXVNNI__)",
+}
+
+
+def _x86_sum(s: VectorShape, name: str, parameters: str, instruction: str) -> str:
+    """A function that is an instruction of x86, by the names that compilers have for it."""
     bits = 32 * s.lanes
-    own = f"return ({s.v})__builtin_ia32_vpdpbusd_v{s.lanes}si((_v)c, (_v)a, (_v)b);"
     typed = f"typedef int _v __attribute__((vector_size({bits // 8})));"
     call = either(
         "defined(__clang__)",
-        f"return ({s.v})__builtin_ia32_vpdpbusd{bits}((_v)c, (_v)a, (_v)b);",
-        own,
+        f"return ({s.v})__builtin_ia32_{instruction}{bits}((_v)c, (_v)a, (_v)b);",
+        f"return ({s.v})__builtin_ia32_{instruction}_v{s.lanes}si((_v)c, (_v)a, (_v)b);",
     )
-    made = f"static inline {s.v} fk_dot4_{s.name}({parameters})\n{{ {typed} {call} }}"
+    return f"static inline {s.v} fk_{name}({parameters})\n{{ {typed} {call} }}"
+
+
+def _arm_sum(s: VectorShape, name: str, parameters: str, instruction: str, operand: str) -> str:
+    """A function that is an instruction of ARM, for which each compiler has names of its own."""
+    text = f'"{instruction} %0.4s, %1.{operand}, %2.{operand}" : "+w"(c) : "w"(a), "w"(b)'
+    return f"static inline {s.v} fk_{name}({parameters})\n{{ __asm__({text}); return c; }}"
+
+
+def _dot4(s: VectorShape) -> str:
+    """Sums of products of four bytes: those of a without a sign, those of b with one."""
+    name, parameters = f"dot4_{s.name}", f"{s.v} c, {s.v} a, {s.v} b"
+    u = f"fk_u{s.name[1:]}"
+    products = [f"({u})(a >> {8 * k} & 255) * {_signed_byte(s, 'b', k)}" for k in range(4)]
+    plain = f"return ({s.v})(({u})c + {' + '.join(products)});"
+    loop = inline_function(s.v, name, parameters, plain)
+    if s.lanes not in _CONDITIONS:
+        return loop
+    made = f"#if {_CONDITIONS[s.lanes]}\n{_x86_sum(s, name, parameters, 'vpdpbusd')}"
+    if s.lanes == 4:
+        arm = _arm_sum(s, name, parameters, "usdot", "16b")
+        made += f"\n#elif defined(__ARM_FEATURE_MATMUL_INT8)\n{arm}"
     comment = "/* c + products of the four bytes of each lane, those of a without a sign */"
-    return f"{comment}\n#if {condition}\n{made}\n#else\n{loop}\n#endif"
+    return f"{comment}\n{made}\n#else\n{loop}\n#endif"
+
+
+def _dot4_signed(s: VectorShape) -> str:
+    """Sums of products of four bytes, all of them with a sign."""
+    name, parameters = f"dot4s_{s.name}", f"{s.v} c, {s.v} a, {s.v} b"
+    u = f"fk_u{s.name[1:]}"
+    products = [f"{_signed_byte(s, 'a', k)} * {_signed_byte(s, 'b', k)}" for k in range(4)]
+    loop = inline_function(
+        s.v, name, parameters, f"return ({s.v})(({u})c + {' + '.join(products)});"
+    )
+    if s.lanes != 4:
+        return loop
+    made = _arm_sum(s, name, parameters, "sdot", "16b")
+    comment = "/* c + products of the four bytes of each lane */"
+    return f"{comment}\n#if defined(__ARM_FEATURE_DOTPROD)\n{made}\n#else\n{loop}\n#endif"
+
+
+def _signed_byte(s: VectorShape, name: str, k: int) -> str:
+    """The k-th byte of each lane, whose sign is extended."""
+    u = f"fk_u{s.name[1:]}"
+    return f"({u})(({s.v})(({u}){name} << {24 - 8 * k}) >> 24)"
 
 
 def _dotbf16(s: VectorShape) -> str:
@@ -82,9 +133,12 @@ def _dotbf16(s: VectorShape) -> str:
         f"  return ({s.v})__builtin_ia32_dpbf16ps_{bits}(c, (_h)a, (_h)b);\n"
         f"#else\n  return ({s.v})__builtin_ia32_dpbf16ps_v{n}sf(c, (_h)a, (_h)b);\n#endif\n"
     )
-    made = f"static inline {s.v} fk_dotbf16_{s.name}({parameters})\n{{{call}}}"
+    made = f"#if {condition}\nstatic inline {s.v} fk_dotbf16_{s.name}({parameters})\n{{{call}}}"
+    if n == 4:
+        arm = _arm_sum(s, f"dotbf16_{s.name}", parameters, "bfdot", "8h")
+        made += f"\n#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)\n{arm}"
     comment = "/* c + products of both halves of each lane, which are bfloat16 */"
-    return f"{comment}\n#if {condition}\n{made}\n#else\n{loop}\n#endif"
+    return f"{comment}\n{made}\n#else\n{loop}\n#endif"
 
 
 def _turned(group: int) -> Callable[[VectorShape], str]:
@@ -129,7 +183,9 @@ def _table(s: VectorShape) -> str:
 #: The text of each of these helpers.
 DOT_HELPERS: dict[str, Callable[[VectorShape], str]] = {
     "dot2": _dot2,
+    "dot2add": _dot2_add,
     "dot4": _dot4,
+    "dot4s": _dot4_signed,
     "dotbf16": _dotbf16,
     "turned4": _turned(4),
     "table": _table,

@@ -27,10 +27,16 @@ from poly.ir.expr import Cast, Const, Expr, Op, Read, indices_of, rewrite
 from poly.ir.graph import Call, Graph
 from poly.ir.program import Program, Statement, Tensor, default_name, fresh_name, verify_program
 from poly.ir.quantisation import Along, Dequantisation, dequantisation_of, is_quantisation
+from poly.machine.cpu import Machine
+from poly.rewrites.integer_products import multiplied_types
 
 
-def unsigned_values(graph: Graph) -> Graph:
-    """Store quantised values without a sign, where only dequantisations read them."""
+def unsigned_values(graph: Graph, machine: Machine) -> Graph:
+    """Store quantised values without a sign, where only dequantisations read them and no
+    instruction multiplies two numbers with one.
+    """
+    if any(types == (INT8, INT8) for types, _ in multiplied_types(machine.extensions)):
+        return graph
     readers: dict[str, list[Call]] = {}
     for node in graph.nodes:
         for name in node.inputs:

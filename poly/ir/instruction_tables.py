@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from poly.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT8, DType
+from poly.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT16, INT32, UINT8, DType
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read
 from poly.ir.intrinsics import Intrinsic, MatrixIntrinsic, VectorIntrinsic
 from poly.ir.program import Program, Range, Statement, Tensor
@@ -95,15 +95,33 @@ class _DotProduct:
         return f"{c} = fk_{self.helper}_{kind}({c}, {a}, {b});"
 
 
-#: The dot products of x86, by lanes.
 _VNNI = _DotProduct("vpdpbusd", "dot4", UINT8, INT8, INT32, 4, "avx512_vnni")
-_BF16 = _DotProduct("vdpbf16ps", "dotbf16", BFLOAT16, BFLOAT16, FLOAT32, 2, "avx512_bf16", True)
+
+#: The dot products of x86, with the numbers of lanes that they have; the better ones first.
+_X86: tuple[tuple[_DotProduct, tuple[int, ...]], ...] = (
+    (_VNNI, (16, 8, 4)),
+    (_DotProduct("vpdpbusd_vex", "dot4", UINT8, INT8, INT32, 4, "avx_vnni"), (8, 4)),
+    (_DotProduct("vpdpwssd", "dot2add", INT16, INT16, INT32, 2, "avx512_vnni"), (16, 8, 4)),
+    (_DotProduct("vpmaddwd", "dot2add", INT16, INT16, INT32, 2, "avx512bw"), (16,)),
+    (_DotProduct("vpmaddwd", "dot2add", INT16, INT16, INT32, 2, "avx2"), (8, 4)),
+    (
+        _DotProduct("vdpbf16ps", "dotbf16", BFLOAT16, BFLOAT16, FLOAT32, 2, "avx512_bf16", True),
+        (16, 8, 4),
+    ),
+)
+
+#: Those of ARM.
+_ARM: tuple[tuple[_DotProduct, tuple[int, ...]], ...] = (
+    (_DotProduct("sdot", "dot4s", INT8, INT8, INT32, 4, "asimddp"), (4,)),
+    (_DotProduct("usdot", "dot4", UINT8, INT8, INT32, 4, "i8mm"), (4,)),
+    (_DotProduct("bfdot", "dotbf16", BFLOAT16, BFLOAT16, FLOAT32, 2, "bf16", True), (4,)),
+)
 
 #: Those of CPUs, by name.
 VECTOR_INTRINSICS: dict[str, VectorIntrinsic] = {
     i.name: i
     for i in (
-        *(i for row in (_VNNI, _BF16) for lanes in (16, 8, 4) for i in row.forms(lanes)),
+        *(i for row, lanes in (*_X86, *_ARM) for n in lanes for i in row.forms(n)),
         _VNNI.transposed(16),
     )
 }

@@ -53,36 +53,40 @@ from poly.rewrites.integer_operands import Copied, Factor, bordered, copied, fac
 from poly.rewrites.merge_programs import simplified
 from poly.sets.check_bounds import if_proved
 
+#: Types of the factors that an instruction multiplies, and how many products it adds.
+Types = tuple[tuple[tuple[DType, DType], int], ...]
+
 #: A sum of fewer terms than this fraction of those that an instruction adds stays as it is.
 LEAST_USED = 0.5
 
 
 def integer_products(program: Program, extensions: tuple[str, ...] = ()) -> Program:
     """Write sums of products of 8-bit integers as sums that an instruction computes."""
-    return _with_terms(program, _terms(extensions))
+    return _for_instructions(program, multiplied_types(extensions))
 
 
 @lru_cache(maxsize=4096)
-def _with_terms(program: Program, group: int) -> Program:
-    """group : how many products an instruction adds"""
-    if program.has_blocks or not group:
+def _for_instructions(program: Program, types: Types) -> Program:
+    if program.has_blocks or not types:
         return program
     result = program
     for s in program.statements:
-        result = _rewritten(result, s, group)
+        result = _rewritten(result, s, types)
     if result is program:
         return program
     statements = tuple(replace(s, name=default_name(n)) for n, s in enumerate(result.statements))
     return if_proved(simplified(replace(result, statements=statements, text=None)), program)
 
 
-def _terms(extensions: Collection[str]) -> int:
-    """How many products of uint8 by int8 an instruction adds at once, 0 if there is none."""
+def multiplied_types(extensions: Collection[str]) -> Types:
+    """The 8-bit types that instructions multiply, in either order."""
+    found: dict[tuple[DType, DType], int] = {}
     for i in dot_products(extensions):
-        types = {t.dtype for t in i.meaning.inputs if t.name != i.target}
-        if types == {UINT8, INT8} and i.meaning.tensors[i.target].dtype == INT32:
-            return i.extents[1]
-    return 0
+        a, b = (t.dtype for t in i.meaning.inputs if t.name != i.target)
+        if {a, b} <= {UINT8, INT8} and i.meaning.tensors[i.target].dtype == INT32:
+            for types in ((a, b), (b, a)):
+                found.setdefault(types, i.extents[1])
+    return tuple(found.items())
 
 
 @dataclass(frozen=True)
@@ -100,11 +104,11 @@ class _Plan:
     border: bool
 
 
-def _rewritten(program: Program, s: Statement, group: int) -> Program:
+def _rewritten(program: Program, s: Statement, known: Types) -> Program:
     factors = factors_of(program, s)
     if factors is None:
         return program
-    types = _types(program, s, factors)
+    types, group = _types(program, factors, known)
     shifts = [f.shifted(t) for f, t in zip(factors, types, strict=True)]
     inner = [g for g in s.guards if set(indices_of(g)) & set(s.reductions)]
     border = bool(inner) and any(x != Const(0) for x in shifts)
@@ -127,22 +131,22 @@ def _rewritten(program: Program, s: Statement, group: int) -> Program:
     return _Rewriting(program, s, factors, plan, inner).program()
 
 
-def _types(program: Program, s: Statement, factors: tuple[Factor, Factor]) -> tuple[DType, DType]:
-    """The types in which the factors are multiplied: one with a sign, one without."""
-    own = tuple(f.dtype for f in factors)
-    if own[0] != own[1]:
-        return own[0], own[1]
-    other = UINT8 if own[0] == INT8 else INT8
-    choices = ((other, own[1]), (own[0], other))
+def _types(
+    program: Program, factors: tuple[Factor, Factor], known: Types
+) -> tuple[tuple[DType, DType], int]:
+    """The types in which the factors are multiplied, and how many products are added at once."""
 
-    def cost(types: tuple[DType, DType]) -> tuple[int, float]:
+    def cost(choice: tuple[tuple[DType, DType], int]) -> tuple[int, int, float]:
+        types, _ = choice
+        changed = [f for f, t in zip(factors, types, strict=True) if f.dtype != t]
         shifts = [f.shifted(t) for f, t in zip(factors, types, strict=True)]
-        changed = next(f for f, t in zip(factors, types, strict=True) if f.dtype != t)
-        shape = program.tensors[changed.read.tensor].shape
-        size = prod(int(e.value) if isinstance(e, Const) else 1 << 20 for e in shape)
-        return sum(x != Const(0) for x in shifts), size
+        sizes = 0
+        for f in changed:
+            shape = program.tensors[f.read.tensor].shape
+            sizes += prod(int(e.value) if isinstance(e, Const) else 1 << 20 for e in shape)
+        return (min(1, len(changed)), sum(x != Const(0) for x in shifts), sizes)
 
-    return min(choices, key=cost)
+    return min(known, key=cost)
 
 
 def _loop(

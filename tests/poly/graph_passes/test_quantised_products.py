@@ -111,7 +111,7 @@ def test_no_float_is_left_between(kind: Any, zero: int, shift: int) -> None:
 
 def test_values_lose_their_sign() -> None:
     graph, x = small_network(np.int8, -128, 0)
-    made = unsigned_values(graph)
+    made = unsigned_values(graph, MACHINE)
     quantised = [n for n in calls(made) if is_quantisation(n.program)]
     assert {made.values[n.outputs[0]].dtype for n in quantised} == {UINT8}
     assert np.array_equal(results(graph, x)[0], results(made, x)[0])
@@ -123,7 +123,7 @@ def test_values_that_others_read_keep_their_sign() -> None:
     q = m.node("QuantizeLinear", ["x", *parts])
     sizes = m.node("Cast", [q], to=TensorProto.FLOAT)
     graph = m.graph(m.node("Add", [sizes, m.node("DequantizeLinear", [q, *parts])]))
-    assert unsigned_values(graph) is graph
+    assert unsigned_values(graph, MACHINE) is graph
 
 
 def test_scales_along_the_sum_stay() -> None:
