@@ -131,6 +131,7 @@ def _activated(body: Body, kind: str, numbers: dict[str, Any], value: str) -> st
     return body.add("Clip", value, *(body.add("CastLike", b, value) for b in bounds))
 
 
+_GEMM_TYPES = {"T": "float double float16 int32 int64 uint32 uint64"}
 #: Activations of FusedGemm, and the attributes that they have.
 _OF_GEMM = {
     "Relu": (), "Tanh": (), "Sigmoid": (), "Softplus": (), "Softsign": (), "Elu": ("alpha",),
@@ -139,7 +140,7 @@ _OF_GEMM = {
 
 
 @contrib(
-    "FusedGemm", "A:T B:T C:T?", "Y:T", {"T": "float double float16"}, activation="string",
+    "FusedGemm", "A:T B:T C:T?", "Y:T", _GEMM_TYPES, activation="string",
     activation_alpha="float", activation_beta="float", activation_gamma="float", alpha="float",
     beta="float", transA="int", transB="int",
 )  # fmt: skip

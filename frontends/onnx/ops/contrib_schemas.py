@@ -14,6 +14,7 @@ from onnx import NodeProto, defs, helper
 
 from frontends.onnx.bodies.inline import constant_node, handed_on
 from frontends.onnx.core.node import Expanded, Node, Operator, operator
+from frontends.onnx.core.schemas import add_schema
 
 DOMAIN = "com.microsoft"
 
@@ -39,25 +40,22 @@ def contrib(
     types : for each type parameter, the element types, as ``int8 uint8``
     attributes : their types, as ``ints``, with ``!`` for those that are required
     """
-    if not defs.has(name, DOMAIN):
-        schema = defs.OpSchema(
-            name,
-            DOMAIN,
-            1,
-            inputs=[_parameter(text) for text in inputs.split()],
-            outputs=[_parameter(text) for text in outputs.split()],
-            type_constraints=[
-                (parameter, [f"tensor({t})" for t in elements.split()], "")
-                for parameter, elements in types.items()
-            ],
-            attributes=[
-                defs.OpSchema.Attribute(
-                    key, _KINDS[kind.rstrip("!")], "", required=kind.endswith("!")
-                )
-                for key, kind in attributes.items()
-            ],
-        )
-        defs.register_schema(schema)
+    schema = defs.OpSchema(
+        name,
+        DOMAIN,
+        1,
+        inputs=[_parameter(text) for text in inputs.split()],
+        outputs=[_parameter(text) for text in outputs.split()],
+        type_constraints=[
+            (parameter, [f"tensor({t})" for t in elements.split()], "")
+            for parameter, elements in types.items()
+        ],
+        attributes=[
+            defs.OpSchema.Attribute(key, _KINDS[kind.rstrip("!")], "", required=kind.endswith("!"))
+            for key, kind in attributes.items()
+        ],
+    )
+    add_schema(schema)
     return operator(name, domain=DOMAIN)
 
 
