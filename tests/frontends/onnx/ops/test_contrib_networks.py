@@ -110,7 +110,7 @@ def test_an_lstm_quantised_as_it_runs(tmp_path: Path) -> None:
 
 
 def test_a_network_as_the_optimiser_writes_it(tmp_path: Path) -> None:
-    """Two layers with what it fuses: convolutions, biased activations, sums that are normalised."""
+    """Two layers with what it fuses: convolutions, activations, and sums that are normalised."""
     make = helper.make_node
     nodes = [
         make("Conv", ["x", "w0", "b0"], ["a"], pads=[1, 1, 1, 1]),
@@ -140,5 +140,5 @@ def test_a_network_as_the_optimiser_writes_it(tmp_path: Path) -> None:
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     operators = {n.op_type for n in onnx.load(tmp_path / "fused.onnx").graph.node}
-    assert {"FusedConv", "BiasGelu", "SkipLayerNormalization"} <= operators
+    assert {"FusedConv", "Gelu", "SkipLayerNormalization"} <= operators
     agrees(tmp_path / "fused.onnx", inputs, 1e-4)
