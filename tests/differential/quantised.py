@@ -410,7 +410,7 @@ def _contrib(d: Draw, seed: int) -> Case:
             if operator == "Mul":
                 off, step = off * 256 * other[2], step * 64 * other[2]
         elif operator == "AveragePool":
-            window = [int(d.rng.integers(1, n)) for n in shape[2:]]
+            window = [int(d.rng.integers(1, n + 1)) for n in shape[2:]]
             more = {"kernel_shape": window}
             shape = (*shape[:2], *(n - w + 1 for n, w in zip(shape[2:], window, strict=True)))
         elif operator == "GlobalAveragePool":

@@ -183,7 +183,11 @@ def _pooled(node: Node, kind: str, **attributes: Any) -> Sequence[Result]:
     strides="ints",
 )  # fmt: skip
 def qlinear_average_pool(node: Node) -> Sequence[Result]:
-    """The mean of each window."""
+    """The mean of each window.
+
+    As in the standard operator, elements beyond the padding do not count; ONNX Runtime counts those
+    of windows that `ceil_mode` adds.
+    """
     own: dict[str, Any] = {n: v for n, v in node.attributes.items() if n != "channels_last"}
     return _pooled(node, "AveragePool", **own)
 

@@ -89,6 +89,19 @@ def test_ranges_found_beforehand(kind: QuantType, per_channel: bool, tmp_path: P
     agrees(tmp_path / "narrow.onnx", inputs, 0.03)
 
 
+def test_any_batch(tmp_path: Path) -> None:
+    """Tables of functions of one value are the same for all sizes."""
+    model, _ = pixels()
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    onnx.save(model, tmp_path / "wide.onnx")
+    quantize_static(
+        tmp_path / "wide.onnx", tmp_path / "narrow.onnx", _Reader("x", (1, 3, 12, 12)),
+        quant_format=QuantFormat.QOperator,
+    )  # fmt: skip
+    agrees(tmp_path / "narrow.onnx", {"x": floats(3, 3, 12, 12)}, 0.03)
+
+
 def test_an_lstm_quantised_as_it_runs(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("LSTM", ["x", "w", "r", "b"], ["h"], hidden_size=8,
