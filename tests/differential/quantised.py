@@ -420,7 +420,7 @@ def _contrib(d: Draw, seed: int) -> Case:
         value, own = _rounded(d, f"QLinear{operator}", value, kind, x, off, step, shape, **more)
         d.operations.append(f"QLinear{operator}")
     if len(value.shape) == 2 and d.chance(70):
-        inner, columns = value.shape[1], d.pick([1, 5, 16])
+        inner, columns = value.shape[1], d.pick([5, 16, 17])
         weights_ = _integers(d, (inner, columns), np.int8 if kind == np.int8 else d.kind())
         scale = d.constant(d.scale(0, 0.001, 0.002), "s")
         zero = d.constant(np.zeros((), weights_.dtype), "z")

@@ -4,6 +4,7 @@ from frontends.onnx.ml import features, labels, linear, svm, trees
 from frontends.onnx.ops import (
     binary,
     contrib,
+    contrib_attention,
     contrib_quantised,
     contrib_recurrent,
     control,
@@ -27,6 +28,7 @@ from frontends.onnx.ops import (
 __all__ = [
     "binary",
     "contrib",
+    "contrib_attention",
     "contrib_quantised",
     "contrib_recurrent",
     "control",
