@@ -1,7 +1,7 @@
 """Operators of ONNX Runtime's own domain, declared with their schemas, and their expansion.
 
-Types, operands and attributes are those that ONNX Runtime documents
-(``docs/ContribOperators.md`` in its repository).
+Types, operands and attributes are those that ONNX Runtime documents (``ContribOperators.md`` in its
+repository).
 """
 
 from __future__ import annotations
