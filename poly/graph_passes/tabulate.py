@@ -15,7 +15,7 @@ import numpy as np
 from poly.graph_passes.fold_calls import Evaluate
 from poly.graph_passes.simplify_graph import eliminate_dead_calls
 from poly.ir.dtypes import INT8, UINT8
-from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, reads_of, rewrite, walk
+from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, reads_of, rewrite, sizes_of, walk
 from poly.ir.graph import Call, Graph, View
 from poly.ir.program import (
     Program,
@@ -71,6 +71,10 @@ def _source(call: Call, graph: Graph) -> str | None:
     ):
         return None
     (read,) = moving
+    # A table has to be the same for all sizes, which the shapes of X and Y may depend on.
+    fixed = (t for t in program.inputs if t.name != read.tensor)
+    if any(sizes_of(e) for e in (s.value, *(n for t in fixed for n in t.shape))):
+        return None
     own = program.tensors[read.tensor].dtype
     plain = read.indices == s.target.indices and all(isinstance(i, Index) for i in read.indices)
     operators = sum(isinstance(e, Op) for e in walk(s.value))
@@ -105,7 +109,8 @@ def _table(call: Call, source: str, graph: Graph, evaluate: Evaluate) -> np.ndar
         default_name(0), Read(s.target.tensor, (at,)), "=", False, rewrite(s.value, visit),
         (Range("i", Const(0), Const(VALUES)),),
     )  # fmt: skip
-    small = verify_program(program.with_tensors(changed, [statement]))
+    closed = replace(program, sizes=(), constraints=())
+    small = verify_program(closed.with_tensors(changed, [statement]))
     every = np.arange(VALUES, dtype=np.uint8)
     given = {
         t.name: every.view(t.dtype.numpy) if t.name == source else graph.constants[v]

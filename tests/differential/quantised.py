@@ -1,11 +1,12 @@
 """Random quantised graphs of ONNX, and what their results may differ from those of others.
 
 A case is a model of 1 to 6 operations with an input, and for each output how far results may be
-apart.  Three forms are drawn:
+apart.  Four forms are drawn:
 
 * sums of integers (ConvInteger, MatMulInteger) and operators that round once (QLinearConv,
   QLinearMatMul): results are equal to the last bit;
 * DynamicQuantizeLinear before them: likewise, but the product with the scales is float32;
+* operators of ONNX Runtime's own domain, which may each be one step apart;
 * QuantizeLinear and DequantizeLinear around float operators.  Where nothing is rounded in between
   (scales that are powers of two, or operators that only choose or move), results are equal.  Else
   a float sum in another order, or a fused multiply-add, may end on the other side of the middle
@@ -37,7 +38,7 @@ _TYPES = {np.dtype(np.int8): TensorProto.INT8, np.dtype(np.uint8): TensorProto.U
 class Case:
     """A graph with its input.
 
-    form : ``operators``, ``dynamic`` or ``qdq``
+    form : ``operators``, ``dynamic``, ``contrib`` or ``qdq``
     allowed : for each output, how far its elements may be apart
     operations : names of the operators
     """
@@ -367,6 +368,70 @@ def _dynamic(d: Draw, seed: int) -> Case:
     return _case(d, seed, "dynamic", inputs, Quantity(name, total.shape), TensorProto.FLOAT)
 
 
+# --- operators of ONNX Runtime's own domain ------------------------------------------------------
+
+_DOMAIN = "com.microsoft"
+
+
+def _scaled(d: Draw, kind: Any, step: float | None = None) -> tuple[str, str, float]:
+    """A scale and a zero point, which are scalars there, and the scale's value."""
+    scale = d.scale() if step is None else np.asarray(step, np.float32)
+    return d.constant(scale, "s"), d.constant(d.zero(kind), "z"), float(scale)
+
+
+def _rounded(
+    d: Draw, operator: str, value: Quantity, kind: Any, operands: Sequence[str],
+    off: float, step: float, shape: tuple[int, ...], **attributes: Any,
+) -> tuple[Quantity, tuple[str, str, float]]:  # fmt: skip
+    """An operator whose float result is off by `off` for each step of the value, rounded."""
+    result = _scaled(d, kind, step)
+    name = d.node(operator, [*operands, *result[:2]], domain=_DOMAIN, **attributes)
+    apart = np.ceil(value.apart * off / result[2]) + 1
+    return Quantity(name, shape, float(apart), False), result
+
+
+def _contrib(d: Draw, seed: int) -> Case:
+    d.is_binary = False  # many results would be in the middle between two steps
+    kind = d.kind()
+    shape = d.pick([(1, 4, 9, 7), (2, 3, 8, 8), (3, 12), (2, 5, 16)])
+    inputs = {"x": _integers(d, shape, kind)}
+    value, own = Quantity("x", shape), _scaled(d, kind)
+    for _ in range(int(d.rng.integers(1, 4))):
+        shape, x = value.shape, [value.name, *own[:2]]
+        operators = ["Add", "Mul", "Sigmoid", "LeakyRelu"]
+        operators += ["AveragePool", "GlobalAveragePool"] * (len(shape) == 4)
+        operator = d.pick(operators)
+        step, more = own[2] * d.rng.uniform(0.7, 1.5), {}
+        off = own[2]
+        if operator in ("Add", "Mul"):
+            kept = tuple(n if d.chance(60) else 1 for n in shape)
+            other = _scaled(d, kind)
+            x += [d.constant(_integers(d, kept, kind), "w"), *other[:2]]
+            if operator == "Mul":
+                off, step = off * 256 * other[2], step * 64 * other[2]
+        elif operator == "AveragePool":
+            window = [int(d.rng.integers(1, n + 1)) for n in shape[2:]]
+            more = {"kernel_shape": window}
+            shape = (*shape[:2], *(n - w + 1 for n, w in zip(shape[2:], window, strict=True)))
+        elif operator == "GlobalAveragePool":
+            shape = (*shape[:2], 1, 1)
+        elif operator == "Sigmoid":
+            step = d.rng.uniform(0.003, 0.01)
+        value, own = _rounded(d, f"QLinear{operator}", value, kind, x, off, step, shape, **more)
+        d.operations.append(f"QLinear{operator}")
+    if len(value.shape) == 2 and d.chance(70):
+        inner, columns = value.shape[1], d.pick([5, 16, 17])
+        weights_ = _integers(d, (inner, columns), np.int8 if kind == np.int8 else d.kind())
+        scale = d.constant(d.scale(0, 0.001, 0.002), "s")
+        zero = d.constant(np.zeros((), weights_.dtype), "z")
+        x = [value.name, *own[:2], d.constant(weights_, "w"), scale, zero, ""]
+        off = own[2] * float(np.abs(weights_.astype(np.int32)).sum(0).max()) * 0.002
+        shape = (value.shape[0], columns)
+        value, own = _rounded(d, "QGemm", value, kind, x, off, own[2], shape)
+        d.operations.append("QGemm")
+    return _case(d, seed, "contrib", inputs, value, _TYPES[np.dtype(kind)])
+
+
 def _case(
     d: Draw, seed: int, form: str, inputs: dict[str, Array], value: Quantity, kind: int
 ) -> Case:
@@ -379,14 +444,14 @@ def _case(
         [helper.make_tensor_value_info(value.name, kind, value.shape)],
         [numpy_helper.from_array(a, n) for n, a in d.constants.items()],
     )
-    imports = [helper.make_opsetid("", d.opset)]
+    imports = [helper.make_opsetid("", d.opset), helper.make_opsetid(_DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=10 if d.opset > 18 else 8)
     return Case(seed, form, model, inputs, (value.apart,), tuple(d.operations))
 
 
 def random_case(seed: int) -> Case:
-    """The case of a seed: half of them QDQ."""
+    """The case of a seed: three of seven are QDQ."""
     rng = np.random.default_rng(seed)
     draw = Draw(rng, OPSETS[seed % len(OPSETS)], bool(rng.integers(100) < 40))
-    make = (_qdq, _operators, _qdq, _dynamic, _qdq, _operators)[seed % 6]
+    make = (_qdq, _operators, _qdq, _dynamic, _qdq, _operators, _contrib)[seed % 7]
     return make(draw, seed)

@@ -120,6 +120,7 @@ def test_five_hundred(capsys: pytest.CaptureFixture[str]) -> None:
     wanted = (
         "Conv Gemm MatMul Add Mul Concat MaxPool AveragePool GlobalAveragePool Relu Clip Sigmoid "
         "Softmax Resize Transpose Reshape QLinearConv QLinearMatMul ConvInteger MatMulInteger "
-        "DynamicQuantizeLinear"
+        "DynamicQuantizeLinear QLinearAdd QLinearMul QLinearSigmoid QLinearLeakyRelu "
+        "QLinearAveragePool QLinearGlobalAveragePool QGemm"
     ).split()
     assert not [n for n in wanted if not tally[n]]

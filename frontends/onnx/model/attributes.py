@@ -10,6 +10,7 @@ from onnx import AttributeProto, NodeProto
 
 from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.node import Node, Unsupported, Value
+from frontends.onnx.core.schemas import added_schema
 from frontends.onnx.core.tensors import ELEMENT_TYPES, tensor_array, type_name
 from frontends.onnx.model.loading import describe
 from poly.errors import ModelError
@@ -41,7 +42,7 @@ def schema_of(operator: str, opset: int, domain: str = "") -> onnx.defs.OpSchema
     try:
         return onnx.defs.get_schema(operator, opset, domain)
     except onnx.defs.SchemaError:
-        return None
+        return added_schema(operator, domain)
 
 
 def decode_attributes(

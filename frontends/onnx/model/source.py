@@ -13,6 +13,7 @@ from onnx import ModelProto, TensorProto
 
 from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.node import find_operator
+from frontends.onnx.core.schemas import added_operators
 from frontends.onnx.core.stages import Given, Pending
 from frontends.onnx.core.tensors import ELEMENT_TYPES
 from frontends.onnx.core.value_types import (
@@ -257,12 +258,18 @@ def why_no_schema(operator: str, opset: int, domain: str) -> str:
     if not opset:
         return f"no opset of {where} is imported: add one to opset_import"
     names = {s.name for s in onnx.defs.get_all_schemas() if s.domain == domain}
+    names |= added_operators(domain)
     if operator not in names and find_operator(operator, opset, domain) is not None:
         return f"it has no schema in {where}: register one with onnx.defs.register_schema"
-    if not names:
+    if domain and not domain.startswith("ai.onnx"):  # onnx has no schemas of others
+        what = (
+            f"this operator of {where} is not known: it needs"
+            if names
+            else f"operators of {where} are not known: each needs"
+        )
         return (
-            f"operators of {where} are not known: each needs a function "
-            "(frontends.onnx.core.node.operator) and a schema (onnx.defs.register_schema)"
+            f"{what} a function (frontends.onnx.core.node.operator) and a schema "
+            "(onnx.defs.register_schema)"
         )
     return f"there is no such operator in opset {opset}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -32,7 +32,7 @@ def quantised(value: str, zero: str, dtype: DType) -> str:
     return f"{dtype}(int32(round(min(max({value}, {low}), {high}))) + int32({zero}))"
 
 
-def _scale(node: Node, position: int) -> Value:
+def scale_at(node: Node, position: int) -> Value:
     """A scale, which is positive and finite as far as it is known.
 
     Raises
@@ -96,7 +96,7 @@ def _scale_index(node: Node, x: Value, scale: Value, indices: Sequence[str]) -> 
 @operator("QuantizeLinear")
 def quantize(node: Node) -> Sequence[Result]:
     """Y = saturate(round(X / scale) + zero)."""
-    x, scale = node.required(0), _scale(node, 1)
+    x, scale = node.required(0), scale_at(node, 1)
     zero = _zero_point(node, None, scale)
     number = node.integer("output_dtype", 0)
     to = zero.dtype if zero is not None else element_type(number, node) if number else UINT8
@@ -114,7 +114,7 @@ def quantize(node: Node) -> Sequence[Result]:
 @operator("DequantizeLinear")
 def dequantize(node: Node) -> Sequence[Result]:
     """Y = (X - zero) * scale."""
-    x, scale = node.required(0), _scale(node, 1)
+    x, scale = node.required(0), scale_at(node, 1)
     zero = _zero_point(node, x, scale)
     number = node.integer("output_dtype", 0)
     to = element_type(number, node) if number else scale.dtype
@@ -129,6 +129,26 @@ def dequantize(node: Node) -> Sequence[Result]:
     return [indexed("dequantize", inputs, to, x.shape, f"{to}({text})")]
 
 
+def dynamic_parameters(
+    value: str,
+    ranges: Mapping[str, Extent],
+    results: tuple[str, str, str, str],
+    own: Mapping[str, Extent],
+) -> list[str]:
+    """Statements for the extremes of values, zero included, and the scale and zero point of them.
+
+    results : the highest and the lowest value, the scale and the zero point, with ranges `own`
+    """
+    high, low, scale, zero = results
+    top, bottom = f"max({high}, 0)", f"min({low}, 0)"
+    return [
+        line(f"{high} max=! max({value}, 0)", ranges),
+        line(f"{low} min=! min({value}, 0)", ranges),
+        line(f"{scale} = select({top} == {bottom}, 1, ({top} - {bottom}) / 255)", own),
+        line(f"{zero} = {saturated(f'0 - {bottom} / {scale}', UINT8)}", own),
+    ]
+
+
 @operator("DynamicQuantizeLinear")
 def dynamic_quantize(node: Node) -> Sequence[Result]:
     """Scale and zero point from the extremes of X, zero included; then X in 8 bits."""
@@ -139,10 +159,7 @@ def dynamic_quantize(node: Node) -> Sequence[Result]:
     lines = [
         "float32 H[]",
         "float32 L[]",
-        line(f"H[] max=! max({read}, 0)", ranges),
-        line(f"L[] min=! min({read}, 0)", ranges),
-        "S[] = select(max(H[], 0) == min(L[], 0), 1, (max(H[], 0) - min(L[], 0)) / 255)",
-        f"Z[] = {saturated('0 - min(L[], 0) / S[]', UINT8)}",
+        *dynamic_parameters(read, ranges, ("H[]", "L[]", "S[]", "Z[]"), {}),
         line(
             f"{at('Y', indices)} = {quantised(f'{read} / S[]', 'Z[]', UINT8)}",
             ranges,
@@ -153,7 +170,7 @@ def dynamic_quantize(node: Node) -> Sequence[Result]:
     return [Compute(function("dynamic_quantize", inputs, outputs, lines), (x,))]
 
 
-def _shifted(
+def shifted(
     node: Node, what: str, zero: Value | None, tensor: str, index: Sequence[str | int] | None
 ) -> str:
     """A format over the read of an integer operand, which subtracts its zero point.
@@ -170,7 +187,7 @@ def _shifted(
     return f"(int32({{0}}) - int32({at(tensor, read or ())}))"
 
 
-def _zero_inputs(formats: dict[str, tuple[str, Value | None]]) -> dict[str, Value]:
+def zero_inputs(formats: dict[str, tuple[str, Value | None]]) -> dict[str, Value]:
     """The zero points that formats read."""
     return {t: z for t, (text, z) in formats.items() if z is not None and f"{t}[" in text}
 
@@ -180,9 +197,9 @@ def _integer_sum(
 ) -> tuple[Convolution, dict[str, Value], str]:
     """A convolution in 32 bits: its text, the operands that it reads, and the statement."""
     c = convolution(node, x, w)
-    left = _shifted(node, "X", zeros[0], "ZX", None)
-    right = _shifted(node, "W", zeros[1], "ZW", _filter_index(node, zeros[1], w, c))
-    operands = {"X": x, "W": w} | _zero_inputs({"ZX": (left, zeros[0]), "ZW": (right, zeros[1])})
+    left = shifted(node, "X", zeros[0], "ZX", None)
+    right = shifted(node, "W", zeros[1], "ZW", _filter_index(node, zeros[1], w, c))
+    operands = {"X": x, "W": w} | zero_inputs({"ZX": (left, zeros[0]), "ZW": (right, zeros[1])})
     return c, operands, c.sum(tensor, left, right)
 
 
@@ -211,7 +228,7 @@ def conv_integer(node: Node) -> Sequence[Result]:
 def qlinear_conv(node: Node) -> Sequence[Result]:
     """Y = saturate(round((conv(X - zx, W - zw) + B) * sx * sw / sy) + zy)."""
     x, _, x_zero, w, _, w_zero, _, y_zero = (node.required(p) for p in range(8))
-    x_scale, w_scale, y_scale = (_scale(node, p) for p in (1, 4, 6))
+    x_scale, w_scale, y_scale = (scale_at(node, p) for p in (1, 4, 6))
     bias = node.optional(8)
     c, operands, body = _integer_sum(node, x, w, (x_zero, w_zero), "T")
     total = at("T", c.output)
@@ -275,7 +292,7 @@ def _row_index(node: Node, value: Value | None, p: Product) -> list[str | int] |
     return _line_index(node, value, p, "i", "row", -1)
 
 
-def _column_index(node: Node, value: Value | None, p: Product) -> list[str | int] | None:
+def column_index(node: Node, value: Value | None, p: Product) -> list[str | int] | None:
     """The index of a value for each column: in a vector, or in a matrix with one row."""
     return _line_index(node, value, p, "j", "column", -2)
 
@@ -316,9 +333,9 @@ def matmul_integer(node: Node) -> Sequence[Result]:
     """Y = (A - za) (B - zb) in 32 bits."""
     a, b, a_zero, b_zero = node.required(0), node.required(1), node.optional(2), node.optional(3)
     p = product(node, a, b)
-    left = _shifted(node, "A", a_zero, "ZA", _row_index(node, a_zero, p))
-    right = _shifted(node, "B", b_zero, "ZB", _column_index(node, b_zero, p))
-    operands = {"A": a, "B": b} | _zero_inputs({"ZA": (left, a_zero), "ZB": (right, b_zero)})
+    left = shifted(node, "A", a_zero, "ZA", _row_index(node, a_zero, p))
+    right = shifted(node, "B", b_zero, "ZB", column_index(node, b_zero, p))
+    operands = {"A": a, "B": b} | zero_inputs({"ZA": (left, a_zero), "ZB": (right, b_zero)})
     inputs = [declare(n, v.dtype, v.shape) for n, v in operands.items()]
     program = function(
         "matmul_integer", inputs, [declare("Y", INT32, p.shape)], [p.sum("Y", left, right)]
@@ -330,12 +347,12 @@ def matmul_integer(node: Node) -> Sequence[Result]:
 def qlinear_matmul(node: Node) -> Sequence[Result]:
     """Y = saturate(round((A - za) (B - zb) * sa * sb / sy) + zy)."""
     a, _, a_zero, b, _, b_zero, _, y_zero = (node.required(p) for p in range(8))
-    a_scale, b_scale, y_scale = (_scale(node, p) for p in (1, 4, 6))
+    a_scale, b_scale, y_scale = (scale_at(node, p) for p in (1, 4, 6))
     p = product(node, a, b)
-    rows, columns = _row_index(node, a_zero, p), _column_index(node, b_zero, p)
-    left = _shifted(node, "A", a_zero, "ZA", rows)
-    right = _shifted(node, "B", b_zero, "ZB", columns)
-    operands = {"A": a, "B": b} | _zero_inputs({"ZA": (left, a_zero), "ZB": (right, b_zero)})
+    rows, columns = _row_index(node, a_zero, p), column_index(node, b_zero, p)
+    left = shifted(node, "A", a_zero, "ZA", rows)
+    right = shifted(node, "B", b_zero, "ZB", columns)
+    operands = {"A": a, "B": b} | zero_inputs({"ZA": (left, a_zero), "ZB": (right, b_zero)})
     scale = _factor(
         node,
         operands,
@@ -343,7 +360,7 @@ def qlinear_matmul(node: Node) -> Sequence[Result]:
         b_scale,
         y_scale,
         _row_index(node, a_scale, p),
-        _column_index(node, b_scale, p),
+        column_index(node, b_scale, p),
     )
     body = p.sum("T", left, right)
     return [

@@ -17,10 +17,10 @@ import numpy as np
 from frontends.onnx.core.comprehension_text import Extent, affine, at, declare, function, line
 from frontends.onnx.core.node import Compute, Known, Node, Result, Value, operator
 from frontends.onnx.ops.recurrent_common import Activation, Recurrence, check_shape, recurrence
-from poly.ir.dtypes import BOOL
+from poly.ir.dtypes import BOOL, DType
 
 
-class _Writer:
+class Writer:
     """The program of one recurrent node, as its parts are written."""
 
     def __init__(self, node: Node, gates: int, defaults: tuple[str, ...], states: str) -> None:
@@ -80,18 +80,11 @@ class _Writer:
         weights = "W"
         if f.w.array is None:
             self.operand("W", f.w)
-        for d, reverse in enumerate(f.reverse):
+        for d in range(f.directions):
             if f.w.array is not None:
                 weights = self.operand(f"W{d}", f.w, f.w.array[d])
             weight = at(weights, ["n", "i"] if f.w.array is not None else [d, "n", "i"])
-            step, source = f"{f.steps - 1} - t" if reverse else "t", "X"
-            if reverse and f.lengths is not None:
-                source, step = self.temporary("V", f.steps, f.batch, f.inputs), "t"
-                last = ["b", "L[b] - 1 - t", "i"] if f.batch_first else ["L[b] - 1 - t", "b", "i"]
-                own: dict[str, Extent] = {"t": f.steps, "b": f.batch, "i": f.inputs}
-                self.lines.append(line(f"V[t,b,i] = {at('X', last)}", own))
-            order = ["b", step, "i"] if f.batch_first and source == "X" else [step, "b", "i"]
-            product = f"{at(source, order)} * {weight}"
+            product = f"{self.input(d, 'X', self.dtype)} * {weight}"
             if not bias:
                 self.lines.append(line(f"G[{d},t,b,n] +=! {product}", ranges | {"i": f.inputs}))
                 continue
@@ -100,6 +93,18 @@ class _Writer:
             terms = " + ".join(term.format(d=d) for term in bias)
             self.lines.append(line(f"{made}[t,b,n] +=! {product}", ranges | {"i": f.inputs}))
             self.lines.append(line(f"G[{d},t,b,n] = {made}[t,b,n] + ({terms})", ranges))
+
+    def input(self, d: int, source: str, dtype: DType) -> str:
+        """The read of an input of step t of a direction, from all inputs, which `source` has."""
+        f, reverse = self.of, self.of.reverse[d]
+        step = f"{f.steps - 1} - t" if reverse else "t"
+        if reverse and f.lengths is not None:
+            self.lines.append(declare("V", dtype, (f.steps, f.batch, f.inputs)))
+            last = ["b", "L[b] - 1 - t", "i"] if f.batch_first else ["L[b] - 1 - t", "b", "i"]
+            own: dict[str, Extent] = {"t": f.steps, "b": f.batch, "i": f.inputs}
+            self.lines.append(line(f"V[t,b,i] = {at(source, last)}", own))
+            return "V[t,b,i]"
+        return at(source, ["b", step, "i"] if f.batch_first else [step, "b", "i"])
 
     def start(self) -> None:
         """The states before the first step."""
@@ -202,7 +207,7 @@ class _Writer:
 @operator("RNN")
 def rnn(node: Node) -> Sequence[Result]:
     """h' = f(Wx + Rh + b)"""
-    w = _Writer(node, 1, ("Tanh",), "H")
+    w = Writer(node, 1, ("Tanh",), "H")
     w.masks()
     w.gate_inputs(_bias(w))
     w.start()
@@ -218,7 +223,7 @@ def gru(node: Node) -> Sequence[Result]:
 
     With linear_before_reset, r is a factor of R h and its bias, else of h.
     """
-    w = _Writer(node, 3, ("Sigmoid", "Tanh"), "H")
+    w = Writer(node, 3, ("Sigmoid", "Tanh"), "H")
     f, hidden = w.of, w.of.hidden
     linear = node.flag("linear_before_reset") if node.opset >= 3 else False
     w.masks()
@@ -258,7 +263,16 @@ def gru(node: Node) -> Sequence[Result]:
 @operator("LSTM")
 def lstm(node: Node) -> Sequence[Result]:
     """c' = f * c + i * g(…);  h' = o * h(c'), with gates i, o and f, which may see c, too."""
-    w = _Writer(node, 4, ("Sigmoid", "Tanh", "Tanh"), "HC")
+    return lstm_results(Writer(node, *LSTM))
+
+
+#: Gates, activation functions and states.
+LSTM = (4, ("Sigmoid", "Tanh", "Tanh"), "HC")
+
+
+def lstm_results(w: Writer) -> list[Result]:
+    """The program of an LSTM, with the products that its writer makes."""
+    node = w.node
     hidden, peepholes = w.of.hidden, node.optional(7)
     check_shape(node, "P", peepholes, (w.of.directions, 3 * hidden))
     w.masks()
@@ -285,7 +299,7 @@ def lstm(node: Node) -> Sequence[Result]:
     return w.results()
 
 
-def _bias(w: _Writer) -> list[str]:
+def _bias(w: Writer) -> list[str]:
     """The terms of the bias of each gate: that of W and that of R."""
     if w.of.bias is None:
         return []

@@ -3,6 +3,10 @@
 from frontends.onnx.ml import features, labels, linear, svm, trees
 from frontends.onnx.ops import (
     binary,
+    contrib,
+    contrib_attention,
+    contrib_quantised,
+    contrib_recurrent,
     control,
     conv,
     elementwise,
@@ -23,6 +27,10 @@ from frontends.onnx.ops import (
 
 __all__ = [
     "binary",
+    "contrib",
+    "contrib_attention",
+    "contrib_quantised",
+    "contrib_recurrent",
     "control",
     "conv",
     "elementwise",

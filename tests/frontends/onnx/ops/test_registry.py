@@ -17,9 +17,10 @@ def families() -> set[str]:
 
 
 def registers(module: ast.Module) -> bool:
-    """Whether a module calls `operator`, the decorator of an operator's import."""
-    calls = (n.func for n in ast.walk(module) if isinstance(n, ast.Call))
-    return any(isinstance(f, ast.Name) and f.id == "operator" for f in calls)
+    """Whether a module has functions with a decorator that registers them for an operator."""
+    functions = (n for n in ast.walk(module) if isinstance(n, ast.FunctionDef))
+    calls = (d.func for n in functions for d in n.decorator_list if isinstance(d, ast.Call))
+    return any(isinstance(f, ast.Name) and f.id in ("operator", "contrib") for f in calls)
 
 
 def test_every_family_is_imported() -> None:

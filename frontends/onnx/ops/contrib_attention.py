@@ -1,0 +1,157 @@
+"""Attention and QAttention of ONNX Runtime's own domain, which become standard operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from frontends.onnx.core.node import Node, Result, Unsupported, Value
+from frontends.onnx.ops.contrib_schemas import DOMAIN, Body, contrib
+
+_OPSET = 20
+_PLAIN = {
+    "num_heads": "int!", "unidirectional": "int", "scale": "float", "mask_filter_value": "float",
+    "do_rotary": "int", "past_present_share_buffer": "int",
+}  # fmt: skip
+
+
+@contrib(
+    "Attention",
+    "input:T weights:T bias:T? mask_index:M? past:T? attention_bias:T? past_sequence_length:M?",
+    "output:T present:T?", {"T": "float float16 bfloat16", "M": "int32"}, **_PLAIN,
+    qkv_hidden_sizes="ints", rotary_embedding_dim="int",
+)  # fmt: skip
+def attention(node: Node) -> Sequence[Result]:
+    """Queries, keys and values of one product; their attention with a mask and past states."""
+    x, w, bias = node.required(0), node.required(1), node.optional(2)
+    _check_product(node, x, w, bias)
+    body = Body(node)
+    value = body.add("MatMul", body.input(0), body.input(1))
+    if bias is not None:
+        value = body.add("Add", value, body.input(2))
+    return _attention(body, value, node.ints("qkv_hidden_sizes"), mask=3, past=4, extra=5)
+
+
+@contrib(
+    "QAttention",
+    "input:T1 weight:T2 bias:T3 input_scale:T3 weight_scale:T3 mask_index:T4? "
+    "input_zero_point:T1? weight_zero_point:T2? past:T3?",
+    "output:T3 present:T3?",
+    {"T1": "int8 uint8", "T2": "int8 uint8", "T3": "float float16", "T4": "int32"}, **_PLAIN,
+)  # fmt: skip
+def quantised_attention(node: Node) -> Sequence[Result]:
+    """The same with a product of integers."""
+    _check_product(node, node.required(0), node.required(1), node.required(2))
+    body = Body(node)
+    places = (0, 1, 3, 4, 6, 7, 2)
+    names = (body.input(p) for p in places)
+    value = body.add("MatMulIntegerToFloat", *names, domain=DOMAIN)
+    return _attention(body, value, None, mask=5, past=8, extra=9)
+
+
+def _check_product(node: Node, x: Value, w: Value, bias: Value | None) -> None:
+    if x.rank != 3 or w.rank != 2 or w.shape[0] != x.shape[2]:
+        raise node.fail(f"shapes {list(x.shape)} and {list(w.shape)} do not multiply")
+    if bias is not None and bias.shape != w.shape[1:]:
+        raise node.fail(f"a bias of shape {list(bias.shape)} for {w.shape[1]} columns")
+
+
+def _attention(
+    body: Body, value: str, widths: tuple[int, ...] | None, mask: int, past: int, extra: int
+) -> Sequence[Result]:
+    """Attention of queries, keys and values that are the columns of `value`.
+
+    widths : of each of the three; mask, past, extra : positions of inputs, the last of a bias
+    """
+    node = body.node
+    for name in ("do_rotary", "past_present_share_buffer", "rotary_embedding_dim"):
+        if node.integer(name, 0):
+            raise Unsupported(f"{node.operator} with {name}")
+    heads, columns = node.integer("num_heads", 0), node.required(1).shape[1]
+    q, k, v = widths if widths and len(widths) == 3 else (columns // 3,) * 3
+    if heads < 1 or q != k or q % heads or v % heads or q + k + v != columns:
+        raise node.fail(f"{columns} columns do not make queries, keys and values of {heads} heads")
+    at = body.constant
+    name = body.add("Split", value, at(np.array([q, k, v])), outputs=3, axis=2)
+    parts = []
+    for part, width in ((name, q), (f"{name}_1", k), (f"{name}_2", v)):
+        shaped = body.add("Reshape", part, at(np.array([0, 0, heads, width // heads])))
+        parts.append(body.add("Transpose", shaped, perm=[0, 2, 1, 3]))
+    queries, *states = parts
+    earlier = node.optional(past)
+    if earlier is not None:
+        wanted = (2, node.required(0).shape[0], heads, q // heads)
+        if v != q or earlier.rank != 5 or (*earlier.shape[:3], earlier.shape[4]) != wanted:
+            raise node.fail(f"past states of shape {list(earlier.shape)}")
+        for n in (0, 1):
+            own = body.add("Gather", body.input(past), at(np.array(n)), axis=0)
+            states[n] = body.add("Concat", own, states[n], axis=2)
+    turned = body.add("Transpose", states[0], perm=[0, 1, 3, 2])
+    scale = node.number("scale", 0.0) or float(q // heads) ** -0.5
+    factor = body.add("CastLike", at(np.array(scale, np.float32)), queries)
+    scores = body.add("Mul", body.add("MatMul", queries, turned), factor)
+    if node.optional(extra) is not None:
+        scores = body.add("Add", scores, body.input(extra))
+    scores = _masked(body, scores, mask, earlier)
+    found = body.add("MatMul", body.add("Softmax", scores, axis=-1), states[1])
+    found = body.add("Transpose", found, perm=[0, 2, 1, 3])
+    found = body.add("Reshape", found, at(np.array([0, 0, v])))
+    present = ""
+    if node.has_output(1):
+        if v != q:
+            raise node.fail(f"present states of keys of {q} columns and values of {v}")
+        first = at(np.array([0]))
+        pair = [body.add("Unsqueeze", s, first) for s in states]
+        present = body.add("Concat", *pair, axis=0)
+    return [body.expanded(_OPSET, found, present)]
+
+
+def _masked(body: Body, scores: str, position: int, past: Value | None) -> str:
+    """Scores plus a mask, and with those of later positions left out."""
+    node, at = body.node, body.constant
+    batch, rows = node.required(0).shape[:2]
+    total = rows if past is None else past.shape[3] + rows
+    columns = _positions(body, scores, -1)
+    mask = node.optional(position)
+    if mask is not None:
+        name = body.input(position)
+        if mask.shape in ((batch, total), (batch, rows, total)):
+            axes = [1, 2] if mask.rank == 2 else [1]
+            kept = body.add("Greater", name, at(np.array(0, np.int32)))
+            kept = body.add("Unsqueeze", kept, at(np.array(axes)))
+        elif mask.shape == (batch,) or mask.shape == (2 * batch,):
+            wide = body.add("Cast", name, to=7)
+            ends = body.add("Slice", wide, at(np.array([0])), _batch(body))
+            axes = [1, 2, 3]
+            kept = body.add("Less", columns, body.add("Unsqueeze", ends, at(np.array(axes))))
+            if mask.shape != (batch,):
+                starts = body.add("Slice", wide, _batch(body), at(np.array([1 << 31])))
+                starts = body.add("Unsqueeze", starts, at(np.array(axes)))
+                kept = body.add("And", kept, body.add("GreaterOrEqual", columns, starts))
+        else:
+            raise Unsupported(f"{node.operator} with a mask of shape {list(mask.shape)}")
+        low = at(np.array(node.number("mask_filter_value", -10000.0), np.float32))
+        zero = at(np.array(0, np.float32))
+        added = body.add("CastLike", body.add("Where", kept, zero, low), scores)
+        scores = body.add("Add", scores, added)
+    if not node.flag("unidirectional"):
+        return scores
+    last = body.add("Unsqueeze", _positions(body, scores, -2), at(np.array([1])))
+    if past is not None:
+        shape = body.add("Shape", body.input(4 if node.operator == "Attention" else 8))
+        last = body.add("Add", last, body.add("Gather", shape, at(np.array(3))))
+    seen = body.add("LessOrEqual", columns, last)
+    least = body.add("CastLike", at(np.array(-np.inf, np.float32)), scores)
+    return body.add("Where", seen, scores, least)
+
+
+def _positions(body: Body, value: str, axis: int) -> str:
+    """0, 1, … along an axis of a value."""
+    at = body.constant
+    extent = body.add("Gather", body.add("Shape", value), at(np.array(axis)))
+    return body.add("Range", at(np.array(0)), extent, at(np.array(1)))
+
+
+def _batch(body: Body) -> str:
+    return body.add("Shape", body.input(0), start=0, end=1)
