@@ -17,6 +17,10 @@ _NARROW = {
     "u16": ("zxwd", "short"),
     "i16": ("sxwd", "short"),
 }
+#: Part of a register, when it comes from memory and is masked, ends gcc 12 with an internal error:
+#: it "could not split" the one instruction of load, extension and mask.
+_OPAQUE = '__asm__("" : "+v"(v))'
+
 #: What the preprocessor is asked about vectors of so many lanes.
 _FEATURES = {16: "__AVX512F__", 8: "__AVX2__", 4: "__SSE4_1__"}
 
@@ -36,20 +40,20 @@ def _wide(element: str) -> Callable[[VectorShape], str]:
             return loop
         bits, given = 32 * s.lanes, s.lanes * int(element[1:])
         operand = f"({c} __attribute__((vector_size({max(16, given // 8)}))))"
-        if given == 128 or given == 256:
+        before = ""
+        if given in (128, 256):
             operand += "x"
-        elif given == 64:
-            operand += "(long long __attribute__((vector_size(16)))){(long long)x}"
         else:
-            operand += "(int __attribute__((vector_size(16)))){(int)x}"
+            whole = {64: "long long", 32: "int"}[given]
+            before = f"{whole} __attribute__((vector_size(16))) v = {{({whole})x}}; {_OPAQUE}; "
+            operand += "v"
         rest = (
             f"512_mask({operand}, ({s.v}){{0}}, (uint16_t)-1)"
             if bits == 512
             else (f"{bits}({operand})")
         )
-        own = inline_function(
-            s.v, name, f"{narrow} x", f"return ({s.v})__builtin_ia32_pmov{letters}{rest};"
-        )
+        body = f"{before}return ({s.v})__builtin_ia32_pmov{letters}{rest};"
+        own = inline_function(s.v, name, f"{narrow} x", body)
         condition = f"defined({_FEATURES[s.lanes]}) && !defined(__clang__)"
         return f"#if {condition}\n{own}\n#else\n{loop}\n#endif"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import farkas as fk
 from codegen.c.kernel_unit import generate
 from frontends.language.parse_program import parse_program
 from poly.errors import ScheduleError
@@ -270,3 +271,14 @@ def test_a_buffer_that_isl_would_fill_apart_from_its_use_is_refused() -> None:
         sink S1: i"""
     with pytest.raises(ScheduleError, match="Y_p cannot be generated: isl fills this buffer"):
         generate(Schedule.of(program).replay(script))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+@pytest.mark.parametrize("columns", [3, 5, 12])
+def test_the_masked_rest_of_a_sum_of_narrow_integers(dtype: str, columns: int) -> None:
+    """gcc 12 ended with an internal error: it could not split a load that extends and masks."""
+    kernel = fk.compile(
+        f"def f({dtype} A[3,{columns}]) -> (int32 Y[3]) {{ Y[i] +=! int32(A[i,j]) }}"
+    )
+    given = np.random.default_rng(0).integers(0, 100, (3, columns)).astype(dtype)
+    np.testing.assert_array_equal(kernel(given), given.sum(1, dtype=np.int32))
