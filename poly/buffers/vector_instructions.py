@@ -90,18 +90,7 @@ def match_vector(
         ]
         for read, relation in relations.items()
     }
-    ways = list(_assignments(s, scop, intrinsic))
-    if not ways:
-        raise ScheduleError(
-            f"{what}: {s.name} computes `{_computed(s)}`, which is not `{meaning}` of "
-            f"{intrinsic.name}"
-        )
-    found = [w for w in ways if _apart(w, meaning.target)]
-    if not found:
-        raise ScheduleError(
-            f"{what}: {s.name} reads {s.target.tensor} beside the element that it sets, which "
-            f"{intrinsic.name} may have overwritten by then"
-        )
+    found = _assignments(s, scop, intrinsic, what)
     loops = dict(zip(meaning.indices, (m.name for m in chosen), strict=True))
     wrong: list[tuple[Read, Read]] = []
     for operands in found:
@@ -138,11 +127,32 @@ def _computed(s: ScopStatement) -> str:
 
 
 def _assignments(
-    s: ScopStatement, scop: Scop, intrinsic: VectorIntrinsic
-) -> Iterator[dict[Read, Read]]:
+    s: ScopStatement, scop: Scop, intrinsic: VectorIntrinsic, what: str
+) -> list[dict[Read, Read]]:
     """The ways in which a statement computes what the meaning does: the element for each one of
     the meaning's.
+
+    Raises
+    ------
+    ScheduleError : there is none; the message begins with `what`.
     """
+    meaning = intrinsic.statement
+    ways = list(_ways(s, scop, intrinsic))
+    if not ways:
+        raise ScheduleError(
+            f"{what}: {s.name} computes `{_computed(s)}`, which is not `{meaning}` of "
+            f"{intrinsic.name}"
+        )
+    found = [w for w in ways if _apart(w, meaning.target)]
+    if not found:
+        raise ScheduleError(
+            f"{what}: {s.name} reads {s.target.tensor} beside the element that it sets, which "
+            f"{intrinsic.name} may have overwritten by then"
+        )
+    return found
+
+
+def _ways(s: ScopStatement, scop: Scop, intrinsic: VectorIntrinsic) -> Iterator[dict[Read, Read]]:
     meaning = intrinsic.statement
     op = s.source.op if s.role == Role.UPDATE else "="
     if meaning.op != op or s.may_reads:
