@@ -10,6 +10,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 #: What ONNX Runtime appends to the name of a value whose name an output of the network has taken.
 _OUTPUT_SUFFIX = "_QuantizeLinear_Input"
+_WEIGHT_SUFFIX = "_float32"
 #: Activations that disappear into the range of a quantised value.
 REMOVABLE = ("Relu", "Clip")
 
@@ -88,11 +89,17 @@ def read_wide(wide: Wide, quantised: ModelProto, excluded: frozenset[str]) -> Mo
         if node.name not in before:
             continue
         for k, (name, own) in enumerate(zip(node.input, before[node.name].input, strict=True)):
-            if own in stored:  # weights that another node reads in 8 bits
-                needed[own] = stored[own]
-            node.input[k] = own if own in stored else sources.get(name, name)
+            if own not in stored:
+                node.input[k] = sources.get(name, name)
+                continue
+            # Weights that another node may read in 8 bits: what comes back may have their name.
+            node.input[k] = f"{own}{_WEIGHT_SUFFIX}" if own in makers else own
+            needed[node.input[k]] = stored[own]
     kept = {t.name for t in model.graph.initializer}
-    model.graph.initializer.extend(t for n, t in needed.items() if n not in kept)
+    for own, tensor in needed.items():
+        if own not in kept:
+            model.graph.initializer.add().CopyFrom(tensor)
+            model.graph.initializer[-1].name = own
     for output in model.graph.output:
         if output.name in sources:
             _give(model, output.name, sources[output.name])

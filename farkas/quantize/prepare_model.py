@@ -54,7 +54,7 @@ def prepared(source: Source, folder: Path) -> ModelProto:
     if source.external_files:
         if source.loaded.folder is None:
             raise ModelError("weights in files need the path of the model")
-        onnx.load_external_data_for_model(model, str(source.loaded.folder))
+        _load_weights(model, source.loaded.folder)
     model = _raised(model)
     before, after = folder / "given.onnx", folder / "prepared.onnx"
     before.write_bytes(serialised(model))
@@ -69,7 +69,7 @@ def prepared(source: Source, folder: Path) -> ModelProto:
         found = onnx.load(str(after))
         if {n.domain for n in found.graph.node} <= {*domains, *_DEFAULT_DOMAINS}:
             break
-    _name_nodes(found)
+    _name_nodes(found, source.model)
     return found
 
 
@@ -109,6 +109,15 @@ def cleaned(model: ModelProto, source: Source) -> ModelProto:
     return found
 
 
+def _load_weights(model: ModelProto, folder: Path) -> None:
+    """Read the weights in other files.  Raises `ModelError`."""
+    try:
+        onnx.load_external_data_for_model(model, str(folder))
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        line = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+        raise ModelError(f"the weights of the network cannot be read: {line}") from error
+
+
 def _domain(name: str) -> str:
     return "" if name == "ai.onnx" else name
 
@@ -134,19 +143,20 @@ def _raised(model: ModelProto) -> ModelProto:
         ) from error
 
 
-def _name_nodes(model: ModelProto) -> None:
-    """Give every node a name of its own."""
+def _name_nodes(model: ModelProto, given: ModelProto) -> None:
+    """Give every node a name of its own: that of the given node with the same result, if it can."""
+    makers = {name: n.name or name for n in given.graph.node for name in n.output if name}
+    known = {n.name for n in given.graph.node if n.name}
     seen: set[str] = set()
-    given = {n.name for n in model.graph.node}
     for node in model.graph.node:
-        if not node.name or node.name in seen:
-            base = next(filter(None, node.output), node.op_type)
-            name, number = base, 1
-            while name in given or name in seen:
-                number += 1
-                name = f"{base}_{number}"
-            node.name = name
-        seen.add(node.name)
+        result = next(filter(None, node.output), node.op_type)
+        base = node.name if node.name in known else makers.get(result, result)
+        name, number = base, 1
+        while name in seen:
+            number += 1
+            name = f"{base}_{number}"
+        node.name = name
+        seen.add(name)
 
 
 def _all_nodes(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:

@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 from farkas.quantize import onnxruntime_tools
 from farkas.quantize.calibration import Sample
-from farkas.quantize.float_nodes import Wide, narrow_nodes, read_wide, with_activations
+from farkas.quantize.float_nodes import REMOVABLE, Wide, narrow_nodes, read_wide, with_activations
 from farkas.quantize.prepare_model import serialised
 
 
@@ -48,10 +48,23 @@ class Quantiser:
         kept = with_activations(self.wide, self.narrow, {*others, *excluded})
         return read_wide(self.wide, self._made(kept), kept)
 
-    def kept(self, excluded: Iterable[str]) -> frozenset[str]:
-        """The nodes that could be quantised, and stay in float32 if these are excluded."""
+    def alone(self, names: Iterable[str]) -> ModelProto:
+        """The network with only some nodes in 8 bits, in less time than `without` takes.
+
+        Its activations are not removed, but what it computes is the same.
+        """
         others = {n.name for n in self.model.graph.node} - self.narrow
-        return with_activations(self.wide, self.narrow, {*others, *excluded}) & self.narrow
+        return read_wide(self.wide, self._whole, self.narrow - {*names} | others | self._removable)
+
+    @cached_property
+    def _removable(self) -> frozenset[str]:
+        return frozenset(n.name for n in self.model.graph.node if n.op_type in REMOVABLE)
+
+    @cached_property
+    def _whole(self) -> ModelProto:
+        """All nodes in 8 bits, with the activations between them."""
+        others = {n.name for n in self.model.graph.node} - self.narrow
+        return self._made(frozenset(others | self._removable))
 
     def _made(self, excluded: frozenset[str]) -> ModelProto:
         result, ranges = self.folder / "quantised.onnx", self.folder / "ranges.json"

@@ -46,6 +46,7 @@ class QuantizedModel:
     accuracy : of the network in float32 and in 8 bits, in percent, if there were labels
     seconds : of a run in float32 and in 8 bits, measured in turns
     sizes : of both files, in bytes
+    limitless : the drop and the seconds without a limit of the drop, if that makes a difference
     enough : whether the goal can be reached with something in 8 bits
     """
 
@@ -57,6 +58,7 @@ class QuantizedModel:
     accuracy: tuple[float, float] | None
     seconds: tuple[float, float]
     sizes: tuple[int, int]
+    limitless: tuple[float, float] | None
     enough: bool
 
     @property
@@ -82,6 +84,9 @@ class QuantizedModel:
             f"time      {change(*self.seconds)}",
             f"size      {sizes(*self.sizes)}",
         ]
+        if self.limitless is not None:
+            drop, narrow = self.limitless
+            lines.append(f"no limit  drop {percent(drop)}, {change(self.seconds[0], narrow)}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -192,5 +197,6 @@ def _described(
         None if before is None or after is None else (before, after),
         chosen.seconds,
         (size_of(source), len(serialised(chosen.model))),
+        chosen.limitless,
         not chosen.is_empty,
     )

@@ -64,8 +64,9 @@ def table(rows: Sequence[Row], every: bool = False) -> str:
 def change(before: float, after: float) -> str:
     """How the time of a run changes."""
     if after <= before:
-        return f"{seconds(before)} -> {seconds(after)}, {before / after:.2f} times as fast"
-    return f"{seconds(before)} -> {seconds(after)}, slower by {100 * (after / before - 1):.0f} %"
+        return f"{_time(before)} -> {_time(after)}, {before / after:.2f} times as fast"
+    slower = 100 * (after / before - 1)
+    return f"{_time(before)} -> {_time(after)}, slower by {slower:.0f} %"
 
 
 def sizes(before: int, after: int) -> str:
@@ -80,11 +81,16 @@ def percent(value: float) -> str:
 
 def _line(row: Row, label: str) -> str:
     gain = row.wide - row.narrow
-    shown = f"{'-' if gain < 0 else ''}{seconds(abs(gain))}"
+    shown = f"{'-' if gain < 0 else ''}{_time(abs(gain))}"
     error = ("<= " if row.together > 1 else "") + percent(row.error)
-    narrow = seconds(row.narrow) + ("*" if row.shared else "")
-    columns = f"{error:>12} {seconds(row.wide):>9} {narrow:>9} {shown:>9}"
+    narrow = _time(row.narrow) + ("*" if row.shared else "")
+    columns = f"{error:>12} {_time(row.wide):>9} {narrow:>9} {shown:>9}"
     return f"{columns}  {row.kept:<8} {label}"
+
+
+def _time(value: float) -> str:
+    """Seconds; kernels may be shorter than what `seconds` shows."""
+    return f"{value * 1e6:.1f} µs" if value < 1e-5 else seconds(value)
 
 
 def _sum(rows: Sequence[Row]) -> Row:

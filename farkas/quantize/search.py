@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,8 @@ class Chosen:
     """A quantised network, with the drop and the times of the whole.
 
     idle, harmful : the units that stay in float32, because they gain nothing or for their error;
-    is_empty : nothing is in 8 bits; seconds : in float32 and in 8 bits; outputs : both of these
+    seconds : in float32 and in 8 bits; outputs : both of these; limitless : the drop and the
+    seconds with the harmful ones in 8 bits, too; is_empty : nothing would be left in 8 bits
     """
 
     model: ModelProto
@@ -73,6 +75,7 @@ class Chosen:
     drop: float
     seconds: tuple[float, float]
     outputs: tuple[Sequence[Outputs], Sequence[Outputs]]
+    limitless: tuple[float, float] | None = None
     is_empty: bool = False
 
 
@@ -109,9 +112,9 @@ class Search:
         full = self.quantiser.without(())
         self.report("ranges", 1, 1, "")
         units, network = self._units(full)
-        idle = self._idle(units, network)
+        idle, fastest = self._idle(units, network)
         order = [n for n in worst_first(units.found) if n not in idle]
-        return units, self._chosen(units, exact, idle, order)
+        return units, self._chosen(units, exact, idle, order, fastest)
 
     def _units(self, full: ModelProto) -> tuple[Units, Network]:
         """The units, measured, and the compiled network with all of them in 8 bits."""
@@ -142,36 +145,45 @@ class Search:
             own = {name for number in numbers for name in names[number]}
             self.report("errors", done, trials, names[numbers[0]][0])
             done = min(done + 1, trials - 1)
-            outputs = self._outputs(self.quantiser.without(self.quantiser.narrow - own), few)
+            outputs = self._outputs(self.quantiser.alone(own), few)
             return metric.drop(exact, outputs), relative_error(exact, outputs)
 
         found = errors_by_halves([u.number for u in units], MOST_TRIALS, trial)
         self.report("errors", trials, trials, "")
         return found
 
-    def _idle(self, units: Units, narrow: Network) -> frozenset[int]:
-        """The units that gain nothing, if the network is faster without them in 8 bits."""
+    def _idle(self, units: Units, narrow: Network) -> tuple[frozenset[int], Network]:
+        """The units that gain nothing, if the network is faster without them in 8 bits.
+
+        Also gives the faster network.
+        """
         losing = frozenset(n for n, m in units.found.items() if m.loses)
         if not losing or len(losing) == len(units.all):
-            return frozenset()
+            return frozenset(), narrow
         network = self._compiled(self.quantiser.without(units.nodes(losing)), 0, "the choice")
-        sample = self.samples[0]
-        before, after = in_turns([lambda: narrow.run(sample), lambda: network.run(sample)])
-        return losing if after < (1 - _NOISE) * before else frozenset()
+        before, after = self._seconds(narrow, network)
+        return (losing, network) if after < (1 - _NOISE) * before else (frozenset(), narrow)
 
     def _chosen(
-        self, units: Units, exact: Sequence[Outputs], idle: frozenset[int], order: Sequence[int]
+        self,
+        units: Units,
+        exact: Sequence[Outputs],
+        idle: frozenset[int],
+        order: Sequence[int],
+        fastest: Network,
     ) -> Chosen:
         """The network with as few units as possible put back for their errors."""
         rounds = max(1, len(order)).bit_length()
         done = 0
+        drops: dict[int, float] = {}
 
         def enough(count: int) -> bool:
             nonlocal done
             self.report("choose", done, rounds + 1, f"{count} kernels more in float32")
             done = min(done + 1, rounds)
             model = self.quantiser.without(units.nodes({*idle, *order[:count]}))
-            return self.metric.drop(exact, self._outputs(model, self.samples)) <= self.max_drop
+            drops[count] = self.metric.drop(exact, self._outputs(model, self.samples))
+            return drops[count] <= self.max_drop
 
         count = fewest(len(order), enough)
         self.report("choose", rounds + 1, rounds + 1, "")
@@ -180,11 +192,15 @@ class Search:
             if count >= len(order):
                 break
             found = self._checked(units, wide, idle, frozenset(order[:count]))
+            if not any(n.op_type == "DequantizeLinear" for n in found.model.graph.node):
+                break
             if found.drop <= self.max_drop:
-                return found
+                if not count:
+                    return found
+                return replace(found, limitless=(drops[0], self._seconds(wide, fastest)[1]))
             count += 1 << step
         # What gains is shown, and is what a user may keep.
-        return self._checked(units, wide, idle, frozenset(), is_empty=count >= len(order))
+        return self._checked(units, wide, idle, frozenset(), is_empty=True)
 
     def _checked(
         self,
@@ -205,15 +221,20 @@ class Search:
             raise ModelError(f"ONNX Runtime has written a broken network: {line}") from error
         narrow = self.compile(serialised(model), self._shapes())
         exact, found = ([[*n.run(s).values()] for s in self.samples] for n in (wide, narrow))
-        sample = self.samples[0]
-        before, after = in_turns([lambda: wide.run(sample), lambda: narrow.run(sample)])
+        before, after = self._seconds(wide, narrow)
         self.report("check", 1, 1, "")
         drop = self.metric.drop(exact, found)
-        return Chosen(model, idle, harmful, drop, (before, after), (exact, found), is_empty)
+        return Chosen(
+            model, idle, harmful, drop, (before, after), (exact, found), is_empty=is_empty
+        )
 
     def _compiled(self, model: ModelProto, done: int, what: str) -> Network:
         self.report("compile", done, 2, what)
         return self.compile(serialised(model), self._shapes())
+
+    def _seconds(self, *networks: Network) -> list[float]:
+        """The median seconds of a run of each, measured in turns."""
+        return in_turns([partial(n.run, self.samples[0]) for n in networks])
 
     def _shapes(self) -> Mapping[str, Sequence[int]] | None:
         """The shapes of the samples, if all have the same."""
