@@ -112,8 +112,7 @@ def quantize_onnx(
     """Quantise an ONNX network to 8 bits with ONNX Runtime's tools, as far as that pays here.
 
     >>> made = fk.quantize_onnx("network.onnx", {"data": images})
-    >>> print(made)
-    >>> fk.compile_onnx(made.model)
+    >>> model = fk.compile_onnx(made.model)
 
     Each node is quantised alone to see its error, and the network is profiled in float32 and in 8
     bits.  Nodes that take longer in 8 bits stay in float32; if the drop is too large then, so do
@@ -139,10 +138,7 @@ def quantize_onnx(
     FileError : data that cannot be read; a `FarkasError`.
     ModelError : a network that is broken or quantised already, or that ONNX Runtime refuses.
     """
-    if isinstance(max_drop, bool) or not isinstance(max_drop, (int, float)):
-        raise ArgumentError(f"max_drop is a number of percent, not {max_drop!r}")
-    if not (math.isfinite(max_drop) and max_drop >= 0):
-        raise ArgumentError(f"max_drop={max_drop} must be a number of percent from 0")
+    limit = _percent(max_drop)
     if threads is not None:
         check_threads(threads)
     asked = Metric(metric, None if labels is None else np.asarray(labels))
@@ -159,9 +155,18 @@ def quantize_onnx(
         def compiled(network: Any, shapes: Mapping[str, Sequence[int]] | None) -> Network:
             return compile_onnx(network, threads=threads, shapes=shapes, cc=cc, cache=cache)
 
-        search = Search(model, source, quantiser, samples, asked, float(max_drop), compiled, report)
+        search = Search(model, source, quantiser, samples, asked, limit, compiled, report)
         units, chosen = search.run()
-    return _described(source, asked, float(max_drop), units, chosen)
+    return _described(source, asked, limit, units, chosen)
+
+
+def _percent(max_drop: Any) -> float:
+    """A drop that is allowed.  Raises `ArgumentError`."""
+    if isinstance(max_drop, bool) or not isinstance(max_drop, (int, float)):
+        raise ArgumentError(f"max_drop is a number of percent, not {max_drop!r}")
+    if not (math.isfinite(max_drop) and max_drop >= 0):
+        raise ArgumentError(f"max_drop={max_drop} must be a number of percent from 0")
+    return float(max_drop)
 
 
 def _quiet(stage: str, done: int, total: int, what: str) -> None:
