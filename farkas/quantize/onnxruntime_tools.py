@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,8 +86,10 @@ def quantise(
         )
 
 
-def runner(model: bytes) -> Callable[[Sample], list[Array]]:
+def runner(model: bytes, threads: int | None) -> Callable[[Sample], list[Array]]:
     """A function from a sample to the outputs, computed node by node, without optimisations.
+
+    threads : None for one per processor of this process
 
     Raises
     ------
@@ -96,6 +99,7 @@ def runner(model: bytes) -> Callable[[Sample], list[Array]]:
     options = runtime.SessionOptions()
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
+    options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
     with _reported("load"):
         session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 

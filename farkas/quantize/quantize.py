@@ -114,9 +114,8 @@ def quantize_onnx(
     >>> made = fk.quantize_onnx("network.onnx", {"data": images})
     >>> model = fk.compile_onnx(made.model)
 
-    Each node is quantised alone to see its error, and the network is profiled in float32 and in 8
-    bits.  Nodes that take longer in 8 bits stay in float32; if the drop is too large then, so do
-    those with the largest error for the time that they gain.
+    Each node is quantised alone to see its error, and timed in float32 and in 8 bits.  Nodes that
+    gain nothing stay in float32, then those with the largest error for the time that they gain.
 
     Parameters
     ----------
@@ -155,7 +154,7 @@ def quantize_onnx(
         def compiled(network: Any, shapes: Mapping[str, Sequence[int]] | None) -> Network:
             return compile_onnx(network, threads=threads, shapes=shapes, cc=cc, cache=cache)
 
-        search = Search(model, source, quantiser, samples, asked, limit, compiled, report)
+        search = Search(model, source, quantiser, samples, asked, limit, compiled, threads, report)
         units, chosen = search.run()
     return _described(source, asked, limit, units, chosen)
 

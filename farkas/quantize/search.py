@@ -83,7 +83,7 @@ class Chosen:
 class Search:
     """A network to quantise, the data, and what is asked for.
 
-    given : the model as it was given, which is compiled for comparison
+    given : the model as it was given, which is compiled for comparison; threads : of ONNX Runtime
     """
 
     given: Any
@@ -93,6 +93,7 @@ class Search:
     metric: Metric
     max_drop: float
     compile: Compile
+    threads: int | None
     report: Progress
 
     def run(self) -> tuple[Units, Chosen]:
@@ -243,7 +244,7 @@ class Search:
         return {name: array.shape for name, array in self.samples[0].items()}
 
     def _outputs(self, model: ModelProto, samples: Sequence[Sample]) -> list[Outputs]:
-        run = onnxruntime_tools.runner(serialised(model))
+        run = onnxruntime_tools.runner(serialised(model), self.threads)
         return [run(sample) for sample in samples]
 
 
