@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Sample = Mapping[str, Array]
 #: A file, a folder of files, arrays by input name, or several of these.
 Data = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any]
+
+#: What reading a file of arrays raises, also if it is compressed in an unknown way or encrypted.
+_BROKEN = (
+    OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, RuntimeError,
+    NotImplementedError,
+)  # fmt: skip
 
 
 def read_samples(data: Data, inputs: Sequence[Port]) -> tuple[Sample, ...]:
@@ -88,12 +95,12 @@ def _load(path: Path) -> dict[str, Array]:
             file.seek(0)
             with np.load(file, allow_pickle=False) as arrays:
                 return {name: arrays[name] for name in arrays.files}
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except MemoryError:
+        raise FileError(f"there is not enough memory for {path}") from None
+    except _BROKEN as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         line = next(iter(reason.splitlines()), type(error).__name__)
         raise FileError(f"cannot read {path}: {line}") from None
-    except MemoryError:
-        raise FileError(f"there is not enough memory for {path}") from None
 
 
 def _samples(where: str, arrays: Mapping[str, Any], inputs: Sequence[Port]) -> list[Sample]:

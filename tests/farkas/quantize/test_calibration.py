@@ -77,12 +77,18 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     data = bytearray(whole.read_bytes())
     data[200] ^= 255
     (tmp_path / "bits.npz").write_bytes(data)
+    packed = tmp_path / "packed.npz"
+    np.savez_compressed(packed, x=np.arange(3000, dtype="f").reshape(1000, 1, 3))
+    data = bytearray(packed.read_bytes())
+    data[60:400] = bytes(340)
+    packed.write_bytes(data)
     (tmp_path / "empty").mkdir()
     for name, message in {
         "text.npz": "not a .npz file; numpy.savez writes one",
         "one.npy": "not a .npz file",
         "cut.npz": "not a .npz file",
         "bits.npz": "cannot read .*bits.npz: ",
+        "packed.npz": "cannot read .*packed.npz: ",
         "objects.npz": "cannot read .*objects.npz: ",
         "missing.npz": "cannot read .*missing.npz: No such file",
         "empty": "has no .npz files",
