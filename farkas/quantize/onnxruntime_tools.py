@@ -20,6 +20,8 @@ from farkas.quantize.calibration import Array, Sample
 from poly.errors import ArgumentError, ModelError
 
 _LONGEST_REASON = 240
+#: What ONNX Runtime writes to the error stream; warnings are its default.
+_WARNINGS, _ERRORS = 2, 3
 
 
 class _Reader:
@@ -98,7 +100,7 @@ def runner(model: bytes, threads: int | None) -> Callable[[Sample], list[Array]]
     runtime = _package("onnxruntime")
     options = runtime.SessionOptions()
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
+    options.log_severity_level = _ERRORS
     options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
     with _reported("load"):
         session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -126,6 +128,8 @@ def _reported(what: str) -> Iterator[None]:
     logger = logging.getLogger()
     level = logger.level
     logger.setLevel(logging.CRITICAL)
+    runtime = _package("onnxruntime")
+    runtime.set_default_logger_severity(_ERRORS)
     try:
         yield
     except (KeyboardInterrupt, MemoryError):
@@ -136,3 +140,4 @@ def _reported(what: str) -> Iterator[None]:
         raise ModelError(f"ONNX Runtime cannot {what} the network: {reason}") from error
     finally:
         logger.setLevel(level)
+        runtime.set_default_logger_severity(_WARNINGS)

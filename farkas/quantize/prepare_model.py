@@ -51,6 +51,8 @@ def prepared(source: Source, folder: Path) -> ModelProto:
     """
     model = ModelProto()
     model.CopyFrom(source.model)
+    del model.graph.input[:]
+    model.graph.input.extend(source.inputs)  # without stored values, which are no longer inputs
     if source.external_files:
         if source.loaded.folder is None:
             raise ModelError("weights in files need the path of the model")
@@ -133,6 +135,8 @@ def _raised(model: ModelProto) -> ModelProto:
     opset = max(known, default=0)
     if opset >= LEAST_OPSET:
         return model
+    # In old files weights are inputs, too; the converter knows them by the version of the file.
+    model.ir_version = max(model.ir_version, _LEAST_IR)
     try:
         return version_converter.convert_version(model, LEAST_OPSET)
     except Exception as error:  # of several types, from C++

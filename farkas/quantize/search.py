@@ -182,7 +182,8 @@ class Search:
             nonlocal done
             self.report("choose", done, rounds + 1, f"{count} kernels more in float32")
             done = min(done + 1, rounds)
-            model = self.quantiser.without(units.nodes({*idle, *order[:count]}))
+            kept = units.nodes({*idle, *order[:count]})
+            model = self.quantiser.alone(self.quantiser.narrow - {*kept})
             drops[count] = self.metric.drop(exact, self._outputs(model, self.samples))
             return drops[count] <= self.max_drop
 

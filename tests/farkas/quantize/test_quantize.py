@@ -164,6 +164,16 @@ def test_an_old_opset_is_raised() -> None:
     assert old.opset_import[0].version == 11
 
 
+def test_an_old_file_in_which_weights_are_inputs() -> None:
+    weights = {"w": np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)}
+    old = small.model([node("Gemm", ["x", "w"], ["y"])], {"x": [1, 8], "w": [8, 4]},
+                      {"y": [1, 4]}, weights, opset=9)  # fmt: skip
+    old.ir_version = 3
+    made = fk.quantize_onnx(old, {"x": np.eye(8, dtype=np.float32)[:, None]}, max_drop=10)
+    assert [i.name for i in made.model.graph.input] == ["x"] and made.reached
+    assert within_a_step(made.model, {"x": np.ones((1, 8), np.float32)})
+
+
 def test_weights_in_another_file(tmp_path: Path) -> None:
     copy = ModelProto()
     copy.CopyFrom(small.mlp())
