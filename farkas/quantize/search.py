@@ -199,7 +199,9 @@ class Search:
             if found.drop <= self.max_drop:
                 if not count:
                     return found
-                return replace(found, limitless=(drops[0], self._seconds(wide, fastest)[1]))
+                before, after = self._seconds(wide, fastest)
+                faster = found.seconds[0] * after / before  # as of the same moment
+                return replace(found, limitless=(drops[0], faster))
             count += 1 << step
         # What gains is shown, and is what a user may keep.
         return self._checked(units, wide, idle, frozenset(), is_empty=True)

@@ -166,7 +166,7 @@ def test_an_old_opset_is_raised() -> None:
 
 def test_an_old_file_in_which_weights_are_inputs() -> None:
     weights = {"w": np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)}
-    old = small.model([node("Gemm", ["x", "w"], ["y"])], {"x": [1, 8], "w": [8, 4]},
+    old = small.model([node("MatMul", ["x", "w"], ["y"])], {"x": [1, 8], "w": [8, 4]},
                       {"y": [1, 4]}, weights, opset=9)  # fmt: skip
     old.ir_version = 3
     made = fk.quantize_onnx(old, {"x": np.eye(8, dtype=np.float32)[:, None]}, max_drop=10)
