@@ -9,6 +9,7 @@
 ========================================  ==================================================
 `compile`, `Kernel`                       text to a function of numpy arrays
 `compile_onnx`, `Network`                 an ONNX file to a function of named arrays
+`quantize_onnx`, `QuantizedModel`         an ONNX file to one in 8 bits
 `parse`, `Program`                        what a text means
 `Schedule`, `auto_schedule`               execution orders, and the checked steps that make them
 `show`, `space`, `steps`, `footprints`    pictures of these, as HTML and as text
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from farkas.kernels.source_text import parse
     from farkas.networks.compile_onnx import compile_onnx
     from farkas.networks.network import Network
+    from farkas.quantize.quantize import QuantizedModel, quantize_onnx
     from farkas.views import View, explore, footprints, show, space, steps
     from poly.ir.dtypes import DTYPES, DType
     from poly.ir.program import Program
@@ -94,6 +96,7 @@ __all__ = [
     "Network",
     "Program",
     "ProgramError",
+    "QuantizedModel",
     "Report",
     "Schedule",
     "ScheduleError",
@@ -114,6 +117,7 @@ __all__ = [
     "intrinsic",
     "load_intrinsics",
     "parse",
+    "quantize_onnx",
     "show",
     "space",
     "steps",
@@ -139,6 +143,8 @@ _HOMES = {
     "compile_onnx": "farkas.networks.compile_onnx",
     "intrinsic": "farkas.intrinsics.declare",
     "load_intrinsics": "farkas.intrinsics.intrinsic_file",
+    "QuantizedModel": "farkas.quantize.quantize",
+    "quantize_onnx": "farkas.quantize.quantize",
     "parse": "farkas.kernels.source_text",
     "View": "farkas.views",
     "explore": "farkas.views",

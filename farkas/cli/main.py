@@ -9,6 +9,7 @@ import click
 from farkas.cli.doctor import doctor_command
 from farkas.cli.exit_codes import Commands
 from farkas.cli.intrinsic import intrinsic_group
+from farkas.cli.quantize import quantize_command
 from farkas.cli.run import run_command
 from farkas.cli.text_commands import check_command, compile_command, diff_command, show_command
 from farkas.cli.why import why_command
@@ -65,6 +66,7 @@ def demo_command(threads: int | None) -> int:
 
 
 main.add_command(run_command)
+main.add_command(quantize_command)
 main.add_command(doctor_command)
 main.add_command(compile_command)
 main.add_command(show_command)

@@ -1,0 +1,169 @@
+"""Nodes that stay in float32 read and give values in float32, not what comes back from 8 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+#: What ONNX Runtime appends to the name of a value whose name an output of the network has taken.
+_OUTPUT_SUFFIX = "_QuantizeLinear_Input"
+_WEIGHT_SUFFIX = "_float32"
+#: Activations that disappear into the range of a quantised value.
+REMOVABLE = ("Relu", "Clip")
+
+
+@dataclass(frozen=True, eq=False)
+class Wide:
+    """The network in float32: who makes and who reads each value."""
+
+    graph: GraphProto
+
+    @cached_property
+    def makers(self) -> Mapping[str, NodeProto]:
+        return {name: node for node in self.graph.node for name in node.output if name}
+
+    @cached_property
+    def readers(self) -> Mapping[str, list[NodeProto]]:
+        found: dict[str, list[NodeProto]] = {}
+        for node in self.graph.node:
+            for name in filter(None, node.input):
+                found.setdefault(name, []).append(node)
+        return found
+
+    @cached_property
+    def outputs(self) -> frozenset[str]:
+        return frozenset(v.name for v in self.graph.output)
+
+
+def narrow_nodes(wide: Wide, quantised: ModelProto, kinds: frozenset[str]) -> frozenset[str]:
+    """The names of the nodes that read values in 8 bits, or have disappeared into these.
+
+    kinds : the operators that can be quantised; others may read such values, but compute in float32
+    """
+    left = {n.name: n for n in quantised.graph.node}
+    narrow = {n.output[0] for n in quantised.graph.node if n.op_type == "DequantizeLinear"}
+    return frozenset(
+        node.name
+        for node in wide.graph.node
+        if node.op_type in kinds
+        and (node.name not in left or any(i in narrow for i in left[node.name].input))
+    )
+
+
+def with_activations(wide: Wide, narrow: Iterable[str], excluded: Iterable[str]) -> frozenset[str]:
+    """`excluded` and the activations before what reads values in float32.
+
+    narrow : the nodes that can be quantised; outputs of the network count as reading float32
+    """
+    can, found = frozenset(narrow), set(excluded)
+    for node in reversed(wide.graph.node):
+        if node.op_type not in REMOVABLE:
+            continue
+        readers = [r for name in node.output for r in wide.readers.get(name, ())]
+        is_output = any(name in wide.outputs for name in node.output)
+        if is_output or any(r.name in found or r.name not in can for r in readers):
+            found.add(node.name)
+    return frozenset(found)
+
+
+def read_wide(wide: Wide, quantised: ModelProto, excluded: frozenset[str]) -> ModelProto:
+    """The quantised network with outputs and inputs of the nodes `excluded` in float32.
+
+    A value stays in 8 bits where an activation has disappeared into its range.
+    """
+    model = ModelProto()
+    model.CopyFrom(quantised)
+    makers = {name: node for node in model.graph.node for name in node.output}
+    sources = {
+        name: source
+        for name, source in _round_trips(model).items()
+        if _is_whole(wide, makers, source)
+    }
+    stored = {t.name: t for t in wide.graph.initializer}
+    before = {n.name: n for n in wide.graph.node if n.name in excluded}
+    needed: dict[str, TensorProto] = {}
+    for node in model.graph.node:
+        if node.name not in before:
+            continue
+        for k, (name, own) in enumerate(zip(node.input, before[node.name].input, strict=True)):
+            if own not in stored:
+                node.input[k] = sources.get(name, name)
+                continue
+            # Weights that another node may read in 8 bits: what comes back may have their name.
+            node.input[k] = f"{own}{_WEIGHT_SUFFIX}" if own in makers else own
+            needed[node.input[k]] = stored[own]
+    kept = {t.name for t in model.graph.initializer}
+    for own, tensor in needed.items():
+        if own not in kept:
+            model.graph.initializer.add().CopyFrom(tensor)
+            model.graph.initializer[-1].name = own
+    for output in model.graph.output:
+        if output.name in sources:
+            _give(model, output.name, sources[output.name])
+    _remove_unused(model)
+    return model
+
+
+def _round_trips(model: ModelProto) -> dict[str, str]:
+    """Values that come back from 8 bits, and the values that they were."""
+    quantised = {n.output[0]: n.input[0] for n in model.graph.node if n.op_type == "QuantizeLinear"}
+    return {
+        n.output[0]: quantised[n.input[0]]
+        for n in model.graph.node
+        if n.op_type == "DequantizeLinear" and n.input[0] in quantised
+    }
+
+
+def _is_whole(wide: Wide, makers: Mapping[str, NodeProto], value: str) -> bool:
+    """Whether a value is the one of the network in float32, with its activation."""
+    before = wide.makers.get(value.removesuffix(_OUTPUT_SUFFIX))
+    after = makers.get(value)
+    return (before.name if before else "") == (after.name if after else "")
+
+
+def _give(model: ModelProto, output: str, source: str) -> None:
+    """Give an output by its value in float32; what reads it in 8 bits goes on to do so."""
+    taken = {name for node in model.graph.node for name in node.output}
+    back = f"{output}_DequantizeLinear_Output"
+    while back in taken:
+        back += "_"
+    for node in model.graph.node:
+        is_trip = node.op_type == "DequantizeLinear" and output in node.output
+        for k, name in enumerate(node.input):
+            node.input[k] = back if name == output else output if name == source else name
+        for k, name in enumerate(node.output):
+            node.output[k] = back if is_trip else output if name == source else name
+
+
+def _remove_unused(model: ModelProto) -> None:
+    """Remove conversions that nothing reads, and constants that nothing reads then."""
+    graph = model.graph
+    while True:
+        read = {i for n in graph.node for i in n.input} | {v.name for v in graph.output}
+        read |= {name for n in graph.node for name in _read_by_bodies(n)}
+        idle = [
+            n
+            for n in graph.node
+            if n.op_type in ("QuantizeLinear", "DequantizeLinear") and n.output[0] not in read
+        ]
+        if not idle:
+            break
+        for node in idle:
+            graph.node.remove(node)
+    kept = [t for t in graph.initializer if t.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def _read_by_bodies(node: NodeProto) -> set[str]:
+    """Names that the bodies of a node read, its own values included."""
+    found: set[str] = set()
+    for attribute in node.attribute:
+        for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            for inner in body.node:
+                found |= {*inner.input, *_read_by_bodies(inner)}
+            found |= {v.name for v in body.output}
+    return found

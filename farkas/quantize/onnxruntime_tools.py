@@ -1,0 +1,143 @@
+"""ONNX Runtime's quantiser, its preparation of models, and sessions: what Farkas uses of them.
+
+The package is optional.  What it raises becomes errors of this project, with its reason cut short.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from farkas.quantize.calibration import Array, Sample
+from poly.errors import ArgumentError, ModelError
+
+_LONGEST_REASON = 240
+#: What ONNX Runtime writes to the error stream; warnings are its default.
+_WARNINGS, _ERRORS = 2, 3
+
+
+class _Reader:
+    """Samples one after the other, as the quantiser reads them."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._rest = iter(samples)
+
+    def get_next(self) -> dict[str, Array] | None:
+        found = next(self._rest, None)
+        return None if found is None else dict(found)
+
+
+def check_installed() -> None:
+    """Raises `ArgumentError` if ONNX Runtime or its quantiser is missing."""
+    _package("onnxruntime")
+    _package("onnxruntime.quantization")
+
+
+def operators() -> frozenset[str]:
+    """The operators that the quantiser knows."""
+    registry = _package("onnxruntime.quantization.registry")
+    return frozenset({*registry.QLinearOpsRegistry, *registry.QDQRegistry})
+
+
+def prepare(path: Path, prepared: Path, optimise: bool) -> None:
+    """Infer shapes and, with `optimise`, fold constants and norms.  Raises `ModelError`."""
+    tools = _package("onnxruntime.quantization.shape_inference")
+    with _reported("prepare"):
+        tools.quant_pre_process(
+            str(path), str(prepared), skip_symbolic_shape=True, skip_optimization=not optimise
+        )
+
+
+def quantise(
+    path: Path, result: Path, samples: Sequence[Sample], exclude: Sequence[str], ranges: Path
+) -> None:
+    """Write the model of `path` in QDQ format, with the nodes `exclude` left as they are.
+
+    Activations are uint8, weights int8 with a scale for each channel.  What Farkas computes with
+    is the same for int8 activations, but Relu and Clip disappear only into the range of uint8.
+
+    ranges : a file that keeps the ranges of values from one call to the next
+
+    Raises
+    ------
+    ModelError : the quantiser refuses the model.
+    """
+    tools = _package("onnxruntime.quantization")
+    more: dict[str, Any] = {}
+    if "calibration_cache_path" in inspect.signature(tools.quantize_static).parameters:
+        more["calibration_cache_path"] = str(ranges)
+    with _reported("quantise"):
+        tools.quantize_static(
+            str(path),
+            str(result),
+            _Reader(samples),
+            quant_format=tools.QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=tools.QuantType.QUInt8,
+            weight_type=tools.QuantType.QInt8,
+            nodes_to_exclude=list(exclude),
+            **more,
+        )
+
+
+def runner(model: bytes, threads: int | None) -> Callable[[Sample], list[Array]]:
+    """A function from a sample to the outputs, computed node by node, without optimisations.
+
+    threads : None for one per processor of this process
+
+    Raises
+    ------
+    ModelError : the model cannot be loaded or, from the function, run.
+    """
+    runtime = _package("onnxruntime")
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = _ERRORS
+    options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
+    with _reported("load"):
+        session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+    def run(sample: Sample) -> list[Array]:
+        with _reported("run"):
+            return [np.asarray(a) for a in session.run(None, dict(sample))]
+
+    return run
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ArgumentError(
+            f"quantising needs the package onnxruntime (pip install 'farkas[quantize]'); {name} "
+            f"cannot be imported: {error}"
+        ) from error
+
+
+@contextmanager
+def _reported(what: str) -> Iterator[None]:
+    """Quiet, with errors for the user: ONNX Runtime's are of many types, none of them public."""
+    logger = logging.getLogger()
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    runtime = _package("onnxruntime")
+    runtime.set_default_logger_severity(_ERRORS)
+    try:
+        yield
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = (lines or [type(error).__name__])[0][:_LONGEST_REASON]
+        raise ModelError(f"ONNX Runtime cannot {what} the network: {reason}") from error
+    finally:
+        logger.setLevel(level)
+        runtime.set_default_logger_severity(_WARNINGS)
