@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from poly.ir.dtypes import INT8, INT32, UINT8, DType
@@ -18,6 +18,7 @@ from poly.ir.expr import (
     minimum,
     mul,
     reads_of,
+    rewrite,
     sub,
 )
 from poly.ir.linear_form import Linear, linear_form, normal
@@ -204,14 +205,10 @@ def bordered(
         inner.append(minimum(source.shape[d], normal(add(most, Const(1)))))
     tensor = Tensor(fresh_name(f"{source.name}_p", taken), dtype, tuple(shape))
     names = [fresh_name(f"i{d}", taken) for d in range(source.rank)]
-    zero = f.shifted(dtype)
-    border: Expr = Op("neg", (zero,))
-    if isinstance(zero, Const):
-        border = Const(-int(zero.value), dtype)
-        if not dtype.limits[0] <= -int(zero.value) <= dtype.limits[1]:
-            return None
-    else:
-        border = Cast(dtype, border)
+    own = {i: names[d] for d, i in enumerate(f.read.indices) if d not in dims}
+    border = _border(f, dtype, own)
+    if border is None:
+        return None
     every = Statement(
         f"{tensor.name}_border", Read(tensor.name, tuple(map(Index, names))), "=", False, border,
         tuple(Range(n, ZERO, e) for n, e in zip(names, shape, strict=True)),
@@ -224,6 +221,24 @@ def bordered(
         tuple(Range(n, ZERO, e) for n, e in zip(others, inner, strict=True)),
     )  # fmt: skip
     return Copied(tensor, (every, inside), Read(tensor.name, tuple(indices)))
+
+
+def _border(f: Factor, dtype: DType, dimensions: Mapping[Expr, str]) -> Expr | None:
+    """The element that stands for 0, in a copy of a factor; None if there is none.
+
+    dimensions : the indices by which the factor is read, each with that of the copy
+    """
+    shift = f.shifted(dtype)
+    if isinstance(shift, Const):
+        value = -int(shift.value)
+        return Const(value, dtype) if dtype.limits[0] <= value <= dtype.limits[1] else None
+    if any(Index(i) not in dimensions for i in indices_of(shift)):
+        return None
+
+    def renamed(e: Expr) -> Expr:
+        return Index(dimensions[e]) if isinstance(e, Index) else e
+
+    return Cast(dtype, rewrite(Op("neg", (shift,)), renamed))
 
 
 def _least(form: Linear, extents: dict[Index, Expr]) -> int | None:

@@ -140,6 +140,19 @@ def test_convolutions(data: st.DataObject) -> None:
     same(parse_program(text))
 
 
+@pytest.mark.parametrize(("loops", "of"), [("n,o,p", "o"), ("o,n,p", "o"), ("n,o,p", "n")])
+@pytest.mark.parametrize("types", ["uint8 int8", "int8 int8", "int8 uint8"])
+def test_images_with_a_zero_point_for_each_channel(loops: str, of: str, types: str) -> None:
+    """As in depthwise convolutions: the border of each channel has a number of its own."""
+    x, w = types.split()
+    made = same(parse_program(
+        f"""def f({x} X[5,6,9], {w} W[6,3], {x} Z[{"6" if of == "o" else "5"}]) -> (Y) {{
+            Y[{loops}] +=! (int32(X[n,o,p + r - 1]) - int32(Z[{of}])) * int32(W[o,r])
+                where n in 0:5, o in 0:6, p in 0:9, r in 0:3, 0 <= p + r - 1 < 9 }}"""
+    ))  # fmt: skip
+    assert any(s.name != "S0" and "X_p" in str(s) for s in made.statements)
+
+
 def test_accumulating_keeps_what_was_there() -> None:
     program = parse_program(
         "def f(int8 A[3,5], int8 B[5,4], int32 Y[3,4]) -> (Y) { Y[i,j] += int32(A[i,k]) * "
