@@ -26,7 +26,7 @@ COPY = "def copy8(float32 x[8]) -> (float32 z[8]) { z[i] = x[i] }"
 ADD = "def add8(float32 x[8], float32 z[8]) -> (z) { z[i] += x[i] }"
 MULTIPLY = "def fma8(float32 a[1], float32 b[8], float32 c[8]) -> (c) { c[i] += a[0] * b[i] }"
 DOTS = (
-    "def dots(int16 A[2], int16 B[16,2], int32 C[16]) -> (C) {"
+    "def dots(uint16 A[2], int16 B[16,2], int32 C[16]) -> (C) {"
     " C[j] += int32(A[k]) * int32(B[j,k]) }"
 )
 DOTS_TEXT = "for (int j = 0; j < 16; j++) {C}[j] += {A}[0] * {B}[2*j] + {A}[1] * {B}[2*j+1];"
@@ -177,7 +177,8 @@ def test_views_of_a_schedule() -> None:
 
 
 def test_automatic_schedules_use_dot_products() -> None:
-    text = "def f(int16 A[40,64], int16 B[64,48]) -> (C) { C[i,j] +=! int32(A[i,k])*int32(B[k,j]) }"
+    value = "int32(A[i,k]) * int32(B[k,j])"
+    text = f"def f(uint16 A[40,64], int16 B[64,48]) -> (C) {{ C[i,j] +=! {value} }}"
     assert "tensorize" not in str(fk.compile(text).schedule)
     fk.intrinsic(DOTS, DOTS_TEXT)
     kernel = fk.compile(text)
