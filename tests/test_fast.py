@@ -9,7 +9,7 @@ LISTED = (ROOT / "fast.txt").read_text(encoding="utf-8").splitlines()
 #: Folders of packages whose rooms are each to have a fast test.
 STAGES = ("codegen", "frontends", "poly", "runtime")
 #: Rooms that a fast test reaches only through others.
-COVERED = {"poly/graph_passes", "runtime/cuda"}
+COVERED = {"poly/graph_passes", "runtime/cuda", "runtime/intrinsics"}
 
 
 def test_the_files_exist() -> None:

@@ -93,13 +93,14 @@ def _vector_instruction(tree: Node, statement: str) -> VectorIntrinsic | None:
 
 
 def unpadded_operands(tree: Node, s: ScopStatement) -> tuple[str, ...]:
-    """The operands of a statement that do not come through padded buffers."""
+    """The operands of a statement that do not come through padded buffers of all threads."""
     path = path_to(tree, s.name)
     found: list[str] = []
     for tensor in dict.fromkeys(r.tensor for r in s.source.reads):
         at = _innermost(path, tensor)
         tile = None if at is None else path[at]
-        if not isinstance(tile, Promote) or not tile.padded:
+        shared = isinstance(tile, Promote) and tile.scope == Scope.SHARED
+        if not isinstance(tile, Promote) or not (tile.padded and shared):
             found.append(tensor)
     return tuple(found)
 

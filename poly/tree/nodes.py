@@ -102,7 +102,7 @@ class Promote(Node):
     accesses : the reads that go to the buffer, see `poly.deps.reference_groups`; None: all accesses
     dtype : of the buffer's elements, if not that of the tensor
     padded : it has zeros beyond what is read of the tensor, as far as instructions below reach, see
-    `poly.buffers.pad_tiles`; only of shared ones.
+    `poly.buffers.pad_tiles`; only of shared and local ones.
     """
 
     tensor: str

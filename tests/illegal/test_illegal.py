@@ -58,7 +58,9 @@ def illegal_tree(case: Case) -> tuple[Schedule, Node]:
     *before, step = (line.step for line in parse_script(case.script) if line.step)
     for legal in before:
         schedule = schedule.apply(legal)
-    return schedule, PRIMITIVES[step.primitive](schedule.tree, schedule.scop, step)
+    primitive = PRIMITIVES[step.primitive]
+    needed = (schedule.dependences,) if primitive.of_dependences else ()
+    return schedule, primitive(schedule.tree, schedule.scop, step, *needed)
 
 
 @every_case

@@ -136,7 +136,8 @@ CASES = {
         text(FAR, "40,24,28"), TOGETHER,
     ),
     "the buffer of a thread": Case(
-        text(), steps("promote mm: ko as A, local, padded"), "only a shared buffer is padded",
+        text(), steps(BOTH.replace("A, shared", "A, local")),
+        "A_p belongs to one thread, but A_p is read by a warp",
         text(), steps(),
     ),
     # What is read is in the buffer inside, which is not padded.

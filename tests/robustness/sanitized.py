@@ -22,7 +22,7 @@ from codegen.c.kernel_source import KernelSource
 from codegen.c.kernel_unit import generate
 from codegen.pipeline import CPU
 from poly.ir.program import Program, Tensor
-from poly.machine.cpu import Machine
+from poly.machine.cpu import Machine, host_machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.cpu.auto_schedule import auto_schedule
 from runtime.common.arguments import shape_of
@@ -218,6 +218,7 @@ def source_of(
     """The kernel of a program, generated once for all sizes that it is run at."""
     if not auto:
         return generate(Schedule.of(program, exact), written=program)
+    machine = machine or host_machine()
     prepared = Schedule.of(CPU.prepare(program, machine, exact), exact)
     return generate(auto_schedule(prepared, machine), written=program)
 
