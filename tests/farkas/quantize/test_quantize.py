@@ -82,7 +82,7 @@ def test_the_drop_is_that_of_the_outputs(attention: fk.QuantizedModel) -> None:
     assert attention.reached and error == pytest.approx(attention.drop, rel=1e-3)
 
 
-def test_a_perceptron_of_scikit_learn() -> None:
+def test_a_perceptron_of_products() -> None:
     made = fk.quantize_onnx(small.mlp(), {"x": IMAGES}, metric="cosine", max_drop=1)
     assert made.reached and made.metric == "cosine" and made.accuracy is None
 
