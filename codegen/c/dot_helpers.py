@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from codegen.c.helper_text import VectorShape, either, inline_function
+from codegen.c.helper_text import VectorShape, alternatives, either, inline_function
 
 
 def _dot2(s: VectorShape) -> str:
@@ -29,8 +29,8 @@ def _dot2(s: VectorShape) -> str:
         own = f"return ({s.v}){name}_mask({pair}, ({s.v}){{0}}, (uint16_t)-1);"
         call = either("defined(__clang__)", call, own)
     made = f"static inline {s.v} fk_dot2_{s.name}({parameters})\n{{ {call} }}"
-    comment = "/* products of the lower and of the upper halves of each lane, added */"
-    return f"{comment}\n#if {condition}\n{made}\n#else\n{loop}\n#endif"
+    comment = "products of the lower and of the upper halves of each lane, added"
+    return alternatives((condition, made), otherwise=loop, comment=comment)
 
 
 def _dot2_add(s: VectorShape) -> str:
@@ -42,8 +42,8 @@ def _dot2_add(s: VectorShape) -> str:
     if not own:
         return loop
     made = _x86_sum(s, f"dot2add_{s.name}", parameters, "vpdpwssd")
-    comment = "/* c + products of the lower and of the upper halves of each lane */"
-    return f"{comment}\n#if {_CONDITIONS[s.lanes]}\n{made}\n#else\n{loop}\n#endif"
+    comment = "c + products of the lower and of the upper halves of each lane"
+    return alternatives((_CONDITIONS[s.lanes], made), otherwise=loop, comment=comment)
 
 
 #: Where x86 has dot products of integers, by lanes.
@@ -81,12 +81,12 @@ def _dot4(s: VectorShape) -> str:
     loop = inline_function(s.v, name, parameters, plain)
     if s.lanes not in _CONDITIONS:
         return loop
-    made = f"#if {_CONDITIONS[s.lanes]}\n{_x86_sum(s, name, parameters, 'vpdpbusd')}"
+    forms = [(_CONDITIONS[s.lanes], _x86_sum(s, name, parameters, "vpdpbusd"))]
     if s.lanes == 4:
         arm = _arm_sum(s, name, parameters, "usdot", "16b")
-        made += f"\n#elif defined(__ARM_FEATURE_MATMUL_INT8)\n{arm}"
-    comment = "/* c + products of the four bytes of each lane, those of a without a sign */"
-    return f"{comment}\n{made}\n#else\n{loop}\n#endif"
+        forms.append(("defined(__ARM_FEATURE_MATMUL_INT8)", arm))
+    comment = "c + products of the four bytes of each lane, those of a without a sign"
+    return alternatives(*forms, otherwise=loop, comment=comment)
 
 
 def _dot4_signed(s: VectorShape) -> str:
@@ -100,8 +100,8 @@ def _dot4_signed(s: VectorShape) -> str:
     if s.lanes != 4:
         return loop
     made = _arm_sum(s, name, parameters, "sdot", "16b")
-    comment = "/* c + products of the four bytes of each lane */"
-    return f"{comment}\n#if defined(__ARM_FEATURE_DOTPROD)\n{made}\n#else\n{loop}\n#endif"
+    comment = "c + products of the four bytes of each lane"
+    return alternatives(("defined(__ARM_FEATURE_DOTPROD)", made), otherwise=loop, comment=comment)
 
 
 def _signed_byte(s: VectorShape, name: str, k: int) -> str:
@@ -133,12 +133,13 @@ def _dotbf16(s: VectorShape) -> str:
         f"  return ({s.v})__builtin_ia32_dpbf16ps_{bits}(c, (_h)a, (_h)b);\n"
         f"#else\n  return ({s.v})__builtin_ia32_dpbf16ps_v{n}sf(c, (_h)a, (_h)b);\n#endif\n"
     )
-    made = f"#if {condition}\nstatic inline {s.v} fk_dotbf16_{s.name}({parameters})\n{{{call}}}"
+    made = f"static inline {s.v} fk_dotbf16_{s.name}({parameters})\n{{{call}}}"
+    forms = [(condition, made)]
     if n == 4:
         arm = _arm_sum(s, f"dotbf16_{s.name}", parameters, "bfdot", "8h")
-        made += f"\n#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)\n{arm}"
-    comment = "/* c + products of both halves of each lane, which are bfloat16 */"
-    return f"{comment}\n{made}\n#else\n{loop}\n#endif"
+        forms.append(("defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)", arm))
+    comment = "c + products of both halves of each lane, which are bfloat16"
+    return alternatives(*forms, otherwise=loop, comment=comment)
 
 
 def _turned(group: int) -> Callable[[VectorShape], str]:
@@ -176,8 +177,8 @@ def _table(s: VectorShape) -> str:
         f"  return {kept};\n}}"
     )
     condition = "defined(__AVX512VBMI__) && !defined(__clang__) && __GNUC__ >= 12"
-    comment = "/* elements of a table of 256, of which the instruction sees half at a time */"
-    return f"{comment}\n#if {condition}\n{made}\n#else\n{loop}\n#endif"
+    comment = "elements of a table of 256, of which the instruction sees half at a time"
+    return alternatives((condition, made), otherwise=loop, comment=comment)
 
 
 #: The text of each of these helpers.

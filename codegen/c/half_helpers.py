@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from codegen.c.helper_text import alternatives
+
 _HALF = "short __attribute__((vector_size(16)))"
 
 #: Scalar helpers by name.
@@ -207,7 +209,7 @@ def store_bf16(lanes: int) -> str:
 
 def _for_gcc(own: str, other: str) -> str:
     condition = "defined(__AVX512F__) && !defined(__clang__)"
-    return f"#if {condition}\n{own}\n#else\n{other}\n#endif"
+    return alternatives((condition, own), otherwise=other)
 
 
 def _types(lanes: int) -> tuple[str, str, str, str]:

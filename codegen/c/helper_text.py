@@ -60,3 +60,11 @@ def inline_function(result: str, name: str, parameters: str, body: str, comment:
 def either(condition: str, one: str, other: str) -> str:
     """The body of a helper, as a condition of the preprocessor says."""
     return f"\n#if {condition}\n  {one}\n#else\n  {other}\n#endif\n"
+
+
+def alternatives(*forms: tuple[str, str], otherwise: str, comment: str = "") -> str:
+    """A helper in the first of some forms whose condition of the preprocessor holds."""
+    lines = [f"/* {comment} */"] if comment else []
+    for n, (condition, text) in enumerate(forms):
+        lines += [f"#{'elif' if n else 'if'} {condition}", text]
+    return "\n".join([*lines, "#else", otherwise, "#endif"])

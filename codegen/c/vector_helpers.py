@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from codegen.c.dot_helpers import DOT_HELPERS
 from codegen.c.half_helpers import VECTOR_HELPERS
-from codegen.c.helper_text import VectorShape, either, inline_function
+from codegen.c.helper_text import VectorShape, alternatives, either, inline_function
 from codegen.c.masked_instructions import MaskedInstructions, masked_instructions
 from codegen.c.operator_text import apply
 from codegen.c.type_names import LANE_TYPES, UNROLLED
@@ -111,7 +111,7 @@ def _near(fn: str, s: VectorShape) -> str:
     declared, passed = ", ".join([s.v] * len(names)), ", ".join(names)
     parameters = ", ".join(f"{s.v} {n}" for n in names)
     call = inline_function(s.v, f"near_{fn}_{s.name}", parameters, f"return {symbol}({passed});")
-    return f"#if {condition}\n{s.v} {symbol}({declared});\n{call}\n#else\n{loop}\n#endif"
+    return alternatives((condition, f"{s.v} {symbol}({declared});\n{call}"), otherwise=loop)
 
 
 # --- one function per helper -----------------------------------------------------------------
@@ -190,7 +190,7 @@ def _clip(s: VectorShape) -> str:
     )
     own = f"  x = {most};\n  return {least};"
     condition = f"defined({feature}) && !defined(__clang__)"
-    return f"{head}\n#if {condition}\n{own}\n#else\n{loops}\n#endif\n}}"
+    return f"{head}\n{alternatives((condition, own), otherwise=loops)}\n}}"
 
 
 def _nearest(s: VectorShape) -> str:
@@ -206,7 +206,7 @@ def _nearest(s: VectorShape) -> str:
     feature, size = found
     rest = f"512_mask(x, ({number}){{0}}, (uint16_t)-1, 4)" if size == "512" else f"{size}(x)"
     own = f"  return ({number})__builtin_ia32_cvtps2dq{rest};"
-    return f"{head}\n#if defined({feature})\n{own}\n#else\n{plain}\n#endif\n}}"
+    return f"{head}\n{alternatives((f'defined({feature})', own), otherwise=plain)}\n}}"
 
 
 def _abs(s: VectorShape) -> str:

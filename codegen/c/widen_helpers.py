@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from codegen.c.helper_text import VectorShape, inline_function
+from codegen.c.helper_text import VectorShape, alternatives, inline_function
 
 #: By narrow type: its letters in the names of instructions, and the C type of their operands.
 _NARROW = {
@@ -55,7 +55,7 @@ def _wide(element: str) -> Callable[[VectorShape], str]:
         body = f"{before}return ({s.v})__builtin_ia32_pmov{letters}{rest};"
         own = inline_function(s.v, name, f"{narrow} x", body)
         condition = f"defined({_FEATURES[s.lanes]}) && !defined(__clang__)"
-        return f"#if {condition}\n{own}\n#else\n{loop}\n#endif"
+        return alternatives((condition, own), otherwise=loop)
 
     return text
 

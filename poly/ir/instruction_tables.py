@@ -142,13 +142,9 @@ def dot_products(extensions: Collection[str]) -> Iterator[VectorIntrinsic]:
     for i in _KNOWN.values():
         if not isinstance(i, VectorIntrinsic) or not i.checked:
             continue
-        own = i.statement
-        plain = own.op == "+=" and len(own.indices) == 2 and len(own.reductions) == 1
-        plain = plain and isinstance(own.value, Op) and own.value.fn == "mul"
         # Those of users were run on this machine, which may have what is not listed there.
         needed = {f for f in i.feature.split() if not i.by_user or f in EXTENSIONS}
-        present = needed <= {*extensions}
-        if plain and present and own.target.indices == (Index(own.indices[0]),):
+        if needed <= {*extensions} and i.is_dot_product:
             yield i
 
 

@@ -134,6 +134,14 @@ class VectorIntrinsic:
         ends = (r.hi for r in self.statement.ranges)
         return tuple(int(e.value) for e in ends if isinstance(e, Const))
 
+    @cached_property
+    def is_dot_product(self) -> bool:
+        """Whether it adds products over one loop to each element of a vector."""
+        s = self.statement
+        plain = s.op == "+=" and len(s.indices) == 2 and len(s.reductions) == 1
+        plain = plain and s.target.indices == (Index(s.indices[0]),)
+        return plain and isinstance(s.value, Op) and s.value.fn == "mul"
+
     @property
     def target(self) -> str:
         return self.statement.target.tensor
