@@ -39,6 +39,7 @@ from dataclasses import dataclass, replace
 
 import islpy as isl
 
+from poly.buffers.full_tiles import with_loops
 from poly.buffers.vector_instructions import whole_vectors
 from poly.deps.access_strides import in_order_of_target, unbounded
 from poly.deps.footprint import prefix_map
@@ -258,10 +259,8 @@ def limits_of(m: Member, s: ScopStatement) -> tuple[int, int] | None:
 def _whole_tiles(scop: Scop, s: ScopStatement, around: _Surroundings) -> isl.Set:
     """D' of the statement."""
     inner = [m for m, _, _ in around.inner]
-    box = prefix_map(s, around.outer).range().add_dims(isl.dim_type.set, len(inner))
-    for n, (_, low, high) in enumerate(around.inner, len(around.outer)):
-        box = box.lower_bound_val(isl.dim_type.set, n, isl.Val(low))
-        box = box.upper_bound_val(isl.dim_type.set, n, isl.Val(high))
+    limits = [(low, high) for _, low, high in around.inner]
+    box = with_loops(prefix_map(s, around.outer).range(), limits)
     everywhere = prefix_map(unbounded(scop, s), [*around.outer, *inner])
     domain = everywhere.intersect_range(box).domain()
     return domain.intersect_params(scop.context).coalesce()

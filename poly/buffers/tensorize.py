@@ -25,6 +25,7 @@ from difflib import get_close_matches
 
 import islpy as isl
 
+from poly.buffers.full_tiles import are_full, other_extent
 from poly.buffers.pad_tiles import check_padding, limits_of, unpadded_operands, with_padding
 from poly.buffers.vector_instructions import match_vector
 from poly.deps.access_strides import in_order_of_target, movement
@@ -295,22 +296,8 @@ def _check_full(
     for m, extent in zip(chosen, intrinsic.extents, strict=False):
         limits = limits_of(m, s)
         if limits != (0, extent - 1):
-            has = "an unknown number of" if limits is None else f"{limits[1] - limits[0] + 1}"
-            raise ScheduleError(
-                f"{what}: {m.name} has {has} iterations, and {intrinsic.name} {extent} from 0; "
-                f"split the loop by {extent} and take the inner one"
-            )
-    times = prefix_map(s, [*around, *chosen]).intersect_params(scop.context)
-    if not times.is_injective():
-        raise ScheduleError(f"{what}: several instances of {s.name} run at the same time")
-    image = times.range()
-    start = len(around)
-    box = image.project_out(isl.dim_type.set, start, len(chosen))
-    box = box.add_dims(isl.dim_type.set, len(chosen))
-    for n, extent in enumerate(intrinsic.extents[: len(chosen)]):
-        box = box.lower_bound_val(isl.dim_type.set, start + n, isl.Val(0))
-        box = box.upper_bound_val(isl.dim_type.set, start + n, isl.Val(extent - 1))
-    if not box.is_subset(image):
+            raise other_extent(m, limits, extent, intrinsic, what)
+    if not are_full(scop, s, around, chosen, intrinsic.extents[: len(chosen)], what):
         sizes = ", ".join(map(str, intrinsic.extents[: len(chosen)]))
         advice = f"fix the sizes to multiples of {sizes}"
         if unpadded:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 import islpy as isl
 
+from poly.buffers.full_tiles import are_full, other_extent, with_loops
 from poly.deps.access_strides import movement, unbounded
 from poly.deps.footprint import prefix_map
 from poly.deps.instances import member_limits
@@ -205,34 +206,13 @@ def _check_full(
     for m, extent in zip(chosen, intrinsic.extents, strict=True):
         limits = member_limits(m, scop)
         if limits is None or limits[0] < 0 or limits[1] >= extent:
-            has = "an unknown number of" if limits is None else f"{limits[1] - limits[0] + 1}"
-            raise ScheduleError(
-                f"{what}: {m.name} has {has} iterations, and {intrinsic.name} {extent} from 0; "
-                f"split the loop by {extent} and take the inner one"
-            )
-    times = prefix_map(s, [*around, *chosen]).intersect_params(scop.context)
-    if not times.is_injective():
-        raise ScheduleError(f"{what}: several instances of {s.name} run at the same time")
-    image = times.range()
-    start = len(around)
-    if not _box(image.project_out(isl.dim_type.set, start, len(chosen)), intrinsic).is_subset(
-        image
-    ):
+            raise other_extent(m, limits, extent, intrinsic, what)
+    if not are_full(scop, s, around, chosen, intrinsic.extents, what):
         sizes = ", ".join(map(str, intrinsic.extents))
         raise ScheduleError(
             f"{what}: not every tile is known to be full; fix the sizes to multiples of {sizes}, "
             f"or promote {s.target.tensor} to registers and its operands as `local, padded` before"
         )
-
-
-def _box(outer: isl.Set, intrinsic: VectorIntrinsic) -> isl.Set:
-    """``{ [p, t] }``: these iterations p with all of the loops of the instruction."""
-    start = outer.dim(isl.dim_type.set)
-    box = outer.add_dims(isl.dim_type.set, len(intrinsic.extents))
-    for n, extent in enumerate(intrinsic.extents, start):
-        box = box.lower_bound_val(isl.dim_type.set, n, isl.Val(0))
-        box = box.upper_bound_val(isl.dim_type.set, n, isl.Val(extent - 1))
-    return box
 
 
 # --- tiles at an edge ------------------------------------------------------------------------
@@ -250,7 +230,7 @@ def whole_vectors(tree: Node, scop: Scop, s: ScopStatement, intrinsic: VectorInt
     )
     if s.may_reads or not kept or len(chosen) != len(intrinsic.extents):
         return s.domain
-    box = _box(prefix_map(s, around).range(), intrinsic)
+    box = with_loops(prefix_map(s, around).range(), [(0, n - 1) for n in intrinsic.extents])
     everywhere = prefix_map(unbounded(scop, s), [*around, *chosen])
     domain = everywhere.intersect_range(box).domain().intersect_params(scop.context).coalesce()
     extra = domain.subtract(s.domain)
