@@ -37,7 +37,6 @@ from poly.machine.cpu import Machine
 from poly.machine.gpu import GpuMachine
 from poly.passes import Pass, run_passes
 from poly.rewrites.contraction_path import split_products
-from poly.rewrites.dot_product_pairs import pair_products
 from poly.rewrites.eliminate_dead import eliminate_dead
 from poly.rewrites.integer_products import integer_products
 from poly.rewrites.join_dimensions import join_dimensions, join_in_graph, join_open_dimensions
@@ -212,10 +211,7 @@ _SHAPE: tuple[Pass[Graph], ...] = (
 )
 _SPLIT: Rewrites = (Pass(split_products), Pass(split_phases))
 
-_INTEGERS: Rewrites = (
-    Pass(integer_products, needs=("extensions",)),
-    Pass(pair_products, needs=("extensions",)),
-)
+_INTEGERS: Rewrites = (Pass(integer_products, needs=("extensions",)),)
 
 CPU: Pipeline[Machine, KernelSource] = Pipeline(
     name="cpu",

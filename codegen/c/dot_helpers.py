@@ -12,38 +12,38 @@ from codegen.c.helper_text import VectorShape, alternatives, either, inline_func
 
 
 def _dot2(s: VectorShape) -> str:
-    u, parameters = f"fk_u{s.name[1:]}", f"{s.v} a, {s.v} b"
+    """Sums of products of the halves of each lane: an instruction, or two."""
+    name, parameters = f"dot2_{s.name}", f"{s.v} c, {s.v} a, {s.v} b"
+    u = f"fk_u{s.name[1:]}"
     plain = (
         f"{u} low = ({u})(({s.v})(({u})a << 16) >> 16) * ({u})(({s.v})(({u})b << 16) >> 16); "
-        f"return ({s.v})(low + ({u})(a >> 16) * ({u})(b >> 16));"
+        f"return ({s.v})(({u})c + low + ({u})(a >> 16) * ({u})(b >> 16));"
     )
-    loop = inline_function(s.v, f"dot2_{s.name}", parameters, plain)
-    if s.lanes not in (4, 8, 16):
+    loop = inline_function(s.v, name, parameters, plain)
+    if s.lanes not in _CONDITIONS:
         return loop
-    bits = 32 * s.lanes
-    kind = f"short __attribute__((vector_size({bits // 8})))"
-    condition = f"defined({ {4: '__SSE2__', 8: '__AVX2__', 16: '__AVX512BW__'}[s.lanes] })"
-    name, pair = f"__builtin_ia32_pmaddwd{bits}", f"({kind})a, ({kind})b"
-    call = f"return ({s.v}){name}({pair});"
-    if s.lanes == 16:  # gcc has this one with a mask only
-        own = f"return ({s.v}){name}_mask({pair}, ({s.v}){{0}}, (uint16_t)-1);"
-        call = either("defined(__clang__)", call, own)
-    made = f"static inline {s.v} fk_dot2_{s.name}({parameters})\n{{ {call} }}"
-    comment = "products of the lower and of the upper halves of each lane, added"
-    return alternatives((condition, made), otherwise=loop, comment=comment)
-
-
-def _dot2_add(s: VectorShape) -> str:
-    """Sums of products of the halves of each lane: an instruction, or two."""
-    parameters, own = f"{s.v} c, {s.v} a, {s.v} b", s.lanes in _CONDITIONS
-    u = f"fk_u{s.name[1:]}"
-    plain = f"return ({s.v})(({u})c + ({u})fk_dot2_{s.name}(a, b));"
-    loop = inline_function(s.v, f"dot2add_{s.name}", parameters, plain)
-    if not own:
-        return loop
-    made = _x86_sum(s, f"dot2add_{s.name}", parameters, "vpdpwssd")
+    one = _CONDITIONS[s.lanes], _x86_sum(s, name, parameters, "vpdpwssd")
+    has_pairs = f"defined({ {4: '__SSE2__', 8: '__AVX2__', 16: '__AVX512BW__'}[s.lanes] })"
     comment = "c + products of the lower and of the upper halves of each lane"
-    return alternatives((_CONDITIONS[s.lanes], made), otherwise=loop, comment=comment)
+    two = has_pairs, _x86_pairs(s, name, parameters)
+    return alternatives(one, two, otherwise=loop, comment=comment)
+
+
+def _x86_pairs(s: VectorShape, name: str, parameters: str) -> str:
+    """A function that multiplies pairs by one instruction of x86, and adds them by another."""
+    bits, u = 32 * s.lanes, f"fk_u{s.name[1:]}"
+    typed = f"typedef short _v __attribute__((vector_size({bits // 8})));"
+    instruction = f"__builtin_ia32_pmaddwd{bits}"
+    pairs = f"{instruction}((_v)a, (_v)b)"
+    if s.lanes == 16:  # gcc has this one with a mask only
+        masked = f"{instruction}_mask((_v)a, (_v)b, ({s.v}){{0}}, (uint16_t)-1)"
+        pairs = either("defined(__clang__)", f"{u} p = ({u}){pairs};", f"{u} p = ({u}){masked};")
+    else:
+        pairs = f"{u} p = ({u}){pairs};"
+    return (
+        f"static inline {s.v} fk_{name}({parameters})\n"
+        f"{{ {typed} {pairs} return ({s.v})(({u})c + p); }}"
+    )
 
 
 #: Where x86 has dot products of integers, by lanes.
@@ -184,7 +184,6 @@ def _table(s: VectorShape) -> str:
 #: The text of each of these helpers.
 DOT_HELPERS: dict[str, Callable[[VectorShape], str]] = {
     "dot2": _dot2,
-    "dot2add": _dot2_add,
     "dot4": _dot4,
     "dot4s": _dot4_signed,
     "dotbf16": _dotbf16,

@@ -12,7 +12,7 @@ OWN = frozenset("exp log tanh sigmoid erf".split())
 #: Helpers of `codegen.c.prelude` that wrap around, for compilers which assume no overflow.
 WRAPPING = frozenset("add sub mul neg".split())
 #: Scalar helpers of `codegen.c.prelude`.
-_HELPERS = frozenset("max min sign abs div floordiv mod shl shr dot2 rsqrt sigmoid".split())
+_HELPERS = frozenset("max min sign abs div floordiv mod shl shr rsqrt sigmoid".split())
 
 
 def is_own(fn: str, dtype: DType, exact: bool) -> bool:

@@ -12,7 +12,7 @@ from codegen.c.half_helpers import SCALAR_HELPERS
 from codegen.c.operator_text import OWN
 from codegen.c.type_names import C_TYPES, PATTERNS, SCHEDULE, UNROLLED, suffix
 from codegen.c.vector_helpers import lane_prelude
-from poly.ir.dtypes import DTYPES, INT32, DType
+from poly.ir.dtypes import DTYPES, DType
 
 #: Included by all generated C.
 HEADERS = """\
@@ -125,10 +125,6 @@ def _for_signed(d: DType, u: str, define: _Define) -> None:
         "ab",
         f"{zero} {c} r = ({c})(a % b); return ({c})((r != 0 && ((r < 0) != (b < 0))) ? r + b : r);",
     )
-    if d == INT32:
-        low = "(uint32_t)((int16_t)a * (int16_t)b)"
-        body = f"return (int32_t)({low} + (uint32_t)((a >> 16) * (b >> 16)));"
-        define("dot2", "ab", body)
     define("shl", "ab", f"return (b < 0 || b >= {d.bits}) ? 0 : ({c})(({u})a << b);")
     define("shr", "ab", f"return (b < 0 || b >= {d.bits}) ? ({c})(a < 0 ? -1 : 0) : ({c})(a >> b);")
 

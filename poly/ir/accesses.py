@@ -9,7 +9,7 @@ from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, Size, indices_of, w
 from poly.ir.linear_form import linear_form
 
 #: Operators that a register tile may compute: one or a few instructions each.
-TILE_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max", "abs", "dot2"))
+TILE_OPS = frozenset(("add", "sub", "mul", "div", "neg", "min", "max", "abs"))
 
 
 def lane_value(e: Expr) -> bool:

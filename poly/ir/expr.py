@@ -497,8 +497,6 @@ def _type(expr: Expr, tensors: Mapping[str, DType]) -> DType | _Weak:
         raise ProgramError(f"{expr}: {expr.fn!r} does not take bool; cast it, as in int32(x)")
     if info.rule == "int" and _kind(met) == "f":
         raise ProgramError(f"{expr}: {expr.fn!r} takes integers, not {_name(met)}")
-    if expr.fn == "dot2" and _strong(met) != INT32:
-        raise ProgramError(f"{expr}: 'dot2' takes int32, not {_name(met)}")
     if info.rule == "test":
         return BOOL
     if info.rule == "float" and _kind(met) in "iu":

@@ -101,9 +101,10 @@ _VNNI = _DotProduct("vpdpbusd", "dot4", UINT8, INT8, INT32, 4, "avx512_vnni")
 _X86: tuple[tuple[_DotProduct, tuple[int, ...]], ...] = (
     (_VNNI, (16, 8, 4)),
     (_DotProduct("vpdpbusd_vex", "dot4", UINT8, INT8, INT32, 4, "avx_vnni"), (8, 4)),
-    (_DotProduct("vpdpwssd", "dot2add", INT16, INT16, INT32, 2, "avx512_vnni"), (16, 8, 4)),
-    (_DotProduct("vpmaddwd", "dot2add", INT16, INT16, INT32, 2, "avx512bw"), (16,)),
-    (_DotProduct("vpmaddwd", "dot2add", INT16, INT16, INT32, 2, "avx2"), (8, 4)),
+    (_DotProduct("vpdpwssd", "dot2", INT16, INT16, INT32, 2, "avx512_vnni"), (16, 8, 4)),
+    (_DotProduct("vpmaddwd", "dot2", INT16, INT16, INT32, 2, "avx512bw"), (16,)),
+    (_DotProduct("vpmaddwd", "dot2", INT16, INT16, INT32, 2, "avx2"), (8,)),
+    (_DotProduct("pmaddwd", "dot2", INT16, INT16, INT32, 2, "sse2"), (4,)),
     (
         _DotProduct("vdpbf16ps", "dotbf16", BFLOAT16, BFLOAT16, FLOAT32, 2, "avx512_bf16", True),
         (16, 8, 4),

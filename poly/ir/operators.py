@@ -43,7 +43,6 @@ OPS: dict[str, OpInfo] = {
     "mod": OpInfo(2, "arith", "%", 10),  # sign of the divisor; integers: x % 0 = 0
     "neg": OpInfo(1, "arith", "-", 11),
     "bitnot": OpInfo(1, "int", "~", 11),
-    "dot2": OpInfo(2, "int"),  # int32: product of the lower 16 bits plus that of the upper ones
     "fmod": OpInfo(2, "arith"),  # sign of the dividend; integers: fmod(x, 0) = 0
     "min": OpInfo(2, "arith"),  # NaN if either is NaN
     "max": OpInfo(2, "arith"),

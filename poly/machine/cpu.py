@@ -16,7 +16,7 @@ VECTOR_BYTES = 64
 #: Extensions of instruction sets with instructions of `poly.ir.instruction_tables`, as
 #: /proc/cpuinfo calls them.
 EXTENSIONS = tuple(
-    "asimddp avx2 avx512_bf16 avx512_vnni avx512bw avx512vbmi avx_vnni bf16 i8mm".split()
+    "asimddp avx2 avx512_bf16 avx512_vnni avx512bw avx512vbmi avx_vnni bf16 i8mm sse2".split()
 )
 
 

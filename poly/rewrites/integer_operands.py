@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from poly.ir.dtypes import INT8, INT32, UINT8, DType
+from poly.ir.dtypes import INT8, INT16, INT32, UINT8, DType
 from poly.ir.expr import (
     Cast,
     Const,
@@ -21,7 +21,7 @@ from poly.ir.expr import (
     rewrite,
     sub,
 )
-from poly.ir.linear_form import Linear, linear_form, normal
+from poly.ir.linear_form import Linear, linear_form, normal, render
 from poly.ir.program import Program, Range, Statement, Tensor, fresh_name
 
 #: The difference between a number without a sign and the same bits with one, in 8 bits.
@@ -34,11 +34,13 @@ class Factor:
     """A factor ``int32(read) - zero`` of a product.
 
     dtype : of the element; zero : an int32 that does not move with the sum
+    fits : whether the factor is known to fit into 16 bits
     """
 
     read: Read
     dtype: DType
     zero: Expr = ZERO
+    fits: bool = True
 
     @property
     def value(self) -> Expr:
@@ -46,11 +48,18 @@ class Factor:
         return Cast(INT32, self.read)
 
     def shifted(self, dtype: DType) -> Expr:
-        """x, if the factor is ``a + x`` with a the element in this type."""
+        """x, if the factor is ``a + x`` with a the element in this type; 16 bits hold it whole."""
+        if dtype == INT16:
+            return ZERO
         offset = {(INT8, UINT8): -OFFSET, (UINT8, INT8): OFFSET}.get((self.dtype, dtype), 0)
         if isinstance(self.zero, Const):
             return Const(offset - int(self.zero.value))
         return Op("sub", (Const(offset), self.zero)) if offset else Op("neg", (self.zero,))
+
+    @property
+    def is_image(self) -> bool:
+        """Whether windows of it overlap: an index moves with several loops."""
+        return any(len(indices_of(i)) > 1 for i in self.read.indices)
 
     def moves_with(self, loop: str) -> bool:
         return any(loop in indices_of(i) for i in self.read.indices)
@@ -82,10 +91,12 @@ def factors_of(program: Program, s: Statement) -> tuple[Factor, Factor] | None:
 
 def _factor(program: Program, s: Statement, e: Expr) -> Factor | None:
     zero: Expr = ZERO
+    fits = True
     if isinstance(e, Op) and e.fn == "sub":
         e, zero = e.args
         moving = {i for r in reads_of(zero) for x in r.indices for i in indices_of(x)}
         known = isinstance(zero, Const) or (isinstance(zero, Cast) and zero.dtype == INT32)
+        fits = _is_of_8_bits(program, zero)
         if not known or moving & {*s.reductions}:
             return None
     if not isinstance(e, Cast) or e.dtype != INT32 or not isinstance(e.arg, Read):
@@ -94,7 +105,14 @@ def _factor(program: Program, s: Statement, e: Expr) -> Factor | None:
     dtype = program.dtypes[read.tensor]
     if dtype not in (INT8, UINT8) or any(reads_of(i) for i in read.indices):
         return None
-    return Factor(read, dtype, zero)
+    return Factor(read, dtype, zero, fits)
+
+
+def _is_of_8_bits(program: Program, e: Expr) -> bool:
+    if isinstance(e, Const):
+        return -OFFSET <= int(e.value) < 2 * OFFSET
+    read = e.arg if isinstance(e, Cast) else None
+    return isinstance(read, Read) and program.dtypes[read.tensor] in (INT8, UINT8)
 
 
 # --- copies ----------------------------------------------------------------------------------
@@ -109,12 +127,31 @@ class Copied:
     read: Read
 
 
-def _converted(read: Read, have: DType, want: DType) -> Expr:
-    """An element in another type of 8 bits, moved by the difference between them."""
-    if have == want:
-        return read
+def _converted(f: Factor, element: Read, want: DType, dimensions: Mapping[Expr, str]) -> Expr:
+    """An element of a copy of a factor: in another type of 8 bits, moved by the difference between
+    them, or in one of 16, less its zero point.
+
+    dimensions : the indices by which the factor is read, each with that of the copy
+    """
+    if f.dtype == want:
+        return element
+    whole: Expr = Cast(INT32, element)
+    if want == INT16:
+        return Cast(
+            want, whole if f.zero == ZERO else Op("sub", (whole, _moved(f.zero, dimensions)))
+        )
     by = OFFSET if want == UINT8 else -OFFSET
-    return Cast(want, Op("add", (Cast(INT32, read), Const(by))))
+    return Cast(want, Op("add", (whole, Const(by))))
+
+
+def _moved(e: Expr, dimensions: Mapping[Expr, str]) -> Expr:
+    """A zero point, by the indices of a copy."""
+    return rewrite(e, lambda x: Index(dimensions[x]) if isinstance(x, Index) else x)
+
+
+def _moves_with(e: Expr, dimensions: Mapping[Expr, str]) -> bool:
+    """Whether a zero point only uses indices that a copy has."""
+    return all(Index(i) in dimensions for i in indices_of(e))
 
 
 def copied(
@@ -129,6 +166,8 @@ def copied(
     """A copy in another type, and with zeros along a loop that runs further than its `extent`.
 
     longer : how far the loop runs, None: no further
+
+    The zero point of a factor that is widened must move only with indices that it has.
     """
     source = program.tensors[f.read.tensor]
     dim = None if longer is None else f.dimension(loop)
@@ -141,13 +180,33 @@ def copied(
         minimum(Index(n), sub(extent, Const(1))) if d == dim else Index(n)
         for d, n in enumerate(names)
     ]
-    value = _converted(Read(source.name, tuple(inside)), f.dtype, dtype)
+    own: dict[Expr, str] = dict(zip(f.read.indices, names, strict=True))
+    value = _converted(f, Read(source.name, tuple(inside)), dtype, own)
     if dim is not None:
         value = Op("select", (Op("lt", (Index(names[dim]), extent)), value, Const(0, dtype)))
     ranges = tuple(Range(n, ZERO, e) for n, e in zip(names, shape, strict=True))
     target = Read(tensor.name, tuple(map(Index, names)))
     statement = Statement(tensor.name, target, "=", False, value, ranges)
     return Copied(tensor, (statement,), Read(tensor.name, f.read.indices))
+
+
+def in_groups(made: Copied, loop: str, group: int) -> Copied:
+    """A copy that has the groups of elements along a loop next to each other, as instructions read
+    them: ``A[.., k // 4, .., k mod 4]``.
+    """
+    (dim,) = (d for d, i in enumerate(made.read.indices) if i == Index(loop))
+    number = Const(group)
+
+    def split(read: Read) -> Read:
+        e = read.indices[dim]
+        outer, inner = Op("floordiv", (e, number)), Op("mod", (e, number))
+        return replace(read, indices=(*read.indices[:dim], outer, *read.indices[dim + 1 :], inner))
+
+    shape = made.tensor.shape
+    outer = render(linear_form(shape[dim]).ceildiv(group))
+    tensor = replace(made.tensor, shape=(*shape[:dim], outer, *shape[dim + 1 :], number))
+    statements = tuple(replace(s, target=split(s.target)) for s in made.statements)
+    return Copied(tensor, statements, split(made.read))
 
 
 def is_bordered(f: Factor, s: Statement, guards: Sequence[Expr]) -> bool:
@@ -205,8 +264,8 @@ def bordered(
         inner.append(minimum(source.shape[d], normal(add(most, Const(1)))))
     tensor = Tensor(fresh_name(f"{source.name}_p", taken), dtype, tuple(shape))
     names = [fresh_name(f"i{d}", taken) for d in range(source.rank)]
-    own = {i: names[d] for d, i in enumerate(f.read.indices) if d not in dims}
-    border = _border(f, dtype, own)
+    kept = [(d, i) for d, i in enumerate(f.read.indices) if d not in dims]
+    border = _border(f, dtype, {i: names[d] for d, i in kept})
     if border is None:
         return None
     every = Statement(
@@ -217,7 +276,9 @@ def bordered(
     moved = tuple(add(Index(n), Const(-low)) for n, low in zip(others, lows, strict=True))
     inside = Statement(
         tensor.name, Read(tensor.name, moved), "=", False,
-        _converted(Read(source.name, tuple(map(Index, others))), f.dtype, dtype),
+        _converted(
+            f, Read(source.name, tuple(map(Index, others))), dtype, {i: others[d] for d, i in kept}
+        ),
         tuple(Range(n, ZERO, e) for n, e in zip(others, inner, strict=True)),
     )  # fmt: skip
     return Copied(tensor, (every, inside), Read(tensor.name, tuple(indices)))
@@ -229,16 +290,12 @@ def _border(f: Factor, dtype: DType, dimensions: Mapping[Expr, str]) -> Expr | N
     dimensions : the indices by which the factor is read, each with that of the copy
     """
     shift = f.shifted(dtype)
+    if not _moves_with(f.zero, dimensions):
+        return None
     if isinstance(shift, Const):
         value = -int(shift.value)
         return Const(value, dtype) if dtype.limits[0] <= value <= dtype.limits[1] else None
-    if any(Index(i) not in dimensions for i in indices_of(shift)):
-        return None
-
-    def renamed(e: Expr) -> Expr:
-        return Index(dimensions[e]) if isinstance(e, Index) else e
-
-    return Cast(dtype, rewrite(Op("neg", (shift,)), renamed))
+    return Cast(dtype, _moved(Op("neg", (shift,)), dimensions))
 
 
 def _least(form: Linear, extents: dict[Index, Expr]) -> int | None:

@@ -15,6 +15,11 @@ Where a range does not have a whole number of groups of terms, operands are copi
 the last; and where terms are left out at the border of an image, which would make n vary, the image
 is copied with a border of zeros, which here is the number a' = -x.
 
+A machine may only have instructions for numbers of 16 bits.  These hold A - za as it is, so
+operands are copied, and there is nothing to add.
+
+An image whose channels do not come last is copied in groups of channels, as instructions read them.
+
 Integers wrap around, so no bit of a result changes.
 """
 
@@ -25,7 +30,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
-from poly.ir.dtypes import INT8, INT32, UINT8, DType
+from poly.ir.dtypes import INT8, INT16, INT32, UINT8, DType
 from poly.ir.expr import (
     Cast,
     Const,
@@ -49,7 +54,14 @@ from poly.ir.program import (
     default_name,
     fresh_name,
 )
-from poly.rewrites.integer_operands import Copied, Factor, bordered, copied, factors_of, is_bordered
+from poly.rewrites.integer_operands import (
+    Factor,
+    bordered,
+    copied,
+    factors_of,
+    in_groups,
+    is_bordered,
+)
 from poly.rewrites.merge_programs import simplified
 from poly.sets.check_bounds import if_proved
 
@@ -58,6 +70,8 @@ Types = tuple[tuple[tuple[DType, DType], int], ...]
 
 #: A sum of fewer terms than this fraction of those that an instruction adds stays as it is.
 LEAST_USED = 0.5
+#: Elements that are used less often than this are not widened.
+REUSE = 8
 
 
 def integer_products(program: Program, extensions: tuple[str, ...] = ()) -> Program:
@@ -75,18 +89,22 @@ def _for_instructions(program: Program, types: Types) -> Program:
     if result is program:
         return program
     statements = tuple(replace(s, name=default_name(n)) for n, s in enumerate(result.statements))
-    return if_proved(simplified(replace(result, statements=statements, text=None)), program)
+    made = replace(result, statements=statements, text=None)
+    if not any(INT16 in pair for pair, _ in types):  # which would inline copies that only widen
+        made = simplified(made)
+    return if_proved(made, program)
 
 
 def multiplied_types(extensions: Collection[str]) -> Types:
-    """The 8-bit types that instructions multiply, in either order."""
+    """The 8-bit types that instructions multiply, in either order; otherwise those of 16 bits."""
     found: dict[tuple[DType, DType], int] = {}
     for i in dot_products(extensions):
         a, b = (t.dtype for t in i.meaning.inputs if t.name != i.target)
-        if {a, b} <= {UINT8, INT8} and i.meaning.tensors[i.target].dtype == INT32:
+        if {a, b} <= {UINT8, INT8, INT16} and i.meaning.tensors[i.target].dtype == INT32:
             for types in ((a, b), (b, a)):
                 found.setdefault(types, i.extents[1])
-    return tuple(found.items())
+    narrow = {types: group for types, group in found.items() if INT16 not in types}
+    return tuple((narrow or found).items())
 
 
 @dataclass(frozen=True)
@@ -94,14 +112,22 @@ class _Plan:
     """How a sum is rewritten.
 
     loop : the reduction whose terms are added in groups; extent : of it, in whole groups
+    group : how many terms that are
     signed : for each factor, the type in which it is multiplied
     border : whether the factor with the image is copied with a border
     """
 
     loop: str
     extent: Expr
+    group: int
     types: tuple[DType, DType]
     border: bool
+
+    def groups(self, f: Factor) -> bool:
+        """Whether a factor is copied such that groups of terms are next to each other: windows
+        overlap, so that it would be packed for each of them.
+        """
+        return f.is_image and Index(self.loop) in f.read.indices[:-1]
 
 
 def _rewritten(program: Program, s: Statement, known: Types) -> Program:
@@ -109,6 +135,8 @@ def _rewritten(program: Program, s: Statement, known: Types) -> Program:
     if factors is None:
         return program
     types, group = _types(program, factors, known)
+    if INT16 in types and not all(_can_be_widened(s, f) for f in factors):
+        return program
     shifts = [f.shifted(t) for f, t in zip(factors, types, strict=True)]
     inner = [g for g in s.guards if set(indices_of(g)) & set(s.reductions)]
     border = bool(inner) and any(x != Const(0) for x in shifts)
@@ -119,16 +147,25 @@ def _rewritten(program: Program, s: Statement, known: Types) -> Program:
         border, found = True, _loop(s, factors, group, True, inner)
     if found is None:
         return program
-    plan = _Plan(*found, types, border)
+    plan = _Plan(*found, group, types, border)
     whole = next(r.hi for r in s.ranges if r.index == plan.loop)
     plain = types == tuple(f.dtype for f in factors) and all(x == Const(0) for x in shifts)
-    if plain and plan.extent == whole:
+    if plain and plan.extent == whole and not any(map(plan.groups, factors)):
         return program
     for f, t in zip(factors, types, strict=True):
         image = border and is_bordered(f, s, inner)
         if image and bordered(program, f, t, inner, s.ranges, set(program.tensors)) is None:
             return program
     return _Rewriting(program, s, factors, plan, inner).program()
+
+
+def _can_be_widened(s: Statement, f: Factor) -> bool:
+    """Whether a factor fits into 16 bits, and is used often enough; open extents count as large."""
+    moved = {i for e in f.read.indices for i in indices_of(e)}
+    extents = [r.hi for r in s.ranges if r.index in s.free and r.index not in moved]
+    uses = prod(int(e.value) if isinstance(e, Const) else REUSE for e in extents)
+    plain = all(Index(i) in f.read.indices for i in indices_of(f.zero))
+    return f.fits and plain and uses >= REUSE
 
 
 def _types(
@@ -254,14 +291,13 @@ class _Rewriting:
         longer = plan.extent if plan.extent != whole and f.moves_with(plan.loop) else None
         if image:
             made = bordered(self._program, f, dtype, self.inner, ranges, self.taken)
-        elif dtype != f.dtype or longer is not None:
+        elif dtype != f.dtype or longer is not None or plan.groups(f):
             made = copied(self._program, f, dtype, plan.loop, longer, whole, self.taken)
         else:
             return Factor(f.read, dtype)
-        return self._add(made)
-
-    def _add(self, made: Copied | None) -> Factor:
         assert made is not None, "`_rewritten` has tried it"
+        if plan.groups(f):
+            made = in_groups(made, plan.loop, plan.group)
         self.temps.append(made.tensor)
         self.before += made.statements
         return Factor(made.read, made.tensor.dtype)

@@ -326,11 +326,6 @@ def _shr(a: Array, b: Array) -> Array:
     return np.where(valid, shifted, gone)
 
 
-def _dot2(a: Array, b: Array) -> Array:
-    low = a.astype(np.int16).astype(np.int32) * b.astype(np.int16)
-    return np.asarray(low + np.right_shift(a, 16) * np.right_shift(b, 16))
-
-
 _erf = np.frompyfunc(math.erf, 1, 1)
 
 
@@ -360,7 +355,7 @@ _COMMON: dict[str, Callable[..., Any]] = {
 
 _INTEGER: dict[str, Callable[..., Any]] = {
     "div": _integer_div, "floordiv": _integer_floordiv, "mod": _integer_mod,
-    "fmod": _integer_fmod, "shl": _shl, "shr": _shr, "dot2": _dot2,
+    "fmod": _integer_fmod, "shl": _shl, "shr": _shr,
 }  # fmt: skip
 
 _FLOAT: dict[str, Callable[..., Any]] = {

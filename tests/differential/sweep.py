@@ -14,7 +14,6 @@ from codegen.pipeline import CPU
 from frontends.language.parse_program import parse_program
 from poly.errors import IllegalScheduleError, LanguageError, ScheduleError
 from poly.ir.program import Program
-from poly.machine.cpu import host_machine
 from poly.schedule.schedule import Schedule
 from poly.tree.steps import Step
 from runtime.cpu.toolchain import Toolchain
@@ -29,6 +28,7 @@ from tests.differential.harness import (
     make_variant,
     run_batch,
 )
+from tests.differential.machines import HOST, Form, runnable
 from tests.differential.magnitude import has_functions
 from tests.differential.minimise import minimise
 from tests.differential.program_parts import Choices, Profile, Seeded
@@ -53,12 +53,20 @@ def profile_of(seed: int) -> Profile:
 
 
 def narrow_case(seed: int, tally: Tally) -> Case | None:
-    """A program of contractions of 8-bit and 16-bit factors, as `program_case` has it."""
+    """A program of contractions of 8-bit and 16-bit factors, as `program_case` has it.
+
+    One batch is for this machine, the next one for another.
+    """
     profile = Profile(smooth=seed % 2 == 0, contractions=True, narrow=True)
-    return program_case(seed, tally, random_text(seed, profile))
+    forms = runnable()
+    form = forms[seed // BATCH % len(forms)]
+    tally.counts[f"programs for {form.name}"] += 1
+    return program_case(seed, tally, random_text(seed, profile), form)
 
 
-def program_case(seed: int, tally: Tally, text: str | None = None) -> Case | None:
+def program_case(
+    seed: int, tally: Tally, text: str | None = None, form: Form = HOST
+) -> Case | None:
     """A program, as written and with the automatic schedule, exact and not."""
     text = random_text(seed, profile_of(seed)) if text is None else text
     program = _parsed(text, tally)
@@ -71,8 +79,8 @@ def program_case(seed: int, tally: Tally, text: str | None = None) -> Case | Non
         if exact:
             variants.append(make(written, "written", seed))
         # With small caches, small products have the blocks of large ones.
-        host = host_machine()
-        machine = replace(host, l2=SMALL_CACHE) if seed % 3 == 0 else host
+        machine = form.machine
+        machine = replace(machine, l2=SMALL_CACHE) if seed % 3 == 0 else machine
         prepared = CPU.prepare(program, machine, exact)
         if prepared is not program:
             tally.counts["programs taken apart"] += 1
@@ -84,7 +92,7 @@ def program_case(seed: int, tally: Tally, text: str | None = None) -> Case | Non
                 tally.counts[f"automatic schedules that {primitive}"] += 1
         elif not exact:
             variants.append(make(written, "written", seed))
-    return _case(seed, text, program, variants, tally, 5)
+    return _case(seed, text, program, [*map(form.compiled, variants)], tally, 5)
 
 
 def _automatic(

@@ -44,7 +44,8 @@ def functions(name: str, c: str) -> dict[str, str]:
 def dot2(lanes: int) -> str:
     name = f"i32x{lanes}"
     head = f"void dot2_{name}(int32_t *out, const int32_t *x, const int32_t *y)"
-    body = f"*(fk_{name}_u *)out = fk_dot2_{name}({vector(name)}x, {vector(name)}y);"
+    factors = f"{vector(name)}x, {vector(name)}y"
+    body = f"*(fk_{name}_u *)out = fk_dot2_{name}({vector(name)}out, {factors});"
     return f"{head};\n{head}\n{{ {body} }}\n"
 
 
@@ -83,7 +84,8 @@ def test_products_of_halves(load: Load, lanes: int) -> None:
     library = load(dot2(lanes))
     rng = np.random.default_rng(lanes)
     x, y = rng.integers(-(1 << 15), 1 << 15, (2, 2 * lanes)).astype(np.int16)
-    out = np.zeros(lanes, np.int32)
+    start = rng.integers(-(1 << 31), 1 << 31, lanes).astype(np.int32)
+    out = start.copy()
     library[f"dot2_i32x{lanes}"](address(out), address(x), address(y))
     pairs = (x.astype(np.int64) * y).reshape(lanes, 2).sum(1)
-    assert np.array_equal(out, pairs.astype(np.int32))
+    assert np.array_equal(out, (start + pairs).astype(np.int32))

@@ -66,6 +66,9 @@ class Row:
 
 
 X86 = [
+    Row(("sse2",), 16, ("int8", "uint8", "int32"), "pmaddwd_4_b"),
+    Row(("avx2",), 32, ("uint8", "int8", "int32"), "vpmaddwd_8_b"),
+    Row(("avx2", "avx512bw"), 64, ("int8", "int8", "int32"), "vpmaddwd_16_b"),
     Row(("avx2",), 32, ("int16", "int16", "int32"), "vpmaddwd_8_b"),
     Row(("avx2", "avx512bw"), 64, ("int16", "int16", "int32"), "vpmaddwd_16_b"),
     Row(("avx2", "avx512bw", "avx512_vnni"), 64, ("int16", "int16", "int32"), "vpdpwssd_16_b"),

@@ -17,7 +17,7 @@ from poly.errors import ArgumentError, IntrinsicError, LanguageError, ScheduleEr
 from poly.ir import instruction_tables
 from poly.ir.instruction_tables import declare_intrinsic, dot_products
 from poly.machine.cpu import host_machine
-from poly.rewrites.dot_product_pairs import pair_products
+from poly.rewrites.integer_products import integer_products
 from runtime.common.cache import Cache
 from runtime.intrinsics import check as checking
 from runtime.network.generate_kernels import generate_kernel
@@ -191,16 +191,16 @@ PAIRS_TEXT = "for (int j = 0; j < 16; j++) {C}[j] += {A}[0] * {B}[2*j] + {A}[1] 
 
 
 def test_what_was_rewritten_before_is_rewritten_anew() -> None:
-    """Products of bytes are taken in pairs, unless there is an instruction."""
+    """Products of bytes are products of 16 bits, unless there is an instruction for bytes."""
     text = "def f(int8 A[40,64], int8 B[64,48]) -> (C) { C[i,j] +=! int32(A[i,k]) * int32(B[k,j]) }"
     program = fk.parse(text)
-    assert len(pair_products(program).statements) > 1
+    assert len(integer_products(program, ("avx2",)).statements) > 1
     fk.intrinsic(
         "def bytes4(int8 A[4], int8 B[16,4], int32 C[16]) -> (C) {"
         " C[j] += int32(A[k]) * int32(B[j,k]) }",
         "for (int n = 0; n < 64; n++) {C}[n / 4] += {A}[n % 4] * {B}[n];",
     )
-    assert pair_products(program) is program
+    assert integer_products(program, ("avx2",)) is program
 
 
 def _network() -> bytes:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
 import farkas as fk
 from frontends.language.parse_program import parse_program
 from poly.ir.expr import Cast, Op, Read
 from poly.ir.program import Program, Statement
+from poly.machine.cpu import host_machine
 from poly.rewrites.integer_products import integer_products
 from runtime.reference.evaluate import evaluate
 
 RNG = np.random.default_rng(7)
 EXTENSIONS = ("avx512_vnni",)
+#: With instructions for two numbers of 16 bits only.
+PAIRS = ("avx2",)
 PLAIN = "int32(A[i,k]) * int32(B[k,j])"
 POINTS = "(int32(A[i,k]) - int32(ZA[])) * (int32(B[k,j]) - int32(ZB[j]))"
 
@@ -55,9 +60,9 @@ def factors(program: Program) -> tuple[str, ...]:
     return tuple(found)
 
 
-def same(program: Program, **sizes: int) -> Program:
+def same(program: Program, extensions: tuple[str, ...] = EXTENSIONS, **sizes: int) -> Program:
     """The rewritten program, after comparing it with the one as written."""
-    made = integer_products(program, EXTENSIONS)
+    made = integer_products(program, extensions)
     shapes = {
         t.name: tuple(int(sizes.get(str(e), 0) or e.value) for e in t.shape)  # type: ignore[attr-defined]
         for t in program.inputs
@@ -72,21 +77,58 @@ def same(program: Program, **sizes: int) -> Program:
 @pytest.mark.parametrize("value", [PLAIN, POINTS, POINTS.replace("int32(ZA[])", "7")])
 @pytest.mark.parametrize("types", ["uint8 int8", "int8 uint8", "int8 int8", "uint8 uint8"])
 @pytest.mark.parametrize("k", [4, 5, 23, 64])
-def test_products(value: str, types: str, k: int) -> None:
+@pytest.mark.parametrize("extensions", [EXTENSIONS, PAIRS])
+def test_products(value: str, types: str, k: int, extensions: tuple[str, ...]) -> None:
     a, b = types.split()
-    made = same(product(a, b, k, value), M=5)
-    assert sorted(factors(made)) == ["int8", "uint8"]
+    made = same(product(a, b, k, value), extensions, M=5)
+    taken, group = (["int8", "uint8"], 4) if extensions == EXTENSIONS else (["int16"] * 2, 2)
+    assert sorted(factors(made)) == taken
     (r,) = (r for r in main_sum(made).ranges if r.index in main_sum(made).reductions)
-    assert int(r.hi.value) % 4 == 0  # type: ignore[attr-defined]
+    assert int(r.hi.value) % group == 0  # type: ignore[attr-defined]
 
 
 def test_what_an_instruction_takes_stays() -> None:
     for program in (product("uint8", "int8", 64, PLAIN), product("int8", "uint8", 8, PLAIN)):
         assert integer_products(program, EXTENSIONS) == program
     program = product("int8", "int8", 64, POINTS)
-    assert integer_products(program, ("avx2",)) == program
+    assert integer_products(program, ()) == program
     one = product("uint8", "int8", 1, PLAIN)  # three of four terms would be padding
     assert integer_products(one, EXTENSIONS) == one
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "def f(int8 A[9,16], int8 B[16]) -> (Y) "
+            "{ Y[i] +=! int32(A[i,k]) * int32(B[k]) where i in 0:9, k in 0:16 }",
+            "the matrix is read once",
+        ),
+        (
+            "def f(int8 A[9,16], int8 B[16,24], int32 Z[9]) -> (Y) { Y[i,j] +=! (int32(A[i,k]) - "
+            "int32(Z[i])) * int32(B[k,j]) where i in 0:9, j in 0:24, k in 0:16 }",
+            "a difference could take more than 16 bits",
+        ),
+        (
+            "def f(int8 A[9,16], int8 B[16,24]) -> (Y) { Y[i,j] +=! (int32(A[i,k]) - 256) * "
+            "int32(B[k,j]) where i in 0:9, j in 0:24, k in 0:16 }",
+            "that is no zero point of 8 bits",
+        ),
+        (
+            "def f(int8 A[9,16], int8 B[16,24]) -> (int64 Y[9,24]) { Y[i,j] +=! int32(A[i,k]) * "
+            "int32(B[k,j]) where i in 0:9, j in 0:24, k in 0:16 }",
+            "the sum has more bits",
+        ),
+        (
+            "def f(int8 A[9,16], int8 B[16,24], int8 Z[24]) -> (Y) { Y[i,j] +=! (int32(A[i,k]) - "
+            "int32(Z[j])) * int32(B[k,j]) where i in 0:9, j in 0:24, k in 0:16 }",
+            "each column would need a copy of A",
+        ),
+    ],
+)
+def test_what_is_not_widened(text: str, why: str) -> None:
+    program = parse_program(text)
+    assert integer_products(program, PAIRS) is program, why
 
 
 def test_zero_points_become_sums_of_the_other_operand() -> None:
@@ -103,6 +145,7 @@ def test_open_sizes() -> None:
     )
     for k in (1, 3, 4, 9):
         made = same(program, M=3, K=k, N=5)
+        assert sorted(factors(same(program, PAIRS, M=3, K=k, N=5))) == ["int16", "int16"]
     assert sorted(factors(made)) == ["int8", "uint8"]
 
 
@@ -137,7 +180,9 @@ def test_convolutions(data: st.DataObject) -> None:
         x=x, y=y, c=groups * per, h=h, w=w, o=o, per=per, r=r, s=s, p=p, q=q, d=d, pad=pad,
         st=st_, value=f"{left} * {right}",
     )  # fmt: skip
-    same(parse_program(text))
+    program = parse_program(text)
+    same(program)
+    same(program, PAIRS)
 
 
 @pytest.mark.parametrize(("loops", "of"), [("n,o,p", "o"), ("o,n,p", "o"), ("n,o,p", "n")])
@@ -166,3 +211,34 @@ def test_kernels_use_the_instruction(k: int) -> None:
     a, b = whole("int8", 20, k), whole("int8", k, 24)
     kernel = fk.compile(f"def f(int8 A[20,{k}], int8 B[{k},24]) -> (C) {{ C[i,j] +=! {PLAIN} }}")
     assert np.array_equal(kernel(a, b), a.astype(np.int32) @ b.astype(np.int32))
+
+
+def test_a_quantised_network() -> None:
+    """Weights are put together once, when the network is compiled."""
+    weights = whole("int8", 16, 6, 3, 3)
+    names = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz"]
+    node = helper.make_node("QLinearConv", names, ["y"], pads=[1, 1, 1, 1])
+    constants = {
+        "xs": np.float32(0.1), "xz": np.uint8(100), "w": weights, "ws": np.full(16, 0.01, "f4"),
+        "wz": np.zeros(16, np.int8), "ys": np.float32(0.4), "yz": np.uint8(120),
+    }  # fmt: skip
+    graph = helper.make_graph(
+        [node], "g",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, [1, 6, 10, 12])],
+        [helper.make_tensor_value_info("y", TensorProto.UINT8, [1, 16, 10, 12])],
+        [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=9)
+    compiled = fk.compile_onnx(model)
+    assert compiled.is_whole
+    extensions = host_machine().extensions
+    is_whole = bool({"avx512_vnni", "avx_vnni", "i8mm"} & {*extensions})
+    used, kind, size = (
+        ("dot4", np.int8, 16 * 3 * 3 * 8) if is_whole else ("dot2", np.int16, weights.size)
+    )
+    assert any(used in text for text in compiled.source.values())
+    assert any(a.dtype == kind and a.size == size for a in compiled.graphs[0].constants.values()), {
+        n: (a.dtype, a.shape) for n, a in compiled.graphs[0].constants.items()
+    }
+    found = compiled.compare("onnxruntime", {"x": whole("uint8", 1, 6, 10, 12)}, atol=1)
+    assert found.agrees, str(found)
