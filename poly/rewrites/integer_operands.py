@@ -162,10 +162,12 @@ def copied(
     longer: Expr | None,
     extent: Expr,
     taken: set[str],
+    within: Statement | None = None,
 ) -> Copied:
     """A copy in another type, and with zeros along a loop that runs further than its `extent`.
 
     longer : how far the loop runs, None: no further
+    within : a statement of a block, in each step of which what that reads is copied
 
     The zero point of a factor that is widened must move only with indices that it has.
     """
@@ -176,6 +178,8 @@ def copied(
     )
     tensor = Tensor(fresh_name(f"{source.name}_p", taken), dtype, shape)
     names = [fresh_name(f"i{d}", taken) for d in range(source.rank)]
+    if within is not None:
+        names[f.read.indices.index(Index(within.step))] = within.step
     inside = [
         minimum(Index(n), sub(extent, Const(1))) if d == dim else Index(n)
         for d, n in enumerate(names)
@@ -187,7 +191,16 @@ def copied(
     ranges = tuple(Range(n, ZERO, e) for n, e in zip(names, shape, strict=True))
     target = Read(tensor.name, tuple(map(Index, names)))
     statement = Statement(tensor.name, target, "=", False, value, ranges)
+    if within is not None:
+        statement = in_step(statement, within)
     return Copied(tensor, (statement,), Read(tensor.name, f.read.indices))
+
+
+def in_step(s: Statement, within: Statement) -> Statement:
+    """A statement as one of the block of another one."""
+    step = within.ranges[0]
+    others = tuple(r for r in s.ranges if r.index != step.index)
+    return replace(s, ranges=(step, *others), block=within.block)
 
 
 def in_groups(made: Copied, loop: str, group: int) -> Copied:

@@ -20,6 +20,8 @@ operands are copied, and there is nothing to add.
 
 An image whose channels do not come last is copied in groups of channels, as instructions read them.
 
+In a block, what a step computes is copied and summed up in that step, all else before the block.
+
 Integers wrap around, so no bit of a result changes.
 """
 
@@ -60,6 +62,7 @@ from poly.rewrites.integer_operands import (
     copied,
     factors_of,
     in_groups,
+    in_step,
     is_bordered,
 )
 from poly.rewrites.merge_programs import simplified
@@ -81,7 +84,7 @@ def integer_products(program: Program, extensions: tuple[str, ...] = ()) -> Prog
 
 @lru_cache(maxsize=4096)
 def _for_instructions(program: Program, types: Types) -> Program:
-    if program.has_blocks or not types:
+    if not types:
         return program
     result = program
     for s in program.statements:
@@ -113,8 +116,9 @@ class _Plan:
 
     loop : the reduction whose terms are added in groups; extent : of it, in whole groups
     group : how many terms that are
-    signed : for each factor, the type in which it is multiplied
+    types : for each factor, the type in which it is multiplied
     border : whether the factor with the image is copied with a border
+    changing : of a statement of a block, the tensors that the block computes
     """
 
     loop: str
@@ -122,12 +126,22 @@ class _Plan:
     group: int
     types: tuple[DType, DType]
     border: bool
+    changing: frozenset[str] | None
 
     def groups(self, f: Factor) -> bool:
         """Whether a factor is copied such that groups of terms are next to each other: windows
-        overlap, so that it would be packed for each of them.
+        overlap, or there are several steps, so that it would be packed for each of them.
         """
-        return f.is_image and Index(self.loop) in f.read.indices[:-1]
+        repeated = self.changing is not None and not self.within(f)
+        return (f.is_image or repeated) and Index(self.loop) in f.read.indices[:-1]
+
+    def is_changing(self, read: Read) -> bool:
+        """Whether the block computes what is read."""
+        return self.changing is not None and read.tensor in self.changing
+
+    def within(self, f: Factor) -> bool:
+        """Whether the block computes a factor, so that it is copied in each step."""
+        return self.is_changing(f.read)
 
 
 def _rewritten(program: Program, s: Statement, known: Types) -> Program:
@@ -147,7 +161,10 @@ def _rewritten(program: Program, s: Statement, known: Types) -> Program:
         border, found = True, _loop(s, factors, group, True, inner)
     if found is None:
         return program
-    plan = _Plan(*found, group, types, border)
+    changing = _changing(program, s)
+    plan = _Plan(*found, group, types, border, changing)
+    if changing is not None and not all(_can_be_copied(f, s, plan) for f in factors):
+        return program
     whole = next(r.hi for r in s.ranges if r.index == plan.loop)
     plain = types == tuple(f.dtype for f in factors) and all(x == Const(0) for x in shifts)
     if plain and plan.extent == whole and not any(map(plan.groups, factors)):
@@ -157,6 +174,22 @@ def _rewritten(program: Program, s: Statement, known: Types) -> Program:
         if image and bordered(program, f, t, inner, s.ranges, set(program.tensors)) is None:
             return program
     return _Rewriting(program, s, factors, plan, inner).program()
+
+
+def _changing(program: Program, s: Statement) -> frozenset[str] | None:
+    """The tensors that the block of a statement computes; None of a statement without one."""
+    if not s.block:
+        return None
+    return frozenset(t.target.tensor for t in program.statements if t.block == s.block)
+
+
+def _can_be_copied(f: Factor, s: Statement, plan: _Plan) -> bool:
+    """Whether copies of a factor of a block can be made, before the block or in each step."""
+    if plan.border:
+        return False
+    if plan.within(f):
+        return f.read.indices.count(Index(s.step)) == 1
+    return INT16 not in plan.types or not any(plan.is_changing(r) for r in reads_of(f.zero))
 
 
 def _can_be_widened(s: Statement, f: Factor) -> bool:
@@ -245,6 +278,8 @@ class _Rewriting:
         self.taken |= {i for t in program.statements for i in t.indices}
         self.temps: list[Tensor] = []
         self.before: list[Statement] = []
+        self.in_step: list[Statement] = []
+        self.changing = {*(plan.changing or ())}
 
     def program(self) -> Program:
         s, plan = self.s, self.plan
@@ -269,14 +304,12 @@ class _Rewriting:
             final = replace(s, op=op, init=False, value=result, ranges=free, guards=s.free_guards)
             after.append(replace(final, reductions=()))
             made = replace(made, target=raw, init=True)
-        at = next(n for n, t in enumerate(self._program.statements) if t.name == s.name)
+        old = self._program.statements
+        at = next(n for n, t in enumerate(old) if t.name == s.name)
+        first = next(n for n, t in enumerate(old) if n == at or (s.block and t.block == s.block))
         statements = (
-            *self._program.statements[:at],
-            *self.before,
-            made,
-            *after,
-            *self._program.statements[at + 1 :],
-        )
+            *old[:first], *self.before, *old[first:at], *self.in_step, made, *after, *old[at + 1 :]
+        )  # fmt: skip
         temps = (*self._program.temps, *self.temps)
         return replace(self._program, temps=temps, statements=statements, text=None)
 
@@ -286,20 +319,23 @@ class _Rewriting:
     def _operand(self, f: Factor, dtype: DType, ranges: tuple[Range, ...]) -> Factor:
         """A factor in the type of the instruction, without zero point, copied where needed."""
         plan = self.plan
+        within = self.s if plan.within(f) else None
         image = plan.border and is_bordered(f, self.s, self.inner)
         whole = next(r.hi for r in self.s.ranges if r.index == plan.loop)
         longer = plan.extent if plan.extent != whole and f.moves_with(plan.loop) else None
         if image:
             made = bordered(self._program, f, dtype, self.inner, ranges, self.taken)
         elif dtype != f.dtype or longer is not None or plan.groups(f):
-            made = copied(self._program, f, dtype, plan.loop, longer, whole, self.taken)
+            made = copied(self._program, f, dtype, plan.loop, longer, whole, self.taken, within)
         else:
             return Factor(f.read, dtype)
         assert made is not None, "`_rewritten` has tried it"
         if plan.groups(f):
             made = in_groups(made, plan.loop, plan.group)
         self.temps.append(made.tensor)
-        self.before += made.statements
+        if within:
+            self.changing.add(made.tensor.name)
+        (self.before if within is None else self.in_step).extend(made.statements)
         return Factor(made.read, made.tensor.dtype)
 
     def _corrections(self, products: list[Factor], shifts: list[Expr]) -> list[Expr]:
@@ -328,7 +364,7 @@ class _Rewriting:
         value = _times(total, shift)
         if number != Const(0):
             value = Op("add", (value, number))
-        if inner - {*moved}:
+        if inner - {*moved} or self._is_of_step(value):
             return value
         renamed = {i: fresh_name(i, self.taken) for i in moved}
         name = fresh_name(f"{self.s.target.tensor}_shift", self.taken)
@@ -338,6 +374,10 @@ class _Rewriting:
         own = tuple(Range(renamed[r.index], r.lo, r.hi) for r in ranges)
         self.before.append(Statement(name, target, "=", False, _renamed(value, renamed), own))
         return Read(name, tuple(map(Index, moved)))
+
+    def _is_of_step(self, e: Expr) -> bool:
+        """Whether a value is computed by the block."""
+        return any(r.tensor in self.changing for r in reads_of(e))
 
     def _sum(self, f: Factor) -> Expr:
         """The sum of a factor over all terms, for each result; its statement goes before."""
@@ -349,6 +389,9 @@ class _Rewriting:
         self.temps.append(Tensor(name, INT32, tuple(r.hi for r in free)))
         target = Read(name, tuple(Index(r.index) for r in free))
         renamed = {r.index: fresh_name(r.index, self.taken) for r in (*free, *summed)}
+        within = self._is_of_step(f.read)
+        if within:
+            renamed[self.s.step] = self.s.step
 
         def own(e: Expr) -> Expr:
             return simplify(_renamed(e, renamed))
@@ -362,7 +405,9 @@ class _Rewriting:
             tuple(Range(renamed[r.index], r.lo, r.hi) for r in (*free, *summed)),
             tuple(renamed[r.index] for r in summed),
         )
-        self.before.append(made)
+        if within:
+            self.changing.add(name)
+        (self.in_step if within else self.before).append(in_step(made, self.s) if within else made)
         others = [
             r.hi for r in self.s.ranges if r.index in self.s.reductions and r.index not in moved
         ]

@@ -206,6 +206,45 @@ def test_accumulating_keeps_what_was_there() -> None:
     same(program)
 
 
+STEPS = """def f(int8 X[4,3,10], {r} R[{rows},12], int8 ZR[12]) -> (int32 Y[5,3,12]) {{
+    uint8 Z[4]
+    {q} Q[4,3,{rows}]
+    int32 A[4,3,12]
+    Y[0,b,n] = int32(X[0,b,0])
+    for t in 0:4 {{
+        Z[t] max=! uint8(min(max(Y[t,b,n], 0), 9)) where b in 0:3, n in 0:12
+        Q[t,b,k] = {q}(int32(X[t,b,k]) + Y[t,b,k]) where b in 0:3, k in 0:{rows}
+        A[t,b,n] +=! (int32(Q[t,b,k]) - int32(Z[t])) * {weight}
+            where b in 0:3, n in 0:12, k in 0:{rows}
+        Y[t+1,b,n] = A[t,b,n] // 100 where b in 0:3, n in 0:12
+    }}
+}}"""
+
+
+@pytest.mark.parametrize("rows", [7, 8])
+@pytest.mark.parametrize("weight", ["int32(R[k,n])", "(int32(R[k,n]) - int32(ZR[n]))"])
+@pytest.mark.parametrize("types", ["uint8 int8", "int8 uint8", "int8 int8", "uint8 uint8"])
+@pytest.mark.parametrize("extensions", [EXTENSIONS, PAIRS])
+def test_steps(rows: int, weight: str, types: str, extensions: tuple[str, ...]) -> None:
+    """What a step computes is copied and summed up in it; weights are copied once."""
+    q, r = types.split()
+    program = parse_program(STEPS.format(rows=rows, weight=weight, q=q, r=r))
+    made = same(program, extensions)
+    assert sorted(factors(made)) in (["int8", "uint8"], ["int16", "int16"])
+    if rows == 7:
+        (copy,) = (s for s in made.statements if s.target.tensor == "Q_p")
+        assert copy.block
+    assert any("R_p" in s.target.tensor and not s.block for s in made.statements)
+
+
+def test_zero_points_of_weights_that_change_with_steps() -> None:
+    """Their difference is not known before the block."""
+    text = STEPS.format(rows=8, weight="(int32(R[k,n]) - int32(Z[t]))", q="uint8", r="int8")
+    program = parse_program(text)
+    assert integer_products(program, PAIRS) is program
+    same(program)
+
+
 @pytest.mark.parametrize("k", [32, 33])
 def test_kernels_use_the_instruction(k: int) -> None:
     a, b = whole("int8", 20, k), whole("int8", k, 24)
