@@ -1,4 +1,5 @@
-"""Helpers for instructions that add products of several narrow numbers in each lane.
+"""Helpers for instructions that add products of several narrow numbers in each lane, and for
+packing their operands.
 
 They have a form for compilers and machines without the instruction, with the same result; see
 `poly.ir.instruction_tables` for what they mean.
@@ -154,6 +155,37 @@ def _turned(group: int) -> Callable[[VectorShape], str]:
     return text
 
 
+def _zip(count: int) -> Callable[[VectorShape], str]:
+    """Store lane l of vector k as element ``count*l + k``, which is how operands are packed."""
+
+    def text(s: VectorShape) -> str:
+        lines: list[str] = []
+
+        def pair(x: str, y: str) -> tuple[str, str]:
+            """Lanes of two vectors in turns: those of the lower and of the upper halves."""
+            for start in (0, s.lanes // 2):
+                lanes = range(start, start + s.lanes // 2)
+                order = ", ".join(f"{k}, {k + s.lanes}" for k in lanes)
+                made = f"FK_SHUFFLE({s.mask}, {x}, {y}, {order})"
+                lines.append(f"{s.v} t{len(lines)} = {made};")
+            return f"t{len(lines) - 2}", f"t{len(lines) - 1}"
+
+        rows: tuple[str, ...]
+        if count == 2:
+            rows = pair("a", "b")
+        else:
+            low, high = zip(pair("a", "c"), pair("b", "d"), strict=True)
+            rows = (*pair(*low), *pair(*high))
+        lines += [f"*({s.v}_u *)(p + {n * s.lanes}) = {row};" for n, row in enumerate(rows)]
+        body, vectors = "\n  ".join(lines), ", ".join(f"{s.v} {x}" for x in "abcd"[:count])
+        return (
+            f"/* lane l of vector k becomes element {count} * l + k */\n"
+            f"static inline void fk_zip{count}_{s.name}({s.c} *p, {vectors})\n{{\n  {body}\n}}"
+        )
+
+    return text
+
+
 def _table(s: VectorShape) -> str:
     """A lookup in a table of 256 bytes, of which an instruction sees half at a time."""
     name, parameters = f"table_{s.name}", f"const {s.c} *t, fk_u8x{s.lanes} x"
@@ -188,5 +220,7 @@ DOT_HELPERS: dict[str, Callable[[VectorShape], str]] = {
     "dot4s": _dot4_signed,
     "dotbf16": _dotbf16,
     "turned4": _turned(4),
+    "zip2": _zip(2),
+    "zip4": _zip(4),
     "table": _table,
 }

@@ -12,6 +12,7 @@ from codegen.loops.unroll import unroll_irregular
 from codegen.loops.unswitch import unswitch
 from codegen.loops.version_rows import version_rows
 from codegen.loops.workshare import workshare
+from codegen.vector.interleave import interleave_stores
 from codegen.vector.mask_lanes import resolve_masks
 from codegen.vector.register_pressure import limit_register_pressure
 from codegen.vector.transpose import transpose_stores
@@ -30,6 +31,7 @@ C_LOOP_PASSES: tuple[Pass[LoopNode], ...] = (
     Pass(simplify_in_context, needs=("program",)),
     Pass(eliminate_dead_buffers),
     Pass(unswitch),
+    Pass(interleave_stores, needs=("program",)),
     Pass(transpose_stores, needs=("program",)),
     Pass(limit_register_pressure),
     Pass(workshare),

@@ -38,6 +38,7 @@ from codegen.loops.nodes import (
     CompilerFence,
     For,
     If,
+    Interleaved,
     LoopNode,
     Single,
     Store,
@@ -142,6 +143,8 @@ class CPrinter:
             return self._vector_store(node)
         if isinstance(node, Transposed):
             return transposed_text(self, node)
+        if isinstance(node, Interleaved):
+            return self._interleaved(node)
         if isinstance(node, Buffer):
             return self._buffer(node)
         if isinstance(node, CallIntrinsic):
@@ -419,6 +422,15 @@ class CPrinter:
         else:
             line = self._updated(store, text, target)
         return in_order([*text.before, line])
+
+    def _interleaved(self, node: Interleaved) -> cgen.Generable:
+        """Store vectors between each other's lanes."""
+        first, rows = node.rows[0], [(self.lane_text(row), row.store) for row in node.rows]
+        values = [text.stored(store.value, store.dtype) for text, store in rows]
+        target = self.lvalue(rows[0][0].first(first.store.target, Const(0)))
+        helper = f"fk_zip{len(rows)}_{lane_suffix(first.store.dtype)}x{first.lanes}"
+        before = [line for text, _ in rows for line in text.before]
+        return in_order([*before, f"{helper}(&{target}, {', '.join(values)});"])
 
     def _maskable(self, node: LoopNode) -> bool:
         """Whether a node only updates vectors kept in variables."""

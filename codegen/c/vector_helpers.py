@@ -349,6 +349,8 @@ def _call(fn: str) -> Callable[[VectorShape, str, str], str]:
 def _transpose(s: VectorShape) -> str:
     """Transpose a square matrix by swapping its off-diagonal quarters recursively
     (Eklundh, "A fast computer method for matrix transposing", IEEE Trans. Computers 1972)."""
+    if s.bits * s.lanes == 128 and s.bits < 32:
+        return _transpose_in_turns(s)
     lines = [f"{s.v} t;"]
     step = 1
     while step < s.lanes:
@@ -370,6 +372,29 @@ def _transpose(s: VectorShape) -> str:
         f"/* element l of row n becomes element n of row l */\n"
         f"static inline __attribute__((always_inline)) void fk_transpose_{s.name}({s.v} *r)\n"
         f"{{\n  {body}\n}}"
+    )
+
+
+def _transpose_in_turns(s: VectorShape) -> str:
+    """Transpose a square matrix by taking lanes of rows half the matrix apart in turns, as often as
+    its side can be halved: for short vectors of narrow lanes that is one instruction each.
+    """
+    half, body = s.lanes // 2, []
+    source, target = "r", "t"
+    for _ in range(s.lanes.bit_length() - 1):
+        for n, start in ((0, 0), (1, half)):
+            order = ", ".join(f"{k}, {k + s.lanes}" for k in range(start, start + half))
+            made = f"FK_SHUFFLE({s.mask}, {source}[k], {source}[k + {half}], {order})"
+            place = "2 * k + 1" if n else "2 * k"
+            body += [UNROLLED, f"for (int k = 0; k < {half}; k++) {target}[{place}] = {made};"]
+        source, target = target, source
+    if source == "t":
+        body += [UNROLLED, f"for (int k = 0; k < {s.lanes}; k++) r[k] = t[k];"]
+    text = "\n  ".join([f"{s.v} t[{s.lanes}];", *body])
+    return (
+        f"/* element l of row n becomes element n of row l */\n"
+        f"static inline __attribute__((always_inline)) void fk_transpose_{s.name}({s.v} *r)\n"
+        f"{{\n  {text}\n}}"
     )
 
 

@@ -322,6 +322,16 @@ class Transposed(LoopNode, children=("rows",), bounds=("count",)):
 
 
 @dataclass(frozen=True)
+class Interleaved(LoopNode, children=("rows",)):
+    """Vector stores to adjacent elements: lane l of row n goes to element ``len(rows)*l + n``."""
+
+    rows: tuple[VectorStore, ...]
+
+    def __str__(self) -> str:
+        return "interleaved"
+
+
+@dataclass(frozen=True)
 class Buffer(LoopNode, children=("body",)):
     """A buffer that stands for part of `tensor` in `body`.
 

@@ -14,6 +14,7 @@ from codegen.loops.nodes import (
     For,
     If,
     IfAligned,
+    Interleaved,
     LoopNode,
     Matrix,
     MoveSums,
@@ -75,7 +76,7 @@ def map_children(node: LoopNode, fn: Callable[[LoopNode], LoopNode]) -> LoopNode
 
     What stays the same is not copied.
     """
-    if isinstance(node, (VectorStore, Transposed)) or not node.CHILDREN:
+    if isinstance(node, (VectorStore, Transposed, Interleaved)) or not node.CHILDREN:
         return node
     if isinstance(node, Block):
         children = [fn(c) for c in node.children]
@@ -104,7 +105,7 @@ def map_exprs(
 
     `value`, if given, is applied to the values of stores instead.
     """
-    if isinstance(node, (VectorStore, Transposed)):
+    if isinstance(node, (VectorStore, Transposed, Interleaved)):
         (name,) = node.CHILDREN
         below = _mapped(getattr(node, name), lambda c: map_exprs(c, fn, value))
         node = _changed(node, {name: below})

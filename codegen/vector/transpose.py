@@ -15,58 +15,41 @@ from codegen.loops.lower_instances import var_range
 from codegen.loops.nodes import Block, Buffer, For, If, LoopNode, Transposed, VectorStore, block
 from codegen.loops.substitute import substitute_var
 from codegen.loops.traverse import map_children, walk_loops
+from codegen.vector.addresses import Addresses, is_nonlinear
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Op, Read, add, mul, reads_of, rewrite, sub, walk
 from poly.ir.layout import Layout
-from poly.ir.linear_form import Linear, constant, linear_form, normal, render
+from poly.ir.linear_form import Linear, linear_form, normal, render
 from poly.ir.program import Program
 from poly.tree.kinds import Mark, Scope
 
 #: With fewer rows, lanes are moved one by one.
 FEWEST_ROWS = 4
-#: Bits of the narrowest elements that are transposed.
-NARROWEST = 16
+#: Bits of the shortest vectors that are transposed, and of the longest ones of bytes, of which more
+#: would be more than there are registers.
+SHORTEST, LONGEST_OF_BYTES = 64, 128
 #: Most vectors that an iteration of a row loop may move, since all rows are unrolled.
 MOST_COLUMNS = 4
 
 
-#: A stride that depends on sizes.
-FAR = 1 << 30
-
-
-@dataclass(frozen=True)
-class _Strided(Expr):
-    """A part of an index in dimension `dim`, whose stride depends on unknown sizes."""
-
-    dim: int
-    index: Expr
-
-
 def transpose_stores(root: LoopNode, program: Program) -> LoopNode:
     """Combine vector stores that together transpose a matrix."""
-    shapes = {t.name: t.shape for t in program.tensors.values()}
     buffers = {n.name: n.dtype for n in walk_loops(root) if isinstance(n, Buffer)}
-    return _Transposer(shapes, {**program.dtypes, **buffers}).node(root)
+    return _Transposer(Addresses(program.tensors), {**program.dtypes, **buffers}).node(root)
 
 
 class _Transposer:
-    """Transposes stores; `shapes` are those of the tensors and buffers in memory."""
+    """Transposes stores."""
 
-    def __init__(self, shapes: dict[str, tuple[Expr, ...]], dtypes: dict[str, DType]) -> None:
-        self.shapes, self.dtypes = shapes, dtypes
+    def __init__(self, addresses: Addresses, dtypes: dict[str, DType]) -> None:
+        self.addresses, self.dtypes = addresses, dtypes
         self.taken = set(dtypes)
         self.ranges: dict[str, tuple[int, int]] = {}
 
     def node(self, node: LoopNode) -> LoopNode:
         if isinstance(node, Buffer):
-            before = self.shapes.pop(node.name, None)
-            if node.scope == Scope.LOCAL:
-                self.shapes[node.name] = tuple(map(Const, node.shape))
-            done = map_children(node, self.node)
-            self.shapes.pop(node.name, None)
-            if before is not None:
-                self.shapes[node.name] = before
-            return done
+            with self.addresses.below(node):
+                return map_children(node, self.node)
         if isinstance(node, For):
             bound = var_range(node, self.ranges)
             if self._is_row_loop(node):
@@ -83,25 +66,6 @@ class _Transposer:
         node = map_children(node, self.node)
         return block(self._grouped(node.children)) if isinstance(node, Block) else node
 
-    def address(self, read: Read) -> Linear | None:
-        """The row-major offset of an element; factors of an unknown extent become terms of a
-        dimension (`_Strided`).
-        """
-        shape = self.shapes.get(read.tensor)
-        if shape is None or any(reads_of(i) for i in read.indices):
-            return None
-        position, stride = constant(0), 1
-        for d in reversed(range(len(shape))):
-            form = linear_form(read.indices[d])
-            if stride:
-                position += form.scale(stride)
-            else:
-                parts = [*form.terms, (Const(1), form.constant)]
-                position += Linear(tuple((_Strided(d, a), c) for a, c in parts if c))
-            extent = shape[d]
-            stride = stride * int(extent.value) if isinstance(extent, Const) else 0
-        return position
-
     # --- loops over rows -------------------------------------------------------------------
 
     def _is_row_loop(self, node: For) -> bool:
@@ -113,10 +77,10 @@ class _Transposer:
             if not isinstance(store, VectorStore) or not self._joins(run, store):
                 return False
             apart = self._apart(store)
-            form = None if apart is None else self.address(apart)
+            form = None if apart is None else self.addresses.address(apart)
             if form is None or form.coefficient(Index(node.var)) != 1:
                 return False
-            if _is_nonlinear(form, node.var):
+            if is_nonlinear(form, node.var):
                 return False
             run.append(store)
         return 1 <= len(run) <= MOST_COLUMNS
@@ -124,15 +88,18 @@ class _Transposer:
     def _apart(self, node: VectorStore) -> Read | None:
         """The access whose lanes are strided: the target, or all of the value."""
         store = node.store
-        if store.op != "=" or store.dtype.bits < NARROWEST or node.lanes < FEWEST_ROWS:
+        bits = store.dtype.bits * node.lanes
+        if store.op != "=" or bits < SHORTEST or node.lanes < FEWEST_ROWS:
             return None
-        target = self._stride(store.target, node.var)
+        if store.dtype.bytes == 1 and bits > LONGEST_OF_BYTES:
+            return None
+        target = self.addresses.stride(store.target, node.var)
         if target is not None and abs(target) > 1:
             return store.target
         value = store.value
         if target in (1, None) and isinstance(value, Read) and self._is_loaded(value, store.dtype):
-            stride = self._stride(value, node.var)
-            kept = store.target.tensor not in self.shapes  # as a register is
+            stride = self.addresses.stride(value, node.var)
+            kept = store.target.tensor not in self.addresses  # as a register is
             keeps = kept and node.last is not None and not node.alone
             if stride is not None and abs(stride) > 1 and depends_on(value, node.var) and not keeps:
                 return value
@@ -142,18 +109,6 @@ class _Transposer:
         """Whether an element may be loaded into a column of a type."""
         own = self.dtypes[read.tensor]
         return dtype in (own, own.compute)
-
-    def _stride(self, read: Read, var: str) -> int | None:
-        """The stride between adjacent values of `var`; `FAR` if that depends on sizes."""
-        form = self.address(read)
-        if form is None:
-            return None
-        far = [a for a, _ in form.terms if isinstance(a, _Strided) and a.index == Index(var)]
-        for a in far:
-            form = form.without(a)
-        if _is_nonlinear(form, var) or (far and form.coefficient(Index(var))):
-            return None
-        return FAR if far else form.coefficient(Index(var))
 
     def _rows(self, node: For) -> LoopNode:
         """The loop with as many rows per iteration as a vector has lanes."""
@@ -232,7 +187,7 @@ class _Transposer:
             node = row.node
             apart = self._apart(node)
             assert apart is not None
-            form = self.address(apart)
+            form = self.addresses.address(apart)
             assert form is not None
             scattered = apart is node.store.target
             # Terms in a fixed order: equal forms may list them differently.
@@ -284,15 +239,15 @@ class _Transposer:
         assert isinstance(inner, Transposed)
         first = inner.rows[0]
         found = [_nth_read(row.store.value, position) for row in inner.rows]
-        forms = [None if r is None else self.address(r) for r in found]
+        forms = [None if r is None else self.addresses.address(r) for r in found]
         read = found[0]
-        if read is None or read.tensor not in self.shapes:
+        if read is None or read.tensor not in self.addresses:
             return node
         for k, (row, form) in enumerate(zip(inner.rows, forms, strict=True)):
             if form is None or forms[0] is None or form - forms[0] != Linear((), k):
                 return node
             own = found[k]
-            stride = None if own is None else self._stride(own, row.var)
+            stride = None if own is None else self.addresses.stride(own, row.var)
             if stride is None or abs(stride) < 2:
                 return node
         name = f"{read.tensor}_rows"
@@ -377,11 +332,6 @@ def _nth_read(value: Expr, position: int) -> Read | None:
 
 def _replace_read(value: Expr, read: Read, other: Read) -> Expr:
     return rewrite(value, lambda e: other if e == read else e)
-
-
-def _is_nonlinear(form: Linear, var: str) -> bool:
-    rest = (a.index if isinstance(a, _Strided) else a for a, _ in form.without(Index(var)).terms)
-    return any(depends_on(a, var) for a in rest)
 
 
 def _replaced(node: LoopNode, old: LoopNode, new: LoopNode) -> LoopNode:

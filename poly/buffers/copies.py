@@ -12,6 +12,7 @@ import islpy as isl
 
 from poly.buffers.tensorize import Matched
 from poly.deps.scop import Scop
+from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr
 from poly.ir.program import Tensor
 from poly.machine.cpu import VECTOR_BYTES
@@ -23,6 +24,9 @@ from poly.tree.nodes import Band, Member, Promote, walk_tree
 #: The most bytes that a thread of a GPU copies at once, and the least for several elements.
 TOGETHER, LEAST_TOGETHER = 16, 4
 
+
+#: Bytes of a row that are put between those of others at once.
+INTERLEAVED = 16
 
 #: Vectors of a row of a packed operand that are copied without a loop.
 MOST_VECTORS = 4
@@ -187,6 +191,8 @@ class _CopyLoops:
             members = self._in_lanes(members, loops[-1], lanes, mark)
         elif loops and in_lanes and self.node.dtype is not None and loops[-1][2] > lanes:
             members[-1] = replace(members[-1], mark=Mark.VECTOR)
+        elif in_lanes and self.node.layout.blocks and self._is_interleaved(loops, dtype):
+            members[-2:] = self._interleaved(loops[-2:], INTERLEAVED // dtype.bytes)
         if together > 1:
             loop, index, _ = loops[-1]
             members[-1:] = [
@@ -209,6 +215,23 @@ class _CopyLoops:
             loops[at] = (f"{loop}_b", f"floor({index}/{size})", sizes[dim] // size)
             loops.append((loop, f"({index} mod {size})", size))
         return loops
+
+    def _is_interleaved(self, loops: list[tuple[str, str, int]], dtype: DType) -> bool:
+        """Whether groups of a few elements of adjacent rows are put together."""
+        (name, _, length), (_, _, group) = loops[-2:]
+        along = contiguous_dimension(self.scop.program.tensors[self.node.tensor])
+        whole = length % (INTERLEAVED // dtype.bytes) == 0
+        return group in (2, 4) and name == f"{self.node.buffer}_e{along}" and whole
+
+    def _interleaved(self, loops: list[tuple[str, str, int]], lanes: int) -> list[Member]:
+        """The innermost loops with vectors of the rows of a group."""
+        (loop, index, length), (group, place, _) = loops
+        outer = [self.member(f"{loop}_o", f"floor({index}/{lanes})", Mark.SEQ)]
+        return [
+            *(outer if length > lanes else []),
+            self.member(group, place, Mark.UNROLL),
+            self.member(f"{loop}_i", f"{index} mod {lanes}", Mark.VECTOR),
+        ]
 
     def _in_lanes(
         self, members: list[Member], innermost: tuple[str, str, int], lanes: int, mark: LoopMark

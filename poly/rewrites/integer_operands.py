@@ -58,8 +58,8 @@ class Factor:
 
     @property
     def is_image(self) -> bool:
-        """Whether windows of it overlap: an index moves with several loops."""
-        return any(len(indices_of(i)) > 1 for i in self.read.indices)
+        """Whether it is read in windows: an index is not just that of a loop."""
+        return any(len(indices_of(i)) > 1 or _is_strided(i) for i in self.read.indices)
 
     def moves_with(self, loop: str) -> bool:
         return any(loop in indices_of(i) for i in self.read.indices)
@@ -72,6 +72,10 @@ class Factor:
         form = linear_form(self.read.indices[moving[0]])
         nested = any(loop in indices_of(a) for a, _ in form.without(Index(loop)).terms)
         return None if nested or form.coefficient(Index(loop)) != 1 else moving[0]
+
+
+def _is_strided(index: Expr) -> bool:
+    return any(abs(c) > 1 for _, c in linear_form(index).terms)
 
 
 def factors_of(program: Program, s: Statement) -> tuple[Factor, Factor] | None:
@@ -203,23 +207,36 @@ def in_step(s: Statement, within: Statement) -> Statement:
     return replace(s, ranges=(step, *others), block=within.block)
 
 
-def in_groups(made: Copied, loop: str, group: int) -> Copied:
+def in_groups(made: Copied, loop: str, group: int, taken: set[str]) -> Copied:
     """A copy that has the groups of elements along a loop next to each other, as instructions read
     them: ``A[.., k // 4, .., k mod 4]``.
     """
     (dim,) = (d for d, i in enumerate(made.read.indices) if i == Index(loop))
-    number = Const(group)
+    number, shape = Const(group), made.tensor.shape
 
-    def split(read: Read) -> Read:
+    def blocked(read: Read) -> Read:
         e = read.indices[dim]
         outer, inner = Op("floordiv", (e, number)), Op("mod", (e, number))
         return replace(read, indices=(*read.indices[:dim], outer, *read.indices[dim + 1 :], inner))
 
-    shape = made.tensor.shape
+    def filled(s: Statement) -> Statement:
+        index = s.target.indices[dim]
+        (r,) = (r for r in s.ranges if Index(r.index) == index)
+        if not linear_form(r.hi).is_multiple_of(group):
+            return replace(s, target=blocked(s.target))
+        # With loops of their own, groups are filled a vector of each element at a time.
+        outer, inner = (fresh_name(f"{r.index}{end}", taken) for end in "og")
+        whole = add(mul(number, Index(outer)), Index(inner))
+        own = (*s.target.indices[:dim], Index(outer), *s.target.indices[dim + 1 :], Index(inner))
+        count = render(linear_form(r.hi).ceildiv(group))
+        ranges = [Range(outer, ZERO, count) if x is r else x for x in s.ranges]
+        value = rewrite(s.value, lambda e: whole if e == index else e)
+        target = replace(s.target, indices=own)
+        return replace(s, target=target, value=value, ranges=(*ranges, Range(inner, ZERO, number)))
+
     outer = render(linear_form(shape[dim]).ceildiv(group))
     tensor = replace(made.tensor, shape=(*shape[:dim], outer, *shape[dim + 1 :], number))
-    statements = tuple(replace(s, target=split(s.target)) for s in made.statements)
-    return Copied(tensor, statements, split(made.read))
+    return Copied(tensor, tuple(map(filled, made.statements)), blocked(made.read))
 
 
 def is_bordered(f: Factor, s: Statement, guards: Sequence[Expr]) -> bool:

@@ -65,7 +65,6 @@ from poly.rewrites.integer_operands import (
     in_step,
     is_bordered,
 )
-from poly.rewrites.merge_programs import simplified
 from poly.sets.check_bounds import if_proved
 
 #: Types of the factors that an instruction multiplies, and how many products it adds.
@@ -92,10 +91,7 @@ def _for_instructions(program: Program, types: Types) -> Program:
     if result is program:
         return program
     statements = tuple(replace(s, name=default_name(n)) for n, s in enumerate(result.statements))
-    made = replace(result, statements=statements, text=None)
-    if not any(INT16 in pair for pair, _ in types):  # which would inline copies that only widen
-        made = simplified(made)
-    return if_proved(made, program)
+    return if_proved(replace(result, statements=statements, text=None), program)
 
 
 def multiplied_types(extensions: Collection[str]) -> Types:
@@ -331,7 +327,7 @@ class _Rewriting:
             return Factor(f.read, dtype)
         assert made is not None, "`_rewritten` has tried it"
         if plan.groups(f):
-            made = in_groups(made, plan.loop, plan.group)
+            made = in_groups(made, plan.loop, plan.group, self.taken)
         self.temps.append(made.tensor)
         if within:
             self.changing.add(made.tensor.name)

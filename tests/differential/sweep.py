@@ -134,9 +134,7 @@ def _case(
 def _makes_integers(program: Program) -> bool:
     """Whether floats are cast to integers."""
     return any(
-        isinstance(e, Cast)
-        and e.dtype.is_integer
-        and dtype_of_expr(e.arg, program.dtypes).is_float
+        isinstance(e, Cast) and e.dtype.is_integer and dtype_of_expr(e.arg, program.dtypes).is_float
         for s in program.statements
         for e in walk(s.value)
     )

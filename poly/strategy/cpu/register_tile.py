@@ -157,7 +157,11 @@ class _Update:
             s.name, v, w, lanes, vectors, rows, packed, self.free, reductions, shaped,
             tuple(extents.items()), dot,
         )  # fmt: skip
-        return self.score(found, moving, scattered), found
+        repacked = sum(
+            dot is not None and r not in dot.in_place and r.tensor not in self.rearranged
+            for r in still
+        )
+        return self.score(found, moving, scattered, repacked), found
 
     def lanes(self, v: str) -> int:
         """Lanes of a vector along a loop: fewer than the machine has if it is shorter."""
@@ -208,8 +212,13 @@ class _Update:
         height = self.extents.get(w) if w else 1
         return register_tile(self.extents[v], height, lanes, self.machine, most, exact, cost)
 
-    def score(self, found: Contraction, moving: list[Read], scattered: bool) -> tuple[int, ...]:
-        """The score of a vector loop, the most important criterion first."""
+    def score(
+        self, found: Contraction, moving: list[Read], scattered: bool, repacked: int
+    ) -> tuple[int, ...]:
+        """The score of a vector loop, the most important criterion first.
+
+        repacked : operands that are packed for each tile
+        """
         v, lanes, extents = found.v, found.lanes, self.extents
         extent = extents[v]
         plain = all(plain_dimension(r, v) is not None for r in moving)
@@ -220,6 +229,7 @@ class _Update:
             int(bool(found.w)),
             # Whether packing operands or transposing results pays depends on sizes: both are risky.
             int(None in extents.values() and plain and not scattered and not found.packed),
+            -repacked,
             # The more loops reuse the vector operand, the less packing and loading it costs.
             sum(all(x not in self.moves[r] for r in moving) for x in self.free),
             int(not scattered),

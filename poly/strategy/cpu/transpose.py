@@ -69,7 +69,9 @@ class Transpose(Tactic[Machine, TransposePlan]):
         if any(x is not None and x < FEWEST for x in short):
             return NoMatch("rows are too short to be transposed")
         # A tile of 32 rows would need more registers than there are.
-        size = group.machine.vector_bytes // (4 if dtype.bytes == 2 else dtype.bytes)
+        size = group.machine.vector_bytes // max(4, dtype.bytes)
+        if dtype.bytes == 1:
+            size = 16  # of which each step is an instruction, on any machine
         while any(x is not None and size > x for x in short):
             size //= 2
         return TransposePlan(row, lane, size, short)

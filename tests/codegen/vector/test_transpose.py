@@ -43,6 +43,30 @@ def test_columns_are_loaded(rows: int) -> None:
     np.testing.assert_array_equal(kernel(a), a.T)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "int16", "float16"])
+@pytest.mark.parametrize("shape", [(64, 48), (16, 16), (37, 50), (9, 100)])
+def test_narrow_elements(dtype: str, shape: tuple[int, int]) -> None:
+    """Automatically, in matrices of vectors of 16 bytes."""
+    kernel = fk.compile(f"def f({dtype} A[{shape[0]},{shape[1]}]) -> (Y) {{ Y[j,i] = A[i,j] }}")
+    if min(shape) >= 16:
+        assert "fk_transpose_" in kernel.source
+    a = RNG.integers(0, 100, shape).astype(dtype)
+    np.testing.assert_array_equal(kernel(a), a.T)
+
+
+@pytest.mark.parametrize("columns", [16, 20, 32])
+def test_sums_are_narrowed_before_they_are_transposed(columns: int) -> None:
+    """Channels in lanes, stored to an image for each channel."""
+    text = f"""def f(uint8 X[14,32], int8 W[{columns},32]) -> (int8 Y[{columns},14]) {{
+        int32 S[{columns},14]
+        S[k,p] +=! int32(X[p,c]) * int32(W[k,c]) where k in 0:{columns}, p in 0:14, c in 0:32
+        Y[k,p] = int8(min(max(S[k,p] // 256, -128), 127)) where k in 0:{columns}, p in 0:14 }}"""
+    x, w = RNG.integers(0, 256, (14, 32)), RNG.integers(-128, 128, (columns, 32))
+    expected = np.clip((w @ x.T) // 256, -128, 127).astype(np.int8)
+    kernel = fk.compile(text)
+    np.testing.assert_array_equal(kernel(x.astype(np.uint8), w.astype(np.int8)), expected)
+
+
 def test_any_number_of_rows() -> None:
     kernel = fk.compile("def f(float32 A[N,64]) -> (Y) { Y[i,j] = A[i,j] where i in 0:N }")
     for n in (0, 1, 5, 16, 40):
