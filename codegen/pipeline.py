@@ -38,6 +38,7 @@ from poly.machine.gpu import GpuMachine
 from poly.passes import Pass, run_passes
 from poly.rewrites.contraction_path import split_products
 from poly.rewrites.eliminate_dead import eliminate_dead
+from poly.rewrites.group_operands import group_operands
 from poly.rewrites.integer_products import integer_products
 from poly.rewrites.join_dimensions import join_dimensions, join_in_graph, join_open_dimensions
 from poly.rewrites.polyphase import split_phases
@@ -227,13 +228,18 @@ CPU: Pipeline[Machine, KernelSource] = Pipeline(
         *_SHAPE,
     ),
     graph_rewrites=(Pass(widen_sums), *_SPLIT, *_INTEGERS),
-    call_rewrites=(Pass(join_open_dimensions), Pass(widen_operands, needs=("machine",))),
+    call_rewrites=(
+        Pass(group_operands, needs=("extensions",)),
+        Pass(join_open_dimensions),
+        Pass(widen_operands, needs=("machine",)),
+    ),
     rewrites=(
         Pass(eliminate_dead, exact=True),
         Pass(widen_sums),
         *_SPLIT,
         *_INTEGERS,
         Pass(join_dimensions),
+        Pass(group_operands, needs=("extensions",)),
         Pass(widen_operands, needs=("machine",), exact=True),
     ),
     strategy=CPU_STRATEGY,

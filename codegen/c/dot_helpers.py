@@ -155,6 +155,30 @@ def _turned(group: int) -> Callable[[VectorShape], str]:
     return text
 
 
+def _windows(step: int) -> Callable[[VectorShape], str]:
+    """The four bytes from ``p + step*j`` on in each lane j."""
+
+    def text(s: VectorShape) -> str:
+        name, parameters = f"windows{step}_{s.name}", "const uint8_t *p"
+        each = f"for (int j = 0; j < {s.lanes}; j++) memcpy((char *)&r + 4 * j, p + {step} * j, 4);"
+        loop = inline_function(s.v, name, parameters, f"{s.v} r; {each} return r;")
+        row, length = f"fk_u8x{4 * s.lanes}", step * (s.lanes - 1) + 4
+        order = ", ".join(str(step * j + k) for j in range(s.lanes) for k in range(4))
+        kind = f"typedef char _v __attribute__((vector_size({4 * s.lanes})));"
+        # No byte beyond the windows is read.
+        some = f"({row})__builtin_ia32_loaddquqi{32 * s.lanes}_mask((const void *)p, (_v){{0}}, m)"
+        body = (
+            f"{kind} const uint64_t m = {(1 << length) - 1}ull; {row} x = {some}; "
+            f"return ({s.v})FK_SHUFFLE({row}, x, x, {order});"
+        )
+        made = inline_function(s.v, name, parameters, body)
+        condition = "defined(__AVX512VBMI__) && defined(__AVX512VL__) && defined(__AVX512BW__)"
+        comment = f"four bytes from p + {step} * j on in lane j"
+        return alternatives((condition, made), otherwise=loop, comment=comment)
+
+    return text
+
+
 def _zip(count: int) -> Callable[[VectorShape], str]:
     """Store lane l of vector k as element ``count*l + k``, which is how operands are packed."""
 
@@ -220,6 +244,8 @@ DOT_HELPERS: dict[str, Callable[[VectorShape], str]] = {
     "dot4s": _dot4_signed,
     "dotbf16": _dotbf16,
     "turned4": _turned(4),
+    "windows1": _windows(1),
+    "windows2": _windows(2),
     "zip2": _zip(2),
     "zip4": _zip(4),
     "table": _table,

@@ -35,7 +35,7 @@ def unsigned_values(graph: Graph, machine: Machine) -> Graph:
     """Store quantised values without a sign, where only dequantisations read them and no
     instruction multiplies two numbers with one.
     """
-    if any(types == (INT8, INT8) for types, _ in multiplied_types(machine.extensions)):
+    if any(m.types == (INT8, INT8) for m in multiplied_types(machine.extensions)):
         return graph
     readers: dict[str, list[Call]] = {}
     for node in graph.nodes:

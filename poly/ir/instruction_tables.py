@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from poly.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT16, INT32, UINT8, DType
-from poly.ir.expr import Cast, Const, Expr, Index, Op, Read
+from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, add, mul
 from poly.ir.intrinsics import Intrinsic, MatrixIntrinsic, VectorIntrinsic
 from poly.ir.program import Program, Range, Statement, Tensor
 from poly.machine.cpu import EXTENSIONS
@@ -68,16 +68,43 @@ class _DotProduct:
         meaning = self._meaning(name, lanes, "AB", turned="A")
         return VectorIntrinsic(meaning, text, feature=f"{self.feature} avx512vbmi")
 
-    def _meaning(self, name: str, lanes: int, moving: str, turned: str = "") -> Program:
-        """moving : the factors that move with j; turned : those stored as ``[k,j]``"""
+    def windows(self, lanes: int) -> Iterator[VectorIntrinsic]:
+        """The instruction on windows of a row: ``C[j] += A[s*j + k] * B[k]``, or with the factors
+        exchanged, for s of 1 and 2.
+        """
+        kind = f"{self.total.kind}{self.total.bits}x{lanes}"
+        for moving, suffix in (("A", "a"), ("B", "b")):
+            for step in (1, 2):
+                row = f"fk_windows{step}_i32x{lanes}((const uint8_t *){{{moving}}})"
+                still = "B" if moving == "A" else "A"
+                one = f"fk_splat_i32x{lanes}((int32_t)*(const fk_u8x4_u *){{{still}}})"
+                a, b = (row, one) if moving == "A" else (one, row)
+                c = f"*(fk_{kind}_u *){{C}}"
+                name = f"{self.name}_{lanes}_{suffix}_windows{step}"
+                meaning = self._meaning(name, lanes, moving, step=step)
+                text = f"{c} = fk_{self.helper}_{kind}({c}, {a}, {b});"
+                yield VectorIntrinsic(meaning, text, feature=f"{self.feature} avx512vbmi")
+
+    def _meaning(
+        self, name: str, lanes: int, moving: str, turned: str = "", step: int = 0
+    ) -> Program:
+        """moving : the factors that move with j; turned : those stored as ``[k,j]``
+
+        step : of windows in a row, in which a moving factor is stored; 0 if it is not
+        """
         factors: list[Expr] = []
         inputs: list[Tensor] = []
+        extents = {"j": Const(lanes), "k": Const(self.group)}
         for tensor, dtype in (("A", self.a), ("B", self.b)):
             own = ("j", "k") if tensor in moving else ("k",)
             own = own[::-1] if tensor in turned else own
-            factors.append(Cast(self.total, Read(tensor, tuple(map(Index, own)))))
-            extents = {"j": Const(lanes), "k": Const(self.group)}
-            inputs.append(Tensor(tensor, dtype, tuple(extents[x] for x in own)))
+            at: tuple[Expr, ...] = tuple(map(Index, own))
+            shape = tuple(extents[x] for x in own)
+            if step and tensor in moving:
+                at = (add(mul(Const(step), Index("j")), Index("k")),)
+                shape = (Const(step * (lanes - 1) + self.group),)
+            factors.append(Cast(self.total, Read(tensor, at)))
+            inputs.append(Tensor(tensor, dtype, shape))
         sums = Tensor("C", self.total, (Const(lanes),))
         ranges = Range("j", Const(0), Const(lanes)), Range("k", Const(0), Const(self.group))
         update = Statement(
@@ -124,6 +151,7 @@ VECTOR_INTRINSICS: dict[str, VectorIntrinsic] = {
     for i in (
         *(i for row, lanes in (*_X86, *_ARM) for n in lanes for i in row.forms(n)),
         _VNNI.transposed(16),
+        *(i for n in (16, 8) for i in _VNNI.windows(n)),
     )
 }
 

@@ -142,6 +142,13 @@ class VectorIntrinsic:
         plain = plain and s.target.indices == (Index(s.indices[0]),)
         return plain and isinstance(s.value, Op) and s.value.fn == "mul"
 
+    @cached_property
+    def has_windows(self) -> bool:
+        """Whether an array is read in windows: an index moves with several loops."""
+        return any(
+            len(indices_of(i)) > 1 for r in reads_of(self.statement.value) for i in r.indices
+        )
+
     @property
     def target(self) -> str:
         return self.statement.target.tensor

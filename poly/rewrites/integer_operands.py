@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from poly.ir.dtypes import INT8, INT16, INT32, UINT8, DType
@@ -26,6 +26,8 @@ from poly.ir.program import Program, Range, Statement, Tensor, fresh_name
 
 #: The difference between a number without a sign and the same bits with one, in 8 bits.
 OFFSET = 128
+#: Sums in the longest vector.
+LANES = 16
 ZERO = Const(0)
 
 
@@ -61,6 +63,13 @@ class Factor:
         """Whether it is read in windows: an index is not just that of a loop."""
         return any(len(indices_of(i)) > 1 or _is_strided(i) for i in self.read.indices)
 
+    def is_apart(self, program: Program, loop: str) -> bool:
+        """Whether elements along a loop, which moves one dimension, are not next to each other."""
+        if Index(loop) not in self.read.indices:
+            return False
+        inner = program.tensors[self.read.tensor].shape[self.read.indices.index(Index(loop)) + 1 :]
+        return any(e != Const(1) for e in inner)
+
     def moves_with(self, loop: str) -> bool:
         return any(loop in indices_of(i) for i in self.read.indices)
 
@@ -78,14 +87,16 @@ def _is_strided(index: Expr) -> bool:
     return any(abs(c) > 1 for _, c in linear_form(index).terms)
 
 
-def factors_of(program: Program, s: Statement) -> tuple[Factor, Factor] | None:
-    """The factors of a sum of products of 8-bit integers; None if it is not one."""
+def factors_of(
+    program: Program, s: Statement, types: Collection[DType] = (INT8, UINT8)
+) -> tuple[Factor, Factor] | None:
+    """The factors of a sum of products of integers of `types`; None if it is not one."""
     value = s.value
     if s.op != "+=" or not s.reductions or program.dtypes[s.target.tensor] != INT32:
         return None
     if not isinstance(value, Op) or value.fn != "mul":
         return None
-    first, second = (_factor(program, s, e) for e in value.args)
+    first, second = (_factor(program, s, e, types) for e in value.args)
     if first is None or second is None or s.target.tensor in {r.tensor for r in s.reads}:
         return None
     plain = all(r.lo == ZERO for r in s.ranges)
@@ -93,7 +104,7 @@ def factors_of(program: Program, s: Statement) -> tuple[Factor, Factor] | None:
     return (first, second) if plain and not any(reads_of(i) for i in targets) else None
 
 
-def _factor(program: Program, s: Statement, e: Expr) -> Factor | None:
+def _factor(program: Program, s: Statement, e: Expr, types: Collection[DType]) -> Factor | None:
     zero: Expr = ZERO
     fits = True
     if isinstance(e, Op) and e.fn == "sub":
@@ -107,7 +118,7 @@ def _factor(program: Program, s: Statement, e: Expr) -> Factor | None:
         return None
     read = e.arg
     dtype = program.dtypes[read.tensor]
-    if dtype not in (INT8, UINT8) or any(reads_of(i) for i in read.indices):
+    if dtype not in types or any(reads_of(i) for i in read.indices):
         return None
     return Factor(read, dtype, zero, fits)
 
@@ -268,9 +279,13 @@ def bordered(
     guards: Sequence[Expr],
     ranges: Sequence[Range],
     taken: set[str],
+    loop: str = "",
 ) -> Copied | None:
     """A copy with a border of zeros, wide enough for all values of the loops; None if that is not
     known.
+
+    loop : the reduction along which an instruction adds terms: where windows move along it, there
+        is room for the last vector of them
     """
     source = program.tensors[f.read.tensor]
     dims = {_bounded(f, g) for g in guards}
@@ -285,7 +300,8 @@ def bordered(
             continue
         form = linear_form(index)
         low = _least(form, extents)
-        most = _greatest(form, extents)
+        within = _in_whole_vectors(extents, loop) if loop in indices_of(index) else extents
+        most = _greatest(form, within)
         if low is None or most is None or low > 0:
             return None
         shape.append(normal(sub(add(most, Const(1)), Const(low))))
@@ -326,6 +342,15 @@ def _border(f: Factor, dtype: DType, dimensions: Mapping[Expr, str]) -> Expr | N
         value = -int(shift.value)
         return Const(value, dtype) if dtype.limits[0] <= value <= dtype.limits[1] else None
     return Cast(dtype, _moved(Op("neg", (shift,)), dimensions))
+
+
+def _in_whole_vectors(extents: Mapping[Index, Expr], loop: str) -> dict[Index, Expr]:
+    """The extents of loops, all but one in whole vectors of sums, where they are known."""
+
+    def whole(e: Expr) -> Expr:
+        return Const(-(-int(e.value) // LANES) * LANES) if isinstance(e, Const) else e
+
+    return {i: e if i == Index(loop) else whole(e) for i, e in extents.items()}
 
 
 def _least(form: Linear, extents: dict[Index, Expr]) -> int | None:

@@ -18,19 +18,19 @@ is copied with a border of zeros, which here is the number a' = -x.
 A machine may only have instructions for numbers of 16 bits.  These hold A - za as it is, so
 operands are copied, and there is nothing to add.
 
-An image whose channels do not come last is copied in groups of channels, as instructions read them.
-
-In a block, what a step computes is copied and summed up in that step, all else before the block.
+In a block, what a step computes is copied and summed up in that step, all else before the block;
+what is the same in all steps is copied such that groups of terms are next to each other, so that it
+is not packed in each.
 
 Integers wrap around, so no bit of a result changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import prod
+from math import inf, prod
 
 from poly.ir.dtypes import INT8, INT16, INT32, UINT8, DType
 from poly.ir.expr import (
@@ -65,10 +65,24 @@ from poly.rewrites.integer_operands import (
     in_step,
     is_bordered,
 )
+from poly.rewrites.merge_programs import simplified
 from poly.sets.check_bounds import if_proved
 
-#: Types of the factors that an instruction multiplies, and how many products it adds.
-Types = tuple[tuple[tuple[DType, DType], int], ...]
+#: With fewer filters for each image, lanes run along its rows.
+FEW = 8
+
+
+@dataclass(frozen=True)
+class Multiplied:
+    """Two types that an instruction multiplies.
+
+    group : how many products it adds; windows : whether to each element of a row of windows
+    """
+
+    types: tuple[DType, DType]
+    group: int
+    windows: bool
+
 
 #: A sum of fewer terms than this fraction of those that an instruction adds stays as it is.
 LEAST_USED = 0.5
@@ -82,7 +96,7 @@ def integer_products(program: Program, extensions: tuple[str, ...] = ()) -> Prog
 
 
 @lru_cache(maxsize=4096)
-def _for_instructions(program: Program, types: Types) -> Program:
+def _for_instructions(program: Program, types: tuple[Multiplied, ...]) -> Program:
     if not types:
         return program
     result = program
@@ -91,19 +105,23 @@ def _for_instructions(program: Program, types: Types) -> Program:
     if result is program:
         return program
     statements = tuple(replace(s, name=default_name(n)) for n, s in enumerate(result.statements))
-    return if_proved(replace(result, statements=statements, text=None), program)
+    made = replace(result, statements=statements, text=None)
+    # Copies are for the instruction; all else may be computed where it is read.
+    copies = {t.name for t in made.temps if t.dtype != INT32} - {t.name for t in program.temps}
+    return if_proved(simplified(made, frozenset(copies)), program)
 
 
-def multiplied_types(extensions: Collection[str]) -> Types:
+def multiplied_types(extensions: Collection[str]) -> tuple[Multiplied, ...]:
     """The 8-bit types that instructions multiply, in either order; otherwise those of 16 bits."""
-    found: dict[tuple[DType, DType], int] = {}
+    found: dict[tuple[DType, DType], Multiplied] = {}
     for i in dot_products(extensions):
         a, b = (t.dtype for t in i.meaning.inputs if t.name != i.target)
         if {a, b} <= {UINT8, INT8, INT16} and i.meaning.tensors[i.target].dtype == INT32:
             for types in ((a, b), (b, a)):
-                found.setdefault(types, i.extents[1])
-    narrow = {types: group for types, group in found.items() if INT16 not in types}
-    return tuple((narrow or found).items())
+                known = found.get(types) or Multiplied(types, i.extents[1], False)
+                found[types] = replace(known, windows=known.windows or i.has_windows)
+    narrow = tuple(m for m in found.values() if INT16 not in m.types)
+    return narrow or tuple(found.values())
 
 
 @dataclass(frozen=True)
@@ -124,12 +142,10 @@ class _Plan:
     border: bool
     changing: frozenset[str] | None
 
-    def groups(self, f: Factor) -> bool:
-        """Whether a factor is copied such that groups of terms are next to each other: windows
-        overlap, or there are several steps, so that it would be packed for each of them.
-        """
+    def groups(self, f: Factor, program: Program) -> bool:
+        """Whether a factor is copied such that groups of terms are next to each other."""
         repeated = self.changing is not None and not self.within(f)
-        return (f.is_image or repeated) and Index(self.loop) in f.read.indices[:-1]
+        return repeated and f.is_apart(program, self.loop)
 
     def is_changing(self, read: Read) -> bool:
         """Whether the block computes what is read."""
@@ -140,21 +156,28 @@ class _Plan:
         return self.is_changing(f.read)
 
 
-def _rewritten(program: Program, s: Statement, known: Types) -> Program:
+def _rewritten(program: Program, s: Statement, known: tuple[Multiplied, ...]) -> Program:
     factors = factors_of(program, s)
     if factors is None:
         return program
-    types, group = _types(program, factors, known)
+    multiplied = _types(program, factors, known)
+    types, group = multiplied.types, multiplied.group
+    few = _has_few_filters(s, factors)
+    if few and not multiplied.windows:
+        return program
     if INT16 in types and not all(_can_be_widened(s, f) for f in factors):
         return program
     shifts = [f.shifted(t) for f, t in zip(factors, types, strict=True)]
     inner = [g for g in s.guards if set(indices_of(g)) & set(s.reductions)]
     border = bool(inner) and any(x != Const(0) for x in shifts)
-    if border and not any(is_bordered(f, s, inner) for f in factors):
+    can_have_border = any(is_bordered(f, s, inner) for f in factors)
+    if border and not can_have_border:
         return program
     found = _loop(s, factors, group, border, inner)
-    if found is None and inner and not border and any(is_bordered(f, s, inner) for f in factors):
-        border, found = True, _loop(s, factors, group, True, inner)
+    if can_have_border and not border:
+        other = _loop(s, factors, group, True, inner, few)
+        if other is not None and (few or found is None or _is_shorter(s, other, found)):
+            border, found = True, other
     if found is None:
         return program
     changing = _changing(program, s)
@@ -163,13 +186,32 @@ def _rewritten(program: Program, s: Statement, known: Types) -> Program:
         return program
     whole = next(r.hi for r in s.ranges if r.index == plan.loop)
     plain = types == tuple(f.dtype for f in factors) and all(x == Const(0) for x in shifts)
-    if plain and plan.extent == whole and not any(map(plan.groups, factors)):
+    if plain and plan.extent == whole and not any(plan.groups(f, program) for f in factors):
         return program
     for f, t in zip(factors, types, strict=True):
         image = border and is_bordered(f, s, inner)
-        if image and bordered(program, f, t, inner, s.ranges, set(program.tensors)) is None:
+        if image and bordered(program, f, t, inner, s.ranges, {*program.tensors}) is None:
             return program
     return _Rewriting(program, s, factors, plan, inner).program()
+
+
+def _size(shape: Sequence[Expr]) -> int:
+    """The number of elements, with a large one for each unknown extent."""
+    return prod(int(e.value) if isinstance(e, Const) else 1 << 20 for e in shape)
+
+
+def _is_shorter(s: Statement, one: tuple[str, Expr], other: tuple[str, Expr]) -> bool:
+    """Whether groups along one loop leave no more terms than those along another one, of which some
+    are padding; both with their extents in whole groups.
+    """
+
+    def terms(found: tuple[str, Expr]) -> float:
+        extents = [found[1] if r.index == found[0] else r.hi for r in s.ranges
+                   if r.index in s.reductions]  # fmt: skip
+        return prod(float(e.value) if isinstance(e, Const) else inf for e in extents)
+
+    whole = next(r.hi for r in s.ranges if r.index == other[0])
+    return other[1] != whole and terms(one) <= terms(other) < inf
 
 
 def _changing(program: Program, s: Statement) -> frozenset[str] | None:
@@ -198,27 +240,46 @@ def _can_be_widened(s: Statement, f: Factor) -> bool:
 
 
 def _types(
-    program: Program, factors: tuple[Factor, Factor], known: Types
-) -> tuple[tuple[DType, DType], int]:
-    """The types in which the factors are multiplied, and how many products are added at once."""
+    program: Program, factors: tuple[Factor, Factor], known: tuple[Multiplied, ...]
+) -> Multiplied:
+    """The types in which the factors are multiplied."""
 
-    def cost(choice: tuple[tuple[DType, DType], int]) -> tuple[int, int, float]:
-        types, _ = choice
+    def cost(choice: Multiplied) -> tuple[int, int, float]:
+        types = choice.types
         changed = [f for f, t in zip(factors, types, strict=True) if f.dtype != t]
         shifts = [f.shifted(t) for f, t in zip(factors, types, strict=True)]
-        sizes = 0
-        for f in changed:
-            shape = program.tensors[f.read.tensor].shape
-            sizes += prod(int(e.value) if isinstance(e, Const) else 1 << 20 for e in shape)
+        sizes = sum(_size(program.tensors[f.read.tensor].shape) for f in changed)
         return (min(1, len(changed)), sum(x != Const(0) for x in shifts), sizes)
 
     return min(known, key=cost)
 
 
+def _has_few_filters(s: Statement, factors: tuple[Factor, Factor]) -> bool:
+    """Whether a factor is an image of which each element is used with a few filters, so that lanes
+    along these would be fewer than those along its rows.
+    """
+    moved = [{i for e in f.read.indices for i in indices_of(e)} for f in factors]
+    for f, image, filters in zip(factors, moved, moved[::-1], strict=True):
+        own = filters - image
+        extents = [r.hi for r in s.ranges if r.index in s.free and r.index in own]
+        count = prod(int(e.value) if isinstance(e, Const) else FEW for e in extents)
+        if f.is_image and count < FEW:
+            return True
+    return False
+
+
 def _loop(
-    s: Statement, factors: tuple[Factor, Factor], group: int, border: bool, inner: list[Expr]
+    s: Statement,
+    factors: tuple[Factor, Factor],
+    group: int,
+    border: bool,
+    inner: list[Expr],
+    few: bool = False,
 ) -> tuple[str, Expr] | None:
-    """The reduction to add in groups, and its extent in whole groups; None if none is suited."""
+    """The reduction to add in groups, and its extent in whole groups; None if none is suited.
+
+    few : as of `_has_few_filters`: it is one along the rows of the image
+    """
     guarded = {i for g in inner for i in indices_of(g)}
     found: list[tuple[tuple[float, int, int], str, Expr]] = []
     for r in s.ranges:
@@ -245,6 +306,8 @@ def _loop(
         if waste < LEAST_USED:
             continue
         last = sum(d == len(f.read.indices) - 1 for f, d in zip(factors, dims, strict=True))
+        if few and last < len(factors):
+            continue
         found.append(((waste, last, size), r.index, extent))
     if not found:
         return None
@@ -320,13 +383,13 @@ class _Rewriting:
         whole = next(r.hi for r in self.s.ranges if r.index == plan.loop)
         longer = plan.extent if plan.extent != whole and f.moves_with(plan.loop) else None
         if image:
-            made = bordered(self._program, f, dtype, self.inner, ranges, self.taken)
-        elif dtype != f.dtype or longer is not None or plan.groups(f):
+            made = bordered(self._program, f, dtype, self.inner, ranges, self.taken, plan.loop)
+        elif dtype != f.dtype or longer is not None or plan.groups(f, self._program):
             made = copied(self._program, f, dtype, plan.loop, longer, whole, self.taken, within)
         else:
             return Factor(f.read, dtype)
         assert made is not None, "`_rewritten` has tried it"
-        if plan.groups(f):
+        if plan.groups(f, self._program):
             made = in_groups(made, plan.loop, plan.group, self.taken)
         self.temps.append(made.tensor)
         if within:

@@ -364,27 +364,30 @@ def _reindex(e: Expr, env: Mapping[str, Expr]) -> Expr:
 
 
 @lru_cache(maxsize=4096)
-def simplified(program: Program) -> Program:
-    """`inline` and `align` until nothing changes, without temporaries that are never read."""
+def simplified(program: Program, kept: frozenset[str] = frozenset()) -> Program:
+    """`inline` and `align` until nothing changes, without temporaries that are never read.
+
+    kept : temporaries that are not inlined
+    """
     while True:
-        changed = align(inline(program))
+        changed = align(inline(program, kept))
         if changed == program:
             return verify_program(program)
         program = changed
 
 
-def inline(program: Program) -> Program:
+def inline(program: Program, kept: frozenset[str] = frozenset()) -> Program:
     """Inline pointwise temporaries that may as well be computed where they are read."""
-    for tensor in program.temps:
+    for tensor in (t for t in program.temps if t.name not in kept):
         made = writers(program, tensor.name)
         if len(made) != 1:
             continue
         used = readers(program, tensor.name)
         if not used:
-            return inline(_without(program, made[0], tensor))
+            return inline(_without(program, made[0], tensor), kept)
         value = _pointwise(program, made[0], used, tensor)
         if value is not None and _pays(program, program.statements[made[0]], used, tensor):
-            return inline(_inlined(program, made[0], used, tensor, value))
+            return inline(_inlined(program, made[0], used, tensor, value), kept)
     return program
 
 

@@ -29,12 +29,14 @@ class DotProduct:
 
     intrinsic : its name; loop : the reduction, of which it sums `group` terms
     in_place : the operands that are stored as it reads them; others are packed
+    windows : whether an operand is read in windows of a row, which has room for whole vectors
     """
 
     intrinsic: str
     loop: str
     group: int
     in_place: frozenset[Read]
+    windows: bool = False
 
 
 def has_dot_product(scop: Scop, s: ScopStatement, machine: Machine) -> bool:
@@ -58,7 +60,7 @@ def find_dot_product(
                     continue
                 stored = _in_place(scop, operands, intrinsic, v, loop)
                 if stored is not None:
-                    dot = DotProduct(intrinsic.name, loop, group, stored)
+                    dot = DotProduct(intrinsic.name, loop, group, stored, intrinsic.has_windows)
                     found.append(((len(stored), extents[loop] or 1 << 20), dot))
     return max(found, key=lambda x: x[0], default=(None, None))[1]
 

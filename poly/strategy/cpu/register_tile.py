@@ -133,7 +133,7 @@ class _Update:
             return None
         moving = [r for r in self.reads if v in self.moves[r]]
         still = [r for r in self.reads if v not in self.moves[r]]
-        dot = find_dot_product(self.scop, s, v, lanes, self.machine)
+        lanes, dot = self.instruction(v, lanes)
         if dot is None and not tile_operands(self.scop, s):
             return None
         packed = self.packed(v, lanes, moving, dot)
@@ -169,6 +169,19 @@ class _Update:
         while extent is not None and lanes > extent:
             lanes //= 2
         return lanes
+
+    def instruction(self, v: str, lanes: int) -> tuple[int, DotProduct | None]:
+        """The instruction for a vector loop, and its lanes: more than iterations, if those that are
+        left are less than half.
+        """
+        dot = find_dot_product(self.scop, self.s, v, lanes, self.machine)
+        if (
+            self.extents[v] or lanes
+        ) % lanes and 2 * lanes * self.element <= self.machine.vector_bytes:
+            wider = find_dot_product(self.scop, self.s, v, 2 * lanes, self.machine)
+            if wider is not None and wider.windows:
+                return 2 * lanes, wider
+        return lanes, dot
 
     def is_stored(self, r: Read, v: str, lanes: int, dot: DotProduct | None) -> bool:
         """Whether an operand is stored as a vector along v reads it."""
@@ -225,7 +238,7 @@ class _Update:
         full = extent is None or extent >= FULL * (-(-extent // lanes) * lanes)
         return (
             int(full),
-            lanes,
+            lanes * (found.dot.group if found.dot else 1),
             int(bool(found.w)),
             # Whether packing operands or transposing results pays depends on sizes: both are risky.
             int(None in extents.values() and plain and not scattered and not found.packed),
@@ -317,7 +330,7 @@ def register_tile(
     accumulators = machine.registers - 4
     best = (0.0, 1, 1)
     for vectors in (1, 2, 4):
-        if vectors > most_vectors or (columns is not None and columns // lanes % vectors):
+        if vectors > most_vectors or (columns is not None and max(1, columns // lanes) % vectors):
             continue
         most = min(accumulators // vectors, 14)
         for count in range(1, most + 1):

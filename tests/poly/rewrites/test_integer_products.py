@@ -18,7 +18,7 @@ from poly.rewrites.integer_products import integer_products
 from runtime.reference.evaluate import evaluate
 
 RNG = np.random.default_rng(7)
-EXTENSIONS = ("avx512_vnni",)
+EXTENSIONS = ("avx512_vnni", "avx512vbmi")
 #: With instructions for two numbers of 16 bits only.
 PAIRS = ("avx2",)
 PLAIN = "int32(A[i,k]) * int32(B[k,j])"
@@ -183,6 +183,18 @@ def test_convolutions(data: st.DataObject) -> None:
     program = parse_program(text)
     same(program)
     same(program, PAIRS)
+    same(program, ("avx512_vnni",))  # without an instruction on windows of a row
+
+
+def test_few_filters_have_lanes_along_the_rows_of_the_image() -> None:
+    """If there is an instruction for them, and otherwise no other sum is made."""
+    text = CONV.format(x="uint8", y="int8", c=8, h=6, w=20, o=8, per=4, r=3, s=3, p=6, q=20, d=1,
+                       pad=1, st=1, value="int32(X[n, (o // 4) * 4 + c, 1*p + 1*r - 1, "
+                       "1*q + 1*s - 1]) * int32(W[o,c,r,s])")  # fmt: skip
+    program = parse_program(text)
+    made = same(program)
+    assert {r.index: str(r.hi) for r in main_sum(made).ranges}["s"] == "4"
+    assert integer_products(program, ("avx512_vnni",)) is program
 
 
 @pytest.mark.parametrize(("loops", "of"), [("n,o,p", "o"), ("o,n,p", "o"), ("n,o,p", "n")])
