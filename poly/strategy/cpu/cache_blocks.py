@@ -69,6 +69,11 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
     vectors = [r for r in reads if core.v in loops_of_read(r) and core.w not in loops_of_read(r)]
     streams = [r for r in reads if r not in vectors]
     others = tuple(x for x in core.free if x not in (core.v, core.w))
+    if core.dot is not None and core.dot.windows:
+        # Nothing is packed: one image after the other.
+        images = {i for r in reads if core.v in loops_of_read(r) for i in loops_of_read(r)}
+        before = tuple(x for x in others if x in images)
+        return Blocks(before, inside=tuple(x for x in others if x not in images))
     if not core.w or not vectors:
         return Blocks(inside=others)
     size = scop.program.tensors[s.target.tensor].dtype.bytes
