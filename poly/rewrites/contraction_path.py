@@ -22,6 +22,7 @@ from opt_einsum.paths import DynamicProgramming, greedy
 
 from poly.ir.dtypes import DType
 from poly.ir.expr import (
+    Cast,
     Const,
     Expr,
     Index,
@@ -300,6 +301,10 @@ def _is_plain(e: Expr, dtype: DType, dtypes: Mapping[str, DType]) -> bool:
         return dtype_of_expr(e, dtypes).kind != "b"
     if isinstance(e, Const):
         return e.dtype == dtype
+    if isinstance(e, Cast) and isinstance(e.arg, Read) and e.dtype == dtype:
+        # A 16-bit float, which a product of two is converted from where it is used.
+        stored = dtypes[e.arg.tensor]
+        return stored.is_widened and stored.compute == dtype and _is_plain(e.arg, stored, dtypes)
     if isinstance(e, Read):
         return dtypes[e.tensor] == dtype and not any(reads_of(i) for i in e.indices)
     if isinstance(e, Op):

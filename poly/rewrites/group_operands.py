@@ -18,35 +18,51 @@ from dataclasses import replace
 from math import prod
 
 from poly.ir.accesses import block_of
-from poly.ir.dtypes import INT8, INT16, UINT8
+from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Op, Read, rewrite
+from poly.ir.instruction_tables import dot_products
 from poly.ir.linear_form import linear_form
 from poly.ir.program import Program, Statement, fresh_statement, statement_names
-from poly.rewrites.integer_operands import LANES, Copied, Factor, copied, factors_of, in_groups
-from poly.rewrites.integer_products import Multiplied, multiplied_types
+from poly.rewrites.integer_operands import (
+    LANES,
+    Copied,
+    Factor,
+    copied,
+    factors_of,
+    has_few_filters,
+    in_groups,
+)
 from poly.sets.check_bounds import if_proved
 
 #: Rows of up to so many elements are short.
 SHORT = 256
 
 
+#: How many products of two types an instruction adds to a sum.
+Groups = dict[tuple[DType, DType, DType], int]
+
+
 def group_operands(program: Program, extensions: Collection[str] = ()) -> Program:
-    """Copy operands of sums of products of integers in groups of terms, where they would be packed
-    again and again.
+    """Copy operands of sums of products of narrow numbers in groups of terms, where they would be
+    packed again and again.
     """
-    known = multiplied_types(extensions)
+    groups: Groups = {}
+    for i in dot_products(extensions):
+        a, b = (t.dtype for t in i.meaning.inputs if t.name != i.target)
+        total = i.meaning.tensors[i.target].dtype
+        groups |= {(a, b, total): i.extents[1], (b, a, total): i.extents[1]}
     result = program
     for s in () if program.has_blocks else program.statements:
-        result = _grouped(result, s, known)
+        result = _grouped(result, s, groups)
     return program if result is program else if_proved(result, program)
 
 
-def _grouped(program: Program, s: Statement, known: Collection[Multiplied]) -> Program:
-    factors = factors_of(program, s, (INT8, UINT8, INT16))
-    if factors is None:
+def _grouped(program: Program, s: Statement, groups: Groups) -> Program:
+    total = program.dtypes[s.target.tensor]
+    factors = factors_of(program, s, {t for types in groups for t in types[:2]}, total)
+    if factors is None or has_few_filters(s, factors):
         return program
-    types = factors[0].dtype, factors[1].dtype
-    group = next((m.group for m in known if m.types == types), None)
+    group = groups.get((factors[0].dtype, factors[1].dtype, total))
     loop = None if group is None else _loop(s, factors, group)
     if group is None or loop is None:
         return program

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from poly.ir.dtypes import INT8, INT16, INT32, UINT8, DType
 from poly.ir.expr import (
@@ -28,6 +29,8 @@ from poly.ir.program import Program, Range, Statement, Tensor, fresh_name
 OFFSET = 128
 #: Sums in the longest vector.
 LANES = 16
+#: With fewer filters for each image, lanes run along its rows.
+FEW = 8
 ZERO = Const(0)
 
 
@@ -88,15 +91,18 @@ def _is_strided(index: Expr) -> bool:
 
 
 def factors_of(
-    program: Program, s: Statement, types: Collection[DType] = (INT8, UINT8)
+    program: Program,
+    s: Statement,
+    types: Collection[DType] = (INT8, UINT8),
+    total: DType = INT32,
 ) -> tuple[Factor, Factor] | None:
-    """The factors of a sum of products of integers of `types`; None if it is not one."""
+    """The factors of a sum of products of numbers of `types`; None if it is not one."""
     value = s.value
-    if s.op != "+=" or not s.reductions or program.dtypes[s.target.tensor] != INT32:
+    if s.op != "+=" or not s.reductions or program.dtypes[s.target.tensor] != total:
         return None
     if not isinstance(value, Op) or value.fn != "mul":
         return None
-    first, second = (_factor(program, s, e, types) for e in value.args)
+    first, second = (_factor(program, s, e, types, total) for e in value.args)
     if first is None or second is None or s.target.tensor in {r.tensor for r in s.reads}:
         return None
     plain = all(r.lo == ZERO for r in s.ranges)
@@ -104,7 +110,9 @@ def factors_of(
     return (first, second) if plain and not any(reads_of(i) for i in targets) else None
 
 
-def _factor(program: Program, s: Statement, e: Expr, types: Collection[DType]) -> Factor | None:
+def _factor(
+    program: Program, s: Statement, e: Expr, types: Collection[DType], total: DType
+) -> Factor | None:
     zero: Expr = ZERO
     fits = True
     if isinstance(e, Op) and e.fn == "sub":
@@ -114,10 +122,13 @@ def _factor(program: Program, s: Statement, e: Expr, types: Collection[DType]) -
         fits = _is_of_8_bits(program, zero)
         if not known or moving & {*s.reductions}:
             return None
-    if not isinstance(e, Cast) or e.dtype != INT32 or not isinstance(e.arg, Read):
+    converted = isinstance(e, Cast) and e.dtype == total
+    read = e.arg if isinstance(e, Cast) and converted else e
+    if not isinstance(read, Read):
         return None
-    read = e.arg
     dtype = program.dtypes[read.tensor]
+    if not converted and dtype.compute != total:
+        return None
     if dtype not in types or any(reads_of(i) for i in read.indices):
         return None
     return Factor(read, dtype, zero, fits)
@@ -128,6 +139,20 @@ def _is_of_8_bits(program: Program, e: Expr) -> bool:
         return -OFFSET <= int(e.value) < 2 * OFFSET
     read = e.arg if isinstance(e, Cast) else None
     return isinstance(read, Read) and program.dtypes[read.tensor] in (INT8, UINT8)
+
+
+def has_few_filters(s: Statement, factors: tuple[Factor, Factor]) -> bool:
+    """Whether a factor is an image of which each element is used with a few filters, so that lanes
+    along these would be fewer than those along its rows.
+    """
+    moved = [{i for e in f.read.indices for i in indices_of(e)} for f in factors]
+    for f, image, filters in zip(factors, moved, moved[::-1], strict=True):
+        own = filters - image
+        extents = [r.hi for r in s.ranges if r.index in s.free and r.index in own]
+        count = prod(int(e.value) if isinstance(e, Const) else FEW for e in extents)
+        if f.is_image and count < FEW:
+            return True
+    return False
 
 
 # --- copies ----------------------------------------------------------------------------------
@@ -255,8 +280,10 @@ def is_bordered(f: Factor, s: Statement, guards: Sequence[Expr]) -> bool:
     return bool(guards) and all(_bounded(f, g) is not None for g in guards)
 
 
-def _bounded(f: Factor, guard: Expr) -> int | None:
-    """The dimension of an operand that a condition bounds by 0 from below, or at all from above."""
+def _bounded(f: Factor, guard: Expr) -> tuple[int, Expr | None] | None:
+    """The dimension of an operand that a condition bounds by 0 from below, and None; or from above,
+    and the first index beyond.
+    """
     if not isinstance(guard, Op) or guard.fn not in ("lt", "le", "gt", "ge"):
         return None
     left, right = guard.args if guard.fn in ("lt", "le") else guard.args[::-1]
@@ -265,10 +292,10 @@ def _bounded(f: Factor, guard: Expr) -> int | None:
     for d, index in enumerate(f.read.indices):
         form = linear_form(index)
         if len(form.terms) and (slack - form).terms == () and (slack - form).constant == 0:
-            return d
-        rest = slack + form
-        if not any(isinstance(a, Index) for a, _ in rest.terms) and indices_of(index):
-            return d
+            return d, None
+        beyond = render(slack + form + 1)
+        if indices_of(index) and not indices_of(beyond):
+            return d, beyond
     return None
 
 
@@ -288,7 +315,8 @@ def bordered(
         is room for the last vector of them
     """
     source = program.tensors[f.read.tensor]
-    dims = {_bounded(f, g) for g in guards}
+    bounds = [b for g in guards if (b := _bounded(f, g)) is not None]
+    dims = {d for d, _ in bounds}
     extents = {Index(r.index): r.hi for r in ranges}
     shape, lows, indices, inner = [], [], [], []
     for d, index in enumerate(f.read.indices):
@@ -307,7 +335,8 @@ def bordered(
         shape.append(normal(sub(add(most, Const(1)), Const(low))))
         lows.append(low)
         indices.append(normal(sub(index, Const(low))))
-        inner.append(minimum(source.shape[d], normal(add(most, Const(1)))))
+        inside = [e for at, e in bounds if at == d and e is not None]
+        inner.append(minimum(source.shape[d], normal(add(most, Const(1))), *inside))
     tensor = Tensor(fresh_name(f"{source.name}_p", taken), dtype, tuple(shape))
     names = [fresh_name(f"i{d}", taken) for d in range(source.rank)]
     kept = [(d, i) for d, i in enumerate(f.read.indices) if d not in dims]
@@ -320,14 +349,14 @@ def bordered(
     )  # fmt: skip
     others = [fresh_name(f"i{d}", taken) for d in range(source.rank)]
     moved = tuple(add(Index(n), Const(-low)) for n, low in zip(others, lows, strict=True))
-    inside = Statement(
+    image = Statement(
         tensor.name, Read(tensor.name, moved), "=", False,
         _converted(
             f, Read(source.name, tuple(map(Index, others))), dtype, {i: others[d] for d, i in kept}
         ),
         tuple(Range(n, ZERO, e) for n, e in zip(others, inner, strict=True)),
     )  # fmt: skip
-    return Copied(tensor, (every, inside), Read(tensor.name, tuple(indices)))
+    return Copied(tensor, (every, image), Read(tensor.name, tuple(indices)))
 
 
 def _border(f: Factor, dtype: DType, dimensions: Mapping[Expr, str]) -> Expr | None:

@@ -61,15 +61,13 @@ from poly.rewrites.integer_operands import (
     bordered,
     copied,
     factors_of,
+    has_few_filters,
     in_groups,
     in_step,
     is_bordered,
 )
 from poly.rewrites.merge_programs import simplified
 from poly.sets.check_bounds import if_proved
-
-#: With fewer filters for each image, lanes run along its rows.
-FEW = 8
 
 
 @dataclass(frozen=True)
@@ -162,7 +160,7 @@ def _rewritten(program: Program, s: Statement, known: tuple[Multiplied, ...]) ->
         return program
     multiplied = _types(program, factors, known)
     types, group = multiplied.types, multiplied.group
-    few = _has_few_filters(s, factors)
+    few = has_few_filters(s, factors)
     if few and not multiplied.windows:
         return program
     if INT16 in types and not all(_can_be_widened(s, f) for f in factors):
@@ -254,20 +252,6 @@ def _types(
     return min(known, key=cost)
 
 
-def _has_few_filters(s: Statement, factors: tuple[Factor, Factor]) -> bool:
-    """Whether a factor is an image of which each element is used with a few filters, so that lanes
-    along these would be fewer than those along its rows.
-    """
-    moved = [{i for e in f.read.indices for i in indices_of(e)} for f in factors]
-    for f, image, filters in zip(factors, moved, moved[::-1], strict=True):
-        own = filters - image
-        extents = [r.hi for r in s.ranges if r.index in s.free and r.index in own]
-        count = prod(int(e.value) if isinstance(e, Const) else FEW for e in extents)
-        if f.is_image and count < FEW:
-            return True
-    return False
-
-
 def _loop(
     s: Statement,
     factors: tuple[Factor, Factor],
@@ -278,7 +262,7 @@ def _loop(
 ) -> tuple[str, Expr] | None:
     """The reduction to add in groups, and its extent in whole groups; None if none is suited.
 
-    few : as of `_has_few_filters`: it is one along the rows of the image
+    few : as of `has_few_filters`: it is one along the rows of the image
     """
     guarded = {i for g in inner for i in indices_of(g)}
     found: list[tuple[tuple[float, int, int], str, Expr]] = []

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from poly.deps.scop import Role, Scop, ScopStatement
 from poly.ir.accesses import element_stride, lane_dimension, loops_of_read
-from poly.ir.expr import Const, Index, Read
+from poly.ir.expr import Const, Index, Read, indices_of
 from poly.ir.instruction_tables import dot_products
 from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.linear_form import linear_form
@@ -116,7 +116,12 @@ def _can_be_packed(
 ) -> bool:
     """Whether a layout puts the elements of an operand where an instruction reads them: each loop
     moves a dimension of its own, in the order of the loops.
+
+    An image with lanes along its channels would be turned around for every vector of them.
     """
+    is_image = any(len(indices_of(i)) > 1 for i in read.indices)
+    if is_image and loops[intrinsic.statement.indices[0]] in loops_of_read(read):
+        return False
     names = [i.name for i in pattern.indices if isinstance(i, Index)]
     order = [x for x in intrinsic.statement.indices if x in names]
     if len(names) != len(pattern.indices) or names != order:

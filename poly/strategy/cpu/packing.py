@@ -155,13 +155,26 @@ def widen_rows(schedule: Schedule, core: Contraction, outer: list[str]) -> Sched
     for read in operands if core.dot is None else ():
         moving = loops_of_read(read)
         around = [x for x in outer if x in moving and x in core.free]
-        narrow = bool(_wider(schedule, read)) and core.v not in moving
-        if narrow and around and is_batched(operands, around[-1]):
+        if not _wider(schedule, read) or core.v in moving:
+            continue
+        loop = around[-1] if around and is_batched(operands, around[-1]) else ""
+        loop = loop or (outer[-1] if is_used_by_one_tile(read, core) else "")
+        if loop:
             schedule = attempt(
-                schedule, Schedule.promote, s.name, around[-1], read.tensor, Scope.LOCAL,
+                schedule, Schedule.promote, s.name, loop, read.tensor, Scope.LOCAL,
                 dtype=_wider(schedule, read),
             )  # fmt: skip
     return schedule
+
+
+def is_used_by_one_tile(read: Read, core: Contraction) -> bool:
+    """Whether a tile has all of the vector loop, so that no other one needs the same rows, which
+    are contiguous.
+    """
+    extent, last = core.extent(core.v), len(read.indices) - 1
+    whole = extent is not None and extent <= core.vectors * core.lanes
+    along = any(plain_dimension(read, r) == last for r in core.reductions)
+    return whole and along and bool(core.w) and core.w in loops_of_read(read)
 
 
 def is_batched(operands: Collection[Read], loop: str) -> bool:

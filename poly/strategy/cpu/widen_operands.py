@@ -38,7 +38,7 @@ from poly.ir.program import (
 )
 from poly.machine.cpu import Machine
 from poly.strategy.cpu.choose_tile import find_tile
-from poly.strategy.cpu.packing import is_batched, is_packed
+from poly.strategy.cpu.packing import is_batched, is_packed, is_used_by_one_tile
 from poly.strategy.cpu.register_tile import Contraction
 from poly.strategy.cpu.stencil_tile import Stencil
 
@@ -85,7 +85,8 @@ def _is_converted(
             return False  # multiplied as it is
         operands = [r for r in s.reads if r.indices]
         in_lanes = core.v in loops_of_read(read)
-        if is_packed(read, core) if in_lanes else any(is_batched(operands, i) for i in s.free):
+        rows = is_used_by_one_tile(read, core) or any(is_batched(operands, i) for i in s.free)
+        if is_packed(read, core) if in_lanes else rows:
             return False
         least = REUSE_IN_LANES if in_lanes else REUSE_AS_NUMBERS
     elif core is not None or stride_of(read, s.indices[-1] if s.indices else "") != 1:

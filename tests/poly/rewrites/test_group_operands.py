@@ -30,9 +30,9 @@ def same(text: str, extensions: tuple[str, ...] = VNNI) -> Program:
 
 
 def conv(c: int, index: str, extent: int = 8, guards: str = "") -> str:
-    return f"""def f(uint8 X[{c},20], int8 W[6,{c},3]) -> (Y) {{
+    return f"""def f(uint8 X[{c},20], int8 W[16,{c},3]) -> (Y) {{
         Y[k,p] +=! int32(X[c,{index}]) * int32(W[k,c,s])
-            where k in 0:6, p in 0:{extent}, c in 0:{c}, s in 0:3{guards} }}"""
+            where k in 0:16, p in 0:{extent}, c in 0:{c}, s in 0:3{guards} }}"""
 
 
 @pytest.mark.parametrize("index", ["p + s", "2*p", "2*p + s"])
@@ -51,6 +51,7 @@ def test_images_with_a_border() -> None:
     ("text", "copied"),
     [
         (conv(6, "p + s"), ""),  # no whole number of groups
+        (conv(8, "p + s").replace("16", "4"), ""),  # few filters
         ("def f(uint8 A[9,16], int8 B[16,32]) -> (Y) "
          "{ Y[i,j] +=! int32(A[i,k]) * int32(B[k,j]) }", ""),  # packed for vectors along j
         ("def f(uint8 A[9,16], int8 B[16,49]) -> (Y) "
@@ -68,14 +69,39 @@ def test_products(text: str, copied: str) -> None:
     assert [t.name for t in made.temps] == ([f"{copied}_p"] if copied else [])
 
 
+def test_sixteen_bits() -> None:
+    """bfloat16 in pairs; without the instruction, and of other types, nothing is copied."""
+    text = """def f(bfloat16 X[8,20], bfloat16 W[16,8,3]) -> (float32 Y[16,18]) {
+        Y[k,p] +=! float32(X[c,p + s]) * float32(W[k,c,s])
+            where k in 0:16, p in 0:18, c in 0:8, s in 0:3 }"""
+    program = parse_program(text)
+    made = group_operands(program, ("avx512_bf16",))
+    assert [str(t) for t in made.temps] == ["bfloat16 X_p[4,20,2]"]
+    assert group_operands(program, VNNI) is program
+    half = parse_program(text.replace("bfloat16", "float16"))
+    assert group_operands(half, ("avx512_bf16", *VNNI)) is half
+    rng = np.random.default_rng(1)
+    arrays = {t.name: rng.integers(-8, 9, [int(e.value) for e in t.shape]).astype(t.dtype.numpy)  # type: ignore[attr-defined]
+              for t in program.inputs}  # fmt: skip
+    assert np.array_equal(evaluate(made, arrays)["Y"], evaluate(program, arrays)["Y"])
+
+
+def test_products_of_a_narrow_type_are_no_sums_of_a_wide_one() -> None:
+    text = (
+        "def f(uint8 A[16,9], uint8 B[16,32], int32 Y[9,32]) -> (Y) { Y[i,j] += A[k,i] * B[k,j] }"
+    )
+    program = parse_program(text)
+    assert group_operands(program, VNNI) is program
+
+
 def test_a_copy_is_put_in_groups_itself() -> None:
     made = same(
-        """def f(uint8 X[8,20], int8 W[6,8]) -> (Y) {
+        """def f(uint8 X[8,20], int8 W[16,8]) -> (Y) {
         int16 Z[8,20]
-        int16 V[6,8]
+        int16 V[16,8]
         Z[c,q] = int16(int32(X[c,q]) - 3) where c in 0:8, q in 0:20
-        V[k,c] = int16(W[k,c]) where k in 0:6, c in 0:8
-        Y[k,p] +=! int32(Z[c,2*p]) * int32(V[k,c]) where k in 0:6, p in 0:10, c in 0:8 }""",
+        V[k,c] = int16(W[k,c]) where k in 0:16, c in 0:8
+        Y[k,p] +=! int32(Z[c,2*p]) * int32(V[k,c]) where k in 0:16, p in 0:10, c in 0:8 }""",
         PAIRS,
     )
     assert len(made.statements) == 3 and str(made.tensors["Z"]) == "int16 Z[4,20,2]"

@@ -257,6 +257,18 @@ def test_zero_points_of_weights_that_change_with_steps() -> None:
     same(program)
 
 
+@pytest.mark.parametrize("guards", ["k < 7", "k <= 7", "0 <= k - 2, k - 2 < 3", "7 > k"])
+@pytest.mark.parametrize("value", [PLAIN, "(int32(A[i,k]) - 3) * int32(B[k,j])"])
+@pytest.mark.parametrize("extensions", [EXTENSIONS, PAIRS])
+def test_terms_that_are_left_out(guards: str, value: str, extensions: tuple[str, ...]) -> None:
+    """Of an operand that has them, too, only what a sum has is copied."""
+    program = parse_program(
+        f"""def f(uint8 A[12,20], int8 B[20,32]) -> (Y) {{ Y[i,j] +=! {value}
+            where i in 0:12, j in 0:32, k in 0:20, {guards} }}"""
+    )
+    same(program, extensions)
+
+
 @pytest.mark.parametrize("k", [32, 33])
 def test_kernels_use_the_instruction(k: int) -> None:
     a, b = whole("int8", 20, k), whole("int8", k, 24)
