@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from math import prod
 
-from poly.ir.accesses import block_of
+from poly.ir.accesses import block_of, element_stride, loops_of_read
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Expr, Index, Op, Read, rewrite
 from poly.ir.instruction_tables import dot_products
@@ -63,7 +63,7 @@ def _grouped(program: Program, s: Statement, groups: Groups) -> Program:
     if factors is None or has_few_filters(s, factors):
         return program
     group = groups.get((factors[0].dtype, factors[1].dtype, total))
-    loop = None if group is None else _loop(s, factors, group)
+    loop = None if group is None else _loop(program, s, factors, group)
     if group is None or loop is None:
         return program
     result = program
@@ -72,17 +72,23 @@ def _grouped(program: Program, s: Statement, groups: Groups) -> Program:
     return result
 
 
-def _loop(s: Statement, factors: tuple[Factor, Factor], group: int) -> str | None:
-    """The reduction whose terms are added in groups."""
-    found = [
-        (_size([r.hi]), r.index)
+def _loop(program: Program, s: Statement, factors: tuple[Factor, Factor], group: int) -> str | None:
+    """The reduction whose terms are added in groups; None if they are next to each other already,
+    or cannot be.
+    """
+    whole = [
+        r
         for r in s.ranges
-        if r.index in s.reductions
-        and r.lo == Const(0)
-        and linear_form(r.hi).is_multiple_of(group)
-        and all(_is_in_groups(f, r.index, group) for f in factors)
+        if r.index in s.reductions and r.lo == Const(0) and linear_form(r.hi).is_multiple_of(group)
     ]
-    return max(found, default=(0, None))[1]
+
+    def adjacent(f: Factor, loop: str) -> bool:
+        return element_stride(f.read, program.tensors[f.read.tensor].shape, loop, group) == 1
+
+    if any(all(adjacent(f, r.index) for f in factors) for r in whole):
+        return None
+    suited = [r for r in whole if all(_is_in_groups(f, r.index, group) for f in factors)]
+    return max(((_size([r.hi]), r.index) for r in suited), default=(0, None))[1]
 
 
 def _is_in_groups(f: Factor, loop: str, group: int) -> bool:
@@ -103,9 +109,18 @@ def _chosen(
     found = [f for f in apart if f.is_image]
     if not found and len(apart) == len(factors):
         found = [min(apart, key=lambda f: _size(program.tensors[f.read.tensor].shape))]
-    if not found and apart and _has_short_rows(s, apart[0]):
-        found = apart
+    if not found and len(apart) == 1:
+        (other,) = (f for f in factors if f not in apart)
+        if _has_short_rows(s, apart[0]) and _fills_vectors(s, other, apart[0]):
+            found = apart
     return tuple(found)
+
+
+def _fills_vectors(s: Statement, f: Factor, beside: Factor) -> bool:
+    """Whether a loop that moves a factor, and not the one beside it, fills vectors."""
+    own, others = (loops_of_read(x.read) for x in (f, beside))
+    extents = [r.hi for r in s.ranges if r.index in s.free and r.index in own - others]
+    return any(isinstance(e, Const) and int(e.value) % LANES == 0 for e in extents)
 
 
 def _has_short_rows(s: Statement, f: Factor) -> bool:

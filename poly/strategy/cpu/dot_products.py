@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from poly.deps.scop import Role, Scop, ScopStatement
-from poly.ir.accesses import element_stride, lane_dimension, loops_of_read
+from poly.ir.accesses import block_of, element_stride, lane_dimension, loops_of_read
 from poly.ir.expr import Const, Index, Read, indices_of
 from poly.ir.instruction_tables import dot_products
 from poly.ir.intrinsics import VectorIntrinsic
@@ -58,7 +58,8 @@ def find_dot_product(
             for loop in s.source.reductions:
                 if not _in_groups(s, loop, group) or not is_rectangular(s, loop):
                     continue
-                stored = _in_place(scop, operands, intrinsic, v, loop)
+                partial = (extents[v] or 0) % lanes != 0
+                stored = _in_place(scop, operands, intrinsic, v, loop, partial)
                 if stored is not None:
                     dot = DotProduct(intrinsic.name, loop, group, stored, intrinsic.has_windows)
                     found.append(((len(stored), extents[loop] or 1 << 20), dot))
@@ -81,10 +82,17 @@ def _ways(scop: Scop, s: ScopStatement, intrinsic: VectorIntrinsic) -> Iterator[
 
 
 def _in_place(
-    scop: Scop, operands: dict[Read, Read], intrinsic: VectorIntrinsic, v: str, loop: str
+    scop: Scop,
+    operands: dict[Read, Read],
+    intrinsic: VectorIntrinsic,
+    v: str,
+    loop: str,
+    partial: bool,
 ) -> frozenset[Read] | None:
     """The operands that are stored as an instruction reads them; None if another cannot be packed
     so.
+
+    partial : whether the last vector needs room beyond the end, which blocks and windows have
     """
     found: set[Read] = set()
     loops = dict(zip(intrinsic.statement.indices, (v, loop), strict=True))
@@ -98,7 +106,8 @@ def _in_place(
             element_stride(read, shape, loops[x], extent) == _step(pattern, strides, x)
             for x, extent in zip(intrinsic.statement.indices, intrinsic.extents, strict=True)
         )
-        if stored:
+        has_room = not partial or intrinsic.has_windows or block_of(read, v) is not None
+        if stored and (has_room or v not in loops_of_read(read)):
             found.add(read)
         elif not _can_be_packed(pattern, read, loops, intrinsic):
             return None

@@ -54,8 +54,12 @@ def test_images_with_a_border() -> None:
         (conv(8, "p + s").replace("16", "4"), ""),  # few filters
         ("def f(uint8 A[9,16], int8 B[16,32]) -> (Y) "
          "{ Y[i,j] +=! int32(A[i,k]) * int32(B[k,j]) }", ""),  # packed for vectors along j
-        ("def f(uint8 A[9,16], int8 B[16,49]) -> (Y) "
+        ("def f(uint8 A[32,16], int8 B[16,49]) -> (Y) "
          "{ Y[i,j] +=! int32(A[i,k]) * int32(B[k,j]) }", "B"),  # three vectors and one element
+        ("def f(uint8 A[9,16], int8 B[16,49]) -> (Y) "
+         "{ Y[i,j] +=! int32(A[i,k]) * int32(B[k,j]) }", ""),  # and rows of A are no better
+        ("def f(uint8 A[2,3,64], int8 B[32,3,8]) -> (Y) { Y[k,p] +=! int32(A[0,c,8*p + s]) * "
+         "int32(B[k,c,s]) where k in 0:32, p in 0:8, c in 0:3, s in 0:8 }", ""),  # s is adjacent
         ("def f(uint8 A[16,9], int8 B[16,32]) -> (Y) "
          "{ Y[i,j] +=! int32(A[k,i]) * int32(B[k,j]) }", "A"),  # both would be packed
         ("def f(uint8 A[9,16], int8 B[30,16]) -> (Y) "
