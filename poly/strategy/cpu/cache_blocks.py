@@ -70,10 +70,7 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
     streams = [r for r in reads if r not in vectors]
     others = tuple(x for x in core.free if x not in (core.v, core.w))
     if core.dot is not None and core.dot.windows:
-        # Nothing is packed: one image after the other.
-        images = {i for r in reads if core.v in loops_of_read(r) for i in loops_of_read(r)}
-        before = tuple(x for x in others if x in images)
-        return Blocks(before, inside=tuple(x for x in others if x not in images))
+        return _image_by_image(core, reads, others)
     if not core.w or not vectors:
         return Blocks(inside=others)
     size = scop.program.tensors[s.target.tensor].dtype.bytes
@@ -124,6 +121,13 @@ def find_blocks(scop: Scop, core: Contraction, machine: Machine) -> Blocks:
     if not packed and not cut:
         return Blocks((), 0, None, (), (*before, *outside), rows, inside)
     return Blocks(before, per_block * core.width, share, tuple(cut.items()), outside, rows, inside)
+
+
+def _image_by_image(core: Contraction, reads: list[Read], others: tuple[str, ...]) -> Blocks:
+    """The blocks where operands are read in windows, so that nothing is packed."""
+    images = {i for r in reads if core.v in loops_of_read(r) for i in loops_of_read(r)}
+    before = tuple(x for x in others if x in images)
+    return Blocks(before, inside=tuple(x for x in others if x not in images))
 
 
 def _packed_bytes(
