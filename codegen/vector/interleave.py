@@ -12,16 +12,15 @@ from collections.abc import Sequence
 from codegen.loops.nodes import LANE_0, Block, Buffer, Interleaved, LoopNode, VectorStore, block
 from codegen.loops.traverse import map_children
 from codegen.vector.addresses import Addresses
+from poly.buffers.copies import GROUPS, INTERLEAVED
 from poly.ir.expr import Read, walk
 from poly.ir.linear_form import Linear
 from poly.ir.program import Program
 
-#: Bytes of the vectors that are interleaved: instructions do it within so many.
-BYTES = (16, 8)
+#: Bytes of the vectors that are interleaved: the last of a row may be half as long.
+BYTES = (INTERLEAVED, INTERLEAVED // 2)
 #: Bits of the widest elements: matrices of others are transposed.
 WIDEST = 16
-#: How many vectors there may be.
-GROUPS = (2, 4)
 
 
 def interleave_stores(root: LoopNode, program: Program) -> LoopNode:

@@ -27,6 +27,8 @@ TOGETHER, LEAST_TOGETHER = 16, 4
 
 #: Bytes of a row that are put between those of others at once.
 INTERLEAVED = 16
+#: Of how many rows.
+GROUPS = (2, 4)
 
 #: Vectors of a row of a packed operand that are copied without a loop.
 MOST_VECTORS = 4
@@ -221,7 +223,7 @@ class _CopyLoops:
         (name, _, length), (_, _, group) = loops[-2:]
         along = contiguous_dimension(self.scop.program.tensors[self.node.tensor])
         whole = length % (INTERLEAVED // dtype.bytes) == 0
-        return group in (2, 4) and name == f"{self.node.buffer}_e{along}" and whole
+        return group in GROUPS and name == f"{self.node.buffer}_e{along}" and whole
 
     def _interleaved(self, loops: list[tuple[str, str, int]], lanes: int) -> list[Member]:
         """The innermost loops with vectors of the rows of a group."""

@@ -142,6 +142,12 @@ class VectorIntrinsic:
         plain = plain and s.target.indices == (Index(s.indices[0]),)
         return plain and isinstance(s.value, Op) and s.value.fn == "mul"
 
+    @property
+    def multiplied(self) -> tuple[DType, DType, DType]:
+        """Of a dot product, the types of both factors and of the sums."""
+        a, b = (t.dtype for t in self.meaning.inputs if t.name != self.target)
+        return a, b, self.meaning.tensors[self.target].dtype
+
     @cached_property
     def has_windows(self) -> bool:
         """Whether an array is read in windows: an index moves with several loops."""

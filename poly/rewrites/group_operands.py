@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from math import prod
 
 from poly.ir.accesses import block_of, element_stride, loops_of_read
 from poly.ir.dtypes import DType
@@ -36,7 +35,8 @@ from poly.sets.check_bounds import if_proved
 
 #: Rows of up to so many elements are short.
 SHORT = 256
-
+#: The assumed extent of a loop of unknown extent.
+LARGE = 1 << 20
 
 #: How many products of two types an instruction adds to a sum.
 Groups = dict[tuple[DType, DType, DType], int]
@@ -48,8 +48,7 @@ def group_operands(program: Program, extensions: Collection[str] = ()) -> Progra
     """
     groups: Groups = {}
     for i in dot_products(extensions):
-        a, b = (t.dtype for t in i.meaning.inputs if t.name != i.target)
-        total = i.meaning.tensors[i.target].dtype
+        a, b, total = i.multiplied
         groups |= {(a, b, total): i.extents[1], (b, a, total): i.extents[1]}
     result = program
     for s in () if program.has_blocks else program.statements:
@@ -88,7 +87,8 @@ def _loop(program: Program, s: Statement, factors: tuple[Factor, Factor], group:
     if any(all(adjacent(f, r.index) for f in factors) for r in whole):
         return None
     suited = [r for r in whole if all(_is_in_groups(f, r.index, group) for f in factors)]
-    return max(((_size([r.hi]), r.index) for r in suited), default=(0, None))[1]
+    known = ((int(r.hi.value) if isinstance(r.hi, Const) else LARGE, r.index) for r in suited)
+    return max(known, default=(0, None))[1]
 
 
 def _is_in_groups(f: Factor, loop: str, group: int) -> bool:
@@ -108,7 +108,7 @@ def _chosen(
     apart = [f for f in factors if f.is_apart(program, loop)]
     found = [f for f in apart if f.is_image]
     if not found and len(apart) == len(factors):
-        found = [min(apart, key=lambda f: _size(program.tensors[f.read.tensor].shape))]
+        found = [min(apart, key=lambda f: f.size(program))]
     if not found and len(apart) == 1:
         (other,) = (f for f in factors if f not in apart)
         if _has_short_rows(s, apart[0]) and _fills_vectors(s, other, apart[0]):
@@ -129,11 +129,6 @@ def _has_short_rows(s: Statement, f: Factor) -> bool:
     extents = [r.hi for r in s.ranges if Index(r.index) == row and r.index in s.free]
     known = [int(e.value) for e in extents if isinstance(e, Const)]
     return any(n <= SHORT and n % LANES for n in known)
-
-
-def _size(shape: Collection[Expr]) -> int:
-    """The number of elements, with a large one for each unknown extent."""
-    return prod(int(e.value) if isinstance(e, Const) else 1 << 20 for e in shape)
 
 
 def _copied(program: Program, statement: str, f: Factor, loop: str, group: int) -> Program:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from poly.ir.accesses import loops_of_read
 from poly.ir.dtypes import INT8, INT16, INT32, UINT8, DType
 from poly.ir.expr import (
     Cast,
@@ -66,6 +67,18 @@ class Factor:
         """Whether it is read in windows: an index is not just that of a loop."""
         return any(len(indices_of(i)) > 1 or _is_strided(i) for i in self.read.indices)
 
+    def size(self, program: Program) -> int:
+        """The elements of its tensor, with a large number for each unknown extent."""
+        return _product_of(program.tensors[self.read.tensor].shape, 1 << 20)
+
+    def uses(self, s: Statement, least: int) -> int:
+        """With how many elements of the other factor each one is multiplied for other results; an
+        unknown extent counts as `least`.
+        """
+        moved = loops_of_read(self.read)
+        free = [r.hi for r in s.ranges if r.index in s.free and r.index not in moved]
+        return _product_of(free, least)
+
     def is_apart(self, program: Program, loop: str) -> bool:
         """Whether elements along a loop, which moves one dimension, are not next to each other."""
         if Index(loop) not in self.read.indices:
@@ -84,6 +97,10 @@ class Factor:
         form = linear_form(self.read.indices[moving[0]])
         nested = any(loop in indices_of(a) for a, _ in form.without(Index(loop)).terms)
         return None if nested or form.coefficient(Index(loop)) != 1 else moving[0]
+
+
+def _product_of(extents: Collection[Expr], unknown: int) -> int:
+    return prod(int(e.value) if isinstance(e, Const) else unknown for e in extents)
 
 
 def _is_strided(index: Expr) -> bool:
@@ -145,14 +162,7 @@ def has_few_filters(s: Statement, factors: tuple[Factor, Factor]) -> bool:
     """Whether a factor is an image of which each element is used with a few filters, so that lanes
     along these would be fewer than those along its rows.
     """
-    moved = [{i for e in f.read.indices for i in indices_of(e)} for f in factors]
-    for f, image, filters in zip(factors, moved, moved[::-1], strict=True):
-        own = filters - image
-        extents = [r.hi for r in s.ranges if r.index in s.free and r.index in own]
-        count = prod(int(e.value) if isinstance(e, Const) else FEW for e in extents)
-        if f.is_image and count < FEW:
-            return True
-    return False
+    return any(f.is_image and f.uses(s, FEW) < FEW for f in factors)
 
 
 # --- copies ----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ Integers wrap around, so no bit of a result changes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf, prod
@@ -113,8 +113,8 @@ def multiplied_types(extensions: Collection[str]) -> tuple[Multiplied, ...]:
     """The 8-bit types that instructions multiply, in either order; otherwise those of 16 bits."""
     found: dict[tuple[DType, DType], Multiplied] = {}
     for i in dot_products(extensions):
-        a, b = (t.dtype for t in i.meaning.inputs if t.name != i.target)
-        if {a, b} <= {UINT8, INT8, INT16} and i.meaning.tensors[i.target].dtype == INT32:
+        a, b, total = i.multiplied
+        if {a, b} <= {UINT8, INT8, INT16} and total == INT32:
             for types in ((a, b), (b, a)):
                 known = found.get(types) or Multiplied(types, i.extents[1], False)
                 found[types] = replace(known, windows=known.windows or i.has_windows)
@@ -193,11 +193,6 @@ def _rewritten(program: Program, s: Statement, known: tuple[Multiplied, ...]) ->
     return _Rewriting(program, s, factors, plan, inner).program()
 
 
-def _size(shape: Sequence[Expr]) -> int:
-    """The number of elements, with a large one for each unknown extent."""
-    return prod(int(e.value) if isinstance(e, Const) else 1 << 20 for e in shape)
-
-
 def _is_shorter(s: Statement, one: tuple[str, Expr], other: tuple[str, Expr]) -> bool:
     """Whether groups along one loop leave no more terms than those along another one, of which some
     are padding; both with their extents in whole groups.
@@ -230,11 +225,8 @@ def _can_be_copied(f: Factor, s: Statement, plan: _Plan) -> bool:
 
 def _can_be_widened(s: Statement, f: Factor) -> bool:
     """Whether a factor fits into 16 bits, and is used often enough; open extents count as large."""
-    moved = {i for e in f.read.indices for i in indices_of(e)}
-    extents = [r.hi for r in s.ranges if r.index in s.free and r.index not in moved]
-    uses = prod(int(e.value) if isinstance(e, Const) else REUSE for e in extents)
     plain = all(Index(i) in f.read.indices for i in indices_of(f.zero))
-    return f.fits and plain and uses >= REUSE
+    return f.fits and plain and f.uses(s, REUSE) >= REUSE
 
 
 def _types(
@@ -246,7 +238,7 @@ def _types(
         types = choice.types
         changed = [f for f, t in zip(factors, types, strict=True) if f.dtype != t]
         shifts = [f.shifted(t) for f, t in zip(factors, types, strict=True)]
-        sizes = sum(_size(program.tensors[f.read.tensor].shape) for f in changed)
+        sizes = sum(f.size(program) for f in changed)
         return (min(1, len(changed)), sum(x != Const(0) for x in shifts), sizes)
 
     return min(known, key=cost)

@@ -126,7 +126,7 @@ def _can_be_packed(
     """Whether a layout puts the elements of an operand where an instruction reads them: each loop
     moves a dimension of its own, in the order of the loops.
 
-    An image with lanes along its channels would be turned around for every vector of them.
+    An image with lanes along its channels would be transposed for every vector of them.
     """
     is_image = any(len(indices_of(i)) > 1 for i in read.indices)
     if is_image and loops[intrinsic.statement.indices[0]] in loops_of_read(read):

@@ -6,17 +6,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poly.buffers.copies import INTERLEAVED
-from poly.deps.scop import Role, ScopStatement
+from poly.buffers.copies import GROUPS, INTERLEAVED
+from poly.deps.scop import ScopStatement
 from poly.ir.accesses import element_stride, stride_of
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
-from poly.strategy.common.queries import dimension_at, static_extents
+from poly.strategy.common.queries import static_extents
 from poly.strategy.common.tactic import Group, NoMatch, Tactic
 from poly.strategy.cpu.threads import share_loops
-
-#: How many elements are put next to each other.
-GROUPS = (2, 4)
+from poly.strategy.cpu.transpose import plain_assignment
 
 
 @dataclass(frozen=True)
@@ -36,13 +34,11 @@ class Interleave(Tactic[Machine, InterleavePlan]):
     plain = True
 
     def match(self, group: Group[Machine]) -> InterleavePlan | NoMatch:
-        schedule, names = group.schedule, group.names
-        s = schedule.scop.statement(names[0])
-        if len(names) > 1 or s.role != Role.ASSIGN or s.may_reads or not s.source.reads:
-            return NoMatch("not a single assignment with affine reads")
+        schedule = group.schedule
+        s = plain_assignment(group)
+        if isinstance(s, NoMatch):
+            return s
         loops, extents = schedule.loops(s.name), static_extents(s)
-        if any(dimension_at(schedule, s.name, x) != x for x in loops):
-            return NoMatch("its loops were transformed")
         tensor = schedule.program.tensors[s.target.tensor]
         lanes = INTERLEAVED // tensor.dtype.bytes
         inner = [x for x in loops if stride_of(s.target, x) == 1 and extents[x] in GROUPS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poly.deps.scop import Role
+from poly.deps.scop import Role, ScopStatement
 from poly.ir.accesses import stride_of
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
@@ -30,6 +30,17 @@ class TransposePlan:
     extents: tuple[int | None, int | None]
 
 
+def plain_assignment(group: Group[Machine]) -> ScopStatement | NoMatch:
+    """The statement of a group that is one assignment in its written loops."""
+    schedule, names = group.schedule, group.names
+    s = schedule.scop.statement(names[0])
+    if len(names) > 1 or s.role != Role.ASSIGN or s.may_reads or not s.source.reads:
+        return NoMatch("not a single assignment with affine reads")
+    if any(dimension_at(schedule, s.name, x) != x for x in schedule.loops(s.name)):
+        return NoMatch("its loops were transformed")
+    return s
+
+
 class Transpose(Tactic[Machine, TransposePlan]):
     """Square tiles where the sources are contiguous along another loop than the target.
 
@@ -41,13 +52,11 @@ class Transpose(Tactic[Machine, TransposePlan]):
     plain = True
 
     def match(self, group: Group[Machine]) -> TransposePlan | NoMatch:
-        schedule, names = group.schedule, group.names
-        s = schedule.scop.statement(names[0])
-        if len(names) > 1 or s.role != Role.ASSIGN or s.may_reads or not s.source.reads:
-            return NoMatch("not a single assignment with affine reads")
+        schedule = group.schedule
+        s = plain_assignment(group)
+        if isinstance(s, NoMatch):
+            return s
         loops, extents = schedule.loops(s.name), static_extents(s)
-        if any(dimension_at(schedule, s.name, x) != x for x in loops):
-            return NoMatch("its loops were transformed")
         dtype = schedule.program.tensors[s.target.tensor].dtype
         if any(schedule.program.tensors[r.tensor].dtype != dtype for r in s.source.reads):
             return NoMatch("element types differ")
