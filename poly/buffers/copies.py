@@ -32,6 +32,8 @@ GROUPS = (2, 4)
 
 #: Vectors of a row of a packed operand that are copied without a loop.
 MOST_VECTORS = 4
+#: The fewest elements of a row that are converted together.
+FEWEST = 4
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ class _CopyLoops:
         lanes = lanes_below(self.node, self.scop) or VECTOR_BYTES // dtype.bytes
         if loops and in_lanes and loops[-1][2] % lanes == 0 and dtype.bits >= 32:
             members = self._in_lanes(members, loops[-1], lanes, mark)
-        elif loops and in_lanes and self.node.dtype is not None and loops[-1][2] > lanes:
+        elif loops and in_lanes and self.node.dtype is not None and loops[-1][2] >= FEWEST:
             members[-1] = replace(members[-1], mark=Mark.VECTOR)
         elif in_lanes and self.node.layout.blocks and self._is_interleaved(loops, dtype):
             members[-2:] = self._interleaved(loops[-2:], INTERLEAVED // dtype.bytes)

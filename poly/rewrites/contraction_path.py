@@ -127,6 +127,8 @@ class _Split:
                 return None
             loops = indices_of(e)
             if loops:
+                if isinstance(e, Read) and dtypes[e.tensor] != dtype:
+                    e = Cast(dtype, e)  # as it is, a product would be one of 16-bit floats
                 moving.append(_Factor(e, loops, "_".join(r.tensor for r in reads_of(e))))
             else:
                 scalars.append(e)
@@ -302,11 +304,11 @@ def _is_plain(e: Expr, dtype: DType, dtypes: Mapping[str, DType]) -> bool:
     if isinstance(e, Const):
         return e.dtype == dtype
     if isinstance(e, Cast) and isinstance(e.arg, Read) and e.dtype == dtype:
-        # A 16-bit float, which a product of two is converted from where it is used.
-        stored = dtypes[e.arg.tensor]
-        return stored.is_widened and stored.compute == dtype and _is_plain(e.arg, stored, dtypes)
+        return dtypes[e.arg.tensor].is_widened and _is_plain(e.arg, dtype, dtypes)
     if isinstance(e, Read):
-        return dtypes[e.tensor] == dtype and not any(reads_of(i) for i in e.indices)
+        stored = dtypes[e.tensor]
+        own = stored == dtype or (stored.is_widened and stored.compute == dtype)
+        return own and not any(reads_of(i) for i in e.indices)
     if isinstance(e, Op):
         inner = all(_is_plain(a, dtype, dtypes) for a in e.args)
         return inner and bool(reads_of(e)) and dtype_of_expr(e, dtypes) == dtype

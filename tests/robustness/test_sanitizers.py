@@ -10,6 +10,7 @@ import pytest
 
 import farkas as fk
 from codegen.c.kernel_unit import generate
+from farkas.kernels.example_sizes import small_sizes
 from farkas.kernels.source_text import fix_sizes
 from poly.errors import FarkasError
 from poly.ir.dtypes import DTYPES
@@ -17,9 +18,23 @@ from poly.ir.graph import Call
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from runtime.cpu.toolchain import Toolchain
+from tests.differential.generate import random_text
+from tests.differential.harness import choose_sizes
+from tests.differential.machines import Form, runnable
+from tests.differential.program_parts import Profile
+from tests.differential.sweep import SMALL_CACHE
 from tests.robustness.kernels import CASES, MORE, PAIRS, Case, cast_case, integer_case
 from tests.robustness.nets import conv_net, dense_net
-from tests.robustness.sanitized import OPTIMISED, Array, Batch, Run, Sweep, available, source_of
+from tests.robustness.sanitized import (
+    OPTIMISED,
+    QUICK,
+    Array,
+    Batch,
+    Run,
+    Sweep,
+    available,
+    source_of,
+)
 
 INTEGERS = [d.name for d in DTYPES.values() if d.kind in "iu"]
 
@@ -167,9 +182,6 @@ def test_more_networks(sanitizers: Toolchain, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", range(6))
 def test_random_programs(sanitizers: Toolchain, tmp_path: Path, number: int) -> None:
     """Fifty random programs at a time."""
-    from farkas.kernels.example_sizes import small_sizes
-    from tests.differential.generate import random_text
-
     sweep = Sweep()
     seed = 100_000 * (number + 1)
     while len(sweep.batch.symbols) < 50:
@@ -181,3 +193,24 @@ def test_random_programs(sanitizers: Toolchain, tmp_path: Path, number: int) -> 
             continue
         sweep.add(program, sizes, seed=seed)
     sweep.check(sanitizers, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", runnable(), ids=lambda form: form.name)
+def test_random_narrow_programs(sanitizers: Toolchain, tmp_path: Path, form: Form) -> None:
+    """Products and sums of 8-bit and 16-bit factors, in the instructions of each machine."""
+    sweep, seed = Sweep(), 700_000
+    profile = Profile(smooth=True, contractions=True, narrow=True)
+    while len(sweep.batch.symbols) < 40:
+        seed += 1
+        try:
+            program = fk.parse(random_text(seed, profile))
+        except FarkasError:
+            continue
+        rng = np.random.default_rng(seed)
+        # With a small second cache, small products have the blocks of large ones.
+        machine = replace(form.machine, l2=SMALL_CACHE) if seed % 3 == 0 else form.machine
+        source = source_of(program, machine=machine)
+        for sizes in choose_sizes(program, rng, 2):
+            sweep.add_source(source, sizes, seed=seed)
+    sweep.check(sanitizers, tmp_path, (*QUICK, *form.flags))

@@ -26,6 +26,7 @@ from poly.strategy.common.queries import (
 from poly.strategy.common.tactic import Group, NoMatch, Tactic
 from poly.strategy.cpu.cache_blocks import Blocks, find_blocks
 from poly.strategy.cpu.choose_tile import core_of
+from poly.strategy.cpu.conversions import convert_rows
 from poly.strategy.cpu.dot_products import DotProduct
 from poly.strategy.cpu.packing import (
     is_packed,
@@ -33,7 +34,6 @@ from poly.strategy.cpu.packing import (
     pack_rows,
     reduction_order,
     unrolled_reductions,
-    widen_rows,
 )
 from poly.strategy.cpu.register_tile import Contraction
 from poly.tree.kinds import Scope
@@ -134,7 +134,7 @@ def _tiled(
     schedule = pack_operands(schedule, core, around[-1] if around else f"{v}_o", blocks.packed)
     above = outer[tile - 1 : tile] if blocks.packed or blocks.rows else []
     schedule = pack_rows(schedule, core, [*above, last])
-    schedule = widen_rows(schedule, core, outer)
+    schedule = convert_rows(schedule, core, blocks, outer, machine)
     target = schedule.scop.statement(s).target.tensor
     schedule = schedule.promote(s, last, target, Scope.REGISTER, _lanes_last(schedule, core))
     return _marks(schedule, core, together, last)

@@ -132,54 +132,17 @@ def pack_operands(schedule: Schedule, core: Contraction, loop: str, columns: int
         schedule = attempt(
             schedule, Schedule.promote, core.statement, loop, read.tensor, Scope.LOCAL, layout,
             padded=partial or (core.dot is not None and core.extent(core.v) is None),
-            dtype="" if core.dot else _wider(schedule, read),
+            dtype="" if core.dot else wider_type(schedule, read),
         )  # fmt: skip
     return schedule
 
 
-def _wider(schedule: Schedule, read: Read) -> str:
-    """The type of a packed operand, if it is to be converted where it is packed and not at each
-    use; else "".
+def wider_type(schedule: Schedule, read: Read) -> str:
+    """The type of a copy of an operand, if it is converted where it is copied and not at each use;
+    else "".
     """
     dtype = schedule.program.tensors[read.tensor].dtype
     return str(dtype.compute) if dtype.is_widened else ""
-
-
-def widen_rows(schedule: Schedule, core: Contraction, outer: list[str]) -> Schedule:
-    """Convert operands that are the same in all lanes once for all tiles of a product of a batch.
-
-    outer : the loops around a tile
-    """
-    s = schedule.scop.statement(core.statement)
-    operands = [r for r in s.source.reads if r.indices]
-    for read in operands if core.dot is None else ():
-        moving = loops_of_read(read)
-        around = [x for x in outer if x in moving and x in core.free]
-        if not _wider(schedule, read) or core.v in moving:
-            continue
-        loop = around[-1] if around and is_batched(operands, around[-1]) else ""
-        loop = loop or (outer[-1] if is_used_by_one_tile(read, core) else "")
-        if loop:
-            schedule = attempt(
-                schedule, Schedule.promote, s.name, loop, read.tensor, Scope.LOCAL,
-                dtype=_wider(schedule, read),
-            )  # fmt: skip
-    return schedule
-
-
-def is_used_by_one_tile(read: Read, core: Contraction) -> bool:
-    """Whether a tile has all of the vector loop, so that no other one needs the same rows, which
-    are contiguous.
-    """
-    extent, last = core.extent(core.v), len(read.indices) - 1
-    whole = extent is not None and extent <= core.vectors * core.lanes
-    along = any(plain_dimension(read, r) == last for r in core.reductions)
-    return whole and along and bool(core.w) and core.w in loops_of_read(read)
-
-
-def is_batched(operands: Collection[Read], loop: str) -> bool:
-    """Whether nothing is reused along a loop: each of its iterations is a product of its own."""
-    return all(loop in loops_of_read(r) for r in operands)
 
 
 def pack_rows(schedule: Schedule, core: Contraction, loops: list[str]) -> Schedule:
@@ -200,6 +163,8 @@ def pack_rows(schedule: Schedule, core: Contraction, loops: list[str]) -> Schedu
             continue
         if dim is None or core.v in loops_of_read(read) or core.rows <= ALIASING_ROWS:
             continue
+        if wider_type(schedule, read):
+            continue  # see `poly.strategy.cpu.conversions`
         along = plain_dimension(read, inmost)
         apart = along is not None and _stride(schedule, read, along) >= PAGE
         if _stride(schedule, read, dim) % ALIASING == 0 or (apart and len(loops) > 1):

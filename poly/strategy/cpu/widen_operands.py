@@ -9,9 +9,10 @@ element is used often enough, it is converted before instead:
     C[i,j] +=! A_wide[i,k] * B[k,j]
 
 In a contraction, that is done for what a register tile reads as single numbers, here A: each tile
-along j needs all of it.  What it reads in vectors is converted where it is packed, and so is either
-in a batch of products; see `poly.strategy.cpu.packing`.  Elsewhere, it is done for rows that are
-read in vectors again and again, such as the factors of a normalisation.
+along j needs all of it.  Where these are few, or share a block, each converts it for itself, see
+`poly.strategy.cpu.conversions`, and what it reads in vectors is converted where it is packed.
+Elsewhere, it is done for rows that are read in vectors again and again, such as the factors of a
+normalisation.
 
 float32 holds every 16-bit float, and expressions of these are computed in it, so no bit of a result
 changes.  The operands themselves stay as narrow in memory as they are: only this program has the
@@ -23,7 +24,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from poly.deps.scop import build_scop
+from poly.deps.scop import Scop, build_scop
 from poly.ir.accesses import loops_of_read, stride_of
 from poly.ir.expr import Const, Expr, Index, Read, reads_of, rewrite
 from poly.ir.program import (
@@ -37,8 +38,10 @@ from poly.ir.program import (
     statement_names,
 )
 from poly.machine.cpu import Machine
+from poly.strategy.cpu.cache_blocks import find_blocks
 from poly.strategy.cpu.choose_tile import find_tile
-from poly.strategy.cpu.packing import is_batched, is_packed, is_used_by_one_tile
+from poly.strategy.cpu.conversions import Place, place_of_rows
+from poly.strategy.cpu.packing import is_packed
 from poly.strategy.cpu.register_tile import Contraction
 from poly.strategy.cpu.stencil_tile import Stencil
 
@@ -66,36 +69,39 @@ def widen_operands(program: Program, machine: Machine) -> Program:
         own = scop.statement(s.name)
         core = find_tile(scop, own, machine) if s.is_reduction and s.reductions else None
         for name in dict.fromkeys(r.tensor for r in s.reads if r.tensor in narrow):
-            if _is_converted(program, s, core, name):
+            reads = [r for r in s.reads if r.tensor == name]
+            if len(reads) > 1 or reads[0] not in reads_of(s.value):
+                continue
+            least = _least_reuse(scop, s, core, reads[0], machine)
+            if least is not None and _is_reused(program, s, reads[0], least):
                 result = _converted(result, s.name, name)
     return result
 
 
-def _is_converted(
-    program: Program, s: Statement, core: Contraction | Stencil | None, name: str
-) -> bool:
-    """Whether elements of an operand are used often, and better converted before."""
-    reads = [r for r in s.reads if r.tensor == name]
-    if len(reads) > 1 or reads[0] not in reads_of(s.value):
-        return False
-    (read,) = reads
-    least = REUSE
-    if isinstance(core, Contraction):
-        if core.dot is not None:
-            return False  # multiplied as it is
-        operands = [r for r in s.reads if r.indices]
-        in_lanes = core.v in loops_of_read(read)
-        rows = is_used_by_one_tile(read, core) or any(is_batched(operands, i) for i in s.free)
-        if is_packed(read, core) if in_lanes else rows:
-            return False
-        least = REUSE_IN_LANES if in_lanes else REUSE_AS_NUMBERS
-    elif core is not None or stride_of(read, s.indices[-1] if s.indices else "") != 1:
-        return False  # single numbers, converted once for a vector
-    moved = loops_of_read(read)
+def _least_reuse(
+    scop: Scop, s: Statement, core: Contraction | Stencil | None, read: Read, machine: Machine
+) -> int | None:
+    """How often elements of an operand have to be used to be converted before; None if they are
+    converted where they are used, whatever that is.
+    """
+    if not isinstance(core, Contraction):
+        rows = core is None and stride_of(read, s.indices[-1] if s.indices else "") == 1
+        return REUSE if rows else None  # single numbers are converted once for a vector
+    if core.dot is not None:
+        return None  # multiplied as it is
+    if core.v in loops_of_read(read):
+        return None if is_packed(read, core) else REUSE_IN_LANES
+    operands = [r for r in s.reads if r.indices]
+    place = place_of_rows(read, core, operands, find_blocks(scop, core, machine), machine)
+    return REUSE_AS_NUMBERS if place == Place.BEFORE else None
+
+
+def _is_reused(program: Program, s: Statement, read: Read, least: int) -> bool:
+    """Whether a statement has enough instances, and each element is used often enough."""
     instances = prod(_extent(r) for r in s.ranges)
     if instances < FEWEST:
         return False
-    shape = program.tensors[name].shape
+    shape, moved = program.tensors[read.tensor].shape, loops_of_read(read)
     if all(isinstance(e, Const) for e in shape):
         return instances >= least * prod(_size(e) for e in shape)
     return prod(_extent(r) for r in s.ranges if r.index not in moved) >= least

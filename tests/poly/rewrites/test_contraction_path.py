@@ -32,6 +32,11 @@ APART = """def f(float32 A[I,J], float32 B[K,L]) -> (Y) {
 NARROW = """def f(bfloat16 X[I,J,K], bfloat16 B[J,R], float16 C[K,R]) -> (Y) {
     Y[i,r] +=! float32(X[i,j,k]) * float32(B[j,r]) * float32(C[k,r])
 }"""
+# As operators of ONNX have it: expressions of 16-bit floats are computed in float32.
+HALVES = """def f(float16 X[I,J,K], float16 B[J,R], float16 C[K,R]) -> (float32 Y[I,R]) {
+    Y[i,r] +=! X[i,j,k] * B[j,r] * C[k,r]
+}"""
+SPLIT = [MTTKRP, BILINEAR, KRONECKER, UPDATE, SHIFTED, APART, NARROW, HALVES]
 
 
 def arrays(program: Program, sizes: dict[str, int]) -> dict[str, np.ndarray]:
@@ -43,7 +48,7 @@ def arrays(program: Program, sizes: dict[str, int]) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("text", [MTTKRP, BILINEAR, KRONECKER, UPDATE, SHIFTED, APART, NARROW])
+@pytest.mark.parametrize("text", SPLIT)
 @pytest.mark.parametrize("seed", range(3))
 def test_split_products_compute_the_same(text: str, seed: int) -> None:
     program = parse_program(text)
@@ -56,7 +61,7 @@ def test_split_products_compute_the_same(text: str, seed: int) -> None:
     np.testing.assert_allclose(evaluate(split, given, sizes)["Y"], expected, 1e-4, 1e-5)
 
 
-@pytest.mark.parametrize("text", [MTTKRP, BILINEAR, KRONECKER, UPDATE, SHIFTED, APART, NARROW])
+@pytest.mark.parametrize("text", SPLIT)
 def test_split_programs_parse_back(text: str) -> None:
     split = split_products(parse_program(text))
     assert parse_program(str(split)) == split
