@@ -30,6 +30,7 @@ from poly.rewrites.integer_operands import (
     factors_of,
     has_few_filters,
     in_groups,
+    without_gaps,
 )
 from poly.sets.check_bounds import if_proved
 
@@ -150,7 +151,8 @@ def _copied(program: Program, statement: str, f: Factor, loop: str, group: int) 
         statements = [new.get(t.name, t) for t in program.statements]
     else:
         whole = next(r.hi for r in s.ranges if r.index == loop)
-        made = in_groups(copied(program, f, f.dtype, loop, None, whole, taken), loop, group, taken)
+        made = without_gaps(copied(program, f, f.dtype, loop, None, whole, taken), s)
+        made = in_groups(made, loop, group, taken)
         (copy,) = made.statements
         copy = replace(copy, name=fresh_statement(f"{s.name}_{name}", statement_names(program)))
         temps = (*program.temps, made.tensor)

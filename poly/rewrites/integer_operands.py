@@ -22,6 +22,7 @@ from poly.ir.expr import (
     reads_of,
     rewrite,
     sub,
+    substitute,
 )
 from poly.ir.linear_form import Linear, linear_form, normal, render
 from poly.ir.program import Program, Range, Statement, Tensor, fresh_name
@@ -251,6 +252,30 @@ def in_step(s: Statement, within: Statement) -> Statement:
     step = within.ranges[0]
     others = tuple(r for r in s.ranges if r.index != step.index)
     return replace(s, ranges=(step, *others), block=within.block)
+
+
+def without_gaps(made: Copied, s: Statement) -> Copied:
+    """A copy of only the elements that a statement reads, where these are some apart along a
+    dimension: ``X[i,2*p]`` becomes ``A[i,p]``.
+    """
+    (copy,) = made.statements
+    ranges = {r.index: r for r in s.ranges}
+    indices, shape, statement = [*made.read.indices], [*made.tensor.shape], copy
+    for d, (index, own) in enumerate(zip(made.read.indices, copy.target.indices, strict=True)):
+        form = linear_form(index)
+        if len(form.terms) != 1 or form.constant:
+            continue
+        ((loop, step),) = form.terms
+        r = ranges.get(loop.name) if isinstance(loop, Index) and step > 1 else None
+        if r is None or r.lo != ZERO:
+            continue
+        indices[d], shape[d] = Index(r.index), r.hi
+        assert isinstance(own, Index)
+        value = substitute(statement.value, indices={own.name: mul(Const(step), own)})
+        whole = tuple(replace(x, hi=r.hi) if x.index == own.name else x for x in statement.ranges)
+        statement = replace(statement, value=value, ranges=whole)
+    tensor = replace(made.tensor, shape=tuple(shape))
+    return Copied(tensor, (statement,), replace(made.read, indices=tuple(indices)))
 
 
 def in_groups(made: Copied, loop: str, group: int, taken: set[str]) -> Copied:

@@ -19,6 +19,7 @@ from poly.ir.instruction_tables import declared_intrinsics
 from poly.ir.layout import Layout, Mapper, relayout
 from poly.ir.program import Program, Tensor
 from poly.machine.cpu import Machine
+from poly.rewrites.group_operands import group_operands
 from poly.strategy.cpu.packing import preferred_layouts
 from runtime.common.arguments import ALIGNMENT, aligned
 from runtime.common.cache import Cache, Entry, digest
@@ -332,7 +333,8 @@ def _choose_layouts(
         tell("layouts", done, len(calls), call.origin)
         key = (call.program.form.digest, *constant)
         if key not in wanted:
-            wanted[key] = preferred_layouts(build_scop(call.program), machine, constant)
+            grouped = group_operands(call.program, machine.extensions)
+            wanted[key] = preferred_layouts(build_scop(grouped), machine, constant)
         if wanted[key]:
             result.append((call.name, wanted[key]))
     return result

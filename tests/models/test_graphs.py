@@ -178,3 +178,14 @@ def test_everything_at_once() -> None:
         "parts": np.array([2, 4]),
     }  # fmt: skip
     check(model_of(nodes, inputs, ["y0", "y1", "gap", "p"], constants), inputs, 2e-5)
+
+
+@pytest.mark.parametrize("length", [16, 14])  # rows of whole vectors, and others
+def test_weights_of_integers_are_packed_before(length: int) -> None:
+    rng = np.random.default_rng(0)
+    inputs = {"x": rng.integers(0, 256, (1, 64, length, length)).astype(np.uint8)}
+    weights = {"w": rng.integers(-128, 128, (96, 64, 1, 1)).astype(np.int8)}
+    model = check(
+        model_of([node("ConvInteger", ["x", "w"], ["y"])], inputs, ["y"], weights), inputs
+    )
+    assert all(" as W," not in str(schedule) for schedule in model.schedules.values())

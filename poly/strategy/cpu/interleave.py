@@ -63,6 +63,6 @@ class Interleave(Tactic[Machine, InterleavePlan]):
 
 
 def _is_along(s: ScopStatement, loop: str) -> bool:
-    """Whether what is read is contiguous along a loop."""
+    """Whether what is read is contiguous along a loop, or every other element of that."""
     strides = [stride_of(r, loop) for r in s.source.reads]
-    return all(n in (0, 1) for n in strides) and 1 in strides
+    return all(n in (0, 1, 2) for n in strides) and any(strides)

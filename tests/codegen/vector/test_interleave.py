@@ -59,3 +59,14 @@ def test_an_element_that_is_read_is_not_overwritten_before() -> None:
     expected = y.copy()
     expected[..., 0] = y[..., 1]
     assert np.array_equal(fk.compile(text)(y), expected)
+
+
+@pytest.mark.parametrize("length", [16, 28, 40])
+def test_every_other_element(length: int) -> None:
+    text = f"""def f(uint8 A[8,{2 * length}]) -> (Y) {{
+        Y[b,i,g] = A[4*b + g,2*i] where b in 0:2, i in 0:{length}, g in 0:4 }}"""
+    kernel = fk.compile(text)
+    assert "fk_zip4_u8x16" in kernel.source and "fk_even_u8x16" in kernel.source
+    a = rows("uint8", 8, 2 * length)
+    expected = a[:, ::2].reshape(2, 4, length).transpose(0, 2, 1)
+    assert np.array_equal(kernel(a), expected)
