@@ -40,6 +40,10 @@ class Form:
         return replace(variant, source=replace(source, flags=(*source.flags, *self.flags)))
 
 
+#: What compiles and runs code for ARM, where they are installed, and the flags of `Form` "ARM".
+ARM_COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
+ARM_FLAGS = ("-march=armv8.2-a+dotprod+i8mm+bf16",)
+
 _HOST = host_machine()
 HOST = Form("this machine", _HOST.vector_bytes, _HOST.registers, _HOST.extensions)
 

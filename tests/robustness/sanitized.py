@@ -32,7 +32,8 @@ from runtime.reference.verify import compare, random_inputs
 
 FLAGS = ("-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-w")
 #: Without optimisation no access disappears, and gcc takes a tenth of the time.
-QUICK, OPTIMISED = ("-O0",), ("-O1", "-fno-var-tracking-assignments")
+QUICK = (*FLAGS, "-O0")
+OPTIMISED = (*FLAGS, "-O1", "-fno-var-tracking-assignments")
 
 #: The C program: what to run comes from ``plan``, one number a line; see `_plan`.
 MAIN = r"""
@@ -131,9 +132,16 @@ class Batch:
             self.units |= units
 
     def execute(
-        self, toolchain: Toolchain, folder: Path, optimise: Sequence[str] = QUICK
+        self,
+        toolchain: Toolchain,
+        folder: Path,
+        flags: Sequence[str] = QUICK,
+        runner: Sequence[str] = (),
     ) -> tuple[int, str, bytes]:
-        """Build and run: the exit code, the error stream, and all outputs one after another."""
+        """Build and run: the exit code, the error stream, and all outputs one after another.
+
+        runner : the command that runs programs of the compiler's machine, if not this one
+        """
         folder.mkdir(parents=True, exist_ok=True)
         names = ", ".join(self.symbols)
         main = MAIN % {
@@ -141,7 +149,7 @@ class Batch:
             "names": names,
             "label": "kernel",
         }
-        program = build(toolchain, {**self.units, "main.c": main}, folder, optimise)
+        program = build(toolchain, {**self.units, "main.c": main}, folder, flags)
         contents = []
         lines = [len(self.runs)]
         for r in self.runs:
@@ -154,7 +162,7 @@ class Batch:
         (folder / "plan").write_text("\n".join(map(str, lines)))
         (folder / "in").write_bytes(b"".join(contents))
         done = subprocess.run(
-            [program, folder / "plan", folder / "in", folder / "out"],
+            [*runner, program, folder / "plan", folder / "in", folder / "out"],
             capture_output=True,
             text=True,
             errors="replace",
@@ -168,12 +176,12 @@ def build(
     toolchain: Toolchain,
     units: Mapping[str, str],
     folder: Path,
-    optimise: Sequence[str] = QUICK,
+    given: Sequence[str] = QUICK,
 ) -> Path:
-    """Compile C files under the sanitizers and link them."""
+    """Compile C files, by default under the sanitizers, and link them."""
     for name, text in units.items():
         (folder / name).write_text(text)
-    flags = [*(f for f in toolchain.flags if f not in ("-O2", "-fPIC")), *FLAGS, *optimise]
+    flags = [*(f for f in toolchain.flags if f not in ("-O2", "-fPIC")), *given]
 
     def compile_one(name: str) -> None:
         _command([*toolchain.command, *flags, "-c", name, "-o", f"{name}.o"], folder)
@@ -261,9 +269,15 @@ class Sweep:
             self.batch.runs.append(Run(source.symbol, run_sizes, passed, count))
             self.expected.append(Expected(label, outputs, _tolerance(program)))
 
-    def check(self, toolchain: Toolchain, folder: Path, optimise: Sequence[str] = QUICK) -> None:
+    def check(
+        self,
+        toolchain: Toolchain,
+        folder: Path,
+        flags: Sequence[str] = QUICK,
+        runner: Sequence[str] = (),
+    ) -> None:
         """Run everything: nothing is reported, and all results are right."""
-        code, errors, data = self.batch.execute(toolchain, folder, optimise)
+        code, errors, data = self.batch.execute(toolchain, folder, flags, runner)
         assert code == 0, f"{self._blame(errors)}\n{errors[-6000:]}"
         position = 0
         for expected in self.expected:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,14 @@ from poly.schedule.schedule import Schedule
 from runtime.cpu.toolchain import Toolchain
 from tests.differential.generate import random_text
 from tests.differential.harness import choose_sizes
-from tests.differential.machines import Form, runnable
+from tests.differential.machines import (
+    ARM_COMPILER,
+    ARM_FLAGS,
+    EMULATOR,
+    FORMS,
+    Form,
+    runnable,
+)
 from tests.differential.program_parts import Profile
 from tests.differential.sweep import SMALL_CACHE
 from tests.robustness.kernels import CASES, MORE, PAIRS, Case, cast_case, integer_case
@@ -195,11 +203,9 @@ def test_random_programs(sanitizers: Toolchain, tmp_path: Path, number: int) -> 
     sweep.check(sanitizers, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", runnable(), ids=lambda form: form.name)
-def test_random_narrow_programs(sanitizers: Toolchain, tmp_path: Path, form: Form) -> None:
-    """Products and sums of 8-bit and 16-bit factors, in the instructions of each machine."""
-    sweep, seed = Sweep(), 700_000
+def narrow_programs(form: Form, first: int) -> Sweep:
+    """Forty random programs of 8-bit and 16-bit factors, in the instructions of a machine."""
+    sweep, seed = Sweep(), first
     profile = Profile(smooth=True, contractions=True, narrow=True)
     while len(sweep.batch.symbols) < 40:
         seed += 1
@@ -213,4 +219,29 @@ def test_random_narrow_programs(sanitizers: Toolchain, tmp_path: Path, form: For
         source = source_of(program, machine=machine)
         for sizes in choose_sizes(program, rng, 2):
             sweep.add_source(source, sizes, seed=seed)
-    sweep.check(sanitizers, tmp_path, (*QUICK, *form.flags))
+    return sweep
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", runnable(), ids=lambda form: form.name)
+def test_random_narrow_programs(sanitizers: Toolchain, tmp_path: Path, form: Form) -> None:
+    narrow_programs(form, 700_000).check(sanitizers, tmp_path, (*QUICK, *form.flags))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (shutil.which(ARM_COMPILER) and shutil.which(EMULATOR)),
+    reason=f"needs {ARM_COMPILER} and {EMULATOR}",
+)
+@pytest.mark.parametrize("first", [700_000, 710_000, 720_000])
+def test_random_narrow_programs_on_arm(toolchain: Toolchain, tmp_path: Path, first: int) -> None:
+    """Compiled for ARM and emulated."""
+    compiler, emulator = shutil.which(ARM_COMPILER), shutil.which(EMULATOR)
+    assert compiler is not None and emulator is not None
+    general = tuple(
+        f for f in toolchain.flags if not f.startswith(("-march", "-mtune", "-mprefer"))
+    )
+    arm = replace(toolchain, path=compiler, arguments=(), flags=(*general, *ARM_FLAGS))
+    (form,) = (f for f in FORMS if f.name == "ARM")
+    sweep = narrow_programs(form, first)
+    sweep.check(arm, tmp_path, ("-O2", "-static", "-w"), (emulator,))

@@ -26,9 +26,9 @@ from runtime.common.arguments import shape_of
 from runtime.common.cache import Cache
 from runtime.cpu.loaded_kernel import load_kernel
 from runtime.cpu.toolchain import Toolchain
+from tests.differential.machines import ARM_COMPILER, ARM_FLAGS, EMULATOR
 
 ROWS, TERMS, COLUMNS = 13, 24, 48
-ARM_COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,8 @@ def test_code_for_arm_runs_on_arm(row: Row, tmp_path: Path) -> None:
         spare="".join(f", &(char[{n}]){{0}}" for n in spare),
     )  # fmt: skip
     (tmp_path / "kernel.c").write_text(source.text + main)
-    flags = "-O2 -static -fopenmp -std=gnu11 -Wall -Werror -march=armv8.2-a+dotprod+i8mm+bf16"
-    subprocess.run(
-        [ARM_COMPILER, *flags.split(), "kernel.c", "-o", "run", "-lm"], cwd=tmp_path, check=True
-    )
+    flags = ("-O2", "-static", "-fopenmp", "-std=gnu11", "-Wall", "-Werror", *ARM_FLAGS)
+    subprocess.run([ARM_COMPILER, *flags, "kernel.c", "-o", "run", "-lm"], cwd=tmp_path, check=True)
     done = subprocess.run(
         [EMULATOR, str(tmp_path / "run")],
         input=a.tobytes() + b.tobytes(), stdout=subprocess.PIPE, check=True,
