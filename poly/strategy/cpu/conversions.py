@@ -23,8 +23,10 @@ from poly.strategy.cpu.register_tile import Contraction
 from poly.tree.kinds import Scope
 
 #: Converting rows takes about a tenth of the time of a tile that uses them; to get from its cache
-#: what another thread converted takes as long as in so many tiles.
-FEW_TILES = 16
+#: what another thread converted takes as long as in so many tiles.  It takes five cycles an element
+#: if that is all in such a cache, of which it fills the given fraction at most, and one if it has
+#: been pushed out in part.
+MOST_TILES, FEW_TILES, KEPT = 32, 6, 3
 #: Bytes of a converted element.
 WIDE_BYTES = 4
 
@@ -53,7 +55,8 @@ def place_of_rows(
         if None not in rows.values() and _bytes(read, rows) <= machine.l2 // 2:
             return Place.BLOCK
     size = _bytes(read, {x: core.extent(x) for x in loops_of_read(read)})
-    few = tiles is not None and tiles <= FEW_TILES and size <= machine.l2
+    most = MOST_TILES if size <= machine.l2 // KEPT else FEW_TILES if size <= machine.l2 else 1
+    few = tiles is not None and tiles <= most
     return Place.TILE if few and machine.cores > 1 else Place.BEFORE
 
 
