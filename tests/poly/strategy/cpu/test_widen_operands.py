@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
 import farkas as fk
+from codegen.pipeline import CPU
 from poly.machine.cpu import Machine
 from poly.rewrites.widen_sums import widen_sums
+from poly.schedule.schedule import Schedule
+from poly.strategy.cpu.auto_schedule import auto_schedule
 from poly.strategy.cpu.widen_operands import widen_operands
 
 MACHINE = Machine(64, 32, 32 << 10, 1 << 20, 8 << 20, 2)
@@ -45,6 +50,25 @@ def converted(text: str, machine: Machine = MACHINE) -> set[str]:
 )  # fmt: skip
 def test_what_is_converted_before(text: str, tensors: set[str]) -> None:
     assert converted(text) == tensors
+
+
+def automatic(text: str, machine: Machine = MACHINE) -> str:
+    """The script of the automatic schedule."""
+    prepared = CPU.prepare(fk.parse(text), machine, False)
+    return str(auto_schedule(Schedule.of(prepared), machine))
+
+
+def test_one_thread_converts_once_for_all_tiles() -> None:
+    text, alone = PRODUCT.format(t="float16", m=256, k=256, n=256), replace(MACHINE, cores=1)
+    assert "i_o as A, local, float32" in automatic(text)  # each tile its own rows
+    assert converted(text, alone) == {"A"}
+    assert "as A, local, float32" not in automatic(text, alone)
+
+
+def test_tiles_of_a_block_share_rows() -> None:
+    text = PRODUCT.format(t="float16", m=128, k=3072, n=768)
+    assert converted(text) == set()
+    assert "k_p as A, local, float32" in automatic(text)
 
 
 def test_packed_operands_are_wide() -> None:
