@@ -21,6 +21,7 @@ from codegen.c.type_names import C_TYPES, MATH, PATTERNS, suffix
 from codegen.gpu.async_copy import CUDA_COPIES, OPENCL_COPIES, copied_rows
 from codegen.gpu.conditions import below
 from codegen.gpu.float16_helpers import CUDA_HALVES, OPENCL_HALVES
+from codegen.gpu.integer_helpers import CUDA_INTEGERS
 from codegen.gpu.vector_access_text import CUDA_WIDE, OPENCL_WIDE, access_text
 from codegen.gpu.wmma_text import SUMS, WMMA_HELPERS, tensor_cores
 from codegen.loops.grid_limits import is_strided
@@ -306,7 +307,7 @@ class KernelPrinter(CPrinter):
 
 #: CUDA helpers in inline PTX, for which the emulator has its own definitions; and all helpers.
 _BY_INSTRUCTIONS = {**CUDA_HALVES, **CUDA_COPIES, **WMMA_HELPERS}
-_OF_CUDA = {**_BY_INSTRUCTIONS, **CUDA_WIDE}
+_OF_CUDA = {**_BY_INSTRUCTIONS, **CUDA_WIDE, **CUDA_INTEGERS}
 _OF_OPENCL = {**OPENCL_HALVES, **OPENCL_COPIES, **OPENCL_WIDE}
 
 

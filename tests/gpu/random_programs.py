@@ -11,6 +11,7 @@ process of their own, so that one that crashes is named.  The layers:
 ``thread``     the same under ThreadSanitizer
 ``oclgrind``   the OpenCL text in oclgrind
 ``machine``    the CUDA text to machine code, of which nothing is spilled
+``card``       the CUDA text on a CUDA device; only if it is named
 
 A sweep over all takes hours.  With ``--known FILE``, what was equal is written down, and kernels
 that are as they were are not judged again.  The file says nothing of what runs them: remove it when
@@ -42,7 +43,9 @@ from poly.errors import LanguageError
 from poly.ir.program import Program
 from poly.machine.gpu import ANY
 from runtime.common.arguments import undetermined
+from runtime.common.cache import Cache
 from runtime.cuda.compile import compile_cubin
+from runtime.find_device import find_device
 from runtime.gpu.device import Device
 from runtime.gpu.emulator import CpuDevice
 from runtime.gpu.gpu_program import GpuProgram
@@ -69,7 +72,9 @@ DIALECTS = {
     "thread": "cuda",
     "oclgrind": "opencl",
     "machine": "cuda",
+    "card": "cuda",
 }
+NEEDS_CARD = "card"
 ARCHITECTURES = ("sm_80", "sm_90")
 #: Quotients of two 64-bit numbers are calls in machine code, around which ptxas may save one; and
 #: CUDA's functions of angles have an array for large ones.
@@ -191,6 +196,8 @@ def _device(layer: str, folder: Path) -> Device | None:
         device = CpuDevice(folder / "kernels", backwards=layer == "backward")
         device.strict = True
         return device
+    if layer == NEEDS_CARD:
+        return find_device("cuda", Cache(folder))
     return _opencl()
 
 
@@ -304,9 +311,10 @@ def _answer(pipe, layers: Sequence[str], known: Path | None) -> None:  # type: i
 @click.option("--layer", "layers", type=click.Choice(list(DIALECTS)), multiple=True)
 @click.option("--known", type=click.Path(dir_okay=False, path_type=Path))
 def main(start: int, end: int, layers: tuple[str, ...], known: Path | None) -> None:
-    """Programs START to END, all layers if none is named."""
+    """Programs START to END, all layers but ``card`` if none is named."""
     counts: Counter[str] = Counter()
-    for _, said in judgements(range(start, end), layers or tuple(DIALECTS), known):
+    layers = layers or tuple(layer for layer in DIALECTS if layer != NEEDS_CARD)
+    for _, said in judgements(range(start, end), layers, known):
         word = said if said in ("equal", "refused") else "wrong"
         counts[word] += 1
         if word == "wrong":

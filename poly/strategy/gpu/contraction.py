@@ -52,8 +52,11 @@ LONG = 32
 GROUP = 16
 #: Multiply-adds of one element of the tile for which operands are shared at a time.
 DEPTH = 16
-#: The most steps of the reduction inside one part of it.
-MOST_TAPS = 64
+#: The most steps of the reduction inside one part of it, and of one of its loops.
+MOST_TAPS, LONGEST = 64, 16
+#: A longer loop along which an operand has adjacent elements is cut into this many of them, so that
+#: what is read at a time is not one element of each row.
+PIECE = 4
 #: Fewer threads in a block are not worth the tile, and with this many it is large enough.
 FEWEST, BUSY = 32, 128
 
@@ -346,9 +349,14 @@ def _reduced(
     steps = 1
     for x in reversed([x for x in loops if x != k]):
         extent = extents[x]
-        if extent is not None and steps * extent <= MOST_TAPS:
+        if extent is not None and extent <= LONGEST and steps * extent <= MOST_TAPS:
             steps *= extent
             inside.insert(0, x)
+        elif extent and extent % PIECE == 0 and steps == 1 and _reach(statement, x):
+            schedule = schedule.split(s, x, PIECE, (f"{x}_o", f"{x}_i"))
+            around.insert(0, f"{x}_o")
+            inside.insert(0, f"{x}_i")
+            steps = PIECE // 2  # twice as many terms at a time, for longer pieces along k
         else:
             around.insert(0, x)
     depth = max(1, DEPTH // steps)
