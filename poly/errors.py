@@ -17,7 +17,8 @@ error                     what went wrong
 `UnsupportedModelError`   an ONNX file with nodes that Farkas cannot compile yet
 ========================  =========================================================
 
-There is one warning, `CacheWarning`: the on-disk cache cannot be written to.
+There are two warnings: `CacheWarning`, if the on-disk cache cannot be written to, and
+`ModelWarning`, if a model contradicts itself where that does not matter.
 """
 
 from __future__ import annotations
@@ -163,6 +164,10 @@ class CacheWarning(UserWarning):
 
 class ModelError(FarkasError):
     """A model file that is broken, hostile or inconsistent."""
+
+
+class ModelWarning(UserWarning):
+    """A model declares a value with another shape than it has, which changes no result."""
 
 
 @dataclass(frozen=True)

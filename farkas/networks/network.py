@@ -6,7 +6,7 @@ Code that reads models and compares values is loaded when it is needed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -37,7 +37,7 @@ class Origin:
 
     compile : compiles an origin; model : a path, bytes or a message; a file is read again, so that
     no weights are kept; shapes : the given sizes; outputs : names of values that are returned in
-    addition to the outputs
+    addition to the outputs; passed : names of inputs that are passed although they have defaults
     """
 
     compile: Callable[[Origin], Network]
@@ -46,12 +46,20 @@ class Origin:
     shapes: Mapping[str, Sequence[int] | int]
     progress: Progress | None = None
     outputs: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
 
     def open(self) -> Source:
         """The model, read again."""
         from frontends.onnx import open_model
 
-        return open_model(self.model).giving(self.outputs)
+        return open_model(self.model).giving(self.outputs).taking(self.passed)
+
+    def passing(self, names: Collection[str]) -> Origin | None:
+        """The same with further inputs passed; None if not all are inputs with defaults."""
+        known = {info.name for info in self.open().defaults}
+        if not known.issuperset(names):
+            return None
+        return replace(self, passed=tuple(sorted({*self.passed, *names})))
 
     def specialized(self, sizes: Mapping[str, int]) -> Origin:
         """The same with named dimensions fixed.
@@ -95,6 +103,8 @@ class Network:
     def __init__(self, origin: Origin, executable: Executable) -> None:
         self.origin, self._executable = origin, executable
         self.inputs, self.outputs = executable.inputs, executable.outputs
+        #: The network that is passed further inputs, by their names.
+        self._passed: dict[frozenset[str], Network] = {}
 
     def __repr__(self) -> str:
         calls = f"{self.report.calls} calls" if self.is_whole else "open sizes"
@@ -125,6 +135,9 @@ class Network:
         that are not given, as `runtime.gpu.device.DeviceArray`, and the call may return before they
         are done.  Shapes for which nothing is compiled yet are compiled first.
 
+        Where the model lists an initializer as an input, too, an array may be given for it; the
+        network is compiled once more then.
+
         Parameters
         ----------
         threads : of this run, on a CPU; default is what the network was compiled with
@@ -141,7 +154,21 @@ class Network:
         UnsupportedModelError : nodes that cannot be compiled for these shapes.
         ToolchainError : a kernel of a GPU failed.
         """
-        return self._executable.run(inputs, threads, out=out, stream=stream)
+        network = self._passed_further(inputs) or self
+        return network._executable.run(inputs, threads, out=out, stream=stream)
+
+    def _passed_further(self, inputs: Any) -> Network | None:
+        """The network that takes arrays for some initializers, None if none are given."""
+        if not isinstance(inputs, Mapping) or len(inputs) <= len(self.inputs):
+            return None
+        names = frozenset(n for n in inputs if isinstance(n, str))
+        names -= {port.name for port in self.inputs}
+        if names not in self._passed:
+            origin = self.origin.passing(names)
+            if origin is None:
+                return None  # names that are unknown, which the call will say
+            self._passed[names] = self.origin.compile(origin)
+        return self._passed[names]
 
     def prepare(self, shapes: Mapping[str, Sequence[int] | int]) -> None:
         """Compile what runs on inputs of these shapes will need, unless it is there already.

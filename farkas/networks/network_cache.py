@@ -109,7 +109,7 @@ def content_of(origin: Origin) -> Content | None:
     if found is None:
         return None
     shapes = sorted((str(name), repr(shape)) for name, shape in origin.shapes.items())
-    return Content(origin, found, repr((shapes, origin.outputs)))
+    return Content(origin, found, repr((shapes, origin.outputs, origin.passed)))
 
 
 def _digest(model: Any) -> str | None:

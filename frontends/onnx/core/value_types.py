@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
-from onnx import ModelProto, TypeProto, ValueInfoProto
+from onnx import ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
 
 from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.limits import MAX_RANK, checked_shape
 from frontends.onnx.core.stages import TEXT
 from frontends.onnx.core.tensors import ELEMENT_TYPES, type_name
-from poly.errors import ArgumentError, ModelError
+from poly.errors import ArgumentError, ModelError, ModelWarning
 from poly.ir.dtypes import FLOAT32, DType
 from poly.ir.port import Port
 
@@ -20,6 +21,10 @@ Shapes = Mapping[str, Sequence[int] | int]
 
 #: The element types that values may have while a model runs.
 _TYPES = {**ELEMENT_TYPES, onnx.TensorProto.STRING: TEXT}
+
+
+#: What exporters write for a dimension of which they know nothing.
+NAMELESS = ("", "?", "-1")
 
 
 class DynamicShapeError(ModelError):
@@ -46,11 +51,11 @@ class Claim:
             )
 
     def check(self, dtype: DType, shape: tuple[int, ...], what: str) -> None:
-        """Check an inferred type against the claim.
+        """Check an inferred type against the claim; warn of another shape, which changes no result.
 
         Raises
         ------
-        ModelError : if they differ.
+        ModelError : another element type.
         """
         self.check_type(dtype, what)
         if self.extents is None:
@@ -60,7 +65,11 @@ class Claim:
         )
         if not agrees:
             said = ", ".join("?" if e is None else str(e) for e in self.extents)
-            raise ModelError(f"{what} has shape {list(shape)}, but the model says [{said}]")
+            warnings.warn(
+                f"{what} has shape {list(shape)}, but the model says [{said}]; that is ignored",
+                ModelWarning,
+                stacklevel=2,
+            )
 
 
 def claim_of(info: ValueInfoProto) -> Claim | None:
@@ -102,6 +111,15 @@ def claims(model: ModelProto) -> dict[str, Claim]:
         if claim is not None:
             result[info.name] = claim
     return result
+
+
+def name_of(dim: TensorShapeProto.Dimension) -> str:
+    """The name of an open dimension; none if it only says that the size is unknown.
+
+    Dimensions of one name have one size, but not all that are called ``?``.
+    """
+    name = str(dim.dim_param)
+    return "" if name.strip() in NAMELESS else name
 
 
 def kind_of(proto: TypeProto) -> str:
@@ -148,10 +166,10 @@ def input_shape(
                     f"but the model fixes it at {extent}"
                 )
             extent = given[axis]
-        elif extent is None and dim.dim_param in shapes:
-            extent = _named(dim.dim_param, shapes[dim.dim_param])
+        elif extent is None and (size_name := name_of(dim)) in shapes:
+            extent = _named(size_name, shapes[size_name])
         if extent is None:
-            name = f" '{printable(dim.dim_param)}'" if dim.dim_param else ""
+            name = f" '{printable(dim.dim_param)}'" if name_of(dim) else ""
             example = ", ".join(str(1 if e is None else e) for e in claim.extents)
             raise DynamicShapeError(
                 f"dimension {axis}{name} of input '{shown}' is dynamic; pass its size, for "
@@ -181,9 +199,10 @@ def open_port(info: ValueInfoProto, claim: Claim | None, shapes: Shapes) -> Port
         dims = info.type.tensor_type.shape.dim
         extents: list[int | str | None] = []
         for dim, extent in zip(dims, claim.extents, strict=True):
-            if extent is None and dim.dim_param in shapes:
-                extent = _named(dim.dim_param, shapes[dim.dim_param])
-            extents.append(extent if extent is not None else dim.dim_param or None)
+            name = name_of(dim)
+            if extent is None and name in shapes:
+                extent = _named(name, shapes[name])
+            extents.append(extent if extent is not None else name or None)
         return Port(info.name, dtype, tuple(extents))
 
 
@@ -203,7 +222,7 @@ def check_shapes(shapes: Shapes, inputs: Sequence[ValueInfoProto]) -> None:
     ArgumentError : if one does not.
     """
     known = {i.name for i in inputs}
-    known |= {d.dim_param for i in inputs for d in i.type.tensor_type.shape.dim if d.dim_param}
+    known |= {name_of(d) for i in inputs for d in i.type.tensor_type.shape.dim} - {""}
     for name in shapes:
         if name not in known:
             listed = ", ".join(f"'{printable(n)}'" for n in sorted(known)) or "none"

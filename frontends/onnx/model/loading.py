@@ -178,7 +178,6 @@ def check_structure(model: ModelProto) -> list[NodeProto]:
     if not graph.output:
         raise ModelError("the model has no output")
     _check_distinct([v.name for v in graph.input], "input")
-    _check_distinct([v.name for v in graph.output], "output")
     stored = [t.name for t in graph.initializer] + [s.values.name for s in graph.sparse_initializer]
     _check_distinct(stored, "initializer")
     producer: dict[str, int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from typing import ParamSpec, TypeVar
@@ -136,7 +136,8 @@ class Source:
     @cached_property
     def output_ports(self) -> tuple[Port, ...]:
         """The outputs, as far as the model describes them."""
-        return tuple(open_port(info, claim_of(info), {}) for info in self.model.graph.output)
+        infos = {info.name: info for info in reversed(self.model.graph.output)}
+        return tuple(open_port(infos[n], claim_of(infos[n]), {}) for n in self.outputs)
 
     def giving(self, names: Sequence[str]) -> Source:
         """The model with these values as further outputs."""
@@ -147,6 +148,19 @@ class Source:
         model.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
         outputs = (*self.outputs, *names)
         return replace(self, loaded=replace(self.loaded, model=model), outputs=outputs)
+
+    @property
+    def defaults(self) -> tuple[onnx.ValueInfoProto, ...]:
+        """The inputs that need not be passed, because there are initializers of their names."""
+        return tuple(i for i in self.model.graph.input if i.name in self.initializers)
+
+    def taking(self, names: Collection[str]) -> Source:
+        """The model with some of `defaults` passed, too."""
+        if not names:
+            return self
+        taken = tuple(i for i in self.defaults if i.name in names)
+        left = {n: t for n, t in self.initializers.items() if n not in names}
+        return replace(self, inputs=(*self.inputs, *taken), initializers=left)
 
     @cached_property
     def makers(self) -> Mapping[str, Maker]:
@@ -185,7 +199,7 @@ def open_model(source: str | os.PathLike[str] | bytes | ModelProto) -> Source:
     versions = opset_versions(model)
     ordered = check_structure(model)
     graph = model.graph
-    outputs = [v.name for v in graph.output]
+    outputs = dict.fromkeys(v.name for v in graph.output)  # one may be listed twice
     initializers = {t.name: t for t in graph.initializer}
     return Source(
         loaded,

@@ -137,3 +137,55 @@ def test_files_of_stages_are_told_apart() -> None:
     assert len(model.graphs) == 2 and model.opaque_operators == ("NonZero",)
     assert {n.split("/")[0] for n in model.source} == {"stage0", "stage1"}
     assert {n.split()[0] for n in model.schedules} == {"stage0", "stage1"}
+
+
+@pytest.mark.parametrize("name", ["?", "", "-1", " ? "])
+def test_dimensions_without_names_are_not_equal(name: str) -> None:
+    """Exporters write these for sizes of which they know nothing."""
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["y"], ["b"])],
+        "two",
+        [info("x", F, [name, name]), info("y", F, [3, name])],
+        [info("a", F, [name, name]), info("b", F, [name, name])],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = fk.compile_onnx(proto, threads=1)
+    assert [str(p) for p in model.inputs] == ["float32 x[?,?]", "float32 y[3,?]"]
+    agree(proto, model, {"x": np.float32(np.eye(2, 5)), "y": np.float32(np.eye(3, 4))})
+    with pytest.raises(fk.ArgumentError, match="shapes names"):
+        fk.compile_onnx(proto, shapes={name: 3})
+
+
+@pytest.mark.parametrize("open_size", [False, True])
+def test_initializers_that_are_inputs_may_be_given(open_size: bool, tmp_path: Path) -> None:
+    info = helper.make_tensor_value_info
+    w, b = np.arange(4, dtype=np.float32), np.ones((2, 4), np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "b"], ["y"])],
+        "defaults",
+        [info("x", F, ["n" if open_size else 2, 4]), info("w", F, [4]), info("b", F, [2, 4])],
+        [info("y", F, None)],
+        [onnx.numpy_helper.from_array(w, "w"), onnx.numpy_helper.from_array(b, "b")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    (path := tmp_path / "defaults.onnx").write_bytes(proto.SerializeToString())
+    x = np.float32(np.eye(2, 4))
+    for _ in range(2):  # the second one is found in the cache
+        model = fk.compile_onnx(path, threads=1, cache=tmp_path / "cache")
+        assert [p.name for p in model.inputs] == ["x"]
+        for more in ({}, {"w": 2 * w}, {"b": -b, "w": w + 1}, {"b": 3 * b}, {}):
+            agree(proto, model, {"x": x, **more})
+    with pytest.raises(fk.ArgumentError, match="there is no input 'p'"):
+        model.run({"x": x, "p": x})
+    with pytest.raises(fk.ArgumentError, match="w has dtype float64, expected float32"):
+        model.run({"x": x, "w": w.astype(np.float64)})
+
+
+def test_an_output_listed_twice_is_one() -> None:
+    proto = attention()
+    proto.graph.output.append(proto.graph.output[0])
+    model, arrays = fk.compile_onnx(proto, threads=1), arrays_of(2, 3, 5)
+    assert [p.name for p in model.outputs] == ["s"]
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    np.testing.assert_allclose(model.run(arrays)["s"], session.run(["s"], arrays)[0], 1e-5, 1e-6)
