@@ -199,7 +199,7 @@ def open_model(source: str | os.PathLike[str] | bytes | ModelProto) -> Source:
     versions = opset_versions(model)
     ordered = check_structure(model)
     graph = model.graph
-    outputs = dict.fromkeys(v.name for v in graph.output)  # one may be listed twice
+    outputs = [*dict.fromkeys(v.name for v in graph.output)]  # one may be listed twice
     initializers = {t.name: t for t in graph.initializer}
     return Source(
         loaded,
