@@ -106,7 +106,7 @@ def tensor_array(tensor: TensorProto, what: str, folder: Path | None) -> np.ndar
     shape = checked_shape(tensor.dims, dtype, what)
     count = math.prod(shape)
     if tensor.data_location == TensorProto.EXTERNAL:
-        raw = _external(tensor, what, folder, count * dtype.bytes)
+        raw = external_bytes(tensor, what, folder, count * dtype.bytes)
         array = raw.view(dtype.numpy) if count else np.zeros(0, dtype.numpy)
     elif tensor.HasField("raw_data"):
         raw_bytes = tensor.raw_data
@@ -148,7 +148,7 @@ def _typed(values: object, dtype: DType, what: str) -> np.ndarray:
     return narrow
 
 
-def _external(tensor: TensorProto, what: str, folder: Path | None, size: int) -> np.ndarray:
+def external_bytes(tensor: TensorProto, what: str, folder: Path | None, size: int) -> np.ndarray:
     """The bytes of a tensor that is stored in a file of its own."""
     if folder is None:
         raise ModelError(f"{what} is stored in another file; pass the path of the model")

@@ -11,6 +11,7 @@ from onnx import ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
 
 from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.limits import MAX_RANK, checked_shape
+from frontends.onnx.core.narrow_types import NARROW_TYPES
 from frontends.onnx.core.stages import TEXT
 from frontends.onnx.core.tensors import ELEMENT_TYPES, type_name
 from poly.errors import ArgumentError, ModelError, ModelWarning
@@ -20,7 +21,7 @@ from poly.ir.port import Port
 Shapes = Mapping[str, Sequence[int] | int]
 
 #: The element types that values may have while a model runs.
-_TYPES = {**ELEMENT_TYPES, onnx.TensorProto.STRING: TEXT}
+_TYPES = {**ELEMENT_TYPES, **NARROW_TYPES, onnx.TensorProto.STRING: TEXT}
 
 
 #: What exporters write for a dimension of which they know nothing.

@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from frontends.onnx.core.comprehension_text import elements
 from frontends.onnx.core.identifiers import Mangler, printable
+from frontends.onnx.core.narrow_types import NARROW_TYPES, narrow_array
 from frontends.onnx.core.node import (
     Unsupported,
     Value,
@@ -212,6 +213,10 @@ class Environment:
             if stored.data_type == TensorProto.STRING:
                 what = f"initializer '{printable(name)}'"
                 found = self._known(name, string_array(stored, what))
+            elif stored.data_type in NARROW_TYPES:
+                what = f"initializer '{printable(name)}'"
+                array = narrow_array(stored, what, self.folder)
+                found = self._known(name, array, NARROW_TYPES[stored.data_type])
             elif stored.data_type not in ELEMENT_TYPES:
                 if stored.data_type not in TensorProto.DataType.values() or not stored.data_type:
                     raise ModelError(

@@ -20,6 +20,7 @@ from onnx import ModelProto, NodeProto
 from frontends.onnx.bodies.inline import function_body
 from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.limits import MAX_DEPTH, MAX_FOLDED, MAX_GENERATED_BYTES, MAX_NODES
+from frontends.onnx.core.narrow_types import CARRIERS
 from frontends.onnx.core.node import (
     Compute,
     Expanded,
@@ -27,6 +28,7 @@ from frontends.onnx.core.node import (
     Node,
     NotKnownError,
     Opaque,
+    Operator,
     Reshaped,
     Result,
     Same,
@@ -42,6 +44,7 @@ from frontends.onnx.core.value_types import (
 )
 from frontends.onnx.importer.environment import Environment
 from frontends.onnx.importer.folding import fold, foldable
+from frontends.onnx.importer.narrow_tensors import is_narrow, on_narrow
 from frontends.onnx.importer.string_tensors import on_strings
 from frontends.onnx.model.attributes import check_operands, decode_attributes, schema_of
 from frontends.onnx.model.functions import function_of, has_function
@@ -181,6 +184,8 @@ class Importer(Environment):
             value = self._value(name)
             if isinstance(value, str):
                 continue
+            if value.dtype in CARRIERS and self._is_stored(name):
+                continue  # it is read again
             if value.array is not None:
                 # Values that depend on open sizes are computed, and known again in the next stage.
                 if not holds_sizes(value.array):
@@ -223,8 +228,14 @@ class Importer(Environment):
         for name in self.source.outputs:
             if name in self.tainted or name in self.hosted or self.unsupported:
                 continue
-            if isinstance(self._value(name), str):
-                raise ModelError(f"output '{printable(name)}' {self._value(name)}")
+            value = self._value(name)
+            if isinstance(value, str):
+                raise ModelError(f"output '{printable(name)}' {value}")
+            if value.dtype in CARRIERS:
+                raise ModelError(
+                    f"output '{printable(name)}' is a tensor of {value.dtype}, which cannot be "
+                    "returned; cast it to a wider type"
+                )
 
     # --- nodes ---
 
@@ -273,8 +284,7 @@ class Importer(Environment):
         try:
             if function is None:
                 raise Unsupported("there is no comprehension for this operator yet")
-            texts = any(v is not None and v.dtype == TEXT for v in node.inputs)
-            results = on_strings(node, function) if texts else function(node)
+            results = self._results(node, function)
         except NotKnownError:
             raise
         except (LanguageError, ProgramError, TypeError, ValueError, AttributeError) as error:
@@ -298,6 +308,12 @@ class Importer(Environment):
                     self._skip(proto)
                 return
         self._define(proto, node, results)
+
+    def _results(self, node: Node, function: Operator) -> Sequence[Result]:
+        """What an operator makes of a node, whose operands may be of types of few operators."""
+        if any(v is not None and v.dtype == TEXT for v in node.inputs):
+            return on_strings(node, function)
+        return on_narrow(node, function) if is_narrow(node) else function(node)
 
     def _open_names(self, node: Node) -> frozenset[str]:
         """The names of the axes whose open sizes appear in the operands of a node."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import onnx
-from onnx import AttributeProto, NodeProto
+from onnx import AttributeProto, NodeProto, TensorProto
 
 from frontends.onnx.core.identifiers import printable
-from frontends.onnx.core.node import Node, Unsupported, Value
+from frontends.onnx.core.narrow_types import NARROW_TYPES, narrow_array
+from frontends.onnx.core.node import Known, Node, Unsupported, Value
 from frontends.onnx.core.schemas import added_schema
 from frontends.onnx.core.tensors import ELEMENT_TYPES, tensor_array, type_name
 from frontends.onnx.model.loading import describe
@@ -78,9 +80,7 @@ def decode_attributes(
         elif kind == _A.STRINGS:
             result[name] = tuple(s.decode("utf-8", "replace") for s in attribute.strings)
         elif kind == _A.TENSOR:
-            if attribute.t.data_type not in ELEMENT_TYPES:
-                raise Unsupported(f"a constant of type {type_name(attribute.t.data_type)}")
-            result[name] = tensor_array(attribute.t, where, folder)
+            result[name] = _tensor(attribute.t, where, folder)
         elif kind == _A.GRAPH:
             result[name] = attribute.g
         else:
@@ -126,6 +126,15 @@ def check_operands(node: Node, schema: onnx.defs.OpSchema) -> None:
             raise node.fail(
                 f"input '{formal.name}' is {value.dtype}, but another one is {first.dtype}"
             )
+
+
+def _tensor(tensor: TensorProto, where: str, folder: Path | None) -> np.ndarray | Known:
+    """The elements of an attribute; those of types of few bits are in a wider one."""
+    if tensor.data_type in NARROW_TYPES:
+        return Known(narrow_array(tensor, where, folder), NARROW_TYPES[tensor.data_type])
+    if tensor.data_type not in ELEMENT_TYPES:
+        raise Unsupported(f"a constant of type {type_name(tensor.data_type)}")
+    return tensor_array(tensor, where, folder)
 
 
 #: Names of the schemas that differ from numpy's.

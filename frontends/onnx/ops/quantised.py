@@ -122,7 +122,11 @@ def dequantize(node: Node) -> Sequence[Result]:
     scale_index = _scale_index(node, x, scale, indices)
     inputs = {"X": x, "S": scale}
     value = f"int32({at('X', indices)})"
-    if zero is not None:
+    if x.dtype.is_float:  # read from 8 bits
+        if zero is not None and (zero.array is None or zero.array.any()):
+            raise node.fail("floats have a zero point that is not 0")
+        value = at("X", indices)
+    elif zero is not None:
         inputs["Z"] = zero
         value = f"({value} - int32({_zero_read(zero, scale_index)}))"
     text = f"float32({value}) * float32({at('S', scale_index)})"

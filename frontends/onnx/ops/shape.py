@@ -119,6 +119,8 @@ def constant(node: Node) -> Sequence[Result]:
         raise Unsupported("strings")
     if name == "sparse_value":
         raise Unsupported("sparse tensors")
+    if name == "value" and isinstance(value, Known):
+        return [value]
     if name == "value" and isinstance(value, np.ndarray):
         return [Known(value)]
     if name in ("value_int", "value_ints") and isinstance(value, (int, tuple)):
