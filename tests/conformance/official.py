@@ -34,7 +34,7 @@ TYPES = frozenset(
 #: Operators of training, random numbers, images and text, which are out of scope.
 OUT_OF_SCOPE = frozenset(
     "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli "
-    "ImageDecoder StringNormalizer StringConcat StringSplit RegexFullMatch TfIdfVectorizer "
+    "ImageDecoder StringNormalizer StringConcat StringSplit RegexFullMatch "
     "LabelEncoder".split()
 )
 

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import TensorProto
 
 from frontends.onnx.core.identifiers import printable
-from frontends.onnx.core.limits import checked_shape
+from frontends.onnx.core.limits import MAX_RANK, checked_shape
 from frontends.onnx.core.node import Node, Unsupported
 from poly.errors import ModelError
 from poly.ir.dtypes import (
@@ -127,6 +127,26 @@ def tensor_array(tensor: TensorProto, what: str, folder: Path | None) -> np.ndar
     shaped: np.ndarray = array.reshape(shape)
     # A file may hold any byte for a bool, but true is 1.
     return shaped.view(np.uint8).astype(np.bool_) if dtype == BOOL else shaped
+
+
+def string_array(tensor: TensorProto, what: str) -> np.ndarray:
+    """The elements of a tensor of strings.
+
+    Raises
+    ------
+    ModelError : if their number does not match the shape.
+    """
+    shape = tuple(tensor.dims)
+    if len(shape) > MAX_RANK or any(d < 0 for d in shape):
+        raise ModelError(f"{what} has the impossible shape {list(shape)[:MAX_RANK]}")
+    if tensor.data_location == TensorProto.EXTERNAL or math.prod(shape) != len(tensor.string_data):
+        raise ModelError(
+            f"{what} of shape {list(shape)} needs {math.prod(shape)} strings, "
+            f"but has {len(tensor.string_data)}"
+        )
+    array = np.empty(len(tensor.string_data), object)
+    array[:] = [s.decode("utf-8", "replace") for s in tensor.string_data]
+    return array.reshape(shape)
 
 
 def _typed(values: object, dtype: DType, what: str) -> np.ndarray:

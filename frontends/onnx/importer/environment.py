@@ -18,12 +18,11 @@ from frontends.onnx.core.node import (
 )
 from frontends.onnx.core.stages import NO_TENSOR, TEXT, Given, type_of
 from frontends.onnx.core.symbolic_dims import Extent, Sizes, extent_expr, holds_sizes
-from frontends.onnx.core.tensors import ELEMENT_TYPES, tensor_array, type_name
+from frontends.onnx.core.tensors import ELEMENT_TYPES, string_array, tensor_array, type_name
 from frontends.onnx.core.value_types import (
     claim_of,
     kind_of,
 )
-from frontends.onnx.importer.string_tensors import string_array
 from frontends.onnx.model.loading import (
     opset_versions,
     used_names,

@@ -126,6 +126,12 @@ def import_model(
     return Importer(opened, given_inputs(opened, shapes)).graph()
 
 
+def _elements(value: Value) -> np.ndarray:
+    """The elements of a known value, with open sizes as they are in the arrays at hand."""
+    assert value.array is not None
+    return value.array if value.dtype == TEXT else concrete(value.array, value.dtype.numpy)
+
+
 class _CloseError(Exception):
     """Comprehensions over these sizes cannot be written, or cannot be proved in bounds."""
 
@@ -341,10 +347,7 @@ class Importer(Environment):
 
     def _call_opaque(self, pending: Pending, node: Node, result: Opaque) -> None:
         """Run an opaque operator after what was imported, or now if its operands are known."""
-        arrays = [
-            None if v is None or v.array is None else concrete(v.array, v.dtype.numpy)
-            for v in result.inputs
-        ]
+        arrays = [None if v is None or v.array is None else _elements(v) for v in result.inputs]
         names = pending.node.output
         inputs = tuple("" if v is None else self.labels[v.name] for v in result.inputs)
         call = OpaqueCall(

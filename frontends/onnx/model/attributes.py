@@ -13,7 +13,7 @@ from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.narrow_types import NARROW_TYPES, narrow_array
 from frontends.onnx.core.node import Known, Node, Unsupported, Value
 from frontends.onnx.core.schemas import added_schema
-from frontends.onnx.core.tensors import ELEMENT_TYPES, tensor_array, type_name
+from frontends.onnx.core.tensors import ELEMENT_TYPES, string_array, tensor_array, type_name
 from frontends.onnx.model.loading import describe
 from poly.errors import ModelError
 
@@ -132,6 +132,8 @@ def _tensor(tensor: TensorProto, where: str, folder: Path | None) -> np.ndarray 
     """The elements of an attribute; those of types of few bits are in a wider one."""
     if tensor.data_type in NARROW_TYPES:
         return Known(narrow_array(tensor, where, folder), NARROW_TYPES[tensor.data_type])
+    if tensor.data_type == TensorProto.STRING:
+        return string_array(tensor, where)
     if tensor.data_type not in ELEMENT_TYPES:
         raise Unsupported(f"a constant of type {type_name(tensor.data_type)}")
     return tensor_array(tensor, where, folder)

@@ -116,7 +116,7 @@ def constant(node: Node) -> Sequence[Result]:
         raise node.fail("exactly one value must be given")
     ((name, value),) = attributes.items()
     if name in ("value_string", "value_strings"):
-        raise Unsupported("strings")
+        return [Known(np.array(value, object))]
     if name == "sparse_value":
         raise Unsupported("sparse tensors")
     if name == "value" and isinstance(value, Known):

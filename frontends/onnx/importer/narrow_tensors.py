@@ -1,0 +1,45 @@
+"""Operators on tensors of few bits, see `frontends.onnx.core.narrow_types`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from frontends.onnx.core.narrow_types import CARRIERS
+from frontends.onnx.core.node import Known, Node, Operator, Result, Unsupported, Value
+
+#: Operators that convert such tensors, and those that change nothing but the shape.
+_CONVERT = frozenset({"DequantizeLinear", "Cast", "CastLike"})
+_PASSED_ON = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+
+
+def is_narrow(node: Node) -> bool:
+    """Whether an operand has such a type."""
+    return any(v is not None and v.dtype in CARRIERS for v in node.inputs)
+
+
+def on_narrow(node: Node, function: Operator) -> Sequence[Result]:
+    """The results of an operator with such operands, all of which are known.
+
+    Raises
+    ------
+    Unsupported : if it computes with them.
+    """
+    first = node.required(0)
+    if not node.domain and node.operator in _PASSED_ON:
+        return function(node)
+    if not node.domain and node.operator == "Transpose" and first.array is not None:
+        axes = node.ints("perm") or tuple(reversed(range(first.rank)))
+        return [Known(np.transpose(first.array, axes), first.dtype)]
+    if node.domain or node.operator not in _CONVERT or first.dtype not in CARRIERS:
+        narrow = next(v.dtype for v in node.inputs if v is not None and v.dtype in CARRIERS)
+        raise Unsupported(f"the operator cannot process tensors of {narrow} yet")
+    return function(replace(node, inputs=tuple(map(_widened, node.inputs))))
+
+
+def _widened(value: Value | None) -> Value | None:
+    if value is None or value.dtype not in CARRIERS:
+        return value
+    return replace(value, dtype=CARRIERS[value.dtype])
