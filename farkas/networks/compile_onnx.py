@@ -56,7 +56,7 @@ def compile_onnx(
     Raises
     ------
     ModelError : a file that cannot be read, or is broken, hostile or inconsistent.
-    UnsupportedModelError : nodes that cannot be compiled; the error lists all of them.
+    UnsupportedModelError : nodes that cannot be compiled, for any open sizes; the error lists all.
     ArgumentError : `threads` or `shapes` that do not match the model.
     ToolchainError : no C compiler, or it failed; no device, or something it needs is missing.
     ScheduleError : the device does not have the element types of the model.

@@ -14,7 +14,7 @@ from frontends.onnx import (
     DynamicShapeError,
     given_inputs,
     import_stage,
-    unknown_operators,
+    never_supported,
 )
 from poly.errors import UnsupportedModelError
 from runtime.network.cpu_model import CpuModel
@@ -35,7 +35,7 @@ def import_and_compile(origin: Origin, content: Content | None) -> Network:
     try:
         given = given_inputs(opened, shapes)
     except DynamicShapeError:
-        found = unknown_operators(opened)
+        found = never_supported(opened, shapes)
         if found:
             raise UnsupportedModelError(found) from None
         tell("import", 1, 1, "")

@@ -12,7 +12,7 @@ from frontends.onnx.core.stages import Given, OpaqueCall, Pending, Stage
 if TYPE_CHECKING:
     from frontends.onnx.core.node import supported_operators
     from frontends.onnx.core.value_types import DynamicShapeError
-    from frontends.onnx.importer.diagnosis import Diagnosis, Examination, examine
+    from frontends.onnx.importer.diagnosis import Diagnosis, Examination, examine, never_supported
     from frontends.onnx.importer.importer import import_model, import_stage
     from frontends.onnx.model.onnxruntime_peer import peer_values
     from frontends.onnx.model.source import (
@@ -37,6 +37,7 @@ __all__ = [
     "given_inputs",
     "import_model",
     "import_stage",
+    "never_supported",
     "open_model",
     "peer_values",
     "supported_operators",
@@ -54,6 +55,7 @@ _HOMES = {
     "given_inputs": "frontends.onnx.model.source",
     "import_model": "frontends.onnx.importer.importer",
     "import_stage": "frontends.onnx.importer.importer",
+    "never_supported": "frontends.onnx.importer.diagnosis",
     "open_model": "frontends.onnx.model.source",
     "peer_values": "frontends.onnx.model.onnxruntime_peer",
     "supported_operators": "frontends.onnx.core.node",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from frontends.onnx.core.value_types import Shapes
 from frontends.onnx.importer.importer import Importer
 from frontends.onnx.model.loading import domain_of, shown_name, shown_operator
 from frontends.onnx.model.source import Source, unknown_operators
-from poly.errors import ModelError
+from poly.errors import ModelError, ModelWarning, UnsupportedNode
 from poly.ir.cost import work_of_program
 from poly.ir.graph import Call
 from poly.ir.port import Port
@@ -94,7 +95,50 @@ def examine(source: Source, shapes: Shapes | None = None) -> Examination:
     return Examination((*examiner.found, *more), ports)
 
 
-def _stand_ins(ports: Sequence[Port]) -> dict[str, Given]:
+def never_supported(source: Source, shapes: Shapes | None = None) -> tuple[UnsupportedNode, ...]:
+    """The nodes that cannot be compiled, whatever the open sizes are.
+
+    These are the ones of unknown operators, and those that are refused for each of several choices
+    of sizes; what is refused for some sizes only may be compiled for others.
+
+    Raises
+    ------
+    ModelError : an input of a type that cannot be passed; nodes that are broken for all sizes, in
+        the same words.
+    ArgumentError : `shapes` that do not fit the model.
+    """
+    ports = source.input_ports(shapes or {})
+    unknown = {(n.name, n.operator): n for n in unknown_operators(source)}
+    if any(p.shape is None for p in ports):
+        return tuple(unknown.values())
+    found = _problems(source, _stand_ins(ports))
+    for size in (1, 8):
+        if found:
+            others = _problems(source, _stand_ins(ports, (size,)))
+            found = {k: d for k, d in found.items() if k in others and _alike(d, others[k])}
+    refused = {k: d for k, d in found.items() if d.how == UNSUPPORTED}
+    if found and not refused and not unknown:
+        raise ModelError("\n".join(d.reason for d in found.values()))
+    nodes = {k: UnsupportedNode(d.name, d.operator, d.opset, d.reason) for k, d in refused.items()}
+    return tuple((nodes | unknown).values())
+
+
+def _problems(source: Source, given: Mapping[str, Given]) -> dict[tuple[str, str], Diagnosis]:
+    """The nodes that keep a model from being compiled for inputs of these shapes."""
+    examiner = _Examiner(source, given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ModelWarning)  # they come when it is imported
+        examiner.examine()
+    return {(d.name, d.operator): d for d in examiner.found if d.is_problem}
+
+
+def _alike(one: Diagnosis, other: Diagnosis) -> bool:
+    """Whether a node has the same problem in both."""
+    return one.how == other.how and (one.how == UNSUPPORTED or one.reason == other.reason)
+
+
+def _stand_ins(ports: Sequence[Port], choices: Sequence[int] = _STAND_INS) -> dict[str, Given]:
+    """Inputs with sizes for open axes, which are taken in turn; axes of one name share one."""
     sizes: dict[str, int] = {}
     given = {}
     for port in ports:
@@ -103,7 +147,7 @@ def _stand_ins(ports: Sequence[Port]) -> dict[str, Given]:
         shape = tuple(
             e
             if isinstance(e, int)
-            else sizes.setdefault(str(n), _STAND_INS[len(sizes) % len(_STAND_INS)])
+            else sizes.setdefault(str(n), choices[len(sizes) % len(choices)])
             for e, n in zip(port.shape, names, strict=True)
         )
         given[port.name] = Given(port.dtype, shape, open=names)

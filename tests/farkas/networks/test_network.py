@@ -189,3 +189,35 @@ def test_an_output_listed_twice_is_one() -> None:
     assert [p.name for p in model.outputs] == ["s"]
     session = onnxruntime.InferenceSession(proto.SerializeToString())
     np.testing.assert_allclose(model.run(arrays)["s"], session.run(["s"], arrays)[0], 1e-5, 1e-6)
+
+
+def open_network(*nodes: onnx.NodeProto) -> onnx.ModelProto:
+    """From x[n,4] and y[m,4] to z."""
+    info = helper.make_tensor_value_info
+    inputs = [info("x", F, ["n", 4]), info("y", F, ["m", 4])]
+    graph = helper.make_graph(list(nodes), "g", inputs, [info("z", F, None)])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_open_networks_are_refused_when_they_are_loaded() -> None:
+    """With all reasons; what some sizes allow is not refused."""
+    node = helper.make_node
+    proto = open_network(
+        node("Celu", ["x"], ["a"], name="one"),
+        node("Multinomial", ["a"], ["b"], name="two"),
+        node("Cast", ["x"], ["c"], to=TensorProto.COMPLEX64, name="three"),
+        node("Cast", ["y"], ["d"], to=TensorProto.COMPLEX64, name="four"),
+        node("Identity", ["d"], ["z"]),
+    )
+    proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in ("b", "c"))
+    with pytest.raises(fk.UnsupportedModelError) as caught:
+        fk.compile_onnx(proto)
+    assert [n.name for n in caught.value.nodes] == ["two", "three", "four"]
+    wrong = open_network(node("Cast", ["x"], ["i"], to=7), node("Add", ["i", "y"], ["z"], name="s"))
+    with pytest.raises(fk.ModelError, match=r"Add 's' \(opset 17\): input 'B' is float32, but ano"):
+        fk.compile_onnx(wrong)
+    equal = open_network(node("Add", ["x", "y"], ["z"]))
+    model = fk.compile_onnx(equal, threads=1)
+    agree(equal, model, {"x": np.ones((5, 4), np.float32), "y": np.ones((5, 4), np.float32)})
+    with pytest.raises(fk.ModelError, match=r"do not broadcast|cannot be broadcast"):
+        model.run({"x": np.ones((5, 4), np.float32), "y": np.ones((3, 4), np.float32)})
