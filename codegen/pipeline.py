@@ -22,6 +22,7 @@ from poly.graph_passes.block_layouts import block_values
 from poly.graph_passes.context import GraphContext
 from poly.graph_passes.fold_calls import Evaluate, fold_constants, fold_factors
 from poly.graph_passes.fuse_calls import merge_calls
+from poly.graph_passes.merge_rows import merge_rows
 from poly.graph_passes.quantised_products import quantised_products, unsigned_values
 from poly.graph_passes.rewrite_calls import rewrite_calls
 from poly.graph_passes.simplify_graph import (
@@ -224,6 +225,7 @@ CPU: Pipeline[Machine, KernelSource] = Pipeline(
         Pass(quantised_products),
         *_FUSE,
         Pass(tabulate, needs=("evaluate",)),
+        Pass(merge_rows),
         Pass(block_values, needs=("machine",)),
         *_SHAPE,
     ),

@@ -10,9 +10,10 @@ stay separate.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TypeVar
 
 from poly.errors import ProgramError
 from poly.ir.accesses import lane_value
@@ -39,6 +40,7 @@ STATEMENT_LIMIT, INPUT_LIMIT = 12, 16
 ORIGIN_LIMIT = 300
 
 Pairs = tuple[tuple[str, str], ...]
+_Not = TypeVar("_Not")
 
 
 def merge_calls(graph: Graph, lanes: bool = True) -> Graph:
@@ -124,6 +126,21 @@ def why_apart(graph: Graph, maker: Call, user: Call, lanes: bool) -> str:
 def merged_call(first: Call, second: Call, lanes: bool) -> Call | Apart:
     """Merge two calls, the first of which computes what only the second reads, if that saves a pass
     over memory."""
+
+    def whole(a: Program, b: Program, bindings: Pairs, shared: Pairs) -> Program | Apart:
+        return fused(a, b, bindings, shared, lanes)
+
+    return join_calls(first, second, whole)
+
+
+def join_calls(
+    first: Call, second: Call, joined: Callable[[Program, Program, Pairs, Pairs], Program | _Not]
+) -> Call | _Not:
+    """One call in place of two, the first of which computes what only the second reads.
+
+    joined : makes their program of both, of the inputs of the second that are outputs of the first,
+        and of those that are inputs of the first, by name; or says that there is none
+    """
     made = dict(zip(first.outputs, (t.name for t in first.program.outputs), strict=True))
     given: dict[str, str] = {}
     for value, tensor in zip(first.inputs, first.program.inputs, strict=True):
@@ -131,8 +148,8 @@ def merged_call(first: Call, second: Call, lanes: bool) -> Call | Apart:
     mine = list(zip((t.name for t in second.program.inputs), second.inputs, strict=True))
     bindings = tuple((t, made[v]) for t, v in mine if v in made)
     shared = tuple((t, given[v]) for t, v in mine if v in given)
-    program = fused(first.program, second.program, bindings, shared, lanes)
-    if isinstance(program, Apart):
+    program = joined(first.program, second.program, bindings, shared)
+    if not isinstance(program, Program):
         return program
     names = renamed(first.program, second.program, dict(bindings), dict(shared))
     values = dict(zip((t.name for t in first.program.inputs), first.inputs, strict=True))

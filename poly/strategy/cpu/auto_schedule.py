@@ -16,14 +16,23 @@ from poly.strategy.cpu.arrange import reschedule_serial, share_block_loops
 from poly.strategy.cpu.contraction import RegisterTile
 from poly.strategy.cpu.interleave import Interleave
 from poly.strategy.cpu.memory_bound import MemoryBound
+from poly.strategy.cpu.row_blocks import RowBlocks, share_rows
 from poly.strategy.cpu.stencil import StencilRows
 from poly.strategy.cpu.transpose import Transpose
 from poly.strategy.cpu.window import Window
 
 #: The passes over a program for a CPU, in order.
 CPU_STRATEGY: Strategy[Machine] = Strategy(
-    arrange=(share_block_loops, group_statements, reschedule_serial),
-    tactics=(RegisterTile(), StencilRows(), Window(), Interleave(), Transpose(), MemoryBound()),
+    arrange=(share_block_loops, share_rows, group_statements, reschedule_serial),
+    tactics=(
+        RowBlocks(),
+        RegisterTile(),
+        StencilRows(),
+        Window(),
+        Interleave(),
+        Transpose(),
+        MemoryBound(),
+    ),
 )
 
 

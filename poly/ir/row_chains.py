@@ -1,0 +1,119 @@
+"""Which statements of a program make rows with one contraction and sum them up with another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poly.ir.accesses import lane_value, loops_of_read
+from poly.ir.dtypes import FLOAT32
+from poly.ir.expr import Const, Index, indices_of, reads_of
+from poly.ir.program import Program, Range, Statement
+
+#: Shorter rows than this, or fewer, stay in the caches anyway; longer ones do not fit into them.
+LEAST_LENGTH, LEAST_ROWS, MOST_LENGTH = 128, 32, 1 << 14
+
+
+@dataclass(frozen=True)
+class RowChain:
+    """Statements that rows run through: from ``S[b,i,j] += ..`` to ``O[b,i,e] += P[b,i,j] * ..``.
+
+    first, last : the contractions; depth : the number of indices that all statements share, up to
+    that of the rows; temps : what only these statements write and read; length : of a row
+    """
+
+    statements: tuple[str, ...]
+    first: str
+    last: str
+    depth: int
+    temps: tuple[str, ...]
+    length: int
+
+
+def row_chain(program: Program) -> RowChain | str:
+    """The chain from a program's first contraction to the end of its rows, or why there is none."""
+    sums = [n for n, s in enumerate(program.statements) if is_product_sum(s)]
+    if len(sums) != 2 or program.has_blocks:
+        return "there are not two contractions"
+    start, last = sums[0], program.statements[sums[1]]
+    first = program.statements[start]
+    temps = {t.name for t in program.temps}
+    depth = len(first.free) - 1
+    if depth < 1 or not (first.init and last.init) or not _sums_rows(last, temps, depth):
+        return "the second contraction does not sum up rows of the first"
+    end = sums[1] + 1
+    for n, s in enumerate(program.statements[start:], start):
+        reason = _why_not(s, first, depth, temps)
+        if reason and n < end:
+            return f"{s.name} {reason}"
+        if reason:
+            break
+        end = max(end, n + 1)
+    chain = program.statements[start:end]
+    if not any(s.reductions for s in program.statements[start + 1 : sums[1]]):
+        return "nothing is computed of whole rows, and tiles of each contraction are faster"
+    others = (*program.statements[:start], *program.statements[end:])
+    outside = {r.tensor for s in others for r in (s.target, *s.reads)}
+    own = tuple(t for t in dict.fromkeys(s.target.tensor for s in chain) if t in temps - outside)
+    if not {first.target.tensor, *_rows_of(last, temps)} <= {*own}:
+        return "its rows are used elsewhere"
+    if any(program.tensors[t].dtype != FLOAT32 for t in own):
+        return "its values are not float32"
+    rows, length = (_extent(first, index) for index in first.free[-2:])
+    if rows is None or length is None:
+        return "the number of rows, or their length, is unknown"
+    if rows < LEAST_ROWS or not LEAST_LENGTH <= length <= MOST_LENGTH:
+        return f"there are {rows} rows of {length} elements"
+    return RowChain(tuple(s.name for s in chain), first.name, last.name, depth, own, length)
+
+
+def is_product_sum(s: Statement) -> bool:
+    """Whether a statement sums products of operands each of which is reused."""
+    reads = [r for r in reads_of(s.value) if r.indices]
+    if s.op != "+=" or not s.reductions or len(reads) < 2:
+        return False
+    return all({*s.free} - loops_of_read(r) for r in reads)
+
+
+def _sums_rows(last: Statement, temps: set[str], depth: int) -> bool:
+    """Whether a contraction sums up along rows of a temporary, which have its first indices."""
+    found = [r for r in reads_of(last.value) if r.tensor in temps]
+    if len(found) != 1 or len(last.reductions) != 1:
+        return False
+    return found[0].indices == _plain((*last.free[:depth], *last.reductions))
+
+
+def _rows_of(last: Statement, temps: set[str]) -> list[str]:
+    return [r.tensor for r in reads_of(last.value) if r.tensor in temps]
+
+
+def _why_not(s: Statement, first: Statement, depth: int, temps: set[str]) -> str:
+    """Why a statement does not run on rows, if it does not."""
+    if len(s.free) < depth or s.guards or any(_relates(r) for r in s.ranges):
+        return "has loops of its own"
+    if _bounds(s, depth) != _bounds(first, depth):
+        return "has other rows"
+    own = _plain(s.free[:depth])
+    if any(r.tensor in temps and r.indices[:depth] != own for r in (s.target, *reads_of(s.value))):
+        return "reads other rows than its own"
+    return "" if lane_value(s.value) else "cannot run in lanes"
+
+
+def _plain(names: tuple[str, ...]) -> tuple[Index, ...]:
+    return tuple(map(Index, names))
+
+
+def _relates(r: Range) -> bool:
+    """Whether a range depends on an index."""
+    return any(indices_of(e) for e in (r.lo, r.hi))
+
+
+def _bounds(s: Statement, depth: int) -> list[tuple[object, object]]:
+    ranges = {r.index: r for r in s.ranges}
+    return [(ranges[i].lo, ranges[i].hi) for i in s.free[:depth]]
+
+
+def _extent(s: Statement, index: str) -> int | None:
+    (found,) = (r for r in s.ranges if r.index == index)
+    if not isinstance(found.lo, Const) or not isinstance(found.hi, Const):
+        return None
+    return int(found.hi.value) - int(found.lo.value)
