@@ -239,6 +239,9 @@ class Environment:
         return value
 
     def _known(self, label: str, array: np.ndarray, dtype: DType | None = None) -> Value:
+        """A value with these elements; extents that turned out to be numbers are stored as such."""
+        if dtype is not None and dtype != TEXT and array.dtype == object and not holds_sizes(array):
+            array = array.astype(dtype.numpy)
         return Value(self._name(label), dtype or type_of(array), array.shape, array)
 
     def _operand(self, operand: Value | np.ndarray, hint: str) -> str:
