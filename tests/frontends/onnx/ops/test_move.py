@@ -265,3 +265,10 @@ def test_doubling_needs_no_table():
     (node,) = graph.nodes
     assert isinstance(node, Call) and len(node.inputs) == 1
     assert "k // 2" in str(node.program)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_resize_of_nothing(mode: str) -> None:
+    inputs, scales = {"x": floats(2, 0, 3)}, np.array([1, 1.5, 2], np.float32)
+    order = ["x", "", "s"]
+    agree(single("Resize", inputs, constants={"s": scales}, order=order, mode=mode), inputs)
