@@ -190,6 +190,14 @@ def test_pad(mode, pads):
         agree(single("Pad", inputs, pads=list(pads), mode=mode, opset=10), inputs)
 
 
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
+@pytest.mark.parametrize("pads", [(-1, 0, 2, -2), (2, -1, -1, 2), (-1, -3, -2, 0), (0, 1, 1, -2)])
+def test_negative_pads_crop_first(mode: str, pads: tuple[int, ...]) -> None:
+    inputs = {"x": floats(4, 6)}
+    model = single("Pad", inputs, constants={"p": ints(*pads)}, mode=mode, opset=19)
+    agree(model, inputs)
+
+
 def test_pad_with_a_value_axes_and_negative_pads():
     inputs = {"x": floats(3, 4)}
     constants = {"p": ints(1, -1, 0, 2), "v": np.array(0.5, np.float32)}
