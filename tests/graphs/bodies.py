@@ -14,8 +14,9 @@ from tests.graphs.draft import Draft, Value, element_type
 Grow = Callable[[Draft, int], None]
 
 
-def declared(value: Value, name: str = "") -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name or value.name, element_type(value), None)
+def declared(value: Value, shaped: bool = False) -> onnx.ValueInfoProto:
+    shape = list(value.shape) if shaped else None
+    return helper.make_tensor_value_info(value.name, element_type(value), shape)
 
 
 def result_in(
@@ -88,7 +89,7 @@ def loop(draft: Draft, grow: Grow) -> None:
     state = Value(draft.fresh("state"), carried.arrays)
     body.values += [number, going, state]
     grow(body, rng.randint(0, 3))
-    kept = body.add("Identity", [going])
+    kept = body.add("Identity", [going]) if rng.random() < 0.6 else _goes_on(body, number)
     after = body.add(rng.choice(("Add", "Max", "Identity")), [state, state][: rng.randint(1, 2)])
     after = after or body.add("Identity", [state])
     if not kept or not after:
@@ -98,13 +99,19 @@ def loop(draft: Draft, grow: Grow) -> None:
     if collected is not None and collected not in (*results, number, going, state):
         results.append(collected)
     graph = helper.make_graph(
-        body.nodes, "body", [declared(v) for v in (number, going, state)],
+        body.nodes, "body",
+        [declared(number, True), declared(going, True), declared(state)],
         [declared(v) for v in results], body.initializers,
     )  # fmt: skip
-    count = draft.operand(np.array(rng.randint(1, 3)))
-    draft.add(
-        "Loop", [count, None, carried], len(results) - 1, draft.captures(body.nodes), body=graph
-    )
+    count = draft.operand(*(np.array(rng.randint(1, 3)) for _ in range(draft.trials)))
+    first = condition(draft) if rng.random() < 0.3 else None
+    captured = draft.captures(body.nodes)
+    draft.add("Loop", [count, first, carried], len(results) - 1, captured, body=graph)
+
+
+def _goes_on(body: Draft, number: Value) -> list[Value] | None:
+    """Whether a Loop goes on: for a few iterations."""
+    return body.add("Less", [number, body.operand(np.array(body.rng.randint(0, 3)))])
 
 
 def scan(draft: Draft, grow: Grow) -> None:
@@ -124,8 +131,8 @@ def scan(draft: Draft, grow: Grow) -> None:
     if not added or not shown:
         return
     graph = helper.make_graph(
-        body.nodes, "body", [declared(state), declared(row)],
-        [declared(added[0]), declared(shown[0])], body.initializers,
+        body.nodes, "body", [declared(state, True), declared(row, True)],
+        [declared(added[0], True), declared(shown[0], True)], body.initializers,
     )  # fmt: skip
     captured = draft.captures(body.nodes)
     draft.add("Scan", [sums[0], rows], 2, captured, body=graph, num_scan_inputs=1)

@@ -26,6 +26,9 @@ FLOATS = ("float32", "float32", "float32", "float64", "float16")
 INTEGERS = ("int64", "int64", "int32", "int8", "uint8")
 TYPES = (*FLOATS, *INTEGERS, "bool")
 
+#: How names are written, of a stem and a number: as exporters do.
+STYLES = ("{0}_{1}", "{0}_{1}", "/net/{0}.{1}", "{1}", "{0}:{1}", "{0}/{1}", "v {1}")
+
 #: The extents of open dimensions by their names, in each trial.
 Sizes = dict[str, tuple[int, ...]]
 
@@ -82,7 +85,16 @@ class Draft:
     initializers: list[TensorProto] = field(default_factory=list)
     inputs: list[tuple[Value, list[int | str | None]]] = field(default_factory=list)
     given: set[str] = field(default_factory=set)  # initializers that are also inputs
+    minor: set[str] = field(default_factory=set)  # operands with elements that someone chose
     count: int = 0
+    style: str = ""
+
+    def __post_init__(self) -> None:
+        self.style = self.rng.choice(STYLES) if self.outer is None else self.outer.style
+
+    @property
+    def depth(self) -> int:
+        return 0 if self.outer is None else self.outer.depth + 1
 
     @property
     def root(self) -> Draft:
@@ -95,7 +107,7 @@ class Draft:
     def fresh(self, stem: str) -> str:
         """A name that nothing has yet."""
         self.root.count += 1
-        return f"{stem}_{self.root.count}"
+        return self.style.format(stem, self.root.count)
 
     def seen(self) -> list[Value]:
         """All values that a node may read."""
@@ -106,6 +118,8 @@ class Draft:
         found = [v for v in self.seen() if suits(v)]
         if not found:
             return None
+        if self.rng.random() < 0.75:  # what came in as an operand would crowd out the others
+            found = [v for v in found if v.name not in self.root.minor] or found
         late = self.rng.random() < 0.5
         return self.rng.choice(found[-3:] if late else found)
 
@@ -148,18 +162,20 @@ class Draft:
         root.values.append(value)
         return value
 
-    def operand(self, *arrays: np.ndarray, plain: bool = False) -> Value:
-        """A value of given arrays (one: the same in all trials) in a role drawn at random.
+    def operand(self, *arrays: np.ndarray) -> Value:
+        """A value of given arrays (one: the same in all trials) in a role drawn at random."""
+        value = self._operand(*arrays)
+        self.root.minor.add(value.name)
+        return value
 
-        plain : it is known to an importer without computing anything
-        """
+    def _operand(self, *arrays: np.ndarray) -> Value:
         if len(arrays) > 1 and any(
             a.shape != arrays[0].shape or bool((a != arrays[0]).any()) for a in arrays
         ):
             return self.input(arrays)
         array = arrays[0]
         roles = ("initializer", "initializer", "constant", "view", "given", "input", "computed")
-        role = self.rng.choice(roles[:3] if plain else roles)
+        role = self.rng.choice(roles)
         if role in ("input", "computed"):
             value = self.input([array] * self.trials)
             return value if role == "input" else self._computed(value)

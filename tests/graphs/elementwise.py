@@ -81,6 +81,9 @@ def binary(draft: Draft) -> None:
         operator = "Mul"  # ONNX Runtime dies of integers that are divided by zero
     if operator == "Pow" and not other.all(lambda a: ((a > 0) & (a < 3)).all()):
         operator = "Max"
+    shapes = [(a.shape, b.shape) for a, b in zip(value.arrays, other.arrays, strict=True)]
+    if operator == "PRelu" and any(np.broadcast_shapes(a, b) != a for a, b in shapes):
+        operator = "Add"  # a slope does not make the result larger
     operands = [value, other]
     if operator not in ("PRelu", "Pow") and draft.rng.random() < 0.4:
         operands.reverse()

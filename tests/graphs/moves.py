@@ -252,5 +252,5 @@ def data_dependent(draft: Draft) -> None:
 
 ALL = {
     reshape: 6, transpose: 3, squeeze: 3, expand: 3, tile: 2, concat: 4, split: 3, slices: 4,
-    pad: 2, gather: 5, scatter: 2, onehot: 1, resize: 1, blocks: 1, trilu: 1, data_dependent: 3,
+    pad: 2, gather: 5, scatter: 2, onehot: 1, resize: 1, blocks: 1, trilu: 1, data_dependent: 6,
 }  # fmt: skip

@@ -127,7 +127,9 @@ def pool(draft: Draft) -> None:
     if kind.startswith("Global"):
         draft.add(kind, [value])
         return
-    attributes: dict[str, Any] = {"kernel_shape": [rng.choice((1, 2, 2)) for _ in range(spatial)]}
+    fits = [value.all(lambda a, axis=axis: a.shape[axis + 2] > 1) for axis in range(spatial)]
+    kernel = [rng.choice((1, 2, 2)) if f else 1 for f in fits]  # else the result is empty
+    attributes: dict[str, Any] = {"kernel_shape": kernel}
     if rng.random() < 0.5:
         attributes["strides"] = [rng.choice((1, 2)) for _ in range(spatial)]
     if rng.random() < 0.5:
