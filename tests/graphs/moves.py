@@ -242,7 +242,9 @@ def data_dependent(draft: Draft) -> None:
     elif kind == "Compress":
         axis = some_axis(draft, value)
         extent = min(a.shape[axis] for a in value.arrays)
-        mask = draft.pick(lambda v: v.type == "bool" and v.rank == 1)
+        mask = draft.pick(
+            lambda v: v.type == "bool" and v.all(lambda a: a.size <= extent and a.ndim == 1)
+        )
         if mask is None or draft.rng.random() < 0.5:
             mask = draft.operand(draft.random_array("bool", (extent,)))
         draft.add("Compress", [value, mask], axis=axis)

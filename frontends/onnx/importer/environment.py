@@ -232,9 +232,12 @@ class Environment:
         Raises
         ------
         Unsupported : if it has none.
+        ModelError : if only a later stage knows what it is, so that its reader has to wait.
         """
         value = self._value(name)
         if isinstance(value, str):
+            if name in self.tainted:
+                raise ModelError(f"'{printable(name)}' {value} yet")
             raise Unsupported(f"'{printable(name)}' {value}")
         return value
 

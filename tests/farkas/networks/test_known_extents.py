@@ -89,3 +89,26 @@ def test_inputs_that_nothing_reads_have_any_size() -> None:
     compiled = fk.compile_onnx(model, threads=1)
     for shape in ((1, 3), (2, 3), (0, 4), (5, 6)):
         agree(model, compiled, {"x": floats(*shape), "c": np.array(True)})
+
+
+@pytest.mark.parametrize("operator", ["Loop", "Scan"])
+def test_bodies_that_capture_what_a_later_stage_makes(operator: str) -> None:
+    """The axes of the Squeeze come with the arrays; until then its result has no known rank."""
+    number = [onnx.helper.make_tensor_value_info(n, L, []) for n in ("i", "state", "next")]
+    going = [onnx.helper.make_tensor_value_info(n, B, []) for n in ("on", "still")]
+    inside = [node("Size", ["short"], ["size"]), node("Add", ["state", "size"], ["next"])]
+    if operator == "Loop":
+        inside.append(node("Identity", ["on"], ["still"]))
+        ports = [number[0], going[0], number[1]], [going[1], number[2]]
+        made = node("Loop", ["count", "", "start"], ["y"])
+    else:
+        ports = [number[1], number[0]], [number[2]]
+        made = node("Scan", ["start", "rows"], ["y"], num_scan_inputs=1)
+    body = onnx.helper.make_graph(inside, "body", *ports)
+    made.attribute.append(onnx.helper.make_attribute("body", body))
+    constants = {"count": np.array(3), "start": np.array(1), "rows": np.arange(3)}
+    inputs = {"x": (F, ["n", 1, "m"]), "axes": (L, [1])}
+    model = build([node("Squeeze", ["x", "axes"], ["short"]), made], inputs, {"y": L}, constants)
+    compiled = fk.compile_onnx(model, threads=1)
+    for shape in ((2, 1, 3), (4, 1, 3)):
+        agree(model, compiled, {"x": floats(*shape), "axes": np.array([1])})
