@@ -112,3 +112,24 @@ def test_bodies_that_capture_what_a_later_stage_makes(operator: str) -> None:
     compiled = fk.compile_onnx(model, threads=1)
     for shape in ((2, 1, 3), (4, 1, 3)):
         agree(model, compiled, {"x": floats(*shape), "axes": np.array([1])})
+
+
+def test_extents_captured_by_a_loop_that_runs_step_by_step() -> None:
+    """The number of steps is data; the body needs the extent as a value."""
+    ports = [onnx.helper.make_tensor_value_info(n, t, []) for n, t in (("i", L), ("on", B))]
+    state, after = (onnx.helper.make_tensor_value_info(n, L, None) for n in ("state", "next"))
+    inside = [
+        node("Range", ["i", "number", "step"], ["range"]),
+        node("ReduceSum", ["range"], ["sum"], keepdims=0),
+        node("Add", ["state", "sum"], ["next"]),
+        node("Identity", ["on"], ["still"]),
+    ]
+    still = onnx.helper.make_tensor_value_info("still", B, [])
+    body = onnx.helper.make_graph(inside, "body", [*ports, state], [still, after])
+    nodes = [*EXTENT, node("Loop", ["count", "", "start"], ["y"], body=body)]
+    constants = {**CONSTANTS, "start": np.array(1), "step": np.array(1)}
+    inputs = {"x": (F, ["n", "m"]), "count": (L, [])}
+    model = build(nodes, inputs, {"y": L}, constants)
+    compiled = fk.compile_onnx(model, threads=1)
+    for shape in ((2, 3), (2, 5)):
+        agree(model, compiled, {"x": floats(*shape), "count": np.array(2)})
