@@ -34,6 +34,7 @@ from frontends.onnx.core.node import (
 from frontends.onnx.core.symbolic_dims import Dim, Extent, is_one, same
 from frontends.onnx.core.tensors import element_type
 from frontends.onnx.ops.broadcasting import broadcast, operand, result_shape
+from frontends.onnx.ops.fill import nothing
 from poly.ir.dtypes import DType
 
 
@@ -108,6 +109,8 @@ def tile(node: Node) -> Sequence[Result]:
     shape = result_shape(node, [r * e for r, e in zip(repeats, x.shape, strict=True)], x)
     if same(shape, x.shape):
         return [Same(x)]
+    if x.size == 0:
+        return [nothing(shape, x.dtype)]
     moved = [e for r, e in zip(repeats, x.shape, strict=True) if not is_one(r)]
     if node.opset >= 6 and any(isinstance(e, Dim) for e in moved):
         return [_tiled_by_axes(node)]

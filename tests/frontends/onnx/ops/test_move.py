@@ -280,3 +280,11 @@ def test_resize_of_nothing(mode: str) -> None:
     inputs, scales = {"x": floats(2, 0, 3)}, np.array([1, 1.5, 2], np.float32)
     order = ["x", "", "s"]
     agree(single("Resize", inputs, constants={"s": scales}, order=order, mode=mode), inputs)
+    inputs, scales = {"x": floats(2, 1, 3)}, np.array([1, 0.5, 2], np.float32)
+    agree(single("Resize", inputs, constants={"s": scales}, order=order, mode=mode), inputs)
+
+
+@pytest.mark.parametrize("shape", [(1, 0), (0, 3), (0, 0)])
+def test_tile_of_nothing(shape: tuple[int, ...]) -> None:
+    inputs = {"x": floats(*shape)}
+    agree(single("Tile", inputs, constants={"r": ints(2, 2)}), inputs)
