@@ -236,13 +236,19 @@ class Environment:
         Raises
         ------
         Unsupported : if it has none.
+        ModelError : if only a later stage knows what it is, so that its reader has to wait.
         """
         value = self._value(name)
         if isinstance(value, str):
+            if name in self.tainted:
+                raise ModelError(f"'{printable(name)}' {value} yet")
             raise Unsupported(f"'{printable(name)}' {value}")
         return value
 
     def _known(self, label: str, array: np.ndarray, dtype: DType | None = None) -> Value:
+        """A value with these elements; extents that turned out to be numbers are stored as such."""
+        if dtype is not None and dtype != TEXT and array.dtype == object and not holds_sizes(array):
+            array = array.astype(dtype.numpy)
         return Value(self._name(label), dtype or type_of(array), array.shape, array)
 
     def _operand(self, operand: Value | np.ndarray, hint: str) -> str:

@@ -89,16 +89,11 @@ def _run(s: Statement, store: dict[str, np.ndarray], types: Mapping[str, DType])
         index = _index(s.target, env, store, types)
         value = _value(s.value, env, store, types)
         if s.op != "=":
-            value = _UPDATES[s.op](target[index], value)
+            value = _applied(_UPDATES[s.op], [target[index], value])
         target[index] = _convert(value, dtype)
 
 
-_UPDATES: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
-    "+=": lambda a, b: a + b,
-    "*=": lambda a, b: a * b,
-    "max=": np.maximum,
-    "min=": np.minimum,
-}
+_UPDATES = {"+=": "add", "*=": "mul", "max=": "max", "min=": "min"}
 
 
 def _index(
@@ -138,9 +133,14 @@ def _value(
     else:
         common = dtype_of_expr(e, types)
     args = [_convert(_value(a, env, store, types), common.compute) for a in e.args]
+    return _applied(e.fn, args)
+
+
+def _applied(fn: str, args: Sequence[Any]) -> Scalar:
+    """The value of an operation on numbers and open sizes."""
     if any(isinstance(a, Dim) for a in args):
-        return _open_value(e.fn, args)
-    return _MEANING[e.fn](*args)
+        return _open_value(fn, args)
+    return _MEANING[fn](*args)
 
 
 def _open_value(fn: str, args: Sequence[Any]) -> Scalar:
@@ -166,9 +166,12 @@ def _literal(e: Const) -> Scalar:
 
 
 def _convert(value: Scalar, dtype: DType) -> Scalar:
-    """A value in another type; floats beyond the range of an integer type wrap."""
+    """A value in another type; floats beyond the range of an integer type wrap.
+
+    Sizes stay open in the types that hold any of them.
+    """
     if isinstance(value, Dim):
-        if dtype.is_integer:
+        if dtype.is_integer and dtype.bits >= 32 and (dtype.kind == "i" or value >= 0):
             return value
         value = np.int64(int(value))
     if dtype_of(value.dtype) == dtype:

@@ -177,6 +177,7 @@ class Importer(Environment):
         if self.is_first and not (self.rest or self.opaque or strings):
             outputs_ = [self._output(name) for name in self.source.outputs]
             graph = self._graph(self.inputs, outputs_, keep=True)
+            self.used.update(self.given)  # the graph has all inputs, and checks their shapes
             return Stage(graph, {}, {}, is_whole=True, **self._validity(graph))
         needs = set(self.source.outputs) | self.demands.keys()
         needs |= {name for p in self.rest for name in used_names(p.node)}
@@ -266,9 +267,19 @@ class Importer(Environment):
                 raise
             self._skip(proto)  # its operands may not have these types
         if unverified:
-            del self.nodes[before[0] :], self.opaque[before[1] :]
+            self._undo(*before)
             self.rest.append(pending)
             self.tainted.update(filter(None, proto.output))
+
+    def _undo(self, nodes: int, opaque: int) -> None:
+        """Forget what a node that has to wait has added.
+
+        Extents that only it has asked for so far are values of the graph no more.
+        """
+        for node in self.nodes[nodes:]:
+            for name in node.outputs:
+                self.values.pop(name, None)
+        del self.nodes[nodes:], self.opaque[opaque:]
 
     def _import_known(self, pending: Pending, unverified: bool) -> None:
         proto, domain = pending.node, domain_of(pending.node.domain)

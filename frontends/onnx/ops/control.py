@@ -26,7 +26,7 @@ from frontends.onnx.bodies.loop_bodies import Sequenced
 from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.node import Expanded, Node, Opaque, Result, Unsupported, Value, operator
 from frontends.onnx.core.stages import Array, Body, OpaqueFunction
-from frontends.onnx.core.symbolic_dims import Dim, Extent, hint_of
+from frontends.onnx.core.symbolic_dims import Dim, Extent, hint_of, holds_sizes
 from frontends.onnx.core.tensors import ELEMENT_TYPES
 from poly.errors import ModelError
 from poly.ir.dtypes import BOOL, INT64, DType
@@ -203,7 +203,8 @@ def _body(
     captured: dict[str, DType | Array] = {}
     for name in captured_names(body):
         value = scope.lookup(name)
-        captured[name] = value.dtype if value.array is None else value.array
+        array = value.array
+        captured[name] = value.dtype if array is None or holds_sizes(array) else array
     model = body_model(body, types, captured, scope.versions, scope.model)
     given = [n for n, c in captured.items() if isinstance(c, DType)]
     return given, model, [_output_type(v, model) for v in body.output]

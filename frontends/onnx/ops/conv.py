@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from frontends.onnx.core.comprehension_text import Extent, affine, at, declare, function, line
 from frontends.onnx.core.limits import checked_shape
-from frontends.onnx.core.node import Compute, Node, Result, Unsupported, Value, operator
+from frontends.onnx.core.node import Compute, Node, Result, Value, operator
 from frontends.onnx.ops.windows import axis_names, spatial, weights_kernel, windows
 from poly.ir.dtypes import DType
 
@@ -132,8 +132,6 @@ def conv_transpose(node: Node) -> Sequence[Result]:
     filters = per_group * group
     if b is not None and b.shape != (filters,):
         raise node.fail(f"a bias of shape {list(b.shape)} for {filters} filters")
-    if x.dtype != accumulator(x.dtype):
-        raise Unsupported(f"ConvTranspose of {x.dtype}")
     kernel = weights_kernel(node, w.shape)
     outs, begins = _transposed_sizes(node, x.shape[2:], kernel)
     strides = spatial(node, "strides", rank, 1)
@@ -159,13 +157,13 @@ def conv_transpose(node: Node) -> Sequence[Result]:
     c = affine([(channels, "g"), (1, "c")] if group > 1 else [(1, "c")])
     value = f"{at('X', ['n', c, *sources])} * {at('W', [c, 'k', *taps])}"
     y, t = at("Y", ["n", k, *positions]), at("T", ["n", k, *positions])
-    if b is None:
+    if b is None and accumulator(x.dtype) == x.dtype:
         lines = [line(f"{y} +=! {value}", ranges, guards)]
     else:
         lines = [
-            declare("T", x.dtype, shape),
+            declare("T", accumulator(x.dtype), shape),
             line(f"{t} +=! {value}", ranges, guards),
-            line(f"{y} = {t} + B[{k}]", outer),
+            line(f"{y} = {t}" + (f" + B[{k}]" if b else ""), outer),
         ]
     values = (x, w) if b is None else (x, w, b)
     inputs = [declare(s, v.dtype, v.shape) for s, v in zip("XWB", values, strict=False)]

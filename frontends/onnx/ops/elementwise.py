@@ -8,6 +8,7 @@ from frontends.onnx.core.comprehension_text import at, declare, function, line, 
 from frontends.onnx.core.node import Compute, Node, Result, Same, Unsupported, Value, operator
 from frontends.onnx.core.tensors import element_type
 from frontends.onnx.ops.broadcasting import operand
+from frontends.onnx.ops.fill import filled
 from frontends.onnx.ops.select import opaque, taken
 from poly.ir.dtypes import BOOL, DType
 
@@ -152,14 +153,6 @@ def identity(node: Node) -> Sequence[Result]:
     if not node.has_output(1):
         return [Same(x)]
     return [Same(x), filled(x.shape, BOOL if node.opset >= 10 else x.dtype, "1")]
-
-
-def filled(shape: Sequence[int], dtype: DType, value: str) -> Compute:
-    """A tensor of one value."""
-    indices = names(len(shape))
-    text = f"{dtype}({value})" if dtype == BOOL else value
-    body = line(f"{at('Y', indices)} = {text}", dict(zip(indices, shape, strict=True)))
-    return Compute(function("fill", [], [declare("Y", dtype, shape)], [body]), ())
 
 
 @operator("Cast", "CastLike")

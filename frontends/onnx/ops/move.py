@@ -34,6 +34,7 @@ from frontends.onnx.core.node import (
 from frontends.onnx.core.symbolic_dims import Dim, Extent, is_one, same
 from frontends.onnx.core.tensors import element_type
 from frontends.onnx.ops.broadcasting import broadcast, operand, result_shape
+from frontends.onnx.ops.fill import nothing
 from poly.ir.dtypes import DType
 
 
@@ -108,6 +109,8 @@ def tile(node: Node) -> Sequence[Result]:
     shape = result_shape(node, [r * e for r, e in zip(repeats, x.shape, strict=True)], x)
     if same(shape, x.shape):
         return [Same(x)]
+    if x.size == 0:
+        return [nothing(shape, x.dtype)]
     moved = [e for r, e in zip(repeats, x.shape, strict=True) if not is_one(r)]
     if node.opset >= 6 and any(isinstance(e, Dim) for e in moved):
         return [_tiled_by_axes(node)]
@@ -441,9 +444,10 @@ def _pad_copy(
     indices = names(x.rank)
     regions: list[list[tuple[tuple[int, int], str]]] = []
     for i, b, a, extent, out in zip(indices, before, after, x.shape, shape, strict=True):
-        if b < 0 or a < 0:
-            raise Unsupported(f"negative pads in mode {mode}")
-        if mode == "reflect" and max(b, a) >= extent:
+        kept = extent + min(b, 0) + min(a, 0)  # negative pads crop first
+        if (b < 0 or a < 0) and (mode == "wrap" or kept < 1):
+            raise Unsupported(f"negative pads in mode {mode} over {extent} elements")
+        if mode == "reflect" and max(b, a) >= kept:
             raise Unsupported("reflection by more than the operand's extent")
         if mode == "wrap" and not (isinstance(extent, Dim) and b <= extent and a <= extent):
             shift = (-b) % extent
@@ -455,9 +459,9 @@ def _pad_copy(
                 "reflect": (affine([(-1, i)], b), affine([(-1, i)], 2 * (extent - 1) + b)),
                 "wrap": (affine([(1, i)], extent - b), affine([(1, i)], -b - extent)),
             }[mode]
-            inner = [((b, b + extent), affine([(1, i)], -b))]
-            inner += [((0, b), low)] if b else []
-            inner += [((b + extent, out), high)] if a else []
+            inner = [((max(b, 0), max(b, 0) + kept), affine([(1, i)], -b))]
+            inner += [((0, b), low)] if b > 0 else []
+            inner += [((b + extent, out), high)] if a > 0 else []
         regions.append(inner)
     if math.prod(len(r) for r in regions) > 243:
         raise Unsupported(f"mode {mode} over more than five axes")

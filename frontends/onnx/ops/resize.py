@@ -16,6 +16,7 @@ from frontends.onnx.core.comprehension_text import at, declare, function, line, 
 from frontends.onnx.core.node import Compute, Node, Result, Same, Unsupported, Value, operator
 from frontends.onnx.core.symbolic_dims import Extent, hint_of, same
 from frontends.onnx.ops.broadcasting import result_shape
+from frontends.onnx.ops.fill import nothing
 from frontends.onnx.ops.resize_coordinates import (
     COORDINATES,
     ROUNDINGS,
@@ -351,6 +352,8 @@ def _interpolated(
     mode: str,
 ) -> Result:
     """One sum for each axis, those that shrink first, to make later sums smaller."""
+    if x.size == 0 or any(e == 0 for e in sizes):
+        return nothing(sizes, x.dtype)
     made = _Interpolation(node, x, coordinates, mode)
     grown = [hint_of(out) / hint_of(extent) for extent, out in zip(x.shape, sizes, strict=True)]
     for axis in sorted(range(x.rank), key=grown.__getitem__):

@@ -20,7 +20,7 @@ from frontends.onnx.core.node import (
     operator,
 )
 from frontends.onnx.core.symbolic_dims import Dim, exact_array, same
-from frontends.onnx.ops.elementwise import filled
+from frontends.onnx.ops.fill import filled
 from poly.ir.dtypes import INT64, dtype_of
 
 

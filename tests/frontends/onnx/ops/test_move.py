@@ -190,6 +190,14 @@ def test_pad(mode, pads):
         agree(single("Pad", inputs, pads=list(pads), mode=mode, opset=10), inputs)
 
 
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
+@pytest.mark.parametrize("pads", [(-1, 0, 2, -2), (2, -1, -1, 2), (-1, -3, -2, 0), (0, 1, 1, -2)])
+def test_negative_pads_crop_first(mode: str, pads: tuple[int, ...]) -> None:
+    inputs = {"x": floats(4, 6)}
+    model = single("Pad", inputs, constants={"p": ints(*pads)}, mode=mode, opset=19)
+    agree(model, inputs)
+
+
 def test_pad_with_a_value_axes_and_negative_pads():
     inputs = {"x": floats(3, 4)}
     constants = {"p": ints(1, -1, 0, 2), "v": np.array(0.5, np.float32)}
@@ -265,3 +273,18 @@ def test_doubling_needs_no_table():
     (node,) = graph.nodes
     assert isinstance(node, Call) and len(node.inputs) == 1
     assert "k // 2" in str(node.program)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_resize_of_nothing(mode: str) -> None:
+    inputs, scales = {"x": floats(2, 0, 3)}, np.array([1, 1.5, 2], np.float32)
+    order = ["x", "", "s"]
+    agree(single("Resize", inputs, constants={"s": scales}, order=order, mode=mode), inputs)
+    inputs, scales = {"x": floats(2, 1, 3)}, np.array([1, 0.5, 2], np.float32)
+    agree(single("Resize", inputs, constants={"s": scales}, order=order, mode=mode), inputs)
+
+
+@pytest.mark.parametrize("shape", [(1, 0), (0, 3), (0, 0)])
+def test_tile_of_nothing(shape: tuple[int, ...]) -> None:
+    inputs = {"x": floats(*shape)}
+    agree(single("Tile", inputs, constants={"r": ints(2, 2)}), inputs)

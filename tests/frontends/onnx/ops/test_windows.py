@@ -111,6 +111,8 @@ def test_conv_transpose(x, w, attrs, bias):
     if bias:
         inputs["b"] = floats(w[1] * attrs.get("group", 1))
     agree(single("ConvTranspose", inputs, opset=11, **attrs), inputs)
+    short = {n: a.astype(np.float16) for n, a in inputs.items()}
+    agree(single("ConvTranspose", short, opset=11, **attrs), short, rtol=1e-2)
 
 
 POOLS = [

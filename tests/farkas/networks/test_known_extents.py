@@ -1,0 +1,135 @@
+"""Extents that are known without being computed: as outputs, in later stages, and folded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+
+import farkas as fk
+from tests.farkas.networks.test_stages import B, F, L, agree, build, floats
+
+node = onnx.helper.make_node
+
+#: The last extent of x as a vector, `e`, and what holds it as a number.
+EXTENT = [
+    node("Shape", ["x"], ["shape"]),
+    node("Gather", ["shape", "last"], ["number"]),
+    node("Unsqueeze", ["number", "zero"], ["e"]),
+]
+CONSTANTS = {"last": np.array(-1), "zero": np.array([0])}
+
+
+def runs(model: onnx.ModelProto, shapes: Sequence[tuple[int, ...]]) -> None:
+    compiled = fk.compile_onnx(model, threads=1)
+    for shape in shapes:
+        agree(model, compiled, {"x": floats(*shape)})
+
+
+@pytest.mark.parametrize("outputs", [["e", "y"], ["y", "number"], ["y", "shape"]])
+def test_first_read_by_a_node_that_waits(outputs: Sequence[str]) -> None:
+    """The node is imported again later; the extent is an output of the stage before."""
+    nodes = [
+        *EXTENT,
+        node("NonZero", ["x"], ["at"]),
+        node("ReduceSum", ["at"], ["sum"], keepdims=0),
+        node("Add", ["sum", "e"], ["more"]),
+        node("Concat", ["shape", "e", "more"], ["y"], axis=0),
+    ]
+    model = build(nodes, {"x": (F, ["n", "m"])}, dict.fromkeys(outputs, L), CONSTANTS)
+    runs(model, [(2, 3), (4, 2), (1, 3)])
+
+
+def test_captured_by_a_body_that_waits() -> None:
+    body = onnx.helper.make_graph(
+        [node("Add", ["e", "seen"], ["sum"])], "then", [],
+        [onnx.helper.make_tensor_value_info("sum", L, None)],
+    )  # fmt: skip
+    other = onnx.helper.make_graph(
+        [node("Identity", ["e"], ["same"])], "else", [],
+        [onnx.helper.make_tensor_value_info("same", L, None)],
+    )  # fmt: skip
+    nodes = [
+        *EXTENT,
+        node("NonZero", ["x"], ["at"]),
+        node("ReduceSum", ["at"], ["seen"], keepdims=0),
+        node("Greater", ["seen", "last"], ["more"]),
+        node("If", ["more"], ["y"], then_branch=body, else_branch=other),
+    ]
+    model = build(nodes, {"x": (F, ["n", "m"])}, {"y": L, "e": L}, CONSTANTS)
+    runs(model, [(2, 3), (3, 4)])
+
+
+def test_extents_of_one_are_numbers() -> None:
+    """A part of a shape that has open extents elsewhere."""
+    model = build(EXTENT, {"x": (F, ["n", "m"])}, {"e": L}, CONSTANTS)
+    runs(model, [(3, 1), (1, 3), (3, 3), (1, 1)])
+
+
+@pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd"])
+def test_reduced_extents(operator: str) -> None:
+    nodes = [node("Shape", ["x"], ["shape"]), node(operator, ["shape"], ["y"], keepdims=0)]
+    runs(build(nodes, {"x": (F, ["n", "m"])}, {"y": L}), [(2, 3), (5, 4), (1, 2)])
+
+
+@pytest.mark.parametrize("dtype", [onnx.TensorProto.INT8, onnx.TensorProto.UINT8, L])
+def test_extents_of_few_bits_wrap(dtype: int) -> None:
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Cast", ["shape"], ["short"], to=dtype),
+        node("Cast", ["short"], ["y"], to=L),
+    ]
+    runs(build(nodes, {"x": (F, ["n", "m"])}, {"y": L}), [(2, 300), (200, 3)])
+
+
+def test_inputs_that_nothing_reads_have_any_size() -> None:
+    model = build([node("Not", ["c"], ["y"])], {"x": (F, ["n", "m"]), "c": (B, [])}, {"y": B})
+    compiled = fk.compile_onnx(model, threads=1)
+    for shape in ((1, 3), (2, 3), (0, 4), (5, 6)):
+        agree(model, compiled, {"x": floats(*shape), "c": np.array(True)})
+
+
+@pytest.mark.parametrize("operator", ["Loop", "Scan"])
+def test_bodies_that_capture_what_a_later_stage_makes(operator: str) -> None:
+    """The axes of the Squeeze come with the arrays; until then its result has no known rank."""
+    number = [onnx.helper.make_tensor_value_info(n, L, []) for n in ("i", "state", "next")]
+    going = [onnx.helper.make_tensor_value_info(n, B, []) for n in ("on", "still")]
+    inside = [node("Size", ["short"], ["size"]), node("Add", ["state", "size"], ["next"])]
+    if operator == "Loop":
+        inside.append(node("Identity", ["on"], ["still"]))
+        ports = [number[0], going[0], number[1]], [going[1], number[2]]
+        made = node("Loop", ["count", "", "start"], ["y"])
+    else:
+        ports = [number[1], number[0]], [number[2]]
+        made = node("Scan", ["start", "rows"], ["y"], num_scan_inputs=1)
+    body = onnx.helper.make_graph(inside, "body", *ports)
+    made.attribute.append(onnx.helper.make_attribute("body", body))
+    constants = {"count": np.array(3), "start": np.array(1), "rows": np.arange(3)}
+    inputs = {"x": (F, ["n", 1, "m"]), "axes": (L, [1])}
+    model = build([node("Squeeze", ["x", "axes"], ["short"]), made], inputs, {"y": L}, constants)
+    compiled = fk.compile_onnx(model, threads=1)
+    for shape in ((2, 1, 3), (4, 1, 3)):
+        agree(model, compiled, {"x": floats(*shape), "axes": np.array([1])})
+
+
+def test_extents_captured_by_a_loop_that_runs_step_by_step() -> None:
+    """The number of steps is data; the body needs the extent as a value."""
+    ports = [onnx.helper.make_tensor_value_info(n, t, []) for n, t in (("i", L), ("on", B))]
+    state, after = (onnx.helper.make_tensor_value_info(n, L, None) for n in ("state", "next"))
+    inside = [
+        node("Range", ["i", "number", "step"], ["range"]),
+        node("ReduceSum", ["range"], ["sum"], keepdims=0),
+        node("Add", ["state", "sum"], ["next"]),
+        node("Identity", ["on"], ["still"]),
+    ]
+    still = onnx.helper.make_tensor_value_info("still", B, [])
+    body = onnx.helper.make_graph(inside, "body", [*ports, state], [still, after])
+    nodes = [*EXTENT, node("Loop", ["count", "", "start"], ["y"], body=body)]
+    constants = {**CONSTANTS, "start": np.array(1), "step": np.array(1)}
+    inputs = {"x": (F, ["n", "m"]), "count": (L, [])}
+    model = build(nodes, inputs, {"y": L}, constants)
+    compiled = fk.compile_onnx(model, threads=1)
+    for shape in ((2, 3), (2, 5)):
+        agree(model, compiled, {"x": floats(*shape), "count": np.array(2)})
