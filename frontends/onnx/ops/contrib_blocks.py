@@ -53,6 +53,9 @@ def _power(node: Node) -> int:
     return size
 
 
+_FLOAT8 = "float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz float4e2m1"
+
+
 # --- products ----------------------------------------------------------------------------------
 
 
@@ -209,7 +212,7 @@ def _by_weights(w: _Weights, rows: Sequence[str], outer: dict[str, Extent]) -> l
 
 @contrib(
     "GatherBlockQuantized", "data:T1 indices:Tind scales:T2 zero_points:T1?", "output:T2",
-    {"T1": "uint8", "T2": "float float16 bfloat16", "Tind": "int32 int64"}, bits="int",
+    {"T1": f"int4 uint4 uint8 {_FLOAT8}", "T2": "float float16 bfloat16", "Tind": "int32 int64"}, bits="int",
     block_size="int", gather_axis="int", quantize_axis="int",
 )  # fmt: skip
 def gather_block_quantized(node: Node) -> Sequence[Result]:

@@ -182,3 +182,9 @@ def test_rows_of_half_floats() -> None:
 def test_rows_that_do_not_fit(given: dict, told: str) -> None:
     model, _ = gathered(WHICH["one"], **given)
     assert refused(model) == f"GatherBlockQuantized 'node' (opset 1): {told}"
+
+
+def test_elements_of_4_bits() -> None:
+    model, _ = gathered(WHICH["one"])
+    model.graph.initializer[0].data_type = onnx.TensorProto.UINT4
+    assert "uint4" in refused(model, UnsupportedModelError)
