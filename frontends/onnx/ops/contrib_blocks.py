@@ -212,8 +212,11 @@ def _by_weights(w: _Weights, rows: Sequence[str], outer: dict[str, Extent]) -> l
 
 @contrib(
     "GatherBlockQuantized", "data:T1 indices:Tind scales:T2 zero_points:T1?", "output:T2",
-    {"T1": f"int4 uint4 uint8 {_FLOAT8}", "T2": "float float16 bfloat16", "Tind": "int32 int64"}, bits="int",
-    block_size="int", gather_axis="int", quantize_axis="int",
+    {
+        "T1": f"int4 uint4 uint8 {_FLOAT8}", "T2": "float float16 bfloat16",
+        "Tind": "int32 int64",
+    },
+    bits="int", block_size="int", gather_axis="int", quantize_axis="int",
 )  # fmt: skip
 def gather_block_quantized(node: Node) -> Sequence[Result]:
     """Rows of weights that share bytes along the last axis; indices out of range give zeros."""

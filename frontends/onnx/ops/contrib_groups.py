@@ -43,8 +43,8 @@ class _Sizes:
     "v_scale:S? q_norm_weight:T? k_norm_weight:T? query_seqlens:M?",
     "output:T present_key:C? present_value:C? output_qk:T?",
     {
-        "T": "float float16 bfloat16", "C": "float float16 bfloat16 uint8 int8 float8e4m3fn", "M": "int32",
-        "P": "int64", "S": "float",
+        "T": "float float16 bfloat16", "C": "float float16 bfloat16 uint8 int8 float8e4m3fn",
+        "M": "int32", "P": "int64", "S": "float",
     },
     num_heads="int!", kv_num_heads="int!", scale="float", softcap="float", do_rotary="int",
     rotary_interleaved="int", causal="int", local_window_size="int", sliding_window_cache="int",
