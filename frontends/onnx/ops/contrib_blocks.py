@@ -20,9 +20,9 @@ from frontends.onnx.ops.contrib_schemas import contrib
 from frontends.onnx.ops.move import indexed
 from poly.ir.dtypes import UINT8
 
-#: By the bits of a weight, the rows that are multiplied by weights that are unpacked for each of
-#: them; for more, weights are unpacked once.
-_FEW_ROWS = {2: 1, 4: 2, 8: 8}
+#: As many rows are multiplied by weights that are unpacked for each of them; for more, weights are
+#: unpacked once.
+_FEW_ROWS = 8
 
 
 def _packing(node: Node) -> tuple[int, int]:
@@ -142,7 +142,7 @@ def matmul_nbits(node: Node) -> Sequence[Result]:
     rows = names(a.rank - 1, ("i", "l", "m", "n"))
     shape = result_shape(node, (*a.shape[:-1], weights.columns), a)
     outer: dict[str, Any] = dict(zip((*rows, "j"), shape, strict=True))
-    few = weights.inner % weights.parts == 0 and math.prod(a.shape[:-1]) <= _FEW_ROWS[weights.bits]
+    few = weights.inner % weights.parts == 0 and math.prod(a.shape[:-1]) <= _FEW_ROWS
     sums = _by_bytes(weights, rows, outer) if few else _by_weights(weights, rows, outer)
     value = at("T", outer)
     if bias is not None:
@@ -178,33 +178,61 @@ def _weights(node: Node) -> _Weights:
 
 def _by_bytes(w: _Weights, rows: Sequence[str], outer: dict[str, Extent]) -> list[str]:
     """The sum over bytes of the products with the weights of each."""
-    whole = w.inner % w.size == 0
-    zero, scale, terms = w.zero("b"), w.scale("b"), []
-    for part in range(w.parts):
-        k = f"{w.size} * b + {w.parts} * h" + (f" + {part}" if part else "")
-        weight = _unpacked("B[j,b,h]", w.bits, part)
-        terms.append(f"float32({at('A', [*rows, k])}) * ({weight} - {zero})")
-    ranges = outer | {"b": w.blocks, "h": w.size // w.parts}
-    guards = [] if whole else [f"{w.size} * b + {w.parts} * h < {w.inner}"]
-    return [line(f"{at('T', outer)} +=! ({' + '.join(terms)}) * {scale}", ranges, guards)]
+    terms = [
+        f"float32({at('A', [*rows, k])}) * ({weight} - {w.zero('b')})"
+        for k, weight in _of_byte(w)
+    ]  # fmt: skip
+    ranges, guards = _bytes(w)
+    total = f"{at('T', outer)} +=! ({' + '.join(terms)}) * {w.scale('b')}"
+    return [line(total, outer | ranges, guards)]
 
 
 def _by_weights(w: _Weights, rows: Sequence[str], outer: dict[str, Extent]) -> list[str]:
     """All weights, then the product with them."""
-    block = f"k // {w.size}"
-    byte = at("B", ["j", block, f"k % {w.size} // {w.parts}"])
-    weight = _unpacked(byte, w.bits, f"k % {w.parts}")
+    sum_ = f"{at('T', outer)} +=! float32({at('A', [*rows, 'k'])}) * W[j,k]"
+    weights = _whole(w) if w.inner % w.parts == 0 else _single(w)
     return [
         f"float32 W[{w.columns},{w.inner}]",
-        line(
-            f"W[j,k] = ({weight} - {w.zero(block)}) * {w.scale(block)}",
-            {"j": w.columns, "k": w.inner},
-        ),
-        line(
-            f"{at('T', outer)} +=! float32({at('A', [*rows, 'k'])}) * W[j,k]",
-            outer | {"k": w.inner},
-        ),
+        *weights,
+        line(sum_, outer | {"k": w.inner}),
     ]
+
+
+def _whole(w: _Weights) -> list[str]:
+    """Statements for all weights, one for each part of a byte."""
+    ranges, guards = _bytes(w)
+    return [
+        line(
+            f"W[j,{k}] = ({weight} - {w.zero('b')}) * {w.scale('b')}",
+            {"j": w.columns} | ranges,
+            guards,
+        )
+        for k, weight in _of_byte(w)
+    ]
+
+
+def _single(w: _Weights) -> list[str]:
+    """A statement for all weights, the last of which do not fill a byte."""
+    block = f"k // {w.size}"
+    byte = at("B", ["j", block, f"k % {w.size} // {w.parts}"])
+    weight = f"({_unpacked(byte, w.bits, f'k % {w.parts}')} - {w.zero(block)}) * {w.scale(block)}"
+    return [line(f"W[j,k] = {weight}", {"j": w.columns, "k": w.inner})]
+
+
+def _of_byte(w: _Weights) -> list[tuple[str, str]]:
+    """The number and the text of each weight of byte h of block b."""
+    start = f"{w.size} * b + {w.parts} * h"
+    return [
+        (f"{start} + {part}" if part else start, _unpacked("B[j,b,h]", w.bits, part))
+        for part in range(w.parts)
+    ]
+
+
+def _bytes(w: _Weights) -> tuple[dict[str, Extent], list[str]]:
+    """The ranges of the bytes of a column, and a condition where the last block is not full."""
+    ranges: dict[str, Extent] = {"b": w.blocks, "h": w.size // w.parts}
+    whole = w.inner % w.size == 0
+    return ranges, [] if whole else [f"{w.size} * b + {w.parts} * h < {w.inner}"]
 
 
 # --- rows --------------------------------------------------------------------------------------
