@@ -235,6 +235,65 @@ def _bytes(w: _Weights) -> tuple[dict[str, Extent], list[str]]:
     return ranges, [] if whole else [f"{w.size} * b + {w.parts} * h < {w.inner}"]
 
 
+#: What a weight of 4 bits means, by quant_type: parts of 12 or NF4, as bitsandbytes has them.
+_CODES = (
+    np.array([0, 0.0625, 8, 12, 4, 6, 2, 3, 0, -0.0625, -8, -12, -4, -6, -2, -3], np.float32)
+    / np.float32(12),
+    np.array([
+        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+        -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+        0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+        0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+    ], np.float32),
+)  # fmt: skip
+
+
+@contrib(
+    "MatMulBnb4", "A:T1 B:T2 absmax:T1", "Y:T1",
+    {"T1": "float float16 bfloat16", "T2": "uint8"}, K="int!", N="int!", block_size="int!",
+    quant_type="int!", training_mode="int", transB="int",
+)  # fmt: skip
+def matmul_bnb4(node: Node) -> Sequence[Result]:
+    """Y[..,j] = sum over k of A[..,k] * code of weight K*j + k * scale of its block
+
+    The first weight of a byte is in its high bits.
+    """
+    a, b, scales = node.required(0), node.required(1), node.required(2)
+    columns, inner, size = node.integer("N", 0), node.integer("K", 0), _power(node)
+    kind = node.integer("quant_type", 0)
+    if not node.flag("transB", True) or node.flag("training_mode"):
+        raise Unsupported("MatMulBnb4 for training")
+    if columns < 1 or inner < 1 or kind not in (0, 1):
+        raise node.fail(f"K is {inner}, N is {columns}, and quant_type {kind}")
+    if a.rank < 1 or a.shape[-1] != inner:
+        raise node.fail(f"A has shape {list(a.shape)}, but K is {inner}")
+    count = columns * inner
+    if b.shape not in ((-(-count // 2),), (-(-count // 2), 1)) or scales.shape != (
+        -(-count // size),
+    ):
+        raise node.fail(f"weights {list(b.shape)} and scales {list(scales.shape)} for {count}")
+    rows = names(a.rank - 1, ("i", "l", "m", "n"))
+    shape = result_shape(node, (*a.shape[:-1], columns), a)
+    outer: dict[str, Any] = dict(zip((*rows, "j"), shape, strict=True))
+    number = f"({inner} * j + k)"
+    byte = at("B", [f"{number} // 2", *[0] * (b.rank - 1)])
+    code = f"int32(select({number} % 2 == 0, {byte} >> 4, {byte} & 15))"
+    lines = [
+        f"float32 W[{columns},{inner}]",
+        line(f"W[j,k] = C[{code}] * float32(S[{number} // {size}])", {"j": columns, "k": inner}),
+        declare("T", a.dtype.compute, shape),
+        line(
+            f"{at('T', outer)} +=! float32({at('A', [*rows, 'k'])}) * W[j,k]",
+            outer | {"k": inner},
+        ),
+        line(f"{at('Y', outer)} = {at('T', outer)}", outer),
+    ]
+    inputs = [declare(n, v.dtype, v.shape) for n, v in (("A", a), ("B", b), ("S", scales))]
+    outputs = [declare("Y", a.dtype, shape)]
+    program = function("matmul_bnb4", [*inputs, "float32 C[16]"], outputs, lines)
+    return [Compute(program, (a, b, scales, _CODES[kind]))]
+
+
 # --- rows --------------------------------------------------------------------------------------
 
 

@@ -188,3 +188,30 @@ def test_elements_of_4_bits() -> None:
     model, _ = gathered(WHICH["one"])
     model.graph.initializer[0].data_type = onnx.TensorProto.UINT4
     assert "uint4" in refused(model, UnsupportedModelError)
+
+
+# --- codes of 4 bits ---------------------------------------------------------------------------
+
+
+def coded(
+    kind: int, rows: tuple[int, ...] = (3,), inner: int = 48, dtype: type = np.float32,
+    **given: object,
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:  # fmt: skip
+    count, inputs = COLUMNS * inner, {"a": floats(*rows, inner, dtype=dtype)}
+    constants = {"b": draw(-(-count // 2)), "s": floats(-(-count // 16), dtype=dtype)}
+    settings = {"K": inner, "N": COLUMNS, "block_size": 16, "quant_type": kind} | given
+    return single("MatMulBnb4", inputs, constants=constants, domain=DOMAIN, **settings), inputs
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("rows", [(1,), (20,), (2, 3)])
+@pytest.mark.parametrize("inner", [48, 40, 33])
+def test_codes(kind: int, rows: tuple[int, ...], inner: int) -> None:
+    agree(*coded(kind, rows, inner), rtol=1e-4)
+
+
+def test_codes_that_are_refused() -> None:
+    assert "MatMulBnb4 for training" in refused(coded(1, transB=0)[0], UnsupportedModelError)
+    told = "MatMulBnb4 'node' (opset 1): "
+    assert refused(coded(2)[0]) == told + "K is 48, N is 5, and quant_type 2"
+    assert refused(coded(1, N=6)[0]) == told + "weights [120] and scales [15] for 288"
