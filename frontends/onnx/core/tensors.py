@@ -129,6 +129,30 @@ def tensor_array(tensor: TensorProto, what: str, folder: Path | None) -> np.ndar
     return shaped.view(np.uint8).astype(np.bool_) if dtype == BOOL else shaped
 
 
+#: Types of 4 bits, and those in which programs have their elements.
+NIBBLES: dict[int, DType] = {TensorProto.UINT4: UINT8, TensorProto.INT4: INT8}
+
+
+def nibbles_array(tensor: TensorProto, what: str, folder: Path | None) -> np.ndarray:
+    """The elements of a tensor of a type of `NIBBLES`, two of which share a byte, in 8 bits.
+
+    Raises
+    ------
+    ModelError : as for other tensors.
+    """
+    count = math.prod(checked_shape(tensor.dims, UINT8, what))
+    packed = TensorProto()
+    packed.CopyFrom(tensor)
+    packed.data_type = TensorProto.UINT8
+    packed.dims[:] = [-(-count // 2)]
+    packed.int32_data[:] = [v & 0xFF for v in tensor.int32_data]
+    bytes_ = tensor_array(packed, what, folder)
+    values = np.stack([bytes_ & 15, bytes_ >> 4], -1).reshape(-1)[:count]
+    if tensor.data_type == TensorProto.INT4:
+        values = (values ^ 8).astype(np.int8) - 8
+    return values.astype(NIBBLES[tensor.data_type].numpy).reshape(tuple(tensor.dims))
+
+
 def _typed(values: object, dtype: DType, what: str) -> np.ndarray:
     """The elements of a typed field; 16-bit floats are stored as their bits."""
     wide = np.array(values, dtype={"f": np.float64, "u": np.uint64}.get(dtype.kind, np.int64))

@@ -17,7 +17,7 @@ from frontends.onnx.core.node import (
 )
 from frontends.onnx.core.stages import NO_TENSOR, TEXT, Given, type_of
 from frontends.onnx.core.symbolic_dims import Extent, Sizes, extent_expr, holds_sizes
-from frontends.onnx.core.tensors import ELEMENT_TYPES, tensor_array, type_name
+from frontends.onnx.core.tensors import ELEMENT_TYPES, nibbles_array, tensor_array, type_name
 from frontends.onnx.core.value_types import (
     claim_of,
     kind_of,
@@ -212,6 +212,9 @@ class Environment:
             if stored.data_type == TensorProto.STRING:
                 what = f"initializer '{printable(name)}'"
                 found = self._known(name, string_array(stored, what))
+            elif name in self.source.nibbles:
+                what = f"initializer '{printable(name)}'"
+                found = self._known(name, nibbles_array(stored, what, self.folder))
             elif stored.data_type not in ELEMENT_TYPES:
                 if stored.data_type not in TensorProto.DataType.values() or not stored.data_type:
                     raise ModelError(

@@ -15,7 +15,7 @@ from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.node import find_operator
 from frontends.onnx.core.schemas import added_operators
 from frontends.onnx.core.stages import Given, Pending
-from frontends.onnx.core.tensors import ELEMENT_TYPES
+from frontends.onnx.core.tensors import ELEMENT_TYPES, NIBBLES
 from frontends.onnx.core.value_types import (
     Claim,
     Shapes,
@@ -44,6 +44,9 @@ from frontends.onnx.model.loading import (
 from poly.errors import ArgumentError, ModelError, UnsupportedNode
 from poly.ir.dtypes import DType
 from poly.ir.port import Port
+
+#: The domains of DequantizeLinear.
+_DEQUANTISING = ("", "ai.onnx", "com.microsoft")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -172,6 +175,17 @@ class Source:
             found |= dict.fromkeys(filter(None, node.output), maker)
         return found
 
+    @cached_property
+    def nibbles(self) -> frozenset[str]:
+        """The initializers of 4 bits that are only dequantised: those may have 8 bits as well."""
+        found = {n for n, t in self.initializers.items() if t.data_type in NIBBLES}
+        found -= {*self.outputs}
+        for node in (p.node for p in self.nodes):
+            plain = node.op_type == "DequantizeLinear" and node.domain in _DEQUANTISING
+            if not plain and found:
+                found -= {*used_names(node)}
+        return frozenset(found)
+
     def claim(self, info: onnx.ValueInfoProto) -> Claim | None:
         """The claim of the model about an input, None unless its type can be passed.
 
@@ -207,7 +221,7 @@ def open_model(source: str | os.PathLike[str] | bytes | ModelProto) -> Source:
         tuple(outputs),
         claims(model),
         initializers,
-        tuple(Pending(n, versions) for n in live_nodes(ordered, outputs)),
+        tuple(Pending(n, versions) for n in live_nodes(ordered, tuple(outputs))),
     )
 
 
