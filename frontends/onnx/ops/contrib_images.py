@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from frontends.onnx.core.node import Node, Result, Value
+from frontends.onnx.core.comprehension_text import at, declare, function, line, literal, real
+from frontends.onnx.core.node import Compute, Node, Result, Value
+from frontends.onnx.ops.broadcasting import result_shape
 from frontends.onnx.ops.contrib_schemas import DOMAIN, Body, contrib
 
 _OPSET = 20
@@ -101,6 +103,62 @@ def conv_transpose(node: Node) -> Sequence[Result]:
         own["pads"] = [int(p) for p in pads]
     value = body.add("ConvTranspose", *(body.input(p) for p in (0, 1, 3)), **own)
     return [body.expanded(_OPSET, value)]
+
+
+# --- crops -------------------------------------------------------------------------------------
+
+
+@contrib(
+    "CropAndResize", "X:T1 rois:T1 batch_indices:T2 crop_size:T2", "Y:T1",
+    {"T1": "float16 float double", "T2": "int32"}, extrapolation_value="float", mode="string",
+)  # fmt: skip
+def crop_and_resize(node: Node) -> Sequence[Result]:
+    """Boxes (y1, x1, y2, x2, between 0 and 1) of images, sampled to one size.
+
+    Samples lie on the edges of a box, or in its centre if there is only one.
+    """
+    x, boxes, which = (node.required(p) for p in range(3))
+    mode, sizes = node.word("mode", "bilinear"), node.known_ints(3, "the size of crops")
+    if x.rank != 4 or boxes.rank != 2 or boxes.shape[1] != 4 or which.shape != boxes.shape[:1]:
+        shapes = ", ".join(str(list(v.shape)) for v in (x, boxes, which))
+        raise node.fail(f"shapes {shapes} do not fit")
+    if sizes is None or len(sizes) != 2 or min(sizes) < 1 or mode not in ("bilinear", "nearest"):
+        raise node.fail(f"crops of size {list(sizes or ())} in mode {mode!r}")
+    if 0 in x.shape:
+        raise node.fail("the images are empty, so there is nothing to sample")
+    shape = result_shape(node, (boxes.shape[0], x.shape[1], *sizes), x)
+    ranges: dict[str, Any] = dict(zip(("r", "c", "y", "x"), shape, strict=True))
+    lines, inside, indices, rests = [], [], [], []
+    for axis, (index, count, size) in enumerate(zip("yx", sizes, x.shape[2:], strict=True)):
+        place = f"P{axis}[r,{index}]"
+        low, high = f"float32(R[r,{axis}])", f"float32(R[r,{axis + 2}])"
+        last = real(size - 1)
+        text = f"({low} + {high}) * 0.5 * {last}"
+        if count > 1:
+            text = (
+                f"{low} * {last} + float32({index}) * (({high} - {low}) * {last} / {count - 1}.0)"
+            )
+        own = {"r": boxes.shape[0], index: count}
+        lines += [f"float32 P{axis}[{boxes.shape[0]},{count}]", line(f"{place} = {text}", own)]
+        inside.append(f"{place} >= 0.0 and {place} <= {last}")
+        shifted = place if mode == "bilinear" else f"{place} + 0.5"
+        first = f"min(max(int64(floor({shifted})), 0), {size - 1})"
+        indices.append((first, f"min({first} + 1, {size - 1})"))
+        rests.append(f"({place} - floor({place}))")
+    image = f"min(max(B[r], 0), {x.shape[0] - 1})"
+    read = [[at("X", [image, "c", a, b]) for b in indices[1]] for a in indices[0]]
+    value = read[0][0]
+    if mode == "bilinear":
+        top, bottom = (f"(float32({p}) + (float32({q}) - float32({p})) * {rests[1]})"
+                       for p, q in read)  # fmt: skip
+        value = f"{top} + ({bottom} - {top}) * {rests[0]}"
+    outside = literal(node.number("extrapolation_value", 0.0))
+    chosen = f"select({' and '.join(inside)}, float32({value}), {outside})"
+    lines.append(line(f"Y[r,c,y,x] = {x.dtype}({chosen})", ranges))
+    operands = {"X": x, "R": boxes, "B": which}
+    inputs = [declare(n, v.dtype, v.shape) for n, v in operands.items()]
+    program = function("crop_and_resize", inputs, [declare("Y", x.dtype, shape)], lines)
+    return [Compute(program, tuple(operands.values()))]
 
 
 # --- normalisations ----------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def _check_opset(node: Node) -> None:
 
 
 @contrib("Affine", "X:T", "Y:T", _FLOATS, domain="", alpha="float", beta="float")
-@contrib("ScaledTanh", "X:T", "Y:T", _FLOATS, domain="", alpha="float", beta="float")
+@contrib("ScaledTanh", "input:T", "output:T", _FLOATS, domain="", alpha="float", beta="float")
 @contrib("Scale", "input:T", "output:T", _FLOATS, domain="", scale="float")
 def function_of_elements(node: Node) -> Sequence[Result]:
     """alpha * x + beta, alpha * tanh(beta * x), and scale * x"""

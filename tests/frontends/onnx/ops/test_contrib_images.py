@@ -194,3 +194,31 @@ def test_channels_that_do_not_fit() -> None:
     model = contrib("GroupNorm", {"x": floats(2, 5, 6, 8), "g": floats(6), "b": floats(8)},
                     groups=2, activation=0)  # fmt: skip
     assert refused(model) == "GroupNorm 'node' (opset 1): input number 2 has shape [6], not [8]"
+
+
+# --- crops -------------------------------------------------------------------------------------
+
+BOXES = np.array(
+    [[0.1, 0.2, 0.8, 0.9], [0, 0, 1, 1], [0.3, -0.2, 1.2, 0.5], [0.9, 0.9, 0.1, 0.2]], np.float32
+)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+@pytest.mark.parametrize("size", [(3, 4), (1, 2), (9, 1)])
+def test_crops(mode: str, size: tuple[int, int]) -> None:
+    inputs = {"x": floats(2, 3, 6, 7), "r": BOXES, "b": np.array([0, 1, 1, 0], np.int32)}
+    model = contrib(
+        "CropAndResize", inputs, constants={"c": np.array(size, np.int32)}, mode=mode,
+        extrapolation_value=5.0,
+    )  # fmt: skip
+    agree(model, inputs)
+
+
+def test_crops_that_do_not_fit() -> None:
+    inputs = {"x": floats(2, 3, 6, 7), "r": BOXES, "b": np.zeros(3, np.int32)}
+    constants = {"c": np.array([3, 4], np.int32)}
+    told = refused(contrib("CropAndResize", inputs, constants=constants))
+    assert told.endswith(": shapes [2, 3, 6, 7], [4, 4], [3] do not fit")
+    inputs["b"] = np.zeros(4, np.int32)
+    told = refused(contrib("CropAndResize", inputs, constants=constants, mode="area"))
+    assert told.endswith(": crops of size [3, 4] in mode 'area'")
