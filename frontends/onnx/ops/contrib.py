@@ -162,7 +162,35 @@ def fused_gemm(node: Node) -> Sequence[Result]:
     return [body.expanded(_OPSET, value)]
 
 
+@contrib("GemmFastGelu", "X:T W:T bias:T?", "Y:T", {"T": "float float16 bfloat16"})
+def gemm_fast_gelu(node: Node) -> Sequence[Result]:
+    """FastGelu of a product and a bias."""
+    body = Body(node)
+    value = body.add("MatMul", body.input(0), body.input(1))
+    found = body.add("FastGelu", value, body.input(2), domain=DOMAIN)
+    return [body.expanded(_OPSET, found)]
+
+
 # --- normalisations ----------------------------------------------------------------------------
+
+
+@contrib(
+    "BiasSoftmax", "data:T bias:T", "output:T", {"T": "float16 float double"}, axis="int",
+    is_inner_broadcast="int!",
+)  # fmt: skip
+def bias_softmax(node: Node) -> Sequence[Result]:
+    """Softmax of scores plus a bias, over all axes from one on.
+
+    `is_inner_broadcast` says how the bias is broadcast, as its shape does.
+    """
+    x, bias = node.required(0), node.required(1)
+    if broadcast(node, [x.shape, bias.shape]) != x.shape:
+        raise node.fail(f"a bias of shape {list(bias.shape)} for {list(x.shape)}")
+    body = Body(node)
+    total = body.add("Add", body.input(0), body.input(1))
+    # Until opset 12, Softmax counts all axes from its own on as one.
+    return [body.expanded(11, body.add("Softmax", total, axis=node.integer("axis", 1)))]
+
 
 _NORMALISED = {"T": "float float16 bfloat16", "U": "float"}
 _SUMS = "output:T mean:U? inv_std_var:U? input_skip_bias_sum:T?"

@@ -143,7 +143,33 @@ def test_gemms_with_an_activation(kind: str, numbers: dict[str, float]) -> None:
     agree(model, inputs)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_with_gelu(bias: bool) -> None:
+    """ONNX Runtime has no kernel for CPUs; the two operators apart are the judge."""
+    inputs, constants = {"x": X}, {"w": floats(8, 6)} | ({"b": floats(6)} if bias else {})
+    product = {
+        "p": ort_run(single("MatMul", inputs, constants={"w": constants["w"]}), inputs)["y0"]
+    }
+    apart = contrib("FastGelu", product, constants={"b": constants["b"]} if bias else None)
+    model = contrib("GemmFastGelu", inputs, constants=constants)
+    close(run_graph(import_model(model), inputs), ort_run(apart, product), rtol=1e-4)
+
+
 # --- normalisations ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis", [1, 3])
+@pytest.mark.parametrize(("shape", "inner"), [((2, 1, 1, 5), 1), ((1, 1, 4, 5), 0), ((4, 5), 0)])
+def test_biases_of_scores(axis: int, shape: tuple, inner: int) -> None:
+    """ONNX Runtime has no kernel for CPUs; its Softmax is the judge."""
+    inputs = {"x": floats(2, 3, 4, 5), "b": floats(*shape)}
+    model = contrib("BiasSoftmax", inputs, axis=axis, is_inner_broadcast=inner)
+    total = {"t": inputs["x"] + inputs["b"]}
+    expected = ort_run(single("Softmax", total, opset=11, axis=axis), total)
+    close(run_graph(import_model(model), inputs), expected)
+    inputs = {"x": floats(4, 5), "b": floats(3, 4, 5)}
+    told = refused(contrib("BiasSoftmax", inputs, is_inner_broadcast=0))
+    assert told == "BiasSoftmax 'node' (opset 1): a bias of shape [3, 4, 5] for [4, 5]"
 
 
 @pytest.mark.parametrize("simple", [False, True])
