@@ -68,7 +68,12 @@ def fold(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     with np.errstate(all="ignore"):
         for statement in program.statements:
             _run(statement, store, types)
-    return [store[t.name] for t in program.outputs]
+    return [_narrow(store[t.name], t.dtype) for t in program.outputs]
+
+
+def _narrow(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """An array of objects in which no open size is left as one of numbers."""
+    return array if holds_sizes(array) else array.astype(dtype.numpy, copy=False)
 
 
 def _run(s: Statement, store: dict[str, np.ndarray], types: Mapping[str, DType]) -> None:

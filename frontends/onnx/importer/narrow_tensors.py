@@ -33,7 +33,8 @@ def on_narrow(node: Node, function: Operator) -> Sequence[Result]:
     if not node.domain and node.operator == "Transpose" and first.array is not None:
         axes = node.ints("perm") or tuple(reversed(range(first.rank)))
         return [Known(np.transpose(first.array, axes), first.dtype)]
-    if node.domain or node.operator not in _CONVERT or first.dtype not in CARRIERS:
+    known = node.domain in ("", "com.microsoft") and node.operator in _CONVERT
+    if not known or first.dtype not in CARRIERS:
         narrow = next(v.dtype for v in node.inputs if v is not None and v.dtype in CARRIERS)
         raise Unsupported(f"the operator cannot process tensors of {narrow} yet")
     return function(replace(node, inputs=tuple(map(_widened, node.inputs))))

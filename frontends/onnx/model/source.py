@@ -207,7 +207,7 @@ def open_model(source: str | os.PathLike[str] | bytes | ModelProto) -> Source:
         tuple(outputs),
         claims(model),
         initializers,
-        tuple(Pending(n, versions) for n in live_nodes(ordered, tuple(outputs))),
+        tuple(Pending(n, versions) for n in live_nodes(ordered, outputs)),
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from frontends.onnx.core.comprehension_text import literal
 from frontends.onnx.core.node import Node, Result, Unsupported, Value
 from frontends.onnx.ops.broadcasting import broadcast
-from frontends.onnx.ops.contrib_schemas import Body, contrib
+from frontends.onnx.ops.contrib_schemas import DOMAIN, Body, contrib
 from frontends.onnx.ops.elementwise import elementwise, gelu
 
 _FLOATS = {"T": "float double float16 bfloat16"}
@@ -60,6 +60,9 @@ def biased_gelu(node: Node) -> Sequence[Result]:
 @contrib(
     "FusedMatMul", "A:T B:T", "Y:T", _FLOATS, alpha="float", transA="int", transB="int",
     transBatchA="int", transBatchB="int",
+)  # fmt: skip
+@contrib(
+    "TransposeMatMul", "A:T B:T", "Y:T", _FLOATS, alpha="float", transA="int", transB="int"
 )  # fmt: skip
 def fused_matmul(node: Node) -> Sequence[Result]:
     """The product of two operands that are transposed before, times a number.
@@ -159,7 +162,35 @@ def fused_gemm(node: Node) -> Sequence[Result]:
     return [body.expanded(_OPSET, value)]
 
 
+@contrib("GemmFastGelu", "X:T W:T bias:T?", "Y:T", {"T": "float float16 bfloat16"})
+def gemm_fast_gelu(node: Node) -> Sequence[Result]:
+    """FastGelu of a product and a bias."""
+    body = Body(node)
+    value = body.add("MatMul", body.input(0), body.input(1))
+    found = body.add("FastGelu", value, body.input(2), domain=DOMAIN)
+    return [body.expanded(_OPSET, found)]
+
+
 # --- normalisations ----------------------------------------------------------------------------
+
+
+@contrib(
+    "BiasSoftmax", "data:T bias:T", "output:T", {"T": "float16 float double"}, axis="int",
+    is_inner_broadcast="int!",
+)  # fmt: skip
+def bias_softmax(node: Node) -> Sequence[Result]:
+    """Softmax of scores plus a bias, over all axes from one on.
+
+    `is_inner_broadcast` says how the bias is broadcast, as its shape does.
+    """
+    x, bias = node.required(0), node.required(1)
+    if broadcast(node, [x.shape, bias.shape]) != x.shape:
+        raise node.fail(f"a bias of shape {list(bias.shape)} for {list(x.shape)}")
+    body = Body(node)
+    total = body.add("Add", body.input(0), body.input(1))
+    # Until opset 12, Softmax counts all axes from its own on as one.
+    return [body.expanded(11, body.add("Softmax", total, axis=node.integer("axis", 1)))]
+
 
 _NORMALISED = {"T": "float float16 bfloat16", "U": "float"}
 _SUMS = "output:T mean:U? inv_std_var:U? input_skip_bias_sum:T?"
@@ -207,6 +238,28 @@ def _check_width(node: Node, position: int, x: Value) -> None:
 
 
 @contrib(
+    "SimplifiedLayerNormalization", "X:T scale:V", "Y:V inv_std_var:U?",
+    {"T": "float16 float double bfloat16", "U": "float double",
+     "V": "float16 float double bfloat16"},
+    domain="", axis="int", epsilon="float", stash_type="int",
+)  # fmt: skip
+def simplified_layer_normalization(node: Node) -> Sequence[Result]:
+    """RMSNormalization, which ONNX Runtime has in the default domain under this name."""
+    if node.has_output(1):
+        raise Unsupported("the statistics that SimplifiedLayerNormalization returns in training")
+    x, scale = node.required(0), node.required(1)
+    if x.rank == 0:
+        raise node.fail("a scalar has no axis")
+    body, axis = Body(node), node.axis(node.integer("axis", -1), x.rank)
+    value = body.input(0)
+    if x.dtype != scale.dtype:  # the result has the type of the scale
+        value = body.add("CastLike", value, body.input(1))
+    epsilon = node.number("epsilon", 1e-5)
+    value = body.add("RMSNormalization", value, body.input(1), axis=axis, epsilon=epsilon)
+    return [body.expanded(23, value)]
+
+
+@contrib(
     "EmbedLayerNormalization",
     "input_ids:T1 segment_ids:T1? word_embedding:T position_embedding:T segment_embedding:T? "
     "gamma:T beta:T mask:T1? position_ids:T1?",
@@ -242,3 +295,37 @@ def embed_layer_normalization(node: Node) -> Sequence[Result]:
         kept = body.add("Cast", body.add("Equal", kept, at(np.array(1, np.int32))), to=6)
         count = body.add("ReduceSum", kept, at(np.array([1])), keepdims=0)
     return [body.expanded(_OPSET, value, count, total)]
+
+
+_QUANTISED = "word_embedding position_embedding segment_embedding gamma beta"
+
+
+@contrib(
+    "QEmbedLayerNormalization",
+    "input_ids:T1 segment_ids:T1? word_embedding_quant:T2 position_embedding_quant:T2 "
+    "segment_embedding:T2? gamma_quant:T2 beta_quant:T2 mask:T1? word_embedding_scale:T "
+    "position_embedding_scale:T segment_embedding_scale:T? gamma_scale:T beta_scale:T "
+    "word_embedding_zero_point:T2 position_embedding_zero_point:T2 "
+    "segment_embedding_zero_point:T2? gamma_zero_point:T2 beta_zero_point:T2",
+    "layernorm_out:T mask_index_out:T1", {"T1": "int32", "T2": "int8 uint8", "T": "float"},
+    epsilon="float",
+)  # fmt: skip
+def quantised_embedding(node: Node) -> Sequence[Result]:
+    """EmbedLayerNormalization of tables, scale and bias in 8 bits."""
+    body = Body(node)
+    names = [body.input(p) for p in range(8)]
+    for n, position in enumerate(range(2, 7)):
+        table, scale, zero = (node.optional(p) for p in (position, 8 + n, 13 + n))
+        if table is None:
+            continue
+        if scale is None or zero is None or scale.size != 1 or zero.size != 1:
+            what = _QUANTISED.split()[n]
+            raise node.fail(f"{what} needs one scale and one zero point")
+        single = (body.add("Reshape", body.input(p), body.constant(np.zeros(0, np.int64)))
+                  for p in (8 + n, 13 + n))  # fmt: skip
+        names[position] = body.add("DequantizeLinear", names[position], *single)
+    epsilon = node.number("epsilon", 1e-12)
+    value = body.add(
+        "EmbedLayerNormalization", *names, outputs=2, domain=DOMAIN, epsilon=epsilon
+    )  # fmt: skip
+    return [body.expanded(_OPSET, value, f"{value}_1")]

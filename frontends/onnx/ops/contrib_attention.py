@@ -74,29 +74,23 @@ def _attention(
         raise node.fail(f"{columns} columns do not make queries, keys and values of {heads} heads")
     at = body.constant
     name = body.add("Split", value, at(np.array([q, k, v])), outputs=3, axis=2)
-    parts = []
-    for part, width in ((name, q), (f"{name}_1", k), (f"{name}_2", v)):
-        shaped = body.add("Reshape", part, at(np.array([0, 0, heads, width // heads])))
-        parts.append(body.add("Transpose", shaped, perm=[0, 2, 1, 3]))
-    queries, *states = parts
-    earlier = node.optional(past)
+    parts = ((name, q), (f"{name}_1", k), (f"{name}_2", v))
+    queries, *states = (in_heads(body, part, heads, width // heads) for part, width in parts)
+    batch, rows = node.required(0).shape[:2]
+    total, earlier = rows, node.optional(past)
     if earlier is not None:
-        wanted = (2, node.required(0).shape[0], heads, q // heads)
+        wanted = (2, batch, heads, q // heads)
         if v != q or earlier.rank != 5 or (*earlier.shape[:3], earlier.shape[4]) != wanted:
             raise node.fail(f"past states of shape {list(earlier.shape)}")
+        total = earlier.shape[3] + rows
         for n in (0, 1):
             own = body.add("Gather", body.input(past), at(np.array(n)), axis=0)
             states[n] = body.add("Concat", own, states[n], axis=2)
-    turned = body.add("Transpose", states[0], perm=[0, 1, 3, 2])
-    scale = node.number("scale", 0.0) or float(q // heads) ** -0.5
-    factor = body.add("CastLike", at(np.array(scale, np.float32)), queries)
-    scores = body.add("Mul", body.add("MatMul", queries, turned), factor)
+    scores = scored(body, queries, states[0], q // heads)
     if node.optional(extra) is not None:
         scores = body.add("Add", scores, body.input(extra))
-    scores = _masked(body, scores, mask, earlier)
+    scores = masked(body, scores, mask, (batch, rows, total))
     found = body.add("MatMul", body.add("Softmax", scores, axis=-1), states[1])
-    found = body.add("Transpose", found, perm=[0, 2, 1, 3])
-    found = body.add("Reshape", found, at(np.array([0, 0, v])))
     present = ""
     if node.has_output(1):
         if v != q:
@@ -104,53 +98,88 @@ def _attention(
         first = at(np.array([0]))
         pair = [body.add("Unsqueeze", s, first) for s in states]
         present = body.add("Concat", *pair, axis=0)
-    return [body.expanded(_OPSET, found, present)]
+    return [body.expanded(_OPSET, side_by_side(body, found, v), present)]
 
 
-def _masked(body: Body, scores: str, position: int, past: Value | None) -> str:
-    """Scores plus a mask, and with those of later positions left out."""
+# --- what operators of attention share ---------------------------------------------------------
+
+
+def in_heads(body: Body, value: str, heads: int, width: int) -> str:
+    """The columns of a value as heads, which come before the rows."""
+    shaped = body.add("Reshape", value, body.constant(np.array([0, 0, heads, width])))
+    return body.add("Transpose", shaped, perm=[0, 2, 1, 3])
+
+
+def side_by_side(body: Body, value: str, columns: int) -> str:
+    """The heads of a value as columns."""
+    turned = body.add("Transpose", value, perm=[0, 2, 1, 3])
+    return body.add("Reshape", turned, body.constant(np.array([0, 0, columns])))
+
+
+def scored(body: Body, queries: str, keys: str, width: int, rank: int = 4) -> str:
+    """The products of queries and keys of a width, scaled."""
+    turned = body.add("Transpose", keys, perm=[*range(rank - 2), rank - 1, rank - 2])
+    scale = body.node.number("scale", 0.0) or float(width) ** -0.5
+    factor = body.add("CastLike", body.constant(np.array(scale, np.float32)), queries)
+    return body.add("Mul", body.add("MatMul", queries, turned), factor)
+
+
+def masked(body: Body, scores: str, position: int, sizes: tuple[int, int, int]) -> str:
+    """Scores plus a mask, and with those of later positions left out.
+
+    position : of the mask among the inputs; sizes : sentences, queries and keys of each
+    """
     node, at = body.node, body.constant
-    batch, rows = node.required(0).shape[:2]
-    total = rows if past is None else past.shape[3] + rows
-    columns = _positions(body, scores, -1)
+    columns = positions(body, scores, -1)
     mask = node.optional(position)
     if mask is not None:
-        name = body.input(position)
-        if mask.shape in ((batch, total), (batch, rows, total)):
-            axes = [1, 2] if mask.rank == 2 else [1]
-            kept = body.add("Greater", name, at(np.array(0, np.int32)))
-            kept = body.add("Unsqueeze", kept, at(np.array(axes)))
-        elif mask.shape == (batch,) or mask.shape == (2 * batch,):
-            wide = body.add("Cast", name, to=7)
-            ends = body.add("Slice", wide, at(np.array([0])), _batch(body))
-            axes = [1, 2, 3]
-            kept = body.add("Less", columns, body.add("Unsqueeze", ends, at(np.array(axes))))
-            if mask.shape != (batch,):
-                starts = body.add("Slice", wide, _batch(body), at(np.array([1 << 31])))
-                starts = body.add("Unsqueeze", starts, at(np.array(axes)))
-                kept = body.add("And", kept, body.add("GreaterOrEqual", columns, starts))
-        else:
-            raise Unsupported(f"{node.operator} with a mask of shape {list(mask.shape)}")
+        kept = _kept(body, columns, position, sizes)
         low = at(np.array(node.number("mask_filter_value", -10000.0), np.float32))
         zero = at(np.array(0, np.float32))
         added = body.add("CastLike", body.add("Where", kept, zero, low), scores)
         scores = body.add("Add", scores, added)
     if not node.flag("unidirectional"):
         return scores
-    last = body.add("Unsqueeze", _positions(body, scores, -2), at(np.array([1])))
-    if past is not None:
-        shape = body.add("Shape", body.input(4 if node.operator == "Attention" else 8))
-        last = body.add("Add", last, body.add("Gather", shape, at(np.array(3))))
-    seen = body.add("LessOrEqual", columns, last)
-    least = body.add("CastLike", at(np.array(-np.inf, np.float32)), scores)
-    return body.add("Where", seen, scores, least)
+    last = body.add("Unsqueeze", positions(body, scores, -2), at(np.array([1])))
+    earlier = body.add("Sub", extent(body, scores, -1), extent(body, scores, -2))
+    seen = body.add("LessOrEqual", columns, body.add("Add", last, earlier))
+    return only(body, seen, scores)
 
 
-def _positions(body: Body, value: str, axis: int) -> str:
+def _kept(body: Body, columns: str, position: int, sizes: tuple[int, int, int]) -> str:
+    """Which scores a mask keeps: elements of its own, or columns up to and from numbers."""
+    at, name, (batch, rows, total) = body.constant, body.input(position), sizes
+    mask = body.node.required(position)
+    if mask.shape in ((batch, total), (batch, rows, total)):
+        kept = body.add("Greater", name, at(np.array(0, np.int32)))
+        return body.add("Unsqueeze", kept, at(np.array([1, 2] if mask.rank == 2 else [1])))
+    if mask.shape not in ((batch,), (2 * batch,), (3 * batch + 2,)):
+        raise Unsupported(f"{body.node.operator} with a mask of shape {list(mask.shape)}")
+    wide, axes = body.add("Cast", name, to=7), at(np.array([1, 2, 3]))
+    ends = body.add("Slice", wide, at(np.array([0])), _batch(body))
+    kept = body.add("Less", columns, body.add("Unsqueeze", ends, axes))
+    if mask.shape != (2 * batch,):
+        return kept
+    starts = body.add("Slice", wide, _batch(body), at(np.array([1 << 31])))
+    starts = body.add("Unsqueeze", starts, axes)
+    return body.add("And", kept, body.add("GreaterOrEqual", columns, starts))
+
+
+def only(body: Body, kept: str, scores: str) -> str:
+    """Scores that are kept; the others count for nothing."""
+    least = body.add("CastLike", body.constant(np.array(-np.inf, np.float32)), scores)
+    return body.add("Where", kept, scores, least)
+
+
+def extent(body: Body, value: str, axis: int) -> str:
+    """The extent of a value along an axis."""
+    return body.add("Gather", body.add("Shape", value), body.constant(np.array(axis)))
+
+
+def positions(body: Body, value: str, axis: int) -> str:
     """0, 1, … along an axis of a value."""
     at = body.constant
-    extent = body.add("Gather", body.add("Shape", value), at(np.array(axis)))
-    return body.add("Range", at(np.array(0)), extent, at(np.array(1)))
+    return body.add("Range", at(np.array(0)), extent(body, value, axis), at(np.array(1)))
 
 
 def _batch(body: Body) -> str:

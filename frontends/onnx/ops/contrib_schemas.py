@@ -31,18 +31,25 @@ _KINDS = {
 
 
 def contrib(
-    name: str, inputs: str, outputs: str, types: Mapping[str, str], **attributes: str
+    name: str,
+    inputs: str,
+    outputs: str,
+    types: Mapping[str, str],
+    *,
+    domain: str = DOMAIN,
+    **attributes: str,
 ) -> Callable[[Operator], Operator]:
     """Register the function for an operator, and its schema.
 
     inputs, outputs : as ``X:T bias:T?``, where ``?`` is for what may be omitted, and ``*`` for
     any number of operands of several types
     types : for each type parameter, the element types, as ``int8 uint8``
+    domain : "" for an operator that ONNX Runtime adds to the default domain
     attributes : their types, as ``ints``, with ``!`` for those that are required
     """
     schema = defs.OpSchema(
         name,
-        DOMAIN,
+        domain,
         1,
         inputs=[_parameter(text) for text in inputs.split()],
         outputs=[_parameter(text) for text in outputs.split()],
@@ -56,7 +63,7 @@ def contrib(
         ],
     )
     add_schema(schema)
-    return operator(name, domain=DOMAIN)
+    return operator(name, domain=domain)
 
 
 def _parameter(text: str) -> defs.OpSchema.FormalParameter:

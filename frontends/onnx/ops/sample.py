@@ -25,11 +25,15 @@ _MODES = {"nearest": 1, "linear": 2, "cubic": 4}
 
 @dataclass(frozen=True)
 class Axis:
-    """A sampled axis: its extent, its padding, and whether -1 is the centre of an element."""
+    """A sampled axis: its extent, its padding, and whether -1 is the centre of an element.
+
+    cubic : as in PyTorch, the elements beyond a border are padded then, not the coordinate
+    """
 
     size: Any  # an int or open
     padding: str
     aligned: bool
+    cubic: bool = False
 
     def in_elements(self, coordinate: str) -> str:
         """A coordinate between -1 and 1, converted to elements."""
@@ -39,7 +43,7 @@ class Axis:
 
     def padded(self, coordinate: str) -> str:
         """A coordinate, moved into the image unless elements outside are zeros."""
-        if self.padding == "border":
+        if self.padding == "border" and not self.cubic:
             return f"min(max({coordinate}, 0.0), {real(self.size - 1)})"
         if self.padding == "reflection":
             low, span = (0.0, self.size - 1) if self.aligned else (-0.5, self.size)
@@ -52,6 +56,8 @@ class Axis:
 
     def element(self, index: str) -> str:
         """The element that an integer index reads: outside the nearest or the mirrored one."""
+        if self.padding == "border" and self.cubic:
+            return f"min(max({index}, 0), {self.size - 1})"
         if self.padding != "reflection" or self.size == 1:
             return index
         period = 2 * (self.size - 1) if self.aligned else 2 * self.size
@@ -129,7 +135,7 @@ def grid_sample(node: Node) -> Sequence[Result]:
     positions, taps = axis_names(node, rank)
     outer: dict[str, Extent] = {"n": x.shape[0]}
     outer |= dict(zip(positions, grid.shape[1:-1], strict=True))
-    axes = [Axis(size, padding, aligned) for size in x.shape[2:]]
+    axes = [Axis(size, padding, aligned, count == 4) for size in x.shape[2:]]
     coordinates = [
         axis.in_elements(f"float32({at('N', ['n', *positions, rank - 1 - a])})")
         for a, axis in enumerate(axes)

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import farkas as fk
 import frontends.onnx.core.node as registered
 from frontends.onnx import import_model, open_model, unknown_operators
 from frontends.onnx.core.identifiers import C_WORDS, Mangler, printable
@@ -472,6 +473,19 @@ def test_shape_arithmetic_folds_away():
     graph = import_model(model)
     assert [type(n) for n in graph.nodes] == [View, Call]
     assert graph.shape(graph.outputs[0]) == (8, 3) and not graph.constants
+
+
+def test_fixed_sizes_beside_open_ones():
+    """An operand may be the extent that is fixed in a shape that is not."""
+    make, inputs = helper.make_node, {"x": floats(2, 3), "n": np.array([4, 5])}
+    nodes = [
+        make("Shape", ["x"], ["s"]), make("Gather", ["s", "one"], ["e"]),
+        make("Add", ["n", "e"], ["y"]),
+    ]  # fmt: skip
+    model = model_of(nodes, inputs, ["y"], {"one": np.array(1)})
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    found = fk.compile_onnx(model).run(inputs)["y"]
+    np.testing.assert_array_equal(found, [7, 8])
 
 
 def test_large_constants_are_not_folded():

@@ -84,6 +84,14 @@ def test_batches_that_are_not_first(turned: tuple[int, int], batch: tuple[int, i
     agree(model, inputs)
 
 
+@pytest.mark.parametrize("turned", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_transposed_products_under_an_old_name(turned: tuple[int, int]) -> None:
+    a, b = (5, 4) if turned[0] else (4, 5), (6, 5) if turned[1] else (5, 6)
+    inputs = {"a": floats(*a), "b": floats(*b)}
+    given = {"transA": turned[0], "transB": turned[1], "alpha": 0.5}
+    agree(contrib("TransposeMatMul", inputs, **given), inputs)
+
+
 def test_batches_of_matrices_that_are_none() -> None:
     inputs = {"a": floats(4, 5), "b": floats(5, 6)}
     told = refused(contrib("FusedMatMul", inputs, transBatchA=1))
@@ -135,7 +143,33 @@ def test_gemms_with_an_activation(kind: str, numbers: dict[str, float]) -> None:
     agree(model, inputs)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_with_gelu(bias: bool) -> None:
+    """ONNX Runtime has no kernel for CPUs; the two operators apart are the judge."""
+    inputs, constants = {"x": X}, {"w": floats(8, 6)} | ({"b": floats(6)} if bias else {})
+    product = {
+        "p": ort_run(single("MatMul", inputs, constants={"w": constants["w"]}), inputs)["y0"]
+    }
+    apart = contrib("FastGelu", product, constants={"b": constants["b"]} if bias else None)
+    model = contrib("GemmFastGelu", inputs, constants=constants)
+    close(run_graph(import_model(model), inputs), ort_run(apart, product), rtol=1e-4)
+
+
 # --- normalisations ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis", [1, 3])
+@pytest.mark.parametrize(("shape", "inner"), [((2, 1, 1, 5), 1), ((1, 1, 4, 5), 0), ((4, 5), 0)])
+def test_biases_of_scores(axis: int, shape: tuple, inner: int) -> None:
+    """ONNX Runtime has no kernel for CPUs; its Softmax is the judge."""
+    inputs = {"x": floats(2, 3, 4, 5), "b": floats(*shape)}
+    model = contrib("BiasSoftmax", inputs, axis=axis, is_inner_broadcast=inner)
+    total = {"t": inputs["x"] + inputs["b"]}
+    expected = ort_run(single("Softmax", total, opset=11, axis=axis), total)
+    close(run_graph(import_model(model), inputs), expected)
+    inputs = {"x": floats(4, 5), "b": floats(3, 4, 5)}
+    told = refused(contrib("BiasSoftmax", inputs, is_inner_broadcast=0))
+    assert told == "BiasSoftmax 'node' (opset 1): a bias of shape [3, 4, 5] for [4, 5]"
 
 
 @pytest.mark.parametrize("simple", [False, True])
@@ -158,6 +192,26 @@ def test_skip_layer_normalization(simple, skip, bias: bool, beta: bool, total: b
     if not total:
         del model.graph.output[1:]
     agree(model, inputs)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8), (8,), (2, 8)])
+@pytest.mark.parametrize("axis", [-1, 0, None])
+def test_simplified_layer_normalization(shape: tuple, axis: int | None) -> None:
+    """ONNX Runtime has it in the default domain."""
+    inputs, given = {"x": floats(*shape)}, {} if axis is None else {"axis": axis}
+    scale = floats(*(shape if axis == 0 else shape[-1:]))
+    model = single(
+        "SimplifiedLayerNormalization", inputs, constants={"g": scale}, epsilon=1e-3, **given
+    )
+    agree(model, inputs)
+
+
+def test_simplified_normalization_of_several_types() -> None:
+    x, scale = X.astype(np.float16), floats(8)
+    model = single("SimplifiedLayerNormalization", {"x": x}, constants={"g": scale})
+    agree(model, {"x": x})
+    model = single("SimplifiedLayerNormalization", {"x": X}, constants={"g": scale}, outputs=2)
+    assert "in training" in refused(model, UnsupportedModelError)
 
 
 def test_skips_that_do_not_fit() -> None:
@@ -203,6 +257,28 @@ def test_embeddings(segments: bool, mask: bool, positions: tuple | None) -> None
     # Without a mask there are no words to count.
     found = run_graph(import_model(model), inputs)["y1"]
     np.testing.assert_array_equal(found, [3, 5] if mask else [0, 0])
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize("segments", [False, True])
+@pytest.mark.parametrize("mask", [False, True])
+def test_embeddings_of_8_bits(kind: type, segments: bool, mask: bool) -> None:
+    draw, info = np.random.default_rng(5).integers, np.iinfo(kind)
+    inputs = {"ids": draw(20, size=(2, 5)).astype(np.int32)}
+    inputs |= {"which": draw(2, size=(2, 5)).astype(np.int32)} if segments else {}
+    inputs |= {"mask": np.array([[1, 1, 1, 0, 0], [1] * 5], np.int32)} if mask else {}
+    shapes = {"word": (20, 8), "place": (9, 8), "segment": (2, 8), "gamma": (8,), "beta": (8,)}
+    names = [n for n in shapes if segments or n != "segment"]
+    constants = {n: draw(info.min, info.max, shapes[n]).astype(kind) for n in names}
+    constants |= {f"{n}_s": np.array(0.01 + 0.003 * c, np.float32) for c, n in enumerate(names)}
+    constants |= {f"{n}_z": np.array(info.max // 2 + c, kind) for c, n in enumerate(names)}
+    order = ["ids", "which", "word", "place", "segment", "gamma", "beta", "mask"]
+    order += [f"{n}_{part}" for part in "sz" for n in shapes]
+    order = [n if n in inputs or n in constants else "" for n in order]
+    model = contrib("QEmbedLayerNormalization", inputs, constants=constants, order=order, outputs=2)
+    agree(model, inputs, rtol=1e-4)
+    model.graph.node[0].input[8] = ""
+    assert "'word_embedding_scale' is missing" in refused(model)
 
 
 def test_half_floats() -> None:

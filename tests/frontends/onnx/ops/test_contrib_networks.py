@@ -155,3 +155,77 @@ def test_a_network_as_the_optimiser_writes_it(tmp_path: Path) -> None:
     operators = {n.op_type for n in onnx.load(tmp_path / "fused.onnx").graph.node}
     assert {"FusedConv", "Gelu", "SkipLayerNormalization"} <= operators
     agrees(tmp_path / "fused.onnx", inputs, 1e-4)
+
+
+def language_model() -> onnx.ModelProto:
+    """A layer as exporters of language models write it: weights of 4 bits, states of any length."""
+    make, own, draw = helper.make_node, "com.microsoft", np.random.default_rng(3).integers
+    constants: dict[str, Array] = {}
+
+    def product(x: str, name: str, inner: int, columns: int) -> onnx.NodeProto:
+        blocks = inner // 16
+        constants[f"{name}_w"] = draw(256, size=(columns, blocks, 8)).astype(np.uint8)
+        constants[f"{name}_s"] = floats(columns, blocks, low=0.01, high=0.05)
+        return make(
+            "MatMulNBits", [x, f"{name}_w", f"{name}_s"], [name], domain=own, K=inner, N=columns,
+            bits=4, block_size=16,
+        )  # fmt: skip
+
+    angles = np.arange(40)[:, None] / 100 ** (np.arange(8)[None] / 8)
+    constants |= {
+        "words": draw(256, size=(50, 16)).astype(np.uint8),
+        "words_s": floats(50, 2, low=0.1, high=0.2), "g0": floats(32), "g1": floats(32),
+        "cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32),
+        "one": np.array([1], np.int32), "axis": np.array([1]),
+    }  # fmt: skip
+    nodes = [
+        make("Cast", ["mask"], ["mask32"], to=onnx.TensorProto.INT32),
+        make("ReduceSum", ["mask32", "axis"], ["sums"], keepdims=0),
+        make("Sub", ["sums", "one"], ["ends"]),
+        make("Shape", ["mask"], ["length"], start=1, end=2),
+        make("Cast", ["length"], ["total"], to=onnx.TensorProto.INT32),
+        make("GatherBlockQuantized", ["words", "ids", "words_s"], ["x"], domain=own, block_size=16),
+        make("SimplifiedLayerNormalization", ["x", "g0"], ["n"], epsilon=1e-5),
+        product("n", "q", 32, 64), product("n", "k", 32, 32), product("n", "v", 32, 32),
+        make("GroupQueryAttention",
+             ["q", "k", "v", "past_k", "past_v", "ends", "total", "cos", "sin"],
+             ["a", "now_k", "now_v"], domain=own, num_heads=4, kv_num_heads=2, do_rotary=1),
+        product("a", "o", 64, 32),
+        make("SkipSimplifiedLayerNormalization", ["x", "o", "g1"], ["m", "", "", "r"], domain=own,
+             epsilon=1e-5),
+        product("m", "gate", 32, 64), product("m", "up", 32, 64),
+        make("QuickGelu", ["gate"], ["act"], domain=own, alpha=1.0),
+        make("Mul", ["act", "up"], ["h"]),
+        product("h", "down", 64, 32),
+        make("Add", ["r", "down"], ["y"]),
+    ]  # fmt: skip
+    kind = onnx.TensorProto
+    states = ["batch", 2, "past", 16]
+    inputs = [
+        helper.make_tensor_value_info("ids", kind.INT64, ["batch", "rows"]),
+        helper.make_tensor_value_info("mask", kind.INT64, ["batch", "total"]),
+        helper.make_tensor_value_info("past_k", kind.FLOAT, states),
+        helper.make_tensor_value_info("past_v", kind.FLOAT, states),
+    ]
+    outputs = [helper.make_tensor_value_info(n, kind.FLOAT, None) for n in ("y", "now_k", "now_v")]
+    stored = [onnx.numpy_helper.from_array(a, n) for n, a in constants.items()]
+    graph = helper.make_graph(nodes, "layer", inputs, outputs, stored)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(own, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def test_a_layer_of_a_language_model() -> None:
+    """A prompt, then word after word, each with the states of those before."""
+    model = language_model()
+    network = fk.compile_onnx(model)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    draw = np.random.default_rng(4).integers
+    states = {n: np.zeros((2, 2, 0, 16), np.float32) for n in ("past_k", "past_v")}
+    length = 0
+    for rows in (5, 1, 1, 1):
+        length += rows
+        inputs = {"ids": draw(50, size=(2, rows)), "mask": np.ones((2, length), np.int64), **states}
+        found, expected = network.run(inputs), session.run(None, inputs)
+        for name, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(found[name], wanted, atol=1e-4)
+        states = {"past_k": found["now_k"], "past_v": found["now_v"]}

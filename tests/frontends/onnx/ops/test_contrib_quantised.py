@@ -12,7 +12,7 @@ import pytest
 from codegen.pipeline import CPU
 from frontends.onnx import import_model
 from frontends.onnx.core.node import supported_operators
-from frontends.onnx.core.schemas import added_schema
+from frontends.onnx.core.schemas import added_operators, added_schema
 from frontends.onnx.ops.contrib_schemas import DOMAIN
 from poly.errors import ModelError
 from runtime.reference.evaluate import evaluate
@@ -88,11 +88,14 @@ def refused(model: onnx.ModelProto) -> str:
     return str(caught.value)
 
 
-def test_schemas_are_those_of_onnx_runtime() -> None:
+@pytest.mark.parametrize("domain", [DOMAIN, ""])
+def test_schemas_are_those_of_onnx_runtime(domain: str) -> None:
     """Names, options and types of operands, and names and types of attributes."""
-    theirs = {s.name: s for s in ort_state.get_all_operator_schema() if s.domain == DOMAIN}
-    for name in supported_operators(DOMAIN):
-        own, other = added_schema(name, DOMAIN), theirs[name]
+    theirs = {s.name: s for s in ort_state.get_all_operator_schema() if s.domain == domain}
+    names = added_operators(domain)
+    assert names <= {*supported_operators(domain)}
+    for name in names:
+        own, other = added_schema(name, domain), theirs[name]
         assert own is not None
         kinds = {c.type_param_str: set(c.allowed_type_strs) for c in own.type_constraints}
         others = {c.type_param_str: set(c.allowed_type_strs) for c in other.type_constraints}

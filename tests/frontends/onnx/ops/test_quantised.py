@@ -10,7 +10,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from frontends.onnx import import_model
-from poly.errors import ModelError
+from poly.errors import ModelError, UnsupportedModelError
 from tests.frontends.onnx.onnx_support import agree, close, floats, model_of, run_graph, single
 
 X = floats(2, 3, 4, 5)
@@ -189,3 +189,62 @@ def test_integers_without_zero_points_agree_with_the_reference() -> None:
     model = model_of([node], {"x": Q}, ["y"], {"w": W})
     (expected,) = ReferenceEvaluator(model).run(None, {"x": Q})
     close(run_graph(import_model(model), {"x": Q}), {"y": expected})
+
+
+# --- weights of 4 bits -------------------------------------------------------------------------
+
+
+def dequantised(
+    kind: int, zeros: bool, packed: bool, domain: str = ""
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """A model that adds its input to weights of 4 bits, dequantised in blocks."""
+    low = -8 if kind == onnx.TensorProto.INT4 else 0
+    blocks = (2, 5) if not domain else ()
+    constants = {"s": floats(*blocks, low=0.1, high=0.5)} if blocks else {"s": scalar(0.3)}
+    own = {"axis": 0, "block_size": 17} if not domain else {}
+    nodes = [
+        onnx.helper.make_node(
+            "DequantizeLinear", ["w", "s", *(["z"] if zeros else [])], ["d"], domain=domain,
+            name="node", **own,
+        ),
+        onnx.helper.make_node("Add", ["x", "d"], ["y"]),
+    ]  # fmt: skip
+    inputs = {"x": floats(33, 5)}
+    model = model_of(nodes, inputs, ["y"], constants, opset=21)
+    draw = np.random.default_rng(6).integers
+    for name, shape in (("w", (33, 5)), ("z", blocks)):
+        if name == "w" or zeros:
+            values = draw(low, low + 16, shape)
+            flat = values.reshape(-1).tolist()
+            made = onnx.helper.make_tensor(name, kind, shape, flat)
+            if packed:
+                bits = [v & 15 for v in flat] + [0] * (len(flat) % 2)
+                raw = bytes(a | b << 4 for a, b in zip(bits[::2], bits[1::2], strict=True))
+                made = onnx.helper.make_tensor(name, kind, shape, raw, raw=True)
+            model.graph.initializer.append(made)
+    return model, inputs
+
+
+@pytest.mark.parametrize("kind", [onnx.TensorProto.INT4, onnx.TensorProto.UINT4])
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("domain", ["", "com.microsoft"])
+def test_weights_of_4_bits(kind: int, zeros: bool, packed: bool, domain: str) -> None:
+    agree(*dequantised(kind, zeros, packed, domain))
+
+
+def test_weights_of_4_bits_elsewhere() -> None:
+    """Others than DequantizeLinear would see 8 bits, and do not take them."""
+    model, _ = dequantised(onnx.TensorProto.INT4, False, True)
+    model.graph.node.append(onnx.helper.make_node("Identity", ["w"], ["v"]))
+    model.graph.output.append(onnx.ValueInfoProto(name="v"))
+    with pytest.raises(UnsupportedModelError, match="input 'w' is a int4 tensor"):
+        import_model(model)
+
+
+def test_too_few_weights_of_4_bits() -> None:
+    model, _ = dequantised(onnx.TensorProto.INT4, False, True)
+    tensor = next(t for t in model.graph.initializer if t.name == "w")
+    tensor.raw_data = tensor.raw_data[:-1]
+    with pytest.raises(ModelError, match=r"initializer 'w'.* needs 83 bytes, but has 82"):
+        import_model(model)
