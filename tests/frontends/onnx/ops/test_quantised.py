@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -231,6 +232,15 @@ def dequantised(
 @pytest.mark.parametrize("domain", ["", "com.microsoft"])
 def test_weights_of_4_bits(kind: int, zeros: bool, packed: bool, domain: str) -> None:
     agree(*dequantised(kind, zeros, packed, domain))
+
+
+def test_weights_of_4_bits_in_another_file(tmp_path: Path) -> None:
+    model, inputs = dequantised(onnx.TensorProto.INT4, True, True)
+    expected = run_graph(import_model(model), inputs)
+    onnx.save(
+        model, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, location="w.bin"
+    )
+    close(run_graph(import_model(tmp_path / "m.onnx"), inputs), expected)
 
 
 def test_weights_of_4_bits_elsewhere() -> None:
