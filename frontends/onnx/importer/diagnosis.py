@@ -99,12 +99,12 @@ def never_supported(source: Source, shapes: Shapes | None = None) -> tuple[Unsup
     """The nodes that cannot be compiled, whatever the open sizes are.
 
     These are the ones of unknown operators, and those that are refused for each of several choices
-    of sizes; what is refused for some sizes only may be compiled for others.
+    of sizes, in the same words.  What is refused for some sizes, or because of a shape, may be
+    compiled for others.
 
     Raises
     ------
-    ModelError : an input of a type that cannot be passed; nodes that are broken for all sizes, in
-        the same words.
+    ModelError : an input of a type that cannot be passed; nodes that are broken in this way.
     ArgumentError : `shapes` that do not fit the model.
     """
     ports = source.input_ports(shapes or {})
@@ -115,7 +115,11 @@ def never_supported(source: Source, shapes: Shapes | None = None) -> tuple[Unsup
     for size in (1, 8):
         if found:
             others = _problems(source, _stand_ins(ports, (size,)))
-            found = {k: d for k, d in found.items() if k in others and _alike(d, others[k])}
+            found = {
+                k: d
+                for k, d in found.items()
+                if k in others and (d.how, d.reason) == (others[k].how, others[k].reason)
+            }
     refused = {k: d for k, d in found.items() if d.how == UNSUPPORTED}
     if found and not refused and not unknown:
         raise ModelError("\n".join(d.reason for d in found.values()))
@@ -130,11 +134,6 @@ def _problems(source: Source, given: Mapping[str, Given]) -> dict[tuple[str, str
         warnings.simplefilter("ignore", ModelWarning)  # they come when it is imported
         examiner.examine()
     return {(d.name, d.operator): d for d in examiner.found if d.is_problem}
-
-
-def _alike(one: Diagnosis, other: Diagnosis) -> bool:
-    """Whether a node has the same problem in both."""
-    return one.how == other.how and (one.how == UNSUPPORTED or one.reason == other.reason)
 
 
 def _stand_ins(ports: Sequence[Port], choices: Sequence[int] = _STAND_INS) -> dict[str, Given]:

@@ -186,8 +186,11 @@ def test_rows_that_do_not_fit(given: dict, told: str) -> None:
 
 def test_elements_of_4_bits() -> None:
     model, _ = gathered(WHICH["one"])
-    model.graph.initializer[0].data_type = onnx.TensorProto.UINT4
-    assert "uint4" in refused(model, UnsupportedModelError)
+    stored = model.graph.initializer[0]
+    count = int(np.prod(stored.dims))
+    made = onnx.helper.make_tensor(stored.name, onnx.TensorProto.UINT4, stored.dims, [3] * count)
+    stored.CopyFrom(made)
+    assert "uint4" in refused(model)
 
 
 # --- codes of 4 bits ---------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from frontends.onnx import import_model
-from poly.errors import ModelError, UnsupportedModelError
+from poly.errors import ModelError
 from tests.frontends.onnx.onnx_support import agree, close, floats, model_of, run_graph, single
 
 X = floats(2, 3, 4, 5)
@@ -241,15 +241,6 @@ def test_weights_of_4_bits_in_another_file(tmp_path: Path) -> None:
         model, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, location="w.bin"
     )
     close(run_graph(import_model(tmp_path / "m.onnx"), inputs), expected)
-
-
-def test_weights_of_4_bits_elsewhere() -> None:
-    """Others than DequantizeLinear would see 8 bits, and do not take them."""
-    model, _ = dequantised(onnx.TensorProto.INT4, False, True)
-    model.graph.node.append(onnx.helper.make_node("Identity", ["w"], ["v"]))
-    model.graph.output.append(onnx.ValueInfoProto(name="v"))
-    with pytest.raises(UnsupportedModelError, match="input 'w' is a int4 tensor"):
-        import_model(model)
 
 
 def test_too_few_weights_of_4_bits() -> None:
