@@ -35,6 +35,8 @@ def main() -> int:
         for seed in range(arguments.start, arguments.end):
             outcome = judge(generate(seed))
             kinds[outcome.kind] += 1
+            if kinds.total() % 100 == 0:
+                print(f"{kinds.total()} graphs: {dict(kinds.most_common())}", flush=True)
             if outcome.kind == "refused":
                 refusals[re.sub(r"\d+", "#", outcome.reason)[:160]] += 1
             if outcome.kind not in (*BAD, "refused", "disputed"):

@@ -98,12 +98,14 @@ class Judge:
     def __call__(self, case: Case) -> Outcome:
         """What becomes of a graph."""
         expected = [self._reference(case.data, inputs) for inputs in case.trials]
-        for answer in expected:
-            if answer.how != "ran":
-                return Outcome(case, "unjudged", answer.what)
         found = self._farkas(case.data, case.trials, case.seed % 3 == 0)
         if isinstance(found, Answer):
             return Outcome(case, found.how, found.what)
+        for answer in expected:
+            if answer.how != "ran":
+                broken = [r.answer for r in found if r.answer.how in BAD]
+                kind = broken[0].how if broken else "unjudged"
+                return Outcome(case, kind, (broken or [answer])[0].what)
         for run in found:
             where = f"trial {run.trial}, {run.way}: "
             if run.answer.how != "ran":

@@ -24,8 +24,8 @@ def judged(seeds: Iterable[int], cache: Path) -> list[Outcome]:
 
 
 def test_a_few_dozen_graphs(cache_directory: Path) -> None:
-    kinds = [o.kind for o in judged(range(50), cache_directory)]
-    assert kinds.count("equal") > 35
+    kinds = [o.kind for o in judged(range(40), cache_directory)]
+    assert kinds.count("equal") > 30
 
 
 @pytest.mark.slow

@@ -66,8 +66,14 @@ def fold(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     store |= {t.name: a for t, a in zip(program.inputs, arrays, strict=True)}
     types = program.dtypes
     with np.errstate(all="ignore"):
-        for statement in program.statements:
-            _run(statement, store, types)
+        for group in program.groups:
+            if not group[0].block:
+                _run(group[0], store, types)
+                continue
+            head = group[0].ranges[0]
+            for step in range(evaluate_int(head.lo, {}), evaluate_int(head.hi, {})):
+                for statement in group:
+                    _run(statement, store, types, step)
     return [_narrow(store[t.name], t.dtype) for t in program.outputs]
 
 
@@ -76,10 +82,15 @@ def _narrow(array: np.ndarray, dtype: DType) -> np.ndarray:
     return array if holds_sizes(array) else array.astype(dtype.numpy, copy=False)
 
 
-def _run(s: Statement, store: dict[str, np.ndarray], types: Mapping[str, DType]) -> None:
+def _run(
+    s: Statement, store: dict[str, np.ndarray], types: Mapping[str, DType], step: int | None = None
+) -> None:
+    """Every instance of a statement, or those of one step of its block."""
     target = store[s.target.tensor]
     dtype = types[s.target.tensor]
     ranges = {r.index: range(evaluate_int(r.lo, {}), evaluate_int(r.hi, {})) for r in s.ranges}
+    if step is not None:
+        ranges[s.ranges[0].index] = range(step, step + 1)
     if s.init:
         start = identity(s.op, dtype)
         free = s.free

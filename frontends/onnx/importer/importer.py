@@ -309,6 +309,12 @@ class Importer(Environment):
             if not names:
                 raise
             raise _CloseError(names) from error
+        except ModelError as error:
+            # What is refused for open sizes may be sound for those of the arrays.
+            names = frozenset() if unverified else self._open_names(node)
+            if not names:
+                raise
+            raise _CloseError(names) from error
         except Unsupported as reason:
             found = function_of(node, schema)
             if found is None:

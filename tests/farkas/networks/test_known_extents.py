@@ -133,3 +133,16 @@ def test_extents_captured_by_a_loop_that_runs_step_by_step() -> None:
     compiled = fk.compile_onnx(model, threads=1)
     for shape in ((2, 3), (2, 5)):
         agree(model, compiled, {"x": floats(*shape), "count": np.array(2)})
+
+
+def test_an_extent_that_is_one_only_for_these_arrays() -> None:
+    """One less than an open extent broadcasts where it is one."""
+    nodes = [
+        node("Slice", ["x", "one", "end", "axis"], ["rest"]),
+        node("Add", ["rest", "w"], ["y"]),
+    ]
+    constants = {"one": np.array([1]), "end": np.array([99]), "axis": np.array([1]), "w": floats(3)}
+    model = build(nodes, {"x": (F, ["n", "m"])}, {"y": F}, constants)
+    runs(model, [(2, 2), (3, 4), (5, 2)])
+    with pytest.raises(fk.ModelError, match=r"\[2, 2\], \[3\] do not broadcast"):
+        fk.compile_onnx(model, threads=1).run({"x": floats(2, 3)})

@@ -22,6 +22,7 @@ from tests.frontends.onnx.onnx_support import (
     model_of,
     ort_run,
     run_graph,
+    single,
 )
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -373,3 +374,13 @@ def test_lengths_beyond_the_sequence():
     model.graph.initializer.append(helper.make_tensor("L", TensorProto.INT32, [3], [5, 6, 5]))
     with pytest.raises(ModelError, match="sequence_lens are not between 0 and 5"):
         import_model(model)
+
+
+@pytest.mark.parametrize("operator", ["RNN", "GRU", "LSTM"])
+def test_of_constants_alone(operator: str) -> None:
+    """What is computed at compile time runs step by step, too."""
+    gates = GATES[operator]
+    constants = {"x": floats(3, 1, 2), "w": floats(1, 2 * gates, 2), "r": floats(1, 2 * gates, 2)}
+    model = single(operator, {}, constants=constants, outputs=2, hidden_size=2)
+    graph = agree(model, {})
+    assert not graph.nodes
