@@ -13,7 +13,7 @@ from frontends.onnx.core.node import Value
 from frontends.onnx.core.stages import Given, Pending
 from frontends.onnx.core.symbolic_dims import hint_of
 from frontends.onnx.core.value_types import Shapes
-from frontends.onnx.importer.importer import Importer
+from frontends.onnx.importer.importer import CloseError, Importer
 from frontends.onnx.model.loading import domain_of, shown_name, shown_operator
 from frontends.onnx.model.source import Source, unknown_operators
 from poly.errors import ModelError, ModelWarning, UnsupportedNode
@@ -88,11 +88,10 @@ def examine(source: Source, shapes: Shapes | None = None) -> Examination:
     )
     if any(p.shape is None for p in ports):
         return Examination(unknown, ports)  # without ranks, only operators can be checked
-    examiner = _Examiner(source, _stand_ins(ports))
-    examiner.examine()
-    found = {(d.name, d.operator) for d in examiner.found if d.is_problem}
+    diagnoses = _examined(source, _stand_ins(ports))
+    found = {(d.name, d.operator) for d in diagnoses if d.is_problem}
     more = [d for d in unknown if (d.name, d.operator) not in found]
-    return Examination((*examiner.found, *more), ports)
+    return Examination((*diagnoses, *more), ports)
 
 
 def never_supported(source: Source, shapes: Shapes | None = None) -> tuple[UnsupportedNode, ...]:
@@ -129,11 +128,22 @@ def never_supported(source: Source, shapes: Shapes | None = None) -> tuple[Unsup
 
 def _problems(source: Source, given: Mapping[str, Given]) -> dict[tuple[str, str], Diagnosis]:
     """The nodes that keep a model from being compiled for inputs of these shapes."""
-    examiner = _Examiner(source, given)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ModelWarning)  # they come when it is imported
-        examiner.examine()
-    return {(d.name, d.operator): d for d in examiner.found if d.is_problem}
+        found = _examined(source, given)
+    return {(d.name, d.operator): d for d in found if d.is_problem}
+
+
+def _examined(source: Source, given: Mapping[str, Given]) -> tuple[Diagnosis, ...]:
+    """How each node is imported; sizes that cannot stay open are closed, as in an import."""
+    while True:
+        examiner = _Examiner(source, given)
+        try:
+            examiner.examine()
+        except CloseError as error:
+            given = {n: g.closed(error.names) for n, g in given.items()}
+        else:
+            return tuple(examiner.found)
 
 
 def _stand_ins(ports: Sequence[Port], choices: Sequence[int] = _STAND_INS) -> dict[str, Given]:

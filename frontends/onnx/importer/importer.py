@@ -97,7 +97,7 @@ def import_stage(
     while True:
         try:
             return Importer(source, given, pending).stage()
-        except _CloseError as error:
+        except CloseError as error:
             given = {n: g.closed(error.names) for n, g in given.items()}
 
 
@@ -132,7 +132,7 @@ def _elements(value: Value) -> np.ndarray:
     return value.array if value.dtype == TEXT else concrete(value.array, value.dtype.numpy)
 
 
-class _CloseError(Exception):
+class CloseError(Exception):
     """Comprehensions over these sizes cannot be written, or cannot be proved in bounds."""
 
     def __init__(self, names: frozenset[str]) -> None:
@@ -308,13 +308,13 @@ class Importer(Environment):
             names = self._open_names(node)
             if not names:
                 raise
-            raise _CloseError(names) from error
+            raise CloseError(names) from error
         except ModelError as error:
             # What is refused for open sizes may be sound for those of the arrays.
             names = frozenset() if unverified else self._open_names(node)
             if not names:
                 raise
-            raise _CloseError(names) from error
+            raise CloseError(names) from error
         except Unsupported as reason:
             found = function_of(node, schema)
             if found is None:
