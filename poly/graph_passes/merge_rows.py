@@ -37,7 +37,7 @@ def _merged(graph: Graph, last: Call) -> Graph:
     for _ in range(BETWEEN + 1):
         found = [m for m in (_only_made(graph, makers, v, gone) for v in whole.inputs) if m]
         rows = [m for m in found if _contractions(m.program) <= 1 and _makes_rows(m)]
-        if not rows:
+        if not rows or _is_direct(rows[-1].program, whole.program):
             return graph
         joined = join_calls(rows[-1], whole, _joined)
         if joined is None:
@@ -95,6 +95,15 @@ def _joined(first: Program, second: Program, bindings: Pairs, shared: Pairs) -> 
 
 def _contractions(program: Program) -> int:
     return sum(map(is_product_sum, program.statements))
+
+
+def _is_direct(first: Program, second: Program) -> bool:
+    """Whether a contraction follows another, and nothing is computed of whole rows between them.
+
+    `row_chain` would refuse them, but merging all pairs of convolutions takes long.
+    """
+    reductions = sum(bool(s.reductions) for s in (*first.statements, *second.statements))
+    return _contractions(first) == 1 and reductions < 3
 
 
 def _makes_rows(call: Call) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from poly.ir.accesses import lane_value, loops_of_read
 from poly.ir.dtypes import FLOAT32
-from poly.ir.expr import Const, Index, indices_of, reads_of
+from poly.ir.expr import Const, Index, Read, indices_of, reads_of
 from poly.ir.program import Program, Range, Statement
 
 #: Shorter rows than this, or fewer, stay in the caches anyway; longer ones do not fit into them.
@@ -38,7 +38,8 @@ def row_chain(program: Program) -> RowChain | str:
     first = program.statements[start]
     temps = {t.name for t in program.temps}
     depth = len(first.free) - 1
-    if depth < 1 or not (first.init and last.init) or not _sums_rows(last, temps, depth):
+    rows = _rows(last, temps, depth)
+    if depth < 1 or not (first.init and last.init) or rows is None:
         return "the second contraction does not sum up rows of the first"
     end = sums[1] + 1
     for n, s in enumerate(program.statements[start:], start):
@@ -54,15 +55,15 @@ def row_chain(program: Program) -> RowChain | str:
     others = (*program.statements[:start], *program.statements[end:])
     outside = {r.tensor for s in others for r in (s.target, *s.reads)}
     own = tuple(t for t in dict.fromkeys(s.target.tensor for s in chain) if t in temps - outside)
-    if not {first.target.tensor, *_rows_of(last, temps)} <= {*own}:
+    if not {first.target.tensor, rows.tensor} <= {*own}:
         return "its rows are used elsewhere"
     if any(program.tensors[t].dtype != FLOAT32 for t in own):
         return "its values are not float32"
-    rows, length = (_extent(first, index) for index in first.free[-2:])
-    if rows is None or length is None:
+    count, length = (_extent(first, index) for index in first.free[-2:])
+    if count is None or length is None:
         return "the number of rows, or their length, is unknown"
-    if rows < LEAST_ROWS or not LEAST_LENGTH <= length <= MOST_LENGTH:
-        return f"there are {rows} rows of {length} elements"
+    if count < LEAST_ROWS or not LEAST_LENGTH <= length <= MOST_LENGTH:
+        return f"there are {count} rows of {length} elements"
     return RowChain(tuple(s.name for s in chain), first.name, last.name, depth, own, length)
 
 
@@ -74,16 +75,13 @@ def is_product_sum(s: Statement) -> bool:
     return all({*s.free} - loops_of_read(r) for r in reads)
 
 
-def _sums_rows(last: Statement, temps: set[str], depth: int) -> bool:
-    """Whether a contraction sums up along rows of a temporary, which have its first indices."""
+def _rows(last: Statement, temps: set[str], depth: int) -> Read | None:
+    """The temporary along whose rows a contraction sums up, if these have its first indices."""
     found = [r for r in reads_of(last.value) if r.tensor in temps]
-    if len(found) != 1 or len(last.reductions) != 1:
-        return False
-    return found[0].indices == _plain((*last.free[:depth], *last.reductions))
-
-
-def _rows_of(last: Statement, temps: set[str]) -> list[str]:
-    return [r.tensor for r in reads_of(last.value) if r.tensor in temps]
+    wanted = _plain((*last.free[:depth], *last.reductions))
+    if len(found) != 1 or len(last.reductions) != 1 or found[0].indices != wanted:
+        return None
+    return found[0]
 
 
 def _why_not(s: Statement, first: Statement, depth: int, temps: set[str]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from poly.ir.expr import Expr, Index, Op, Read, indices_of, reads_of, substitute
 from poly.ir.program import Program, Statement, Tensor, verify_program
+from poly.rewrites.merge_programs import fresh_name
 
 
 def divide_after(program: Program) -> Program:
@@ -65,7 +66,7 @@ def _after(program: Program, at: int, maker: Statement, read: Read) -> Program:
     last = program.statements[at]
     assert isinstance(last.value, Op)
     dividend, divisor = _at(maker, read)
-    sums = _fresh(program, f"{last.target.tensor}_sum")
+    sums = fresh_name(f"{last.target.tensor}_sum", {*program.tensors, *program.sizes})
     value = Op("mul", tuple(dividend if a == read else a for a in last.value.args))
     total = Read(sums, last.target.indices)
     summed = replace(last, target=total, value=value)
@@ -77,9 +78,3 @@ def _after(program: Program, at: int, maker: Statement, read: Read) -> Program:
     temps = [t for t in program.temps if t.name != read.tensor]
     temps.append(Tensor(sums, made.dtype, made.shape))
     return verify_program(replace(program, statements=tuple(statements), temps=tuple(temps)))
-
-
-def _fresh(program: Program, name: str) -> str:
-    while name in program.tensors or name in program.sizes:
-        name += "_"
-    return name

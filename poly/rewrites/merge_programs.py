@@ -142,12 +142,12 @@ def renamed(
     taken = {*first.tensors, *indices}
     for t in second.tensors.values():
         if t.name not in names:
-            names[t.name] = _fresh(t.name, taken)
+            names[t.name] = fresh_name(t.name, taken)
             taken.add(names[t.name])
     return names
 
 
-def _fresh(name: str, taken: Collection[str]) -> str:
+def fresh_name(name: str, taken: Collection[str]) -> str:
     """`name`, with the first number that makes it new."""
     if name not in taken:
         return name
@@ -184,7 +184,7 @@ def _with_free_indices(s: Statement, taken: Collection[str]) -> Statement:
     used = {*taken, *s.indices}
     names: dict[str, str] = {}
     for i in clash:
-        names[i] = _fresh(f"{i}_", used)
+        names[i] = fresh_name(f"{i}_", used)
         used.add(names[i])
     return _with_indices(s, names)
 

@@ -256,7 +256,7 @@ class Draft:
                 session.run(list(node.output), {v.name: v.arrays[t] for v in reads})
                 for t in range(self.trials)
             ]
-        except Exception:  # whatever ONNX Runtime refuses is no graph to judge
+        except Exception:  # what ONNX Runtime refuses is not judged
             return None
         for arrays in zip(*results, strict=True):
             if not all(isinstance(a, np.ndarray) and is_tame(a) for a in arrays):

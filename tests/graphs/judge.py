@@ -21,7 +21,7 @@ from tests.mutation.workers import (
     run_reference,
 )
 
-#: No graph may do these; one that is refused is a finding, but not a defect.
+#: Defects; a refusal is listed, but is not one.
 BAD = ("wrong", "error", "crash", "hang")
 
 

@@ -74,12 +74,7 @@ def fold(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
             for step in range(evaluate_int(head.lo, {}), evaluate_int(head.hi, {})):
                 for statement in group:
                     _run(statement, store, types, step)
-    return [_narrow(store[t.name], t.dtype) for t in program.outputs]
-
-
-def _narrow(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """An array of objects in which no open size is left as one of numbers."""
-    return array if holds_sizes(array) else array.astype(dtype.numpy, copy=False)
+    return [store[t.name] for t in program.outputs]
 
 
 def _run(

@@ -9,12 +9,9 @@ import numpy as np
 
 from frontends.onnx.core.comprehension_text import declare, function, line
 from frontends.onnx.core.node import Compute, Node, Result, Unsupported, Value
-from frontends.onnx.core.stages import Array
-from frontends.onnx.core.stages import Body as Subgraph
 from frontends.onnx.ops.broadcasting import result_shape
 from frontends.onnx.ops.contrib_schemas import Body, contrib
-from frontends.onnx.ops.matmul import product
-from frontends.onnx.ops.select import opaque, taken
+from frontends.onnx.ops.matmul import of_matrices, product
 from poly.ir.dtypes import INT32, UINT16, UINT32
 
 _FLOATS = "float double float16"
@@ -176,15 +173,7 @@ def distances(node: Node) -> Sequence[Result]:
 @contrib("Inverse", "X:T", "Y:T", {"T": _FLOATS})
 def inverse(node: Node) -> Sequence[Result]:
     """The inverses of matrices."""
-    x = node.required(0)
-    if x.rank < 2 or x.shape[-1] != x.shape[-2]:
-        raise node.fail(f"an operand of shape {list(x.shape)} has no square matrices")
-
-    def run(arrays: Sequence[Array | None], _: Sequence[Subgraph]) -> Sequence[Array]:
-        matrices = taken(arrays, 0)
-        return [np.linalg.inv(matrices.astype(np.float64)).astype(matrices.dtype)]
-
-    return opaque([x], [x.dtype], run)
+    return of_matrices(node, np.linalg.inv)
 
 
 # --- elementwise -------------------------------------------------------------------------------

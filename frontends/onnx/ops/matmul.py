@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -216,15 +216,20 @@ def _expand(node: Node, term: str, dots: Sequence[str]) -> list[str]:
     return [*before, *(dots if ellipsis else ()), *after]
 
 
-@operator("Det")
-def determinant(node: Node) -> Sequence[Result]:
-    """The determinants of matrices."""
+def of_matrices(node: Node, function: Callable[[Array], Array]) -> Sequence[Result]:
+    """A function of numpy of square matrices, in float64."""
     x = node.required(0)
     if x.rank < 2 or x.shape[-1] != x.shape[-2]:
         raise node.fail(f"an operand of shape {list(x.shape)} has no square matrices")
 
     def run(arrays: Sequence[Array | None], _: Sequence[Body]) -> Sequence[Array]:
         matrices = taken(arrays, 0)
-        return [np.asarray(np.linalg.det(matrices.astype(np.float64))).astype(matrices.dtype)]
+        return [np.asarray(function(matrices.astype(np.float64))).astype(matrices.dtype)]
 
     return opaque([x], [x.dtype], run)
+
+
+@operator("Det")
+def determinant(node: Node) -> Sequence[Result]:
+    """The determinants of matrices."""
+    return of_matrices(node, np.linalg.det)

@@ -43,6 +43,17 @@ def fixed(text: str, **sizes: int) -> Program:
     return fix_sizes(program, {n: {**SIZES, **sizes}[n] for n in program.sizes})
 
 
+def agrees(kernel: fk.Kernel, program: Program) -> None:
+    """A kernel gives what the reference does."""
+    draw = np.random.default_rng(0)
+    inputs = {
+        t.name: draw.standard_normal([e.value for e in t.shape]).astype(np.float32)
+        for t in program.inputs
+    }
+    expected = run(program, inputs, {}).values["Y"]
+    np.testing.assert_allclose(kernel(**inputs), expected, 1e-4, 1e-5)
+
+
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("exact", [False, True])
 def test_attention(name: str, exact: bool) -> None:
@@ -51,14 +62,7 @@ def test_attention(name: str, exact: bool) -> None:
     assert len(made.choices) == 1 + (name == "turned")
     sizes = {n: SIZES[n] for n in fk.parse(TEXTS[name]).sizes}
     kernel = fk.compile(TEXTS[name], sizes=sizes, exact=exact)
-    draw = np.random.default_rng(0)
-    program = fixed(TEXTS[name])
-    inputs = {
-        t.name: draw.standard_normal([e.value for e in t.shape]).astype(np.float32)
-        for t in program.inputs
-    }
-    expected = run(program, inputs, {}).values["Y"]
-    np.testing.assert_allclose(kernel(**inputs), expected, 1e-4, 1e-5)
+    agrees(kernel, fixed(TEXTS[name]))
 
 
 @pytest.mark.parametrize("sizes", [
@@ -70,13 +74,7 @@ def test_all_extents(sizes: dict[str, int]) -> None:
     program = fixed(TEXTS["plain"], **sizes)
     assert not isinstance(row_chain(program), str)
     kernel = fk.compile(TEXTS["plain"], sizes={**SIZES, **sizes})
-    draw = np.random.default_rng(1)
-    inputs = {
-        t.name: draw.standard_normal([e.value for e in t.shape]).astype(np.float32)
-        for t in program.inputs
-    }
-    expected = run(program, inputs, {}).values["Y"]
-    np.testing.assert_allclose(kernel(**inputs), expected, 1e-4, 1e-5)
+    agrees(kernel, program)
 
 
 @pytest.mark.parametrize("machine", [
