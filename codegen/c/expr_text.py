@@ -171,6 +171,10 @@ class ValueText:
 
     # --- dialect hooks ---------------------------------------------------------------------------
 
+    def select(self, condition: str, arms: list[str], dtype: DType) -> str:
+        """The first of two values where a condition holds, else the second."""
+        return f"({condition} ? {arms[0]} : {arms[1]})"
+
     def load(self, lvalue: str, dtype: DType) -> str:
         """Convert a stored element to its compute type."""
         if dtype.name in PATTERNS:
@@ -216,7 +220,7 @@ class ValueText:
         met = operand_dtype(e, self.dtypes, want)
         if e.fn == "select":
             c = self.text(e.args[0], BOOL)
-            return f"({c} ? {self.text(e.args[1], met)} : {self.text(e.args[2], met)})"
+            return self.select(c, [self.text(a, met) for a in e.args[1:]], met)
         args = [self.text(a, met) for a in e.args]
         if e.fn == "not":
             return f"(!{args[0]})"

@@ -1,12 +1,14 @@
-"""Least, greatest, magnitude and negation of integers in CUDA, where NVIDIA's compilers go wrong.
+"""Least, greatest, magnitude and choice of integers in CUDA, where NVIDIA's compilers go wrong.
 
-Random programs on a card found two of their faults, both for Hopper (``sm_90``):
+Programs on a card found two of their faults, both for Hopper (``sm_90``):
 
 * ``min(a, min(b, -c))`` became one instruction for three operands, without the minus (ptxas 12.9 to
   13.2; right in 12.4 and 13.5).  Here a permutation of bytes that changes nothing stands before the
-  minimum: ptxas removes it, but only after it has looked for such instructions.
-* ``max(abs(x), 20)`` of 8 bits was computed on 16, of which ``x < 0 ? -x : x`` left the upper half
-  undefined (NVRTC 13.0).  Here 8 and 16 bits are computed on 32, in PTX, which NVRTC does not read.
+  minimum: ptxas removes it, but only after it has looked for such instructions.  Where a minimum is
+  written as a choice, one of its operands is hidden from the comparison.
+* ``max(abs(x), 20)`` and ``x < 7 - y`` of 8 bits were computed on 16, of which the upper half was
+  undefined (NVRTC 13.0): see `codegen.gpu.vector_access_text`.  Here 8 and 16 bits are computed on
+  32, in PTX, which NVRTC does not read.
 """
 
 from __future__ import annotations
@@ -24,6 +26,16 @@ static inline {c} fk_{name}_{suffix}({parameters})
 #else
   return {plain};
 #endif
+}}"""
+_SELECT = """\
+static inline {c} fk_select_{suffix}(bool where, {c} a, {c} b)
+{{
+#ifdef __CUDACC__
+  unsigned y = b;
+  asm("" : "+r"(y));
+  b = y;
+#endif
+  return where ? a : b;
 }}"""
 _SAME = "prmt.b32 {to}, {of}, 0, 0x3210; "
 
@@ -53,6 +65,7 @@ def _helpers() -> dict[str, str]:
             continue
         found[f"fk_max_{suffix(d)}"] = _helper(d, "max", "ab", "a > b ? a : b")
         found[f"fk_min_{suffix(d)}"] = _helper(d, "min", "ab", "a < b ? a : b")
+        found[f"fk_select_{suffix(d)}"] = _SELECT.format(c=C_TYPES[d.name], suffix=suffix(d))
         if d.kind == "i":
             minus = "({c})(0 - (unsigned)x)"
             found[f"fk_abs_{suffix(d)}"] = _helper(d, "abs", "x", f"x < 0 ? {minus} : x")

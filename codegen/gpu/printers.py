@@ -43,6 +43,7 @@ from codegen.loops.nodes import (
 from codegen.loops.restrict import touched_last
 from codegen.loops.traverse import children_of, statements_in, walk_loops
 from poly.errors import ScheduleError
+from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Index, Op, Read
 from poly.ir.program import Program
 from poly.machine.gpu import WARP
@@ -311,9 +312,20 @@ _OF_CUDA = {**_BY_INSTRUCTIONS, **CUDA_WIDE, **CUDA_INTEGERS}
 _OF_OPENCL = {**OPENCL_HALVES, **OPENCL_COPIES, **OPENCL_WIDE}
 
 
+class CudaText(KernelText):
+    """Values in CUDA."""
+
+    def select(self, condition: str, arms: list[str], dtype: DType) -> str:
+        helper = f"fk_select_{suffix(dtype)}"
+        if helper in CUDA_INTEGERS:
+            return f"{helper}({condition}, {arms[0]}, {arms[1]})"
+        return super().select(condition, arms, dtype)
+
+
 class CudaPrinter(KernelPrinter):
     """CUDA C, for nvcc and for NVRTC, which has no headers."""
 
+    value_text = CudaText
     own_helpers = _OF_CUDA
 
     reserved = CUDA_RESERVED

@@ -55,7 +55,8 @@ def _cuda(name: str, count: int) -> dict[str, str]:
         f"fk_{shape}": f"struct __align__({size}) fk_{shape} {{ {kind} at[{count}]; }};",
         f"fk_load_{shape}": (
             f"static inline void fk_load_{shape}(const {kind} *from, {to})\n"
-            f"{{ const fk_{shape} all = *(const fk_{shape} *)from;\n  {taken} }}"
+            f"{{ const fk_{shape} all = *(const fk_{shape} *)from;\n"
+            f"  {taken}{_hidden(name, count)} }}"
         ),
         f"fk_store_{shape}": (
             f"static inline void fk_store_{shape}({kind} *to, {given})\n"
@@ -67,6 +68,18 @@ def _cuda(name: str, count: int) -> dict[str, str]:
             f"  *(fk_{shape} *)to = all;\n#endif\n}}"
         ),
     }
+
+
+def _hidden(name: str, count: int) -> str:
+    """Hide where bytes come from.
+
+    NVRTC 13.0 takes the lowest byte of a loaded word for a number whose sign fills 16 bits, and
+    compares, say, ``7 - x`` together with the byte above it.
+    """
+    if _BYTES[name] > 1:
+        return ""
+    lines = [f'  {{ unsigned y = *{v}; asm("" : "+r"(y)); *{v} = y; }}' for v in _values(count)]
+    return "\n#ifdef __CUDACC__\n" + "\n".join(lines) + "\n#endif\n"
 
 
 def _words(name: str, count: int) -> tuple[str, str, list[str]]:

@@ -26,6 +26,9 @@ EXPRESSIONS = (
     "max(min(A[i] * B[i], -C[i]), -B[i])",
     "max(A[i] + B[i], max(0, C[i] - A[i]))",
     "select(A[i] < -B[i], A[i], -B[i])",
+    "select(A[i] < 7 - B[i], C[i], 7 - B[i])",
+    "select(C[i] < select(A[i] < -B[i], A[i], -B[i]), C[i], select(A[i] < -B[i], A[i], -B[i]))",
+    "select(C[i] + B[i] < A[i] * B[i], C[i], A[i] - B[i])",
 )
 
 
