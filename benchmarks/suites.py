@@ -24,6 +24,7 @@ SUITES = {
     "recurrent": "RNN, GRU and LSTM",
     "heldout": "40 shapes that nothing was tuned for",
     "narrow": "kernels of suite K and networks, in int8, bfloat16 and float16",
+    "files": "the networks of a folder, see benchmarks/files.py",
     "symbolic": "comprehensions with open sizes beside the same with fixed ones",
 }
 
@@ -33,6 +34,7 @@ _MODELS = {
     "public": "benchmarks.public",
     "trained": "benchmarks.trained",
     "recurrent": "benchmarks.recurrent",
+    "files": "benchmarks.files",
     "narrow-networks": "benchmarks.narrow.models",
 }
 #: Suites of kernels with networks: those of a suite of their own.

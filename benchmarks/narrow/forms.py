@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,11 +55,10 @@ FORMS: Mapping[str, Form] = {
 
 
 class _Reader:
-    """Random inputs, one after the other, as ONNX Runtime's tools read them."""
+    """Inputs, one after the other, as ONNX Runtime's tools read them."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        seeds = range(_FIRST_SEED, _FIRST_SEED + CALIBRATION)
-        self._inputs: Iterator[dict[str, Array]] = iter([inputs_of(model, s) for s in seeds])
+    def __init__(self, inputs: Iterable[dict[str, Array]]) -> None:
+        self._inputs: Iterator[dict[str, Array]] = iter(inputs)
 
     def get_next(self) -> dict[str, Array] | None:
         return next(self._inputs, None)
@@ -74,6 +73,13 @@ def write_form(form: Form, wide: Path, path: Path) -> None:
         half = halved_model(onnx.load(wide), form.element)
         onnx.save(between_wide_ports(half), path)
         return
+    seeds = range(_FIRST_SEED, _FIRST_SEED + CALIBRATION)
+    model = onnx.load(wide)
+    write_quantised(form, wide, path, (inputs_of(model, s) for s in seeds))
+
+
+def write_quantised(form: Form, wide: Path, path: Path, seen: Iterable[dict[str, Array]]) -> None:
+    """Write a network in a form of 8 bits; ranges of values are taken from inputs, where needed."""
     tools = importlib.import_module("onnxruntime.quantization")
     level = logging.getLogger().level
     logging.getLogger().setLevel(logging.ERROR)
@@ -85,7 +91,7 @@ def write_form(form: Form, wide: Path, path: Path) -> None:
         tools.quantize_static(
             str(wide),
             str(path),
-            _Reader(onnx.load(wide)),
+            _Reader(seen),
             quant_format=tools.QuantFormat[form.format],
             per_channel=form.per_channel,
             op_types_to_quantize=list(form.operators) or None,

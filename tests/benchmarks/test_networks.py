@@ -10,9 +10,11 @@ import onnxruntime
 import pytest
 
 import farkas as fk
-from benchmarks import models, public, recurrent, trained
+from benchmarks import files, models, public, recurrent, rewritten, trained
 from benchmarks.models import GIGAFLOPS, bare_model, count
+from benchmarks.narrow.forms import plain_results
 from benchmarks.networks import bert, mobilenetv2
+from benchmarks.task import UnavailableError
 from benchmarks.translate.network import read_network
 from benchmarks.worker import difference
 
@@ -49,6 +51,27 @@ def test_names_say_what_is_measured(tmp_path: Path) -> None:
             assert y.shape == (100, 1, 256) and 0.05 < float(np.std(y)) < 1
     assert {n.rpartition(", ")[2] for n in trained.names()} == {"1", "100", "10000"}
     assert len(public.names()) == 3 * len(public.MODELS)
+
+
+def test_networks_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are, with arrays beside them, and as ONNX Runtime quantises them."""
+    monkeypatch.setenv(files.VARIABLE, str(tmp_path / "to"))
+    (tmp_path / "to").mkdir()
+    path = tmp_path / "small.onnx"
+    onnx.save(bert(layers=1, hidden=24, heads=3, inner=40, length=7), path)
+    bare = files.task("small", path)
+    (x,), (expected,) = bare.inputs.values(), plain_results(path, bare.inputs)
+    assert bare.reference is None and x.shape == (1, 7, 24)
+    np.savez(path.with_suffix(".npz"), X=x, result0=expected)
+    for way in ("qdq", "dynamic"):
+        rewritten.rewrite(path, way, tmp_path / "to")
+    assert files.names() == ("small dynamic", "small qdq")
+    task = files.task("small qdq", files.write("small qdq", tmp_path))
+    assert task.reference is not None and task.tolerance >= 0.02
+    y = fk.compile_onnx(task.path).run(task.inputs)[task.outputs[0]]
+    assert difference([y], task.reference()) < task.tolerance
+    with pytest.raises(UnavailableError, match="FARKAS_BENCH_FILES names another folder"):
+        files.write("small", tmp_path)
 
 
 def test_mobilenet_keeps_its_values_in_scale() -> None:
