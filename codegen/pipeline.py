@@ -44,7 +44,7 @@ from poly.rewrites.integer_products import integer_products
 from poly.rewrites.join_dimensions import join_dimensions, join_in_graph, join_open_dimensions
 from poly.rewrites.polyphase import split_phases
 from poly.rewrites.split_dimensions import split_in_graph
-from poly.rewrites.split_reduction import split_reductions
+from poly.rewrites.split_reduction import share_reductions, split_reductions
 from poly.rewrites.widen_sums import widen_sums
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.apply_tactics import Strategy, apply_tactics
@@ -233,6 +233,7 @@ CPU: Pipeline[Machine, KernelSource] = Pipeline(
     call_rewrites=(
         Pass(group_operands, needs=("extensions",)),
         Pass(join_open_dimensions),
+        Pass(share_reductions),
         Pass(widen_operands, needs=("machine",)),
     ),
     rewrites=(
@@ -241,6 +242,7 @@ CPU: Pipeline[Machine, KernelSource] = Pipeline(
         *_SPLIT,
         *_INTEGERS,
         Pass(join_dimensions),
+        Pass(share_reductions),
         Pass(group_operands, needs=("extensions",)),
         Pass(widen_operands, needs=("machine",), exact=True),
     ),

@@ -1,4 +1,4 @@
-"""Long reductions with few results, split into parts that blocks of a GPU sum in parallel.
+"""Long reductions with few results, in parts that threads, or blocks of a GPU, sum in parallel.
 
     Y[j] +=! X[i, j]                                  for i < N
 
@@ -7,8 +7,9 @@ becomes, with ``i = P*C*q + C*p + t`` for p < P and t < C,
     Y_parts[p, j] +=! X[P*C*q + C*p + t, j]           for P*C*q + C*p + t < N
     Y[j] +=! Y_parts[p, j]
 
-P is a number, so that sizes may be open.  C elements that are adjacent in memory stay together.
-The order of a sum changes, so this is not for exact programs.
+P is a number, so that sizes may be open, and the same for any number of threads, so that results
+are.  C elements that are adjacent in memory stay together.  The order of a sum changes, so this is
+not for exact programs.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ CHUNK = 256
 LONG, SHORTEST = 1 << 15, 1 << 12
 #: Results of one block of a contraction, and of one of other sums, whose threads run along results.
 _TILE, _THREADS = 64 * 64, 256
+#: On a CPU: parts, their adjacent elements, the fewest terms, and the most results.
+PARTS, ROW, MANY, FEW = 64, 1024, 1 << 18, 16
 
 
 def split_reductions(program: Program, processors: int) -> Program:
@@ -60,17 +63,44 @@ def split_reductions(program: Program, processors: int) -> Program:
     return program if made is program else if_proved(made, program)
 
 
-def _split(program: Program, s: Statement, processors: int) -> Program:
+def share_reductions(program: Program) -> Program:
+    """Split reductions with few results into parts for the threads of a CPU.
+
+    Where sizes are open, only one that is alone: among others, it is more likely to be short.
+    """
+    made, alone = program, len(program.statements) == 1
+    for s in () if program.has_blocks else program.statements:
+        ranges = {r.index: r for r in s.ranges}
+        counted = _counts(program, s)
+        if counted is None or counted[0] > FEW or counted[1] < MANY:
+            continue
+        if not alone and counted[1] == float("inf"):
+            continue
+        along = _contiguous(program, s) & set(s.reductions)
+        loop = max(along, key=lambda i: _extent(ranges[i]), default=None)
+        if loop is not None and _extent(ranges[loop]) >= PARTS * ROW:
+            made = _Parts(made, s, ranges[loop]).of(PARTS, ROW)
+    return program if made is program else if_proved(made, program)
+
+
+def _counts(program: Program, s: Statement) -> tuple[int, float] | None:
+    """The results and the terms of a reduction that may be split; the latter may be infinite."""
     ranges = {r.index: r for r in s.ranges}
     dtype = program.tensors[s.target.tensor].dtype
     # A partial sum may overflow a 16-bit type where the whole sum does not.
     if not s.is_reduction or not s.reductions or (dtype.is_float and dtype.bits == 16):
-        return program
+        return None
     free = [_extent(ranges[i]) for i in s.free]
-    terms = prod(_extent(ranges[i]) for i in s.reductions)
-    if terms < LONG or float("inf") in free or 0 in free:
+    if float("inf") in free or 0 in free:
+        return None
+    return prod(int(e) for e in free), prod(_extent(ranges[i]) for i in s.reductions)
+
+
+def _split(program: Program, s: Statement, processors: int) -> Program:
+    counted = _counts(program, s)
+    if counted is None or counted[1] < LONG:
         return program
-    results = prod(int(e) for e in free)
+    ranges, (results, terms) = {r.index: r for r in s.ranges}, counted
     contiguous = _contiguous(program, s)
     blocks = -(-results // _results_of_a_block(s, contiguous))
     count = 2 * processors // blocks

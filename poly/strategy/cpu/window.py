@@ -1,11 +1,14 @@
-"""Windows and sums of columns: vector lanes along the innermost shared loop, around inner loops."""
+"""Windows and sums of columns: vector lanes along the innermost shared loop, around inner loops.
+
+Sums of long columns take a few rows at a time, along many columns: memory is read along rows.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from poly.deps.legality import coincident_members
-from poly.ir.accesses import stride_of
+from poly.ir.accesses import element_stride, stride_of
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.queries import (
@@ -25,6 +28,10 @@ from poly.tree.kinds import Scope
 FEWEST = 4
 #: Iterations of a single loop that one thread takes at a time.
 BLOCK = 256
+#: Rows that are added at a time, and the fewest for which that pays.
+ROWS, MANY_ROWS = 16, 64
+#: Elements between rows from which each is on a page of memory of its own, as far as is known.
+FAR = 256
 
 
 @dataclass(frozen=True)
@@ -34,12 +41,14 @@ class WindowPlan:
     shared : the loops that it shares, that of the lanes last; inner : those of each statement
         inside them; extent : of the loop of the lanes, None if unknown
     unrolled : inner loops bounded by it, with their statements
+    rows : the loop along long columns of a sum, of which a few rows are taken at a time
     """
 
     shared: tuple[str, ...]
     inner: tuple[tuple[str, tuple[str, ...]], ...]
     extent: int | None
     unrolled: tuple[tuple[str, str], ...]
+    rows: str | None
 
 
 class Window(Tactic[Machine, WindowPlan]):
@@ -70,7 +79,8 @@ class Window(Tactic[Machine, WindowPlan]):
             if isinstance(found, NoMatch):
                 return found
             unrolled += [(name, loop) for loop in found]
-        return WindowPlan(shared, tuple(inner.items()), extent, tuple(unrolled))
+        rows = None if unrolled else _long_columns(schedule, names, inner)
+        return WindowPlan(shared, tuple(inner.items()), extent, tuple(unrolled), rows)
 
     def apply(self, group: Group[Machine], plan: WindowPlan) -> Schedule:
         schedule, names = group.schedule, group.names
@@ -79,6 +89,8 @@ class Window(Tactic[Machine, WindowPlan]):
             schedule = schedule.split(names[0], v, BLOCK, (f"{v}_o", f"{v}_i"))
             shared, v = (f"{v}_o", f"{v}_i"), f"{v}_i"
         schedule = share_loops(schedule, names, shared[:-1], group.machine)
+        if plan.rows is not None:
+            return _few_rows(schedule, names, v, plan.rows)
         reduced = {schedule.scop.statement(n).target.tensor for n, loops in plan.inner if loops}
         for tensor in sorted(reduced):
             schedule = schedule.promote(names[0], v, tensor, Scope.REGISTER)
@@ -87,6 +99,35 @@ class Window(Tactic[Machine, WindowPlan]):
         if plan.unrolled:
             schedule = schedule.isolate(names[0], v)
         return schedule.vectorize(names[0], v)
+
+
+def _long_columns(
+    schedule: Schedule, names: tuple[str, ...], inner: dict[str, tuple[str, ...]]
+) -> str | None:
+    """The only inner loop of a sum whose terms are far apart in memory, and many."""
+    if len(names) != 2 or inner[names[0]] or len(inner[names[1]]) != 1:
+        return None
+    (rows,) = inner[names[1]]
+    s, index = schedule.scop.statement(names[1]), dimension_at(schedule, names[1], rows)
+    if not index or s.target.tensor != schedule.scop.statement(names[0]).target.tensor:
+        return None
+    extent = static_extents(s)[index]
+    if extent is not None and extent < MANY_ROWS:
+        return None
+    tensors = schedule.program.tensors
+    strides = [element_stride(r, tensors[r.tensor].shape, index, FAR) for r in s.source.reads]
+    return rows if any(n is None or abs(n) >= FAR for n in strides) else None
+
+
+def _few_rows(schedule: Schedule, names: tuple[str, ...], v: str, rows: str) -> Schedule:
+    """Add a few rows at a time to all columns of a block."""
+    first, s = names
+    outer, taken = f"{rows}_o", f"{rows}_i"
+    schedule = schedule.distribute(s, v).split(s, rows, ROWS, (outer, taken))
+    schedule = schedule.reorder(s, [outer, v, taken])
+    schedule = schedule.promote(s, v, schedule.scop.statement(s).target.tensor, Scope.REGISTER)
+    schedule = schedule.isolate(s, outer).unroll(s, taken)
+    return schedule.vectorize(s, v).vectorize(first, v)
 
 
 def _bounded_loops(

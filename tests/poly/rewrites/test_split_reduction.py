@@ -8,7 +8,7 @@ import pytest
 import farkas as fk
 from poly.ir.program import Program
 from poly.rewrites import split_reduction as partial_sums
-from poly.rewrites.split_reduction import split_reductions
+from poly.rewrites.split_reduction import share_reductions, split_reductions
 from runtime.reference.evaluate import run
 from tests.differential.generate import random_text
 from tests.differential.harness import choose_sizes, make_inputs
@@ -58,6 +58,34 @@ def test_what_becomes_of_sums(text: str, parts: str) -> None:
 def test_what_stays_as_it_is(text: str) -> None:
     program = fk.parse(text)
     assert split_reductions(program, 64) is program
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("def f(float32 X[N]) -> (Y) { Y[] +=! X[i] }", True),
+        ("def f(int64 X[3000000,2]) -> (Y) { Y[j] +=! X[i,j] }", False),  # not adjacent along i
+        ("def f(int64 X[2,3000000]) -> (Y) { Y[i] +=! X[i,j] }", True),
+        ("def f(float32 X[100000]) -> (Y) { Y[] +=! X[i] }", False),  # one thread is fast enough
+        ("def f(float32 X[40,N]) -> (Y) { Y[i] +=! X[i,j] }", False),  # threads share the rows
+        ("def f(float32 X[M,N]) -> (Y) { Y[i] +=! X[i,j] }", False),
+        ("def f(float32 X[N]) -> (Y) { S[] +=! X[i]; Y[i] = X[i] / S[] }", False),  # may be short
+        ("def f(float32 X[9000000]) -> (Y) { S[] +=! X[i]; Y[i] = X[i] / S[] }", True),
+        ("def f(float16 X[N]) -> (Y) { Y[] +=! X[i] }", False),
+    ],
+)
+def test_what_threads_of_a_cpu_share(text: str, parts: bool) -> None:
+    program = fk.parse(text)
+    made = share_reductions(program)
+    assert ("_parts[" in str(made)) == parts == (made is not program)
+
+
+@pytest.mark.parametrize("size", [1, 1023, 1024, 65_537, 300_001])
+def test_sums_in_parts_are_the_same_for_any_number_of_threads(size: int) -> None:
+    x = np.random.default_rng(size).standard_normal(size, np.float32)
+    found = [fk.compile("Y[] +=! X[i] * X[i]", threads=n)(x) for n in (1, 2, 3)]
+    assert len({float(y) for y in found}) == 1
+    np.testing.assert_allclose(found[0], np.sum(x.astype(np.float64) ** 2), rtol=2e-6)
 
 
 @pytest.mark.usefixtures("everything_is_long")

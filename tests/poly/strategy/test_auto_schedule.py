@@ -222,3 +222,19 @@ def test_threads_share_no_loop_that_is_two_in_c() -> None:
     }"""
     s = auto_schedule(schedule(text), CACHES)
     assert not ({"k_o", "p_o"} <= {m.name for m in loops_of(s.tree, "S0") if m.mark == "parallel"})
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("def f(float32 A[N,M], float32 x[N]) -> (Y) { Y[j] +=! A[i,j] * x[i] }", "S0: i by 16"),
+        ("def f(float32 A[32,M]) -> (Y) { Y[j] +=! A[i,j] }", None),  # few rows
+        ("def f(float32 A[N,64]) -> (Y) { Y[j] +=! A[i,j] }", None),  # rows on the same page
+        ("def f(float32 A[B,N,M]) -> (Y) { Y[b,j] max=! A[b,i,j] }", "S0: i by 16"),
+        ("def f(float32 A[M]) -> (Y) { Y[j] +=! A[j + i] where i in 0:100, j in 0:M-99 }", None),
+    ],
+)  # fmt: skip
+def test_long_columns_are_summed_a_few_rows_at_a_time(text: str, steps: str | None) -> None:
+    found = str(auto_schedule(schedule(text)))
+    assert ("by 16" in found) == (steps is not None)
+    assert steps is None or (f"split {steps}" in found and "distribute S0: j" in found)
