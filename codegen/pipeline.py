@@ -45,6 +45,7 @@ from poly.rewrites.join_dimensions import join_dimensions, join_in_graph, join_o
 from poly.rewrites.polyphase import split_phases
 from poly.rewrites.split_dimensions import split_in_graph
 from poly.rewrites.split_reduction import share_reductions, split_reductions
+from poly.rewrites.split_rows import split_rows
 from poly.rewrites.widen_sums import widen_sums
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.apply_tactics import Strategy, apply_tactics
@@ -231,6 +232,7 @@ CPU: Pipeline[Machine, KernelSource] = Pipeline(
     ),
     graph_rewrites=(Pass(widen_sums), *_SPLIT, *_INTEGERS),
     call_rewrites=(
+        Pass(split_rows),
         Pass(group_operands, needs=("extensions",)),
         Pass(join_open_dimensions),
         Pass(share_reductions),
@@ -241,6 +243,7 @@ CPU: Pipeline[Machine, KernelSource] = Pipeline(
         Pass(widen_sums),
         *_SPLIT,
         *_INTEGERS,
+        Pass(split_rows),
         Pass(join_dimensions),
         Pass(share_reductions),
         Pass(group_operands, needs=("extensions",)),

@@ -17,6 +17,7 @@ from poly.ir.program import Program
 from poly.ir.row_chains import is_product_sum, row_chain
 from poly.rewrites.divide_after import divide_after
 from poly.rewrites.merge_programs import merge, simplified
+from poly.rewrites.split_rows import split_rows
 
 #: The most calls between two contractions.
 BETWEEN = 3
@@ -45,7 +46,7 @@ def _merged(graph: Graph, last: Call) -> Graph:
         whole, gone = joined, [rows[-1], *gone]
         if _contractions(whole.program) == 2:
             break
-    if isinstance(row_chain(whole.program), str):
+    if not _is_chain(whole.program):
         return graph
     whole, gone = _with_copies(graph, makers, whole, gone)
     whole = replace(whole, program=divide_after(whole.program))
@@ -70,7 +71,7 @@ def _with_copies(
         if copy is None or not _is_copy(copy.program):
             continue
         joined = join_calls(copy, whole, _joined)
-        if joined is not None and not isinstance(row_chain(joined.program), str):
+        if joined is not None and _is_chain(joined.program):
             whole, gone = joined, [copy, *gone]
     return whole, gone
 
@@ -95,6 +96,11 @@ def _joined(first: Program, second: Program, bindings: Pairs, shared: Pairs) -> 
 
 def _contractions(program: Program) -> int:
     return sum(map(is_product_sum, program.statements))
+
+
+def _is_chain(program: Program) -> bool:
+    """Whether blocks of rows run through a program, as it is or with rows in parts."""
+    return not isinstance(row_chain(program), str) or split_rows(program) is not program
 
 
 def _is_direct(first: Program, second: Program) -> bool:

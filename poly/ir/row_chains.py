@@ -18,7 +18,8 @@ class RowChain:
     """Statements that rows run through: from ``S[b,i,j] += ..`` to ``O[b,i,e] += P[b,i,j] * ..``.
 
     first, last : the contractions; depth : the number of indices that all statements share, up to
-    that of the rows; temps : what only these statements write and read; length : of a row
+    that of the rows; temps : what only these statements write and read; count, length : of the
+    rows, None if unknown
     """
 
     statements: tuple[str, ...]
@@ -26,10 +27,27 @@ class RowChain:
     last: str
     depth: int
     temps: tuple[str, ...]
-    length: int
+    count: int | None
+    length: int | None
 
 
 def row_chain(program: Program) -> RowChain | str:
+    """The chain of a program whose rows are neither few nor short nor long, or why there is none.
+
+    How many rows there are need not be known.
+    """
+    found = find_row_chain(program)
+    if isinstance(found, str):
+        return found
+    if found.length is None:
+        return "the length of the rows is unknown"
+    many = found.count is None or found.count >= LEAST_ROWS
+    if not many or not LEAST_LENGTH <= found.length <= MOST_LENGTH:
+        return f"there are {found.count} rows of {found.length} elements"
+    return found
+
+
+def find_row_chain(program: Program) -> RowChain | str:
     """The chain from a program's first contraction to the end of its rows, or why there is none."""
     sums = [n for n, s in enumerate(program.statements) if is_product_sum(s)]
     if len(sums) != 2 or program.has_blocks:
@@ -60,11 +78,7 @@ def row_chain(program: Program) -> RowChain | str:
     if any(program.tensors[t].dtype != FLOAT32 for t in own):
         return "its values are not float32"
     count, length = (_extent(first, index) for index in first.free[-2:])
-    if count is None or length is None:
-        return "the number of rows, or their length, is unknown"
-    if count < LEAST_ROWS or not LEAST_LENGTH <= length <= MOST_LENGTH:
-        return f"there are {count} rows of {length} elements"
-    return RowChain(tuple(s.name for s in chain), first.name, last.name, depth, own, length)
+    return RowChain(tuple(s.name for s in chain), first.name, last.name, depth, own, count, length)
 
 
 def is_product_sum(s: Statement) -> bool:
@@ -86,7 +100,9 @@ def _rows(last: Statement, temps: set[str], depth: int) -> Read | None:
 
 def _why_not(s: Statement, first: Statement, depth: int, temps: set[str]) -> str:
     """Why a statement does not run on rows, if it does not."""
-    if len(s.free) < depth or s.guards or any(_relates(r) for r in s.ranges):
+    if len(s.free) < depth or any(_relates(r) for r in s.ranges):
+        return "has loops of its own"
+    if any(s.free[depth - 1] in indices_of(g) or reads_of(g) for g in s.guards):
         return "has loops of its own"
     if _bounds(s, depth) != _bounds(first, depth):
         return "has other rows"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from frontends.onnx.core.comprehension_text import at, declare, function, line, literal, names
 from frontends.onnx.core.limits import checked_shape
 from frontends.onnx.core.node import Compute, Node, Result, Same, Unsupported, Value, operator
@@ -170,14 +172,17 @@ def variadic(node: Node) -> Sequence[Result]:
 
 @operator("Where")
 def where(node: Node) -> Sequence[Result]:
-    """select(C, X, Y), all three broadcast."""
+    """select(C, X, Y), all three broadcast; a float 0 is written as that."""
     c, a, b = node.required(0), node.required(1), node.required(2)
     shape = result_shape(node, broadcast(node, [c.shape, a.shape, b.shape]), a)
     indices = names(len(shape))
-    reads = [operand(n, v.shape, indices, shape) for n, v in (("C", c), ("A", a), ("B", b))]
+    read = {n: v for n, v in (("C", c), ("A", a), ("B", b)) if n == "C" or not _is_zero(v)}
+    reads = [
+        operand(n, read[n].shape, indices, shape) if n in read else "0.0" for n in ("C", "A", "B")
+    ]
     program = function(
         "where_",
-        [declare(n, v.dtype, v.shape) for n, v in (("C", c), ("A", a), ("B", b))],
+        [declare(n, v.dtype, v.shape) for n, v in read.items()],
         [declare("Y", a.dtype, shape)],
         [
             line(
@@ -186,7 +191,15 @@ def where(node: Node) -> Sequence[Result]:
             )
         ],
     )
-    return [Compute(program, (c, a, b))]
+    return [Compute(program, tuple(read.values()))]
+
+
+def _is_zero(value: Value) -> bool:
+    """Whether a value is one known 0, without a minus."""
+    array = value.array
+    if array is None or array.size != 1 or not value.dtype.is_float:
+        return False
+    return bool(array.item() == 0 and not np.signbit(array.astype(np.float64)).any())
 
 
 @operator("Range")

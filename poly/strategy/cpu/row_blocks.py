@@ -17,7 +17,7 @@ from poly.deps.legality import coincident_members
 from poly.deps.scop import Role
 from poly.ir.dtypes import FLOAT32
 from poly.ir.expr import Index
-from poly.ir.row_chains import RowChain, row_chain
+from poly.ir.row_chains import MOST_LENGTH, RowChain, row_chain
 from poly.machine.cpu import Machine
 from poly.schedule.schedule import Schedule
 from poly.strategy.common.grouping import CoreOf
@@ -102,7 +102,8 @@ class RowBlocks(Tactic[Machine, RowPlan]):
         *outer, row = plan.run
         lanes = machine.vector_bytes // FLOAT32.bytes
         block, inner = f"{row}_o", f"{row}_i"
-        rows = VECTORS * lanes if plan.chain.length * VECTORS * lanes <= machine.l2 // 8 else lanes
+        length = plan.chain.length or MOST_LENGTH
+        rows = VECTORS * lanes if length * VECTORS * lanes <= machine.l2 // 8 else lanes
         schedule = schedule.split(names[0], row, rows, (block, inner))
         schedule = schedule.distribute(names[0], inner)
         schedule = share_loops(schedule, names, (*outer, block), machine)

@@ -29,6 +29,35 @@ def test_a_division_follows_the_sum() -> None:
     np.testing.assert_allclose(after, before, 1e-6)
 
 
+SOFTMAX = "X[i,j] = exp(A[i,j]); Z[i] +=! X[i,j]"
+GUARDED = "P[i,j] = select(isnan(X[i,j] / Z[i]), 0.0, X[i,j] / Z[i]); Y[a,e] +=! P[a,k] * V[k,e]"
+
+
+def test_quotients_that_are_no_numbers_are_left_out_after_the_sum() -> None:
+    program = fk.parse(f"def f(float32 A[N,M], float32 V[M,K]) -> (Y) {{ {SOFTMAX}; {GUARDED} }}")
+    made = divide_after(program)
+    assert "Y[a, e] = select(isnan(Z[a] / Z[a]), 0.0, Y_sum[a, e] / Z[a])" in str(made)
+    a = np.random.default_rng(0).standard_normal((5, 7)).astype(np.float32)
+    a[1, 2], a[2], a[3], a[4, 3] = np.nan, -np.inf, 100, np.inf
+    given = {"A": a, "V": np.ones((7, 3), np.float32)}
+    with np.errstate(all="ignore"):
+        before, after = (
+            run(p, given, {"N": 5, "M": 7, "K": 3}).values["Y"] for p in (program, made)
+        )
+    np.testing.assert_allclose(after, before, 1e-6)
+    assert (after[:4].sum(1) == [3, 0, 0, 0]).all()
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("exp(A[i,j])", "sin(A[i,j])"), ("0.0,", "1.0,"), ("+=! X[i,j]", "+=! X[i,j] * 2"),
+    ("+=! X[i,j]", "max=! X[i,j]"), ("isnan(X[i,j] / Z[i])", "isnan(X[i,j])"),
+])  # fmt: skip
+def test_other_choices_stay(old: str, new: str) -> None:
+    body = f"{SOFTMAX}; {GUARDED}".replace(old, new, 1)
+    program = fk.parse(f"def f(float32 A[N,M], float32 V[M,K]) -> (Y) {{ {body} }}")
+    assert divide_after(program) == program
+
+
 @pytest.mark.parametrize("body", [
     "P[i,j] = X[i,j] / Z[j]; Y[a,e] +=! V[k,e] * P[a,k] where j in 0:min(N, M), k in 0:min(N, M)",
     "P[i,j] = Z[i] / X[i,j]; Y[a,e] +=! V[k,e] * P[a,k]",  # by every term

@@ -112,5 +112,14 @@ def test_what_is_no_chain(text: str, sizes: dict[str, int], reason: str) -> None
     assert all(c.tactic != "row blocks" for c in made.choices)
 
 
-def test_open_sizes_are_none() -> None:
-    assert row_chain(fk.parse(TEXTS["plain"])) == "the number of rows, or their length, is unknown"
+@pytest.mark.parametrize("name", TEXTS)
+def test_open_sizes(name: str) -> None:
+    """How many rows there are need not be known, and rows of unknown length are in parts."""
+    known = {"D": 20, "E": 24}
+    program = fk.parse(TEXTS[name], sizes=known)
+    assert row_chain(program) == "the length of the rows is unknown"
+    assert not isinstance(row_chain(fk.parse(TEXTS[name], sizes={"J": 133})), str)
+    made = CPU.automatic(CPU.prepare(program, host_machine()), host_machine())
+    assert made.choices[0].tactic == "row blocks"
+    exact = CPU.automatic(program, host_machine(), exact=True)
+    assert all(c.tactic != "row blocks" for c in exact.choices)
