@@ -143,8 +143,12 @@ def read_expr(data: Any) -> Expr:
 
 
 def _graph_text(graph: Graph) -> str:
-    """What determines the generated code: nodes, programs and which values are constant."""
+    """What determines the generated code: nodes, programs, sizes and which values are constant.
+
+    Sizes count even if no program has one: with open sizes, each storage has a pointer.
+    """
     lines = [",".join(graph.inputs), ",".join(graph.outputs), ",".join(sorted(graph.constants))]
+    lines += [",".join(graph.sizes), *(f"{n} = {e}" for n, e in graph.derived.items())]
     for node in graph.nodes:
         own = node.program.digest if isinstance(node, Call) else "view"
         lines.append(f"{own} {','.join(node.inputs)} {','.join(node.outputs)} {node.origin}")

@@ -7,7 +7,7 @@ trip: the body is a model of its own, compiled for the shapes of its operands.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +35,8 @@ from poly.ir.dtypes import BOOL, INT64, DType
 MAX_UNROLLED = 512
 #: … and of one that is unrolled without trying a block, because its steps can be merged.
 MAX_SHORT = 64
+#: The most bytes of a stored tensor that can be a shape or the like.
+MAX_SHAPE_BYTES = 4096
 
 
 @operator("If")
@@ -119,11 +121,13 @@ def _loop_trip_by_trip(node: Node, body: GraphProto, state: Sequence[str]) -> Op
     types_out = [*types[2:], *made_types[1 + len(state) :]]
     free = [scope.lookup(n) for n in captured]
     operands = (node.optional(0), node.optional(1), *values, *free)
-    run = _loop_run(body, len(state), captured)
+    run = _loop_run(body, model, len(state), captured)
     return Opaque(operands, run, tuple(types_out), (model,))
 
 
-def _loop_run(body: GraphProto, states: int, captured: Sequence[str]) -> OpaqueFunction:
+def _loop_run(
+    body: GraphProto, model: ModelProto, states: int, captured: Sequence[str]
+) -> OpaqueFunction:
     """The function that runs a loop on arrays: limit, condition, states, captured values."""
     inputs = [v.name for v in body.input]
 
@@ -143,8 +147,9 @@ def _loop_run(body: GraphProto, states: int, captured: Sequence[str]) -> OpaqueF
             for part, row in zip(collected, results[1 + states :], strict=True):
                 part.append(row)
             trip += 1
+        # no shapes of the states, which may change from trip to trip
         made = [
-            np.stack(part) if part else _no_rows(body.output[1 + states + n])
+            np.stack(part) if part else _no_rows(body.output[1 + states + n], model, outer)
             for n, part in enumerate(collected)
         ]
         return [*(np.asarray(v) for v in values), *made]
@@ -222,11 +227,29 @@ def _output_type(info: ValueInfoProto, model: ModelProto) -> DType:
     return found
 
 
-def _no_rows(info: ValueInfoProto) -> Array:
-    """The rows that a loop of no trips collects: none, of the shape that the body claims."""
-    tensor = info.type.tensor_type
-    shape = [d.dim_value for d in tensor.shape.dim]
-    dtype = ELEMENT_TYPES.get(tensor.elem_type)
+def _no_rows(output: ValueInfoProto, model: ModelProto, given: Mapping[str, Array]) -> Array:
+    """The rows that a loop of no trips collects: none, of the shape of what the body computes.
+
+    Extents that neither the body declares nor follow from the shapes of `given` are 0, as for ONNX
+    Runtime.
+
+    output : one of the body's outputs, as declared; model : the body; given : some of its inputs
+    """
+    known = ModelProto()
+    known.CopyFrom(model)
+    for value in known.graph.input:
+        array = given.get(value.name)
+        if isinstance(array, np.ndarray):  # and not a sequence
+            kind = value.type.tensor_type.elem_type
+            value.CopyFrom(helper.make_tensor_value_info(value.name, kind, array.shape))
+    for tensor in known.graph.initializer:
+        if len(tensor.raw_data) > MAX_SHAPE_BYTES:
+            tensor.ClearField("raw_data")
+    del known.graph.output[:]
+    known.graph.output.append(output)
+    tensor_type = shape_inference.infer_shapes(known).graph.output[0].type.tensor_type
+    shape = [d.dim_value for d in tensor_type.shape.dim]
+    dtype = ELEMENT_TYPES.get(tensor_type.elem_type)
     return np.zeros([0, *shape], None if dtype is None else dtype.numpy)
 
 
@@ -333,10 +356,12 @@ def _scan_step_by_step(node: Node, found: _Scan, length: int) -> Opaque:
     captured, model, made_types = _body(node, found.body, types)
     types_out = [*types[: found.states], *made_types[found.states :]]
     operands = (*values, *(scope.lookup(n) for n in captured))
-    return Opaque(operands, _scan_run(found, length, captured), tuple(types_out), (model,))
+    return Opaque(operands, _scan_run(found, model, length, captured), tuple(types_out), (model,))
 
 
-def _scan_run(found: _Scan, length: int, captured: Sequence[str]) -> OpaqueFunction:
+def _scan_run(
+    found: _Scan, model: ModelProto, length: int, captured: Sequence[str]
+) -> OpaqueFunction:
     """The function that runs a Scan on arrays: states, sequences, captured values."""
     body, states, count = found.body, found.states, len(found.given)
     names = [v.name for v in body.input]
@@ -356,9 +381,14 @@ def _scan_run(found: _Scan, length: int, captured: Sequence[str]) -> OpaqueFunct
             for parts, row in zip(collected, results[states:], strict=True):
                 parts.append(row)
         made = []
+        none = [np.empty(s.shape[1:], s.dtype) for s in sequences]
+        shaped = {**dict(zip(names, [*state, *none], strict=True)), **outer}
         for n, (parts, how) in enumerate(zip(collected, found.collected, strict=True)):
-            rest = parts[::-1] if how.backward else parts
-            made.append(np.stack(rest, how.axis) if rest else _no_rows(body.output[states + n]))
+            if parts:
+                made.append(np.stack(parts[::-1] if how.backward else parts, how.axis))
+            else:
+                rows = _no_rows(body.output[states + n], model, shaped)
+                made.append(np.moveaxis(rows, 0, how.axis))
         return [*(np.asarray(s) for s in state), *made]
 
     return run
@@ -435,9 +465,10 @@ def _scan_of_batches(node: Node, body: GraphProto) -> Result:
                 for parts, row in zip(collected, results[states:], strict=True):
                     parts.append(row)
             rows = []
-            for n, parts in enumerate(collected):
-                empty = _no_rows(body.output[states + n])[:0]
-                found = np.stack(parts) if parts else empty
+            none = [np.empty(o.shape[2:], o.dtype) for o in operands[states:]]
+            shaped = {**dict(zip(names, [*state, *none], strict=True)), **outer}
+            for parts, output in zip(collected, body.output[states:], strict=True):
+                found = np.stack(parts) if parts else _no_rows(output, model, shaped)
                 padding = np.zeros((full - length, *found.shape[1:]), found.dtype)
                 rows.append(np.concatenate([found, padding]))
             batches.append([*state, *rows])

@@ -264,6 +264,30 @@ def test_an_opaque_operator_lets_a_scan_run_step_by_step() -> None:
     assert "Scan" in compiled.opaque_operators and not blocks_of(compiled)
 
 
+@pytest.mark.parametrize("declared", [[3], None])
+def test_a_scan_of_no_steps_collects_nothing(declared: list[int] | None) -> None:
+    """ONNX Runtime refuses it."""
+    body = body_of(
+        [
+            node("Add", ["a", "e"], ["b"]), node("NonZero", ["b"], ["places"]),
+            node("Neg", ["e"], ["row"]),
+        ],
+        [info("a", F, [3]), info("e", F, [3])],
+        [info("b", F, [3]), info("places", L, None), info("row", F, declared)],
+    )  # fmt: skip
+    scan = node(
+        "Scan", ["a0", "x"], ["last", "nonzero", "rows"], body=body, num_scan_inputs=1,
+        scan_output_axes=[0, 1],
+    )  # fmt: skip
+    inputs: dict[str, tuple[int, Any]] = {"a0": (F, [3]), "x": (F, [0, 3])}
+    outputs = {"last": F, "nonzero": L, "rows": F}
+    a0, x = floats(3), floats(0, 3)
+    found = fk.compile_onnx(model_of([scan], inputs, outputs)).run({"a0": a0, "x": x})
+    np.testing.assert_array_equal(found["last"], a0)
+    assert found["nonzero"].shape == (0, 1, 0) and found["rows"].shape == (3, 0)
+    assert found["nonzero"].dtype == np.int64 and found["rows"].dtype == np.float32
+
+
 def test_a_loop_that_its_condition_ends_is_no_block() -> None:
     body = body_of(
         [

@@ -109,6 +109,23 @@ def test_shapes_count(tmp_path: Path) -> None:
         fk.compile_onnx(file, shapes={"z": 2}, cache=store)
 
 
+def test_sizes_count_even_if_nothing_is_computed_with_them(tmp_path: Path) -> None:
+    """Kernels are the same for open and fixed sizes; the pointers that they are passed are not."""
+    store, file = fk.Cache(tmp_path / "cache"), tmp_path / "network.onnx"
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Transpose", ["w"], ["b"]),
+        helper.make_node("MatMul", ["a", "b"], ["c"]),
+        helper.make_node("MatMul", ["c", "w"], ["y"]),
+    ]
+    inputs = {"x": [2, 4], "w": [4, 3], "unread": ["n"]}
+    onnx.save(model_of(nodes, inputs, {"y": [2, 3]}), file)
+    arrays = {"x": X, "w": WEIGHTS, "unread": np.zeros(5, np.float32)}
+    for shapes in ({}, {"n": 5}, {}):
+        found = fk.compile_onnx(file, shapes=shapes, cache=store).run(arrays)
+        np.testing.assert_allclose(found["y"], X @ WEIGHTS @ WEIGHTS.T @ WEIGHTS, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["constants-0", "graph.pickle", "kernel.so"])
 @pytest.mark.parametrize("damage", ["changed", "shorter", "longer", "gone"])
 def test_what_is_damaged_is_built_again(file: Path, tmp_path: Path, name: str, damage: str) -> None:

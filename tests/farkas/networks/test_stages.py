@@ -305,6 +305,36 @@ def test_a_loop_without_a_trip() -> None:
     assert found["rows"].shape == (0, 2)
 
 
+#: What a body may collect that gives no shape: of what it captures, and of a state.
+ROWS = [
+    helper.make_node("Transpose", ["w"], ["row"]),
+    helper.make_node("Shape", ["w"], ["row"]),
+    helper.make_node("Reshape", ["w", "known"], ["row"]),
+    helper.make_node("Cast", ["s"], ["row"], to=L),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda n: n.op_type)
+def test_rows_without_a_shape_of_a_loop_without_a_trip(row: onnx.NodeProto) -> None:
+    """The body says nothing of a row: its shape follows from those of what the body captures."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]),
+         helper.make_node("Identity", ["s"], ["next"]), row],
+        "body",
+        [helper.make_tensor_value_info("trip", L, []), helper.make_tensor_value_info("go", B, []),
+         helper.make_tensor_value_info("s", F, None)],
+        [helper.make_tensor_value_info("on", B, None),
+         helper.make_tensor_value_info("next", F, None), onnx.ValueInfoProto(name="row")],
+    )  # fmt: skip
+    node = helper.make_node("Loop", ["m", "", "x"], ["last", "rows"], body=body)
+    inputs = {"m": (L, []), "x": (F, [2]), "w": (F, [2, 3])}
+    kind = L if row.op_type in ("Shape", "Cast") else F
+    model = build([node], inputs, {"last": F, "rows": kind}, {"known": np.array([3, 1, 2])})
+    compiled = fk.compile_onnx(model)
+    for trips in (0, 2):
+        agree(model, compiled, {"m": np.array(trips), "x": floats(2), "w": floats(2, 3)})
+
+
 @pytest.mark.parametrize("length", [1, 5, 300])
 def test_scan(length: int) -> None:
     body = helper.make_graph(
