@@ -195,6 +195,7 @@ class _Parts:
         self.temps: dict[str, Tensor] = {}
         self.split = {s.target.tensor: f"{s.target.tensor}_parts" for s in self.inside}
         self.split = {t: fresh_name(n, self.taken) for t, n in self.split.items()}
+        self.bound = fresh_name(f"{found.most.target.tensor}_bounded", self.taken)
 
     @cached_property
     def inside(self) -> list[Statement]:
@@ -244,21 +245,19 @@ class _Parts:
 
     def bounded(self, most: Statement) -> Statement:
         """The maximum of a part, or the least number."""
-        ranges = tuple(r for r in most.ranges if r.index not in most.reductions)
-        name = fresh_name(f"{self.found.most.target.tensor}_bounded", self.taken)
-        target = Read(name, most.target.indices)
+        ranges = self._free(most)
+        target = Read(self.bound, most.target.indices)
         self._add(self.found.most.target.tensor, target, {r.index: r.hi for r in ranges})
         value = Op("max", (most.target, _LEAST))
-        self.bound = target
-        own = self._name(f"{self.found.most.name}_bounded")
-        return Statement(own, target, "=", False, value, ranges)
+        name = self._name(f"{self.found.most.name}_bounded")
+        return Statement(name, target, "=", False, value, ranges)
 
     def joined(self) -> Iterator[Statement]:
         """The maximum and the sums of all parts."""
         most, weights = self.found.most, self.found.weights
         parts = Range(self.part, Const(0), self.count)
         ranges = self._free(most)
-        bound = replace(self.bound, indices=self._row(most))
+        bound = Read(self.bound, self._row(most))
         yield replace(
             most, value=bound, ranges=(*ranges, parts), reductions=(self.part,), guards=()
         )
@@ -297,7 +296,7 @@ class _Parts:
         *outer, row = e.indices[: self.depth]
         inner = (Index(self.near),) if len(e.indices) > self.depth else ()
         if e.tensor == self.found.most.target.tensor:
-            return replace(self.bound, indices=(*outer, Index(self.part), row))
+            return Read(self.bound, (*outer, Index(self.part), row))
         return Read(self.split[e.tensor], (*outer, Index(self.part), row, *inner))
 
     def _add(self, like: str, target: Read, extents: Mapping[str, Expr]) -> None:
