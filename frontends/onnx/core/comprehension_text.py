@@ -127,7 +127,9 @@ _SIZE = re.compile(r"\bs_\w+")
 def elements(array: np.ndarray, dtype: DType) -> Program:
     """The program whose output is a small array, whose elements may be open sizes."""
     indices = names(array.ndim)
-    flat = list(array.reshape(-1))
+    flat = [
+        str(v) if isinstance(v, Dim) else literal(np.asarray(v).item()) for v in array.reshape(-1)
+    ]
     value = f"{dtype}({flat[-1]})"
     position = affine([(math.prod(array.shape[a + 1 :]), i) for a, i in enumerate(indices)])
     for n in range(len(flat) - 2, -1, -1):

@@ -220,6 +220,17 @@ class Node:
             raise self.fail(f"{what} must be a short vector of integers")
         return tuple(v if isinstance(v, Dim) else int(v) for v in array.reshape(-1))
 
+    def known_number(self, position: int, what: str) -> Any:
+        """The only element of an input that must be known at compile time, None if it is not one.
+
+        An open size stays what it is.
+        """
+        array = self._known(position, what)
+        if array is None or array.size != 1:
+            return None
+        element = array.reshape(-1)[0]
+        return element if isinstance(element, Dim) else element.item()
+
     def has_output(self, position: int) -> bool:
         """Whether the model uses output number `position`."""
         return position < len(self.outputs) and self.outputs[position]

@@ -27,6 +27,8 @@ OPAQUE, LATER, UNSUPPORTED, BROKEN = "opaque", "when data is known", "not suppor
 
 #: Sizes that stand in for open axes, in turn; axes of the same name share one.
 _STAND_INS = (7, 11, 13, 17, 19, 23, 29, 31)
+#: Sizes that stand in for all open axes, so that no window is refused for being too large.
+_OTHERS = (1, 8, 512)
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def never_supported(source: Source, shapes: Shapes | None = None) -> tuple[Unsup
     if any(p.shape is None for p in ports):
         return tuple(unknown.values())
     found = _problems(source, _stand_ins(ports))
-    for size in (1, 8):
+    for size in _OTHERS:
         if found:
             others = _problems(source, _stand_ins(ports, (size,)))
             found = {

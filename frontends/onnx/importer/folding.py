@@ -54,12 +54,12 @@ def fold(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     ------
     ProgramError : if the program reads outside of an array.
     """
-    # Open sizes are integers that only arrays of objects can hold.
+    # Only arrays of objects can hold open sizes.
     is_open = any(map(holds_sizes, arrays))
     store: dict[str, np.ndarray] = {
         t.name: np.zeros(
             [evaluate_int(e, {}) for e in t.shape],
-            object if is_open and t.dtype.is_integer else t.dtype.numpy,
+            object if is_open and _most(t.dtype) else t.dtype.numpy,
         )
         for t in (*program.temps, *program.outputs)
     }
@@ -100,7 +100,7 @@ def _run(
         index = _index(s.target, env, store, types)
         value = _value(s.value, env, store, types)
         if s.op != "=":
-            value = _applied(_UPDATES[s.op], [target[index], value])
+            value = _applied(_UPDATES[s.op], _closed([target[index], value], dtype))
         target[index] = _convert(value, dtype)
 
 
@@ -143,8 +143,15 @@ def _value(
         common = dtype_of_expr(Op("max", e.args) if len(e.args) == 2 else e.args[0], types)
     else:
         common = dtype_of_expr(e, types)
-    args = [_convert(_value(a, env, store, types), common.compute) for a in e.args]
-    return _applied(e.fn, args)
+    values = _closed([_value(a, env, store, types) for a in e.args], common)
+    return _applied(e.fn, [_convert(v, common.compute) for v in values])
+
+
+def _closed(values: Sequence[Scalar], dtype: DType) -> Sequence[Scalar]:
+    """The operands of an operation in a type; among floats there are none on open sizes."""
+    if not dtype.is_float:
+        return values
+    return [dtype.numpy.type(int(v)) if isinstance(v, Dim) else v for v in values]
 
 
 def _applied(fn: str, args: Sequence[Any]) -> Scalar:
@@ -179,10 +186,12 @@ def _literal(e: Const) -> Scalar:
 def _convert(value: Scalar, dtype: DType) -> Scalar:
     """A value in another type; floats beyond the range of an integer type wrap.
 
-    Sizes stay open in the types that hold any of them.
+    Sizes stay open in the types that hold any of them, and where floats hold them exactly.
     """
     if isinstance(value, Dim):
-        if dtype.is_integer and dtype.bits >= 32 and (dtype.kind == "i" or value >= 0):
+        most = _most(dtype)
+        is_signed = dtype.is_float or dtype.kind == "i"
+        if most and (is_signed or value >= 0) and (dtype.is_integer or -most <= value <= most):
             return value
         value = np.int64(int(value))
     if dtype_of(value.dtype) == dtype:
@@ -193,6 +202,13 @@ def _convert(value: Scalar, dtype: DType) -> Scalar:
             return dtype.numpy.type(0)
         return np.array(int(number) & ((1 << 64) - 1), np.uint64).astype(dtype.numpy)[()]
     return np.asarray(value).astype(dtype.numpy)[()]
+
+
+def _most(dtype: DType) -> int:
+    """The greatest size that a type holds exactly, as all smaller ones; 0 if that is not enough."""
+    if dtype.is_float:
+        return {32: 1 << 24, 64: 1 << 53}.get(dtype.bits, 0)
+    return 1 << 31 if dtype.is_integer and dtype.bits >= 32 else 0
 
 
 def _divide(a: Scalar, b: Scalar) -> Scalar:

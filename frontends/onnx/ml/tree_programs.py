@@ -14,6 +14,7 @@ import numpy as np
 
 from frontends.onnx.core.comprehension_text import declare, line, literal
 from frontends.onnx.core.node import Node
+from frontends.onnx.core.symbolic_dims import Dim
 from frontends.onnx.ml.blocks import BITS, TELLTALE, Blocks, Group, blocks_of
 from frontends.onnx.ml.common import Rows
 from frontends.onnx.ml.ensembles import Ensemble
@@ -23,6 +24,8 @@ from poly.ir.dtypes import INT32, UINT8, UINT32, DType
 LEAST_LANES = 16
 #: Rows whose answers stay in the cache, and blocks of rows that threads can share.
 ROWS_AT_ONCE, BLOCKS_TO_SHARE = 128, 2
+#: Rows at once of an open number that is not enough for such blocks.
+ROWS_IF_OPEN = 32
 
 #: The largest table of weights, nodes times targets.
 MAX_WEIGHTS = 1 << 28
@@ -221,8 +224,15 @@ class _RowBlocks:
     def of(rows: Rows) -> _RowBlocks:
         """Blocks that threads can share and whose answers stay in the cache."""
         share = -(-rows.count // (BLOCKS_TO_SHARE * LEAST_LANES)) * LEAST_LANES
-        lanes = min(rows.count, share, ROWS_AT_ONCE)
+        if isinstance(rows.count, Dim):  # one number for all sizes up to the greatest
+            lanes = ROWS_AT_ONCE if share >= ROWS_AT_ONCE else ROWS_IF_OPEN
+        else:
+            lanes = min(rows.count, share, ROWS_AT_ONCE)
         return _RowBlocks(-(-rows.count // lanes), lanes)
+
+    def is_partial(self, rows: Rows) -> bool:
+        """Whether the last block is partly empty; it may be for an open number of rows."""
+        return isinstance(rows.count, Dim) or self.outer * self.lanes > rows.count
 
 
 def _answers(
@@ -312,7 +322,7 @@ def _sums_of_lanes(
         value = f"W[t,{leaf.format(t='t')},k]"
         lines.append(line(f"sums[b,k,r] {combine} {value}", {**ranges, "t": len(leaves.order)}))
     row = f"{cut.lanes}*b + r"
-    guards = [f"{row} < {rows.count}"] if cut.outer * cut.lanes > rows.count else []
+    guards = [f"{row} < {rows.count}"] if cut.is_partial(rows) else []
     return [
         *lines,
         *_others(rows, leaves, targets),
@@ -402,7 +412,7 @@ def _others(rows: Rows, leaves: _Leaves, targets: int) -> list[str]:
 def _features(rows: Rows, cut: _RowBlocks, nan: bool) -> list[str]:
     """cols[b,c,r]: the features of blocks of rows, with rows as lanes."""
     row = f"{cut.lanes}*b + r"
-    if cut.outer * cut.lanes > rows.count:
+    if cut.is_partial(rows):
         row = f"min({row}, {rows.count - 1})"
     read = rows.number(row=row)
     ranges = {"b": cut.outer, "c": rows.width, "r": cut.lanes}

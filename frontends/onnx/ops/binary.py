@@ -206,25 +206,15 @@ def _is_zero(value: Value) -> bool:
 def arange(node: Node) -> Sequence[Result]:
     """Y[i] = start + i * delta."""
     dtype = node.required(0).dtype
-    values: list[Any] = []
-    for position in range(3):
-        what = "the bounds of Range"
-        if dtype.is_integer:
-            found = node.known_ints(position, what)
-            values += found if found is not None and len(found) == 1 else (None,)
-        else:
-            array = node.known(position, what)
-            single = array is not None and array.size == 1
-            values.append(array.reshape(-1)[0].item() if single and array is not None else None)
+    values = [node.known_number(p, "the bounds of Range") for p in range(3)]
     if any(v is None for v in values):
         raise node.fail("start, limit and delta must be scalars")
-    first, last, step = values
-    if not step or any(v != v or abs(v) == float("inf") for v in values):
+    first, last, step = values if dtype.is_integer else _float_bounds(*values)
+    if not step or any(v != v or abs(v) == float("inf") for v in (first, last, step)):
         raise node.fail(f"a range from {first} to {last} by {step} is not finite")
     if dtype.is_float and dtype.bits == 16:
         raise Unsupported(f"Range of {dtype}")
-    span = last - first
-    count = max(0, -(-span // step)) if dtype.is_integer else max(0.0, -((-span) // step))
+    count = max(0, -((first - last) // step))
     if hint_of(count) >= 1 << 40:
         raise node.fail(f"a range of {count} elements")
     count = count if isinstance(count, Dim) else int(count)
@@ -234,3 +224,11 @@ def arange(node: Node) -> Sequence[Result]:
         "range_", [], [declare("Y", dtype, (count,))], [line(f"Y[i] = {text}", {"i": count})]
     )
     return [Compute(program, ())]
+
+
+def _float_bounds(first: Any, last: Any, step: Any) -> tuple[Any, Any, Any]:
+    """The bounds of a range of floats, of which only the last may be an open size."""
+    first, step = float(first), float(step)
+    if isinstance(last, Dim) and first.is_integer() and step.is_integer():
+        return int(first), last, int(step)
+    return first, float(last), step

@@ -146,3 +146,58 @@ def test_an_extent_that_is_one_only_for_these_arrays() -> None:
     runs(model, [(2, 2), (3, 4), (5, 2)])
     with pytest.raises(fk.ModelError, match=r"\[2, 2\], \[3\] do not broadcast"):
         fk.compile_onnx(model, threads=1).run({"x": floats(2, 3)})
+
+
+RANGE = [*EXTENT, node("Cast", ["number"], ["last_"], to=F)]
+NUMBERS = CONSTANTS | {
+    name: np.array(value, np.float32)
+    for name, value in (("from", -2), ("by", 3), ("half", 0.5), ("nearly", 2.5))
+}
+
+
+def compiled_once(model: onnx.ModelProto, shapes: Sequence[tuple[int, ...]]) -> None:
+    """It is right for all of these shapes, and compiled for the first one only."""
+    compiled = fk.compile_onnx(model, threads=1)
+    kernels = 0
+    for shape in shapes:
+        agree(model, compiled, {"x": floats(*shape)})
+        kernels = kernels or compiled.report.kernels
+        assert compiled.report.kernels == kernels, f"it was compiled again for {shape}"
+
+
+def test_a_range_of_floats_up_to_an_extent_stays_open() -> None:
+    """As in a detector, whose points are ranges plus a half; its results are as long as x."""
+    nodes = [
+        *RANGE,
+        node("Range", ["from", "last_", "by"], ["points"]),
+        node("Add", ["points", "half"], ["y"]),
+    ]
+    model = build(nodes, {"x": (F, ["n", "m"])}, {"y": F}, NUMBERS)
+    compiled_once(model, [(2, 9), (3, 4), (2, 50), (2, 2)])
+
+
+def test_an_extent_among_floats_stays_open() -> None:
+    """A mean that divides by it, and a vector of it and of numbers."""
+    nodes = [
+        *RANGE,
+        node("Unsqueeze", ["last_", "zero"], ["one"]),
+        node("Unsqueeze", ["nearly", "zero"], ["other"]),
+        node("Concat", ["one", "other", "one"], ["both"], axis=0),
+        node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        node("Div", ["sum", "both"], ["y"]),
+    ]
+    model = build(nodes, {"x": (F, ["n", "m"])}, {"y": F, "both": F}, NUMBERS)
+    compiled_once(model, [(2, 9), (3, 4), (2, 50)])
+
+
+@pytest.mark.parametrize(("operator", "other"), [("Add", "half"), ("Div", "by"), ("Max", "by")])
+def test_arithmetic_on_an_extent_among_floats(operator: str, other: str) -> None:
+    nodes = [
+        *RANGE,
+        node(operator, ["last_", other], ["bound"]),
+        node("Range", ["from", "bound", "half"], ["y"]),
+        node("Cast", ["last_"], ["whole"], to=L),
+        node("Cast", ["last_"], ["short"], to=onnx.TensorProto.FLOAT16),
+    ]
+    outputs = {"y": F, "whole": L, "short": onnx.TensorProto.FLOAT16}
+    runs(build(nodes, {"x": (F, ["n", "m"])}, outputs, NUMBERS), [(2, 9), (3, 4), (2, 50)])

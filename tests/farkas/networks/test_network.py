@@ -221,3 +221,23 @@ def test_open_networks_are_refused_when_they_are_loaded() -> None:
     agree(equal, model, {"x": np.ones((5, 4), np.float32), "y": np.ones((5, 4), np.float32)})
     with pytest.raises(fk.ModelError, match=r"do not broadcast|cannot be broadcast"):
         model.run({"x": np.ones((5, 4), np.float32), "y": np.ones((3, 4), np.float32)})
+
+
+@pytest.mark.parametrize("operator", ["AveragePool", "Pad"])
+def test_windows_larger_than_the_sizes_tried_are_not_refused(operator: str) -> None:
+    """They fit into the arrays that will arrive."""
+    if operator == "Pad":
+        nodes = [helper.make_node("Pad", ["x", "pads"], ["z"], mode="reflect")]
+    else:
+        nodes = [helper.make_node("AveragePool", ["x"], ["z"], kernel_shape=[70, 70])]
+    info = helper.make_tensor_value_info
+    pads = onnx.numpy_helper.from_array(np.array([0, 0, 64, 0, 0, 0, 0, 64]), "pads")
+    graph = helper.make_graph(
+        nodes, "g", [info("x", F, ["n", 1, "h", "w"])], [info("z", F, None)], [pads]
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = fk.compile_onnx(proto, threads=1)
+    for shape in ((2, 1, 75, 90), (2, 1, 80, 71)):
+        agree(proto, model, {"x": np.random.default_rng(0).random(shape, np.float32)})
+    with pytest.raises(fk.ModelError, match=r"does not fit|reflection by more"):
+        model.run({"x": np.ones((2, 1, 40, 40), np.float32)})

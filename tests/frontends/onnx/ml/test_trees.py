@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+import farkas as fk
 from frontends.onnx import import_model
 from poly.errors import ModelError
 from tests.frontends.onnx.ml_support import check, forest, ml_model, rows_of
@@ -275,3 +277,23 @@ def test_rows_are_a_matrix(rank):
             import_model(model)
     else:
         assert run_graph(import_model(model), {"x": x})["y"].shape == (1, 1)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_an_open_number_of_rows_is_compiled_once_for_many(missing: bool) -> None:
+    """Once for few blocks of rows, once for many."""
+    random = np.random.default_rng(3)
+    attributes = forest(random, trees=4, depth=3, features=3, targets=1, missing=missing)
+    x = rows_of(5, 3, 0, missing)
+    model = ml_model("TreeEnsembleRegressor", {"x": x}, NUMBER, n_targets=1, **attributes)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    compiled = fk.compile_onnx(model, threads=1)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for counts in ((16, 32, 33, 100, 224), (225, 256, 1000)):
+        kernels = 0
+        for count in counts:
+            x = rows_of(count, 3, count, missing)
+            (expected,) = session.run(None, {"x": x})
+            np.testing.assert_allclose(compiled.run({"x": x})["y"], expected, 1e-5, 1e-5)
+            kernels = kernels or compiled.report.kernels
+            assert compiled.report.kernels == kernels, f"it was compiled again for {count} rows"
