@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -62,17 +63,13 @@ def names() -> list[str]:
 
 
 def _image(name: str) -> tuple[Any, dict[str, Any]]:
-    import timm
-    import torch
-
+    timm, torch = _imported("timm"), _imported("torch")
     model = timm.create_model(name, pretrained=False).eval()
     return model, {"x": torch.rand(1, *model.default_cfg["input_size"])}
 
 
 def _text(name: str) -> tuple[Any, dict[str, Any]]:
-    import torch
-    import transformers
-
+    torch, transformers = _imported("torch"), _imported("transformers")
     cls, config, changes, inputs = _texts()[name]
     settings = getattr(transformers, config)(**changes, attn_implementation="sdpa")
     model = getattr(transformers, cls)(settings).eval()
@@ -90,24 +87,24 @@ def _text(name: str) -> tuple[Any, dict[str, Any]]:
 
 def _states(model: Any, inputs: Sequence[str]) -> Any:
     """A module that returns nothing but a model's last states."""
-    import torch
 
-    class States(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
+    def forward(self: Any, *arrays: Any) -> Any:
+        found = self.model(**dict(zip(inputs, arrays, strict=True)), return_dict=True)
+        return found.last_hidden_state
 
-        def forward(self, *arrays: Any) -> Any:
-            found = self.model(**dict(zip(inputs, arrays, strict=True)), return_dict=True)
-            return found.last_hidden_state
+    torch = _imported("torch")
+    states: Any = type("States", (torch.nn.Module,), {"forward": forward})()
+    states.model = model
+    return states.eval()
 
-    return States().eval()
+
+def _imported(name: str) -> Any:
+    return importlib.import_module(name)
 
 
 def export(name: str, folder: Path) -> Path:
     """Write a network and its arrays, if they do not exist; returns its path."""
-    import torch
-
+    torch = _imported("torch")
     path = folder / f"{name}.onnx"
     if path.exists():
         return path
