@@ -58,7 +58,8 @@ def find_dot_product(
             for loop in s.source.reductions:
                 if not _in_groups(s, loop, group) or not is_rectangular(s, loop):
                     continue
-                partial = (extents[v] or 0) % lanes != 0
+                # A vector of an open number of elements may be partial.
+                partial = (extents[v] or 1) % lanes != 0
                 stored = _in_place(scop, operands, intrinsic, v, loop, partial)
                 if stored is not None:
                     dot = DotProduct(intrinsic.name, loop, group, stored, intrinsic.has_windows)

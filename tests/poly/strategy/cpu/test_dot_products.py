@@ -1,0 +1,35 @@
+"""Contractions in 8 bits: which tiles they get where sizes are open."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import farkas as fk
+from codegen.pipeline import CPU
+from poly.machine.cpu import Machine
+
+TEXT = (
+    "def f(uint8 X[1,{c},34,W], int8 F[{k},{c},3,3]) -> (int32 Y[1,{k},32,W-2]) "
+    "{{ Y[n,k,p,q] +=! int32(X[n,c,p+r,q+s]) * int32(F[k,c,r,s]) }}"
+)
+
+
+@pytest.mark.parametrize(("k", "c"), [(24, 24), (40, 8), (16, 24), (7, 12)])
+@pytest.mark.parametrize("extensions", [(), ("avx512_vnni", "avx512bw")])
+def test_images_of_unknown_width(k: int, c: int, extensions: tuple[str, ...]) -> None:
+    """Vectors along rows of unknown length may be partial, for which instructions have no room."""
+    machine = Machine(64, 32, 32 << 10, 1 << 20, 8 << 20, 2, extensions)
+    program = CPU.prepare(fk.parse(TEXT.format(k=k, c=c)), machine)
+    found = {x.tactic for x in CPU.automatic(program, machine).choices}
+    assert found & ({"contraction"} if extensions else {"contraction", "stencil"})
+
+
+@pytest.mark.parametrize("width", [3, 18, 35, 98])
+def test_they_are_right(width: int) -> None:
+    draw = np.random.default_rng(width)
+    x = draw.integers(0, 256, (1, 24, 34, width)).astype(np.uint8)
+    f = draw.integers(-128, 128, (24, 24, 3, 3)).astype(np.int8)
+    windows = np.lib.stride_tricks.sliding_window_view(x.astype(np.int32), (3, 3), (2, 3))
+    expected = np.einsum("ncpqrs,kcrs->nkpq", windows, f.astype(np.int32))
+    np.testing.assert_array_equal(fk.compile(TEXT.format(k=24, c=24))(x, f), expected)
