@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +63,13 @@ def names() -> list[str]:
 
 
 def _image(name: str) -> tuple[Any, dict[str, Any]]:
-    timm, torch = _imported("timm"), _imported("torch")
+    timm, torch = import_module("timm"), import_module("torch")
     model = timm.create_model(name, pretrained=False).eval()
     return model, {"x": torch.rand(1, *model.default_cfg["input_size"])}
 
 
 def _text(name: str) -> tuple[Any, dict[str, Any]]:
-    torch, transformers = _imported("torch"), _imported("transformers")
+    torch, transformers = import_module("torch"), import_module("transformers")
     cls, config, changes, inputs = _texts()[name]
     settings = getattr(transformers, config)(**changes, attn_implementation="sdpa")
     model = getattr(transformers, cls)(settings).eval()
@@ -92,19 +92,15 @@ def _states(model: Any, inputs: Sequence[str]) -> Any:
         found = self.model(**dict(zip(inputs, arrays, strict=True)), return_dict=True)
         return found.last_hidden_state
 
-    torch = _imported("torch")
+    torch = import_module("torch")
     states: Any = type("States", (torch.nn.Module,), {"forward": forward})()
     states.model = model
     return states.eval()
 
 
-def _imported(name: str) -> Any:
-    return importlib.import_module(name)
-
-
 def export(name: str, folder: Path) -> Path:
     """Write a network and its arrays, if they do not exist; returns its path."""
-    torch = _imported("torch")
+    torch = import_module("torch")
     path = folder / f"{name}.onnx"
     if path.exists():
         return path

@@ -70,6 +70,12 @@ def fresh_name(name: str, taken: set[str]) -> str:
     return name
 
 
+def taken_names(program: Program) -> set[str]:
+    """The names that a new tensor, size or index of a program cannot have."""
+    indices = {i for s in program.statements for i in s.indices}
+    return {*program.tensors, *program.sizes, *RESERVED} | indices
+
+
 #: The suffix of the name of a statement's initialisation.
 INIT = "_init"
 

@@ -40,7 +40,7 @@ from poly.ir.expr import (
     sub,
 )
 from poly.ir.linear_form import normal
-from poly.ir.program import INIT, RESERVED, Program, Range, Statement, Tensor, statement_names
+from poly.ir.program import INIT, Program, Range, Statement, Tensor, statement_names, taken_names
 from poly.sets.check_bounds import if_proved
 
 _T = TypeVar("_T")
@@ -70,8 +70,7 @@ def split_products(program: Program) -> Program:
         return program
     statements: list[Statement] = []
     temps = list(program.temps)
-    taken = {*program.tensors, *program.sizes, *RESERVED}
-    taken |= {i for s in program.statements for i in s.indices}
+    taken = taken_names(program)
     labels = statement_names(program)
     for s in program.statements:
         made = _Split(program, s, taken, labels).made()

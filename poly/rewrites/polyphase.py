@@ -40,7 +40,6 @@ from poly.ir.expr import (
 )
 from poly.ir.linear_form import linear_form, normal
 from poly.ir.program import (
-    RESERVED,
     Program,
     Range,
     Statement,
@@ -48,6 +47,7 @@ from poly.ir.program import (
     fresh_name,
     fresh_statement,
     statement_names,
+    taken_names,
 )
 from poly.rewrites.scatter_to_gather import gather_sums
 from poly.sets.check_bounds import if_proved
@@ -140,8 +140,7 @@ class _Phases:
     def __init__(self, program: Program, s: Statement, axes: tuple[_Axis, ...]) -> None:
         self.program, self.s, self.axes = program, s, axes
         self.ranges = {r.index: r for r in s.ranges}
-        self.taken = {*program.tensors, *program.sizes, *RESERVED}
-        self.taken |= {i for x in program.statements for i in x.indices}
+        self.taken = taken_names(program)
         self.labels = statement_names(program)
         self.temps: list[Tensor] = []
 

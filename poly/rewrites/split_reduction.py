@@ -34,7 +34,6 @@ from poly.ir.expr import (
 )
 from poly.ir.linear_form import linear_form
 from poly.ir.program import (
-    RESERVED,
     Program,
     Range,
     Statement,
@@ -42,6 +41,7 @@ from poly.ir.program import (
     fresh_name,
     fresh_statement,
     statement_names,
+    taken_names,
 )
 from poly.sets.check_bounds import if_proved
 
@@ -146,8 +146,7 @@ class _Parts:
 
     def __init__(self, program: Program, s: Statement, along: Range) -> None:
         self.program, self.s, self.along = program, s, along
-        self.taken = {*program.tensors, *program.sizes, *RESERVED}
-        self.taken |= {i for x in program.statements for i in x.indices}
+        self.taken = taken_names(program)
 
     def of(self, count: int, together: int) -> Program:
         """The program with `count` parts, each of `together` adjacent elements at a time."""

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from poly.ir.expr import (
     Const,
@@ -39,7 +38,6 @@ from poly.ir.expr import (
     substitute_value,
 )
 from poly.ir.program import (
-    RESERVED,
     Program,
     Range,
     Statement,
@@ -47,6 +45,7 @@ from poly.ir.program import (
     fresh_name,
     fresh_statement,
     statement_names,
+    taken_names,
 )
 from poly.ir.row_chains import LEAST_ROWS, MOST_LENGTH, RowChain, find_row_chain
 from poly.rewrites.divide_after import divide_after
@@ -62,11 +61,13 @@ _LEAST = Const(-3.4028234663852886e38)
 class WeightedRows:
     """A maximum along rows, weights that are powers of what is less than it, and their sums.
 
-    columns : of each statement from the first contraction to the second, its index along the rows
+    inside : the statements from the first contraction to the second; columns : of each of them, its
+        index along the rows
     most : the maximum; weights : ``E[..,i,j] = exp(x - m[..,i])``; sums : of products with E
     """
 
     chain: RowChain
+    inside: tuple[Statement, ...]
     columns: Mapping[str, str]
     most: Statement
     weights: Statement
@@ -82,7 +83,7 @@ def split_rows(program: Program) -> Program:
     count, length = found.chain.count, found.chain.length
     if (count is not None and count < LEAST_ROWS) or (length or MOST_LENGTH + 1) <= MOST_LENGTH:
         return program
-    if not _fits_into_buffers(divided, found):
+    if not _fits_into_buffers(found):
         return program
     return if_proved(_Parts(divided, found).program(), program)
 
@@ -92,7 +93,8 @@ def weighted_rows(program: Program) -> WeightedRows | None:
     chain = find_row_chain(program)
     if isinstance(chain, str):
         return None
-    inside = _up_to_last(program, chain)
+    found = [s for s in program.statements if s.name in chain.statements]
+    inside = found[: [s.name for s in found].index(chain.last) + 1]
     first = inside[0]
     rows, columns = {first.target.tensor}, {first.name: first.free[-1]}
     most: Statement | None = None
@@ -119,22 +121,17 @@ def weighted_rows(program: Program) -> WeightedRows | None:
     ends = {s.target.tensor for s in sums}
     if most is None or weights is None or any(r.tensor in ends for s in inside for r in s.reads):
         return None
-    return WeightedRows(chain, columns, most, weights, tuple(sums))
+    return WeightedRows(chain, tuple(inside), columns, most, weights, tuple(sums))
 
 
-def _fits_into_buffers(program: Program, found: WeightedRows) -> bool:
+def _fits_into_buffers(found: WeightedRows) -> bool:
     """Whether all loops but those over rows, and along them, have known bounds."""
     return all(
         isinstance(r.hi, Const) and isinstance(r.lo, Const)
-        for s in _up_to_last(program, found.chain)
+        for s in found.inside
         for r in s.ranges
         if r.index not in (*s.free[: found.chain.depth], found.columns[s.name])
     )
-
-
-def _up_to_last(program: Program, chain: RowChain) -> list[Statement]:
-    found = [s for s in program.statements if s.name in chain.statements]
-    return found[: [s.name for s in found].index(chain.last) + 1]
 
 
 def _column(s: Statement, first: Statement, rows: set[str]) -> str | None:
@@ -180,10 +177,9 @@ class _Parts:
     """The rows of a program in parts."""
 
     def __init__(self, of: Program, found: WeightedRows) -> None:
-        self.of, self.found = of, found
+        self.of, self.found, self.inside = of, found, found.inside
         self.depth = found.chain.depth
-        self.taken = {*of.tensors, *of.sizes, *RESERVED}
-        self.taken |= {i for s in of.statements for i in s.indices}
+        self.taken = taken_names(of)
         self.names = statement_names(of)
         first = self.inside[0]
         self.part, self.near = (
@@ -193,13 +189,9 @@ class _Parts:
         self.length = along.hi
         self.count = floordiv(add(along.hi, Const(PART - 1)), PART)
         self.temps: dict[str, Tensor] = {}
-        self.split = {s.target.tensor: f"{s.target.tensor}_parts" for s in self.inside}
-        self.split = {t: fresh_name(n, self.taken) for t, n in self.split.items()}
+        made = [s.target.tensor for s in self.inside]
+        self.split = {t: fresh_name(f"{t}_parts", self.taken) for t in made}
         self.bound = fresh_name(f"{found.most.target.tensor}_bounded", self.taken)
-
-    @cached_property
-    def inside(self) -> list[Statement]:
-        return _up_to_last(self.of, self.found.chain)
 
     def program(self) -> Program:
         """The program with rows in parts, and what joins these."""

@@ -21,13 +21,13 @@ from dataclasses import replace
 from poly.ir.dtypes import DType
 from poly.ir.expr import Const, Read
 from poly.ir.program import (
-    RESERVED,
     Program,
     Statement,
     Tensor,
     fresh_name,
     fresh_statement,
     statement_names,
+    taken_names,
 )
 
 
@@ -76,8 +76,7 @@ def _with_temporary(program: Program, s: Statement) -> Program:
     the statement unless that initialises it, and stored after it.
     """
     tensor = program.tensors[s.target.tensor]
-    taken = {*program.tensors, *program.sizes, *RESERVED}
-    taken |= {i for x in program.statements for i in x.indices}
+    taken = taken_names(program)
     wide = _wide(tensor, fresh_name(f"{tensor.name}_wide", taken))
     names = statement_names(program)
     target = replace(s.target, tensor=wide.name)

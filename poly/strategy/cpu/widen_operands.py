@@ -28,7 +28,6 @@ from poly.deps.scop import Scop, build_scop
 from poly.ir.accesses import loops_of_read, stride_of
 from poly.ir.expr import Const, Expr, Index, Read, reads_of, rewrite
 from poly.ir.program import (
-    RESERVED,
     Program,
     Range,
     Statement,
@@ -36,6 +35,7 @@ from poly.ir.program import (
     fresh_name,
     fresh_statement,
     statement_names,
+    taken_names,
 )
 from poly.machine.cpu import Machine
 from poly.strategy.cpu.cache_blocks import find_blocks
@@ -120,8 +120,7 @@ def _size(e: Expr) -> int:
 def _converted(program: Program, statement: str, name: str) -> Program:
     """The program with one input of a statement in a temporary of a wider type."""
     tensor = program.tensors[name]
-    taken = {*program.tensors, *program.sizes, *RESERVED}
-    taken |= {i for x in program.statements for i in x.indices}
+    taken = taken_names(program)
     wide = Tensor(fresh_name(f"{name}_wide", taken), tensor.dtype.compute, tensor.shape)
     indices = [fresh_name(f"i{d}", taken) for d in range(tensor.rank)]
     here = tuple(map(Index, indices))
