@@ -8,12 +8,21 @@ that do not exist read what the last existing row reads, and vectors without lan
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from codegen.loops.conditions import parts_of_extremum
 from codegen.loops.index_ranges import depends_on, replace_var
-from codegen.loops.nodes import Block, Buffer, For, If, LoopNode, Store, VectorStore
+from codegen.loops.nodes import (
+    Block,
+    Buffer,
+    CallIntrinsic,
+    For,
+    If,
+    LoopNode,
+    Store,
+    VectorStore,
+)
 from codegen.loops.traverse import children_of, map_children
 from poly.ir.expr import (
     Cast,
@@ -44,12 +53,16 @@ def rows_of(node: Buffer) -> Rows:
     def visit(n: LoopNode, loops: dict[str, tuple[Expr, Expr]]) -> None:
         if isinstance(n, For):
             loops = {**loops, n.var: (n.lower, n.upper)}
+        accessed: Sequence[Read] = ()
         if isinstance(n, Store):
-            for read in (n.target, *reads_of(n.value)):
-                if read.tensor == node.name:
-                    for d, index in enumerate(read.indices):
-                        for var in indices_of(index):
-                            rows.setdefault((node.name, d), set()).add(loops.get(var, _UNKNOWN))
+            accessed = (n.target, *reads_of(n.value))
+        elif isinstance(n, CallIntrinsic):
+            accessed = n.operands
+        for read in accessed:
+            if read.tensor == node.name:
+                for d, index in enumerate(read.indices):
+                    for var in indices_of(index):
+                        rows.setdefault((node.name, d), set()).add(loops.get(var, _UNKNOWN))
         for c in children_of(n):
             visit(c, loops)
 
@@ -105,6 +118,9 @@ def _reading(body: LoopNode, var: str, row: Expr, rows: Rows) -> LoopNode:
     def visit(node: LoopNode) -> LoopNode:
         if isinstance(node, VectorStore):
             return replace(node, store=replace(node.store, value=rewrite(node.store.value, at_row)))
+        if isinstance(node, CallIntrinsic):
+            moved = (at_row(r) for r in node.operands)
+            return replace(node, operands=tuple(r for r in moved if isinstance(r, Read)))
         return map_children(node, visit)
 
     return visit(body)
@@ -130,6 +146,8 @@ def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr] | None, rows: Ro
                 else all(is_within(b, bounds) for d in moved for b in rows[target.tensor, d])
             )
         )
+    if isinstance(node, CallIntrinsic):
+        return bounds is not None and _is_row_of(node, var, bounds, rows)
     if isinstance(node, If):
         fixed = not depends_on(node.cond, var)
     elif isinstance(node, For):
@@ -137,6 +155,24 @@ def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr] | None, rows: Ro
     else:
         fixed = isinstance(node, Block)
     return fixed and all(_is_row(c, var, bounds, rows) for c in children_of(node))
+
+
+def _is_row_of(node: CallIntrinsic, var: str, bounds: tuple[Expr, Expr], rows: Rows) -> bool:
+    """Whether an instruction only adds to a register that moves with `var`; see `_is_row`."""
+    registers = {name for name, _ in rows}
+    if node.intrinsic.statement.op == "=":
+        return False
+    for tensor, read in zip(node.tensors, node.operands, strict=True):
+        if tensor not in node.written:
+            if read.tensor in registers:
+                return False
+            continue
+        moved = [d for d, i in enumerate(read.indices) if depends_on(i, var)]
+        if read.tensor not in registers or not moved:
+            return False
+        if not all(is_within(b, bounds) for d in moved for b in rows[read.tensor, d]):
+            return False
+    return True
 
 
 def is_within(inner: tuple[Expr, Expr], outer: tuple[Expr, Expr]) -> bool:

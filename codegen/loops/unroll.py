@@ -19,7 +19,17 @@ from codegen.loops.loop_versioning import (
     without_branches,
 )
 from codegen.loops.lower_instances import ranges_inside
-from codegen.loops.nodes import Block, Buffer, For, If, LoopNode, Store, VectorStore, block
+from codegen.loops.nodes import (
+    Block,
+    Buffer,
+    CallIntrinsic,
+    For,
+    If,
+    LoopNode,
+    Store,
+    VectorStore,
+    block,
+)
 from codegen.loops.rolled import can_roll, is_irregular
 from codegen.loops.substitute import substitute_var
 from codegen.loops.tidy import tidied
@@ -210,7 +220,10 @@ def _unrolled(node: For, bound: tuple[int, int], copies: _Copies) -> LoopNode:
 
 def _sets_numbers(whole: LoopNode) -> bool:
     """Whether the body of `clamped` only sets registers to numbers, which is never wrong."""
-    return not any(isinstance(n, Store) and n.op != "=" for n in walk_loops(whole))
+    return not any(
+        isinstance(n, CallIntrinsic) or (isinstance(n, Store) and n.op != "=")
+        for n in walk_loops(whole)
+    )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from codegen.loops.conditions import all_of, implies, parts_of, strongest
-from codegen.loops.nodes import LANE_0, Block, For, If, LoopNode, Store, VectorStore, block
+from codegen.loops.nodes import (
+    LANE_0,
+    Block,
+    CallIntrinsic,
+    For,
+    If,
+    LoopNode,
+    Store,
+    VectorStore,
+    block,
+)
 from codegen.loops.rolled import is_rolled
 from codegen.loops.tidy import tidied
 from codegen.loops.traverse import children_of, map_children, own_variables, walk_loops
@@ -35,9 +45,10 @@ def unswitch(root: LoopNode) -> LoopNode:
 
 
 def _is_plain(body: LoopNode) -> bool:
-    """Whether a body has only stores, some under conditions."""
+    """Whether a body has only stores and instructions, some under conditions."""
     nodes = list(walk_loops(body))
-    stores = all(isinstance(n, (Block, If, Store, VectorStore)) or is_rolled(n) for n in nodes)
+    kinds = (Block, If, Store, VectorStore, CallIntrinsic)
+    stores = all(isinstance(n, kinds) or is_rolled(n) for n in nodes)
     packs = any(isinstance(n, VectorStore) and n.alone for n in nodes)
     return stores and (packs or any(isinstance(n, If) for n in nodes))
 
@@ -75,7 +86,7 @@ def _size(node: LoopNode) -> int:
     below = sum(map(_size, children_of(node)))
     if isinstance(node, For) and is_rolled(node):
         return below * (node.trip or 1)
-    return below + isinstance(node, Store)
+    return below + isinstance(node, (Store, CallIntrinsic))
 
 
 def _cases(loop: For, most: int) -> LoopNode | None:

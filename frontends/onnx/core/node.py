@@ -51,20 +51,33 @@ class Value:
         return count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Compute:
     """The outputs of `program`, called on `inputs` in the program's own order."""
 
     program: Program
-    inputs: tuple[Value | np.ndarray, ...]
+    inputs: tuple[Operand, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Reshaped:
     """`value` under another shape with equally many elements."""
 
     value: Value
     shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Before:
+    """An output of a program that the node calls before another one, under another shape."""
+
+    made: Compute
+    output: int
+    shape: tuple[int, ...]
+
+
+#: What a program is called on.
+Operand = Value | np.ndarray | Reshaped | Before
 
 
 @dataclass(frozen=True)

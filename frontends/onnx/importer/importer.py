@@ -28,6 +28,7 @@ from frontends.onnx.core.node import (
     Node,
     NotKnownError,
     Opaque,
+    Operand,
     Operator,
     Reshaped,
     Result,
@@ -77,6 +78,9 @@ from poly.ir.expr import sizes_of
 from poly.ir.graph import Call, Graph, View
 
 __all__ = ["import_model", "import_stage"]
+
+#: The outputs of programs that a node calls before others.
+_Before = dict[Compute, Sequence[Value | np.ndarray]]
 
 
 @reported
@@ -489,35 +493,66 @@ class Importer(Environment):
             shape = result.shape
         if source.array is not None:
             return self._known(name, source.array.reshape(shape), source.dtype)
-        value = self._declare(Value(self._name(name), source.dtype, shape))
-        view = View(self._node_name(node), source.name, value.name, node.origin)
-        self.nodes.append(view)
+        return self._view(node, source, self._name(name), shape)
+
+    def _view(self, node: Node, source: Value, name: str, shape: tuple[int, ...]) -> Value:
+        """A value under another shape, with an identifier for that."""
+        value = self._declare(Value(name, source.dtype, shape))
+        self.nodes.append(View(self._node_name(node), source.name, name, node.origin))
         return value
 
     def _compute(self, node: Node, result: Compute, names: Iterator[str], unverified: bool) -> None:
+        labels = [next(names, "") for _ in result.program.outputs]
+        values = self._call(node, result, labels, {})
+        for label, value, t in zip(labels, values, result.program.outputs, strict=True):
+            if label and isinstance(value, np.ndarray):
+                value = self._known(label, value, t.dtype)
+            if label and isinstance(value, Value):
+                self._bind(label, value, unverified)
+
+    def _call(
+        self, node: Node, result: Compute, labels: Sequence[str], before: _Before
+    ) -> Sequence[Value | np.ndarray]:
+        """The outputs of a program, which is called after those that it needs, or folded.
+
+        labels : the names of the outputs in the model, "" for what has none
+        before : the outputs of programs that were called
+        """
         program = result.program
-        arrays = [i if isinstance(i, np.ndarray) else i.array for i in result.inputs]
-        labels = [next(names, "") for _ in program.outputs]
+        operands = [self._given(node, operand, before) for operand in result.inputs]
+        arrays = [o if isinstance(o, np.ndarray) else o.array for o in operands]
         if foldable(program, arrays):
-            outputs = fold(program, [a for a in arrays if a is not None])
-            for label, array, t in zip(labels, outputs, program.outputs, strict=True):
-                if label:
-                    self._bind(label, self._known(label, array, t.dtype), unverified)
-            return
+            return fold(program, [a for a in arrays if a is not None])
         call_name = self._node_name(node)
         inputs = tuple(
             self._operand(operand, f"{call_name}_{tensor.name}")
-            for operand, tensor in zip(result.inputs, program.inputs, strict=True)
+            for operand, tensor in zip(operands, program.inputs, strict=True)
         )
-        outputs_: list[str] = []
+        outputs: list[Value] = []
         for label, tensor in zip(labels, program.outputs, strict=True):
-            name = self._name(label) if label else self.mangle.fresh(f"{call_name}_unused")
+            name = self._name(label) if label else self.mangle.fresh(f"{call_name}_{tensor.name}")
             shape = tuple(map(self.sizes.extent, tensor.shape))
-            value = self._declare(Value(name, tensor.dtype, shape))
-            outputs_.append(name)
-            if label:
-                self._bind(label, value, unverified)
-        self.nodes.append(Call(call_name, program, inputs, tuple(outputs_), node.origin))
+            outputs.append(self._declare(Value(name, tensor.dtype, shape)))
+        made = tuple(v.name for v in outputs)
+        self.nodes.append(Call(call_name, program, inputs, made, node.origin))
+        return outputs
+
+    def _given(self, node: Node, operand: Operand, before: _Before) -> Value | np.ndarray:
+        """The value or the array that a program is called on."""
+        if isinstance(operand, (Value, np.ndarray)):
+            return operand
+        if isinstance(operand, Reshaped):
+            source: Value | np.ndarray = operand.value
+        else:
+            if operand.made not in before:
+                unnamed = [""] * len(operand.made.program.outputs)
+                before[operand.made] = self._call(node, operand.made, unnamed, before)
+            source = before[operand.made][operand.output]
+        array = source.array if isinstance(source, Value) else source
+        if array is not None:
+            return array.reshape(operand.shape)
+        assert isinstance(source, Value)
+        return self._view(node, source, self.mangle.fresh(f"{source.name}_view"), operand.shape)
 
     def _node_name(self, node: Node) -> str:
         return self.mangle_node.fresh(node.name or node.operator)

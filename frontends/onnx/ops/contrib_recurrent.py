@@ -14,7 +14,7 @@ from frontends.onnx.core.comprehension_text import Extent, at, declare, line
 from frontends.onnx.core.node import Node, Result, Value
 from frontends.onnx.ops.contrib_schemas import contrib
 from frontends.onnx.ops.quantised import dynamic_parameters, quantised, scale_at
-from frontends.onnx.ops.recurrent import LSTM, Writer, lstm_results
+from frontends.onnx.ops.recurrent import LSTM, Text, Writer, lstm_results
 from frontends.onnx.ops.recurrent_common import check_shape
 from poly.ir.dtypes import FLOAT32, INT32, UINT8
 
@@ -54,38 +54,34 @@ class _Dynamic(Writer):
                     check_shape(node, f"{name}_{what}", value, (count, self.columns))
             self.quantisers[name] = pair
 
-    def gate_inputs(self, bias: Sequence[str]) -> None:
-        """G, as the sum of products of integers, times both scales, and the bias."""
+    def input_products(self, text: Text, rows: int, bias: Sequence[str]) -> None:
+        """U, as sums of products of integers, times both scales, and the bias."""
         f = self.of
-        ranges: dict[str, Extent] = {"t": f.steps, "b": f.batch, "n": self.columns}
-        self.operand("X", f.x)
-        self.temporary("G", f.directions, f.steps, f.batch, self.columns)
-        own: dict[str, Extent] = {"t": f.steps, "b": f.batch, "i": f.inputs}
-        self.lines += [
+        ranges: dict[str, Extent] = {"r": rows, "n": self.columns}
+        own: dict[str, Extent] = {"r": rows, "i": f.inputs}
+        text.lines += [
             *(declare(name, FLOAT32, ()) for name in ("XH", "XL", "XS")),
             declare("XZ", UINT8, ()),
-            *dynamic_parameters("X[t,b,i]", own, ("XH[]", "XL[]", "XS[]", "XZ[]"), {}),
-            declare("XQ", UINT8, f.x.shape),
-            line(f"XQ[t,b,i] = {quantised('X[t,b,i] / XS[]', 'XZ[]', UINT8)}", own),
+            *dynamic_parameters("X[r,i]", own, ("XH[]", "XL[]", "XS[]", "XZ[]"), {}),
+            declare("XQ", UINT8, (rows, f.inputs)),
+            line(f"XQ[r,i] = {quantised('X[r,i] / XS[]', 'XZ[]', UINT8)}", own),
         ]
-        weight, scale = self._weight("W", "i")
+        weight, scale = self._weight(text, "W", "i")
         for d in range(f.directions):
-            made = f"U{d}"
-            read = self.input(d, "XQ", UINT8)
-            product = f"(int32({read}) - int32(XZ[])) * {weight.format(d=d)}"
-            value = f"float32({made}[t,b,n]) * (XS[] * {scale.format(d=d)})"
+            product = f"(int32(XQ[r,i]) - int32(XZ[])) * {weight.format(d=d)}"
+            value = f"float32(P{d}[r,n]) * (XS[] * {scale.format(d=d)})"
             terms = "".join(f" + {term.format(d=d)}" for term in bias)
-            self.lines += [
-                declare(made, INT32, (f.steps, f.batch, self.columns)),
-                line(f"{made}[t,b,n] +=! {product}", ranges | {"i": f.inputs}),
-                line(f"G[{d},t,b,n] = {value}{terms}", ranges),
+            text.lines += [
+                declare(f"P{d}", INT32, (rows, self.columns)),
+                line(f"P{d}[r,n] +=! {product}", ranges | {"i": f.inputs}),
+                line(f"U{d}[r,n] = {value}{terms}", ranges),
             ]
 
     def product(self, name: str, rows: tuple[int, int], target: str, source: str, op: str) -> None:
         """Add all rows of R times a state, which is quantised before each step."""
         f = self.of
         direction, ranges = self.every_direction()
-        weight, scale = (text.format(d=direction) for text in self._weight("R", "k"))
+        weight, scale = (text.format(d=direction) for text in self._weight(self, "R", "k"))
         state = f"{source}[{direction},t,b,k]"
         if f.lengths is not None:
             state = f"select(M[t,b], {state}, 0)"  # sequences that have ended do not count
@@ -109,20 +105,20 @@ class _Dynamic(Writer):
             line(f"{target}[{direction},t,b,n] {op} {value}", columns),
         ]
 
-    def _weight(self, name: str, inner: str) -> tuple[str, str]:
+    def _weight(self, text: Text, name: str, inner: str) -> tuple[str, str]:
         """The weights of row n without their zero point, and their scale, as formats over {d}."""
         known = self.of.w if name == "W" else self.of.r
         if known.array is not None:
-            self.operand(name, known, known.array)
+            text.operand(name, known, known.array)
             weight = f"int32({name}[{{d}},n,{inner}])"
         else:
-            self.operand(name, self.stored[name])
+            text.operand(name, self.stored[name])
             weight = f"int32({name}[{{d}},{inner},n])"
         scale, zero = self.quantisers[name]
         index = [["{d}", "n"][: v.rank] for v in (scale, zero)]
-        self.operand(f"{name}S", scale)
+        text.operand(f"{name}S", scale)
         if zero.array is None or zero.array.any():
-            self.operand(f"{name}Z", zero)
+            text.operand(f"{name}Z", zero)
             weight = f"({weight} - int32({at(f'{name}Z', index[1])}))"
         return weight, at(f"{name}S", index[0])
 

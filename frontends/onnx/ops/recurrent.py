@@ -15,38 +15,61 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from frontends.onnx.core.comprehension_text import Extent, affine, at, declare, function, line
-from frontends.onnx.core.node import Compute, Known, Node, Result, Value, operator
+from frontends.onnx.core.node import (
+    Before,
+    Compute,
+    Known,
+    Node,
+    Operand,
+    Reshaped,
+    Result,
+    Value,
+    operator,
+)
 from frontends.onnx.ops.recurrent_common import Activation, Recurrence, check_shape, recurrence
 from poly.ir.dtypes import BOOL, DType
 
 
-class Writer:
+class Text:
+    """A program, as its parts are written."""
+
+    def __init__(self, dtype: DType) -> None:
+        self.dtype = dtype
+        self.inputs: list[str] = []
+        self.operands: list[Operand] = []
+        self.lines: list[str] = []
+
+    def operand(self, name: str, value: Value | np.ndarray, what: np.ndarray | None = None) -> str:
+        """Declare an input; `what` is the needed part of a known value."""
+        found = value if what is None else np.ascontiguousarray(what)
+        dtype = self.dtype if isinstance(value, np.ndarray) else value.dtype
+        self.inputs.append(declare(name, dtype, found.shape))
+        self.operands.append(found)
+        return name
+
+    def view(self, name: str, dtype: DType, operand: Reshaped | Before) -> str:
+        """Declare an input under another shape."""
+        self.inputs.append(declare(name, dtype, operand.shape))
+        self.operands.append(operand)
+        return name
+
+    def temporary(self, name: str, *shape: int) -> str:
+        """Declare a temporary of the program."""
+        self.lines.append(declare(name, self.dtype.compute, shape))
+        return name
+
+
+class Writer(Text):
     """The program of one recurrent node, as its parts are written."""
 
     def __init__(self, node: Node, gates: int, defaults: tuple[str, ...], states: str) -> None:
         self.node, self.gates, self.states = node, gates, states
         self.of: Recurrence = recurrence(node, gates, defaults, len(states))
-        self.dtype = self.of.x.dtype.compute
+        super().__init__(self.of.x.dtype)
         self.columns = gates * self.of.hidden
-        self.inputs: list[str] = []
-        self.operands: list[Value | np.ndarray] = []
-        self.lines: list[str] = []
         self.steps: list[str] = []
         self.free: dict[str, Extent] = {"b": self.of.batch, "j": self.of.hidden}
         self.every: dict[str, Extent] = {"t": self.of.steps, **self.free}
-
-    def operand(self, name: str, value: Value | np.ndarray, what: np.ndarray | None = None) -> str:
-        """Declare an input; `what` is the needed part of a known value."""
-        found = value if what is None else np.ascontiguousarray(what)
-        dtype = self.of.x.dtype if isinstance(value, np.ndarray) else value.dtype
-        self.inputs.append(declare(name, dtype, found.shape))
-        self.operands.append(found)
-        return name
-
-    def temporary(self, name: str, *shape: int) -> str:
-        """Declare a temporary of the program."""
-        self.lines.append(declare(name, self.dtype, shape))
-        return name
 
     def directions(self) -> Iterator[tuple[Sequence[Activation], str, dict[str, Extent]]]:
         """Activations, index and range of each direction; of both at once if they have the same."""
@@ -72,39 +95,57 @@ class Writer:
         ranges: dict[str, Extent] = {"t": self.of.steps, "b": self.of.batch}
         self.lines.append(line("M[t,b] = t < L[b]", ranges))
 
-    def gate_inputs(self, bias: Sequence[str]) -> None:
-        """G, the contribution of inputs and bias; `bias` are its terms in {d} and n."""
-        f, ranges = self.of, {"t": self.of.steps, "b": self.of.batch, "n": self.columns}
-        self.operand("X", f.x)
+    def gate_inputs(self, parts: int) -> None:
+        """G, the contribution of the inputs and of some parts of the bias: first that of W, then
+        that of R.
+
+        The product for all steps of all sequences is a program of its own: in this one, rows of
+        one step would be apart from those of the next.
+        """
+        f, text = self.of, Text(self.of.x.dtype)
+        rows = f.steps * f.batch
+        text.view("X", f.x.dtype, Reshaped(f.x, (rows, f.inputs)))
+        if parts:
+            text.operand("B", self.bias())
+        bias = ["B[{d},n]", f"B[{{d}},{self.columns} + n]"][:parts]
+        self.input_products(text, rows, bias)
+        outputs = [
+            declare(f"U{d}", self.dtype.compute, (rows, self.columns)) for d in range(f.directions)
+        ]
+        name = f"{self.node.operator.lower()}_inputs"
+        made = Compute(function(name, text.inputs, outputs, text.lines), tuple(text.operands))
         self.temporary("G", f.directions, f.steps, f.batch, self.columns)
-        weights = "W"
-        if f.w.array is None:
-            self.operand("W", f.w)
+        ranges: dict[str, Extent] = {"t": f.steps, "b": f.batch, "n": self.columns}
+        for d, reverse in enumerate(f.reverse):
+            shape = (*f.x.shape[:2], self.columns)
+            self.view(f"U{d}", self.dtype.compute, Before(made, d, shape))
+            last = f"{f.steps}" if f.lengths is None else "L[b]"
+            step = f"{last} - 1 - t" if reverse else "t"
+            order = ["b", step, "n"] if f.batch_first else [step, "b", "n"]
+            self.lines.append(line(f"G[{d},t,b,n] = {at(f'U{d}', order)}", ranges))
+
+    def bias(self) -> Value:
+        """The bias, which the node has."""
+        assert self.of.bias is not None
+        return self.of.bias
+
+    def input_products(self, text: Text, rows: int, bias: Sequence[str]) -> None:
+        """U of each direction, the products of all inputs X with its weights; `bias` are terms that
+        are added, in {d} and n.
+        """
+        f, ranges = self.of, {"r": rows, "n": self.columns}
+        weights = "W" if f.w.array is not None else text.operand("W", f.w)
         for d in range(f.directions):
             if f.w.array is not None:
-                weights = self.operand(f"W{d}", f.w, f.w.array[d])
+                weights = text.operand(f"W{d}", f.w, f.w.array[d])
             weight = at(weights, ["n", "i"] if f.w.array is not None else [d, "n", "i"])
-            product = f"{self.input(d, 'X', self.dtype)} * {weight}"
-            if not bias:
-                self.lines.append(line(f"G[{d},t,b,n] +=! {product}", ranges | {"i": f.inputs}))
-                continue
             # The bias is added while the sum is in registers.
-            made = self.temporary(f"U{d}", f.steps, f.batch, self.columns)
-            terms = " + ".join(term.format(d=d) for term in bias)
-            self.lines.append(line(f"{made}[t,b,n] +=! {product}", ranges | {"i": f.inputs}))
-            self.lines.append(line(f"G[{d},t,b,n] = {made}[t,b,n] + ({terms})", ranges))
-
-    def input(self, d: int, source: str, dtype: DType) -> str:
-        """The read of an input of step t of a direction, from all inputs, which `source` has."""
-        f, reverse = self.of, self.of.reverse[d]
-        step = f"{f.steps - 1} - t" if reverse else "t"
-        if reverse and f.lengths is not None:
-            self.lines.append(declare("V", dtype, (f.steps, f.batch, f.inputs)))
-            last = ["b", "L[b] - 1 - t", "i"] if f.batch_first else ["L[b] - 1 - t", "b", "i"]
-            own: dict[str, Extent] = {"t": f.steps, "b": f.batch, "i": f.inputs}
-            self.lines.append(line(f"V[t,b,i] = {at(source, last)}", own))
-            return "V[t,b,i]"
-        return at(source, ["b", step, "i"] if f.batch_first else [step, "b", "i"])
+            made = text.temporary(f"P{d}", rows, self.columns) if bias else f"U{d}"
+            product = f"{made}[r,n] +=! X[r,i] * {weight}"
+            text.lines.append(line(product, ranges | {"i": f.inputs}))
+            if bias:
+                terms = " + ".join(term.format(d=d) for term in bias)
+                text.lines.append(line(f"U{d}[r,n] = {made}[r,n] + ({terms})", ranges))
 
     def start(self) -> None:
         """The states before the first step."""
@@ -209,7 +250,7 @@ def rnn(node: Node) -> Sequence[Result]:
     """h' = f(Wx + Rh + b)"""
     w = Writer(node, 1, ("Tanh",), "H")
     w.masks()
-    w.gate_inputs(_bias(w))
+    w.gate_inputs(_parts(w))
     w.start()
     w.product("F", (0, w.columns), "G", "H", "+=")
     for (f,), direction, ranges in w.directions():
@@ -228,13 +269,15 @@ def gru(node: Node) -> Sequence[Result]:
     linear = node.flag("linear_before_reset") if node.opset >= 3 else False
     w.masks()
     if linear:
-        w.gate_inputs(_bias(w)[:1])
+        w.gate_inputs(min(_parts(w), 1))
         w.start()
+        if f.bias is not None:
+            w.operand("B", f.bias)
         # Kept apart from G, because r is a factor of a part of it.
         w.temporary("S", f.directions, f.steps, f.batch, w.columns)
         w.product("F", (0, w.columns), "S", "H", "+=!")
     else:
-        w.gate_inputs(_bias(w))
+        w.gate_inputs(_parts(w))
         w.start()
         w.temporary("Q", f.directions, f.steps, f.batch, hidden)
         w.temporary("S", f.directions, f.steps, f.batch, hidden)
@@ -276,7 +319,7 @@ def lstm_results(w: Writer) -> list[Result]:
     hidden, peepholes = w.of.hidden, node.optional(7)
     check_shape(node, "P", peepholes, (w.of.directions, 3 * hidden))
     w.masks()
-    w.gate_inputs(_bias(w))
+    w.gate_inputs(_parts(w))
     w.start()
     if peepholes is not None:
         w.operand("P", peepholes)
@@ -299,9 +342,6 @@ def lstm_results(w: Writer) -> list[Result]:
     return w.results()
 
 
-def _bias(w: Writer) -> list[str]:
-    """The terms of the bias of each gate: that of W and that of R."""
-    if w.of.bias is None:
-        return []
-    w.operand("B", w.of.bias)
-    return ["B[{d},n]", f"B[{{d}},{w.columns} + n]"]
+def _parts(w: Writer) -> int:
+    """How many parts the bias has: that of W and that of R."""
+    return 0 if w.of.bias is None else 2

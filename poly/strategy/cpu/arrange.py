@@ -69,9 +69,14 @@ def _with_shared_loop(schedule: Schedule, names: tuple[str, ...], machine: Machi
 
 
 def _has_parallelism(schedule: Schedule) -> bool:
-    """Whether every deep nest has a parallel loop that is not innermost."""
+    """Whether every deep nest has a parallel loop that is not innermost.
+
+    Sums of everything have none in any order, and are cut into parts.
+    """
     for name in schedule.statements:
         flags = coincident_members(schedule.tree, name, schedule.dependences)
-        if len(flags) >= 2 and not any(flags.values()):
+        source = schedule.scop.statement(name).source
+        is_sum = {*source.indices} == {*source.reductions}
+        if len(flags) >= 2 and not any(flags.values()) and not is_sum:
             return False
     return True

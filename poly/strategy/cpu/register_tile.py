@@ -285,7 +285,8 @@ def reuse_of(s: ScopStatement, read: Read, extents: dict[str, int | None]) -> fl
     """
     loops = loops_of_read(read)
     if any(extents[x] is None for x in s.loops):
-        return float(PACKING_REUSE if any(x not in loops for x in s.loops) else 1)
+        reused = any(x not in loops and extents[x] != 1 for x in s.loops)
+        return float(PACKING_REUSE if reused else 1)
     instances = 1
     for x in s.loops:
         instances *= extents[x] or 1
