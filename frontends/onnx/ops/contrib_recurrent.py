@@ -14,7 +14,7 @@ from frontends.onnx.core.comprehension_text import Extent, at, declare, line
 from frontends.onnx.core.node import Node, Result, Value
 from frontends.onnx.ops.contrib_schemas import contrib
 from frontends.onnx.ops.quantised import dynamic_parameters, quantised, scale_at
-from frontends.onnx.ops.recurrent import LSTM, Text, Writer, lstm_results
+from frontends.onnx.ops.recurrent import LSTM, Inputs, Text, Writer, lstm_results
 from frontends.onnx.ops.recurrent_common import check_shape
 from poly.ir.dtypes import FLOAT32, INT32, UINT8
 
@@ -54,27 +54,29 @@ class _Dynamic(Writer):
                     check_shape(node, f"{name}_{what}", value, (count, self.columns))
             self.quantisers[name] = pair
 
-    def input_products(self, text: Text, rows: int, bias: Sequence[str]) -> None:
-        """U, as sums of products of integers, times both scales, and the bias."""
-        f = self.of
-        ranges: dict[str, Extent] = {"r": rows, "n": self.columns}
-        own: dict[str, Extent] = {"r": rows, "i": f.inputs}
+    def input_products(self, text: Text, at_inputs: Inputs, bias: Sequence[str]) -> None:
+        """Sums of products of integers, times both scales, and the bias."""
+        ranges: dict[str, Extent] = {**at_inputs.ranges, "n": self.columns}
+        own: dict[str, Extent] = {**at_inputs.ranges, "i": self.of.inputs}
+        plain = at("{0}", own)
+        value, narrow = plain.format("X"), plain.format("XQ")
         text.lines += [
             *(declare(name, FLOAT32, ()) for name in ("XH", "XL", "XS")),
             declare("XZ", UINT8, ()),
-            *dynamic_parameters("X[r,i]", own, ("XH[]", "XL[]", "XS[]", "XZ[]"), {}),
-            declare("XQ", UINT8, (rows, f.inputs)),
-            line(f"XQ[r,i] = {quantised('X[r,i] / XS[]', 'XZ[]', UINT8)}", own),
+            *dynamic_parameters(value, own, ("XH[]", "XL[]", "XS[]", "XZ[]"), {}),
+            declare("XQ", UINT8, at_inputs.shape),
+            line(f"{narrow} = {quantised(f'{value} / XS[]', 'XZ[]', UINT8)}", own),
         ]
         weight, scale = self._weight(text, "W", "i")
-        for d in range(f.directions):
-            product = f"(int32(XQ[r,i]) - int32(XZ[])) * {weight.format(d=d)}"
-            value = f"float32(P{d}[r,n]) * (XS[] * {scale.format(d=d)})"
+        for d, result in enumerate(at_inputs.results):
+            made = at_inputs.sums(text, d, INT32, self.columns)
+            read = at_inputs.reads[d].format("XQ")
+            product = f"(int32({read}) - int32(XZ[])) * {weight.format(d=d)}"
+            scaled = f"float32({made}) * (XS[] * {scale.format(d=d)})"
             terms = "".join(f" + {term.format(d=d)}" for term in bias)
             text.lines += [
-                declare(f"P{d}", INT32, (rows, self.columns)),
-                line(f"P{d}[r,n] +=! {product}", ranges | {"i": f.inputs}),
-                line(f"U{d}[r,n] = {value}{terms}", ranges),
+                line(f"{made} +=! {product}", ranges | {"i": self.of.inputs}),
+                line(f"{result} = {scaled}{terms}", ranges),
             ]
 
     def product(self, name: str, rows: tuple[int, int], target: str, source: str, op: str) -> None:

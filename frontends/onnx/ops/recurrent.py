@@ -10,7 +10,8 @@ With lengths for each sequence, a step after its end keeps the state and outputs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,10 +38,14 @@ class Text:
         self.dtype = dtype
         self.inputs: list[str] = []
         self.operands: list[Operand] = []
+        self.declared: set[str] = set()
         self.lines: list[str] = []
 
     def operand(self, name: str, value: Value | np.ndarray, what: np.ndarray | None = None) -> str:
-        """Declare an input; `what` is the needed part of a known value."""
+        """Declare an input, once; `what` is the needed part of a known value."""
+        if name in self.declared:
+            return name
+        self.declared.add(name)
         found = value if what is None else np.ascontiguousarray(what)
         dtype = self.dtype if isinstance(value, np.ndarray) else value.dtype
         self.inputs.append(declare(name, dtype, found.shape))
@@ -57,6 +62,27 @@ class Text:
         """Declare a temporary of the program."""
         self.lines.append(declare(name, self.dtype.compute, shape))
         return name
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Where the inputs of all steps are, and where the products go.
+
+    ranges : the loops over inputs; shape : of X
+    reads : for each direction the element i of an input, in a tensor {0}
+    results : for each direction the element n of the products
+    """
+
+    ranges: Mapping[str, Extent]
+    shape: tuple[int, ...]
+    reads: Sequence[str]
+    results: Sequence[str]
+
+    def sums(self, text: Text, d: int, dtype: DType, columns: int) -> str:
+        """Declare a temporary for the sums of a direction: its element n."""
+        extents = [e for e in self.ranges.values() if not isinstance(e, tuple)]
+        text.lines.append(declare(f"P{d}", dtype, (*extents, columns)))
+        return at(f"P{d}", [*self.ranges, "n"])
 
 
 class Writer(Text):
@@ -98,54 +124,70 @@ class Writer(Text):
     def gate_inputs(self, parts: int) -> None:
         """G, the contribution of the inputs and of some parts of the bias: first that of W, then
         that of R.
+        """
+        f = self.of
+        self.temporary("G", f.directions, f.steps, f.batch, self.columns)
+        bias = ["B[{d},n]", f"B[{{d}},{self.columns} + n]"][:parts]
+        is_open = not (isinstance(f.steps, int) and isinstance(f.batch, int))
+        if (is_open and 1 not in (f.steps, f.batch)) or (f.lengths is not None and any(f.reverse)):
+            self._inputs_before(bias)
+            return
+        self.operand("X", f.x)
+        if f.bias is not None and bias:
+            self.operand("B", f.bias)
+        ranges: dict[str, Extent] = {"t": f.steps, "b": f.batch}
+        reads = [self._input(d) for d in range(f.directions)]
+        results = [f"G[{d},t,b,n]" for d in range(f.directions)]
+        self.input_products(self, Inputs(ranges, f.x.shape, reads, results), bias)
 
-        The product for all steps of all sequences is a program of its own: in this one, rows of
-        one step would be apart from those of the next.
+    def _inputs_before(self, bias: Sequence[str]) -> None:
+        """G, from the products of all inputs as they lie in memory.
+
+        Otherwise loops over open numbers of steps and of sequences could not be joined, and the
+        inputs of sequences of several lengths would have to be reversed.
         """
         f, text = self.of, Text(self.of.x.dtype)
         rows = f.steps * f.batch
         text.view("X", f.x.dtype, Reshaped(f.x, (rows, f.inputs)))
-        if parts:
-            text.operand("B", self.bias())
-        bias = ["B[{d},n]", f"B[{{d}},{self.columns} + n]"][:parts]
-        self.input_products(text, rows, bias)
-        outputs = [
-            declare(f"U{d}", self.dtype.compute, (rows, self.columns)) for d in range(f.directions)
-        ]
+        if f.bias is not None and bias:
+            text.operand("B", f.bias)
+        reads = ["{0}[r,i]"] * f.directions
+        results = [f"U{d}[r,n]" for d in range(f.directions)]
+        self.input_products(text, Inputs({"r": rows}, (rows, f.inputs), reads, results), bias)
+        dtype = self.dtype.compute
+        outputs = [declare(f"U{d}", dtype, (rows, self.columns)) for d in range(f.directions)]
         name = f"{self.node.operator.lower()}_inputs"
         made = Compute(function(name, text.inputs, outputs, text.lines), tuple(text.operands))
-        self.temporary("G", f.directions, f.steps, f.batch, self.columns)
         ranges: dict[str, Extent] = {"t": f.steps, "b": f.batch, "n": self.columns}
-        for d, reverse in enumerate(f.reverse):
-            shape = (*f.x.shape[:2], self.columns)
-            self.view(f"U{d}", self.dtype.compute, Before(made, d, shape))
-            last = f"{f.steps}" if f.lengths is None else "L[b]"
-            step = f"{last} - 1 - t" if reverse else "t"
-            order = ["b", step, "n"] if f.batch_first else [step, "b", "n"]
-            self.lines.append(line(f"G[{d},t,b,n] = {at(f'U{d}', order)}", ranges))
-
-    def bias(self) -> Value:
-        """The bias, which the node has."""
-        assert self.of.bias is not None
-        return self.of.bias
-
-    def input_products(self, text: Text, rows: int, bias: Sequence[str]) -> None:
-        """U of each direction, the products of all inputs X with its weights; `bias` are terms that
-        are added, in {d} and n.
-        """
-        f, ranges = self.of, {"r": rows, "n": self.columns}
-        weights = "W" if f.w.array is not None else text.operand("W", f.w)
         for d in range(f.directions):
+            self.view(f"U{d}", dtype, Before(made, d, (*f.x.shape[:2], self.columns)))
+            read = self._input(d).format(f"U{d}").replace(",i]", ",n]")
+            self.lines.append(line(f"G[{d},t,b,n] = {read}", ranges))
+
+    def _input(self, d: int) -> str:
+        """Element i of step t of a direction, in a tensor like X, whose name is {0}."""
+        f = self.of
+        last = f"{f.steps - 1}" if f.lengths is None else "L[b] - 1"
+        step = f"{last} - t" if f.reverse[d] else "t"
+        return at("{0}", ["b", step, "i"] if f.batch_first else [step, "b", "i"])
+
+    def input_products(self, text: Text, at_inputs: Inputs, bias: Sequence[str]) -> None:
+        """The products of inputs X with the weights of each direction; `bias` are terms that are
+        added, in {d} and n.
+        """
+        f, ranges = self.of, {**at_inputs.ranges, "n": self.columns}
+        weights = "W" if f.w.array is not None else text.operand("W", f.w)
+        for d, result in enumerate(at_inputs.results):
             if f.w.array is not None:
                 weights = text.operand(f"W{d}", f.w, f.w.array[d])
             weight = at(weights, ["n", "i"] if f.w.array is not None else [d, "n", "i"])
             # The bias is added while the sum is in registers.
-            made = text.temporary(f"P{d}", rows, self.columns) if bias else f"U{d}"
-            product = f"{made}[r,n] +=! X[r,i] * {weight}"
+            made = at_inputs.sums(text, d, self.dtype.compute, self.columns) if bias else result
+            product = f"{made} +=! {at_inputs.reads[d].format('X')} * {weight}"
             text.lines.append(line(product, ranges | {"i": f.inputs}))
             if bias:
                 terms = " + ".join(term.format(d=d) for term in bias)
-                text.lines.append(line(f"U{d}[r,n] = {made}[r,n] + ({terms})", ranges))
+                text.lines.append(line(f"{result} = {made} + ({terms})", ranges))
 
     def start(self) -> None:
         """The states before the first step."""

@@ -320,6 +320,27 @@ def test_compiled(operator):
             close(compiled.run(inputs, threads=threads), ort_run(model, inputs), 1e-4)
 
 
+@pytest.mark.parametrize("operator", GATES)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_compiled_for_any_number_of_steps_and_sequences(operator, direction):
+    model, _ = recurrent(operator, (4, 2, 6, 20), direction=direction, given="bh", lengths=[4, 3])
+    opened = {"X": ("time", "batch", None), "L": ("batch",), "H": (None, "batch", None)}
+    for info in model.graph.input:
+        for dim, name in zip(info.type.tensor_type.shape.dim, opened[info.name], strict=True):
+            if name is not None:
+                dim.dim_param = name
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    compiled = fk.compile_onnx(model)
+    for steps, batch in ((4, 2), (1, 1), (5, 9)):
+        lengths = [steps - n % 2 for n in range(batch)]
+        _, inputs = recurrent(
+            operator, (steps, batch, 6, 20), direction=direction, given="bh", lengths=lengths
+        )
+        for threads in (1, 2):
+            close(compiled.run(inputs, threads=threads), ort_run(model, inputs), 1e-4)
+
+
 # --- refusals --------------------------------------------------------------------------------
 
 
