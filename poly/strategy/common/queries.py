@@ -269,6 +269,20 @@ def dimension_at(schedule: Schedule, name: str, loop: str) -> str:
     return ""
 
 
+def dimensions_at(schedule: Schedule, name: str, loop: str) -> frozenset[str]:
+    """The indices of a statement on which the value of a loop around it depends."""
+    member = next(m for m in loops_of(schedule.tree, name) if m.name == loop)
+    s = schedule.scop.statement(name)
+    own = member.schedule.intersect_domain_union_set(isl.UnionSet.from_set(s.domain))
+    functions = own.get_pw_aff_list()
+    pieces = [p for n in range(own.n_pw_aff()) for p in functions.get_at(n).get_pieces()]
+    return frozenset(
+        index
+        for k, index in enumerate(s.loops)
+        if any(value.involves_dims(isl.dim_type.in_, k, 1) for _, value in pieces)
+    )
+
+
 def accesses(s: ScopStatement) -> tuple[Read, ...]:
     """Every element that a statement accesses, its target first."""
     return (s.target, *(s.source.reads if s.role != Role.INIT else ()))

@@ -16,6 +16,7 @@ from poly.strategy.common.queries import (
     BETTER_BALANCED,
     attempt,
     balance,
+    dimensions_at,
     fused_around,
     has_lane_epilogue,
     loop_extents,
@@ -176,13 +177,14 @@ def _shared(
         return [one] if one else []
     # Rows that are packed for the tiles of a block are packed by one thread.
     pieces = 1 if blocks.rows is not None else PIECES * machine.cores
+    dims = {x: dimensions_at(schedule, s, x) for x in outer}
     best, choice = 0.0, list[str]()
     for first in outer:
         if not flags[first] or extents[first] == 1:
             continue
         rest = [] if first == outer[-1] else [x for x in outer if x != first]
         loops = list(takewhile(flags.__getitem__, [first, *rest]))
-        loops, quality = _together(loops, extents, work, machine.cores, pieces)
+        loops, quality = _together(loops, dims, extents, work, machine.cores, pieces)
         if quality > best + BETTER_BALANCED:
             best, choice = quality, loops
     while choice and extents[choice[-1]] == 1:
@@ -198,6 +200,7 @@ def _is_short_step(s: ScopStatement) -> bool:
 
 def _together(
     loops: list[str],
+    dims: Mapping[str, frozenset[str]],
     extents: Mapping[str, int | None],
     work: Mapping[str, float],
     cores: int,
@@ -205,19 +208,28 @@ def _together(
 ) -> tuple[list[str], float]:
     """The shortest prefix of the loops with enough iterations to balance threads, and how well.
 
-    Iterations multiply: 5 packed blocks of 7 tiles are 35 tiles.
-    A loop inside others whose last tile is partial becomes two loops in C, and ends the prefix.
+    Iterations multiply: 5 packed blocks of 7 tiles are 35 tiles.  A loop of unknown extent may have
+    only one, so that the next ones are shared, too.
+    A loop inside others whose last tile is partial becomes two loops in C, and ends the prefix; so
+    does one within a block of an unknown extent, since its end varies.
+
+    dims : the indices that each loop moves along
     """
     count, tiles, quality = 1, 1.0, 0.0
+    unknown: set[str] = set()
     for n, loop in enumerate(loops):
         extent = extents[loop]
-        if n and work.get(loop, extent) != extent:
+        if dims[loop] & unknown or (n and not unknown and work.get(loop, extent) != extent):
             return loops[:n], quality
         if extent is None:
-            return loops[: n + 1], 1.0
+            unknown |= dims[loop]
+            quality = 1.0
+            continue
         count, tiles = count * extent, tiles * work.get(loop, extent)
-        quality = balance(count, cores, tiles)
-        if count >= pieces and quality > 1 - BETTER_BALANCED:
+        balanced = balance(count, cores, tiles)
+        quality = 1.0 if unknown else balanced
+        enough = max(pieces, cores) if unknown else pieces
+        if count >= enough and balanced > 1 - BETTER_BALANCED:
             return loops[: n + 1], quality
     return loops, quality
 

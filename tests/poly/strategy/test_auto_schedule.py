@@ -105,6 +105,44 @@ def test_threads_share_tiles_and_blocks_of_rows_of_unknown_extent() -> None:
     assert "parallelize mm: i_t\nparallelize mm: j_p\n" in script
 
 
+@pytest.mark.parametrize(
+    ("text", "shared"),
+    [
+        (
+            """def f(float32 A[N,64], float32 B[30,64,32]) -> (Y) {
+                Y[i,j] +=! A[i,k] * B[j // 32,k,j % 32] where j in 0:960
+            }""",
+            ["i_p", "j_o"],
+        ),
+        (  # the last tile along k is partial, but inside the loop over blocks
+            """def f(float32 X[N,32,21], float32 W[7,8,32,32]) -> (Y) {
+                Y[n,k,q] +=! X[n,c,q+s] * W[k // 32,s,c,k % 32] where k in 0:200
+            }""",
+            ["n_p", "k_o"],
+        ),
+    ],
+)
+def test_one_block_of_rows_is_no_work_for_all_threads(text: str, shared: list[str]) -> None:
+    s = auto_schedule(Schedule.of(program(text)), CACHES)
+    assert [str(x).split(": ")[1] for x in s.steps if str(x).startswith("parallelize")] == shared
+
+
+def test_a_sum_of_everything_leaves_the_rest_in_its_order() -> None:
+    """It has no parallel loop in any order."""
+    text = """def f(float32 A[N,64], float32 B[64,96]) -> (float32 L[], float32 C[N,96]) {
+        L[] max=! A[i,k]
+        C[i,j] +=! A[i,k] * B[k,j] / L[]
+    }"""
+    s = auto_schedule(schedule(text), CACHES)
+    assert "reschedule" not in str(s) and "C to register" in s.show
+
+
+def test_a_batch_of_unknown_extent_is_no_vector_loop() -> None:
+    text = "def f(float32 A[N,1,64], float32 B[N,64,M]) -> (C) { C[n,i,j] +=! A[n,i,k] * B[n,k,j] }"
+    s = auto_schedule(schedule(text), CACHES)
+    assert "vectorize S0: j_i" in str(s)
+
+
 def test_lanes_of_unknown_extent_lie_together() -> None:
     text = "def f(float32 C[Y,B], float32 X[N,B,Z]) -> (O) { mm: O[n,y,z] +=! C[y,b] * X[n,b,z] }"
     script = str(auto_schedule(Schedule.of(program(text)), CACHES))
@@ -176,7 +214,7 @@ def test_loops_that_are_not_known_are_shared() -> None:
 def test_initialisations_leave_the_loops_of_a_tiled_reduction() -> None:
     """isl's scheduler puts them there where it fuses a contraction with what follows."""
     p = einsum_program("fbac,adfe,be,dc->", [FLOAT32] * 4)
-    s = auto_schedule(Schedule.of(CPU.prepare(p, CACHES)), CACHES)
+    s = auto_schedule(Schedule.of(CPU.prepare(p, CACHES)).reschedule(), CACHES)
     assert "reschedule" in str(s) and "distribute S0_2: f" in str(s)
     assert not {"f_p", "a_p", "d_p"} & {*s.loops("S0_2_init")}
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import farkas as fk
+from codegen.loops.nodes import CallIntrinsic
+from codegen.loops.traverse import walk_loops
 from codegen.pipeline import CPU
 from poly.machine.cpu import Machine
 
@@ -33,3 +35,20 @@ def test_they_are_right(width: int) -> None:
     windows = np.lib.stride_tricks.sliding_window_view(x.astype(np.int32), (3, 3), (2, 3))
     expected = np.einsum("ncpqrs,kcrs->nkpq", windows, f.astype(np.int32))
     np.testing.assert_array_equal(fk.compile(TEXT.format(k=24, c=24))(x, f), expected)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 5, 8, 13])
+def test_rows_of_unknown_number(rows: int) -> None:
+    """Instructions for rows beyond the last one read that one, instead of one condition for each:
+    up to four rows have a loop of their own.
+    """
+    text = "def f(uint8 A[N,64], int8 B[64,96]) -> (C) { C[i,j] +=! int32(A[i,k]) * int32(B[k,j]) }"
+    machine = Machine(64, 32, 32 << 10, 1 << 20, 8 << 20, 2, ("avx512_vnni", "avx512bw"))
+    program = CPU.prepare(fk.parse(text), machine)
+    (loops,) = CPU.loops(CPU.automatic(program, machine).schedule)
+    sums = [n for n in walk_loops(loops) if isinstance(n, CallIntrinsic)]
+    assert any("min(i_i, N - " in str(n) for n in sums)
+    draw = np.random.default_rng(rows)
+    a = draw.integers(0, 256, (rows, 64)).astype(np.uint8)
+    b = draw.integers(-128, 128, (64, 96)).astype(np.int8)
+    np.testing.assert_array_equal(fk.compile(text)(a, b), a.astype(np.int32) @ b.astype(np.int32))
