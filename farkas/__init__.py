@@ -10,6 +10,7 @@
 `compile`, `Kernel`                       text to a function of numpy arrays
 `compile_onnx`, `Network`                 an ONNX file to a function of named arrays
 `quantize_onnx`, `QuantizedModel`         an ONNX file to one in 8 bits
+`export_onnx`                             an ONNX file to C that needs nothing of Farkas
 `parse`, `Program`                        what a text means
 `Schedule`, `auto_schedule`               execution orders, and the checked steps that make them
 `show`, `space`, `steps`, `footprints`    pictures of these, as HTML and as text
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from farkas.kernels.kernel import Kernel, compile
     from farkas.kernels.source_text import parse
     from farkas.networks.compile_onnx import compile_onnx
+    from farkas.networks.export_onnx import export_onnx
     from farkas.networks.network import Network
     from farkas.quantize.quantize import QuantizedModel, quantize_onnx
     from farkas.views import View, explore, footprints, show, space, steps
@@ -114,6 +116,7 @@ __all__ = [
     "compile_onnx",
     "evaluate",
     "explore",
+    "export_onnx",
     "find_toolchain",
     "footprints",
     "intrinsic",
@@ -143,6 +146,7 @@ _HOMES = {
     "compile": "farkas.kernels.kernel",
     "Network": "farkas.networks.network",
     "compile_onnx": "farkas.networks.compile_onnx",
+    "export_onnx": "farkas.networks.export_onnx",
     "intrinsic": "farkas.intrinsics.declare",
     "load_intrinsics": "farkas.intrinsics.intrinsic_file",
     "QuantizedModel": "farkas.quantize.quantize",

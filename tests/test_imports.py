@@ -69,6 +69,7 @@ ROOMS = (
     "farkas.targets",
     "farkas.intrinsics",
     "farkas.views",
+    "farkas.export",
     "farkas.kernels",
     "farkas.networks",
     "farkas.quantize",

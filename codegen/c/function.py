@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from codegen.c.convention import LIBRARY, Convention
 from codegen.c.expr_text import Names
 from codegen.c.loop_passes import C_LOOP_PASSES
-from codegen.c.printer import CPrinter
 from codegen.c.reserved_words import is_reserved
 from codegen.c.type_names import C_TYPES
 from codegen.loops.check_index_width import check_index_width
@@ -136,7 +136,10 @@ def c_loops(schedule: Schedule, passes: Sequence[Pass[LoopNode]] = C_LOOP_PASSES
 
 
 def emit_function(
-    schedule: Schedule, symbol: str, passes: Sequence[Pass[LoopNode]] = C_LOOP_PASSES
+    schedule: Schedule,
+    symbol: str,
+    passes: Sequence[Pass[LoopNode]] = C_LOOP_PASSES,
+    convention: Convention = LIBRARY,
 ) -> CFunction:
     """Generate the C function for a schedule.
 
@@ -154,17 +157,18 @@ def emit_function(
     calls: list[str] = []
     memory = 0
     for n, part in enumerate(parts, 1):
-        printer = CPrinter(program, names, schedule.exact)
+        printer = convention.printer(program, names, schedule.exact)
         printed = list(printer.body(part).generate())
         memory = max(memory, printer.memory.bytes)
         if len(parts) == 1:
             calls = printed
             break
+        more = convention.passed(printer.memory.bytes)
         own = _Signature.of(program, names, part)
         run = statements_in(part)
         about = tuple(comments.pop(name) for name in [*comments] if name in run)
-        nests.append(CNest(own.prototype(f"{symbol}_{n}", names), about, tuple(printed)))
-        calls.append(f"  {symbol}_{n}({own.arguments(names)});")
+        nests.append(CNest(own.prototype(f"{symbol}_{n}", names, more), about, tuple(printed)))
+        calls.append(f"  {symbol}_{n}({own.arguments(names, more)});")
     return CFunction(
         MadeFrom.of(schedule),
         symbol,
@@ -172,7 +176,7 @@ def emit_function(
         tuple((t.name, whole.c_type(t)) for t in whole.tensors),
         tuple(t for t in whole.tensors if t in program.temps),
         has_mark(body, Mark.PARALLEL),
-        whole.prototype(symbol, names),
+        whole.prototype(symbol, names, convention.passed(memory)),
         tuple(comments.values()),
         tuple(calls if len(parts) == 1 else ["{", *calls, "}"]),
         memory,
@@ -213,18 +217,22 @@ class _Signature:
         written = any(s.target.tensor == tensor.name for s in self.program.statements)
         return f"{'' if written else 'const '}{C_TYPES[tensor.dtype.name]}"
 
-    def prototype(self, symbol: str, names: Names) -> str:
-        """The declaration; the pointers of tensors in `exchanged` are not alone."""
+    def prototype(self, symbol: str, names: Names, more: Mapping[str, str]) -> str:
+        """The declaration; the pointers of tensors in `exchanged` are not alone.
+
+        more : further parameters, by name
+        """
         params = [f"int64_t {names.sizes[s]}" for s in self.sizes]
         for t in self.tensors:
             alone = "" if t.name in self.exchanged else "restrict "
             params.append(f"{self.c_type(t)} *{alone}{names.tensors[t.name]}")
+        params += more.values()
         return f"void {symbol}({', '.join(params) or 'void'})"
 
-    def arguments(self, names: Names) -> str:
+    def arguments(self, names: Names, more: Mapping[str, str]) -> str:
         """The arguments of a call from a function with all of these parameters."""
         passed = [names.sizes[s] for s in self.sizes]
-        return ", ".join([*passed, *(names.tensors[t.name] for t in self.tensors)])
+        return ", ".join([*passed, *(names.tensors[t.name] for t in self.tensors), *more])
 
 
 def _parts_of(body: LoopNode) -> list[LoopNode]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from codegen.c.half_helpers import SCALAR_HELPERS
 from codegen.c.operator_text import OWN
-from codegen.c.type_names import C_TYPES, PATTERNS, SCHEDULE, UNROLLED, suffix
+from codegen.c.type_names import C_TYPES, LANES, PATTERNS, SCHEDULE, UNROLLED, suffix
 from codegen.c.vector_helpers import lane_prelude
 from poly.ir.dtypes import DTYPES, DType
 
@@ -166,6 +166,12 @@ _UNROLLED = f"""\
 #else
 #define {UNROLLED} _Pragma("GCC unroll 64")
 #endif"""
+_IN_LANES = f"""\
+#if defined(__GNUC__) && !defined(__clang__) /* the next loop may run in lanes */
+#define {LANES} _Pragma("GCC ivdep")
+#else
+#define {LANES}
+#endif"""
 _BUFFER = re.compile(r"^ +\w+ \w+(\[\d+\])*( __attribute__\(\(aligned\(64\)\)\))?;$", re.MULTILINE)
 
 
@@ -188,6 +194,8 @@ def prelude_for(body: str) -> str:
         parts.append(_SCHEDULE)
     if any(UNROLLED in text for text in (body, *lanes)):
         parts.append(_UNROLLED)
+    if re.search(rf"\b{LANES}\b", body):
+        parts.append(_IN_LANES)
     used = _used("\n".join([body, *lanes]))
     parts += pattern_types("\n".join([body, *lanes, *used]))
     # The scalar form of a vector function follows the vector helpers; all others precede them.

@@ -22,6 +22,9 @@ SCHEDULE = "FK_SCHEDULE"
 #: Stands before loops that the C compiler unrolls.
 UNROLLED = "FK_UNROLL"
 
+#: Stands before loops whose iterations may run in lanes, where OpenMP is not used.
+LANES = "FK_LANES"
+
 #: Vector element types: their names in helpers, and in C.
 LANE_TYPES: dict[str, str] = {
     "f32": "float",

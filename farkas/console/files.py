@@ -9,7 +9,7 @@ import re
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,24 +89,40 @@ def write_file(path: str | Path, data: bytes) -> None:
     ------
     FileError : it cannot be written; nothing is left behind.
     """
+    write_files({path: data})
+
+
+def write_files(files: Mapping[str | Path, bytes]) -> None:
+    """Write files as `write_file` does, none of them before all have been stored.
+
+    Raises
+    ------
+    FileError : one cannot be written; nothing is left behind.
+    """
+    stored: list[tuple[str, Path]] = []
+    path: str | Path = ""
     try:
-        target = Path(os.path.realpath(path))
-        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-            target.write_bytes(data)
-            return
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:64]}-", dir=target.parent)
-        try:
+        for path, data in files.items():
+            target = Path(os.path.realpath(path))
+            if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+                target.write_bytes(data)
+                continue
+            handle, name = tempfile.mkstemp(prefix=f".{target.name[:64]}-", dir=target.parent)
+            stored.append((name, target))
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
                 os.fchmod(file.fileno(), mode)
+        while stored:
+            name, target = stored[0]
             os.replace(name, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
+            del stored[0]
     except (OSError, ValueError) as error:
         raise FileError(f"cannot write {path}: {_reason(error)}") from None
+    finally:
+        for name, _ in stored:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farkas.networks.network import Network, Origin, plain_shapes
+from farkas.networks.given_shapes import plain_shapes
+from farkas.networks.network import Network, Origin
 from farkas.networks.network_cache import content_of
 from farkas.networks.recall import recall
 from farkas.targets.base import Target

@@ -6,21 +6,25 @@ Code that reads models and compares values is loaded when it is needed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from farkas.networks.executable import Executable, WholeGraph
+from farkas.networks.given_shapes import plain_shapes
 from farkas.targets.base import Target
 from poly.errors import ArgumentError
 from poly.ir.port import Port
-from poly.ir.size_values import by_name, whole_number
+from poly.ir.size_values import by_name
 from runtime.common.compile_report import CompileReport, Progress
 from runtime.network.profile import Timing, check_repeat
 
 if TYPE_CHECKING:
+    import os
+
+    from farkas.export.exported import Exported
     from farkas.networks.compare import Comparison
     from farkas.views.page import View
     from frontends.onnx import Source
@@ -282,6 +286,28 @@ class Network:
         """
         return self.origin.compile(self.origin.specialized(sizes))
 
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        isa: str | None = None,
+        name: str | None = None,
+        weights: str | os.PathLike[str] | None = None,
+    ) -> Exported:
+        """Write the network as a C file and a header that need nothing of Farkas.
+
+        >>> model.export("resnet50.c", isa="aarch64")
+
+        All sizes have to be fixed; `specialize` fixes them.  See `farkas.export_onnx`, also for
+        what is raised.
+        """
+        from farkas.networks.export_onnx import DEFAULT_ISA, export_onnx
+
+        return export_onnx(
+            self.origin.model, path, shapes=self.origin.shapes, isa=isa or DEFAULT_ISA, name=name,
+            weights=weights, progress=self.origin.progress,
+        )  # fmt: skip
+
     def compare(
         self,
         reference: Any,
@@ -337,20 +363,6 @@ def _joined(parts: list[Mapping[str, str]], separator: str) -> dict[str, str]:
         return dict(parts[0])
     numbered = list(enumerate(parts))
     return {f"stage{n}{separator}{k}": text for n, part in numbered for k, text in part.items()}
-
-
-def plain_shapes(shapes: Any) -> dict[str, tuple[int, ...] | int]:
-    """`shapes` with Python integers.  Raises `ArgumentError`."""
-    found: dict[str, tuple[int, ...] | int] = {}
-    for name, given in by_name("shapes", shapes).items():
-        what = f"shapes[{name!r}]"
-        if not isinstance(name, str):
-            raise ArgumentError(f"{what}: inputs and dimensions have names")
-        if isinstance(given, Iterable) and not isinstance(given, (str, bytes)):
-            found[name] = tuple(whole_number(f"an extent of {what}", e) for e in given)
-        else:
-            found[name] = whole_number(what, given)
-    return found
 
 
 def _names(ports: Sequence[Port]) -> dict[str, None]:

@@ -15,7 +15,7 @@ from poly.ir.program import Program
 from runtime.common.cache import Cache
 from runtime.common.compile_report import Progress
 from runtime.gpu.device import Device
-from runtime.network.build_cpu import Clock
+from runtime.network.clock import Clock
 from runtime.network.kernel_store import (
     StoredKernels,
     recall_kernels,

@@ -10,7 +10,8 @@ from runtime.common.cache import Cache
 from runtime.common.compile_report import CompileReport, Progress
 from runtime.cpu.openmp_pool import with_team
 from runtime.cpu.toolchain import Toolchain
-from runtime.network.build_cpu import Clock, build_graph
+from runtime.network.build_cpu import build_graph
+from runtime.network.clock import Clock
 from runtime.network.cpu_model import CpuModel
 from runtime.network.generate_kernels import kernel_workers
 from runtime.reference.evaluate import evaluate

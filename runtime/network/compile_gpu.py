@@ -7,8 +7,9 @@ from poly.ir.graph import Call, Graph, verify_graph
 from runtime.common.cache import Cache
 from runtime.common.compile_report import CompileReport, Progress
 from runtime.gpu.device import Device
-from runtime.network.build_cpu import Clock, sharing_of
 from runtime.network.build_gpu import build_kernels
+from runtime.network.clock import Clock
+from runtime.network.generate_graph import sharing_of
 from runtime.network.gpu_model import GpuModel
 from runtime.reference.evaluate import evaluate
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from codegen.c.convention import LIBRARY, Convention
 from codegen.c.function import CFunction, emit_function
 from codegen.pipeline import CPU
 from poly.errors import ToolchainError
@@ -34,7 +35,11 @@ class GeneratedKernel:
 
 
 def generate_kernel(
-    program: Program, symbol: str, machine: Machine, declared: Sequence[VectorIntrinsic] = ()
+    program: Program,
+    symbol: str,
+    machine: Machine,
+    declared: Sequence[VectorIntrinsic] = (),
+    convention: Convention = LIBRARY,
 ) -> GeneratedKernel:
     """The automatic schedule and the C function of the program of a call.
 
@@ -53,7 +58,7 @@ def generate_kernel(
         nonlocal emitting
         start = time.perf_counter()
         try:
-            return emit_function(schedule, symbol, CPU.loop_passes)
+            return emit_function(schedule, symbol, CPU.loop_passes, convention)
         finally:
             emitting += time.perf_counter() - start
 
@@ -74,7 +79,10 @@ def kernel_workers(kernels: int) -> Workers:
 
 
 def generate_kernels(
-    programs: Sequence[tuple[Program, str, str]], machine: Machine, workers: Workers
+    programs: Sequence[tuple[Program, str, str]],
+    machine: Machine,
+    workers: Workers,
+    convention: Convention = LIBRARY,
 ) -> Iterator[tuple[int, GeneratedKernel]]:
     """The number of each program and its function, in the order in which they are ready.
 
@@ -86,7 +94,9 @@ def generate_kernels(
     ToolchainError : a worker was killed.
     """
     declared = declared_intrinsics()
-    arguments = [(program, symbol, machine, declared) for program, symbol, _ in programs]
+    arguments = [
+        (program, symbol, machine, declared, convention) for program, symbol, _ in programs
+    ]
     try:
         yield from workers.apply(arguments, generate_kernel)
     except WorkerDiedError as error:

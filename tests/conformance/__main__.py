@@ -9,27 +9,31 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-from tests.conformance.official import Outcome, cases, run_case
+from tests.conformance.exported import check_exported
+from tests.conformance.official import Case, Outcome, cases, judged, run_case
+
+Run = Callable[[Case], Outcome]
 
 
-def run_part(pattern: str, first: int, step: int, file: Path, is_open: bool, target: str) -> None:
+def run_part(pattern: str, first: int, step: int, file: Path, run: Run) -> None:
     """Run every `step`-th case from `first` on, and write an outcome a line."""
     chosen = [c for c in cases() if re.search(pattern, c.name)]
     with file.open("w") as lines:
         for case in chosen[first::step]:
-            lines.write(json.dumps(asdict(run_case(case, 60, is_open, target))) + "\n")
+            lines.write(json.dumps(asdict(run(case))) + "\n")
             lines.flush()
 
 
-def run_parts(pattern: str, jobs: int, is_open: bool, target: str) -> list[Outcome]:
+def run_parts(pattern: str, jobs: int, options: Sequence[str]) -> list[Outcome]:
     """The outcomes of all cases, run by so many processes, sorted by name."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{n}.jsonl" for n in range(jobs)]
-        command = [sys.executable, "-m", "tests.conformance", pattern]
-        command += ["--target", target, *(["--open"] if is_open else [])]
+        command = [sys.executable, "-m", "tests.conformance", pattern, *options]
         parts = [
             subprocess.Popen([*command, "--part", str(n), str(jobs), str(file)])
             for n, file in enumerate(files)
@@ -51,13 +55,23 @@ def main() -> int:
     parser.add_argument("--quiet", action="store_true", help="print only the counts")
     parser.add_argument("--open", action="store_true", help="open sizes for all inputs")
     parser.add_argument("--target", default="cpu", help="where they run, as of compile_onnx")
+    parser.add_argument(
+        "--export", action="append", metavar="CC", default=[],
+        help="through exported C, compiled with this compiler; repeatable",
+    )  # fmt: skip
+    parser.add_argument("--isa", default="x86-64-v3", help="the instruction set of exported C")
     parser.add_argument("--part", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    options = ["--target", arguments.target, "--isa", arguments.isa]
+    options += ["--open"] if arguments.open else []
+    options += [word for cc in arguments.export for word in ("--export", cc)]
     if arguments.part:
         first, step, file = arguments.part
-        run_part(
-            arguments.pattern, int(first), int(step), Path(file), arguments.open, arguments.target
-        )
+        run = partial(run_case, is_open=arguments.open, target=arguments.target)
+        if arguments.export:
+            check = partial(check_exported, compilers=arguments.export, isa=arguments.isa)
+            run = partial(judged, check=check)
+        run_part(arguments.pattern, int(first), int(step), Path(file), run)
         return 0
     if arguments.json:
         try:
@@ -65,7 +79,7 @@ def main() -> int:
             arguments.json.touch()
         except OSError as error:
             parser.error(f"{arguments.json} cannot be written: {error.strerror}")
-    outcomes = run_parts(arguments.pattern, arguments.jobs, arguments.open, arguments.target)
+    outcomes = run_parts(arguments.pattern, arguments.jobs, options)
     inside = [o for o in outcomes if not o.scope]
     passed = [o for o in inside if not o.reason]
     if not arguments.quiet:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,21 @@ def run_case(case: Case, limit: int = 60, is_open: bool = False, target: str = "
     is_open : with open sizes for all axes of the inputs; target : where it runs
     """
 
+    def check(case: Case) -> tuple[str, ...]:
+        model = opened(case.model) if is_open else case.model
+        threads = 1 if target == "cpu" else None
+        prepared = farkas.backend.prepare(model, target.upper(), threads=threads)
+        for inputs, expected in case.sets:
+            results = list(prepared.run(inputs))
+            Runner.assert_similar_outputs(expected, results, case.rtol, case.atol)
+        return getattr(prepared.model, "opaque_operators", ())
+
+    return judged(case, check, limit)
+
+
+def judged(case: Case, check: Callable[[Case], tuple[str, ...]], limit: int = 60) -> Outcome:
+    """The outcome of a case that `check` runs; it returns the opaque operators that were used."""
+
     def stop(*_: object) -> None:
         raise _TooLongError
 
@@ -177,13 +192,7 @@ def run_case(case: Case, limit: int = 60, is_open: bool = False, target: str = "
     signal.signal(signal.SIGALRM, stop)
     signal.alarm(limit)
     try:
-        model = opened(case.model) if is_open else case.model
-        threads = 1 if target == "cpu" else None
-        prepared = farkas.backend.prepare(model, target.upper(), threads=threads)
-        for inputs, expected in case.sets:
-            results = list(prepared.run(inputs))
-            Runner.assert_similar_outputs(expected, results, case.rtol, case.atol)
-        opaque = getattr(prepared.model, "opaque_operators", ())
+        opaque = check(case)
     except _TooLongError:
         reason = f"longer than {limit} s"
     except fk.FarkasError as error:

@@ -32,7 +32,8 @@ from poly.schedule.schedule import Schedule
 from runtime.common.cache import Cache
 from runtime.cpu.shared_library import LIBRARY
 from runtime.cpu.toolchain import Toolchain
-from runtime.network.build_cpu import Clock, build_graph
+from runtime.network.build_cpu import build_graph
+from runtime.network.clock import Clock
 from runtime.network.generate_kernels import kernel_workers
 from runtime.reference.evaluate import evaluate
 from tests.differential.generate import random_text
