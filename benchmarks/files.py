@@ -18,7 +18,7 @@ import onnx
 from benchmarks.kernel import aligned
 from benchmarks.models import count
 from benchmarks.task import Task, UnavailableError
-from farkas.cli.run import random_array
+from runtime.common.random_arrays import random_array
 
 _TOLERANCE = 1e-3
 VARIABLE = "FARKAS_BENCH_FILES"

@@ -18,7 +18,14 @@ from codegen.c.type_names import LANES
 
 
 class SerialPrinter(CPrinter):
-    """C without pragmas of OpenMP, which compilers do not know by default."""
+    """C without pragmas of OpenMP, which compilers do not know by default.
+
+    All arrays are in memory that is passed: threads may have little stack, on which gcc 12 puts
+    arrays of different scopes into the same place although one is still in use (the flag
+    -fstack-reuse=none prevents that, but a text cannot ask for it).
+    """
+
+    stack_limit = 0
 
     def parallel_for(self, loop: cgen.Generable, depth: int) -> cgen.Generable:
         return loop

@@ -28,6 +28,7 @@ CODES = (
     ("NULL", "a pointer to a tensor that has elements, or to the weights, is null"),
     ("ALIGNMENT", "a pointer is not a multiple of the size of the elements there"),
     ("WORKSPACE", "the workspace is null or too small"),
+    ("VALUE", "an input whose elements are fixed has others"),
 )
 
 
@@ -75,6 +76,7 @@ class Module:
 
     name : prefix of its names; about : what it is, in lines
     functions : each with the nodes that call it
+    fixed : where in the weights the elements are that an input must have, by its name in C
     steps : in order; they name parameters, ``weights`` and ``work``
     workspace, bound : bytes of the workspace, and the least that any plan would need
     weights : the bytes of constants; is_separate : whether callers pass these
@@ -87,6 +89,7 @@ class Module:
     inputs: tuple[Parameter, ...]
     outputs: tuple[Parameter, ...]
     functions: tuple[tuple[CFunction, tuple[str, ...]], ...]
+    fixed: Mapping[str, int]
     steps: tuple[Step, ...]
     workspace: int
     bound: int
@@ -144,7 +147,8 @@ def _tensors(module: Module) -> Iterator[str]:
         for port in ports:
             shape = "".join(f"[{n}]" for n in port.shape) or " (one element)"
             label = "" if port.label == port.name else f", called '{port.label}'"
-            yield f"{what} {port.name}{shape}{port.shown}{label}"
+            always = ", always with the same elements" if port.name in module.fixed else ""
+            yield f"{what} {port.name}{shape}{port.shown}{label}{always}"
 
 
 def _weights_comment(module: Module) -> list[str]:
@@ -161,16 +165,22 @@ def code_text(module: Module) -> str:
     for function, nodes in module.functions:
         functions += [header_comment(function.made_from, nodes), function.static_text, ""]
     body = [*_run(module, memory), *_error(module)]
-    prelude = prelude_for("\n".join([*setup, *functions, *body]))
+    helpers = prelude_for("\n".join([*setup, *functions, *body]))
+    prelude = helpers.replace("static inline ", _INLINED)
     lines = [
         "/*", *(f" * {line}".rstrip() for line in module.about), " *",
-        f" * Compile it with, say: cc -O2 {' '.join(module.flags)} -c {module.name}.c", " */",
+        f" * Compile it with, say: {command(module)}", " */",
         f'#include "{module.name}.h"', "", *_guard(module), prelude, *setup,
     ]  # fmt: skip
     weights = weights_text(module)
     if weights:
         lines += [f"{_weights(module)};", ""]
     return "\n".join([*lines, *functions, *body, weights])
+
+
+def command(module: Module) -> str:
+    """How to compile the file."""
+    return " ".join(["cc", "-O2", *module.flags, "-c", f"{module.name}.c"])
 
 
 def _guard(module: Module) -> list[str]:
@@ -182,6 +192,9 @@ def _guard(module: Module) -> list[str]:
     return [*lines, *_ARITHMETIC]
 
 
+#: Helpers take and return vectors, which has no fixed form where they are longer than those of the
+#: machine.  clang warns of helpers that only others use which are not there.
+_INLINED = "static inline __attribute__((always_inline, unused)) "
 #: Products and sums may be fused, which -std=c11 forbids in gcc; integers wrap around, and nothing
 #: reads errno.  No vector is passed between files.
 _ARITHMETIC = (
@@ -243,6 +256,11 @@ def _run(module: Module, memory: int) -> list[str]:
             "  unsigned char *const work =",
             f"    (unsigned char *)(((uintptr_t)workspace + {slack}) / {ALIGNMENT} * {ALIGNMENT});",
         ]
+    for port in module.inputs:
+        if port.name in module.fixed and port.count:
+            given = f"(const unsigned char *)weights + {module.fixed[port.name]}"
+            count = port.count * port.dtype.bytes
+            lines.append(f"  if (memcmp({port.name}, {given}, {count}) != 0) return {p}_VALUE;")
     if memory:
         lines.append(f"  unsigned char *const {MEMORY} = work + {_memory_at(module, memory)};")
     for step in module.steps:

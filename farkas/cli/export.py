@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from farkas.cli.run import parse_shape
+from farkas.cli.run import input_arrays, parse_shape
 
 
 @click.command(
@@ -26,6 +26,11 @@ Examples:
     help="The shape of an input, or the size of a dynamic dimension; repeatable.",
 )  # fmt: skip
 @click.option(
+    "--value", "values", multiple=True, metavar="NAME=FILE.npy",
+    help="The elements of an input that are the same in every run and decide about shapes; "
+    "repeatable.",
+)  # fmt: skip
+@click.option(
     "--isa", default="x86-64-v3", show_default=True, metavar="NAME",
     help="The instruction set: generic, x86-64-v2, x86-64-v3, x86-64-v4, aarch64 or rv64gcv, "
     "with extensions such as +avx512_vnni.",
@@ -35,13 +40,25 @@ Examples:
     "--weights", metavar="FILE.bin",
     help="A file for the weights, which each run is passed; default is the C file.",
 )  # fmt: skip
+@click.option(
+    "--selftest", is_flag=True,
+    help="Also write a program that runs the code once, and compares it with what Farkas computes "
+    "here; it prints the difference and the time.",
+)  # fmt: skip
+@click.option(
+    "--input", "samples", multiple=True, metavar="NAME=FILE.npy",
+    help="What --selftest runs on; default is made-up elements; repeatable.",
+)  # fmt: skip
 def export_command(
     model: str,
     output: str,
     shapes: tuple[str, ...],
+    values: tuple[str, ...],
     isa: str,
     name: str | None,
     weights: str | None,
+    selftest: bool,
+    samples: tuple[str, ...],
 ) -> int:
     """Write an ONNX network as a C file and a header that need nothing of Farkas.
 
@@ -51,10 +68,14 @@ def export_command(
     from farkas.console.display import StageProgress, stderr_console
     from farkas.networks.export_onnx import export_onnx
 
+    given, arrays = input_arrays(values, "--value"), input_arrays(samples)
+    if arrays and not selftest:
+        raise click.UsageError("--input is for --selftest")
     with StageProgress(stderr_console()) as progress:
         made = export_onnx(
-            Path(model), output, shapes=dict(map(parse_shape, shapes)), isa=isa, name=name,
-            weights=weights, progress=progress,
+            Path(model), output, shapes=dict(map(parse_shape, shapes)), values=given, isa=isa,
+            name=name, weights=weights, selftest=arrays if selftest else False,
+            progress=progress,
         )  # fmt: skip
     click.echo(str(made))
     return 0

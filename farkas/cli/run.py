@@ -77,7 +77,8 @@ def run_command(
 
     A network that was compiled before comes from the cache.
     """
-    arrays = _arrays(inputs)  # first, because typing errors are found faster than code is compiled
+    # First, because typing errors are found faster than code is compiled.
+    arrays = input_arrays(inputs)
     sizes = dict(map(parse_shape, shapes))
     folder = nullcontext() if output_dir is None else output_folder(output_dir)
     with folder as made:
@@ -117,7 +118,7 @@ def run_command(
     return 0 if comparison.agrees else 1
 
 
-def _arrays(words: tuple[str, ...]) -> dict[str, Array]:
+def input_arrays(words: tuple[str, ...], option: str = "--input") -> dict[str, Array]:
     """Input arrays by name; "" stands for the only input."""
     arrays: dict[str, Array] = {}
     for word in words:
@@ -125,7 +126,7 @@ def _arrays(words: tuple[str, ...]) -> dict[str, Array]:
         if not equals:
             name, path = "", word
         elif not name or not path:
-            raise click.UsageError(f"--input {word}: expected NAME=FILE.npy")
+            raise click.UsageError(f"{option} {word}: expected NAME=FILE.npy")
         if name in arrays:
             raise ArgumentError(f"input {name or 'without a name'} is given twice")
         arrays[name] = load_array(path)
@@ -147,6 +148,7 @@ def parse_shape(word: str) -> tuple[str, int | tuple[int, ...]]:
 def _complete(model: Network, arrays: dict[str, Array], seed: int | None) -> None:
     """Fill in missing arrays, if requested, and check the names."""
     from runtime.common.arguments import check_names
+    from runtime.common.random_arrays import random_array
 
     known = {p.name: p for p in model.inputs}
     check_names("input", arrays, known)
@@ -180,13 +182,6 @@ def _open_dimensions(port: Any) -> str:
         f"--shape '{name}=1'" if " " in name else f"--shape {name}=1" for name in names
     )
     return f"{port} has {what}; fix {'them' if many else 'it'}, as in {options}"
-
-
-def random_array(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """Floats from 0 to 1, integers 0 and 1, which are valid indices into almost any table."""
-    if dtype.kind in "biu":
-        return rng.integers(0, 2, shape).astype(dtype)
-    return rng.random(shape, np.float32).astype(dtype)
 
 
 def _timed(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from codegen.c.module_text import Module, code_text, header_text
+from codegen.c.module_text import Module, code_text, command, header_text
 from farkas.console.files import write_files
 from poly.machine.isa import Isa
 
@@ -20,48 +20,60 @@ class Exported:
 
     Attributes
     ----------
-    name : prefix of its names; isa : the instruction set that it is for
+    module : what it was made of; isa : the instruction set that it is for
     code, header : the texts of the C file and of its header
-    weights : the bytes of the weights, if these are passed to each run; else empty
-    workspace : bytes that a run needs; bound : the least that any plan needs for its values
-    flags : with which to compile it
-    inputs, outputs : their names in C, by those in the network
-    results : the shape and the numpy type of each output; 16-bit floats are given as their bits
     """
 
-    name: str
+    module: Module
     isa: str
     code: str
     header: str
-    weights: bytes
-    workspace: int
-    bound: int
-    flags: tuple[str, ...]
-    inputs: Mapping[str, str]
-    outputs: Mapping[str, str]
-    results: tuple[tuple[tuple[int, ...], Any], ...]
 
     @staticmethod
     def of(module: Module, isa: Isa) -> Exported:
         """The files of a module."""
-        return Exported(
-            module.name,
-            isa.name,
-            code_text(module),
-            header_text(module),
-            module.weights if module.is_separate else b"",
-            module.workspace,
-            module.bound,
-            module.flags,
-            {p.label: p.name for p in module.inputs},
-            {p.label: p.name for p in module.outputs},
-            tuple((p.shape, p.dtype.numpy) for p in module.outputs),
-        )
+        return Exported(module, isa.name, code_text(module), header_text(module))
 
-    def write(self, path: Path, weights: Path | None = None) -> None:
+    @property
+    def name(self) -> str:
+        """The prefix of its names."""
+        return self.module.name
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Those with which to compile it, in addition to any others."""
+        return self.module.flags
+
+    @property
+    def weights(self) -> bytes:
+        """The bytes of the weights, if these are passed to each run; else empty."""
+        return self.module.weights if self.module.is_separate else b""
+
+    @property
+    def workspace(self) -> int:
+        """The bytes of workspace that a run needs."""
+        return self.module.workspace
+
+    @property
+    def inputs(self) -> Mapping[str, str]:
+        """The names of the inputs in C, by those in the network, in the order of arguments."""
+        return {p.label: p.name for p in self.module.inputs}
+
+    @property
+    def outputs(self) -> Mapping[str, str]:
+        """The names of the outputs in C, by those in the network, in the order of arguments."""
+        return {p.label: p.name for p in self.module.outputs}
+
+    @property
+    def results(self) -> tuple[tuple[tuple[int, ...], Any], ...]:
+        """The shape and the numpy type of each output."""
+        return tuple((p.shape, p.dtype.numpy) for p in self.module.outputs)
+
+    def write(self, path: Path, weights: Path | None = None, test: str = "") -> None:
         """Write the files, all of them or none.
 
-        path : of the C file; its header has the same name, with the ending ``.h``
+        path : of the C file; its header and, if there is one, its test are beside it
+        test : the text of a program that tests it
 
         Raises
         ------
@@ -71,6 +83,8 @@ class Exported:
             path: self.code.encode(),
             path.with_name(f"{self.name}.h"): self.header.encode(),
         }
+        if test:
+            files[path.with_name(f"{self.name}_test.c")] = test.encode()
         if weights is not None:
             files[weights] = self.weights
         write_files(files)
@@ -79,9 +93,10 @@ class Exported:
         text = f"{self.name} for {self.isa}: {len(self.code) / 2**20:.1f} MiB of C"
         if self.weights:
             text += f", {len(self.weights) / 2**20:.1f} MiB of weights"
+        bound = self.module.bound
         return (
-            f"{text}, workspace {self.workspace} bytes ({self.bound} are the least of any plan)\n"
-            f"compile with: cc -O2 {' '.join(self.flags)} -c {self.name}.c"
+            f"{text}, workspace {self.workspace} bytes ({bound} are the least of any plan)\n"
+            f"compile with: {command(self.module)}"
         )
 
 

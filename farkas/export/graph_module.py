@@ -22,6 +22,7 @@ from codegen.c.thread_memory import NAME as MEMORY
 from codegen.pipeline import CPU
 from farkas.version import version
 from poly.errors import ArgumentError
+from poly.ir.dtypes import dtype_of
 from poly.ir.graph import Call, Graph, verify_graph
 from poly.machine.isa import Isa
 from runtime.common.compile_report import Progress
@@ -33,16 +34,26 @@ from runtime.network.memory_plan import MemoryPlan, value_bytes
 from runtime.network.pointer_order import pointer_order
 from runtime.reference.evaluate import evaluate
 
+#: Begins the names of constants that inputs are compared with; no value is called so.
+_FIXED = "="
 #: What else a run has of names.
 _TAKEN = ("weights", "work", "workspace", "workspace_bytes", "code")
 
 
 def graph_module(
-    graph: Graph, name: str, isa: Isa, is_separate: bool = False, tell: Progress | None = None
+    graph: Graph,
+    name: str,
+    isa: Isa,
+    order: Sequence[str],
+    fixed: Mapping[str, np.ndarray],
+    is_separate: bool = False,
+    tell: Progress | None = None,
 ) -> Module:
     """Generate the C of a graph, whose sizes are all fixed, on one thread.
 
     name : of the module, a C identifier
+    order : the names of the inputs in the network
+    fixed : the elements of those that the graph was made for, which need not be among its own
     is_separate : whether the caller passes the weights
 
     Raises
@@ -59,21 +70,25 @@ def graph_module(
         graph = apply_layouts(graph, choose_layouts(graph, isa.machine, tell))
         made = generate_graph(graph, isa.machine, tell, Clock(), workers, convention=SERIAL)
     assert made.plan is not None, "all sizes are fixed"
-    names = _names(name, (*graph.inputs, *graph.outputs))
-    inputs = [_parameter(graph, v, n, labels) for v, n in zip(graph.inputs, names, strict=False)]
-    outputs = [
-        _parameter(graph, v, n, labels)
-        for v, n in zip(graph.outputs, names[len(inputs) :], strict=True)
-    ]
-    weights, starts = _packed(graph.constants)
-    places = _Places(made, made.plan, inputs, outputs, starts)
+    inputs, outputs = _parameters(graph, name, order, fixed)
+    weights, starts = _packed({**graph.constants, **{f"{_FIXED}{n}": a for n, a in fixed.items()}})
+    given = {p.label: p for p in inputs}
+    passed = [given[labels.get(value, value)] for value in graph.inputs]
+    places = _Places(made, made.plan, passed, outputs, starts)
+    steps = tuple(places.steps())
+    compared = {
+        p.name: starts[f"{_FIXED}{p.label}"] for p in inputs if p.label in fixed and p.count
+    }
+    if not compared and not any("weights" in step.text for step in steps):
+        weights = b""  # those of values that are computed beforehand
     return Module(
         name,
         _about(name, isa),
         tuple(inputs),
         tuple(outputs),
         tuple((k.function, tuple(c.origin for c in calls)) for calls, k in made.kernels),
-        tuple(places.steps()),
+        compared,
+        steps,
         workspace_bytes(made.plan.arena, made.functions),
         made.plan.bound,
         weights,
@@ -112,21 +127,35 @@ def _names(module: str, values: Sequence[str]) -> list[str]:
     taken = {*_TAKEN, module, MEMORY}
     for value in values:
         base = identifier(value)
-        for k in count(1):
-            name = base if k == 1 else f"{base}_{k}"
-            reserved = is_reserved(name) or name.startswith(("fk_", "_"))
-            if reserved:
-                base = f"v_{base.lstrip('_')}"
-            elif name not in taken:
-                break
+        if is_reserved(base) or base.startswith(("fk_", "_")):
+            base = f"v_{base.lstrip('_')}"
+        numbered = (base if k == 1 else f"{base}_{k}" for k in count(1))
+        name = next(n for n in numbered if n not in taken)
         taken.add(name)
         found.append(name)
     return found
 
 
-def _parameter(graph: Graph, value: str, name: str, labels: Mapping[str, str]) -> Parameter:
-    dtype = graph.values[value].dtype
-    return Parameter(name, labels.get(value, value), dtype, tuple(graph.shape(value)))
+def _parameters(
+    graph: Graph, module: str, order: Sequence[str], fixed: Mapping[str, np.ndarray]
+) -> tuple[list[Parameter], list[Parameter]]:
+    """The inputs and the outputs of a run."""
+    values = {graph.labels.get(value, value): value for value in graph.inputs}
+    labels = [x for x in order if x in values or x in fixed]
+    ends = [graph.labels.get(value, value) for value in graph.outputs]
+    names = _names(module, [*labels, *ends])
+    inputs = []
+    for label, name in zip(labels, names, strict=False):
+        if label in values:
+            dtype, shape = graph.values[values[label]].dtype, tuple(graph.shape(values[label]))
+        else:
+            dtype, shape = dtype_of(fixed[label].dtype), fixed[label].shape
+        inputs.append(Parameter(name, label, dtype, shape))
+    outputs = [
+        Parameter(name, label, graph.values[value].dtype, tuple(graph.shape(value)))
+        for value, label, name in zip(graph.outputs, ends, names[len(labels) :], strict=True)
+    ]
+    return inputs, outputs
 
 
 def _packed(constants: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, int]]:
@@ -159,8 +188,8 @@ class _Places:
         self.bases: dict[int, tuple[str, int]] = {
             n: (p.name, 0) for n, p in enumerate((*inputs, *outputs))
         }
-        for constant, start in starts.items():
-            self.bases[order.positions[constant]] = ("weights", start)
+        for constant in made.graph.constants:
+            self.bases[order.positions[constant]] = ("weights", starts[constant])
         assert order.arena is not None
         self.bases[order.arena] = ("work", 0)
         self.starts = starts

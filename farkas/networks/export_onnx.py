@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from farkas.export.exported import Exported, named_after
 from farkas.networks.given_shapes import plain_shapes
 from frontends.onnx import (
     DynamicShapeError,
+    Given,
     Source,
     Stage,
     given_inputs,
@@ -18,11 +21,16 @@ from frontends.onnx import (
     never_supported,
     open_model,
 )
-from poly.errors import ModelError, UnsupportedModelError
+from poly.errors import ArgumentError, ModelError, UnsupportedModelError
+from poly.ir.size_values import by_name
+from runtime.common.arguments import check_names
 from runtime.common.compile_report import Progress
+from runtime.common.random_arrays import random_array
 
 if TYPE_CHECKING:
     from poly.ir.graph import Graph
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 #: What exported code is for by default: all processors of x86 since 2015, about.
 DEFAULT_ISA = "x86-64-v3"
@@ -33,9 +41,11 @@ def export_onnx(
     path: str | os.PathLike[str],
     *,
     shapes: Mapping[str, Sequence[int] | int] | None = None,
+    values: Mapping[str, Any] | None = None,
     isa: str = DEFAULT_ISA,
     name: str | None = None,
     weights: str | os.PathLike[str] | None = None,
+    selftest: bool | Mapping[str, Any] = False,
     progress: Progress | None = None,
 ) -> Exported:
     """Write an ONNX network as a C file and a header, which need nothing but the C library.
@@ -49,11 +59,16 @@ def export_onnx(
     source : the path of a file, its bytes, or an ``onnx.ModelProto``
     path : of the C file; the header is beside it, with the ending ``.h``
     shapes : sizes of dynamic dimensions, as for `compile_onnx`; all have to be given
+    values : arrays for inputs that have the same elements in every run, by name: those that decide
+        about shapes.  A run that is passed others returns an error
     isa : the instruction set that the code is for: ``generic``, ``x86-64-v2``, ``x86-64-v3``,
         ``x86-64-v4``, ``aarch64`` or ``rv64gcv``, with extensions such as ``+avx512_vnni``
     name : prefix of the names in C; by default the name of the file
     weights : a file for the weights, which then are not in the C file: their bytes are passed to
         each run, from memory that is a multiple of 64
+    selftest : whether to write a program ``NAME_test.c`` as well, which runs the code once and
+        compares it with what Farkas computes on this machine; or arrays for inputs, by name, which
+        are otherwise made up
     progress : called with (stage, steps done, steps in all, current item)
 
     Raises
@@ -67,10 +82,47 @@ def export_onnx(
     """
     name = name or named_after(path)
     made = exported(
-        source, name, shapes=shapes, isa=isa, is_separate=weights is not None, progress=progress
-    )
-    made.write(Path(path), None if weights is None else Path(weights))
+        source, name, shapes=shapes, values=values, isa=isa, is_separate=weights is not None,
+        progress=progress,
+    )  # fmt: skip
+    test = ""
+    if selftest is not False:
+        given = {} if selftest is True else dict(by_name("selftest", selftest))
+        test = selftest_of(source, made, given, shapes or {}, values or {})
+    made.write(Path(path), None if weights is None else Path(weights), test)
     return made
+
+
+def selftest_of(
+    source: Any,
+    made: Exported,
+    given: Mapping[str, Any],
+    shapes: Mapping[str, Sequence[int] | int],
+    values: Mapping[str, Any],
+) -> str:
+    """The text of a program that compares exported code with what Farkas computes.
+
+    Raises
+    ------
+    ArgumentError : arrays that do not match the inputs.
+    ToolchainError : there is no C compiler.
+    """
+    from codegen.c.selftest_text import selftest_text
+    from farkas.networks.compile_onnx import compile_onnx
+
+    check_names("input", given, made.inputs)
+    draw = np.random.default_rng(0)
+    fixed = {**given, **values}
+    arrays = {
+        p.label: np.asarray(fixed[p.label])
+        if p.label in fixed
+        else random_array(draw, p.dtype.numpy, p.shape)
+        for p in made.module.inputs
+    }
+    results = compile_onnx(source, shapes=shapes, threads=1).run(arrays)
+    return selftest_text(
+        made.module, list(arrays.values()), [results[p.label] for p in made.module.outputs]
+    )
 
 
 def exported(
@@ -78,6 +130,7 @@ def exported(
     name: str,
     *,
     shapes: Mapping[str, Sequence[int] | int] | None = None,
+    values: Mapping[str, Any] | None = None,
     isa: str = DEFAULT_ISA,
     is_separate: bool = False,
     progress: Progress | None = None,
@@ -87,18 +140,37 @@ def exported(
     from poly.machine.isa import find_isa
 
     chosen = find_isa(isa)
-    graph = whole_graph(open_model(source), plain_shapes(shapes or {}))
-    return Exported.of(graph_module(graph, name, chosen, is_separate, progress), chosen)
+    fixed = {n: np.array(a, order="C") for n, a in by_name("values", values or {}).items()}
+    opened = open_model(source)
+    graph = whole_graph(opened, plain_shapes(shapes or {}), fixed)
+    order = [info.name for info in opened.inputs]
+    module = graph_module(graph, name, chosen, order, fixed, is_separate, progress)
+    return Exported.of(module, chosen)
 
 
-def whole_graph(source: Source, shapes: Mapping[str, tuple[int, ...] | int]) -> Graph:
+def whole_graph(
+    source: Source,
+    shapes: Mapping[str, tuple[int, ...] | int],
+    values: Mapping[str, Array],
+) -> Graph:
     """The graph of a model whose sizes are fixed.
+
+    values : of inputs that are the same in every run
 
     Raises
     ------
     ModelError : sizes that are open, or parts that only a run knows.
     UnsupportedModelError : nodes that cannot be compiled.
+    ArgumentError : `shapes` or `values` that do not match the model.
     """
+    ports = {p.name: p for p in source.input_ports(shapes)}
+    check_names("input", values, ports)
+    sizes: dict[str, int] = {}
+    for name, array in values.items():
+        if array.dtype != ports[name].dtype.numpy:
+            raise ArgumentError(f"values: {name!r} is {array.dtype}, expected {ports[name]}")
+        ports[name].check(array.shape, sizes)
+    shapes = {**{n: a.shape for n, a in values.items()}, **shapes}
     try:
         given = given_inputs(source, shapes)
     except DynamicShapeError as error:
@@ -109,23 +181,37 @@ def whole_graph(source: Source, shapes: Mapping[str, tuple[int, ...] | int]) -> 
             f"{error}; exported code has fixed sizes: give all of them, as in "
             "shapes={'batch': 1} or --shape batch=1"
         ) from None
+    given |= {name: Given.of(array, known=True) for name, array in values.items()}
     stage = import_stage(source, given)
     if not stage.is_whole or stage.graph is None:
-        raise ModelError(_why_not_whole(stage))
+        raise ModelError(_why_not_whole(source, stage))
     return stage.graph
 
 
-def _why_not_whole(stage: Stage) -> str:
+def _why_not_whole(source: Source, stage: Stage) -> str:
     """What keeps a network from being compiled before it runs."""
     reasons = [f"{call.origin}: numpy computes it, and has no C form" for call in stage.opaque]
-    demanded = ", ".join(f"'{name}'" for name in sorted(stage.demands))
-    if demanded:
-        first = stage.rest[0].node if stage.rest else None
-        of = f" of {len(stage.rest)} nodes, the first being {first.op_type}" if first else ""
+    if stage.demands:
+        inputs = _inputs_of(source, stage.demands)
+        what = ", ".join(f"'{name}'" for name in inputs) or "values that are computed"
+        first = stage.rest[0].node.op_type if stage.rest else "the outputs"
         reasons.append(
-            f"the elements of {demanded} decide about shapes{of}: make them initializers of the "
-            "model, if they are the same in every run"
+            f"the elements of {what} decide about shapes, first in {first}: if they are the same "
+            "in every run, give them as values=, or as --value NAME=FILE.npy"
         )
     if not reasons:
         reasons = ["its outputs are not computed by kernels alone"]
     return "\n  ".join(["the network cannot be exported:", *reasons])
+
+
+def _inputs_of(source: Source, names: Collection[str]) -> list[str]:
+    """The inputs on which values depend, in order; those of bodies belong to the node."""
+    makers = {output: p.node for p in source.nodes for output in p.node.output if output}
+    seen: set[str] = set()
+    work = [*names]
+    while work:
+        name = work.pop().split(source.separator)[0]
+        if name not in seen:
+            seen.add(name)
+            work += [n for n in makers[name].input if n] if name in makers else []
+    return [info.name for info in source.inputs if info.name in seen]

@@ -201,3 +201,48 @@ def test_the_command(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, words, catch_exceptions=False)
     assert done.exit_code == 0 and re.search(r"net for x86-64-v3: .*workspace \d+", done.output)
     assert "net_run(" in (tmp_path / "net.h").read_text()
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_the_selftest(separate: bool, tmp_path: Path) -> None:
+    """It passes, and fails on other weights."""
+    path, weights = tmp_path / "net.c", tmp_path / "net.bin"
+    made = fk.export_onnx(
+        MODEL, path, isa="generic", selftest=INPUTS, weights=weights if separate else None
+    )
+    line = ["gcc", *FLAGS, "net.c", "net_test.c", "-lm", "-o", "net"]
+    subprocess.run(line, cwd=tmp_path, check=True)
+    words = [str(tmp_path / "net"), *([str(weights)] if separate else [])]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0 and "passed" in done.stdout and "ms each" in done.stdout
+    assert re.search(r"work_2: difference \S+, largest value [1-9]", done.stdout)
+    if separate:
+        weights.write_bytes(bytes(len(made.weights)))
+        assert subprocess.run(words, capture_output=True).returncode == 1
+        assert subprocess.run(words[:1], capture_output=True).returncode == 2
+
+
+def test_inputs_that_decide_about_shapes_are_fixed(tmp_path: Path) -> None:
+    node = helper.make_node("Reshape", ["x", "to"], ["y"])
+    ports = [
+        helper.make_tensor_value_info(n, t, s)
+        for n, t, s in (
+            ("x", TensorProto.FLOAT, [6]), ("to", TensorProto.INT64, [2]),
+            ("y", TensorProto.FLOAT, None),
+        )
+    ]  # fmt: skip
+    graph = helper.make_graph([node], "g", ports[:2], ports[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(ModelError, match=r"elements of 'to' decide about shapes, first in Reshape"):
+        exported(model, "m")
+    made = exported(model, "m", isa="generic", values={"to": np.array([3, 2])})
+    assert "input to[2], always with the same elements" in made.header
+    library = build(made, ["gcc"], tmp_path)
+    x = np.arange(6, dtype=np.float32)
+    (y,) = run(made, library, {"x": x, "to": np.array([3, 2])})
+    np.testing.assert_array_equal(y, x.reshape(3, 2))
+    with pytest.raises(AssertionError, match="returned 4"):
+        run(made, library, {"x": x, "to": np.array([2, 3])})
+    for wrong, message in ((np.array([3.0]), "float64"), (np.array([1, 2, 3]), "shape")):
+        with pytest.raises(ArgumentError, match=message):
+            exported(model, "m", values={"to": wrong})
