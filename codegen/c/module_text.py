@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,22 +29,33 @@ CODES = (
     ("ALIGNMENT", "a pointer is not a multiple of the size of the elements there"),
     ("WORKSPACE", "the workspace is null or too small"),
     ("VALUE", "an input whose elements are fixed has others"),
+    ("SIZE", "a size is out of range"),
 )
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A tensor that the caller passes: its name in C, what users call it, its type and shape."""
+    """A tensor that the caller passes: its name in C, what users call it, its type and shape.
+
+    An extent is a number, or an expression in C over the sizes of the module.
+    """
 
     name: str
     label: str
     dtype: DType
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
 
     @property
-    def count(self) -> int:
+    def extents(self) -> tuple[int, ...]:
+        """The shape, where it is fixed."""
+        return tuple(n for n in self.shape if isinstance(n, int))
+
+    @property
+    def count(self) -> int | str:
         """The number of its elements."""
-        return math.prod(self.shape)
+        if len(self.extents) == len(self.shape):
+            return math.prod(self.extents)
+        return " * ".join(f"({n})" for n in self.shape)
 
     @property
     def kind(self) -> str:
@@ -70,15 +81,26 @@ class Step:
     text: str
 
 
+@dataclass(frozen=True)
+class Temporary:
+    """A part of the workspace of a module with sizes: its name, C type and bytes, in C."""
+
+    name: str
+    kind: str
+    bytes: str
+
+
 @dataclass(frozen=True, eq=False)
 class Module:
     """What a C file is made of.
 
     name : prefix of its names; about : what it is, in lines
+    sizes : those that each run is passed, in C; conditions : what must hold for them, in C
     functions : each with the nodes that call it
     fixed : where in the weights the elements are that an input must have, by its name in C
-    steps : in order; they name parameters, ``weights`` and ``work``
-    workspace, bound : bytes of the workspace, and the least that any plan would need
+    steps : in order; they name parameters, temporaries, ``weights`` and ``work``
+    workspace, bound : bytes of the workspace, and the least that any plan would need, for fixed
+        sizes; temporaries : what is in it, for others
     weights : the bytes of constants; is_separate : whether callers pass these
     flags : to compile with; macro : defined by compilers for machines with the instructions that
         the text was made for
@@ -89,14 +111,17 @@ class Module:
     inputs: tuple[Parameter, ...]
     outputs: tuple[Parameter, ...]
     functions: tuple[tuple[CFunction, tuple[str, ...]], ...]
-    fixed: Mapping[str, int]
     steps: tuple[Step, ...]
-    workspace: int
-    bound: int
-    weights: bytes
-    is_separate: bool
     flags: tuple[str, ...]
     macro: str
+    sizes: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
+    temporaries: tuple[Temporary, ...] = ()
+    fixed: Mapping[str, int] = field(default_factory=dict)
+    workspace: int = 0
+    bound: int = 0
+    weights: bytes = b""
+    is_separate: bool = False
 
     @property
     def prefix(self) -> str:
@@ -104,9 +129,24 @@ class Module:
         return self.name.upper()
 
     @property
+    def memory(self) -> int:
+        """The bytes that its functions need in addition, one after the other."""
+        return max((f.thread_memory for f, _ in self.functions), default=0)
+
+    @property
+    def has_workspace(self) -> bool:
+        """Whether a run needs any."""
+        return bool(self.workspace or self.temporaries or (self.sizes and self.memory))
+
+    @property
+    def size_parameters(self) -> tuple[str, ...]:
+        """The declarations of the sizes."""
+        return tuple(f"int64_t {size}" for size in self.sizes)
+
+    @property
     def parameters(self) -> tuple[str, ...]:
         """The declarations of what a run is passed."""
-        given = [f"const {p.kind} *{p.name}" for p in self.inputs]
+        given = [*self.size_parameters, *(f"const {p.kind} *{p.name}" for p in self.inputs)]
         given += [f"{p.kind} *{p.name}" for p in self.outputs]
         if self.is_separate and self.weights:
             given.append("const void *weights")
@@ -126,9 +166,7 @@ def header_text(module: Module) -> str:
         "/*", *(f" * {line}".rstrip() for line in module.about), " */",
         f"#ifndef {p}_H", f"#define {p}_H", "", "#include <stddef.h>", "#include <stdint.h>", "",
         "#ifdef __cplusplus", 'extern "C" {', "#endif", "",
-        "/* Bytes of the workspace; any plan needs at least " f"{module.bound}. */",
-        f"#define {p}_WORKSPACE_BYTES {module.workspace}",
-        f"#define {p}_WEIGHTS_BYTES {len(module.weights)}", "",
+        *_workspace_declared(module),
         "/* What a run returns. */", "enum {", *codes, "};", "",
         "/*", " * Runs it once.  Tensors are row-major and must not overlap:", " *",
         *(f" *   {line}" for line in _tensors(module)), " *",
@@ -140,6 +178,26 @@ def header_text(module: Module) -> str:
         "#ifdef __cplusplus", "}", "#endif", "", "#endif", "",
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+def _workspace_declared(module: Module) -> list[str]:
+    if module.sizes:
+        return [
+            "/* Bytes of the workspace for these sizes; 0 as well if they are out of range. */",
+            f"{_workspace_prototype(module)};",
+            "",
+        ]
+    p = module.prefix
+    return [
+        f"/* Bytes of the workspace; any plan needs at least {module.bound}. */",
+        f"#define {p}_WORKSPACE_BYTES {module.workspace}",
+        f"#define {p}_WEIGHTS_BYTES {len(module.weights)}",
+        "",
+    ]
+
+
+def _workspace_prototype(module: Module) -> str:
+    return f"size_t {module.name}_workspace_bytes({', '.join(module.size_parameters)})"
 
 
 def _tensors(module: Module) -> Iterator[str]:
@@ -159,12 +217,11 @@ def _weights_comment(module: Module) -> list[str]:
 
 def code_text(module: Module) -> str:
     """The C file; the weights, if it has them, are at its end."""
-    memory = max((f.thread_memory for f, _ in module.functions), default=0)
     setup = definitions(i for f, _ in module.functions for i in f.instructions)
     functions: list[str] = []
     for function, nodes in module.functions:
         functions += [header_comment(function.made_from, nodes), function.static_text, ""]
-    body = [*_run(module, memory), *_error(module)]
+    body = [*(_sized(module) if module.sizes else []), *_run(module), *_error(module)]
     helpers = prelude_for("\n".join([*setup, *functions, *body]))
     prelude = helpers.replace("static inline ", _INLINED)
     lines = [
@@ -189,22 +246,26 @@ def _guard(module: Module) -> list[str]:
     if module.macro:
         flags = " ".join(module.flags)
         lines = [f"#ifndef {module.macro}", f'#error "compile this with {flags}"', "#endif"]
-    return [*lines, *_ARITHMETIC]
+    exact = any(f.made_from.exact for f, _ in module.functions)
+    contract = ("off", "OFF") if exact else ("fast", "ON")
+    return [
+        *lines,
+        "#ifdef __GNUC__",
+        '#pragma GCC diagnostic ignored "-Wpsabi"',
+        "#endif",
+        "#ifdef __clang__",
+        f"#pragma STDC FP_CONTRACT {contract[1]}",
+        "#elif defined __GNUC__",
+        f'#pragma GCC optimize ("fp-contract={contract[0]}", {_WRAPPING})',
+        "#endif",
+    ]
 
 
+#: Integers wrap around, and nothing reads errno or exceptions.
+_WRAPPING = '"wrapv", "no-math-errno", "no-trapping-math"'
 #: Helpers take and return vectors, which has no fixed form where they are longer than those of the
 #: machine.  clang warns of helpers that only others use which are not there.
 _INLINED = "static inline __attribute__((always_inline, unused)) "
-#: Products and sums may be fused, which -std=c11 forbids in gcc; integers wrap around, and nothing
-#: reads errno.  No vector is passed between files.
-_ARITHMETIC = (
-    "#ifdef __GNUC__",
-    '#pragma GCC diagnostic ignored "-Wpsabi"',
-    "#ifndef __clang__",
-    '#pragma GCC optimize ("fp-contract=fast", "wrapv", "no-math-errno", "no-trapping-math")',
-    "#endif",
-    "#endif",
-)
 
 
 def weights_text(module: Module) -> str:
@@ -230,39 +291,64 @@ ROW = 256
 _OCTAL = np.array([[*f"\\{byte:03o}".encode()] for byte in range(256)], np.uint8)
 
 
-def _run(module: Module, memory: int) -> list[str]:
+def _sized(module: Module) -> list[str]:
+    """A function that checks sizes, and one that says how much workspace they need."""
+    given = ", ".join(module.size_parameters)
+    conditions = [f"{size} >= 0" for size in module.sizes]
+    conditions += module.conditions
+    # No tensor is so large that its bytes, or those of a few of them, overflow.
+    for port in (*module.inputs, *module.outputs):
+        conditions.append(f"{_as_double(port.count, port.dtype.bytes)} < 0x1p60")
+    conditions += [f"(double)({t.bytes}) < 0x1p60" for t in module.temporaries]
+    unused = [f"  (void){size};" for size in module.sizes]
+    parts = [f" + {_up(t.bytes)}" for t in module.temporaries]
+    parts += [f" + {-(-module.memory // ALIGNMENT) * ALIGNMENT}"] if module.memory else []
+    total = f"{ALIGNMENT - 1}{''.join(parts)}" if parts else "0"
+    passed = ", ".join(module.sizes)
+    return [
+        f"static int fk_is_valid({given})",
+        "{",
+        *(f"  if (!({c})) return 0;" for c in conditions),
+        "  return 1;",
+        "}",
+        "",
+        _workspace_prototype(module),
+        "{",
+        *unused,
+        f"  return fk_is_valid({passed}) ? (size_t)({total}) : 0;",
+        "}",
+        "",
+    ]
+
+
+def _as_double(count: int | str, width: int) -> str:
+    """Bytes in C, computed so that nothing overflows."""
+    factors = count.split(" * ") if isinstance(count, str) else [str(count)]
+    return " * ".join([*(f"(double){f}" for f in factors), f"{width}.0"])
+
+
+def _up(bytes_: str) -> str:
+    """Bytes in C, rounded up to a multiple of the alignment."""
+    return f"(({bytes_}) + {ALIGNMENT - 1}) / {ALIGNMENT} * {ALIGNMENT}"
+
+
+def _run(module: Module) -> list[str]:
     """The entry point."""
     p = module.prefix
-    slack = ALIGNMENT - 1
     lines = [module.prototype, "{"]
+    if module.sizes:
+        lines.append(f"  if (!fk_is_valid({', '.join(module.sizes)})) return {p}_SIZE;")
     for port in (*module.inputs, *module.outputs):
-        if port.count:
-            lines.append(f"  if ({port.name} == NULL) return {p}_NULL;")
-            if port.dtype.bytes > 1:
-                lines.append(
-                    f"  if ((uintptr_t){port.name} % {port.dtype.bytes} != 0) return {p}_ALIGNMENT;"
-                )
-        else:
-            lines.append(f"  (void){port.name};")
+        lines += _checked(port, p)
     if module.is_separate and module.weights:
         lines.append(f"  if (weights == NULL) return {p}_NULL;")
         lines.append(f"  if ((uintptr_t)weights % {ALIGNMENT} != 0) return {p}_ALIGNMENT;")
-    if not module.workspace:
-        lines += ["  (void)workspace;", "  (void)workspace_bytes;"]
-    else:
-        lines += [
-            f"  if (workspace == NULL || workspace_bytes < {p}_WORKSPACE_BYTES)",
-            f"    return {p}_WORKSPACE;",
-            "  unsigned char *const work =",
-            f"    (unsigned char *)(((uintptr_t)workspace + {slack}) / {ALIGNMENT} * {ALIGNMENT});",
-        ]
     for port in module.inputs:
-        if port.name in module.fixed and port.count:
+        if port.name in module.fixed:
             given = f"(const unsigned char *)weights + {module.fixed[port.name]}"
-            count = port.count * port.dtype.bytes
+            count = math.prod(port.extents) * port.dtype.bytes
             lines.append(f"  if (memcmp({port.name}, {given}, {count}) != 0) return {p}_VALUE;")
-    if memory:
-        lines.append(f"  unsigned char *const {MEMORY} = work + {_memory_at(module, memory)};")
+    lines += _workspace(module)
     for step in module.steps:
         if step.about:
             lines.append(f"  /* {step.about} */")
@@ -270,9 +356,45 @@ def _run(module: Module, memory: int) -> list[str]:
     return [*lines, f"  return {p}_OK;", "}", ""]
 
 
-def _memory_at(module: Module, memory: int) -> int:
-    """Where the memory of functions is in the workspace: at its end."""
-    return module.workspace - (ALIGNMENT - 1) - -(-memory // ALIGNMENT) * ALIGNMENT
+def _checked(port: Parameter, prefix: str) -> list[str]:
+    """Lines that check a pointer."""
+    if port.count == 0:
+        return [f"  (void){port.name};"]
+    some = "" if isinstance(port.count, int) else f"{port.count} != 0 && "
+    lines = [f"  if ({some}{port.name} == NULL) return {prefix}_NULL;"]
+    width = port.dtype.bytes
+    if width > 1:
+        lines.append(f"  if ((uintptr_t){port.name} % {width} != 0) return {prefix}_ALIGNMENT;")
+    return lines
+
+
+def _workspace(module: Module) -> list[str]:
+    """Lines that check the workspace, and name its parts."""
+    if not module.has_workspace:
+        return ["  (void)workspace;", "  (void)workspace_bytes;"]
+    p, slack = module.prefix, ALIGNMENT - 1
+    needed = f"{p}_WORKSPACE_BYTES"
+    if module.sizes:
+        needed = f"{module.name}_workspace_bytes({', '.join(module.sizes)})"
+    lines = [
+        f"  if (workspace == NULL || workspace_bytes < {needed})",
+        f"    return {p}_WORKSPACE;",
+        f"  unsigned char *{'' if module.sizes else 'const '}work =",
+        f"    (unsigned char *)(((uintptr_t)workspace + {slack}) / {ALIGNMENT} * {ALIGNMENT});",
+    ]
+    for t in module.temporaries:
+        lines.append(f"  {t.kind} *const {t.name} = ({t.kind} *)work;")
+        lines.append(f"  work += {_up(t.bytes)};")
+    if module.memory:
+        at = "work" if module.sizes else f"work + {_memory_at(module)}"
+        lines.append(f"  unsigned char *const {MEMORY} = {at};")
+    return lines
+
+
+def _memory_at(module: Module) -> int:
+    """Where the memory of functions is in the workspace of fixed sizes: at its end."""
+    taken = -(-module.memory // ALIGNMENT) * ALIGNMENT
+    return module.workspace - (ALIGNMENT - 1) - taken
 
 
 def _error(module: Module) -> list[str]:

@@ -66,8 +66,8 @@ class Exported:
 
     @property
     def results(self) -> tuple[tuple[tuple[int, ...], Any], ...]:
-        """The shape and the numpy type of each output."""
-        return tuple((p.shape, p.dtype.numpy) for p in self.module.outputs)
+        """The shape and the numpy type of each output; fixed extents only."""
+        return tuple((p.extents, p.dtype.numpy) for p in self.module.outputs)
 
     def write(self, path: Path, weights: Path | None = None, test: str = "") -> None:
         """Write the files, all of them or none.
@@ -93,11 +93,10 @@ class Exported:
         text = f"{self.name} for {self.isa}: {len(self.code) / 2**20:.1f} MiB of C"
         if self.weights:
             text += f", {len(self.weights) / 2**20:.1f} MiB of weights"
-        bound = self.module.bound
-        return (
-            f"{text}, workspace {self.workspace} bytes ({bound} are the least of any plan)\n"
-            f"compile with: {command(self.module)}"
-        )
+        if not self.module.sizes:
+            bound = self.module.bound
+            text += f", workspace {self.workspace} bytes ({bound} are the least of any plan)"
+        return f"{text}\ncompile with: {command(self.module)}"
 
 
 def named_after(path: str | os.PathLike[str]) -> str:

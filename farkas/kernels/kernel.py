@@ -27,6 +27,9 @@ from runtime.cpu.toolchain import Toolchain
 from runtime.reference.verify import Report, verify
 
 if TYPE_CHECKING:
+    import os
+
+    from farkas.export.exported import Exported
     from farkas.views.page import View
     from runtime.gpu.gpu_program import GpuProgram
 
@@ -358,6 +361,44 @@ class Kernel:
             return compiled.loaded(*arrays, threads=count, **named)
 
         return verify(program, call, seed, chosen)
+
+    def export(
+        self, path: str | os.PathLike[str], *, isa: str = "x86-64-v3", name: str | None = None
+    ) -> Exported:
+        """Write the kernel as a C file and a header that need nothing of Farkas.
+
+        >>> blur.export("blur.c", isa="aarch64")
+
+        The function takes the sizes, the inputs and the outputs, and a workspace; a tensor that is
+        updated is an output that has its elements already.  It runs on one thread.  An automatic
+        schedule is made for the instruction set; any other one is kept.
+
+        Parameters
+        ----------
+        path : of the C file; the header is beside it
+        isa : the instruction set, see `farkas.export_onnx`
+        name : prefix of the names in C; by default the name of the file
+
+        Raises
+        ------
+        UntypedError : see `program`.
+        ArgumentError : an unknown `isa`; a `name` that is no C identifier.
+        ScheduleError : no code can be generated.
+        FileError : a file cannot be written; then none of them is.
+        """
+        from farkas.export.exported import Exported, named_after
+        from farkas.export.kernel_module import kernel_module
+        from poly.machine.isa import find_isa
+
+        only, recipe, chosen = self._only(), self._recipe, find_isa(isa)
+        is_automatic = recipe.schedule is None or recipe.schedule == "auto"
+        module = kernel_module(
+            only.program, name or named_after(path), chosen, recipe.exact,
+            None if is_automatic else only.schedule,
+        )  # fmt: skip
+        made = Exported.of(module, chosen)
+        made.write(Path(path))
+        return made
 
     def explain(self, **sizes: int) -> View:
         """Show which statements share loops, what that saves, what prevents more, and the cost.

@@ -116,7 +116,7 @@ def selftest_of(
     arrays = {
         p.label: np.asarray(fixed[p.label])
         if p.label in fixed
-        else random_array(draw, p.dtype.numpy, p.shape)
+        else random_array(draw, p.dtype.numpy, p.extents)
         for p in made.module.inputs
     }
     results = compile_onnx(source, shapes=shapes, threads=1).run(arrays)

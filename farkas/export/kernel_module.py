@@ -1,0 +1,79 @@
+"""`kernel_module`: a comprehension as what a C file is made of, with its sizes as arguments."""
+
+from __future__ import annotations
+
+from codegen.c.convention import SERIAL
+from codegen.c.expr_text import Names, index_text
+from codegen.c.function import argument_order, emit_function
+from codegen.c.module_text import Module, Parameter, Step, Temporary
+from codegen.c.thread_memory import NAME as MEMORY
+from codegen.c.type_names import C_TYPES
+from codegen.pipeline import CPU
+from farkas.export.graph_module import about, check_name, names_in_c
+from poly.ir.expr import Const, Expr, Size, substitute
+from poly.ir.program import Program, Tensor
+from poly.machine.isa import Isa
+from poly.schedule.schedule import Schedule
+
+
+def kernel_module(
+    program: Program, name: str, isa: Isa, exact: bool = False, schedule: Schedule | None = None
+) -> Module:
+    """Generate the C of a program, on one thread.
+
+    name : of the module, a C identifier
+    exact : keep the written order of reductions
+    schedule : by default the automatic one for `isa`
+
+    Raises
+    ------
+    ArgumentError : `name` is no C identifier.
+    ScheduleError : no code can be generated.
+    """
+    check_name(name)
+    if schedule is None:
+        prepared = CPU.prepare(program, isa.machine, exact)
+        schedule = CPU.automatic(prepared, isa.machine, exact).schedule
+    function = emit_function(schedule, f"fk_{name}", CPU.loop_passes, SERIAL)
+    # A tensor that is updated is passed once, as an output that has its elements already.
+    read = [t for t in program.inputs if t.name not in program.updated]
+    tensors = [*read, *program.outputs]
+    chosen = names_in_c(name, [*program.sizes, *(t.name for t in tensors)])
+    sizes = dict(zip(program.sizes, chosen, strict=False))
+    names = Names({}, sizes, {}, str, str)
+
+    def text(e: Expr) -> str:
+        """An extent in C, over the sizes that callers pass."""
+        return index_text(substitute(e, sizes=schedule.program.products), names)
+
+    def parameter(tensor: Tensor, called: str) -> Parameter:
+        shape = tuple(int(e.value) if isinstance(e, Const) else text(e) for e in tensor.shape)
+        return Parameter(called, tensor.name, tensor.dtype, shape)
+
+    def bytes_of(tensor: Tensor) -> str:
+        return " * ".join([*(f"({text(e)})" for e in tensor.shape), str(tensor.dtype.bytes)])
+
+    ports = [parameter(t, n) for t, n in zip(tensors, chosen[len(sizes) :], strict=True)]
+    own = {t.name: f"fk_temporary_{n}" for n, t in enumerate(function.workspace)}
+    temporaries = [
+        Temporary(own[t.name], C_TYPES[t.dtype.name], bytes_of(t)) for t in function.workspace
+    ]
+    given = {p.label: p.name for p in ports} | own
+    order = {t.name for t in argument_order(schedule.program, function.workspace)}
+    assert all(tensor in order for tensor, _ in function.tensors)
+    passed = [text(Size(s)) for s in function.sizes]
+    passed += [f"({kind} *){given[tensor]}" for tensor, kind in function.tensors]
+    passed += [MEMORY] if SERIAL.passed(function.thread_memory) else []
+    return Module(
+        name,
+        about(name, f"a kernel, `{program.name}`", isa),
+        tuple(ports[: len(read)]),
+        tuple(ports[len(read) :]),
+        ((function, ()),),
+        (Step("", f"{function.symbol}({', '.join(passed)});"),),
+        isa.flags,
+        isa.macro,
+        sizes=tuple(sizes.values()),
+        conditions=tuple(text(c) for c in program.constraints),
+        temporaries=tuple(temporaries),
+    )
