@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from farkas.cli.run import input_arrays, parse_shape
+
+if TYPE_CHECKING:
+    from farkas.export.exported import Exported
 
 
 @click.command(
@@ -16,9 +20,10 @@ Examples:
   farkas export m.onnx -o m.c
   farkas export bert.onnx --shape batch=1 --shape sequence=128 --isa x86-64-v4 -o bert.c
   farkas export m.onnx --isa aarch64 --weights m.bin -o m.c
+  farkas export blur.fk -o blur.c
 """,
 )
-@click.argument("model")
+@click.argument("file", metavar="FILE.onnx|FILE.fk")
 @click.option("-o", "--output", required=True, metavar="FILE.c", help="The C file to write; "
               "its header is beside it.")  # fmt: skip
 @click.option(
@@ -50,7 +55,7 @@ Examples:
     help="What --selftest runs on; default is made-up elements; repeatable.",
 )  # fmt: skip
 def export_command(
-    model: str,
+    file: str,
     output: str,
     shapes: tuple[str, ...],
     values: tuple[str, ...],
@@ -60,11 +65,16 @@ def export_command(
     selftest: bool,
     samples: tuple[str, ...],
 ) -> int:
-    """Write an ONNX network as a C file and a header that need nothing of Farkas.
+    """Write an ONNX network, or a definition, as a C file and a header that need nothing of Farkas.
 
     The C has no state, allocates nothing and needs only the C mathematics library.  The header
-    says what to pass.  The same network gives the same files on every machine.
+    says what to pass.  The same input gives the same files on every machine.
     """
+    if Path(file).suffix == ".fk":
+        if shapes or values or samples or weights or selftest:
+            raise click.UsageError("a definition is exported with --isa and --name alone")
+        click.echo(str(_exported_kernel(file, output, isa, name)))
+        return 0
     from farkas.console.display import StageProgress, stderr_console
     from farkas.networks.export_onnx import export_onnx
 
@@ -73,9 +83,23 @@ def export_command(
         raise click.UsageError("--input is for --selftest")
     with StageProgress(stderr_console()) as progress:
         made = export_onnx(
-            Path(model), output, shapes=dict(map(parse_shape, shapes)), values=given, isa=isa,
+            Path(file), output, shapes=dict(map(parse_shape, shapes)), values=given, isa=isa,
             name=name, weights=weights, selftest=arrays if selftest else False,
             progress=progress,
         )  # fmt: skip
     click.echo(str(made))
     return 0
+
+
+def _exported_kernel(file: str, output: str, isa: str, name: str | None) -> Exported:
+    from farkas.console.files import read_text_file
+    from farkas.export.exported import Exported, named_after
+    from farkas.export.kernel_module import kernel_module
+    from frontends.language.parse_program import parse_program
+    from poly.machine.isa import find_isa
+
+    chosen = find_isa(isa)
+    program = parse_program(read_text_file(file))
+    made = Exported.of(kernel_module(program, name or named_after(output), chosen), chosen)
+    made.write(Path(output))
+    return made

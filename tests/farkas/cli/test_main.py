@@ -453,6 +453,7 @@ def test_interrupted(tmp_path: Path) -> None:
 def test_the_module_has_one_entry_point() -> None:
     assert cli_module.main.name == "farkas"
     assert np.array_equal(sorted(cli_module.main.commands), [
-        "cache", "check", "compile", "demo", "diff", "doctor", "intrinsic", "pipeline", "quantize",
+        "cache", "check", "compile", "demo", "diff", "doctor", "export", "intrinsic", "pipeline",
+        "quantize",
         "run", "show", "toolchain", "why",
     ])  # fmt: skip

@@ -246,3 +246,23 @@ def test_inputs_that_decide_about_shapes_are_fixed(tmp_path: Path) -> None:
     for wrong, message in ((np.array([3.0]), "float64"), (np.array([1, 2, 3]), "shape")):
         with pytest.raises(ArgumentError, match=message):
             exported(model, "m", values={"to": wrong})
+
+
+def test_the_command_for_definitions(tmp_path: Path) -> None:
+    (tmp_path / "k.fk").write_text("def k(float32 A[N]) -> (B) { B[i] = 2 * A[i] }")
+    words = ["export", str(tmp_path / "k.fk"), "-o", str(tmp_path / "k.c")]
+    done = CliRunner().invoke(main, words, catch_exceptions=False)
+    assert done.exit_code == 0 and "int k_run(int64_t N," in (tmp_path / "k.h").read_text()
+    refused = CliRunner().invoke(main, [*words, "--weights", "w.bin"])
+    assert refused.exit_code == 2 and "--isa and --name alone" in refused.output
+
+
+def test_where_a_line_comes_from(tmp_path: Path) -> None:
+    made = exported(MODEL, "small", isa="generic")
+    made.write(tmp_path / "small.c")
+    number = next(n for n, x in enumerate(made.code.splitlines(), 1) if "E_p[0]" in x and "+=" in x)
+    words = ["why", str(tmp_path / "small.c"), str(number)]
+    done = CliRunner().invoke(main, words, catch_exceptions=False)
+    assert done.exit_code == 0 and "statement  S2: update of S[i] +=! E[i, j]" in done.output
+    # Nothing of the other kernels in the file.
+    assert re.findall(r"node +(\w+)", done.output) == ["Softmax"]
