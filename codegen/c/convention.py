@@ -7,14 +7,19 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import cgen
 
+from codegen.c.cgen_blocks import as_block
+from codegen.c.expr_text import index_text
 from codegen.c.printer import CPrinter
 from codegen.c.thread_memory import NAME
 from codegen.c.type_names import LANES
+from codegen.loops.nodes import For
+from poly.ir.expr import Const
 
 
 class SerialPrinter(CPrinter):
@@ -27,8 +32,8 @@ class SerialPrinter(CPrinter):
 
     stack_limit = 0
 
-    def parallel_for(self, loop: cgen.Generable, depth: int) -> cgen.Generable:
-        return loop
+    def shared_loops(self, node: For, depth: int) -> cgen.Generable:
+        return self.loop(node, self.sequential(node.body))
 
     def lanes_for(self, loop: cgen.Generable) -> cgen.Generable:
         return cgen.Collection([cgen.Line(LANES), loop])
@@ -37,25 +42,89 @@ class SerialPrinter(CPrinter):
         return body
 
 
+class TeamPrinter(SerialPrinter):
+    """C whose shared loops are cut into parts by the text itself: see `codegen.c.team_text`."""
+
+    def shared_loops(self, node: For, depth: int) -> cgen.Generable:
+        loops = [node]
+        while len(loops) < depth:
+            assert isinstance(loops[-1].body, For)
+            loops.append(loops[-1].body)
+        with ExitStack() as stack:
+            for loop in loops:
+                stack.enter_context(self.running(loop))
+            body = self.statement(self.sequential(loops[-1].body))
+        lines, numbers = self._counted(loops)
+        place, end = self.fresh(), self.fresh()
+        part = f"{TEAM}, {' * '.join(numbers)}"
+        text = cgen.For(
+            f"int64_t {place} = fk_part({part}, 0), {end} = fk_part({part}, 1)",
+            f"{place} < {end}",
+            f"{place}++",
+            cgen.Block([*self._placed(loops, numbers, place), body]),
+        )
+        return cgen.Block([*map(cgen.Line, lines), text, cgen.Line(f"fk_wait({TEAM});")])
+
+    def _counted(self, loops: Sequence[For]) -> tuple[list[str], list[str]]:
+        """Lines that count the iterations of each loop, and the names of these numbers."""
+        lines, numbers = [], []
+        for loop in loops:
+            number = self.fresh()
+            ends = f"{index_text(loop.lower, self.names)}, {index_text(loop.upper, self.names)}"
+            lines.append(f"const int64_t {number} = fk_count({ends}, {loop.step});")
+            numbers.append(number)
+        return lines, numbers
+
+    def _placed(self, loops: Sequence[For], numbers: Sequence[str], place: str) -> list[cgen.Line]:
+        """Lines that define the variables of the loops in an iteration of all of them."""
+        lines: list[cgen.Line] = []
+        for n, (loop, number) in enumerate(zip(loops, numbers, strict=True)):
+            after = " / ".join([place, *numbers[n + 1 :]])
+            own = f"{after} % {number}" if n else after
+            step = f" * {loop.step}" if loop.step != 1 else ""
+            lower = "" if loop.lower == Const(0) else f"{index_text(loop.lower, self.names)} + "
+            var = self.names.loops[loop.var]
+            lines.append(cgen.Line(f"const int64_t {var} = {lower}{own}{step};"))
+        return lines
+
+    def single(self, body: cgen.Generable) -> cgen.Generable:
+        return cgen.Collection(
+            [cgen.If(f"{TEAM}->number == 0", as_block(body)), cgen.Line(f"fk_wait({TEAM});")]
+        )
+
+
 @dataclass(frozen=True)
 class Convention:
     """How the functions of a program are written.
 
     passes_memory : whether callers pass the memory of large arrays
+    has_team : whether callers pass the thread's place in its team
     """
 
     name: str
     printer: type[CPrinter]
-    passes_memory: bool
+    passes_memory: bool = False
+    has_team: bool = False
 
-    def passed(self, memory: int) -> Mapping[str, str]:
-        """What a function that uses so many bytes of memory is passed for it: its declaration, by
-        name.
+    def passed(self, memory: int, is_shared: bool) -> Mapping[str, str]:
+        """What a function is passed in addition: declarations, by name.
+
+        memory : its bytes of memory; is_shared : whether all threads of a team run it
         """
-        if not memory or not self.passes_memory:
-            return {}
-        return {NAME: f"unsigned char *restrict {NAME}"}
+        found: dict[str, str] = {}
+        if memory and self.passes_memory:
+            found[NAME] = f"unsigned char *restrict {NAME}"
+        if is_shared and self.has_team:
+            found[TEAM] = f"const fk_thread *{TEAM}"
+        return found
 
 
-LIBRARY = Convention("library", CPrinter, passes_memory=False)
+#: The C name of what a thread knows about itself and its team.
+TEAM = "fk_me"
+
+LIBRARY = Convention("library", CPrinter)
 SERIAL = Convention("serial", SerialPrinter, passes_memory=True)
+TEAMS = Convention("teams", TeamPrinter, passes_memory=True, has_team=True)
+
+#: How exported C uses threads, by the name of the choice.
+THREADS: Mapping[str, Convention] = {"none": SERIAL, "pthread": TEAMS}

@@ -151,6 +151,7 @@ def emit_function(
     body = c_loops(schedule, passes)
     names = name_everything(program, body)
     whole = _Signature.of(program, names, body)
+    is_shared = has_mark(body, Mark.PARALLEL)
     parts = _parts_of(body)
     comments = statement_comments(schedule)
     nests: list[CNest] = []
@@ -163,7 +164,7 @@ def emit_function(
         if len(parts) == 1:
             calls = printed
             break
-        more = convention.passed(printer.memory.bytes)
+        more = convention.passed(printer.memory.bytes, is_shared)
         own = _Signature.of(program, names, part)
         run = statements_in(part)
         about = tuple(comments.pop(name) for name in [*comments] if name in run)
@@ -175,8 +176,8 @@ def emit_function(
         whole.sizes,
         tuple((t.name, whole.c_type(t)) for t in whole.tensors),
         tuple(t for t in whole.tensors if t in program.temps),
-        has_mark(body, Mark.PARALLEL),
-        whole.prototype(symbol, names, convention.passed(memory)),
+        is_shared,
+        whole.prototype(symbol, names, convention.passed(memory, is_shared)),
         tuple(comments.values()),
         tuple(calls if len(parts) == 1 else ["{", *calls, "}"]),
         memory,

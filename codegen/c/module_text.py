@@ -8,14 +8,17 @@ memory for intermediate values is the caller's, so that calls at once need one w
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from codegen.c.convention import TEAM
 from codegen.c.function import CFunction, header_comment
 from codegen.c.instruction_text import definitions
 from codegen.c.prelude import prelude_for
+from codegen.c.team_text import team_code, team_functions, team_header
 from codegen.c.thread_memory import NAME as MEMORY
 from codegen.c.type_names import C_TYPES, PATTERNS
 from poly.ir.dtypes import DType
@@ -30,6 +33,7 @@ CODES = (
     ("WORKSPACE", "the workspace is null or too small"),
     ("VALUE", "an input whose elements are fixed has others"),
     ("SIZE", "a size is out of range"),
+    ("THREADS", "threads cannot be started, or there are too few or too many"),
 )
 
 
@@ -74,11 +78,12 @@ class Parameter:
 class Step:
     """One call of a function, or the copy of some bytes.
 
-    about : what it computes; text : the C statement
+    about : what it computes; text : the C statement; is_shared : all threads of a team run it
     """
 
     about: str
     text: str
+    is_shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,7 @@ class Module:
     workspace, bound : bytes of the workspace, and the least that any plan would need, for fixed
         sizes; temporaries : what is in it, for others
     weights : the bytes of constants; is_separate : whether callers pass these
+    has_team : whether a run is passed a team of threads, see `codegen.c.team_text`
     flags : to compile with; macro : defined by compilers for machines with the instructions that
         the text was made for
     """
@@ -122,6 +128,7 @@ class Module:
     bound: int = 0
     weights: bytes = b""
     is_separate: bool = False
+    has_team: bool = False
 
     @property
     def prefix(self) -> str:
@@ -130,8 +137,8 @@ class Module:
 
     @property
     def memory(self) -> int:
-        """The bytes that its functions need in addition, one after the other."""
-        return max((f.thread_memory for f, _ in self.functions), default=0)
+        """The bytes that its functions need in addition, one after the other, in each thread."""
+        return _whole(max((f.thread_memory for f, _ in self.functions), default=0))
 
     @property
     def has_workspace(self) -> bool:
@@ -150,7 +157,13 @@ class Module:
         given += [f"{p.kind} *{p.name}" for p in self.outputs]
         if self.is_separate and self.weights:
             given.append("const void *weights")
-        return (*given, "void *workspace", "size_t workspace_bytes")
+        team = [f"{self.name}_team *team"] if self.has_team else []
+        return (*given, "void *workspace", "size_t workspace_bytes", *team)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The declarations of what the threads of a team are passed."""
+        return (*self.parameters[: -3 if self.has_team else -2], "unsigned char *work")
 
     @property
     def prototype(self) -> str:
@@ -164,15 +177,19 @@ def header_text(module: Module) -> str:
     codes = [f"  {p}_{code} = {k}, /* {what} */" for k, (code, what) in enumerate(CODES)]
     lines = [
         "/*", *(f" * {line}".rstrip() for line in module.about), " */",
-        f"#ifndef {p}_H", f"#define {p}_H", "", "#include <stddef.h>", "#include <stdint.h>", "",
+        f"#ifndef {p}_H", f"#define {p}_H", "",
+        *(["#include <pthread.h>"] if module.has_team else []), "#include <stddef.h>",
+        "#include <stdint.h>", "",
         "#ifdef __cplusplus", 'extern "C" {', "#endif", "",
         *_workspace_declared(module),
         "/* What a run returns. */", "enum {", *codes, "};", "",
+        *([team_header(n)] if module.has_team else []),
         "/*", " * Runs it once.  Tensors are row-major and must not overlap:", " *",
         *(f" *   {line}" for line in _tensors(module)), " *",
         *_weights_comment(module),
         " * The workspace is memory for intermediate values: any content will do, none is kept.",
         " * Calls at once need one each.  On an error nothing was written.",
+        *([" * Without a team (NULL) it runs on one thread."] if module.has_team else []),
         " */", f"{module.prototype};", "",
         "/* What an error code means. */", f"const char *{n}_error(int code);", "",
         "#ifdef __cplusplus", "}", "#endif", "", "#endif", "",
@@ -188,16 +205,19 @@ def _workspace_declared(module: Module) -> list[str]:
             "",
         ]
     p = module.prefix
+    more = f" + {module.memory} * (threads)" if module.has_team and module.memory else ""
     return [
         f"/* Bytes of the workspace; any plan needs at least {module.bound}. */",
-        f"#define {p}_WORKSPACE_BYTES {module.workspace}",
+        f"#define {p}_WORKSPACE_BYTES{'(threads)' if module.has_team else ''} "
+        f"{f'({module.workspace}{more})' if more else module.workspace}",
         f"#define {p}_WEIGHTS_BYTES {len(module.weights)}",
         "",
     ]
 
 
 def _workspace_prototype(module: Module) -> str:
-    return f"size_t {module.name}_workspace_bytes({', '.join(module.size_parameters)})"
+    threads = ["int threads"] if module.has_team else []
+    return f"size_t {module.name}_workspace_bytes({', '.join([*module.size_parameters, *threads])})"
 
 
 def _tensors(module: Module) -> Iterator[str]:
@@ -222,12 +242,16 @@ def code_text(module: Module) -> str:
     for function, nodes in module.functions:
         functions += [header_comment(function.made_from, nodes), function.static_text, ""]
     body = [*(_sized(module) if module.sizes else []), *_run(module), *_error(module)]
+    if module.has_team:
+        functions[:0] = [team_code(module.name)]
+        body[:0] = [team_functions(module.name), *_calls(module)]
     helpers = prelude_for("\n".join([*setup, *functions, *body]))
     prelude = helpers.replace("static inline ", _INLINED)
     lines = [
         "/*", *(f" * {line}".rstrip() for line in module.about), " *",
         f" * Compile it with, say: {command(module)}", " */",
-        f'#include "{module.name}.h"', "", *_guard(module), prelude, *setup,
+        f'#include "{module.name}.h"', *(["#include <sched.h>"] if module.has_team else []), "",
+        *_guard(module), prelude, *setup,
     ]  # fmt: skip
     weights = weights_text(module)
     if weights:
@@ -302,7 +326,8 @@ def _sized(module: Module) -> list[str]:
     conditions += [f"(double)({t.bytes}) < 0x1p60" for t in module.temporaries]
     unused = [f"  (void){size};" for size in module.sizes]
     parts = [f" + {_up(t.bytes)}" for t in module.temporaries]
-    parts += [f" + {-(-module.memory // ALIGNMENT) * ALIGNMENT}"] if module.memory else []
+    each = " * (threads < 1 ? 1 : threads)" if module.has_team else ""
+    parts += [f" + {module.memory}{each}"] if module.memory else []
     total = f"{ALIGNMENT - 1}{''.join(parts)}" if parts else "0"
     passed = ", ".join(module.sizes)
     return [
@@ -315,6 +340,7 @@ def _sized(module: Module) -> list[str]:
         _workspace_prototype(module),
         "{",
         *unused,
+        *(["  (void)threads;"] if module.has_team else []),
         f"  return fk_is_valid({passed}) ? (size_t)({total}) : 0;",
         "}",
         "",
@@ -349,11 +375,51 @@ def _run(module: Module) -> list[str]:
             count = math.prod(port.extents) * port.dtype.bytes
             lines.append(f"  if (memcmp({port.name}, {given}, {count}) != 0) return {p}_VALUE;")
     lines += _workspace(module)
+    if module.has_team:
+        names = ", ".join(_NAME_AT_END.findall(a)[0] for a in module.arguments)
+        lines += [
+            f"  struct fk_arguments given = {{{names}}};",
+            "  fk_run(team, fk_calls, &given);",
+        ]
+    else:
+        lines += _steps(module)
+    return [*lines, f"  return {p}_OK;", "}", ""]
+
+
+def _calls(module: Module) -> list[str]:
+    """A function that makes all calls, on each thread of a team."""
+    fields = [f"  {argument};" for argument in module.arguments]
+    lines = ["struct fk_arguments {", *fields, "};", ""]
+    lines += ["static void fk_calls(const void *me, void *argument)", "{"]
+    lines += [f"  const fk_thread *const {TEAM} = me;", "  struct fk_arguments *given = argument;"]
+    for argument in module.arguments:
+        (name,) = _NAME_AT_END.findall(argument)
+        lines += [f"  {argument} = given->{name};", f"  (void){name};"]
+    lines.append(f"  (void){TEAM};")
+    return [*lines, *_steps(module), "}", ""]
+
+
+_NAME_AT_END = re.compile(r"\w+$")
+
+
+def _steps(module: Module) -> list[str]:
+    """The lines that name the parts of the workspace, and run."""
+    lines: list[str] = []
+    for t in module.temporaries:
+        lines.append(f"  {t.kind} *const {t.name} = ({t.kind} *)work;")
+        lines.append(f"  work += {_up(t.bytes)};")
+    if module.memory:
+        at = "work" if module.sizes else f"work + {_memory_at(module)}"
+        own = f" + {TEAM}->number * {module.memory}" if module.has_team else ""
+        lines.append(f"  unsigned char *const {MEMORY} = {at}{own};")
     for step in module.steps:
         if step.about:
             lines.append(f"  /* {step.about} */")
-        lines.append(f"  {step.text}")
-    return [*lines, f"  return {p}_OK;", "}", ""]
+        if not module.has_team or step.is_shared:
+            lines.append(f"  {step.text}")
+        else:
+            lines += [f"  if ({TEAM}->number == 0) {step.text}", f"  fk_wait({TEAM});"]
+    return lines
 
 
 def _checked(port: Parameter, prefix: str) -> list[str]:
@@ -369,32 +435,33 @@ def _checked(port: Parameter, prefix: str) -> list[str]:
 
 
 def _workspace(module: Module) -> list[str]:
-    """Lines that check the workspace, and name its parts."""
+    """Lines that check the workspace."""
     if not module.has_workspace:
-        return ["  (void)workspace;", "  (void)workspace_bytes;"]
+        named = ["  unsigned char *work = workspace;"] if module.has_team else []
+        return [*named, "  (void)workspace;", "  (void)workspace_bytes;"]
     p, slack = module.prefix, ALIGNMENT - 1
-    needed = f"{p}_WORKSPACE_BYTES"
+    threads = ["team == NULL ? 1 : team->threads"] if module.has_team else []
+    needed = f"{p}_WORKSPACE_BYTES" + (f"((size_t)({threads[0]}))" if threads else "")
     if module.sizes:
-        needed = f"{module.name}_workspace_bytes({', '.join(module.sizes)})"
-    lines = [
+        needed = f"{module.name}_workspace_bytes({', '.join([*module.sizes, *threads])})"
+    changes = module.temporaries and not module.has_team
+    return [
         f"  if (workspace == NULL || workspace_bytes < {needed})",
         f"    return {p}_WORKSPACE;",
-        f"  unsigned char *{'' if module.sizes else 'const '}work =",
+        f"  unsigned char *{'' if changes else 'const '}work =",
         f"    (unsigned char *)(((uintptr_t)workspace + {slack}) / {ALIGNMENT} * {ALIGNMENT});",
     ]
-    for t in module.temporaries:
-        lines.append(f"  {t.kind} *const {t.name} = ({t.kind} *)work;")
-        lines.append(f"  work += {_up(t.bytes)};")
-    if module.memory:
-        at = "work" if module.sizes else f"work + {_memory_at(module)}"
-        lines.append(f"  unsigned char *const {MEMORY} = {at};")
-    return lines
 
 
 def _memory_at(module: Module) -> int:
     """Where the memory of functions is in the workspace of fixed sizes: at its end."""
-    taken = -(-module.memory // ALIGNMENT) * ALIGNMENT
-    return module.workspace - (ALIGNMENT - 1) - taken
+    own = 0 if module.has_team else module.memory
+    return module.workspace - (ALIGNMENT - 1) - own
+
+
+def _whole(count: int) -> int:
+    """Bytes, rounded up to a multiple of the alignment."""
+    return -(-count // ALIGNMENT) * ALIGNMENT
 
 
 def _error(module: Module) -> list[str]:
@@ -411,11 +478,11 @@ def _error(module: Module) -> list[str]:
     ]
 
 
-def workspace_bytes(arena: int, functions: Mapping[str, CFunction]) -> int:
+def workspace_bytes(arena: int, functions: Mapping[str, CFunction], has_team: bool) -> int:
     """The bytes of a workspace with an arena and the memory of functions; 0 if neither is needed.
 
-    It may begin anywhere.
+    It may begin anywhere.  That memory is not counted for a team, each thread of which has some.
     """
     memory = max((f.thread_memory for f in functions.values()), default=0)
-    total = sum(-(-n // ALIGNMENT) * ALIGNMENT for n in (arena, memory))
-    return total + ALIGNMENT - 1 if total else 0
+    total = _whole(arena) + (0 if has_team else _whole(memory))
+    return total + ALIGNMENT - 1 if arena or memory else 0

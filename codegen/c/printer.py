@@ -103,9 +103,10 @@ class CPrinter:
 
     # --- dialect hooks -------------------------------------------------------------------------
 
-    def parallel_for(self, loop: cgen.Generable, depth: int) -> cgen.Generable:
+    def shared_loops(self, node: For, depth: int) -> cgen.Generable:
         """`depth` loops whose iterations are shared among the threads that all run this code."""
         collapse = f" collapse({depth})" if depth > 1 else ""
+        loop = self.loop(node, self.sequential(node.body))
         return cgen.Collection([cgen.Pragma(f"omp for{collapse} schedule({SCHEDULE})"), loop])
 
     def continues(self, node: For) -> str:
@@ -206,35 +207,45 @@ class CPrinter:
         return cgen.Block([*map(cgen.Line, lines), inner])
 
     def _for(self, node: For) -> cgen.Generable:
-        var = self.names.loops[node.var]
-        lower = index_text(node.lower, self.names)
-        step = f"{var}++" if node.step == 1 else f"{var} += {node.step}"
-        depth = collapsible(node)
-        inner = self._sequential(node.body) if node.mark == Mark.PARALLEL else node.body
-        before = self.multiple(node.var)
-        first = int(node.lower.value) if isinstance(node.lower, Const) else 1
-        self._multiples[node.var] = gcd(first, node.step)
-        outer = self._rolled
-        if is_rolled(node):
-            self._rolled = outer | {node.var}
-        body = self.statement(inner)
-        if not is_rolled(node) or not (is_rolled(inner) or isinstance(body, cgen.Line)):
-            body = as_block(body)
-        self._multiples[node.var], self._rolled = before, outer
-        loop = cgen.For(f"int64_t {var} = {lower}", self.continues(node), step, body)
-        if node.note:
-            loop = cgen.Collection([cgen.Line(f"/* {var}: {node.note} */"), loop])
         if node.mark == Mark.PARALLEL:
-            return self.parallel_for(loop, depth)
+            return self.shared_loops(node, collapsible(node))
+        loop = self.loop(node, node.body)
         if is_rolled(node):
             return Marked(UNROLLED, loop)
         return self.lanes_for(loop) if node.mark == Mark.VECTOR and is_simple(node.body) else loop
 
-    def _sequential(self, node: LoopNode) -> LoopNode:
+    def loop(self, node: For, inner: LoopNode) -> cgen.Generable:
+        """A loop around `inner`, which one thread runs."""
+        var = self.names.loops[node.var]
+        lower = index_text(node.lower, self.names)
+        step = f"{var}++" if node.step == 1 else f"{var} += {node.step}"
+        outer = self._rolled
+        if is_rolled(node):
+            self._rolled = outer | {node.var}
+        with self.running(node):
+            body = self.statement(inner)
+        if not is_rolled(node) or not (is_rolled(inner) or isinstance(body, cgen.Line)):
+            body = as_block(body)
+        self._rolled = outer
+        loop = cgen.For(f"int64_t {var} = {lower}", self.continues(node), step, body)
+        if node.note:
+            return cgen.Collection([cgen.Line(f"/* {var}: {node.note} */"), loop])
+        return loop
+
+    @contextmanager
+    def running(self, node: For) -> Iterator[None]:
+        """Inside of a loop, its variable is known to be a multiple of a number."""
+        before = self.multiple(node.var)
+        first = int(node.lower.value) if isinstance(node.lower, Const) else 1
+        self._multiples[node.var] = gcd(first, node.step)
+        yield
+        self._multiples[node.var] = before
+
+    def sequential(self, node: LoopNode) -> LoopNode:
         """Parallel loops inside a parallel one: collapsed into it, or run by its thread."""
         if isinstance(node, For) and node.mark == Mark.PARALLEL:
             node = replace(node, mark=Mark.SEQ)
-        return map_children(node, self._sequential)
+        return map_children(node, self.sequential)
 
     # --- buffers ---------------------------------------------------------------------------
 

@@ -40,6 +40,10 @@ Examples:
     help="The instruction set: generic, x86-64-v2, x86-64-v3, x86-64-v4, aarch64 or rv64gcv, "
     "with extensions such as +avx512_vnni.",
 )  # fmt: skip
+@click.option(
+    "--threads", default="none", show_default=True, metavar="none|pthread",
+    help="pthread: a team of threads, which the caller starts and passes to runs.",
+)  # fmt: skip
 @click.option("--name", help="Prefix of the names in C; default is the name of the file.")
 @click.option(
     "--weights", metavar="FILE.bin",
@@ -60,6 +64,7 @@ def export_command(
     shapes: tuple[str, ...],
     values: tuple[str, ...],
     isa: str,
+    threads: str,
     name: str | None,
     weights: str | None,
     selftest: bool,
@@ -72,8 +77,10 @@ def export_command(
     """
     if Path(file).suffix == ".fk":
         if shapes or values or samples or weights or selftest:
-            raise click.UsageError("a definition is exported with --isa and --name alone")
-        click.echo(str(_exported_kernel(file, output, isa, name)))
+            raise click.UsageError(
+                "a definition is exported with --isa, --threads and --name alone"
+            )
+        click.echo(str(_exported_kernel(file, output, isa, threads, name)))
         return 0
     from farkas.console.display import StageProgress, stderr_console
     from farkas.networks.export_onnx import export_onnx
@@ -84,22 +91,25 @@ def export_command(
     with StageProgress(stderr_console()) as progress:
         made = export_onnx(
             Path(file), output, shapes=dict(map(parse_shape, shapes)), values=given, isa=isa,
-            name=name, weights=weights, selftest=arrays if selftest else False,
+            threads=threads, name=name, weights=weights, selftest=arrays if selftest else False,
             progress=progress,
         )  # fmt: skip
     click.echo(str(made))
     return 0
 
 
-def _exported_kernel(file: str, output: str, isa: str, name: str | None) -> Exported:
+def _exported_kernel(file: str, output: str, isa: str, threads: str, name: str | None) -> Exported:
     from farkas.console.files import read_text_file
-    from farkas.export.exported import Exported, named_after
+    from farkas.export.exported import Exported, convention_of, named_after
     from farkas.export.kernel_module import kernel_module
     from frontends.language.parse_program import parse_program
     from poly.machine.isa import find_isa
 
     chosen = find_isa(isa)
     program = parse_program(read_text_file(file))
-    made = Exported.of(kernel_module(program, name or named_after(output), chosen), chosen)
+    module = kernel_module(
+        program, name or named_after(output), chosen, convention=convention_of(threads)
+    )
+    made = Exported.of(module, chosen)
     made.write(Path(output))
     return made

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from codegen.c.convention import THREADS, Convention
 from codegen.c.module_text import Module, code_text, command, header_text
 from farkas.console.files import write_files
+from poly.errors import ArgumentError
 from poly.machine.isa import Isa
 
 
@@ -103,3 +105,15 @@ def named_after(path: str | os.PathLike[str]) -> str:
     """The name of a module after that of its file."""
     stem = Path(path).stem
     return re.sub(r"\W", "_", stem, flags=re.ASCII)
+
+
+def convention_of(threads: str) -> Convention:
+    """How exported C uses threads.
+
+    Raises
+    ------
+    ArgumentError : there is no such choice.
+    """
+    if threads not in THREADS:
+        raise ArgumentError(f"threads is {threads!r}; there are {', '.join(THREADS)}")
+    return THREADS[threads]

@@ -7,7 +7,7 @@ from itertools import count
 
 import numpy as np
 
-from codegen.c.convention import SERIAL
+from codegen.c.convention import SERIAL, Convention
 from codegen.c.function import CFunction, identifier
 from codegen.c.module_text import (
     ALIGNMENT,
@@ -47,9 +47,10 @@ def graph_module(
     order: Sequence[str],
     fixed: Mapping[str, np.ndarray],
     is_separate: bool = False,
+    convention: Convention = SERIAL,
     tell: Progress | None = None,
 ) -> Module:
-    """Generate the C of a graph, whose sizes are all fixed, on one thread.
+    """Generate the C of a graph, whose sizes are all fixed.
 
     name : of the module, a C identifier
     order : the names of the inputs in the network
@@ -64,17 +65,17 @@ def graph_module(
     """
     check_name(name)
     tell = tell or (lambda stage, done, total, what: None)
-    labels = graph.labels
+    labels, machine = graph.labels, isa.for_threads(convention.has_team)
     with kernel_workers(len(graph.nodes)) as workers:
-        graph = CPU.optimise(verify_graph(graph), isa.machine, evaluate)
-        graph = apply_layouts(graph, choose_layouts(graph, isa.machine, tell))
-        made = generate_graph(graph, isa.machine, tell, Clock(), workers, convention=SERIAL)
+        graph = CPU.optimise(verify_graph(graph), machine, evaluate)
+        graph = apply_layouts(graph, choose_layouts(graph, machine, tell))
+        made = generate_graph(graph, machine, tell, Clock(), workers, convention=convention)
     assert made.plan is not None, "all sizes are fixed"
     inputs, outputs = _parameters(graph, name, order, fixed)
     weights, starts = _packed({**graph.constants, **{f"{_FIXED}{n}": a for n, a in fixed.items()}})
     given = {p.label: p for p in inputs}
     passed = [given[labels.get(value, value)] for value in graph.inputs]
-    places = _Places(made, made.plan, passed, outputs, starts)
+    places = _Places(made, made.plan, passed, outputs, starts, convention)
     steps = tuple(places.steps())
     compared = {
         p.name: starts[f"{_FIXED}{p.label}"] for p in inputs if p.label in fixed and p.count
@@ -91,10 +92,11 @@ def graph_module(
         isa.flags,
         isa.macro,
         fixed=compared,
-        workspace=workspace_bytes(made.plan.arena, made.functions),
+        workspace=workspace_bytes(made.plan.arena, made.functions, convention.has_team),
         bound=made.plan.bound,
         weights=weights,
         is_separate=is_separate,
+        has_team=convention.has_team,
     )
 
 
@@ -183,7 +185,9 @@ class _Places:
         inputs: Sequence[Parameter],
         outputs: Sequence[Parameter],
         starts: Mapping[str, int],
+        convention: Convention,
     ) -> None:
+        self.convention = convention
         self.made, self.plan, self.outputs = made, plan, outputs
         order = pointer_order(made.graph, made.sharing, made.scratch)
         self.bases: dict[int, tuple[str, int]] = {
@@ -199,7 +203,8 @@ class _Places:
         """The calls in order, then the outputs that are copies."""
         for call in self.made.calls:
             function = self.made.functions[call.name]
-            yield Step(" ".join((call.origin or call.name).split()), self._call(call, function))
+            about = " ".join((call.origin or call.name).split())
+            yield Step(about, self._call(call, function), function.parallel)
         graph = self.made.graph
         for port, name in zip(self.outputs, graph.outputs, strict=True):
             root = self.plan.copied.get(name)
@@ -213,8 +218,7 @@ class _Places:
             f"({kind} *){self._text(slot, kind)}"
             for (_, kind), slot in zip(function.tensors, slots, strict=True)
         ]
-        if SERIAL.passed(function.thread_memory):
-            passed.append(MEMORY)
+        passed += self.convention.passed(function.thread_memory, function.parallel)
         return f"{function.symbol}({', '.join(passed)});"
 
     def _text(self, slot: Slot, kind: str) -> str:

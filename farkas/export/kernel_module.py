@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from codegen.c.convention import SERIAL
+from codegen.c.convention import SERIAL, Convention
 from codegen.c.expr_text import Names, index_text
 from codegen.c.function import argument_order, emit_function
 from codegen.c.module_text import Module, Parameter, Step, Temporary
-from codegen.c.thread_memory import NAME as MEMORY
 from codegen.c.type_names import C_TYPES
 from codegen.pipeline import CPU
 from farkas.export.graph_module import about, check_name, names_in_c
@@ -17,9 +16,14 @@ from poly.schedule.schedule import Schedule
 
 
 def kernel_module(
-    program: Program, name: str, isa: Isa, exact: bool = False, schedule: Schedule | None = None
+    program: Program,
+    name: str,
+    isa: Isa,
+    exact: bool = False,
+    schedule: Schedule | None = None,
+    convention: Convention = SERIAL,
 ) -> Module:
-    """Generate the C of a program, on one thread.
+    """Generate the C of a program.
 
     name : of the module, a C identifier
     exact : keep the written order of reductions
@@ -32,9 +36,10 @@ def kernel_module(
     """
     check_name(name)
     if schedule is None:
-        prepared = CPU.prepare(program, isa.machine, exact)
-        schedule = CPU.automatic(prepared, isa.machine, exact).schedule
-    function = emit_function(schedule, f"fk_{name}", CPU.loop_passes, SERIAL)
+        machine = isa.for_threads(convention.has_team)
+        prepared = CPU.prepare(program, machine, exact)
+        schedule = CPU.automatic(prepared, machine, exact).schedule
+    function = emit_function(schedule, f"fk_{name}", CPU.loop_passes, convention)
     # A tensor that is updated is passed once, as an output that has its elements already.
     read = [t for t in program.inputs if t.name not in program.updated]
     tensors = [*read, *program.outputs]
@@ -63,17 +68,18 @@ def kernel_module(
     assert all(tensor in order for tensor, _ in function.tensors)
     passed = [text(Size(s)) for s in function.sizes]
     passed += [f"({kind} *){given[tensor]}" for tensor, kind in function.tensors]
-    passed += [MEMORY] if SERIAL.passed(function.thread_memory) else []
+    passed += convention.passed(function.thread_memory, function.parallel)
     return Module(
         name,
         about(name, f"a kernel, `{program.name}`", isa),
         tuple(ports[: len(read)]),
         tuple(ports[len(read) :]),
         ((function, ()),),
-        (Step("", f"{function.symbol}({', '.join(passed)});"),),
+        (Step("", f"{function.symbol}({', '.join(passed)});", function.parallel),),
         isa.flags,
         isa.macro,
         sizes=tuple(sizes.values()),
         conditions=tuple(text(c) for c in program.constraints),
         temporaries=tuple(temporaries),
+        has_team=convention.has_team,
     )

@@ -363,20 +363,26 @@ class Kernel:
         return verify(program, call, seed, chosen)
 
     def export(
-        self, path: str | os.PathLike[str], *, isa: str = "x86-64-v3", name: str | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        isa: str = "x86-64-v3",
+        threads: str = "none",
+        name: str | None = None,
     ) -> Exported:
         """Write the kernel as a C file and a header that need nothing of Farkas.
 
         >>> blur.export("blur.c", isa="aarch64")
 
         The function takes the sizes, the inputs and the outputs, and a workspace; a tensor that is
-        updated is an output that has its elements already.  It runs on one thread.  An automatic
-        schedule is made for the instruction set; any other one is kept.
+        updated is an output that has its elements already.  An automatic schedule is made for the
+        instruction set; any other one is kept.
 
         Parameters
         ----------
         path : of the C file; the header is beside it
-        isa : the instruction set, see `farkas.export_onnx`
+        isa, threads : the instruction set, and ``"none"`` or ``"pthread"``: see
+            `farkas.export_onnx`
         name : prefix of the names in C; by default the name of the file
 
         Raises
@@ -386,7 +392,7 @@ class Kernel:
         ScheduleError : no code can be generated.
         FileError : a file cannot be written; then none of them is.
         """
-        from farkas.export.exported import Exported, named_after
+        from farkas.export.exported import Exported, convention_of, named_after
         from farkas.export.kernel_module import kernel_module
         from poly.machine.isa import find_isa
 
@@ -394,7 +400,7 @@ class Kernel:
         is_automatic = recipe.schedule is None or recipe.schedule == "auto"
         module = kernel_module(
             only.program, name or named_after(path), chosen, recipe.exact,
-            None if is_automatic else only.schedule,
+            None if is_automatic else only.schedule, convention_of(threads),
         )  # fmt: skip
         made = Exported.of(module, chosen)
         made.write(Path(path))

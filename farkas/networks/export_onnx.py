@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from farkas.export.exported import Exported, named_after
+from farkas.export.exported import Exported, convention_of, named_after
 from farkas.networks.given_shapes import plain_shapes
 from frontends.onnx import (
     DynamicShapeError,
@@ -43,6 +43,7 @@ def export_onnx(
     shapes: Mapping[str, Sequence[int] | int] | None = None,
     values: Mapping[str, Any] | None = None,
     isa: str = DEFAULT_ISA,
+    threads: str = "none",
     name: str | None = None,
     weights: str | os.PathLike[str] | None = None,
     selftest: bool | Mapping[str, Any] = False,
@@ -52,7 +53,7 @@ def export_onnx(
 
     >>> fk.export_onnx("resnet50.onnx", "resnet50.c", isa="aarch64")
 
-    The same network gives the same bytes on every machine.  The C runs on one thread.
+    The same network gives the same bytes on every machine.
 
     Parameters
     ----------
@@ -63,6 +64,8 @@ def export_onnx(
         about shapes.  A run that is passed others returns an error
     isa : the instruction set that the code is for: ``generic``, ``x86-64-v2``, ``x86-64-v3``,
         ``x86-64-v4``, ``aarch64`` or ``rv64gcv``, with extensions such as ``+avx512_vnni``
+    threads : ``"none"``, one thread; or ``"pthread"``, a team of threads of POSIX, which the caller
+        starts and passes to runs
     name : prefix of the names in C; by default the name of the file
     weights : a file for the weights, which then are not in the C file: their bytes are passed to
         each run, from memory that is a multiple of 64
@@ -82,7 +85,8 @@ def export_onnx(
     """
     name = name or named_after(path)
     made = exported(
-        source, name, shapes=shapes, values=values, isa=isa, is_separate=weights is not None,
+        source, name, shapes=shapes, values=values, isa=isa, threads=threads,
+        is_separate=weights is not None,
         progress=progress,
     )  # fmt: skip
     test = ""
@@ -132,6 +136,7 @@ def exported(
     shapes: Mapping[str, Sequence[int] | int] | None = None,
     values: Mapping[str, Any] | None = None,
     isa: str = DEFAULT_ISA,
+    threads: str = "none",
     is_separate: bool = False,
     progress: Progress | None = None,
 ) -> Exported:
@@ -139,12 +144,12 @@ def exported(
     from farkas.export.graph_module import graph_module
     from poly.machine.isa import find_isa
 
-    chosen = find_isa(isa)
+    chosen, convention = find_isa(isa), convention_of(threads)
     fixed = {n: np.array(a, order="C") for n, a in by_name("values", values or {}).items()}
     opened = open_model(source)
     graph = whole_graph(opened, plain_shapes(shapes or {}), fixed)
     order = [info.name for info in opened.inputs]
-    module = graph_module(graph, name, chosen, order, fixed, is_separate, progress)
+    module = graph_module(graph, name, chosen, order, fixed, is_separate, convention, progress)
     return Exported.of(module, chosen)
 
 

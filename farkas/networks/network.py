@@ -291,6 +291,7 @@ class Network:
         path: str | os.PathLike[str],
         *,
         isa: str | None = None,
+        threads: str = "none",
         name: str | None = None,
         weights: str | os.PathLike[str] | None = None,
     ) -> Exported:
@@ -304,8 +305,8 @@ class Network:
         from farkas.networks.export_onnx import DEFAULT_ISA, export_onnx
 
         return export_onnx(
-            self.origin.model, path, shapes=self.origin.shapes, isa=isa or DEFAULT_ISA, name=name,
-            weights=weights, progress=self.origin.progress,
+            self.origin.model, path, shapes=self.origin.shapes, isa=isa or DEFAULT_ISA,
+            threads=threads, name=name, weights=weights, progress=self.origin.progress,
         )  # fmt: skip
 
     def compare(

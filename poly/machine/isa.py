@@ -26,6 +26,14 @@ class Isa:
     flags: tuple[str, ...]
     macro: str
 
+    def for_threads(self, several: bool) -> Machine:
+        """The machine with several cores, or with one."""
+        return replace(self.machine, cores=CORES if several else 1)
+
+
+#: For how many threads work is divided where it is not known how many will share it.
+CORES = 4
+
 
 def _machine(vector_bytes: int, registers: int, *extensions: str) -> Machine:
     return Machine(vector_bytes, registers, 32 * _KIB, 512 * _KIB, 8 * _MIB, 1, extensions)
