@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -88,11 +88,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Temporary:
-    """A part of the workspace of a module with sizes: its name, C type and bytes, in C."""
+    """A part of the workspace of a module with sizes: its name and C type, its shape as of a
+    `Parameter`, and the bytes of an element.
+    """
 
     name: str
     kind: str
-    bytes: str
+    shape: tuple[int | str, ...]
+    width: int
+
+    @property
+    def bytes(self) -> str:
+        """Its bytes, in C."""
+        return " * ".join([*(f"({n})" for n in self.shape), str(self.width)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,8 +330,8 @@ def _sized(module: Module) -> list[str]:
     conditions += module.conditions
     # No tensor is so large that its bytes, or those of a few of them, overflow.
     for port in (*module.inputs, *module.outputs):
-        conditions.append(f"{_as_double(port.count, port.dtype.bytes)} < 0x1p60")
-    conditions += [f"(double)({t.bytes}) < 0x1p60" for t in module.temporaries]
+        conditions.append(f"{_as_double(port.shape, port.dtype.bytes)} < 0x1p60")
+    conditions += [f"{_as_double(t.shape, t.width)} < 0x1p60" for t in module.temporaries]
     unused = [f"  (void){size};" for size in module.sizes]
     parts = [f" + {_up(t.bytes)}" for t in module.temporaries]
     each = " * (threads < 1 ? 1 : threads)" if module.has_team else ""
@@ -347,10 +355,9 @@ def _sized(module: Module) -> list[str]:
     ]
 
 
-def _as_double(count: int | str, width: int) -> str:
+def _as_double(shape: Sequence[int | str], width: int) -> str:
     """Bytes in C, computed so that nothing overflows."""
-    factors = count.split(" * ") if isinstance(count, str) else [str(count)]
-    return " * ".join([*(f"(double){f}" for f in factors), f"{width}.0"])
+    return " * ".join([*(f"(double)({n})" for n in shape), f"{width}.0"])
 
 
 def _up(bytes_: str) -> str:

@@ -51,17 +51,17 @@ def kernel_module(
         """An extent in C, over the sizes that callers pass."""
         return index_text(substitute(e, sizes=schedule.program.products), names)
 
-    def parameter(tensor: Tensor, called: str) -> Parameter:
-        shape = tuple(int(e.value) if isinstance(e, Const) else text(e) for e in tensor.shape)
-        return Parameter(called, tensor.name, tensor.dtype, shape)
+    def shape(tensor: Tensor) -> tuple[int | str, ...]:
+        return tuple(int(e.value) if isinstance(e, Const) else text(e) for e in tensor.shape)
 
-    def bytes_of(tensor: Tensor) -> str:
-        return " * ".join([*(f"({text(e)})" for e in tensor.shape), str(tensor.dtype.bytes)])
-
-    ports = [parameter(t, n) for t, n in zip(tensors, chosen[len(sizes) :], strict=True)]
+    ports = [
+        Parameter(called, t.name, t.dtype, shape(t))
+        for t, called in zip(tensors, chosen[len(sizes) :], strict=True)
+    ]
     own = {t.name: f"fk_temporary_{n}" for n, t in enumerate(function.workspace)}
     temporaries = [
-        Temporary(own[t.name], C_TYPES[t.dtype.name], bytes_of(t)) for t in function.workspace
+        Temporary(own[t.name], C_TYPES[t.dtype.name], shape(t), t.dtype.bytes)
+        for t in function.workspace
     ]
     given = {p.label: p.name for p in ports} | own
     order = {t.name for t in argument_order(schedule.program, function.workspace)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import farkas as fk
 from farkas.export.exported import Exported
 from poly.errors import ArgumentError
 from poly.ir.expr import evaluate_int
-from tests.conformance.exported import build
+from tests.conformance.exported import FLAGS, build
 
 BLUR = "def blur(float32 X[H,W], float32 K[3,3]) -> (Y) { Y[y,x] +=! X[y+u,x+v] * K[u,v] }"
 PRODUCT = (
@@ -24,6 +25,12 @@ SOFTMAX = """def softmax(float32 X[N,M]) -> (Y) {
     m[i] max=! X[i,j]
     s[i] +=! exp(X[i,j] - m[i])
     Y[i,j] = exp(X[i,j] - m[i]) / s[i]
+}"""
+#: Its temporary is in memory, with an extent that is no single size.
+TWICE = """def twice(float32 A[2*N,M], float32 B[M,M]) -> (Y) {
+    float32 T[2*N,M]
+    T[i,j] +=! A[i,k] * B[k,j]
+    Y[i,j] +=! T[i,k] * B[k,j]
 }"""
 DRAW = np.random.default_rng(1)
 
@@ -50,7 +57,7 @@ class Module:
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 @pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("text", [BLUR, PRODUCT, SOFTMAX])
+@pytest.mark.parametrize("text", [BLUR, PRODUCT, SOFTMAX, TWICE])
 def test_all_sizes_are_served(text: str, exact: bool, compiler: str, tmp_path: Path) -> None:
     kernel = fk.compile(text, exact=exact)
     module = Module(kernel.export(tmp_path / "k.c", isa="generic"), tmp_path, compiler)
@@ -90,3 +97,51 @@ def test_a_schedule_of_ones_own_is_kept(tmp_path: Path) -> None:
     assert "unroll S0: u" in made.code and "split" not in made.code
     with pytest.raises(ArgumentError, match="there is no instruction set"):
         kernel.export(tmp_path / "x.c", isa="z80")
+
+
+MAIN = """
+#include "k.h"
+#include <stdio.h>
+#include <string.h>
+static float x[64 * 96], y[64 * 96], z[64 * 96];
+static unsigned char workspace[1 << 20];
+int main(void)
+{
+  for (int n = 0; n < 64 * 96; n++) x[n] = (float)(n % 23) - 11;
+  if (k_run(64, 96, x, y, workspace, sizeof workspace, NULL) != K_OK) return 1;
+  k_team team;
+  if (k_start(&team, 0) != K_THREADS || k_start(&team, 65) != K_THREADS) return 2;
+  if (k_start(NULL, 2) != K_NULL) return 3;
+  for (int threads = 1; threads < 5; threads++) {
+    if (k_start(&team, threads) != K_OK) return 4;
+    for (int n = 0; n < 200; n++) {
+      memset(z, 0, sizeof z);
+      if (k_run(64, 96, x, z, workspace, sizeof workspace, &team) != K_OK) return 5;
+      if (memcmp(y, z, sizeof y) != 0) return 6;
+    }
+    if (k_run(-1, 96, x, z, workspace, sizeof workspace, &team) != K_SIZE) return 7;
+    if (k_workspace_bytes(64, 96, threads) > sizeof workspace) return 8;
+    k_stop(&team);
+  }
+  puts("right");
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("sanitizer", ["", "thread", "address,undefined"])
+def test_teams_of_threads(compiler: str, sanitizer: str, tmp_path: Path) -> None:
+    made = fk.compile(SOFTMAX).export(tmp_path / "k.c", isa="generic", threads="pthread")
+    assert "fk_part(fk_me" in made.code
+    (tmp_path / "main.c").write_text(MAIN)
+    flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
+    line = [compiler, *FLAGS, *flags, "main.c", "k.c", "-pthread", "-lm", "-o", "main"]
+    subprocess.run(line, cwd=tmp_path, check=True)
+    done = subprocess.run([str(tmp_path / "main")], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr[:2000]
+
+
+def test_threads_that_do_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="threads is 'tbb'; there are none, pthread"):
+        fk.compile(BLUR).export(tmp_path / "k.c", threads="tbb")
