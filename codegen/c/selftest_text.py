@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from codegen.c.module_text import ALIGNMENT, Module, Parameter
+from codegen.c.module_text import ALIGNMENT, Module, Parameter, command
 from codegen.c.type_names import PATTERNS
 from poly.ir.dtypes import DType
 
@@ -27,7 +27,7 @@ def selftest_text(module: Module, inputs: Sequence[Array], outputs: Sequence[Arr
     lines = [
         f"/* Runs {module.name} on the inputs below, and compares with the outputs below.",
         " *",
-        f" *     cc -O2 {' '.join([*module.flags, ''])}{module.name}.c {module.name}_test.c -lm",
+        f" *     {command(module)} {module.name}_test.c && cc {module.name}*.o -lm",
         *([f" *     ./a.out {module.name}.bin"] if _reads(module) else [" *     ./a.out"]),
         " */",
         f'#include "{module.name}.h"',
@@ -40,7 +40,8 @@ def selftest_text(module: Module, inputs: Sequence[Array], outputs: Sequence[Arr
     for port, array in zip(module.outputs, outputs, strict=True):
         lines += _array(port, f"{port.name}_expected", array)
         lines.append(f"static {port.kind} {port.name}[{max(1, port.count)}];")
-    lines.append(f"static unsigned char workspace[{module.workspace or 1}];")
+    own = module.memory if module.has_team else 0
+    lines.append(f"static unsigned char workspace[{module.workspace + own or 1}];")
     if _reads(module):
         bytes_ = len(module.weights)
         lines.append(f"static _Alignas({ALIGNMENT}) unsigned char weights[{bytes_}];")
@@ -140,7 +141,8 @@ def _value(port: Parameter, element: str) -> str:
 def _main(module: Module) -> list[str]:
     passed = [p.name for p in (*module.inputs, *module.outputs)]
     passed += ["weights"] if _reads(module) else []
-    call = f"{module.name}_run({', '.join([*passed, 'workspace', 'sizeof workspace'])})"
+    passed += ["workspace", "sizeof workspace", *(["NULL"] if module.has_team else [])]
+    call = f"{module.name}_run({', '.join(passed)})"
     lines = [f"int main({'int argc, char **argv' if _reads(module) else 'void'})", "{"]
     if _reads(module):
         lines += [

@@ -203,14 +203,16 @@ def test_the_command(tmp_path: Path) -> None:
     assert "net_run(" in (tmp_path / "net.h").read_text()
 
 
+@pytest.mark.parametrize("threads", ["none", "pthread"])
 @pytest.mark.parametrize("separate", [False, True])
-def test_the_selftest(separate: bool, tmp_path: Path) -> None:
+def test_the_selftest(separate: bool, threads: str, tmp_path: Path) -> None:
     """It passes, and fails on other weights."""
     path, weights = tmp_path / "net.c", tmp_path / "net.bin"
     made = fk.export_onnx(
-        MODEL, path, isa="generic", selftest=INPUTS, weights=weights if separate else None
-    )
-    line = ["gcc", *FLAGS, "net.c", "net_test.c", "-lm", "-o", "net"]
+        MODEL, path, isa="generic", selftest=INPUTS, weights=weights if separate else None,
+        threads=threads,
+    )  # fmt: skip
+    line = ["gcc", *FLAGS, "net.c", "net_test.c", "-pthread", "-lm", "-o", "net"]
     subprocess.run(line, cwd=tmp_path, check=True)
     words = [str(tmp_path / "net"), *([str(weights)] if separate else [])]
     done = subprocess.run(words, capture_output=True, text=True)
