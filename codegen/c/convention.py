@@ -19,6 +19,7 @@ from codegen.c.printer import CPrinter
 from codegen.c.thread_memory import NAME
 from codegen.c.type_names import LANES
 from codegen.loops.nodes import For
+from codegen.loops.workshare import sequential
 from poly.ir.expr import Const
 
 
@@ -33,7 +34,7 @@ class SerialPrinter(CPrinter):
     stack_limit = 0
 
     def shared_loops(self, node: For, depth: int) -> cgen.Generable:
-        return self.loop(node, self.sequential(node.body))
+        return self.loop(node, sequential(node.body))
 
     def lanes_for(self, loop: cgen.Generable) -> cgen.Generable:
         return cgen.Collection([cgen.Line(LANES), loop])
@@ -53,7 +54,7 @@ class TeamPrinter(SerialPrinter):
         with ExitStack() as stack:
             for loop in loops:
                 stack.enter_context(self.running(loop))
-            body = self.statement(self.sequential(loops[-1].body))
+            body = self.statement(sequential(loops[-1].body))
         lines, numbers = self._counted(loops)
         place, end = self.fresh(), self.fresh()
         part = f"{TEAM}, {' * '.join(numbers)}"

@@ -52,12 +52,12 @@ from codegen.loops.traverse import (
     children_of,
     collapsible,
     is_simple,
-    map_children,
     own_variables,
     statements_in,
     walk_loops,
 )
 from codegen.loops.verify import LoopError
+from codegen.loops.workshare import sequential
 from codegen.vector.mask_lanes import is_masked
 from codegen.vector.scalarise import is_indexed, is_scalarisable, vector_lanes
 from codegen.vector.tables import table_index
@@ -106,7 +106,7 @@ class CPrinter:
     def shared_loops(self, node: For, depth: int) -> cgen.Generable:
         """`depth` loops whose iterations are shared among the threads that all run this code."""
         collapse = f" collapse({depth})" if depth > 1 else ""
-        loop = self.loop(node, self.sequential(node.body))
+        loop = self.loop(node, sequential(node.body))
         return cgen.Collection([cgen.Pragma(f"omp for{collapse} schedule({SCHEDULE})"), loop])
 
     def continues(self, node: For) -> str:
@@ -240,12 +240,6 @@ class CPrinter:
         self._multiples[node.var] = gcd(first, node.step)
         yield
         self._multiples[node.var] = before
-
-    def sequential(self, node: LoopNode) -> LoopNode:
-        """Parallel loops inside a parallel one: collapsed into it, or run by its thread."""
-        if isinstance(node, For) and node.mark == Mark.PARALLEL:
-            node = replace(node, mark=Mark.SEQ)
-        return map_children(node, self.sequential)
 
     # --- buffers ---------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from codegen.loops.nodes import Block, For, LoopNode, Single, block
 from codegen.loops.traverse import has_mark, map_children
 from poly.tree.kinds import Mark
@@ -27,6 +29,13 @@ def workshare(root: LoopNode) -> LoopNode:
         return map_children(node, visit)
 
     return visit(root)
+
+
+def sequential(node: LoopNode) -> LoopNode:
+    """What is inside of a parallel loop: one thread runs the parallel loops there."""
+    if isinstance(node, For) and node.mark == Mark.PARALLEL:
+        node = replace(node, mark=Mark.SEQ)
+    return map_children(node, sequential)
 
 
 def _join(nodes: list[LoopNode]) -> list[LoopNode]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from codegen.c.convention import SERIAL, Convention
 from codegen.c.expr_text import Names, index_text
-from codegen.c.function import argument_order, emit_function
+from codegen.c.function import emit_function
 from codegen.c.module_text import Module, Parameter, Step, Temporary
 from codegen.c.type_names import C_TYPES
 from codegen.pipeline import CPU
@@ -44,29 +46,14 @@ def kernel_module(
     read = [t for t in program.inputs if t.name not in program.updated]
     tensors = [*read, *program.outputs]
     chosen = names_in_c(name, [*program.sizes, *(t.name for t in tensors)])
-    sizes = dict(zip(program.sizes, chosen, strict=False))
-    names = Names({}, sizes, {}, str, str)
-
-    def text(e: Expr) -> str:
-        """An extent in C, over the sizes that callers pass."""
-        return index_text(substitute(e, sizes=schedule.program.products), names)
-
-    def shape(tensor: Tensor) -> tuple[int | str, ...]:
-        return tuple(int(e.value) if isinstance(e, Const) else text(e) for e in tensor.shape)
-
+    sizes = _Sizes(schedule.program, dict(zip(program.sizes, chosen, strict=False)))
     ports = [
-        Parameter(called, t.name, t.dtype, shape(t))
-        for t, called in zip(tensors, chosen[len(sizes) :], strict=True)
+        Parameter(called, t.name, t.dtype, sizes.shape(t))
+        for t, called in zip(tensors, chosen[len(program.sizes) :], strict=True)
     ]
     own = {t.name: f"fk_temporary_{n}" for n, t in enumerate(function.workspace)}
-    temporaries = [
-        Temporary(own[t.name], C_TYPES[t.dtype.name], shape(t), t.dtype.bytes)
-        for t in function.workspace
-    ]
     given = {p.label: p.name for p in ports} | own
-    order = {t.name for t in argument_order(schedule.program, function.workspace)}
-    assert all(tensor in order for tensor, _ in function.tensors)
-    passed = [text(Size(s)) for s in function.sizes]
+    passed = [sizes.text(Size(s)) for s in function.sizes]
     passed += [f"({kind} *){given[tensor]}" for tensor, kind in function.tensors]
     passed += convention.passed(function.thread_memory, function.parallel)
     return Module(
@@ -78,8 +65,26 @@ def kernel_module(
         (Step("", f"{function.symbol}({', '.join(passed)});", function.parallel),),
         isa.flags,
         isa.macro,
-        sizes=tuple(sizes.values()),
-        conditions=tuple(text(c) for c in program.constraints),
-        temporaries=tuple(temporaries),
+        sizes=tuple(sizes.names.sizes.values()),
+        conditions=tuple(map(sizes.text, program.constraints)),
+        temporaries=tuple(
+            Temporary(own[t.name], C_TYPES[t.dtype.name], sizes.shape(t), t.dtype.bytes)
+            for t in function.workspace
+        ),
         has_team=convention.has_team,
     )
+
+
+class _Sizes:
+    """Expressions over the sizes of a scheduled program, in C over those that callers pass."""
+
+    def __init__(self, program: Program, names: Mapping[str, str]) -> None:
+        self.products, self.names = program.products, Names({}, names, {}, str, str)
+
+    def text(self, e: Expr) -> str:
+        """An expression in C."""
+        return index_text(substitute(e, sizes=self.products), self.names)
+
+    def shape(self, tensor: Tensor) -> tuple[int | str, ...]:
+        """The shape of a tensor, see `codegen.c.module_text.Parameter`."""
+        return tuple(int(e.value) if isinstance(e, Const) else self.text(e) for e in tensor.shape)

@@ -294,6 +294,7 @@ class Network:
         threads: str = "none",
         name: str | None = None,
         weights: str | os.PathLike[str] | None = None,
+        selftest: bool | Mapping[str, Any] = False,
     ) -> Exported:
         """Write the network as a C file and a header that need nothing of Farkas.
 
@@ -302,11 +303,12 @@ class Network:
         All sizes have to be fixed; `specialize` fixes them.  See `farkas.export_onnx`, also for
         what is raised.
         """
-        from farkas.networks.export_onnx import DEFAULT_ISA, export_onnx
+        from farkas.networks.export_network import DEFAULT_ISA, export_network
 
-        return export_onnx(
-            self.origin.model, path, shapes=self.origin.shapes, isa=isa or DEFAULT_ISA,
-            threads=threads, name=name, weights=weights, progress=self.origin.progress,
+        return export_network(
+            self.origin.model, path, self.run, weights=weights, selftest=selftest, name=name,
+            shapes=self.origin.shapes, isa=isa or DEFAULT_ISA, threads=threads,
+            progress=self.origin.progress,
         )  # fmt: skip
 
     def compare(

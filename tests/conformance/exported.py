@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from farkas.export.exported import Exported
-from farkas.networks.export_onnx import exported
+from farkas.networks.export_network import exported
 from poly.errors import ModelError, ToolchainError
 from tests.conformance.official import Case, Runner
 

@@ -15,7 +15,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import farkas as fk
 from farkas.cli.main import main
-from farkas.networks.export_onnx import exported
+from farkas.networks.export_network import exported
 from poly.errors import ArgumentError, FarkasError, ModelError
 from poly.machine.isa import ISAS, find_isa
 from tests.conformance.exported import FLAGS, build, run

@@ -1,0 +1,175 @@
+"""`exported`: an ONNX network of fixed sizes as the texts of a C file and of its header."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from farkas.export.exported import Exported, convention_of, named_after
+from farkas.networks.given_shapes import plain_shapes
+from frontends.onnx import (
+    DynamicShapeError,
+    Given,
+    Source,
+    Stage,
+    given_inputs,
+    import_stage,
+    never_supported,
+    open_model,
+)
+from poly.errors import ArgumentError, ModelError, UnsupportedModelError
+from poly.ir.size_values import by_name
+from runtime.common.arguments import check_names
+from runtime.common.compile_report import Progress
+from runtime.common.random_arrays import random_array
+
+if TYPE_CHECKING:
+    from poly.ir.graph import Graph
+
+Array = np.ndarray[Any, np.dtype[Any]]
+#: A network as a function of its inputs by name.
+Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+
+#: What exported code is for by default: all processors of x86 since 2015, about.
+DEFAULT_ISA = "x86-64-v3"
+
+
+def export_network(
+    source: Any,
+    path: str | os.PathLike[str],
+    run: Run,
+    *,
+    weights: str | os.PathLike[str] | None,
+    selftest: bool | Mapping[str, Any],
+    name: str | None,
+    **options: Any,
+) -> Exported:
+    """Write the files; see `farkas.export_onnx`.
+
+    run : computes what the selftest expects; options : as for `exported`
+    """
+    made = exported(source, name or named_after(path), is_separate=weights is not None, **options)
+    test = ""
+    if selftest is not False:
+        given = {} if selftest is True else dict(by_name("selftest", selftest))
+        test = _selftest(made, run, given, options.get("values") or {})
+    made.write(Path(path), None if weights is None else Path(weights), test)
+    return made
+
+
+def _selftest(made: Exported, run: Run, given: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    """The text of a program that compares exported code with what a function computes.
+
+    given : arrays for inputs; others are made up
+    """
+    from codegen.c.selftest_text import selftest_text
+
+    check_names("input", given, made.inputs)
+    draw = np.random.default_rng(0)
+    fixed = {**given, **values}
+    arrays = {
+        p.label: np.asarray(fixed[p.label])
+        if p.label in fixed
+        else random_array(draw, p.dtype.numpy, p.extents)
+        for p in made.module.inputs
+    }
+    results = run(arrays)
+    expected = [results[p.label] for p in made.module.outputs]
+    return selftest_text(made.module, list(arrays.values()), expected)
+
+
+def exported(
+    source: str | os.PathLike[str] | bytes | Any,
+    name: str,
+    *,
+    shapes: Mapping[str, Sequence[int] | int] | None = None,
+    values: Mapping[str, Any] | None = None,
+    isa: str = DEFAULT_ISA,
+    threads: str = "none",
+    is_separate: bool = False,
+    progress: Progress | None = None,
+) -> Exported:
+    """What `export_onnx` writes; `is_separate` says whether each run is passed the weights."""
+    from farkas.export.graph_module import graph_module
+    from poly.machine.isa import find_isa
+
+    chosen, convention = find_isa(isa), convention_of(threads)
+    fixed = {n: np.array(a, order="C") for n, a in by_name("values", values or {}).items()}
+    opened = open_model(source)
+    graph = whole_graph(opened, plain_shapes(shapes or {}), fixed)
+    order = [info.name for info in opened.inputs]
+    module = graph_module(graph, name, chosen, order, fixed, is_separate, convention, progress)
+    return Exported.of(module, chosen)
+
+
+def whole_graph(
+    source: Source,
+    shapes: Mapping[str, tuple[int, ...] | int],
+    values: Mapping[str, Array],
+) -> Graph:
+    """The graph of a model whose sizes are fixed.
+
+    values : of inputs that are the same in every run
+
+    Raises
+    ------
+    ModelError : sizes that are open, or parts that only a run knows.
+    UnsupportedModelError : nodes that cannot be compiled.
+    ArgumentError : `shapes` or `values` that do not match the model.
+    """
+    ports = {p.name: p for p in source.input_ports(shapes)}
+    check_names("input", values, ports)
+    sizes: dict[str, int] = {}
+    for name, array in values.items():
+        if array.dtype != ports[name].dtype.numpy:
+            raise ArgumentError(f"values: {name!r} is {array.dtype}, expected {ports[name]}")
+        ports[name].check(array.shape, sizes)
+    shapes = {**{n: a.shape for n, a in values.items()}, **shapes}
+    try:
+        given = given_inputs(source, shapes)
+    except DynamicShapeError as error:
+        found = never_supported(source, shapes)
+        if found:
+            raise UnsupportedModelError(found) from None
+        raise ModelError(
+            f"{error}; exported code has fixed sizes: give all of them, as in "
+            "shapes={'batch': 1} or --shape batch=1"
+        ) from None
+    given |= {name: Given.of(array, known=True) for name, array in values.items()}
+    stage = import_stage(source, given)
+    if not stage.is_whole or stage.graph is None:
+        raise ModelError(_why_not_whole(source, stage))
+    return stage.graph
+
+
+def _why_not_whole(source: Source, stage: Stage) -> str:
+    """What keeps a network from being compiled before it runs."""
+    reasons = [f"{call.origin}: numpy computes it, and has no C form" for call in stage.opaque]
+    if stage.demands:
+        inputs = _inputs_of(source, stage.demands)
+        what = ", ".join(f"'{name}'" for name in inputs) or "values that are computed"
+        first = stage.rest[0].node.op_type if stage.rest else "the outputs"
+        reasons.append(
+            f"the elements of {what} decide about shapes, first in {first}: if they are the same "
+            "in every run, give them as values=, or as --value NAME=FILE.npy"
+        )
+    if not reasons:
+        reasons = ["its outputs are not computed by kernels alone"]
+    return "\n  ".join(["the network cannot be exported:", *reasons])
+
+
+def _inputs_of(source: Source, names: Collection[str]) -> list[str]:
+    """The inputs on which values depend, in order; those of bodies belong to the node."""
+    makers = {output: p.node for p in source.nodes for output in p.node.output if output}
+    seen: set[str] = set()
+    work = [*names]
+    while work:
+        name = work.pop().split(source.separator)[0]
+        if name not in seen:
+            seen.add(name)
+            work += [n for n in makers[name].input if n] if name in makers else []
+    return [info.name for info in source.inputs if info.name in seen]
