@@ -268,3 +268,25 @@ def test_where_a_line_comes_from(tmp_path: Path) -> None:
     assert done.exit_code == 0 and "statement  S2: update of S[i] +=! E[i, j]" in done.output
     # Nothing of the other kernels in the file.
     assert re.findall(r"node +(\w+)", done.output) == ["Softmax"]
+
+
+@pytest.mark.parametrize(
+    ("isa", "compiler", "emulator"),
+    [
+        ("aarch64", "aarch64-linux-gnu-gcc", "qemu-aarch64-static"),
+        ("rv64gcv", "riscv64-linux-gnu-gcc", "qemu-riscv64-static"),
+        ("generic", "gcc", "qemu-x86_64-static -cpu qemu64"),
+        ("x86-64-v2", "gcc", "qemu-x86_64-static -cpu Nehalem"),
+        ("x86-64-v3", "gcc", "qemu-x86_64-static -cpu Haswell"),
+    ],
+)
+def test_other_machines(isa: str, compiler: str, emulator: str, tmp_path: Path) -> None:
+    """The selftest passes on an emulated processor that has just these instructions."""
+    words = emulator.split()
+    if not (shutil.which(compiler) and shutil.which(words[0])):
+        pytest.skip(f"{compiler} or {words[0]} is not installed")
+    made = fk.export_onnx(MODEL, tmp_path / "net.c", isa=isa, selftest=INPUTS)
+    line = [compiler, *FLAGS, *made.flags, "-static", "net.c", "net_test.c", "-lm", "-o", "net"]
+    subprocess.run(line, cwd=tmp_path, check=True)
+    done = subprocess.run([*words, str(tmp_path / "net")], capture_output=True, text=True)
+    assert done.returncode == 0 and "passed" in done.stdout, done.stdout + done.stderr
