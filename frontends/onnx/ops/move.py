@@ -349,8 +349,8 @@ def gather_nd(node: Node) -> Sequence[Result]:
     batch = node.integer("batch_dims", 0)
     if which.rank == 0 or not 0 <= batch < min(x.rank, which.rank):
         raise node.fail(f"batch_dims {batch}, ranks {x.rank} and {which.rank}")
-    depth = which.shape[-1]
-    if not 1 <= depth <= x.rank - batch or x.shape[:batch] != which.shape[:batch]:
+    depth = which.shape[-1]  # ONNX Runtime allows 0, which selects everything
+    if not 0 <= depth <= x.rank - batch or x.shape[:batch] != which.shape[:batch]:
         raise node.fail(f"indices {list(which.shape)} do not fit {list(x.shape)}")
     shape = result_shape(node, (*which.shape[:-1], *x.shape[batch + depth :]), x)
     if math.prod(shape) and 0 in x.shape[batch : batch + depth]:

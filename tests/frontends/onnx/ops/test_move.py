@@ -178,6 +178,8 @@ def test_gather_elements_and_nd():
     agree(single("GatherND", inputs), inputs)
     inputs = {"x": floats(2, 4, 5), "i": np.array([[1], [3]], np.int64)}
     agree(single("GatherND", inputs, batch_dims=1), inputs)
+    empty = {"x": floats(2, 3), "i": np.zeros((4, 0), np.int64)}
+    agree(single("GatherND", empty), empty)
 
 
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
