@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cgen
 
@@ -21,6 +21,7 @@ from codegen.c.type_names import LANES
 from codegen.loops.nodes import For
 from codegen.loops.workshare import sequential
 from poly.ir.expr import Const
+from poly.machine.cpu import Machine
 
 
 class SerialPrinter(CPrinter):
@@ -100,12 +101,18 @@ class Convention:
 
     passes_memory : whether callers pass the memory of large arrays
     has_team : whether callers pass the thread's place in its team
+    vector_bytes : of the vectors of the machine that it is for; 0: of this one
     """
 
     name: str
     printer: type[CPrinter]
     passes_memory: bool = False
     has_team: bool = False
+    vector_bytes: int = 0
+
+    def on(self, machine: Machine) -> Convention:
+        """The convention on a machine."""
+        return replace(self, vector_bytes=machine.vector_bytes)
 
     def passed(self, memory: int, is_shared: bool) -> Mapping[str, str]:
         """What a function is passed in addition: declarations, by name.

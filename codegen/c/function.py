@@ -29,6 +29,7 @@ from codegen.loops.verify import verify_loops
 from poly.ir.expr import Size, walk
 from poly.ir.intrinsics import VectorIntrinsic
 from poly.ir.program import Program, Tensor
+from poly.machine.cpu import host_machine
 from poly.passes import Pass, run_passes
 from poly.schedule.schedule import Schedule
 from poly.tree.kinds import Mark
@@ -121,8 +122,12 @@ class CFunction:
         return [*self.comments, f"static {self.prototype}", *self.body]
 
 
-def c_loops(schedule: Schedule, passes: Sequence[Pass[LoopNode]] = C_LOOP_PASSES) -> LoopNode:
+def c_loops(
+    schedule: Schedule, passes: Sequence[Pass[LoopNode]] = C_LOOP_PASSES, vector_bytes: int = 0
+) -> LoopNode:
     """The loops of a schedule after all passes, as they are printed.
+
+    vector_bytes : of the machine's vectors; 0: of this one
 
     Raises
     ------
@@ -131,7 +136,8 @@ def c_loops(schedule: Schedule, passes: Sequence[Pass[LoopNode]] = C_LOOP_PASSES
     """
     program = schedule.program
     body = lower(build_loops(schedule))
-    body = run_passes(body, passes, KernelContext(program), lambda n: verify_loops(n, program))
+    context = KernelContext(program, vector_bytes=vector_bytes or host_machine().vector_bytes)
+    body = run_passes(body, passes, context, lambda n: verify_loops(n, program))
     return check_index_width(body, program)
 
 
@@ -148,7 +154,7 @@ def emit_function(
     ScheduleError : see `c_loops`.
     """
     program = schedule.program
-    body = c_loops(schedule, passes)
+    body = c_loops(schedule, passes, convention.vector_bytes)
     names = name_everything(program, body)
     whole = _Signature.of(program, names, body)
     is_shared = has_mark(body, Mark.PARALLEL)

@@ -23,7 +23,7 @@ C_LOOP_PASSES: tuple[Pass[LoopNode], ...] = (
     Pass(simplify_indices),
     Pass(simplify_in_context, needs=("program",)),
     Pass(call_intrinsics, needs=("program",)),
-    Pass(vectorise, needs=("program",)),
+    Pass(vectorise, needs=("program", "vector_bytes")),
     Pass(version_rows),
     Pass(unroll_irregular),
     Pass(resolve_masks),

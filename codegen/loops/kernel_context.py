@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from poly.ir.program import Program
+from poly.machine.cpu import VECTOR_BYTES
 
 
 @dataclass(frozen=True)
@@ -12,6 +13,7 @@ class KernelContext:
     """The kernel whose loops a pass changes.
 
     program : the program it computes
+    vector_bytes : of the machine's vectors, on a CPU
     block : threads of a block in x, y and z, on a GPU
     shared_bytes : most bytes of shared buffers, on a GPU
     """
@@ -19,3 +21,4 @@ class KernelContext:
     program: Program
     block: tuple[int, int, int] = (1, 1, 1)
     shared_bytes: int = 0
+    vector_bytes: int = VECTOR_BYTES

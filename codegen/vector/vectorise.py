@@ -54,7 +54,6 @@ from poly.ir.layout import Layout
 from poly.ir.linear_form import linear_form, normal
 from poly.ir.operators import INEXACT, OPS
 from poly.ir.program import Program
-from poly.machine.cpu import VECTOR_BYTES
 from poly.tree.kinds import Mark, Scope
 
 #: Lanes of a chunk where there are fewer iterations than the most lanes.
@@ -65,8 +64,11 @@ CHUNKS = 4
 BODY_LIMIT = 40
 
 
-def vectorise(root: LoopNode, program: Program) -> LoopNode:
+def vectorise(root: LoopNode, program: Program, vector_bytes: int) -> LoopNode:
     """Turn vector loops into chunks of vector stores.
+
+    Longer vectors than those of the machine are not used: gcc takes comparisons and conversions of
+    them apart, lane by lane.
 
     A loop whose iterations do not run in step (see `in_lockstep`) stays; it is printed as one that
     the C compiler may run in lanes, unless its iterations combine with one element.
@@ -98,7 +100,7 @@ def vectorise(root: LoopNode, program: Program) -> LoopNode:
                 most = count if most is None else min(most, count)
             body, own = private(node.body, node.var)
             shared = registers - own
-            loop = _Loop(node, body, own, span, most, dtypes, shared, taken, names)
+            loop = _Loop(node, body, own, span, most, dtypes, shared, taken, names, vector_bytes)
             chunked = loop.chunks()
         if chunked is None:
             return node if _independent(node) else replace(node, mark=Mark.SEQ)
@@ -200,6 +202,7 @@ def private(body: LoopNode, var: str) -> tuple[LoopNode, frozenset[str]]:
 class _Loop:
     """One vector loop; `most` bounds its number of iterations, `span`.
 
+    vector_bytes : of the machine's vectors
     body : its body, in which the buffers `own` of one iteration have a dimension for the lane.
     """
 
@@ -212,6 +215,7 @@ class _Loop:
     registers: frozenset[str]
     taken: set[str]
     names: set[str]
+    vector_bytes: int
 
     @cached_property
     def stores(self) -> tuple[Store, ...]:
@@ -249,7 +253,7 @@ class _Loop:
             )
             for s in self.stores
         )
-        width = VECTOR_BYTES * 8 // bits
+        width = max(self.vector_bytes * 8 // bits, self.fewest)
         if self.most is not None and self.most > 0:
             width = min(width, 1 << (self.most.bit_length() - 1))
         if isinstance(self.span, Const) and int(self.span.value) < 2:

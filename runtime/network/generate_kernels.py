@@ -58,7 +58,7 @@ def generate_kernel(
         nonlocal emitting
         start = time.perf_counter()
         try:
-            return emit_function(schedule, symbol, CPU.loop_passes, convention)
+            return emit_function(schedule, symbol, CPU.loop_passes, convention.on(machine))
         finally:
             emitting += time.perf_counter() - start
 
