@@ -193,7 +193,7 @@ def test_loops_without_tiles_where_isl_cannot_generate_them(
     """Open sizes stay open."""
     refused = []
 
-    def emit(schedule: Schedule, symbol: str, passes: object) -> CFunction:
+    def emit(schedule: Schedule, symbol: str, passes: object, convention: object) -> CFunction:
         if "promote" in str(schedule) and "isolate" in str(schedule):
             refused.append(symbol)
             raise fk.ScheduleError("isl gives up")
