@@ -8,7 +8,6 @@ memory for intermediate values is the caller's, so that calls at once need one w
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -75,6 +74,17 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Declared:
+    """A name in C, and what precedes it in its declaration."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.name}"
+
+
+@dataclass(frozen=True)
 class Step:
     """One call of a function, or the copy of some bytes.
 
@@ -88,8 +98,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Temporary:
-    """A part of the workspace of a module with sizes: its name and C type, its shape as of a
-    `Parameter`, and the bytes of an element.
+    """A part of the workspace: its name and C type, its shape as of a `Parameter`, and the bytes of
+    an element.
     """
 
     name: str
@@ -102,6 +112,11 @@ class Temporary:
         """Its bytes, in C."""
         return " * ".join([*(f"({n})" for n in self.shape), str(self.width)])
 
+    @property
+    def fixed_bytes(self) -> int:
+        """Its bytes, where its shape is fixed."""
+        return math.prod(n for n in self.shape if isinstance(n, int)) * self.width
+
 
 @dataclass(frozen=True, eq=False)
 class Module:
@@ -112,8 +127,8 @@ class Module:
     functions : each with the nodes that call it
     fixed : where in the weights the elements are that an input must have, by its name in C
     steps : in order; they name parameters, temporaries, ``weights`` and ``work``
-    workspace, bound : bytes of the workspace, and the least that any plan would need, for fixed
-        sizes; temporaries : what is in it, for others
+    arena, bound : bytes that the steps use of ``work``, and the least that any plan would need;
+        temporaries : what follows in the workspace
     weights : the bytes of constants; is_separate : whether callers pass these
     has_team : whether a run is passed a team of threads, see `codegen.c.team_text`
     flags : to compile with; macro : defined by compilers for machines with the instructions that
@@ -132,7 +147,7 @@ class Module:
     conditions: tuple[str, ...] = ()
     temporaries: tuple[Temporary, ...] = ()
     fixed: Mapping[str, int] = field(default_factory=dict)
-    workspace: int = 0
+    arena: int = 0
     bound: int = 0
     weights: bytes = b""
     is_separate: bool = False
@@ -151,32 +166,44 @@ class Module:
     @property
     def has_workspace(self) -> bool:
         """Whether a run needs any."""
-        return bool(self.workspace or self.temporaries or (self.sizes and self.memory))
+        return bool(self.arena or self.temporaries or self.memory)
 
     @property
-    def size_parameters(self) -> tuple[str, ...]:
-        """The declarations of the sizes."""
-        return tuple(f"int64_t {size}" for size in self.sizes)
+    def workspace(self) -> int:
+        """The bytes of the workspace of fixed sizes, wherever it begins.
+
+        The memory of functions is not counted for a team, each thread of which has some.
+        """
+        own = 0 if self.has_team else self.memory
+        taken = [_whole(self.arena), own, *(_whole(t.fixed_bytes) for t in self.temporaries)]
+        return sum(taken) + ALIGNMENT - 1 if self.has_workspace else 0
 
     @property
-    def parameters(self) -> tuple[str, ...]:
-        """The declarations of what a run is passed."""
-        given = [*self.size_parameters, *(f"const {p.kind} *{p.name}" for p in self.inputs)]
-        given += [f"{p.kind} *{p.name}" for p in self.outputs]
+    def tensors(self) -> tuple[Declared, ...]:
+        """What a run is passed in any case: sizes, tensors and weights."""
+        given = [Declared("int64_t ", size) for size in self.sizes]
+        given += [Declared(f"const {p.kind} *", p.name) for p in self.inputs]
+        given += [Declared(f"{p.kind} *", p.name) for p in self.outputs]
         if self.is_separate and self.weights:
-            given.append("const void *weights")
-        team = [f"{self.name}_team *team"] if self.has_team else []
-        return (*given, "void *workspace", "size_t workspace_bytes", *team)
+            given.append(Declared("const void *", "weights"))
+        return tuple(given)
 
     @property
-    def arguments(self) -> tuple[str, ...]:
-        """The declarations of what the threads of a team are passed."""
-        return (*self.parameters[: -3 if self.has_team else -2], "unsigned char *work")
+    def parameters(self) -> tuple[Declared, ...]:
+        """What a run is passed."""
+        team = [Declared(f"{self.name}_team *", "team")] if self.has_team else []
+        own = Declared("void *", "workspace"), Declared("size_t ", "workspace_bytes")
+        return (*self.tensors, *own, *team)
+
+    @property
+    def arguments(self) -> tuple[Declared, ...]:
+        """What the threads of a team are passed."""
+        return (*self.tensors, Declared("unsigned char *", "work"))
 
     @property
     def prototype(self) -> str:
         between = ",\n" + " " * len(f"int {self.name}_run(")
-        return f"int {self.name}_run({between.join(self.parameters)})"
+        return f"int {self.name}_run({between.join(map(str, self.parameters))})"
 
 
 def header_text(module: Module) -> str:
@@ -224,8 +251,9 @@ def _workspace_declared(module: Module) -> list[str]:
 
 
 def _workspace_prototype(module: Module) -> str:
-    threads = ["int threads"] if module.has_team else []
-    return f"size_t {module.name}_workspace_bytes({', '.join([*module.size_parameters, *threads])})"
+    given = [f"int64_t {size}" for size in module.sizes]
+    given += ["int threads"] if module.has_team else []
+    return f"size_t {module.name}_workspace_bytes({', '.join(given)})"
 
 
 def _tensors(module: Module) -> Iterator[str]:
@@ -328,7 +356,7 @@ _OCTAL = np.array([[*f"\\{byte:03o}".encode()] for byte in range(256)], np.uint8
 
 def _sized(module: Module) -> list[str]:
     """A function that checks sizes, and one that says how much workspace they need."""
-    given = ", ".join(module.size_parameters)
+    given = ", ".join(f"int64_t {size}" for size in module.sizes)
     conditions = [f"{size} >= 0" for size in module.sizes]
     conditions += module.conditions
     # No tensor is so large that its bytes, or those of a few of them, overflow.
@@ -386,7 +414,7 @@ def _run(module: Module) -> list[str]:
             lines.append(f"  if (memcmp({port.name}, {given}, {count}) != 0) return {p}_VALUE;")
     lines += _workspace(module)
     if module.has_team:
-        names = ", ".join(_NAME_AT_END.findall(a)[0] for a in module.arguments)
+        names = ", ".join(a.name for a in module.arguments)
         lines += [
             f"  struct fk_arguments given = {{{names}}};",
             "  fk_run(team, fk_calls, &given);",
@@ -403,13 +431,9 @@ def _calls(module: Module) -> list[str]:
     lines += ["static void fk_calls(const void *me, void *argument)", "{"]
     lines += [f"  const fk_thread *const {TEAM} = me;", "  struct fk_arguments *given = argument;"]
     for argument in module.arguments:
-        (name,) = _NAME_AT_END.findall(argument)
-        lines += [f"  {argument} = given->{name};", f"  (void){name};"]
+        lines += [f"  {argument} = given->{argument.name};", f"  (void){argument.name};"]
     lines.append(f"  (void){TEAM};")
     return [*lines, *_steps(module), "}", ""]
-
-
-_NAME_AT_END = re.compile(r"\w+$")
 
 
 def _steps(module: Module) -> list[str]:
@@ -419,7 +443,7 @@ def _steps(module: Module) -> list[str]:
         lines.append(f"  {t.kind} *const {t.name} = ({t.kind} *)work;")
         lines.append(f"  work += {_up(t.bytes)};")
     if module.memory:
-        at = "work" if module.sizes else f"work + {_memory_at(module)}"
+        at = f"work + {_whole(module.arena)}" if module.arena else "work"
         own = f" + {TEAM}->number * {module.memory}" if module.has_team else ""
         lines.append(f"  unsigned char *const {MEMORY} = {at}{own};")
     for step in module.steps:
@@ -463,12 +487,6 @@ def _workspace(module: Module) -> list[str]:
     ]
 
 
-def _memory_at(module: Module) -> int:
-    """Where the memory of functions is in the workspace of fixed sizes: at its end."""
-    own = 0 if module.has_team else module.memory
-    return module.workspace - (ALIGNMENT - 1) - own
-
-
 def _whole(count: int) -> int:
     """Bytes, rounded up to a multiple of the alignment."""
     return -(-count // ALIGNMENT) * ALIGNMENT
@@ -486,13 +504,3 @@ def _error(module: Module) -> list[str]:
         "}",
         "",
     ]
-
-
-def workspace_bytes(arena: int, functions: Mapping[str, CFunction], has_team: bool) -> int:
-    """The bytes of a workspace with an arena and the memory of functions; 0 if neither is needed.
-
-    It may begin anywhere.  That memory is not counted for a team, each thread of which has some.
-    """
-    memory = max((f.thread_memory for f in functions.values()), default=0)
-    total = _whole(arena) + (0 if has_team else _whole(memory))
-    return total + ALIGNMENT - 1 if arena or memory else 0

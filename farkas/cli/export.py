@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from farkas.cli.run import input_arrays, parse_shape
-
-if TYPE_CHECKING:
-    from farkas.export.exported import Exported
+from farkas.console.files import read_text_file
+from poly.machine.isa import DEFAULT_ISA
 
 
 @click.command(
@@ -36,7 +34,7 @@ Examples:
     "repeatable.",
 )  # fmt: skip
 @click.option(
-    "--isa", default="x86-64-v3", show_default=True, metavar="NAME",
+    "--isa", default=DEFAULT_ISA, show_default=True, metavar="NAME",
     help="The instruction set: generic, x86-64-v2, x86-64-v3, x86-64-v4, aarch64 or rv64gcv, "
     "with extensions such as +avx512_vnni.",
 )  # fmt: skip
@@ -80,7 +78,11 @@ def export_command(
             raise click.UsageError(
                 "a definition is exported with --isa, --threads and --name alone"
             )
-        click.echo(str(_exported_kernel(file, output, isa, threads, name)))
+        from farkas.export.kernel_module import export_kernel
+        from frontends.language.parse_program import parse_program
+
+        program = parse_program(read_text_file(file))
+        click.echo(str(export_kernel(program, Path(output), isa, threads, name)))
         return 0
     from farkas.console.display import StageProgress, stderr_console
     from farkas.networks.export_onnx import export_onnx
@@ -96,20 +98,3 @@ def export_command(
         )  # fmt: skip
     click.echo(str(made))
     return 0
-
-
-def _exported_kernel(file: str, output: str, isa: str, threads: str, name: str | None) -> Exported:
-    from farkas.console.files import read_text_file
-    from farkas.export.exported import Exported, convention_of, named_after
-    from farkas.export.kernel_module import kernel_module
-    from frontends.language.parse_program import parse_program
-    from poly.machine.isa import find_isa
-
-    chosen = find_isa(isa)
-    program = parse_program(read_text_file(file))
-    module = kernel_module(
-        program, name or named_after(output), chosen, convention=convention_of(threads)
-    )
-    made = Exported.of(module, chosen)
-    made.write(Path(output))
-    return made

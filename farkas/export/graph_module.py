@@ -9,13 +9,7 @@ import numpy as np
 
 from codegen.c.convention import SERIAL, Convention
 from codegen.c.function import CFunction, identifier
-from codegen.c.module_text import (
-    ALIGNMENT,
-    Module,
-    Parameter,
-    Step,
-    workspace_bytes,
-)
+from codegen.c.module_text import ALIGNMENT, Module, Parameter, Step
 from codegen.c.network_unit import Slot, argument_slots
 from codegen.c.reserved_words import is_reserved
 from codegen.c.thread_memory import NAME as MEMORY
@@ -34,8 +28,6 @@ from runtime.network.memory_plan import MemoryPlan, value_bytes
 from runtime.network.pointer_order import pointer_order
 from runtime.reference.evaluate import evaluate
 
-#: Begins the names of constants that inputs are compared with; no value is called so.
-_FIXED = "="
 #: What else a run has of names.
 _TAKEN = ("weights", "work", "workspace", "workspace_bytes", "code")
 
@@ -72,29 +64,29 @@ def graph_module(
         made = generate_graph(graph, machine, tell, Clock(), workers, convention=convention)
     assert made.plan is not None, "all sizes are fixed"
     inputs, outputs = _parameters(graph, name, order, fixed)
-    weights, starts = _packed({**graph.constants, **{f"{_FIXED}{n}": a for n, a in fixed.items()}})
+    constants, starts = _packed(graph.constants)
+    expected, compared = _packed(fixed)
     given = {p.label: p for p in inputs}
     passed = [given[labels.get(value, value)] for value in graph.inputs]
     places = _Places(made, made.plan, passed, outputs, starts, convention)
-    steps = tuple(places.steps())
-    compared = {
-        p.name: starts[f"{_FIXED}{p.label}"] for p in inputs if p.label in fixed and p.count
-    }
-    if not compared and not any("weights" in step.text for step in steps):
-        weights = b""  # those of values that are computed beforehand
+    needed = expected or places.reads_weights()  # others were of values computed beforehand
     return Module(
         name,
         about(name, "a network", isa),
         tuple(inputs),
         tuple(outputs),
         tuple((k.function, tuple(c.origin for c in calls)) for calls, k in made.kernels),
-        steps,
+        tuple(places.steps()),
         isa.flags,
         isa.macro,
-        fixed=compared,
-        workspace=workspace_bytes(made.plan.arena, made.functions, convention.has_team),
+        fixed={
+            p.name: len(constants) + compared[p.label]
+            for p in inputs
+            if p.label in fixed and p.count
+        },
+        arena=made.plan.arena,
         bound=made.plan.bound,
-        weights=weights,
+        weights=constants + expected if needed else b"",
         is_separate=is_separate,
         has_team=convention.has_team,
     )
@@ -199,6 +191,18 @@ class _Places:
         self.bases[order.arena] = ("work", 0)
         self.starts = starts
 
+    def reads_weights(self) -> bool:
+        """Whether a step reads any constant."""
+        slots = (slot for call in self.made.calls for slot in self._slots(call))
+        copied = self.plan.copied.values()
+        return any(self.bases[slot.index][0] == "weights" for slot in slots) or any(
+            root in self.made.graph.constants for root in copied
+        )
+
+    def _slots(self, call: Call) -> list[Slot]:
+        function = self.made.functions[call.name]
+        return argument_slots(call, function, self.made.slots, self.made.workspaces)
+
     def steps(self) -> Iterator[Step]:
         """The calls in order, then the outputs that are copies."""
         for call in self.made.calls:
@@ -213,10 +217,9 @@ class _Places:
                 yield Step("", f"memcpy({port.name}, {source}, {value_bytes(graph, name)});")
 
     def _call(self, call: Call, function: CFunction) -> str:
-        slots = argument_slots(call, function, self.made.slots, self.made.workspaces)
         passed = [
             f"({kind} *){self._text(slot, kind)}"
-            for (_, kind), slot in zip(function.tensors, slots, strict=True)
+            for (_, kind), slot in zip(function.tensors, self._slots(call), strict=True)
         ]
         passed += self.convention.passed(function.thread_memory, function.parallel)
         return f"{function.symbol}({', '.join(passed)});"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from codegen.c.convention import SERIAL, Convention
 from codegen.c.expr_text import Names, index_text
@@ -10,10 +11,11 @@ from codegen.c.function import emit_function
 from codegen.c.module_text import Module, Parameter, Step, Temporary
 from codegen.c.type_names import C_TYPES
 from codegen.pipeline import CPU
+from farkas.export.exported import Exported, convention_of, named_after
 from farkas.export.graph_module import about, check_name, names_in_c
 from poly.ir.expr import Const, Expr, Size, substitute
 from poly.ir.program import Program, Tensor
-from poly.machine.isa import Isa
+from poly.machine.isa import Isa, find_isa
 from poly.schedule.schedule import Schedule
 
 
@@ -73,6 +75,23 @@ def kernel_module(
         ),
         has_team=convention.has_team,
     )
+
+
+def export_kernel(
+    program: Program,
+    path: Path,
+    isa: str,
+    threads: str,
+    name: str | None,
+    exact: bool = False,
+    schedule: Schedule | None = None,
+) -> Exported:
+    """Write a program as a C file and a header; see `farkas.Kernel.export`."""
+    chosen, called = find_isa(isa), name or named_after(path)
+    module = kernel_module(program, called, chosen, exact, schedule, convention_of(threads))
+    made = Exported.of(module, chosen)
+    made.write(path)
+    return made
 
 
 class _Sizes:

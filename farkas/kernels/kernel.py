@@ -20,6 +20,7 @@ from poly.errors import ArgumentError
 from poly.ir.dtypes import DType
 from poly.ir.program import Program
 from poly.ir.size_values import by_name
+from poly.machine.isa import DEFAULT_ISA
 from poly.schedule.schedule import Schedule
 from runtime.common.arguments import check_threads
 from runtime.cpu.loaded_kernel import LoadedKernel
@@ -366,7 +367,7 @@ class Kernel:
         self,
         path: str | os.PathLike[str],
         *,
-        isa: str = "x86-64-v3",
+        isa: str = DEFAULT_ISA,
         threads: str = "none",
         name: str | None = None,
     ) -> Exported:
@@ -392,19 +393,12 @@ class Kernel:
         ScheduleError : no code can be generated.
         FileError : a file cannot be written; then none of them is.
         """
-        from farkas.export.exported import Exported, convention_of, named_after
-        from farkas.export.kernel_module import kernel_module
-        from poly.machine.isa import find_isa
+        from farkas.export.kernel_module import export_kernel
 
-        only, recipe, chosen = self._only(), self._recipe, find_isa(isa)
+        only, recipe = self._only(), self._recipe
         is_automatic = recipe.schedule is None or recipe.schedule == "auto"
-        module = kernel_module(
-            only.program, name or named_after(path), chosen, recipe.exact,
-            None if is_automatic else only.schedule, convention_of(threads),
-        )  # fmt: skip
-        made = Exported.of(module, chosen)
-        made.write(Path(path))
-        return made
+        schedule = None if is_automatic else only.schedule
+        return export_kernel(only.program, Path(path), isa, threads, name, recipe.exact, schedule)
 
     def explain(self, **sizes: int) -> View:
         """Show which statements share loops, what that saves, what prevents more, and the cost.

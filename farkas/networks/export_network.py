@@ -23,6 +23,7 @@ from frontends.onnx import (
 )
 from poly.errors import ArgumentError, ModelError, UnsupportedModelError
 from poly.ir.size_values import by_name
+from poly.machine.isa import DEFAULT_ISA, find_isa
 from runtime.common.arguments import check_names
 from runtime.common.compile_report import Progress
 from runtime.common.random_arrays import random_array
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 #: A network as a function of its inputs by name.
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
-
-#: What exported code is for by default: all processors of x86 since 2015, about.
-DEFAULT_ISA = "x86-64-v3"
 
 
 def export_network(
@@ -95,7 +93,6 @@ def exported(
 ) -> Exported:
     """What `export_onnx` writes; `is_separate` says whether each run is passed the weights."""
     from farkas.export.graph_module import graph_module
-    from poly.machine.isa import find_isa
 
     chosen, convention = find_isa(isa), convention_of(threads)
     fixed = {n: np.array(a, order="C") for n, a in by_name("values", values or {}).items()}

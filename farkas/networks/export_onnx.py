@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from farkas.networks.export_network import DEFAULT_ISA, export_network
+from farkas.networks.export_network import export_network
+from poly.machine.isa import DEFAULT_ISA
 
 if TYPE_CHECKING:
     from farkas.export.exported import Exported

@@ -18,6 +18,7 @@ from farkas.targets.base import Target
 from poly.errors import ArgumentError
 from poly.ir.port import Port
 from poly.ir.size_values import by_name
+from poly.machine.isa import DEFAULT_ISA
 from runtime.common.compile_report import CompileReport, Progress
 from runtime.network.profile import Timing, check_repeat
 
@@ -290,7 +291,7 @@ class Network:
         self,
         path: str | os.PathLike[str],
         *,
-        isa: str | None = None,
+        isa: str = DEFAULT_ISA,
         threads: str = "none",
         name: str | None = None,
         weights: str | os.PathLike[str] | None = None,
@@ -303,11 +304,11 @@ class Network:
         All sizes have to be fixed; `specialize` fixes them.  See `farkas.export_onnx`, also for
         what is raised.
         """
-        from farkas.networks.export_network import DEFAULT_ISA, export_network
+        from farkas.networks.export_network import export_network
 
         return export_network(
             self.origin.model, path, self.run, weights=weights, selftest=selftest, name=name,
-            shapes=self.origin.shapes, isa=isa or DEFAULT_ISA, threads=threads,
+            shapes=self.origin.shapes, isa=isa, threads=threads,
             progress=self.origin.progress,
         )  # fmt: skip
 

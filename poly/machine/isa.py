@@ -57,6 +57,9 @@ ISAS: Mapping[str, Isa] = {
     )
 }
 
+#: What code is exported for by default: all processors of x86 since 2015, about.
+DEFAULT_ISA = "x86-64-v3"
+
 #: What compilers call the extensions that may be added to a name.
 _FLAGS: Mapping[str, str] = {
     "avx512_vnni": "-mavx512vnni",

@@ -10,7 +10,6 @@ from codegen.c.network_unit import argument_slots, network_unit
 from poly.ir.expr import Const, Expr, Op, Size
 from poly.ir.graph import Call, Graph
 from poly.ir.instruction_tables import declared_intrinsics
-from poly.ir.layout import Layout
 from poly.machine.cpu import Machine
 from runtime.common.cache import Cache, Entry, digest
 from runtime.common.compile_report import Progress
@@ -24,7 +23,7 @@ from runtime.network.built import Built
 from runtime.network.clock import Clock
 from runtime.network.generate_graph import GeneratedGraph, fixed_plan, generate_graph, sharing_of
 from runtime.network.kernel_units import KernelUnits
-from runtime.network.layouts import apply_layouts, choose_layouts, read_layouts
+from runtime.network.layouts import Layouts, apply_layouts, choose_layouts, read_layouts
 
 _FORMAT = "6"
 
@@ -115,7 +114,7 @@ def _graph_text(graph: Graph) -> str:
 
 def _build(
     graph: Graph,
-    layouts: list[tuple[str, dict[str, Layout]]],
+    layouts: Layouts,
     machine: Machine,
     toolchain: Toolchain,
     cache: Cache,

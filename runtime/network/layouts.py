@@ -22,12 +22,10 @@ from runtime.common.compile_report import Progress
 Layouts = list[tuple[str, dict[str, Layout]]]
 
 
-def choose_layouts(
-    graph: Graph, machine: Machine, tell: Progress
-) -> list[tuple[str, dict[str, Layout]]]:
+def choose_layouts(graph: Graph, machine: Machine, tell: Progress) -> Layouts:
     """For each call with constant inputs, the layouts that its kernel prefers."""
     wanted: dict[tuple[str, ...], dict[str, Layout]] = {}
-    result: list[tuple[str, dict[str, Layout]]] = []
+    result: Layouts = []
     calls = [n for n in graph.nodes if isinstance(n, Call)]
     for done, call in enumerate(calls):
         constant = [
@@ -48,21 +46,20 @@ def choose_layouts(
 
 
 def read_layouts(found: dict[str, dict[str, Any]]) -> dict[str, Layout]:
+    """The layouts of a call from JSON data."""
     return {
         tensor: Layout(tuple(x["order"]), tuple(map(tuple, x["blocks"])))
         for tensor, x in found.items()
     }
 
 
-def apply_layouts(graph: Graph, layouts: list[tuple[str, dict[str, Layout]]]) -> Graph:
+def apply_layouts(graph: Graph, layouts: Layouts) -> Graph:
     """The graph in which these calls read rearranged copies of their constants."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return _with_layouts(graph, layouts, pool.map)
 
 
-def _with_layouts(
-    graph: Graph, layouts: list[tuple[str, dict[str, Layout]]], each: Mapper
-) -> Graph:
+def _with_layouts(graph: Graph, layouts: Layouts, each: Mapper) -> Graph:
     chosen = dict(layouts)
     values, constants = dict(graph.values), dict(graph.constants)
     nodes = []

@@ -145,3 +145,30 @@ def test_teams_of_threads(compiler: str, sanitizer: str, tmp_path: Path) -> None
 def test_threads_that_do_not_exist(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="threads is 'tbb'; there are none, pthread"):
         fk.compile(BLUR).export(tmp_path / "k.c", threads="tbb")
+
+
+@pytest.mark.parametrize("threads", ["none", "pthread"])
+def test_kernels_of_fixed_sizes_say_what_they_need(threads: str, tmp_path: Path) -> None:
+    """Temporaries and packed operands are in the workspace, whose size is a number then."""
+    kernel = fk.compile(TWICE, sizes={"N": 90, "M": 160})
+    made = kernel.export(tmp_path / "k.c", isa="generic", threads=threads)
+    assert made.module.temporaries and made.module.memory
+    assert made.workspace >= 2 * 90 * 160 * 4
+    arguments, ends = ("(1)", ", NULL") if threads == "pthread" else ("", "")
+    (tmp_path / "main.c").write_text(
+        '#include "k.h"\n#include <stdlib.h>\n'
+        "static float a[180 * 160], b[160 * 160], y[180 * 160];\n"
+        f"int main(void) {{ void *w = malloc(K_WORKSPACE_BYTES{arguments});\n"
+        "  for (int n = 0; n < 180 * 160; n++) a[n] = 1;\n"
+        "  for (int n = 0; n < 160 * 160; n++) b[n] = 0.5f;\n"
+        f"  int code = k_run(a, b, y, w, K_WORKSPACE_BYTES{arguments}{ends});\n"
+        f"  int small = k_run(a, b, y, w, K_WORKSPACE_BYTES{arguments} - 1{ends});\n"
+        "  free(w);\n"
+        "  if (y[0] != 6400 || y[180 * 160 - 1] != 6400) return 1;\n"
+        "  return code != K_OK || small != K_WORKSPACE; }\n"
+    )
+    flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    line = ["gcc", *FLAGS, *flags, "main.c", "k.c", "-pthread", "-lm", "-o", "main"]
+    subprocess.run(line, cwd=tmp_path, check=True)
+    done = subprocess.run([str(tmp_path / "main")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:2000]
