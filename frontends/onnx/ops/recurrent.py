@@ -136,7 +136,7 @@ class Writer(Text):
         if f.bias is not None and bias:
             self.operand("B", f.bias)
         ranges: dict[str, Extent] = {"t": f.steps, "b": f.batch}
-        reads = [self._input(d) for d in range(f.directions)]
+        reads = [self._input(d, "i") for d in range(f.directions)]
         results = [f"G[{d},t,b,n]" for d in range(f.directions)]
         self.input_products(self, Inputs(ranges, f.x.shape, reads, results), bias)
 
@@ -161,15 +161,15 @@ class Writer(Text):
         ranges: dict[str, Extent] = {"t": f.steps, "b": f.batch, "n": self.columns}
         for d in range(f.directions):
             self.view(f"U{d}", dtype, Before(made, d, (*f.x.shape[:2], self.columns)))
-            read = self._input(d).format(f"U{d}").replace(",i]", ",n]")
+            read = self._input(d, "n").format(f"U{d}")
             self.lines.append(line(f"G[{d},t,b,n] = {read}", ranges))
 
-    def _input(self, d: int) -> str:
-        """Element i of step t of a direction, in a tensor like X, whose name is {0}."""
+    def _input(self, d: int, element: str) -> str:
+        """An element of step t of a direction, in a tensor like X, whose name is {0}."""
         f = self.of
         last = f"{f.steps - 1}" if f.lengths is None else "L[b] - 1"
         step = f"{last} - t" if f.reverse[d] else "t"
-        return at("{0}", ["b", step, "i"] if f.batch_first else [step, "b", "i"])
+        return at("{0}", ["b", step, element] if f.batch_first else [step, "b", element])
 
     def input_products(self, text: Text, at_inputs: Inputs, bias: Sequence[str]) -> None:
         """The products of inputs X with the weights of each direction; `bias` are terms that are
@@ -217,8 +217,7 @@ class Writer(Text):
             weight = f"{name}[{direction},n,k]"
         else:
             # Transposed, so that each step reads contiguous rows.
-            if not any(o is f.r for o in self.operands):
-                self.operand("R", f.r)
+            self.operand("R", f.r)
             self.temporary(name, f.directions, f.hidden, end - first)
             transposed: dict[str, Extent] = {**ranges, "k": f.hidden, "n": end - first}
             self.lines.append(line(f"{name}[{direction},k,n] = R[{direction},{row},k]", transposed))

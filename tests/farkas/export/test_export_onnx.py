@@ -175,7 +175,9 @@ def test_shapes_that_depend_on_elements_are_named() -> None:
 def test_instruction_sets() -> None:
     assert find_isa("x86-64-v4+avx512_vnni").machine.extensions[-1] == "sse2"
     assert "-mavx512vnni" in find_isa("x86-64-v4+avx512_vnni").flags
-    for wrong in ("x86", "x86-64-v4+sse9"):
+    arm = find_isa("aarch64+asimddp+i8mm")
+    assert arm.flags == ("-march=armv8.2-a+dotprod+i8mm",) and arm.name == "aarch64+asimddp+i8mm"
+    for wrong in ("x86", "x86-64-v4+sse9", "aarch64+avx_vnni", "generic+i8mm"):
         with pytest.raises(ArgumentError, match=r"there is no .*; there are "):
             find_isa(wrong)
     assert all(isa.machine.cores == 1 for isa in ISAS.values())
