@@ -121,12 +121,12 @@ int @NAME@_start(@NAME@_team *team, int threads)
   if (team == NULL) return @PREFIX@_NULL;
   if (threads < 1 || threads > @MOST@) return @PREFIX@_THREADS;
   memset(team, 0, sizeof *team);
-  team->threads = threads;
   if (pthread_mutex_init(&team->lock, NULL) != 0) return @PREFIX@_THREADS;
   if (pthread_cond_init(&team->changed, NULL) != 0) {
     pthread_mutex_destroy(&team->lock);
     return @PREFIX@_THREADS;
   }
+  team->threads = threads;
   for (int n = 1; n < threads; n++) {
     if (pthread_create(&team->ids[n], NULL, fk_follow, team) == 0) continue;
     team->threads = n;

@@ -8,7 +8,7 @@ that do not exist read what the last existing row reads, and vectors without lan
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 from codegen.loops.conditions import parts_of_extremum
@@ -23,7 +23,7 @@ from codegen.loops.nodes import (
     Store,
     VectorStore,
 )
-from codegen.loops.traverse import children_of, map_children
+from codegen.loops.traverse import children_of, map_exprs, own_values
 from poly.ir.expr import (
     Cast,
     Const,
@@ -53,12 +53,7 @@ def rows_of(node: Buffer) -> Rows:
     def visit(n: LoopNode, loops: dict[str, tuple[Expr, Expr]]) -> None:
         if isinstance(n, For):
             loops = {**loops, n.var: (n.lower, n.upper)}
-        accessed: Sequence[Read] = ()
-        if isinstance(n, Store):
-            accessed = (n.target, *reads_of(n.value))
-        elif isinstance(n, CallIntrinsic):
-            accessed = n.operands
-        for read in accessed:
+        for read in (r for e in own_values(n) for r in reads_of(e)):
             if read.tensor == node.name:
                 for d, index in enumerate(read.indices):
                     for var in indices_of(index):
@@ -115,15 +110,7 @@ def _reading(body: LoopNode, var: str, row: Expr, rows: Rows) -> LoopNode:
             return e
         return replace(e, indices=tuple(replace_var(i, var, row) for i in e.indices))
 
-    def visit(node: LoopNode) -> LoopNode:
-        if isinstance(node, VectorStore):
-            return replace(node, store=replace(node.store, value=rewrite(node.store.value, at_row)))
-        if isinstance(node, CallIntrinsic):
-            moved = (at_row(r) for r in node.operands)
-            return replace(node, operands=tuple(r for r in moved if isinstance(r, Read)))
-        return map_children(node, visit)
-
-    return visit(body)
+    return map_exprs(body, lambda e: rewrite(e, at_row))
 
 
 def _is_row(node: LoopNode, var: str, bounds: tuple[Expr, Expr] | None, rows: Rows) -> bool:
