@@ -86,7 +86,7 @@ def export_kernel(
     exact: bool = False,
     schedule: Schedule | None = None,
 ) -> Exported:
-    """Write a program as a C file and a header; see `farkas.Kernel.export`."""
+    """Write a program as a C file and a header; see `Kernel.export`."""
     chosen, called = find_isa(isa), name or named_after(path)
     module = kernel_module(program, called, chosen, exact, schedule, convention_of(threads))
     made = Exported.of(module, chosen)
