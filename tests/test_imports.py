@@ -50,6 +50,7 @@ ROOMS = (
     "codegen.loops",
     "codegen.vector",
     "codegen.c",
+    "codegen.routines",
     "codegen.gpu",
     "codegen.pipeline",
     "codegen.describe_pipeline",

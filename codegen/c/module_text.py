@@ -33,6 +33,7 @@ CODES = (
     ("VALUE", "an input whose elements are fixed has others"),
     ("SIZE", "a size is out of range"),
     ("THREADS", "threads cannot be started, or there are too few or too many"),
+    ("ELEMENT", "an input has elements that cannot be used, such as an index out of range"),
 )
 
 
@@ -89,11 +90,13 @@ class Step:
     """One call of a function, or the copy of some bytes.
 
     about : what it computes; text : the C statement; is_shared : all threads of a team run it
+    may_fail : the text is an expression, which is not 0 where elements cannot be used
     """
 
     about: str
     text: str
     is_shared: bool = False
+    may_fail: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ class Module:
 
     name : prefix of its names; about : what it is, in lines
     sizes : those that each run is passed, in C; conditions : what must hold for them, in C
-    functions : each with the nodes that call it
+    functions : each with the nodes that call it; routines : the texts of further functions
     fixed : where in the weights the elements are that an input must have, by its name in C
     steps : in order; they name parameters, temporaries, ``weights`` and ``work``
     arena, bound : bytes that the steps use of ``work``, and the least that any plan would need;
@@ -146,6 +149,7 @@ class Module:
     sizes: tuple[str, ...] = ()
     conditions: tuple[str, ...] = ()
     temporaries: tuple[Temporary, ...] = ()
+    routines: tuple[str, ...] = ()
     fixed: Mapping[str, int] = field(default_factory=dict)
     arena: int = 0
     bound: int = 0
@@ -223,7 +227,8 @@ def header_text(module: Module) -> str:
         *(f" *   {line}" for line in _tensors(module)), " *",
         *_weights_comment(module),
         " * The workspace is memory for intermediate values: any content will do, none is kept.",
-        " * Calls at once need one each.  On an error nothing was written.",
+        " * Calls at once need one each.  On an error nothing was written"
+        + (f", but for {p}_ELEMENT." if any(s.may_fail for s in module.steps) else "."),
         *([" * Without a team (NULL) it runs on one thread."] if module.has_team else []),
         " */", f"{module.prototype};", "",
         "/* What an error code means. */", f"const char *{n}_error(int code);", "",
@@ -277,6 +282,7 @@ def code_text(module: Module) -> str:
     functions: list[str] = []
     for function, nodes in module.functions:
         functions += [header_comment(function.made_from, nodes), function.static_text, ""]
+    functions += module.routines
     body = [*(_sized(module) if module.sizes else []), *_run(module), *_error(module)]
     if module.has_team:
         functions[:0] = [team_code(module.name)]
@@ -416,18 +422,19 @@ def _run(module: Module) -> list[str]:
     if module.has_team:
         names = ", ".join(a.name for a in module.arguments)
         lines += [
-            f"  struct fk_arguments given = {{{names}}};",
+            f"  struct fk_arguments given = {{{', '.join([f'{p}_OK', names])}}};",
             "  fk_run(team, fk_calls, &given);",
+            "  return given.code;",
         ]
     else:
-        lines += _steps(module)
-    return [*lines, f"  return {p}_OK;", "}", ""]
+        lines += [*_steps(module), f"  return {p}_OK;"]
+    return [*lines, "}", ""]
 
 
 def _calls(module: Module) -> list[str]:
     """A function that makes all calls, on each thread of a team."""
     fields = [f"  {argument};" for argument in module.arguments]
-    lines = ["struct fk_arguments {", *fields, "};", ""]
+    lines = ["struct fk_arguments {", "  int code;", *fields, "};", ""]
     lines += ["static void fk_calls(const void *me, void *argument)", "{"]
     lines += [f"  const fk_thread *const {TEAM} = me;", "  struct fk_arguments *given = argument;"]
     for argument in module.arguments:
@@ -449,11 +456,24 @@ def _steps(module: Module) -> list[str]:
     for step in module.steps:
         if step.about:
             lines.append(f"  /* {step.about} */")
-        if not module.has_team or step.is_shared:
+        if step.may_fail:
+            lines += _attempt(module, step)
+        elif not module.has_team or step.is_shared:
             lines.append(f"  {step.text}")
         else:
             lines += [f"  if ({TEAM}->number == 0) {step.text}", f"  fk_wait({TEAM});"]
     return lines
+
+
+def _attempt(module: Module, step: Step) -> list[str]:
+    """A step that may fail.  The threads of a team go on, so that none waits for another."""
+    code = f"{module.prefix}_ELEMENT"
+    if not module.has_team:
+        return [f"  if ({step.text}) return {code};"]
+    return [
+        f"  if ({TEAM}->number == 0 && {step.text}) given->code = {code};",
+        f"  fk_wait({TEAM});",
+    ]
 
 
 def _checked(port: Parameter, prefix: str) -> list[str]:

@@ -8,20 +8,23 @@ from itertools import count
 import numpy as np
 
 from codegen.c.convention import SERIAL, Convention
+from codegen.c.expr_text import Names, index_text
 from codegen.c.function import CFunction, identifier
 from codegen.c.module_text import ALIGNMENT, Module, Parameter, Step
 from codegen.c.network_unit import Slot, argument_slots
 from codegen.c.reserved_words import is_reserved
 from codegen.c.thread_memory import NAME as MEMORY
+from codegen.c.type_names import C_TYPES
 from codegen.pipeline import CPU
+from codegen.routines.forms import c_routine
 from farkas.version import version
 from poly.errors import ArgumentError
 from poly.ir.dtypes import dtype_of
-from poly.ir.graph import Call, Graph, verify_graph
+from poly.ir.graph import Argument, Call, Graph, Routine, verify_graph
 from poly.machine.isa import Isa
 from runtime.common.compile_report import Progress
 from runtime.network.clock import Clock
-from runtime.network.generate_graph import GeneratedGraph, generate_graph
+from runtime.network.generate_graph import SCRATCH, GeneratedGraph, generate_graph
 from runtime.network.generate_kernels import kernel_workers
 from runtime.network.layouts import apply_layouts, choose_layouts
 from runtime.network.memory_plan import MemoryPlan, value_bytes
@@ -79,6 +82,7 @@ def graph_module(
         tuple(places.steps()),
         isa.flags,
         isa.macro,
+        routines=_routines(made.graph),
         fixed={
             p.name: len(constants) + compared[p.label]
             for p in inputs
@@ -90,6 +94,12 @@ def graph_module(
         is_separate=is_separate,
         has_team=convention.has_team,
     )
+
+
+def _routines(graph: Graph) -> tuple[str, ...]:
+    """The texts of the routines of a graph, each once."""
+    routines = (n for n in graph.nodes if isinstance(n, Routine))
+    return tuple(dict.fromkeys(c_routine(n, graph).text for n in routines))
 
 
 def check_name(name: str) -> None:
@@ -167,6 +177,16 @@ def _packed(constants: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, int]]
     return b"".join(parts), starts
 
 
+def _argument(given: Argument) -> str:
+    """An argument of a routine in C."""
+    if isinstance(given, float):
+        return repr(given)
+    if isinstance(given, tuple):
+        elements = ", ".join(map(_argument, given)) or "0"
+        return f"(const int64_t[]){{{elements}}}"
+    return index_text(given, Names({}, {}, {}, str, str))
+
+
 class _Places:
     """Where each value is, as C text, and the steps of a run."""
 
@@ -193,7 +213,9 @@ class _Places:
 
     def reads_weights(self) -> bool:
         """Whether a step reads any constant."""
-        slots = (slot for call in self.made.calls for slot in self._slots(call))
+        slots = [slot for call in self.made.calls for slot in self._slots(call)]
+        routines = (n for n in self.made.graph.nodes if isinstance(n, Routine))
+        slots += [self.made.slots[v] for n in routines for v in n.inputs]
         copied = self.plan.copied.values()
         return any(self.bases[slot.index][0] == "weights" for slot in slots) or any(
             root in self.made.graph.constants for root in copied
@@ -205,10 +227,14 @@ class _Places:
 
     def steps(self) -> Iterator[Step]:
         """The calls in order, then the outputs that are copies."""
-        for call in self.made.calls:
-            function = self.made.functions[call.name]
-            about = " ".join((call.origin or call.name).split())
-            yield Step(about, self._call(call, function), function.parallel)
+        calls = {call.name for call in self.made.calls}
+        for node in self.made.graph.nodes:
+            about = " ".join((node.origin or node.name).split())
+            if isinstance(node, Routine):
+                yield Step(about, self._routine(node), may_fail=True)
+            elif isinstance(node, Call) and node.name in calls:
+                function = self.made.functions[node.name]
+                yield Step(about, self._call(node, function), function.parallel)
         graph = self.made.graph
         for port, name in zip(self.outputs, graph.outputs, strict=True):
             root = self.plan.copied.get(name)
@@ -223,6 +249,20 @@ class _Places:
         ]
         passed += self.convention.passed(function.thread_memory, function.parallel)
         return f"{function.symbol}({', '.join(passed)});"
+
+    def _routine(self, routine: Routine) -> str:
+        graph = self.made.graph
+        names = (*routine.inputs, *routine.outputs)
+        passed = []
+        for n, name in enumerate(names):
+            constant = "const " if n < len(routine.inputs) else ""
+            kind = f"{constant}{C_TYPES[graph.values[name].dtype.name]}"
+            passed.append(f"({kind} *){self._text(self.made.slots[name], kind)}")
+        if routine.scratch is not None:
+            slot = self.made.workspaces[routine.name][SCRATCH]
+            passed.append(f"(void *){self._text(slot, 'unsigned char')}")
+        passed += map(_argument, routine.arguments)
+        return f"{c_routine(routine, graph).symbol}({', '.join(passed)})"
 
     def _text(self, slot: Slot, kind: str) -> str:
         base, start = self.bases[slot.index]

@@ -137,7 +137,7 @@ def whole_graph(
             "shapes={'batch': 1} or --shape batch=1"
         ) from None
     given |= {name: Given.of(array, known=True) for name, array in values.items()}
-    stage = import_stage(source, given)
+    stage = import_stage(source, given, has_routines=True)
     if not stage.is_whole or stage.graph is None:
         raise ModelError(_why_not_whole(source, stage))
     return stage.graph
@@ -145,7 +145,10 @@ def whole_graph(
 
 def _why_not_whole(source: Source, stage: Stage) -> str:
     """What keeps a network from being compiled before it runs."""
-    reasons = [f"{call.origin}: numpy computes it, and has no C form" for call in stage.opaque]
+    reasons = [
+        f"{call.origin}: numpy computes it, and has no C form"
+        for call in stage.opaque
+    ]
     if stage.demands:
         inputs = _inputs_of(source, stage.demands)
         what = ", ".join(f"'{name}'" for name in inputs) or "values that are computed"

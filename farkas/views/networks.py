@@ -37,7 +37,7 @@ def networks_view(graphs: Sequence[Graph]) -> View:
 def network_view(graph: Graph) -> View:
     """The calls of a graph in order, with the nodes that each of them stands for."""
     calls = [n for n in graph.nodes if isinstance(n, Call)]
-    alias = {n.output: n.input for n in graph.nodes if not isinstance(n, Call)}
+    alias = {n.outputs[0]: n.inputs[0] for n in graph.nodes if not isinstance(n, Call)}
     made: dict[str, int] = {}
     arcs: list[tuple[int, int, str]] = []
     for row, call in enumerate(calls):

@@ -23,7 +23,7 @@ from math import prod
 from poly.ir.accesses import loops_of_read
 from poly.ir.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8, UINT8
 from poly.ir.expr import Const, Expr, Index, Read, add, indices_of, mul, reads_of, rewrite
-from poly.ir.graph import Call, Graph, View
+from poly.ir.graph import Call, Graph, GraphNode, Routine, View
 from poly.ir.layout import Layout, relayout
 from poly.ir.linear_form import Linear, linear_form
 from poly.ir.program import Program, Range, Statement, Tensor, fresh_name, verify_program
@@ -67,6 +67,8 @@ def _chosen(graph: Graph, calls: list[Call], suited: list[Suited], width: int) -
     """The layouts of values: for all or none of a family of views, and without conversions."""
     families = _families(graph)
     fixed = {families[v] for v in (*graph.inputs, *graph.outputs, *graph.constants)}
+    routines = (n for n in graph.nodes if isinstance(n, Routine))
+    fixed |= {families[v] for n in routines for v in (*n.inputs, *n.outputs)}
     inner: dict[str, set[InnerExtent]] = {}
     wanted: set[str] = set()
     copies: list[set[str]] = []
@@ -110,7 +112,7 @@ def _closed(left: set[str], copies: list[set[str]]) -> set[str]:
         left = kept
 
 
-def _arguments(node: Call | View) -> Iterator[tuple[Tensor, str]]:
+def _arguments(node: GraphNode) -> Iterator[tuple[Tensor, str]]:
     """The inputs and outputs of a call's program, and the values bound to them."""
     if isinstance(node, Call):
         yield from zip(node.program.inputs, node.inputs, strict=True)
@@ -299,7 +301,7 @@ def _with_layouts(
     for name, layout in layouts.items():
         values[name] = replace(values[name], shape=layout.extents(values[name].shape))
     made: dict[object, Program] = {}
-    nodes: list[Call | View] = []
+    nodes: list[GraphNode] = []
     for node in graph.nodes:
         own = {t.name: layouts[v] for t, v in _arguments(node) if v in layouts}
         if isinstance(node, Call) and own:

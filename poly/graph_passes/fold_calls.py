@@ -9,7 +9,7 @@ import numpy as np
 
 from poly.graph_passes.simplify_graph import copied_axes, eliminate_dead_calls
 from poly.ir.expr import Const
-from poly.ir.graph import Call, Graph, View
+from poly.ir.graph import Call, Graph, GraphNode, View
 from poly.ir.program import Program, Tensor
 from poly.rewrites.fold_constants import (
     Computed,
@@ -33,7 +33,7 @@ SMALL, INSTANCES = 1 << 14, 1 << 22
 def fold_constants(graph: Graph, evaluate: Evaluate) -> Graph:
     """Compute calls, and parts of calls, whose inputs are all constants."""
     builder = _Builder(graph, evaluate)
-    nodes: list[Call | View] = []
+    nodes: list[GraphNode] = []
     for node in graph.nodes:
         if isinstance(node, View) and node.input in builder.constants:
             array = builder.constants[node.input]
@@ -52,7 +52,7 @@ def fold_constants(graph: Graph, evaluate: Evaluate) -> Graph:
 def fold_factors(graph: Graph, evaluate: Evaluate) -> Graph:
     """Fold constant factors and terms into the constants that they scale."""
     builder = _Builder(graph, evaluate)
-    nodes: list[Call | View] = []
+    nodes: list[GraphNode] = []
     for node in graph.nodes:
         if isinstance(node, Call):
             for fold in (fold_affine, fold_scale):
@@ -68,7 +68,7 @@ class _Builder:
         self.old, self.evaluate = graph, evaluate
         self.values, self.constants = dict(graph.values), dict(graph.constants)
 
-    def graph(self, nodes: list[Call | View]) -> Graph:
+    def graph(self, nodes: list[GraphNode]) -> Graph:
         return eliminate_dead_calls(
             replace(self.old, nodes=tuple(nodes), values=self.values, constants=self.constants)
         )

@@ -18,7 +18,7 @@ from typing import TypeVar
 from poly.errors import ProgramError
 from poly.ir.accesses import lane_value
 from poly.ir.expr import Cast, Op, indices_of, reads_of, walk
-from poly.ir.graph import Call, Graph, View
+from poly.ir.graph import Call, Graph, GraphNode
 from poly.ir.operators import INEXACT
 from poly.ir.program import Program, Statement
 from poly.ir.quantisation import dequantisation_of
@@ -49,7 +49,7 @@ def merge_calls(graph: Graph, lanes: bool = True) -> Graph:
     lanes : sums are in registers with several lanes, as on CPUs, which then also keep values
         between the calls that are fused in the type they are computed in
     """
-    nodes: list[Call | View | None] = list(graph.nodes)
+    nodes: list[GraphNode | None] = list(graph.nodes)
     makers = {o: n for n, node in enumerate(graph.nodes) for o in node.outputs}
     users: dict[str, set[int]] = {}
     for n, node in enumerate(graph.nodes):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from poly.errors import ProgramError
 from poly.graph_passes.fuse_calls import Pairs, join_calls
 from poly.ir.expr import Index, Read
-from poly.ir.graph import Call, Graph, View
+from poly.ir.graph import Call, Graph, GraphNode
 from poly.ir.program import Program
 from poly.ir.row_chains import is_product_sum, row_chain
 from poly.rewrites.divide_after import divide_after
@@ -63,7 +63,7 @@ def _merged(graph: Graph, last: Call) -> Graph:
 
 
 def _with_copies(
-    graph: Graph, makers: Mapping[str, Call | View], whole: Call, gone: list[Call]
+    graph: Graph, makers: Mapping[str, GraphNode], whole: Call, gone: list[Call]
 ) -> tuple[Call, list[Call]]:
     """The chain reading operands in the order in which they are, instead of copies of them."""
     for value in whole.inputs:
@@ -77,7 +77,7 @@ def _with_copies(
 
 
 def _only_made(
-    graph: Graph, makers: Mapping[str, Call | View], value: str, gone: list[Call]
+    graph: Graph, makers: Mapping[str, GraphNode], value: str, gone: list[Call]
 ) -> Call | None:
     """The call that makes a value for calls of a chain alone, None if there is none."""
     made = makers.get(value)

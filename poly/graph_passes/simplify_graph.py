@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from poly.ir.expr import Const, Index, Read
-from poly.ir.graph import Call, Graph, View, same_shape, static_shape
+from poly.ir.graph import Call, Graph, GraphNode, View, same_shape, static_shape
 from poly.ir.linear_form import Linear, constant, linear_form
 from poly.ir.program import Program, Statement, Tensor
 from poly.rewrites.merge_programs import count, covers, extents
@@ -34,7 +34,7 @@ def eliminate_dead_calls(graph: Graph) -> Graph:
 def simplify_views(graph: Graph) -> Graph:
     """Compose views of views, and turn copies in the same order into views."""
     source: dict[str, str] = {}
-    nodes: list[Call | View] = []
+    nodes: list[GraphNode] = []
     for node in graph.nodes:
         if isinstance(node, Call) and len(node.outputs) == 1 and copied_axes(node.program) == ():
             node = View(node.name, node.inputs[0], node.outputs[0], node.origin)
@@ -48,7 +48,7 @@ def simplify_views(graph: Graph) -> Graph:
 def _without_identities(graph: Graph) -> Graph:
     """The graph without views of the same shape, except for outputs."""
     same: dict[str, str] = {}
-    nodes: list[Call | View] = []
+    nodes: list[GraphNode] = []
     for node in graph.nodes:
         node = _with_inputs(node, same)
         if (
@@ -62,7 +62,7 @@ def _without_identities(graph: Graph) -> Graph:
     return eliminate_dead_calls(replace(graph, nodes=tuple(nodes)))
 
 
-def _with_inputs(node: Call | View, names: Mapping[str, str]) -> Call | View:
+def _with_inputs(node: GraphNode, names: Mapping[str, str]) -> GraphNode:
     if isinstance(node, View):
         return replace(node, input=names.get(node.input, node.input))
     return replace(node, inputs=tuple(names.get(n, n) for n in node.inputs))
@@ -152,15 +152,23 @@ def _counts_up(s: Statement, offset: Linear, length: int) -> bool:
     return step == length
 
 
+def _what(node: GraphNode, graph: Graph) -> object:
+    """What a node makes of its inputs."""
+    if isinstance(node, Call):
+        return node.program
+    if isinstance(node, View):
+        return graph.values[node.output].shape
+    return replace(node, name="", inputs=(), outputs=(), origin="")
+
+
 def eliminate_common_calls(graph: Graph) -> Graph:
     """Share equal calls of the same inputs."""
     first: dict[object, tuple[str, ...]] = {}
     same: dict[str, str] = {}
-    nodes: list[Call | View] = []
+    nodes: list[GraphNode] = []
     for old in graph.nodes:
         node = _with_inputs(old, same)
-        what = node.program if isinstance(node, Call) else graph.values[node.output].shape
-        key = (what, node.inputs)
+        key = (_what(node, graph), node.inputs)
         if key not in first:
             first[key] = node.outputs
             nodes.append(node)

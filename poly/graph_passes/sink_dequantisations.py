@@ -16,7 +16,7 @@ import numpy as np
 from poly.graph_passes.simplify_graph import eliminate_dead_calls
 from poly.ir.dtypes import FLOAT32, DType
 from poly.ir.expr import Cast, Const, Expr, Index, Read, reads_of, rewrite
-from poly.ir.graph import Call, Graph, View
+from poly.ir.graph import Call, Graph, GraphNode, View
 from poly.ir.program import Program, Range, Statement, Tensor, fresh_name, verify_program
 from poly.ir.quantisation import Dequantisation, dequantisation_of, is_quantisation
 
@@ -46,7 +46,7 @@ class _Sinking:
     def __init__(self, graph: Graph) -> None:
         self.old = graph
         self.values = dict(graph.values)
-        self.nodes: list[Call | View] = []
+        self.nodes: list[GraphNode] = []
         self.sources: dict[str, _Source] = {}
 
     def graph(self) -> Graph:
@@ -55,7 +55,7 @@ class _Sinking:
         made = replace(self.old, nodes=tuple(self.nodes), values=self.values)
         return eliminate_dead_calls(made)
 
-    def _add(self, node: Call | View) -> None:
+    def _add(self, node: GraphNode) -> None:
         source = next((s for v in node.inputs if (s := self.sources.get(v))), None)
         if source is None or not self._is_uniform(source):
             self._keep(node)
@@ -63,6 +63,8 @@ class _Sinking:
             moved = self._declare(f"{node.output}_q", self.values[source.value].dtype, node.output)
             self.nodes.append(replace(node, input=source.value, output=moved))
             self._dequantise(source, moved, node.output, node.origin)
+        elif not isinstance(node, Call):
+            self._keep(node)
         elif is_quantisation(node.program) and self._undoes(node, source):
             self.nodes.append(View(node.name, source.value, node.outputs[0], node.origin))
         elif moves_only(node.program, self._is_positive(source)):
@@ -77,7 +79,7 @@ class _Sinking:
         else:
             self._keep(node)
 
-    def _keep(self, node: Call | View) -> None:
+    def _keep(self, node: GraphNode) -> None:
         self.nodes.append(node)
         if isinstance(node, Call):
             parts = dequantisation_of(node.program)

@@ -16,7 +16,7 @@ from poly.graph_passes.fold_calls import Evaluate
 from poly.graph_passes.simplify_graph import eliminate_dead_calls
 from poly.ir.dtypes import INT8, UINT8
 from poly.ir.expr import Cast, Const, Expr, Index, Op, Read, reads_of, rewrite, sizes_of, walk
-from poly.ir.graph import Call, Graph, View
+from poly.ir.graph import Call, Graph, GraphNode
 from poly.ir.program import (
     Program,
     Range,
@@ -36,7 +36,7 @@ OPERATORS = 4
 def tabulate(graph: Graph, evaluate: Evaluate) -> Graph:
     """Look results up in a table where they depend on a single 8-bit value."""
     values, constants = dict(graph.values), dict(graph.constants)
-    nodes: list[Call | View] = []
+    nodes: list[GraphNode] = []
     for node in graph.nodes:
         source = _source(node, graph) if isinstance(node, Call) else None
         if source is None or not isinstance(node, Call):

@@ -1,7 +1,8 @@
 """Graphs: programs connected by named values; models are imported as these.
 
 Every arithmetic node is a call of a `Program`; a `View` renames the same bytes under another
-shape.  Constants are held once, as arrays, and never become literals in generated code.
+shape.  A `Routine`, in graphs that are exported as C, is what no program expresses.  Constants are
+held once, as arrays, and never become literals in generated code.
 """
 
 from __future__ import annotations
@@ -63,6 +64,36 @@ class View:
         return f"{self.output} = view({self.input})  # {self.origin}"
 
 
+#: What a routine is told besides its tensors: a number over the graph's sizes, several of them as
+#: an array, or a float.
+Argument = Expr | tuple[Expr, ...] | float
+
+
+@dataclass(frozen=True)
+class Routine:
+    """A call of a function for which there is no program, which C that is exported has by hand.
+
+    kind, mode : which one, and a choice that it has, see `codegen.routines`
+    scratch : the width in bytes and the shape of the memory that it needs
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    arguments: tuple[Argument, ...] = ()
+    mode: str = ""
+    scratch: tuple[int, tuple[Expr, ...]] | None = None
+    origin: str = ""
+
+    def __str__(self) -> str:
+        kind = f"{self.kind}:{self.mode}" if self.mode else self.kind
+        return f"{', '.join(self.outputs)} = {kind}({', '.join(self.inputs)})  # {self.origin}"
+
+
+GraphNode = Call | View | Routine
+
+
 @dataclass(frozen=True)
 class Graph:
     """A model: values, constants, and nodes in an order in which they can run.
@@ -78,7 +109,7 @@ class Graph:
     outputs: tuple[str, ...]
     values: Mapping[str, Tensor]
     constants: Mapping[str, np.ndarray]
-    nodes: tuple[Call | View, ...]
+    nodes: tuple[GraphNode, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
     sizes: tuple[str, ...] = ()
     derived: Mapping[str, Expr] = field(default_factory=dict)
@@ -167,7 +198,7 @@ def verify_graph(graph: Graph) -> Graph:
             defined.add(name)
         if isinstance(node, Call):
             _verify_call(node, graph)
-        elif not graph.sizes and _count(graph, node.input) != _count(graph, node.output):
+        elif isinstance(node, View) and not (graph.sizes or _keeps_count(node, graph)):
             raise ProgramError(f"{node.name}: a view must keep the number of elements")
     for name in graph.outputs:
         if name not in defined:
@@ -199,5 +230,5 @@ def same_shape(a: Tensor, b: Tensor) -> bool:
     )
 
 
-def _count(graph: Graph, value: str) -> int:
-    return prod(graph.shape(value))
+def _keeps_count(view: View, graph: Graph) -> bool:
+    return prod(graph.shape(view.input)) == prod(graph.shape(view.output))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from poly.ir.expr import Const, Expr, Index, Read
-from poly.ir.graph import Call, Graph, View, static_shape
+from poly.ir.graph import Call, Graph, GraphNode, View, static_shape
 from poly.ir.linear_form import linear_form
 from poly.ir.program import Program, Statement, Tensor
 
@@ -93,7 +93,7 @@ def split_in_graph(graph: Graph) -> Graph:
 def with_shapes(graph: Graph, change: Callable[[Program], tuple[Program, Shapes]]) -> Graph:
     """The graph with changed programs, whose operands are views of the values in new shapes."""
     values, constants = dict(graph.values), dict(graph.constants)
-    nodes: list[Call | View] = []
+    nodes: list[GraphNode] = []
     seen: dict[str, tuple[Program, Shapes]] = {}
     views: dict[tuple[str, tuple[Expr, ...]], str] = {}
 

@@ -9,7 +9,7 @@ from codegen.c.convention import LIBRARY, Convention
 from codegen.c.function import CFunction
 from codegen.c.network_unit import Slot
 from poly.ir.expr import Expr, Size, substitute
-from poly.ir.graph import Call, Graph
+from poly.ir.graph import Call, Graph, Routine
 from poly.ir.program import Tensor
 from poly.machine.cpu import Machine
 from runtime.common.compile_report import Progress
@@ -74,7 +74,7 @@ def generate_graph(
     made = _generated(calls, machine, ready, tell, clock, workers, convention)
     functions = {c.name: kernel.function for group, kernel in made for c in group}
     sizes = _Sizes(graph, {c.name: _sizes_of(c, group[0]) for group, _ in made for c in group})
-    scratch = _scratch(calls, functions, sizes)
+    scratch = _scratch(calls, functions, sizes) | _scratch_of_routines(graph)
     plan = fixed_plan(graph, scratch, sharing)
     slots, workspaces = _slots(graph, sharing, scratch, plan)
     passed = {n.name: sizes.passed(n, functions[n.name]) for n in calls}
@@ -147,6 +147,15 @@ def _scratch(
                 for t in function.workspace
             }
     return found
+
+
+#: What the memory of a routine is called.
+SCRATCH = "scratch"
+
+
+def _scratch_of_routines(graph: Graph) -> dict[str, dict[str, tuple[int, tuple[Expr, ...]]]]:
+    routines = (n for n in graph.nodes if isinstance(n, Routine))
+    return {n.name: {SCRATCH: n.scratch} for n in routines if n.scratch is not None}
 
 
 def _sizes_of(call: Call, first: Call) -> dict[str, Expr]:

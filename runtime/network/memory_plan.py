@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from poly.ir.graph import Call, Graph, View
+from poly.ir.graph import Call, Graph, GraphNode
 from runtime.common.arguments import Array
 
 
@@ -25,7 +25,7 @@ class Sharing:
     bytes: Mapping[str, int]
     joined: frozenset[str]
 
-    def runs(self, node: Call | View) -> bool:
+    def runs(self, node: GraphNode) -> bool:
         """Whether a node has anything to do."""
         return isinstance(node, Call) and node.outputs[0] not in self.joined
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from poly.ir.graph import Call, Graph
+from poly.ir.graph import Call, Graph, View
 from runtime.common.arguments import ALIGNMENT
 from runtime.network.memory_plan import MemoryPlan, Sharing
 
@@ -50,7 +50,7 @@ def plan_memory(
             first, _ = lives.get(root, (time, time))
             lives[root] = (first, time)
             sizes[root] = sharing.bytes[root]
-        if isinstance(node, Call):
+        if not isinstance(node, View):
             for temp, count in scratch.get(node.name, {}).items():
                 lives[f"{node.name}/{temp}"] = (time, time)
                 sizes[f"{node.name}/{temp}"] = count

@@ -56,7 +56,7 @@ class _Shares:
         for node in graph.nodes:
             if isinstance(node, View):
                 self._define(node.output, *self.slots[node.input])
-            elif not (join and self._join(node)):
+            elif not (join and isinstance(node, Call) and self._join(node)):
                 for name in node.outputs:
                     self._define(name, name)
 

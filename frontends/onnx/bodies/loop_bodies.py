@@ -136,7 +136,7 @@ class _Writer:
         for node in graph.nodes:
             if isinstance(node, View):
                 self.elements[node.output] = self._viewed(node)
-            else:
+            elif isinstance(node, Call):
                 self._call(node, targets)
         self._results(targets)
         if len(self.block) > MAX_STATEMENTS:

@@ -22,7 +22,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from frontends.onnx.core.identifiers import printable
 from frontends.onnx.core.stages import Given, OpaqueFunction
-from frontends.onnx.core.symbolic_dims import Dim, concrete
+from frontends.onnx.core.symbolic_dims import Dim, Extent, concrete
 from poly.errors import ModelError
 from poly.ir.dtypes import DType
 from poly.ir.graph import Graph
@@ -96,17 +96,37 @@ class Known:
 
 
 @dataclass(frozen=True, eq=False)
+class InC:
+    """How C that is exported computes the outputs of a node: see `poly.ir.graph.Routine`.
+
+    shapes : of the outputs; operands : how many of the node's it takes, None for all; tables :
+    constants that are its last ones
+    """
+
+    kind: str
+    shapes: tuple[Sequence[Extent], ...]
+    arguments: tuple[Extent | float | tuple[Extent, ...], ...] = ()
+    mode: str = ""
+    scratch: tuple[int, tuple[Extent, ...]] | None = None
+    operands: int | None = None
+    tables: tuple[np.ndarray, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
 class Opaque:
     """All outputs of a node, computed by numpy while the model runs.
 
     `types` are those of the outputs, whose shapes are known once they are computed.  `bodies` are
-    subgraphs as models, which `run` may call.
+    subgraphs as models, which `run` may call.  `decides` is an operand whose elements must be known
+    for a form in C.
     """
 
     inputs: tuple[Value | None, ...]
     run: OpaqueFunction
     types: tuple[DType, ...]
     bodies: tuple[ModelProto, ...] = ()
+    in_c: InC | None = None
+    decides: Value | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,7 +37,7 @@ from poly.errors import (
 from poly.graph_passes.simplify_graph import eliminate_dead_calls
 from poly.ir.dtypes import DType, dtype_of
 from poly.ir.expr import Expr, sizes_of, substitute
-from poly.ir.graph import Call, Graph, View, verify_graph
+from poly.ir.graph import Call, Graph, GraphNode, verify_graph
 from poly.ir.program import Tensor
 from poly.sets.prove import proves
 
@@ -67,7 +67,7 @@ class Environment:
         self.values: dict[str, Tensor] = {}
         self.constants: dict[str, np.ndarray] = {}
         self.labels: dict[str, str] = {}
-        self.nodes: list[Call | View] = []
+        self.nodes: list[GraphNode] = []
         self.unsupported: list[UnsupportedNode] = []
 
     def _validity(self, graph: Graph | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, repeat
 
 import numpy as np
 import onnx
@@ -24,6 +25,7 @@ from frontends.onnx.core.narrow_types import CARRIERS
 from frontends.onnx.core.node import (
     Compute,
     Expanded,
+    InC,
     Known,
     Node,
     NotKnownError,
@@ -46,6 +48,7 @@ from frontends.onnx.core.value_types import (
 from frontends.onnx.importer.environment import Environment
 from frontends.onnx.importer.folding import fold, foldable
 from frontends.onnx.importer.narrow_tensors import is_narrow, on_narrow
+from frontends.onnx.importer.routines import routine
 from frontends.onnx.importer.string_tensors import on_strings
 from frontends.onnx.model.attributes import check_operands, decode_attributes, schema_of
 from frontends.onnx.model.functions import function_of, has_function
@@ -85,13 +88,17 @@ _Before = dict[Compute, Sequence[Value | np.ndarray]]
 
 @reported
 def import_stage(
-    source: Source, given: Mapping[str, Given], pending: Sequence[Pending] | None = None
+    source: Source,
+    given: Mapping[str, Given],
+    pending: Sequence[Pending] | None = None,
+    has_routines: bool = False,
 ) -> Stage:
     """Import as much as can be compiled of a model, or of the nodes that an earlier stage left.
 
     Parameters
     ----------
     given : the values to start from: inputs, and results of earlier stages
+    has_routines : whether operators without comprehensions may become routines of the graph
 
     Raises
     ------
@@ -100,7 +107,7 @@ def import_stage(
     """
     while True:
         try:
-            return Importer(source, given, pending).stage()
+            return Importer(source, given, pending, has_routines).stage()
         except CloseError as error:
             given = {n: g.closed(error.names) for n, g in given.items()}
 
@@ -152,8 +159,10 @@ class Importer(Environment):
         source: Source,
         given: Mapping[str, Given],
         pending: Sequence[Pending] | None = None,
+        has_routines: bool = False,
     ) -> None:
         super().__init__(source, given, is_first=pending is None)
+        self.has_routines = has_routines
         self.work = deque(source.nodes if pending is None else pending)
         self.functions = {(domain_of(f.domain), f.name): f for f in self.model.functions}
         self.opaque: list[OpaqueCall] = []
@@ -329,7 +338,7 @@ class Importer(Environment):
             if isinstance(result, Expanded) and not unverified:
                 self._expand(pending, result)
             elif isinstance(result, Opaque):
-                self._call_opaque(pending, node, result)
+                self._call_opaque(pending, node, result, unverified)
             if isinstance(result, (Expanded, Opaque)):
                 if unverified:
                     self._skip(proto)
@@ -366,7 +375,7 @@ class Importer(Environment):
             Pending(n, versions, pending.depth + 1) for n in reversed(result.nodes)
         )
 
-    def _call_opaque(self, pending: Pending, node: Node, result: Opaque) -> None:
+    def _call_opaque(self, pending: Pending, node: Node, result: Opaque, unverified: bool) -> None:
         """Run an opaque operator after what was imported, or now if its operands are known."""
         arrays = [None if v is None or v.array is None else _elements(v) for v in result.inputs]
         names = pending.node.output
@@ -381,6 +390,12 @@ class Importer(Environment):
                 if name:
                     self._bind(name, self._known(name, array), unverified=False)
             return
+        if self.has_routines and not unverified:
+            if result.decides is not None:
+                raise NotKnownError("it decides about shapes", result.decides)
+            if result.in_c is not None:
+                self._call_routine(node, result, result.in_c, names)
+                return
         reason = "it has no comprehension, and so cannot be part of a single graph"
         self.postponed.append(self._reported(pending, reason))
         self.opaque.append(call)
@@ -390,6 +405,24 @@ class Importer(Environment):
                 self.source.claims[name].check_type(dtype, f"value '{printable(name)}'")
             if name and dtype == NO_TENSOR:
                 self._host(name)
+
+    def _call_routine(self, node: Node, result: Opaque, in_c: InC, names: Sequence[str]) -> None:
+        """Call the form in C of an opaque operator."""
+        name = self._node_name(node)
+        operands: list[Value | np.ndarray] = [
+            v for v in result.inputs[: in_c.operands] if v is not None
+        ]
+        operands += in_c.tables
+        inputs = tuple(self._operand(o, f"{name}_{n}") for n, o in enumerate(operands))
+        outputs = []
+        labels = chain(names, repeat(""))
+        for label, dtype, shape in zip(labels, result.types, in_c.shapes, strict=False):
+            own = self._name(label) if label else self.mangle.fresh(f"{name}_output")
+            outputs.append(own)
+            value = self._declare(Value(own, dtype, tuple(shape)))
+            if label:
+                self._bind(label, value, unverified=False)
+        self.nodes.append(routine(name, in_c, inputs, outputs, node.origin))
 
     def _reported(self, pending: Pending, reason: str) -> UnsupportedNode:
         proto = pending.node

@@ -173,7 +173,7 @@ def distances(node: Node) -> Sequence[Result]:
 @contrib("Inverse", "X:T", "Y:T", {"T": _FLOATS})
 def inverse(node: Node) -> Sequence[Result]:
     """The inverses of matrices."""
-    return of_matrices(node, np.linalg.inv)
+    return of_matrices(node, np.linalg.inv, "inverse")
 
 
 # --- elementwise -------------------------------------------------------------------------------

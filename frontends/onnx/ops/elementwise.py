@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from frontends.onnx.core.comprehension_text import at, declare, function, line, literal, names
-from frontends.onnx.core.node import Compute, Node, Result, Same, Unsupported, Value, operator
+from frontends.onnx.core.node import Compute, InC, Node, Result, Same, Unsupported, Value, operator
 from frontends.onnx.core.tensors import element_type
 from frontends.onnx.ops.broadcasting import operand
 from frontends.onnx.ops.fill import filled
@@ -247,4 +248,5 @@ def bit_cast(node: Node) -> Sequence[Result]:
         raise node.fail(f"{x.dtype} and {to} differ in width")
     if to == x.dtype:
         return [Same(x)]
-    return opaque([x], [to], lambda arrays, _: [taken(arrays, 0).view(to.numpy)])
+    in_c = InC("bit_cast", (x.shape,), (math.prod(x.shape) * to.bytes,))
+    return opaque([x], [to], lambda arrays, _: [taken(arrays, 0).view(to.numpy)], in_c)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,10 +17,11 @@ from frontends.onnx.core.comprehension_text import (
     literal,
     names,
 )
-from frontends.onnx.core.node import Compute, Node, Result, Unsupported, Value, operator
+from frontends.onnx.core.node import Compute, InC, Node, Result, Unsupported, Value, operator
 from frontends.onnx.core.stages import Array, Body
 from frontends.onnx.ops.broadcasting import broadcast, operand, result_shape
 from frontends.onnx.ops.select import opaque, taken
+from poly.ir.dtypes import FLOAT32, FLOAT64
 
 
 @dataclass(frozen=True)
@@ -216,8 +218,8 @@ def _expand(node: Node, term: str, dots: Sequence[str]) -> list[str]:
     return [*before, *(dots if ellipsis else ()), *after]
 
 
-def of_matrices(node: Node, function: Callable[[Array], Array]) -> Sequence[Result]:
-    """A function of numpy of square matrices, in float64."""
+def of_matrices(node: Node, function: Callable[[Array], Array], kind: str) -> Sequence[Result]:
+    """A function of numpy of square matrices, in float64; in C it is a routine of this kind."""
     x = node.required(0)
     if x.rank < 2 or x.shape[-1] != x.shape[-2]:
         raise node.fail(f"an operand of shape {list(x.shape)} has no square matrices")
@@ -226,10 +228,14 @@ def of_matrices(node: Node, function: Callable[[Array], Array]) -> Sequence[Resu
         matrices = taken(arrays, 0)
         return [np.asarray(function(matrices.astype(np.float64))).astype(matrices.dtype)]
 
-    return opaque([x], [x.dtype], run)
+    size, outer = x.shape[-1], x.shape[:-2]
+    shape, rows = (outer, size) if kind == "determinant" else (x.shape, 2 * size)
+    arguments = math.prod(outer), size
+    in_c = InC(kind, (shape,), arguments, scratch=(8, (rows, size)))
+    return opaque([x], [x.dtype], run, in_c if x.dtype in (FLOAT32, FLOAT64) else None)
 
 
 @operator("Det")
 def determinant(node: Node) -> Sequence[Result]:
     """The determinants of matrices."""
-    return of_matrices(node, np.linalg.det)
+    return of_matrices(node, np.linalg.det, "determinant")

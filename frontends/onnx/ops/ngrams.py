@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
-from frontends.onnx.core.node import Node, Result, Unsupported, operator
+from frontends.onnx.core.node import InC, Node, Result, Unsupported, operator
 from frontends.onnx.core.stages import TEXT, Array, Body
 from frontends.onnx.ops.select import opaque, taken
 from poly.ir.dtypes import FLOAT32, INT32, INT64
@@ -45,7 +48,38 @@ def tf_idf(node: Node) -> Sequence[Result]:
             found = (found if mode == "TFIDF" else np.minimum(found, 1)) * factors
         return [found.reshape(*rows.shape[:-1], len(factors)).astype(np.float32)]
 
-    return opaque([x], [FLOAT32], run)
+    if x.dtype == TEXT:
+        return opaque([x], [FLOAT32], run)
+    width = x.shape[-1] if x.rank else 1
+    shape = (*x.shape[:-1], len(factors))
+    words, numbers, tables = _tables(vocabulary, most)
+    arguments = (
+        math.prod(x.shape[:-1]), width, least, most, skips, len(factors), words, numbers,
+        int(mode == "IDF"), int(mode != "TF"),
+    )  # fmt: skip
+    in_c = InC("ngrams", (shape,), arguments, tables=(*tables, factors))
+    return opaque([x], [FLOAT32], run, in_c)
+
+
+def _tables(
+    vocabulary: Vocabulary, most: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Array, Array]]:
+    """Where the grams of each length begin among all words, and among all grams; the words of grams
+    in order, and their columns.
+    """
+    grams = sorted(vocabulary, key=lambda g: (len(g), g))
+    lengths = [sum(len(g) == n for g in grams) for n in range(1, most + 1)]
+    numbers = tuple(accumulate(lengths, initial=0))
+    words = tuple(accumulate((n * c for n, c in enumerate(lengths, 1)), initial=0))
+    kept = grams[: numbers[-1]]
+    flat = [word for gram in kept for word in gram]
+    columns = [vocabulary[gram] for gram in kept]
+    return words, numbers, (_vector(flat), _vector(columns))
+
+
+def _vector(elements: Sequence[Any]) -> Array:
+    """Integers, at least one so that the array has a place in memory."""
+    return np.array(elements or [0], np.int64)
 
 
 def _vocabulary(node: Node, texts: bool, columns: Sequence[int]) -> Vocabulary:

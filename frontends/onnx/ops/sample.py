@@ -15,10 +15,11 @@ import numpy as np
 
 from frontends.onnx.core.comprehension_text import Extent, affine, at, declare, function, line, real
 from frontends.onnx.core.limits import checked_shape
-from frontends.onnx.core.node import Compute, Node, Result, Value, operator
+from frontends.onnx.core.node import Compute, InC, Node, Result, Value, operator
 from frontends.onnx.core.stages import Array, Body
 from frontends.onnx.ops.select import opaque, taken
 from frontends.onnx.ops.windows import Window, axis_names, spatial, weights_kernel, windows
+from poly.ir.dtypes import FLOAT32, FLOAT64
 
 _MODES = {"nearest": 1, "linear": 2, "cubic": 4}
 
@@ -317,7 +318,13 @@ def roi_align(node: Node) -> Sequence[Result]:
             y[n] = _roi_cells(image[int(which[n])], ys, xs, mode)
         return [y]
 
-    return opaque([x, rois, batch], [x.dtype], run)
+    shape = (rois.shape[0], x.shape[1], rows, columns)
+    arguments = (
+        rois.shape[0], *x.shape, rows, columns, ratio, scale, 0.5 if half else 0.0,
+        int(mode == "max"),
+    )  # fmt: skip
+    in_c = InC("roi_align", (shape,), arguments) if x.dtype in (FLOAT32, FLOAT64) else None
+    return opaque([x, rois, batch], [x.dtype], run, in_c)
 
 
 def _roi_axis(
@@ -385,4 +392,7 @@ def max_roi_pool(node: Node) -> Sequence[Result]:
                         y[n, :, row, column] = cell.max((1, 2))
         return [y]
 
-    return opaque([x, rois], [x.dtype], run)
+    shape = (rois.shape[0], x.shape[1], *cells)
+    arguments = rois.shape[0], *x.shape, *cells, scale
+    in_c = InC("max_roi_pool", (shape,), arguments) if x.dtype in (FLOAT32, FLOAT64) else None
+    return opaque([x, rois], [x.dtype], run, in_c)

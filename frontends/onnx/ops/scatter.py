@@ -9,10 +9,11 @@ import numpy as np
 
 from frontends.onnx.core.comprehension_text import Extent, affine, at, declare, function, line
 from frontends.onnx.core.limits import checked_shape
-from frontends.onnx.core.node import Compute, Node, Result, operator
+from frontends.onnx.core.node import Compute, InC, Node, Result, operator
 from frontends.onnx.core.stages import Array, Body
 from frontends.onnx.ops.select import given, opaque, taken
 from frontends.onnx.ops.windows import axis_names, spatial
+from poly.ir.dtypes import DType
 
 _UPDATES = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
@@ -23,6 +24,13 @@ def _update(y: Array, indices: tuple[Array, ...], values: Array, how: str) -> No
         y[indices] = values
     else:
         _UPDATES[how].at(y, indices, values)
+
+
+def _mode(how: str, dtype: DType) -> str | None:
+    """The mode of a routine in C, None if there is none for the type."""
+    if how == "none":
+        return ""
+    return how if dtype.compute == dtype and dtype.kind != "b" else None
 
 
 def _reduction(node: Node) -> str:
@@ -49,7 +57,10 @@ def scatter_elements(node: Node) -> Sequence[Result]:
         _update(y, tuple(indices), taken(arrays, 2), how)
         return [y]
 
-    return opaque([x, which, updates], [x.dtype], run)
+    mode = _mode(how, x.dtype)
+    arguments = x.rank, x.shape, which.shape, axis
+    in_c = None if mode is None else InC("scatter_elements", (x.shape,), arguments, mode)
+    return opaque([x, which, updates], [x.dtype], run, in_c)
 
 
 @operator("ScatterND")
@@ -68,7 +79,12 @@ def scatter_nd(node: Node) -> Sequence[Result]:
         _update(y, tuple(np.moveaxis(taken(arrays, 1), -1, 0)), taken(arrays, 2), how)
         return [y]
 
-    return opaque([x, which, updates], [x.dtype], run)
+    mode = _mode(how, x.dtype)
+    arguments = (
+        math.prod(which.shape[:-1]), depth, math.prod(x.shape[depth:]), x.shape[:depth]
+    )  # fmt: skip
+    in_c = None if mode is None else InC("scatter_nd", (x.shape,), arguments, mode)
+    return opaque([x, which, updates], [x.dtype], run, in_c)
 
 
 @operator("TensorScatter")
@@ -99,7 +115,16 @@ def tensor_scatter(node: Node) -> Sequence[Result]:
             row[written] = np.moveaxis(new[batch], axis - 1, 0)
         return [y]
 
-    return opaque([x, updates, node.optional(2)], [x.dtype], run)
+    start = node.optional(2)
+    in_c = None
+    if start is not None or isinstance(x.shape[0], int):
+        arguments = (
+            x.shape[0], math.prod(x.shape[1:axis]), x.shape[axis], updates.shape[axis],
+            math.prod(x.shape[axis + 1 :]), int(mode == "circular"),
+        )  # fmt: skip
+        tables = () if start is not None else (np.zeros(x.shape[0], np.int64),)
+        in_c = InC("tensor_scatter", (x.shape,), arguments, tables=tables)
+    return opaque([x, updates, start], [x.dtype], run, in_c)
 
 
 @operator("MaxUnpool")
@@ -130,7 +155,8 @@ def max_unpool(node: Node) -> Sequence[Result]:
         y[tuple(slice(0, s) for s in shape)] = flat.reshape(shape)
         return [y]
 
-    return opaque([x, which], [x.dtype], run)
+    arguments = x.rank, shape, full, math.prod(x.shape)
+    return opaque([x, which], [x.dtype], run, InC("max_unpool", (full,), arguments))
 
 
 @operator("Col2Im")

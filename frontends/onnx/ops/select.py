@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from frontends.onnx.core.comprehension_text import at, names
-from frontends.onnx.core.node import Node, Opaque, Result, Value, operator
+from frontends.onnx.core.node import InC, Node, Opaque, Result, Value, operator
 from frontends.onnx.core.stages import Array, Body, OpaqueFunction
+from frontends.onnx.core.symbolic_dims import Dim
 from frontends.onnx.ops.move import indexed
 from poly.ir.dtypes import INT64, DType
 
 
 def opaque(
-    inputs: Sequence[Value | None], types: Sequence[DType], run: OpaqueFunction
+    inputs: Sequence[Value | None],
+    types: Sequence[DType],
+    run: OpaqueFunction,
+    in_c: InC | None = None,
+    decides: Value | None = None,
 ) -> Sequence[Result]:
     """The results of a node that numpy computes."""
-    return [Opaque(tuple(inputs), run, tuple(types))]
+    return [Opaque(tuple(inputs), run, tuple(types), in_c=in_c, decides=decides)]
 
 
 def given(arrays: Sequence[Array | None], position: int) -> Array | None:
@@ -106,7 +112,16 @@ def top_k(node: Node) -> Sequence[Result]:
         chosen = np.take(order, np.arange(k), axis)
         return [np.take_along_axis(data, chosen, axis), chosen.astype(np.int64)]
 
-    return opaque(operands, [x.dtype, INT64], run)
+    k = node.required(1).array if len(operands) > 1 else np.array([count])
+    in_c = None
+    if k is not None and k.size == 1 and 0 <= k.reshape(-1)[0] <= x.shape[axis]:
+        most = k.reshape(-1)[0]
+        most = most if isinstance(most, Dim) else int(most)
+        shape = (*x.shape[:axis], most, *x.shape[axis + 1 :])
+        arguments = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :]), most
+        mode = "greatest" if largest else "least"
+        in_c = InC("top_k", (shape, shape), arguments, mode, operands=1)
+    return opaque(operands, [x.dtype, INT64], run, in_c, None if k is not None else operands[1])
 
 
 @operator("NonMaxSuppression")

@@ -1,0 +1,124 @@
+"""Writing to given indices: of two values for one element, the last one is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from codegen.c.type_names import suffix
+from codegen.routines.registry import declare
+from poly.ir.dtypes import DType
+
+
+def _update(types: Sequence[DType], mode: str) -> Mapping[str, str]:
+    """How an element is updated with a value, by the mode."""
+    dtype = types[0]
+    if not mode:
+        return {"UPDATE": "*to = value"}
+    if mode in ("add", "mul") and dtype.is_float:
+        return {"UPDATE": f"*to {'+' if mode == 'add' else '*'}= value"}
+    return {"UPDATE": f"*to = fk_{mode}_{suffix(dtype)}(*to, value)"}
+
+
+declare(
+    "scatter_elements",
+    "int64_t rank, const int64_t *shape, const int64_t *counts, int64_t axis",
+    """\
+  int64_t size = 1, count = 1;
+  for (int64_t d = 0; d < rank; d++) {
+    size *= shape[d];
+    count *= counts[d];
+  }
+  if (size) memcpy(y0, x0, (size_t)size * sizeof *y0);
+  for (int64_t n = 0; n < count; n++) {
+    int64_t rest = n, place = 0, stride = 1;
+    for (int64_t d = rank - 1; d >= 0; d--) {
+      int64_t index = d == axis ? (int64_t)x1[n] : rest % counts[d];
+      if (index < 0) index += shape[d];
+      if (index < 0 || index >= shape[d]) return 1;
+      place += index * stride;
+      stride *= shape[d];
+      rest /= counts[d];
+    }
+    @0@ *const to = y0 + place;
+    const @2@ value = x2[n];
+    @UPDATE@;
+  }
+  return 0;
+""",
+    _update,
+)
+
+declare(
+    "scatter_nd",
+    "int64_t count, int64_t depth, int64_t inner, const int64_t *shape",
+    """\
+  int64_t size = inner;
+  for (int64_t d = 0; d < depth; d++) size *= shape[d];
+  if (size) memcpy(y0, x0, (size_t)size * sizeof *y0);
+  for (int64_t n = 0; n < count; n++) {
+    int64_t place = 0;
+    for (int64_t d = 0; d < depth; d++) {
+      int64_t index = (int64_t)x1[n * depth + d];
+      if (index < 0) index += shape[d];
+      if (index < 0 || index >= shape[d]) return 1;
+      place = place * shape[d] + index;
+    }
+    for (int64_t k = 0; k < inner; k++) {
+      @0@ *const to = y0 + place * inner + k;
+      const @2@ value = x2[n * inner + k];
+      @UPDATE@;
+    }
+  }
+  return 0;
+""",
+    _update,
+)
+
+# X[b,o,:,i] with U written from W[b] on.
+declare(
+    "tensor_scatter",
+    "int64_t batch, int64_t outer, int64_t size, int64_t count, int64_t inner, int64_t wraps",
+    """\
+  const int64_t whole = batch * outer * size * inner;
+  if (whole) memcpy(y0, x0, (size_t)whole * sizeof *y0);
+  for (int64_t b = 0; b < batch; b++) {
+    const int64_t start = (int64_t)x2[b];
+    if (!wraps && count && (start < 0 || start > size - count)) return 1;
+    for (int64_t o = 0; o < outer; o++)
+      for (int64_t n = 0; n < count; n++) {
+        int64_t at = start + n;
+        if (wraps) at = (at % size + size) % size;
+        for (int64_t i = 0; i < inner; i++)
+          y0[((b * outer + o) * size + at) * inner + i] =
+              x1[((b * outer + o) * count + n) * inner + i];
+      }
+  }
+  return 0;
+""",
+)
+
+# Each element to the place in `part` that it came from; `part` is a corner of `whole`.
+declare(
+    "max_unpool",
+    "int64_t rank, const int64_t *part, const int64_t *whole, int64_t count",
+    """\
+  int64_t size = 1, within = 1;
+  for (int64_t d = 0; d < rank; d++) {
+    size *= whole[d];
+    within *= part[d];
+  }
+  if (size) memset(y0, 0, (size_t)size * sizeof *y0);
+  for (int64_t n = 0; n < count; n++) {
+    int64_t rest = (int64_t)x1[n], place = 0, stride = 1;
+    if (rest < 0) rest += within;
+    if (rest < 0 || rest >= within) return 1;
+    for (int64_t d = rank - 1; d >= 0; d--) {
+      place += rest % part[d] * stride;
+      stride *= whole[d];
+      rest /= part[d];
+    }
+    y0[place] = x0[n];
+  }
+  return 0;
+""",
+)
